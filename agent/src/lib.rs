@@ -9,6 +9,8 @@
 mod agent;
 mod message;
 mod model;
+#[cfg(feature = "openai")]
+mod openai;
 mod place;
 mod tool;
 
@@ -36,6 +38,8 @@ pub use model::provider::{DeltaStream, Provider, whole};
 pub use model::request::{ChatOptions, ChatRequest, ResponseFormat, ToolChoice, ToolSpec};
 pub use model::response::{ChatResponse, Delta};
 pub use model::scripted::{Reply, ScriptedModel};
+#[cfg(feature = "openai")]
+pub use openai::{OpenAi, OpenAiBuilder, ServerError, ServerErrorKind};
 pub use place::Place;
 pub use place::action::{CallResult, Decision, How, Messages, TurnAction, TurnEnd};
 pub use place::batch::{Batch, GatedCall, Verdict};

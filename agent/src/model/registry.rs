@@ -37,6 +37,9 @@ impl ChatModel {
     /// # }
     /// ```
     ///
+    /// With the feature `openai`, the servers that `OpenAi::from_name` knows are providers, and their
+    /// environment variables are read.
+    ///
     /// # Errors
     ///
     /// Returns an error if the name has no provider or no model, or if the provider is not known. Returns the error of the
@@ -45,10 +48,10 @@ impl ChatModel {
         let (provider, model) = split(name)?;
         // A copy, because user code must not run under the lock: the function may register another provider.
         let registered = REGISTERED.read().get(provider).cloned();
-        match registered {
-            Some(make) => make(model),
-            None => Err(unknown(provider, name)),
+        if let Some(make) = registered {
+            return make(model);
         }
+        built_in(provider, name).unwrap_or_else(|| Err(unknown(provider, name)))
     }
 
     /// Registers a provider for [`from_name`](Self::from_name), for the whole program. The function receives the name of the
@@ -68,10 +71,13 @@ impl ChatModel {
                 "`{provider}` cannot be the name of a provider: use the characters A-Z, a-z, 0-9 and `_`"
             )));
         }
+        let taken =
+            |provider: &str| Error::new(format!("the provider `{provider}` is already known: choose another name"));
+        if is_built_in(&provider) {
+            return Err(taken(&provider));
+        }
         match REGISTERED.write().entry(provider) {
-            Entry::Occupied(entry) => {
-                Err(Error::new(format!("the provider `{}` is already registered: choose another name", entry.key())))
-            }
+            Entry::Occupied(entry) => Err(taken(entry.key())),
             Entry::Vacant(entry) => {
                 entry.insert(Arc::new(make));
                 Ok(())
@@ -94,10 +100,37 @@ pub(crate) fn split(name: &str) -> Result<(&str, &str)> {
     }
 }
 
+/// Makes a model of a server that [`OpenAi`](crate::OpenAi) knows. Returns `None` for another provider.
+#[cfg(feature = "openai")]
+fn built_in(provider: &str, name: &str) -> Option<Result<ChatModel>> {
+    let make = || Ok(ChatModel::new(crate::OpenAi::from_name(name)?.build()?)?);
+    is_built_in(provider).then(make)
+}
+
+#[cfg(not(feature = "openai"))]
+fn built_in(_: &str, _: &str) -> Option<Result<ChatModel>> {
+    None
+}
+
+fn is_built_in(provider: &str) -> bool {
+    built_in_names().any(|known| known == provider)
+}
+
+fn built_in_names() -> impl Iterator<Item = &'static str> {
+    #[cfg(feature = "openai")]
+    return crate::openai::servers::all().map(|known| known.name);
+    #[cfg(not(feature = "openai"))]
+    std::iter::empty()
+}
+
 fn unknown(provider: &str, name: &str) -> Error {
-    let known: Vec<_> = REGISTERED.read().keys().map(|known| format!("`{known}`")).collect();
-    let known =
-        if known.is_empty() { "none is registered".to_owned() } else { format!("known are {}", known.join(", ")) };
+    let mut known: Vec<_> = REGISTERED.read().keys().cloned().chain(built_in_names().map(str::to_owned)).collect();
+    known.sort_unstable();
+    let known = if known.is_empty() {
+        "none is registered, and the feature `openai` is off".to_owned()
+    } else {
+        format!("known are `{}`", known.join("`, `"))
+    };
     Error::new(format!(
         "the provider `{provider}` of `{name}` is not known; {known}; `ChatModel::register` adds another one"
     ))

@@ -6,6 +6,8 @@ mod gates;
 mod hook_test;
 mod models;
 mod names;
+#[cfg(feature = "openai")]
+mod openai;
 mod own_hooks;
 mod places;
 mod sessions;

@@ -44,7 +44,7 @@ fn an_unknown_provider_is_answered_with_the_known_ones() -> Result<()> {
 fn a_provider_is_registered_once_and_under_a_name_that_events_can_have() -> Result<()> {
     ChatModel::register("once", scripted)?;
     let error = ChatModel::register("once", |_| Err(Error::new("never called"))).unwrap_err();
-    assert_eq!(error.to_string(), "the provider `once` is already registered: choose another name");
+    assert_eq!(error.to_string(), "the provider `once` is already known: choose another name");
     assert!(ChatModel::from_name("once:a").is_ok(), "the first registration stays");
     for provider in ["", "a-b", "a b", "a:b", "ä"] {
         let error = ChatModel::register(provider, scripted).unwrap_err().to_string();

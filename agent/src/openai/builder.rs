@@ -1,0 +1,255 @@
+//! Building a provider.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_runtime::{Error, Result};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Url};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt;
+
+use crate::openai::failure::Server;
+use crate::openai::servers::{self, Known};
+use crate::openai::{Limits, OpenAi, Shared};
+
+/// Builds an [`OpenAi`]. Made by [`OpenAi::builder`] and [`OpenAi::from_name`].
+#[must_use]
+pub struct OpenAiBuilder {
+    model: String,
+    server: &'static Known,
+    base_url: Option<String>,
+    api_key: Option<String>,
+    headers: Vec<(String, String)>,
+    stream_usage: bool,
+    connect_timeout: Duration,
+    limits: Limits,
+}
+
+impl OpenAi {
+    /// Returns a builder of a provider for a model of OpenAI, or of the server at another [base URL](OpenAiBuilder::base_url).
+    pub fn builder(model: impl Into<String>) -> OpenAiBuilder {
+        OpenAiBuilder::new(&servers::OPENAI, model.into())
+    }
+
+    /// Returns a builder of a provider for a model of a known server, `<server>:<model>`, for example `ollama:granite4`. The key
+    /// and, for some servers, the base URL are read from environment variables.
+    ///
+    /// | server | base URL, and the variable that overrides it | variables of the key |
+    /// |---|---|---|
+    /// | `openai` | `https://api.openai.com/v1`, `OPENAI_BASE_URL` | `OPENAI_API_KEY` |
+    /// | `deepseek` | `https://api.deepseek.com/v1` | `DEEPSEEK_API_KEY` |
+    /// | `gemini` | `https://generativelanguage.googleapis.com/v1beta/openai` | `GEMINI_API_KEY`, `GOOGLE_API_KEY` |
+    /// | `groq` | `https://api.groq.com/openai/v1` | `GROQ_API_KEY` |
+    /// | `llamacpp` | `http://localhost:8080/v1` | `LLAMA_API_KEY` |
+    /// | `lmstudio` | `http://localhost:1234/v1`, `LM_STUDIO_API_BASE` | `LM_STUDIO_API_KEY` |
+    /// | `mistral` | `https://api.mistral.ai/v1` | `MISTRAL_API_KEY` |
+    /// | `ollama` | `http://localhost:11434/v1`, `OLLAMA_HOST` | `OLLAMA_API_KEY` |
+    /// | `openrouter` | `https://openrouter.ai/api/v1` | `OPENROUTER_API_KEY` |
+    /// | `together` | `https://api.together.xyz/v1` | `TOGETHER_API_KEY` |
+    /// | `vllm` | `http://localhost:8000/v1`, `HOSTED_VLLM_API_BASE` | `VLLM_API_KEY` |
+    /// | `xai` | `https://api.x.ai/v1` | `XAI_API_KEY` |
+    ///
+    /// `OLLAMA_HOST` is a host, a port, or a URL, as Ollama itself reads it. An empty variable counts as not set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name has no server or no model, if the server is not known, or if a variable is not valid
+    /// Unicode.
+    pub fn from_name(name: &str) -> Result<OpenAiBuilder> {
+        servers::builder(name, |variable| std::env::var_os(variable))
+    }
+}
+
+impl OpenAiBuilder {
+    pub(super) fn new(server: &'static Known, model: String) -> Self {
+        Self {
+            model,
+            server,
+            base_url: None,
+            api_key: None,
+            headers: Vec::new(),
+            stream_usage: true,
+            connect_timeout: Duration::from_secs(10),
+            limits: Limits {
+                first_byte: Duration::from_secs(600),
+                between_chunks: Duration::from_secs(300),
+                max_bytes: 64 * 1024 * 1024,
+            },
+        }
+    }
+
+    /// Sets the address below which `chat/completions` is, for example `http://localhost:8000/v1`. A query of the URL is sent with
+    /// each request.
+    pub fn base_url(mut self, url: impl Into<String>) -> Self {
+        self.base_url = Some(url.into());
+        self
+    }
+
+    /// Sets the API key, which is sent as `Authorization: Bearer <key>`.
+    pub fn api_key(mut self, key: impl Into<String>) -> Self {
+        self.api_key = Some(key.into());
+        self
+    }
+
+    /// Adds a header to each request. The values of `authorization`, `api-key`, `x-api-key` and `x-goog-api-key` are treated as
+    /// keys: they occur in no error, event or `Debug` output.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets whether a request for a stream asks for token counts, by default `true`. Switch it off for servers that refuse
+    /// `stream_options`.
+    pub const fn stream_usage(mut self, stream_usage: bool) -> Self {
+        self.stream_usage = stream_usage;
+        self
+    }
+
+    /// Sets the time-out for the connection, by default 10 s.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets the time from the request to the first byte of the reply, by default 10 min. A server that does not stream sends its
+    /// first byte only when the answer is complete.
+    pub const fn first_byte_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.first_byte = timeout;
+        self
+    }
+
+    /// Sets the time between two pieces of a reply, by default 5 min. Comments, with which servers keep a connection open,
+    /// count as pieces.
+    pub const fn chunk_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.between_chunks = timeout;
+        self
+    }
+
+    /// Sets the maximum size of a reply in bytes of the protocol, by default 64 MiB. A larger reply fails.
+    pub const fn max_reply_bytes(mut self, max_bytes: usize) -> Self {
+        self.limits.max_bytes = max_bytes;
+        self
+    }
+
+    /// Builds the provider.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the model's name is empty, if the base URL is not an HTTP URL, if the key or a header cannot be sent, if
+    /// the server's own base URL needs a key and none is set, or if the certificates of the system cannot be read.
+    pub fn build(self) -> Result<OpenAi> {
+        let Self { model, server, base_url, api_key, headers, stream_usage, connect_timeout, limits } = self;
+        if model.trim().is_empty() {
+            return Err(Error::new("a model without a name: give the name under which the server knows it"));
+        }
+        let is_own_address = base_url.is_none();
+        let base_url = base_url.unwrap_or_else(|| server.base_url.to_owned());
+        let url = parse(&base_url)?;
+        let api_key = api_key.filter(|key| !key.is_empty());
+        if server.needs_key && is_own_address && api_key.is_none() {
+            let variables = server.key_variables.join("` or `");
+            let name = server.name;
+            return Err(Error::new(format!(
+                "`{name}` needs an API key: set the environment variable `{variables}` and use `from_name(\"{name}:{model}\")`, or call `api_key`"
+            )));
+        }
+        let (headers, secrets) = header_map(&headers, api_key.as_deref())?;
+        let client = Client::builder()
+            .default_headers(headers)
+            .connect_timeout(connect_timeout)
+            // The key must not reach another server.
+            .redirect(Policy::none())
+            .tls_backend_preconfigured(tls(url.scheme() == "https")?)
+            .build()
+            .map_err(|error| Error::from(error.without_url()).message("the HTTP client cannot be built"))?;
+        let is_official = url.host_str() == Some("api.openai.com");
+        let server = Server { provider: server.name.to_owned(), address: address(&url), secrets };
+        let url = endpoint(url);
+        let shared = Shared { model, server: Arc::new(server), client, url, is_official, stream_usage, limits };
+        Ok(OpenAi { shared: Arc::new(shared) })
+    }
+}
+
+/// Parses a base URL. The error quotes only an URL without a password.
+fn parse(text: &str) -> Result<Url> {
+    let example = "give an address such as `http://localhost:8000/v1`";
+    let url = Url::parse(text.trim()).map_err(|error| {
+        Error::new(format!(
+            "the base URL `{}` is not a URL ({error}): {example}",
+            text.rsplit('@').next().unwrap_or("")
+        ))
+    })?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(Error::new(format!("the base URL `{}` is not an HTTP URL: {example}", address(&url))));
+    }
+    Ok(url)
+}
+
+/// Returns a URL without user, password, query and fragment.
+fn address(url: &Url) -> String {
+    let mut url = url.clone();
+    let _ = (url.set_username(""), url.set_password(None));
+    url.set_query(None);
+    url.set_fragment(None);
+    url.to_string().trim_end_matches('/').to_owned()
+}
+
+/// Returns the address of chat completions, with the query of the base URL.
+fn endpoint(mut url: Url) -> Url {
+    let path = format!("{}/chat/completions", url.path().trim_end_matches('/'));
+    url.set_path(&path);
+    url
+}
+
+/// Returns the headers of each request, and the values that must not become visible.
+fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(HeaderMap, Vec<String>)> {
+    let (mut map, mut secrets) = (HeaderMap::new(), Vec::new());
+    if let Some(key) = api_key {
+        let value = HeaderValue::try_from(format!("Bearer {key}"));
+        let mut value = value.map_err(|_| Error::new("the API key has characters that no header can have"))?;
+        value.set_sensitive(true);
+        map.insert(AUTHORIZATION, value);
+        secrets.push(key.to_owned());
+    }
+    for (name, text) in headers {
+        let name = HeaderName::try_from(name.as_str())
+            .map_err(|_| Error::new(format!("`{name}` is not the name of a header")))?;
+        let mut value = HeaderValue::try_from(text.as_str()).map_err(|_| {
+            Error::new(format!("the value of the header `{name}` has characters that no header can have"))
+        })?;
+        if matches!(name.as_str(), "authorization" | "api-key" | "x-api-key" | "x-goog-api-key") {
+            value.set_sensitive(true);
+            secrets.extend((!text.is_empty()).then(|| text.clone()));
+        }
+        map.insert(name, value);
+    }
+    Ok((map, secrets))
+}
+
+/// Returns the TLS settings: the system's certificates and the cryptography of `ring`.
+fn tls(is_used: bool) -> Result<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let no_tls = |error: rustls::Error| Error::from(error).message("TLS cannot be set up");
+    let builder = versions.map_err(no_tls)?;
+    // A server on loopback is reached without TLS, also on a machine without certificates.
+    let builder = if is_used {
+        builder.with_platform_verifier().map_err(no_tls)?
+    } else {
+        builder.with_root_certificates(RootCertStore::empty())
+    };
+    Ok(builder.with_no_client_auth())
+}
+
+impl fmt::Debug for OpenAiBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenAiBuilder")
+            .field("model", &self.model)
+            .field("server", &self.server.name)
+            .field("has_key", &self.api_key.is_some())
+            .finish_non_exhaustive()
+    }
+}

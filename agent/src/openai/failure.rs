@@ -1,0 +1,205 @@
+//! The errors of a server and of the connection to it.
+
+use std::time::SystemTime;
+
+use emitree_runtime::Error;
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, LOCATION};
+use serde_json::Value;
+use thiserror::Error as ThisError;
+
+use crate::openai::retry_after;
+
+/// The number of characters that an error quotes of a text that is not an error message.
+const QUOTED: usize = 200;
+/// The number of characters that an error quotes of a server's error message.
+const MESSAGE: usize = 1000;
+
+/// The cause of an error of [`OpenAi`](crate::OpenAi).
+#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
+#[error("{message}")]
+#[non_exhaustive]
+pub struct ServerError {
+    /// The kind of the error.
+    pub kind: ServerErrorKind,
+    /// The HTTP status, if the server answered.
+    pub status: Option<u16>,
+    /// The server's own message. If the server did not answer, a description of the failure.
+    pub message: String,
+}
+
+/// The kind of a [`ServerError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServerErrorKind {
+    /// There is no connection to the server, or the connection broke.
+    Connection,
+    /// The server did not answer, or did not continue, in time.
+    Timeout,
+    /// The server answered with an error status, or with an error instead of a reply.
+    Status,
+    /// The server answered with a redirect, which is not followed.
+    Redirect,
+    /// The stream ended before the reply was complete.
+    Incomplete,
+    /// The reply, or a chunk of it, does not fit the protocol.
+    Malformed,
+    /// The reply is larger than [`max_reply_bytes`](crate::OpenAiBuilder::max_reply_bytes).
+    TooLarge,
+}
+
+impl ServerErrorKind {
+    /// Returns the kind's name in the detail `kind` of the error.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connection => "connection",
+            Self::Timeout => "timeout",
+            Self::Status => "status",
+            Self::Redirect => "redirect",
+            Self::Incomplete => "incomplete",
+            Self::Malformed => "malformed",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// A server in errors, and the secrets that no error may contain.
+pub(super) struct Server {
+    pub(super) provider: String,
+    /// The base URL without user, password and query.
+    pub(super) address: String,
+    pub(super) secrets: Vec<String>,
+}
+
+impl Server {
+    /// Replaces the secrets in a text of the server.
+    pub(super) fn scrub(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "…"))
+    }
+
+    /// Returns a text of the server for an error: without secrets, on one line, and cut.
+    fn quote(&self, text: &str, characters: usize) -> String {
+        // The secrets are replaced first, because half of a secret would not be found.
+        let line = self.scrub(text).split_whitespace().collect::<Vec<_>>().join(" ");
+        match line.char_indices().nth(characters) {
+            Some((end, _)) => format!("{}…", &line[..end]),
+            None => line,
+        }
+    }
+
+    /// Makes an error. `what` names the failure. `message` is a quoted text of the server.
+    fn error(&self, kind: ServerErrorKind, status: Option<StatusCode>, what: &str, message: String) -> Error {
+        let text = if message.is_empty() { what.to_owned() } else { format!("{what}: {message}") };
+        let is_retryable = match kind {
+            ServerErrorKind::Connection | ServerErrorKind::Timeout | ServerErrorKind::Incomplete => true,
+            ServerErrorKind::Status => {
+                status.is_some_and(|status| matches!(status.as_u16(), 408 | 409 | 429) || status.is_server_error())
+            }
+            ServerErrorKind::Redirect | ServerErrorKind::Malformed | ServerErrorKind::TooLarge => false,
+        };
+        let error = Error::new(format!("`{}` at {} {text}", self.provider, self.address))
+            .context("kind", kind.as_str())
+            .retryable(is_retryable);
+        let status = status.map(|status| status.as_u16());
+        let error = match status {
+            Some(status) => error.context("status", status),
+            None => error,
+        };
+        error.caused_by(ServerError { kind, status, message })
+    }
+
+    /// Makes the error of a failed connection. The error of the client names the address with its query, so its URL is removed.
+    pub(super) fn disconnected(&self, error: reqwest::Error) -> Error {
+        if error.is_timeout() && error.is_connect() {
+            return self.timed_out("accepted no connection in time");
+        }
+        let what = if error.is_connect() { "cannot be reached" } else { "closed the connection" };
+        let causes = self.quote(&causes(&error.without_url()), MESSAGE);
+        self.error(ServerErrorKind::Connection, None, what, causes)
+    }
+
+    pub(super) fn timed_out(&self, what: &str) -> Error {
+        self.error(ServerErrorKind::Timeout, None, what, String::new())
+    }
+
+    pub(super) fn too_large(&self, max_bytes: usize) -> Error {
+        let what = format!("sent a reply of more than {max_bytes} bytes");
+        self.error(ServerErrorKind::TooLarge, None, &what, String::new())
+    }
+
+    /// Makes the error of bytes that are not a stream of events.
+    pub(super) fn unreadable(&self, fault: &str) -> Error {
+        let fault = self.quote(fault, MESSAGE);
+        self.error(ServerErrorKind::Malformed, None, "sent a stream that cannot be read", fault)
+    }
+
+    pub(super) fn incomplete(&self) -> Error {
+        let what = "ended the stream without `[DONE]` and without a finish reason";
+        self.error(ServerErrorKind::Incomplete, None, what, String::new())
+    }
+
+    /// Makes the error of a text that is not JSON of the protocol.
+    pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str) -> Error {
+        // A text that ends too early was cut off with its connection, and another attempt may be complete.
+        let kind = if fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
+        // The fault quotes texts, too.
+        let fault = self.quote(&fault.to_string(), QUOTED);
+        let what = format!("sent {what} that does not fit the protocol ({fault})");
+        self.error(kind, None, &what, self.quote(text, QUOTED))
+    }
+
+    /// Makes the error that a server sent in place of a reply or of a chunk.
+    pub(super) fn refused(&self, error: &Value) -> Error {
+        let status = error["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+        let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+        let message = match message_of(error) {
+            Some(message) => self.quote(message, MESSAGE),
+            None => self.quote(&error.to_string(), QUOTED),
+        };
+        self.error(ServerErrorKind::Status, status, "answered with an error", message)
+    }
+
+    /// Makes the error of a response whose status is not a success.
+    pub(super) fn status(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
+        let text = String::from_utf8_lossy(body);
+        if status.is_redirection() {
+            let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("no address");
+            let what =
+                format!("answered {status}, and redirects are not followed: set the base URL to the new address");
+            return self.error(ServerErrorKind::Redirect, Some(status), &what, self.quote(to, QUOTED));
+        }
+        let json: Option<Value> = serde_json::from_str(&text).ok();
+        let message = match json.as_ref().and_then(message_of) {
+            Some(message) => self.quote(message, MESSAGE),
+            None => self.quote(&text, QUOTED),
+        };
+        let is_html = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
+        let what =
+            if is_html { format!("answered {status} with a page of HTML") } else { format!("answered {status}") };
+        let error = self.error(ServerErrorKind::Status, Some(status), &what, message);
+        match retry_after::milliseconds(headers, SystemTime::now()) {
+            Some(time) => error.context("retry_after_ms", time),
+            None => error,
+        }
+    }
+}
+
+/// Returns the message in a server's error. Servers write `{"error": {"message": …}}`, `{"error": …}`, `{"message": …}`,
+/// `{"detail": …}`, or a list of these.
+fn message_of(error: &Value) -> Option<&str> {
+    match error {
+        Value::String(text) => Some(text),
+        Value::Array(list) => message_of(list.first()?),
+        Value::Object(fields) => {
+            ["error", "message", "detail", "msg"].iter().find_map(|name| message_of(fields.get(*name)?))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the texts of an error and its causes. The client's own text alone is only "error sending request".
+fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -1,0 +1,125 @@
+//! A provider for servers that speak OpenAI's protocol.
+
+mod builder;
+mod failure;
+mod reply;
+mod request;
+mod retry_after;
+pub(crate) mod servers;
+mod transport;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_runtime::{Result, RunContext};
+use reqwest::{Client, Url};
+
+pub use crate::openai::builder::OpenAiBuilder;
+use crate::openai::failure::Server;
+pub use crate::openai::failure::{ServerError, ServerErrorKind};
+use crate::{ChatRequest, DeltaStream, Provider};
+
+/// A [`Provider`] for OpenAI and for all servers that speak its chat completions protocol, such as Ollama, vLLM, llama.cpp and
+/// `OpenRouter`.
+///
+/// ```no_run
+/// use emitree_agent::{Agent, ChatModel, OpenAi};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let provider = OpenAi::builder("granite4").base_url("http://localhost:11434/v1").build()?;
+/// let agent = Agent::builder("helper", ChatModel::new(provider)?).build()?;
+/// println!("{}", agent.ask("Why is the sky blue?").await?.text());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`OpenAi::from_name`] and [`ChatModel::from_name`](crate::ChatModel::from_name) know the base URLs and the environment
+/// variables of common servers. Clones share one pool of connections.
+///
+/// # Requests
+///
+/// - A message of text is sent as text. An image is sent as `image_url`; other attachments fail the call, because a server
+///   cannot see them.
+/// - A reasoning part of an earlier answer is not sent back.
+/// - Malformed arguments of an earlier tool call are sent as `{"malformed": "<text>"}`, because many servers refuse a
+///   conversation with arguments that are not JSON.
+/// - `max_tokens` is sent as `max_completion_tokens` to OpenAI itself, and as `max_tokens` to any other server.
+/// - `options.extra` is merged into the request last: its values replace others, and a `null` removes a field.
+/// - A tool choice without tools is not sent, and the response has a warning.
+///
+/// # Replies
+///
+/// Servers deviate from the protocol, and the provider accepts what it understands: `reasoning_content` and `reasoning`, a
+/// content in parts, tool calls without an index or with a repeated one, arguments as an object, a whole reply to a request
+/// that asked to stream. A refusal is text of the answer, with a warning. All headers of a response are reported; the values of
+/// `set-cookie` are replaced by `…`.
+///
+/// # Errors
+///
+/// The message contains the server's own message. A [`ServerError`] is the error's cause, so `error.find::<ServerError>()` returns
+/// it, and the details `kind`, `status` and `retry_after_ms` contain its fields. Errors of the connection, time-outs, the
+/// statuses 408, 409, 429 and 5xx, and a stream that ends too early are
+/// [`retryable`](emitree_runtime::Error::is_retryable). Redirects are not followed, so that the key reaches no other server.
+///
+/// The API key occurs in no error, event or `Debug` output. If a server sends the key back in an error or a header, it is replaced
+/// by `…`.
+///
+/// # Cancel safety
+///
+/// Dropping or aborting the run closes the connection at once.
+#[derive(Clone)]
+pub struct OpenAi {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    model: String,
+    server: Arc<Server>,
+    client: Client,
+    /// The address of chat completions.
+    url: Url,
+    /// `true` for OpenAI itself.
+    is_official: bool,
+    stream_usage: bool,
+    limits: Limits,
+}
+
+/// The limits of a reply.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    first_byte: Duration,
+    between_chunks: Duration,
+    max_bytes: usize,
+}
+
+impl Provider for OpenAi {
+    fn name(&self) -> &str {
+        &self.shared.server.provider
+    }
+
+    fn model(&self) -> &str {
+        &self.shared.model
+    }
+
+    async fn chat(&self, request: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
+        let shared = &self.shared;
+        let (body, warnings) = request::body(shared, request)?;
+        let post = shared.client.post(shared.url.clone()).json(&body);
+        let response = transport::send(post, shared).await?;
+        reply::deltas(response, request.options.stream == Some(true), warnings, shared).await
+    }
+}
+
+impl fmt::Debug for OpenAi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { model, server, limits, .. } = &*self.shared;
+        f.debug_struct("OpenAi")
+            .field("provider", &server.provider)
+            .field("model", model)
+            .field("server", &server.address)
+            .field("limits", limits)
+            .finish_non_exhaustive()
+    }
+}

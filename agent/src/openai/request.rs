@@ -1,0 +1,144 @@
+//! A request in OpenAI's protocol.
+
+use emitree_runtime::{Error, Result};
+use serde_json::{Map, Value, json};
+
+use crate::openai::Shared;
+use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, Role, ToolCall, ToolChoice, ToolSpec};
+
+/// Returns the body of a request, and a warning for each option that is not sent.
+///
+/// # Errors
+///
+/// Returns an error if a message has a part that the protocol has no form for.
+pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String, Value>, Vec<String>)> {
+    let ChatRequest { system, messages, tools, options } = request;
+    let mut list = Vec::with_capacity(messages.len() + 1);
+    if let Some(system) = system {
+        list.push(json!({"role": "system", "content": system}));
+    }
+    for message in messages.iter() {
+        push(&mut list, message)?;
+    }
+    let mut body =
+        Map::from_iter([("model".to_owned(), shared.model.as_str().into()), ("messages".to_owned(), list.into())]);
+    let mut warnings = Vec::new();
+    let ChatOptions { temperature, max_tokens, stop, seed, response_format, tool_choice, stream, extra } = options;
+    let mut set = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            body.insert(name.to_owned(), value);
+        }
+    };
+    set("temperature", temperature.map(Value::from));
+    // OpenAI's newer models refuse `max_tokens`, and other servers do not know the new name.
+    let max = if shared.is_official { "max_completion_tokens" } else { "max_tokens" };
+    set(max, max_tokens.map(Value::from));
+    set("stop", (!stop.is_empty()).then(|| stop.clone().into()));
+    set("seed", seed.map(Value::from));
+    set("response_format", response_format.as_ref().map(format));
+    if tools.is_empty() {
+        // Servers refuse a choice among no tools.
+        if let Some(choice) = tool_choice {
+            warnings.push(format!("the tool choice {choice:?} was not sent, because the request has no tools"));
+        }
+    } else {
+        set("tools", Some(tools.iter().map(tool).collect()));
+        set("tool_choice", tool_choice.as_ref().map(choice));
+    }
+    if *stream == Some(true) {
+        set("stream", Some(true.into()));
+        set("stream_options", shared.stream_usage.then(|| json!({"include_usage": true})));
+    }
+    for (name, value) in extra {
+        match value {
+            Value::Null => drop(body.remove(name)),
+            value => drop(body.insert(name.clone(), value.clone())),
+        }
+    }
+    Ok((body, warnings))
+}
+
+/// Appends a message. Each tool result becomes a message of its own.
+fn push(list: &mut Vec<Value>, message: &Message) -> Result<()> {
+    match message.role {
+        Role::Tool => {
+            let results = message.tool_results();
+            list.extend(results.map(
+                |result| json!({"role": "tool", "tool_call_id": result.id, "content": text_of(&result.response)}),
+            ));
+        }
+        Role::Assistant => {
+            let (text, calls) = (message.text(), message.tool_calls().map(call).collect::<Vec<_>>());
+            list.push(match (text.is_empty(), calls.is_empty()) {
+                (_, true) => json!({"role": "assistant", "content": text}),
+                (true, false) => json!({"role": "assistant", "content": null, "tool_calls": calls}),
+                (false, false) => json!({"role": "assistant", "content": text, "tool_calls": calls}),
+            });
+        }
+        Role::System | Role::User => {
+            list.push(json!({"role": message.role.as_str(), "content": content(message)?}));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the content of a message: a text, or a list of parts if the message has attachments.
+fn content(message: &Message) -> Result<Value> {
+    if message.parts.iter().all(|part| matches!(part, Part::Text { .. })) {
+        return Ok(message.text().into());
+    }
+    let mut parts = Vec::with_capacity(message.parts.len());
+    for part in &message.parts {
+        match part {
+            Part::Text { content } => parts.push(json!({"type": "text", "text": content})),
+            Part::Uri { modality, uri, .. } if modality == "image" => {
+                parts.push(json!({"type": "image_url", "image_url": {"url": uri}}));
+            }
+            Part::Uri { modality, .. } => {
+                return Err(Error::new(format!(
+                    "an attachment of the kind `{modality}` cannot be sent in OpenAI's protocol: send an `image`, or text"
+                )));
+            }
+            // The parts of models and tools are not part of such a message.
+            Part::Reasoning { .. } | Part::ToolCall(_) | Part::ToolCallResponse(_) => {}
+        }
+    }
+    Ok(parts.into())
+}
+
+fn call(call: &ToolCall) -> Value {
+    let arguments = match &call.arguments {
+        Arguments::Json(value) => value.to_string(),
+        Arguments::Malformed(text) => json!({"malformed": text}).to_string(),
+    };
+    json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+}
+
+fn tool(spec: &ToolSpec) -> Value {
+    let ToolSpec { name, description, parameters } = spec;
+    json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}})
+}
+
+fn choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::Auto => "auto".into(),
+        ToolChoice::None => "none".into(),
+        ToolChoice::Required => "required".into(),
+        ToolChoice::Tool(name) => json!({"type": "function", "function": {"name": name}}),
+    }
+}
+
+fn format(format: &ResponseFormat) -> Value {
+    match format {
+        ResponseFormat::Text => json!({"type": "text"}),
+        ResponseFormat::JsonObject => json!({"type": "json_object"}),
+        ResponseFormat::JsonSchema { name, schema } => {
+            json!({"type": "json_schema", "json_schema": {"name": name, "schema": schema}})
+        }
+    }
+}
+
+/// Returns a text unchanged, and another value as JSON.
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

@@ -1,0 +1,148 @@
+//! Servers that speak OpenAI's protocol, with their addresses and environment variables.
+
+use std::ffi::OsString;
+
+use emitree_runtime::{Error, Result};
+use reqwest::Url;
+
+use crate::model::registry::split;
+use crate::openai::OpenAiBuilder;
+
+/// A server that [`OpenAi::from_name`](crate::OpenAi::from_name) knows.
+pub(crate) struct Known {
+    pub(crate) name: &'static str,
+    pub(super) base_url: &'static str,
+    /// The variable that overrides the base URL.
+    url_variable: Option<&'static str>,
+    /// The variables that may have the key. The first one that is set is used.
+    pub(super) key_variables: &'static [&'static str],
+    /// `true` if the server at `base_url` refuses requests without a key.
+    pub(super) needs_key: bool,
+}
+
+impl Known {
+    const fn hosted(name: &'static str, base_url: &'static str, key_variables: &'static [&'static str]) -> Self {
+        Self { name, base_url, url_variable: None, key_variables, needs_key: true }
+    }
+
+    const fn local(name: &'static str, base_url: &'static str, key_variables: &'static [&'static str]) -> Self {
+        Self { name, base_url, url_variable: None, key_variables, needs_key: false }
+    }
+
+    const fn url_variable(mut self, variable: &'static str) -> Self {
+        self.url_variable = Some(variable);
+        self
+    }
+}
+
+/// The server of `OpenAi::builder`.
+pub(super) static OPENAI: Known =
+    Known::hosted("openai", "https://api.openai.com/v1", &["OPENAI_API_KEY"]).url_variable("OPENAI_BASE_URL");
+
+/// The other servers, in the order of their names.
+static OTHERS: [Known; 11] = [
+    Known::hosted("deepseek", "https://api.deepseek.com/v1", &["DEEPSEEK_API_KEY"]),
+    Known::hosted(
+        "gemini",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+    ),
+    Known::hosted("groq", "https://api.groq.com/openai/v1", &["GROQ_API_KEY"]),
+    Known::local("llamacpp", "http://localhost:8080/v1", &["LLAMA_API_KEY"]),
+    Known::local("lmstudio", "http://localhost:1234/v1", &["LM_STUDIO_API_KEY"]).url_variable("LM_STUDIO_API_BASE"),
+    Known::hosted("mistral", "https://api.mistral.ai/v1", &["MISTRAL_API_KEY"]),
+    Known::local("ollama", "http://localhost:11434/v1", &["OLLAMA_API_KEY"]).url_variable("OLLAMA_HOST"),
+    Known::hosted("openrouter", "https://openrouter.ai/api/v1", &["OPENROUTER_API_KEY"]),
+    Known::hosted("together", "https://api.together.xyz/v1", &["TOGETHER_API_KEY"]),
+    Known::local("vllm", "http://localhost:8000/v1", &["VLLM_API_KEY"]).url_variable("HOSTED_VLLM_API_BASE"),
+    Known::hosted("xai", "https://api.x.ai/v1", &["XAI_API_KEY"]),
+];
+
+/// Iterates over all servers.
+pub(crate) fn all() -> impl Iterator<Item = &'static Known> {
+    [&OPENAI].into_iter().chain(&OTHERS)
+}
+
+/// Returns the builder of a model by its name. `environment` returns the value of a variable.
+pub(super) fn builder(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Result<OpenAiBuilder> {
+    let (server, model) = split(name)?;
+    let Some(known) = all().find(|known| known.name == server) else {
+        let names: Vec<_> = all().map(|known| format!("`{}`", known.name)).collect();
+        return Err(Error::new(format!(
+            "the server `{server}` of `{name}` is not known; known are {}; for another one, use `OpenAi::builder` and `base_url`",
+            names.join(", ")
+        )));
+    };
+    let value = |variable: &str| match environment(variable).map(OsString::into_string) {
+        None => Ok(None),
+        Some(Ok(text)) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
+        // The text may be a key, so it is not quoted.
+        Some(Err(_)) => Err(Error::new(format!("the environment variable `{variable}` is not valid Unicode"))),
+    };
+    let mut builder = OpenAiBuilder::new(known, model.to_owned());
+    if let Some(variable) = known.url_variable
+        && let Some(url) = value(variable)?
+    {
+        builder = builder.base_url(if variable == "OLLAMA_HOST" { ollama(&url) } else { url });
+    }
+    for variable in known.key_variables {
+        if let Some(key) = value(variable)? {
+            return Ok(builder.api_key(key));
+        }
+    }
+    Ok(builder)
+}
+
+/// Returns the base URL for a value of `OLLAMA_HOST`. As in Ollama, the scheme is `http` by default, the port is 11434 if there is
+/// no scheme either, and a host may be missing.
+fn ollama(host: &str) -> String {
+    let (has_scheme, text) = match host.split_once("://") {
+        Some(_) => (true, host.to_owned()),
+        None if host.starts_with(':') => (false, format!("http://localhost{host}")),
+        None => (false, format!("http://{host}")),
+    };
+    let Ok(mut url) = Url::parse(&text) else {
+        // The builder returns the error with the text.
+        return text;
+    };
+    if !has_scheme && url.port().is_none() {
+        let _ = url.set_port(Some(11434));
+    }
+    // A server listens at this address, but a client cannot call it on all systems.
+    if url.host_str() == Some("0.0.0.0") {
+        let _ = url.set_host(Some("localhost"));
+    }
+    format!("{}/v1", url.as_str().trim_end_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_ollama_is_read_as_ollama_reads_it() {
+        let table = [
+            ("example.com", "http://example.com:11434/v1"),
+            ("example.com:80", "http://example.com/v1"),
+            ("example.com:1234", "http://example.com:1234/v1"),
+            (":1234", "http://localhost:1234/v1"),
+            ("0.0.0.0", "http://localhost:11434/v1"),
+            ("0.0.0.0:1234", "http://localhost:1234/v1"),
+            ("[::1]:1234", "http://[::1]:1234/v1"),
+            ("http://example.com", "http://example.com/v1"),
+            ("https://example.com/", "https://example.com/v1"),
+            ("https://example.com/ollama", "https://example.com/ollama/v1"),
+        ];
+        for (host, expected) in table {
+            assert_eq!(ollama(host), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn the_servers_are_sorted_and_their_names_fit_into_a_namespace() {
+        assert!(OTHERS.is_sorted_by_key(|known| known.name));
+        for known in all() {
+            assert!(known.name.chars().all(|c| c.is_ascii_alphanumeric()), "{}", known.name);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The bytes of a reply, with time-outs and a limit of their number.
+
+use std::fmt;
+
+use bytes::Bytes;
+use emitree_runtime::{Error, Result};
+use futures_core::Stream;
+use futures_util::stream;
+use reqwest::{RequestBuilder, Response};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::openai::failure::Server;
+use crate::openai::{Limits, Shared};
+
+/// The number of bytes that are read of a response whose status is not a success.
+const MAX_ERROR: usize = 64 * 1024;
+
+/// A response whose status is a success, and the time at which its first byte has to be there.
+pub(super) struct Incoming {
+    pub(super) response: Response,
+    deadline: Instant,
+}
+
+/// Sends a request, and waits for the headers of the response.
+pub(super) async fn send(request: RequestBuilder, shared: &Shared) -> Result<Incoming> {
+    let Shared { server, limits, .. } = shared;
+    let deadline = Instant::now() + limits.first_byte;
+    let late = |_| server.timed_out("did not answer in time");
+    let response = timeout_at(deadline, request.send()).await.map_err(late)?;
+    let mut response = response.map_err(|error| server.disconnected(error))?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok(Incoming { response, deadline });
+    }
+    // The text of an error is wanted, but its status alone is an error too.
+    let mut body = Vec::new();
+    let read = async {
+        while body.len() < MAX_ERROR
+            && let Ok(Some(bytes)) = response.chunk().await
+        {
+            body.extend_from_slice(&bytes);
+        }
+    };
+    let _ = timeout_at(deadline, read).await;
+    Err(server.status(status, response.headers(), &body))
+}
+
+/// An error of the bytes, as the parser of events passes it on.
+#[derive(Debug)]
+pub(super) struct BytesError(pub(super) Error);
+
+impl fmt::Display for BytesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for BytesError {}
+
+impl Incoming {
+    /// Returns the bytes of the body as they arrive. The stream owns the connection: dropping it closes the connection.
+    pub(super) fn bytes(self, shared: &Shared) -> impl Stream<Item = Result<Bytes, BytesError>> + Send + use<> {
+        let Self { response, deadline } = self;
+        let Shared { server, limits, .. } = shared;
+        let body = Body { response, deadline: Some(deadline), received: 0, limits: *limits, server: server.clone() };
+        stream::try_unfold(body, |mut body| async {
+            let bytes = body.next().await.map_err(BytesError)?;
+            Ok(bytes.map(|bytes| (bytes, body)))
+        })
+    }
+}
+
+struct Body {
+    response: Response,
+    /// The deadline of the first byte, until it has arrived.
+    deadline: Option<Instant>,
+    received: usize,
+    limits: Limits,
+    server: std::sync::Arc<Server>,
+}
+
+impl Body {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        let Self { response, deadline, received, limits, server } = self;
+        let bytes = match deadline.take() {
+            Some(deadline) => {
+                timeout_at(deadline, response.chunk()).await.map_err(|_| server.timed_out("did not answer in time"))
+            }
+            None => timeout(limits.between_chunks, response.chunk())
+                .await
+                .map_err(|_| server.timed_out("stopped in the middle of a reply")),
+        };
+        let bytes = bytes?.map_err(|error| server.disconnected(error))?;
+        *received += bytes.as_ref().map_or(0, Bytes::len);
+        if *received > limits.max_bytes {
+            return Err(server.too_large(limits.max_bytes));
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,250 @@
+//! Servers and connections that fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use emitree_agent::{ChatModel, ChatRequest, NewToken, OpenAi, ServerError, ServerErrorKind};
+use emitree_runtime::{AbortHandle, Error, Result, Runnable};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use super::server::{Answer, Server};
+
+const TEXT: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n";
+
+fn streaming() -> ChatRequest {
+    let mut request = ChatRequest::from("hi");
+    request.options.stream = Some(true);
+    request
+}
+
+/// Returns the error of a run against a server that answers with this, and the server's address.
+async fn failure(answer: Answer) -> (Error, String) {
+    let server = Server::start([answer]).await;
+    let error = server.model().run(streaming()).await.unwrap_err();
+    (error, server.url())
+}
+
+fn kind(error: &Error) -> ServerErrorKind {
+    let cause = error.find::<ServerError>().expect("a typed cause");
+    assert_eq!(error.details()["kind"], cause.kind.as_str());
+    assert_eq!(error.details().get("status").cloned(), cause.status.map(Value::from));
+    cause.kind
+}
+
+#[tokio::test]
+async fn an_error_status_is_told_with_the_servers_own_message() {
+    let openai = |message: &str| json!({"error": {"message": message, "type": "x", "code": null}});
+    let table = [
+        ("400 Bad Request", openai("`n` is too large"), "`n` is too large", false),
+        ("401 Unauthorized", openai("no such key"), "no such key", false),
+        ("404 Not Found", json!({"error": "model \"m-1\" not found"}), "model \"m-1\" not found", false),
+        ("408 Request Timeout", json!({"message": "too slow"}), "too slow", true),
+        ("409 Conflict", json!({"detail": "busy"}), "busy", true),
+        ("422 Unprocessable Entity", json!({"detail": [{"msg": "field required"}]}), "field required", false),
+        ("429 Too Many Requests", openai("slow down"), "slow down", true),
+        ("429 Too Many Requests", json!([openai("quota")]), "quota", true),
+        ("500 Internal Server Error", json!({"odd": 1}), "{\"odd\":1}", true),
+        ("503 Service Unavailable", openai("overloaded"), "overloaded", true),
+    ];
+    for (status, body, message, is_retryable) in table {
+        let (error, url) = failure(Answer::json(status, &body)).await;
+        assert_eq!(error.to_string(), format!("`openai` at {url} answered {status}: {message}"));
+        assert_eq!(error.is_retryable(), is_retryable, "{status}");
+        assert_eq!(kind(&error), ServerErrorKind::Status);
+        assert_eq!(error.find::<ServerError>().unwrap().message, message);
+        assert_eq!(error.details()["status"], status[..3].parse::<u16>().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn the_time_to_wait_after_429_is_a_detail_in_each_form() {
+    let table = [
+        (vec![("retry-after-ms", "120")], Some(120)),
+        (vec![("retry-after", "0.02")], Some(20)),
+        (vec![("retry-after", "3")], Some(3000)),
+        (vec![("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")], Some(0)),
+        (vec![("retry-after", "soon")], None),
+        (vec![], None),
+    ];
+    for (headers, expected) in table {
+        let (error, _) = failure(Answer::new("429 Too Many Requests", &headers, "")).await;
+        assert_eq!(error.details().get("retry_after_ms").and_then(Value::as_u64), expected, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_html_is_cut_and_put_on_one_line() {
+    let page = format!("<html>\n<body>\n{}</body>\n</html>", "<p>Bad gateway</p>\n".repeat(500));
+    let (error, url) = failure(Answer::new("502 Bad Gateway", &[("content-type", "text/html")], page)).await;
+    let message = error.to_string();
+    let expected =
+        format!("`openai` at {url} answered 502 Bad Gateway with a page of HTML: <html> <body> <p>Bad gateway</p>");
+    assert!(message.starts_with(&expected), "{message}");
+    assert!(message.ends_with('…') && message.len() < 400 && !message.contains('\n'), "{message}");
+    assert!(error.is_retryable());
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed_and_says_where_it_leads() {
+    let target = Server::start([]).await;
+    let location = format!("{}/chat/completions", target.url());
+    let (error, url) = failure(Answer::new("307 Temporary Redirect", &[("location", &location)], "")).await;
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "`openai` at {url} answered 307 Temporary Redirect, and redirects are not followed: set the base URL to the new address: {location}"
+        )
+    );
+    assert_eq!((kind(&error), error.is_retryable(), target.connections()), (ServerErrorKind::Redirect, false, 0));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_can_be_tried_again() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    drop(listener);
+    let model = ChatModel::new(OpenAi::builder("m").base_url(format!("http://{address}/v1?key=s3cr3t")).build()?)?;
+    let error = model.run("hi".into()).await.unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with(&format!("`openai` at http://{address}/v1 cannot be reached: ")), "{message}");
+    assert!(message.to_lowercase().contains("connection refused"), "{message}");
+    assert!(!error.explain().contains("s3cr3t"), "{}", error.explain());
+    assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Connection, true));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_before_or_in_a_reply_can_be_tried_again() {
+    let answers = [
+        Answer::nothing(),
+        Answer::open_stream([TEXT]).then_close(),
+        Answer::open_stream([TEXT]).then_reset(),
+        Answer::new("200 OK", &[("content-type", "application/json")], "{\"choices\"").then_reset(),
+    ];
+    for answer in answers {
+        let (error, url) = failure(answer.clone()).await;
+        let message = error.to_string();
+        let is_cut = message.starts_with(&format!("`openai` at {url} closed the connection: "))
+            || message.contains("does not fit the protocol (EOF");
+        assert!(is_cut, "{answer:?}: {message}");
+        assert!(error.is_retryable(), "{answer:?}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_without_an_end_can_be_tried_again_and_a_finish_reason_is_an_end() -> Result<()> {
+    let (error, url) = failure(Answer::stream([TEXT])).await;
+    assert_eq!(
+        error.to_string(),
+        format!("`openai` at {url} ended the stream without `[DONE]` and without a finish reason")
+    );
+    assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Incomplete, true));
+
+    let (error, _) = failure(Answer::stream([TEXT, &TEXT[..20]])).await;
+    assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Incomplete, true), "cut in a chunk");
+
+    let ends: [&[u8]; 2] =
+        [b"data: [DONE]\n\n", b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"];
+    for end in ends {
+        let server = Server::start([Answer::stream([TEXT, end])]).await;
+        assert_eq!(server.model().run(streaming()).await?.text(), "Hel");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_chunk_that_does_not_fit_the_protocol_is_quoted_and_cut() {
+    let long = format!("data: {{\"choices\": \"{}\"}}\n\n", "a".repeat(1000));
+    let (error, url) = failure(Answer::stream([TEXT, long.as_bytes()])).await;
+    let message = error.to_string();
+    let expected = format!("`openai` at {url} sent a chunk that does not fit the protocol (invalid type: string \"aaa");
+    assert!(message.starts_with(&expected), "{message}");
+    assert!(message.contains("{\"choices\": \"aaa") && message.ends_with('…'), "{message}");
+    assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Malformed, false));
+
+    let (error, _) = failure(Answer::stream([b"data: \xff\xff\n\n".as_slice()])).await;
+    assert_eq!(kind(&error), ServerErrorKind::Malformed, "{error}");
+
+    let (error, url) = failure(Answer::json("200 OK", &json!("Hello."))).await;
+    assert!(error.to_string().starts_with(&format!("`openai` at {url} sent a reply that does not fit")), "{error}");
+}
+
+#[tokio::test]
+async fn an_error_in_a_stream_fails_the_run_with_the_servers_message() {
+    let chunk = b"data: {\"error\":{\"code\":502,\"message\":\"Provider disconnected\"},\"choices\":[{\"delta\":{\"content\":\"\"},\"finish_reason\":\"error\"}]}\n\n";
+    let (error, url) = failure(Answer::stream([TEXT, chunk])).await;
+    assert_eq!(error.to_string(), format!("`openai` at {url} answered with an error: Provider disconnected"));
+    assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Status, true));
+    assert_eq!(error.details()["status"], 502);
+}
+
+#[tokio::test]
+async fn a_server_that_stalls_is_given_up_before_the_first_byte_and_between_chunks() -> Result<()> {
+    let answers = [
+        (Answer::nothing().then_stall(), "did not answer in time"),
+        (Answer::open_stream([]).then_stall(), "did not answer in time"),
+        (Answer::open_stream([TEXT]).then_stall(), "stopped in the middle of a reply"),
+    ];
+    for (answer, what) in answers {
+        let server = Server::start([answer]).await;
+        let short = Duration::from_millis(200);
+        let provider = server.provider().first_byte_timeout(short).chunk_timeout(short).build()?;
+        let error = ChatModel::new(provider)?.run(streaming()).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("`openai` at {} {what}", server.url()));
+        assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Timeout, true));
+        server.client_closes().await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reply_that_is_too_large_fails_whole_and_streamed() -> Result<()> {
+    let whole = json!({"choices": [{"message": {"content": "a".repeat(2000)}}]});
+    let stream = TEXT.repeat(100);
+    for answer in [Answer::json("200 OK", &whole), Answer::open_stream([&stream[..]]).then_stall()] {
+        let server = Server::start([answer]).await;
+        let model = ChatModel::new(server.provider().max_reply_bytes(1000).build()?)?;
+        let error = model.run(streaming()).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("`openai` at {} sent a reply of more than 1000 bytes", server.url()));
+        assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::TooLarge, false));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn dropping_a_run_closes_its_connection() {
+    let server = Server::start([Answer::open_stream([TEXT]).then_stall()]).await;
+    let (model, arrived) = (server.model(), Arc::new(Notify::new()));
+    let first = Arc::clone(&arrived);
+    let run = model.run(streaming()).on("new_token", move |_: &mut NewToken, _| first.notify_one());
+    tokio::select! {
+        ended = run.into_future() => panic!("{ended:?}"),
+        () = arrived.notified() => {}
+    }
+    server.client_closes().await;
+}
+
+#[tokio::test]
+async fn aborting_a_run_closes_its_connection() {
+    let server = Server::start([Answer::open_stream([TEXT]).then_stall()]).await;
+    let (model, user) = (server.model(), AbortHandle::new());
+    let handle = user.clone();
+    let run = model.run(streaming()).abort_on(&user);
+    let run = run.on("new_token", move |_: &mut NewToken, _| {
+        handle.abort("enough");
+    });
+    assert!(run.await.unwrap_err().is_aborted());
+    server.client_closes().await;
+}
+
+#[tokio::test]
+async fn stopping_a_stream_closes_its_connection_and_keeps_the_text() -> Result<()> {
+    let server = Server::start([Answer::open_stream([TEXT]).then_stall()]).await;
+    let model = server.model();
+    let response = model.run(streaming()).on("new_token", |token: &mut NewToken, _| token.stop()).await?;
+    assert_eq!(response.text(), "Hel");
+    server.client_closes().await;
+    Ok(())
+}

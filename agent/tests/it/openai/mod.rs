@@ -1,0 +1,8 @@
+//! `OpenAi` against a server on loopback that writes given bytes.
+
+mod failures;
+mod loops;
+mod requests;
+mod secrets;
+mod server;
+mod streams;

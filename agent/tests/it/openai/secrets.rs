@@ -1,0 +1,68 @@
+//! The key occurs nowhere but in the request.
+
+use emitree_agent::{ChatModel, OpenAi};
+use emitree_emitter::Emitter;
+use emitree_middleware::secrets::Scanner;
+use emitree_runtime::{Result, Runnable};
+use emitree_sinks::Memory;
+use serde_json::json;
+
+use super::server::{Answer, Server};
+
+/// A text in the form of a real key. It is put together here, so that no scanner takes this file for a leak.
+fn key() -> String {
+    ["sk", "proj", "Zk3vQ8rT1mX7bN5cW2yH9dL4sF6gJ0pA"].join("-")
+}
+
+#[tokio::test]
+async fn a_key_is_in_no_error_event_debug_output_or_recording_even_if_the_server_sends_it_back() -> Result<()> {
+    let key = key();
+    assert_eq!(Scanner::keys().find(&key).len(), 1, "the scanner knows keys of this form");
+    let echo = json!({"error": {"message": format!("no such key: {key}"), "code": "invalid_api_key"}}).to_string();
+    let event =
+        |error: &str| format!("data: {{\"error\": {{\"message\": \"no such key: {error}\"}}}}\n\n").into_bytes();
+    let answers = [
+        Answer::new("401 Unauthorized", &[("content-type", "application/json"), ("x-echo", &key)], &echo),
+        Answer::new("500 Internal Server Error", &[("content-type", "text/html")], format!("<p>{key}</p>")),
+        Answer::new("302 Found", &[("location", &format!("http://localhost/?key={key}"))], ""),
+        Answer::stream([&event(&key)[..]]),
+        Answer::stream([format!("data: {{\"choices\": \"{key}\"}}\n\n").as_bytes()]),
+        Answer::new("200 OK", &[("content-type", "application/json"), ("x-echo", &key)], "{\"choices\": []}"),
+    ];
+    let server = Server::start(answers.clone()).await;
+    let builder = server.provider().api_key(&key).header("X-Api-Key", &key);
+    let mut seen = format!("{builder:?}");
+    let provider = builder.build()?;
+    seen += &format!("{provider:?}");
+    let model = ChatModel::new(provider)?;
+    seen += &format!("{model:?}");
+    let memory = Memory::new();
+    let recording = Emitter::root().pipe_to(memory.clone())?;
+    for _ in &answers {
+        match model.run("hi".into()).on_start(|start, _| start.input.options.stream = Some(true)).await {
+            Ok(response) => seen += &format!("{response:?}"),
+            Err(error) => seen += &format!("{error:?} {} {:?}", error.explain(), error.report()),
+        }
+    }
+    recording.flush().await.complete()?;
+    seen += &format!("{:?}", memory.records());
+    assert!(seen.contains("no such key: …") && seen.contains("\"x-echo\":\"…\""), "{seen}");
+    assert!(!seen.contains(&key), "{seen}");
+    let found: Vec<_> = Scanner::keys().find(&seen).into_iter().map(|found| &seen[found.span]).collect();
+    assert!(found.is_empty(), "{found:?}");
+    // The server did receive the key, twice.
+    assert_eq!(server.requests()[0].head.matches(&key.to_ascii_lowercase()).count(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_password_in_the_base_url_is_in_no_error() -> Result<()> {
+    let model = |url: &str| OpenAi::builder("m").base_url(url).build();
+    let error = model("ftp://me:s3cr3t@localhost/v1").unwrap_err();
+    assert!(!error.explain().contains("s3cr3t"), "{}", error.explain());
+    let error = model("http://me:s3cr3t@:bad").unwrap_err();
+    assert!(!error.explain().contains("s3cr3t"), "{}", error.explain());
+    let error = ChatModel::new(model("http://me:s3cr3t@127.0.0.1:1/v1")?)?.run("hi".into()).await.unwrap_err();
+    assert!(!format!("{error:?}").contains("s3cr3t"), "{error:?}");
+    Ok(())
+}

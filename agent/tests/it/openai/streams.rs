@@ -1,0 +1,200 @@
+//! Recorded replies: the same response however the bytes are cut.
+
+use emitree_agent::{ChatRequest, ChatResponse, FinishReason, NewToken, Part, ResponseHeaders, Usage};
+use emitree_runtime::{Result, Runnable};
+use serde_json::{Value, json};
+
+use super::server::{Answer, Server};
+use crate::support::Log;
+
+/// A recorded stream: its server, its bytes, and the parts, the finish reason and the usage of the response.
+type Recorded = (&'static str, &'static [u8], Value, FinishReason, Option<Usage>);
+
+fn recorded() -> Vec<Recorded> {
+    let call = |id: &str, name: &str, arguments: Value| json!({"type": "tool_call", "id": id, "name": name, "arguments": arguments});
+    let text = |content: &str| json!({"type": "text", "content": content});
+    let reasoning = |content: &str| json!({"type": "reasoning", "content": content});
+    let mut usage = Usage::new(31, 12);
+    (usage.cached_input_tokens, usage.reasoning_tokens) = (8, 3);
+    vec![
+        (
+            "llama.cpp",
+            include_bytes!("streams/llama-cpp.txt"),
+            json!([text("Hello! I'm here to help with any")]),
+            FinishReason::Length,
+            Some(Usage::new(33, 9)),
+        ),
+        (
+            "OpenAI, interleaved calls",
+            include_bytes!("streams/openai-interleaved-calls.txt"),
+            json!([call("call_a", "count", json!({"path": "aä.md"})), call("call_b", "list", json!({"dir": "."}))]),
+            FinishReason::ToolCall,
+            Some(usage),
+        ),
+        (
+            "OpenRouter, comments and CRLF",
+            include_bytes!("streams/openrouter-comments-crlf.txt"),
+            json!([text("Grüße, 日本語 🦀")]),
+            FinishReason::Stop,
+            Some(usage),
+        ),
+        (
+            "DeepSeek, reasoning",
+            include_bytes!("streams/deepseek-reasoning.txt"),
+            json!([reasoning("Two and two."), text("Four.")]),
+            FinishReason::Stop,
+            Some(usage),
+        ),
+        (
+            "Gemini, each call has the index 0",
+            include_bytes!("streams/gemini-index-0.txt"),
+            json!([call("f1", "count", json!({"path": "a"})), call("f2", "count", json!({"path": "b"}))]),
+            FinishReason::Stop,
+            Some(usage),
+        ),
+        (
+            "Ollama, calls without index and id, no `[DONE]`, no last empty line",
+            include_bytes!("streams/ollama-no-index-no-done.txt"),
+            json!([reasoning("Hm."), call("", "count", json!({"path": "a"})), call("", "now", json!({}))]),
+            FinishReason::ToolCall,
+            None,
+        ),
+        (
+            "an id in each piece, lines that end with CR",
+            include_bytes!("streams/repeated-ids-cr.txt"),
+            json!([call("x", "count", json!({"path": "a"}))]),
+            FinishReason::ToolCall,
+            None,
+        ),
+    ]
+}
+
+fn streaming() -> ChatRequest {
+    let mut request = ChatRequest::from("hi");
+    request.options.stream = Some(true);
+    request
+}
+
+async fn receive(answers: Vec<Answer>) -> Result<Vec<ChatResponse>> {
+    let requests = answers.len();
+    let server = Server::start(answers).await;
+    let model = server.model();
+    let mut responses = Vec::with_capacity(requests);
+    for _ in 0..requests {
+        responses.push(model.run(streaming()).await?);
+    }
+    assert_eq!(server.connections(), 1, "each response was read to its end, so its connection was used again");
+    Ok(responses)
+}
+
+#[tokio::test]
+async fn a_recorded_stream_gives_the_same_response_wherever_its_bytes_are_cut() -> Result<()> {
+    for (name, bytes, parts, finish_reason, usage) in recorded() {
+        let answers = (0..bytes.len()).map(|cut| Answer::stream([&bytes[..cut], &bytes[cut..]]));
+        for (cut, response) in receive(answers.collect()).await?.into_iter().enumerate() {
+            assert_eq!(json!(response.message.parts), parts, "{name}, cut at {cut}");
+            assert_eq!(response.message.finish_reason.as_ref(), Some(&finish_reason), "{name}, cut at {cut}");
+            assert_eq!(response.usage, usage, "{name}, cut at {cut}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_recorded_stream_may_arrive_byte_by_byte() -> Result<()> {
+    for (name, bytes, parts, ..) in recorded() {
+        let response = receive(vec![Answer::stream(bytes.chunks(1))]).await?.remove(0);
+        assert_eq!(json!(response.message.parts), parts, "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_whole_reply_gives_the_parts_that_a_stream_gives() -> Result<()> {
+    let whole = json!({
+        "id": "c1", "model": "m-1",
+        "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {
+            "role": "assistant", "content": "Let me look.", "reasoning_content": "A file.", "refusal": null,
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "count", "arguments": "{\"path\": \"a\"}"}},
+                {"id": "", "type": "function", "function": {"name": "now", "arguments": ""}},
+                {"id": "c", "type": "function", "function": {"name": "count", "arguments": "{\"path\": "}},
+            ],
+        }}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+    });
+    let server = Server::start([Answer::json("200 OK", &whole)]).await;
+    let response = server.model().run("hi".into()).await?;
+    assert_eq!(
+        json!(response.message.parts),
+        json!([
+            {"type": "reasoning", "content": "A file."},
+            {"type": "text", "content": "Let me look."},
+            {"type": "tool_call", "id": "a", "name": "count", "arguments": {"path": "a"}},
+            {"type": "tool_call", "id": "", "name": "now", "arguments": {}},
+            {"type": "tool_call", "id": "c", "name": "count", "arguments": "{\"path\": ", "malformed": true},
+        ])
+    );
+    assert_eq!((response.id.as_deref(), response.model.as_deref()), (Some("c1"), Some("m-1")));
+    assert_eq!(response.usage, Some(Usage::new(3, 4)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_may_answer_whole_although_it_was_asked_to_stream() -> Result<()> {
+    let whole = json!({"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]});
+    let server = Server::start([Answer::json("200 OK", &whole)]).await;
+    let log = Log::default();
+    let to = log.clone();
+    let model = server.model();
+    let run = model.run(streaming()).on("new_token", move |token: &mut NewToken, _| to.add(token.text()));
+    assert_eq!(run.await?.text(), "Hello.");
+    assert_eq!(log.lines(), ["Hello."]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn contents_in_parts_refusals_and_further_choices_lose_nothing() -> Result<()> {
+    let chunks = [
+        json!({"choices": [{"index": 0, "delta": {"content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "Yes"},
+        ]}}]}),
+        json!({"choices": [{"index": 1, "delta": {"content": "No"}}, {"index": 0, "delta": {"refusal": ", but no."}}]}),
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+    ];
+    let bytes: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    let response = receive(vec![Answer::stream([bytes.as_bytes()])]).await?.remove(0);
+    let reasoning = Part::Reasoning { content: "Hm.".into() };
+    assert_eq!(response.message.parts, [reasoning, Part::Text { content: "Yes, but no.".into() }]);
+    assert_eq!(
+        response.warnings,
+        ["the server sent several answers: only the first is used", "the model refused: its answer is the refusal"]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn all_headers_are_an_event_with_the_rate_limits_and_without_cookies() -> Result<()> {
+    let headers = [
+        ("content-type", "application/json"),
+        ("set-cookie", "session=s3cr3t"),
+        ("x-ratelimit-remaining-requests", "4"),
+        ("x-ratelimit-reset-requests", "1m30s"),
+        ("x-many", "a"),
+        ("x-many", "b"),
+    ];
+    let whole = json!({"choices": [{"message": {"content": "Hello."}}]}).to_string();
+    let server = Server::start([Answer::new("200 OK", &headers, whole)]).await;
+    let log = Log::default();
+    let to = log.clone();
+    let model = server.model();
+    let run = model.run("hi".into()).on("response_headers", move |event: &mut ResponseHeaders, _| {
+        let limits = &event.rate_limits;
+        to.add(format!("{:?} {:?}", limits.remaining_requests, limits.reset_requests_ms));
+        to.add(format!("{} {}", event.headers["x-many"], event.headers["set-cookie"]));
+    });
+    let response = run.await?;
+    assert_eq!(log.lines(), ["Some(4) Some(90000)", "a, b …"]);
+    assert_eq!(response.headers["content-type"], "application/json");
+    Ok(())
+}
