@@ -96,7 +96,7 @@ pub(super) fn builder(name: &str, environment: impl Fn(&str) -> Option<OsString>
 /// Returns the base URL for a value of `OLLAMA_HOST`. As in Ollama, the scheme is `http` by default, the port is 11434 if there is
 /// no scheme either, and a host may be missing.
 fn ollama(host: &str) -> String {
-    let (has_scheme, text) = match host.split_once("://") {
+    let (is_url, text) = match host.split_once("://") {
         Some(_) => (true, host.to_owned()),
         None if host.starts_with(':') => (false, format!("http://localhost{host}")),
         None => (false, format!("http://{host}")),
@@ -105,7 +105,8 @@ fn ollama(host: &str) -> String {
         // The builder returns the error with the text.
         return text;
     };
-    if !has_scheme && url.port().is_none() {
+    // `url` leaves out the default port of `http`, so the port is read from a URL of another scheme.
+    if !is_url && Url::parse(&text.replacen("http", "ollama", 1)).is_ok_and(|url| url.port().is_none()) {
         let _ = url.set_port(Some(11434));
     }
     // A server listens at this address, but a client cannot call it on all systems.
