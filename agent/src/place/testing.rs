@@ -23,31 +23,19 @@ use crate::{
 /// kept between calls.
 ///
 /// ```
-/// use emitree_agent::{AgentMiddleware, HookTest, Hooks, ToolCall, Verdict};
-/// use emitree_runtime::Result;
+/// use emitree_agent::{HookTest, ToolCall, Verdict, hooks_fn};
 /// use serde_json::json;
 ///
-/// #[derive(Debug)]
-/// struct NoDeletion;
-///
-/// impl AgentMiddleware for NoDeletion {
-///     fn id(&self) -> &str {
-///         "no_deletion"
-///     }
-///
-///     fn install(&self, hooks: &mut Hooks) -> Result<()> {
-///         hooks.on_gate_each(|gated, _| {
-///             if gated.call.name == "delete" {
-///                 gated.deny("no_deletion", "nothing is deleted here");
-///             }
-///         });
-///         Ok(())
-///     }
-/// }
-///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<()> {
-/// let test = HookTest::new(&NoDeletion)?;
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let no_deletion = hooks_fn("no_deletion", |hooks| {
+///     hooks.on_gate_each(|gated, _| {
+///         if gated.call.name == "delete" {
+///             gated.deny("no_deletion", "nothing is deleted here");
+///         }
+///     });
+/// });
+/// let test = HookTest::new(&no_deletion)?;
 /// let batch = test.gate([ToolCall::new("1", "read", json!({})), ToolCall::new("2", "delete", json!({}))]).await?;
 /// let verdicts: Vec<_> = batch.calls().map(|gated| gated.verdict()).collect();
 /// assert!(matches!(verdicts[..], [None, Some(Verdict::Deny { .. })]));

@@ -1,14 +1,14 @@
 //! Explanations and errors name the hooks of an agent.
 
-use emitree_agent::{Agent, AgentRun, ChatModel, Chunks, Hooks, Place, ScriptedModel, Tool, hooks_fn, joins};
+use emitree_agent::{Agent, AgentRun, ChatModel, Chunks, HooksFn, Place, ScriptedModel, Tool, hooks_fn, joins};
 use emitree_runtime::{Error, Next, Result, RunContext, for_tree};
 use serde_json::json;
 
-use crate::support::{Log, Made, agent, fail};
+use crate::support::{Log, agent, fail};
 
 /// A middleware with a hook at some places.
-fn hooked(id: &'static str) -> Made<impl Fn(&mut Hooks) + Send + Sync + 'static> {
-    Made(id, |hooks: &mut Hooks| {
+fn hooked(id: &'static str) -> HooksFn {
+    hooks_fn(id, |hooks| {
         hooks.agent_run(|stack| {
             stack.layer_fn("timed", |input, _, next: Next<'_, Agent>| Box::pin(async move { next.run(input).await }))
         });
@@ -39,7 +39,7 @@ async fn hooks_of_the_agent_of_a_run_and_of_runs_above_are_explained_by_name() -
 
     let log = Log::default();
     let to = log.clone();
-    let explains = Made("e", move |hooks: &mut Hooks| {
+    let explains = hooks_fn("e", move |hooks| {
         let to = to.clone();
         hooks.on_state(move |_, ctx| to.add(ctx.explain().to_string()));
     });
@@ -53,7 +53,7 @@ async fn hooks_of_the_agent_of_a_run_and_of_runs_above_are_explained_by_name() -
 
 #[tokio::test]
 async fn the_error_of_a_hook_names_the_hook() -> Result<()> {
-    let fails = Made("m", |hooks: &mut Hooks| _ = hooks.on_state(|_, _| Err(Error::new("broken"))));
+    let fails = hooks_fn("m", |hooks| _ = hooks.on_state(|_, _| Err(Error::new("broken"))));
     let error = agent(&ScriptedModel::new("test")).with(fails).build()?.ask("go").await.unwrap_err();
     assert_eq!((error.to_string().as_str(), &error.details()["by"]), ("broken", &"m.model.state".into()));
     Ok(())

@@ -1,10 +1,10 @@
 //! The gate: which calls are asked about, and what interrupts and failures do.
 
-use emitree_agent::{AgentRun, Delta, Hooks, Reply, ScriptedModel, Session, ToolCall, ToolOutput, hooks_fn};
+use emitree_agent::{AgentRun, Delta, Reply, ScriptedModel, Session, ToolCall, ToolOutput, hooks_fn};
 use emitree_runtime::{Error, Interrupt, Result};
 use serde_json::json;
 
-use crate::support::{Log, Made, agent, assert_valid, results};
+use crate::support::{Log, agent, assert_valid, results};
 
 fn calls() -> ScriptedModel {
     ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]).text("done")
@@ -28,7 +28,7 @@ async fn calls_that_cannot_be_executed_are_not_asked_about() -> Result<()> {
     let script = ScriptedModel::new("test").reply(Reply::deltas(deltas)).text("done");
     let asked = Log::default();
     let to = asked.clone();
-    let gate = Made("gate", move |hooks: &mut Hooks| {
+    let gate = hooks_fn("gate", move |hooks| {
         let (batch, each) = (to.clone(), to.clone());
         hooks.on_gate(move |calls, _| calls.open().for_each(|gated| batch.add(gated.call.id.clone())));
         hooks.on_gate_each(move |gated, _| each.add(gated.call.id.clone()));
@@ -47,7 +47,7 @@ async fn calls_that_cannot_be_executed_are_not_asked_about() -> Result<()> {
 
 #[tokio::test]
 async fn what_a_gate_changes_is_checked_again_and_the_id_stays() -> Result<()> {
-    let edits = Made("edits", |hooks: &mut Hooks| {
+    let edits = hooks_fn("edits", |hooks| {
         hooks.on_gate(|batch, _| {
             let mut open = batch.open();
             let first = open.next().expect("a call");
@@ -99,7 +99,7 @@ async fn the_history_keeps_the_calls_of_the_model_and_result_hooks_receive_the_e
 
 #[tokio::test]
 async fn an_interrupt_of_a_batch_gate_is_the_verdict_of_all_open_calls() -> Result<()> {
-    let asks = Made("asks", |hooks: &mut Hooks| {
+    let asks = hooks_fn("asks", |hooks| {
         hooks.on_gate(|batch, _| {
             batch.open().next().expect("a call").answer(ToolOutput::new("known"));
             Err(Error::interrupted(Interrupt::new("approval", json!({"all": true}))))
@@ -119,7 +119,7 @@ async fn an_interrupt_of_a_batch_gate_is_the_verdict_of_all_open_calls() -> Resu
 
 #[tokio::test]
 async fn a_halt_of_a_result_hook_comes_before_an_interrupt_of_a_call() -> Result<()> {
-    let both = Made("both", |hooks: &mut Hooks| {
+    let both = hooks_fn("both", |hooks| {
         hooks.on_gate(|batch, _| {
             batch.open().next().expect("a call").interrupt(Interrupt::new("approval", json!(null)));
         });
@@ -134,7 +134,7 @@ async fn a_halt_of_a_result_hook_comes_before_an_interrupt_of_a_call() -> Result
 
 #[tokio::test]
 async fn a_result_hook_cannot_move_a_result_to_another_call() -> Result<()> {
-    let moves = Made("moves", |hooks: &mut Hooks| {
+    let moves = hooks_fn("moves", |hooks| {
         hooks.on_result(|result, _| result.call.id = "x".to_owned());
         hooks.on_stop(|end, _| {
             assert!(end.results.iter().map(|result| result.call.id.as_str()).eq(["0", "1"]) || end.results.is_empty());

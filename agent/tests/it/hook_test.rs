@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use emitree_agent::{
     Agent, AgentContext, AgentInput, AgentOutput, CallResult, ChatModel, ChatRequest, ChatResponse, Chunks, Decision,
-    Delta, History, HookTest, Hooks, How, Message, Place, Tool, ToolCall, ToolOutput, TurnAction, TurnEnd, Verdict,
+    Delta, History, HookTest, HooksFn, How, Message, Place, Tool, ToolCall, ToolOutput, TurnAction, TurnEnd, Verdict,
+    hooks_fn,
 };
 use emitree_runtime::{Error, Next, Result, RunContext};
 use serde_json::json;
 
-use crate::support::Made;
-
 /// Registers a hook at a place that leaves the mark `x`.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
-fn marks(place: Place, is_async: bool) -> Made<impl Fn(&mut Hooks) + Send + Sync + 'static> {
-    Made("m", move |hooks: &mut Hooks| {
+fn marks(place: Place, is_async: bool) -> HooksFn {
+    hooks_fn("m", move |hooks| {
         match (place, is_async) {
             (Place::AgentRun, _) => hooks.agent_run(|stack| {
                 stack.layer_fn("mark", |input: &AgentInput, _, next: Next<'_, Agent>| {
@@ -175,7 +174,7 @@ async fn the_hook_of_each_place_is_called_alone_without_an_agent() -> Result<()>
 
 #[tokio::test]
 async fn a_test_keeps_state_between_calls_and_returns_the_error_of_a_hook() -> Result<()> {
-    let middleware = Made("m", |hooks: &mut Hooks| {
+    let middleware = hooks_fn("m", |hooks| {
         let count = hooks.state::<u32>();
         hooks.on_end(move |_, ctx| {
             let count = count.with(ctx, |count| {

@@ -11,7 +11,7 @@ use emitree_middleware::Runs;
 use emitree_runtime::{Error, Interrupt, Next, Result, RunContext, Runnable, for_tree};
 use serde_json::json;
 
-use crate::support::{Log, Made, Text, agent, assert_valid, results};
+use crate::support::{Log, Text, agent, assert_valid, results};
 
 /// Registers a hook at a place that writes `id` to the log, and leaves a mark where the place has a value.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
@@ -198,7 +198,7 @@ async fn ask(
     install: impl Fn(&mut Hooks) + Send + Sync + 'static,
 ) -> (Result<emitree_agent::AgentOutput>, Vec<ChatRequest>, Session) {
     let session = Session::new();
-    let agent = agent(&script).prompt("base").with(Made("m", install)).build().expect("an agent");
+    let agent = agent(&script).prompt("base").with(hooks_fn("m", install)).build().expect("an agent");
     let result = agent.ask("go").session(&session).await;
     assert_valid(&session);
     (result, script.requests(), session)
@@ -524,7 +524,7 @@ async fn a_middleware_brings_tools_and_a_prompt_and_two_of_one_id_are_refused() 
 async fn rounds_of_run_end_are_limited_and_the_history_stays_valid() -> Result<()> {
     let script = ScriptedModel::by("test", |_| Reply::text("again"));
     let session = Session::new();
-    let more = Made("m", |hooks: &mut Hooks| _ = hooks.on_end(|more, _| more.push(Message::user("and?"))));
+    let more = hooks_fn("m", |hooks| _ = hooks.on_end(|more, _| more.push(Message::user("and?"))));
     let agent = agent(&script).max_steps(1000).with(more).build()?;
     let error = agent.ask("go").session(&session).await.unwrap_err().to_string();
     assert_eq!(error, "hooks of `run.end` have started 100 rounds, which is the limit");

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use emitree_agent::{
     AgentContext, AgentOutput, AgentRun, Decision, History, Hooks, Message, Reply, ScriptedModel, Session, State,
+    hooks_fn,
 };
 use emitree_runtime::{Error, Next, Result, RunContext, map_output};
 use serde_json::json;
 
-use crate::support::{Log, Made, agent, assert_valid, results};
+use crate::support::{Log, agent, assert_valid, results};
 
 fn texts(session: &Session) -> Vec<String> {
     assert_valid(session).messages().iter().map(|message| message.text()).collect()
@@ -25,7 +26,7 @@ fn refuse_bad(output: &mut AgentOutput, _: &RunContext) -> Result<()> {
 async fn what_another_run_says_while_hooks_change_the_history_is_kept() -> Result<()> {
     let session = Session::new();
     session.extend([Message::user("old")])?;
-    let compact = Made("compact", |hooks: &mut Hooks| {
+    let compact = hooks_fn("compact", |hooks| {
         hooks.on_state_async(|history, _| {
             Box::pin(async move {
                 let kept = vec![Message::user("summary"), Message::user("slow")];
@@ -54,7 +55,7 @@ async fn what_another_run_says_while_hooks_change_the_history_is_kept() -> Resul
 async fn hooks_that_lose_a_race_of_rewriting_are_called_again_and_lose_nothing() -> Result<()> {
     let session = Session::new();
     let rewrite = |name: &'static str, seconds: u64| {
-        Made(name, move |hooks: &mut Hooks| {
+        hooks_fn(name, move |hooks| {
             hooks.on_state_async(move |history, _| {
                 Box::pin(async move {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -98,7 +99,7 @@ async fn a_second_attempt_removes_what_the_first_said_and_nothing_of_other_runs(
 #[tokio::test]
 async fn with_and_without_a_session_a_second_attempt_begins_afresh_and_knows_the_reason() -> Result<()> {
     for has_session in [false, true] {
-        let counted = Made("counter", |hooks: &mut Hooks| {
+        let counted = hooks_fn("counter", |hooks| {
             let count = hooks.state::<u32>();
             hooks.prompt(move |ctx| {
                 let count = count.with(ctx, |count| {
@@ -136,7 +137,7 @@ async fn with_and_without_a_session_a_second_attempt_begins_afresh_and_knows_the
 async fn a_response_that_no_model_can_say_is_refused_and_the_history_stays_valid() -> Result<()> {
     for bad in [Message::user("me"), Message::tool([emitree_agent::ToolResult::new("x", 1)])] {
         let bad = std::sync::Mutex::new(Some(bad));
-        let replace = Made("replace", move |hooks: &mut Hooks| {
+        let replace = hooks_fn("replace", move |hooks| {
             let bad = std::sync::Mutex::new(bad.lock().expect("no panic").take());
             hooks.on_action(move |action, _| {
                 action.response.message = bad.lock().expect("no panic").clone().expect("installed once");
@@ -155,7 +156,7 @@ async fn a_response_that_no_model_can_say_is_refused_and_the_history_stays_valid
 async fn results_are_kept_if_the_run_ends_while_they_pass_hooks() -> Result<()> {
     let script =
         || ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]);
-    let hangs = Made("hangs", |hooks: &mut Hooks| {
+    let hangs = hooks_fn("hangs", |hooks| {
         hooks.on_result_async(|_, _| Box::pin(std::future::pending()));
     });
     let session = Session::new();
@@ -164,7 +165,7 @@ async fn results_are_kept_if_the_run_ends_while_they_pass_hooks() -> Result<()> 
     assert!(run.await.unwrap_err().is_timed_out());
     assert_eq!(results(assert_valid(&session).messages()), ["A", "B"]);
 
-    let panics = Made("panics", |hooks: &mut Hooks| {
+    let panics = hooks_fn("panics", |hooks| {
         hooks.on_result(|result, _| assert!(result.output.text() != "A", "a bug in a hook"));
     });
     let session = Session::new();
@@ -193,7 +194,7 @@ async fn a_panic_at_any_chain_place_ends_the_run_and_leaves_a_valid_history() ->
     for (at, install) in places.into_iter().enumerate() {
         let session = Session::new();
         let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done");
-        let asked = agent(&script).with(Made("m", install)).build()?;
+        let asked = agent(&script).with(hooks_fn("m", install)).build()?;
         let error = asked.ask("go").session(&session).await.unwrap_err();
         assert!(error.to_string().contains("bug"), "{at}: {error}");
         let history = assert_valid(&session);
@@ -211,7 +212,7 @@ async fn a_panic_at_any_chain_place_ends_the_run_and_leaves_a_valid_history() ->
 async fn a_state_that_is_asked_for_in_its_own_closure_is_an_error_and_others_nest() -> Result<()> {
     let log = Log::default();
     let to = log.clone();
-    let nests = Made("m", move |hooks: &mut Hooks| {
+    let nests = hooks_fn("m", move |hooks| {
         let (numbers, words) = (hooks.state::<Vec<u32>>(), hooks.state::<Vec<String>>());
         let to = to.clone();
         hooks.on_state(move |_, ctx| {
@@ -238,7 +239,7 @@ async fn a_state_that_is_asked_for_in_its_own_closure_is_an_error_and_others_nes
 async fn a_panic_in_a_closure_with_state_blocks_nobody_and_keeps_the_value() -> Result<()> {
     let panics = Arc::new(AtomicBool::new(true));
     let may_panic = Arc::clone(&panics);
-    let counts = Made("m", move |hooks: &mut Hooks| {
+    let counts = hooks_fn("m", move |hooks| {
         let count: State<u32> = hooks.state();
         let panics = Arc::clone(&may_panic);
         hooks.on_action(move |action, ctx| {
@@ -263,7 +264,7 @@ async fn layers_of_a_run_of_a_sub_agent_see_its_own_turn_and_state() -> Result<(
     let to = log.clone();
     let onion = move |id: &'static str| {
         let (to, calls) = (to.clone(), Arc::clone(&calls));
-        Made(id, move |hooks: &mut Hooks| {
+        hooks_fn(id, move |hooks| {
             let (to, calls) = (to.clone(), Arc::clone(&calls));
             let seen = hooks.state::<Vec<u32>>();
             hooks.agent_run(|stack| {

@@ -2,36 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use emitree_agent::{
-    Agent, AgentBuilder, AgentMiddleware, ChatModel, History, Hooks, Message, ScriptedModel, Session, Tool, tool_fn,
-};
-use emitree_runtime::{Error, Result, RunContext};
+use emitree_agent::{Agent, AgentBuilder, ChatModel, History, Message, ScriptedModel, Session, Tool, tool_fn};
+use emitree_runtime::{Error, RunContext};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct Text {
     pub(crate) text: String,
-}
-
-/// A middleware made of a function.
-pub(crate) struct Made<F>(pub(crate) &'static str, pub(crate) F);
-
-impl<F> std::fmt::Debug for Made<F> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl<F: Fn(&mut Hooks) + Send + Sync + 'static> AgentMiddleware for Made<F> {
-    fn id(&self) -> &str {
-        self.0
-    }
-
-    fn install(&self, hooks: &mut Hooks) -> Result<()> {
-        (self.1)(hooks);
-        Ok(())
-    }
 }
 
 /// A tool that returns its argument in upper case.
