@@ -1,6 +1,7 @@
 //! A provider for servers that speak OpenAI's protocol.
 
 mod builder;
+mod calls;
 mod failure;
 mod reply;
 mod request;

@@ -16,6 +16,7 @@ use sse_stream::{Error as EventError, Sse, SseByteStream};
 use tokio::time::timeout;
 
 use crate::openai::Shared;
+use crate::openai::calls::{Call, Calls};
 use crate::openai::failure::Server;
 use crate::openai::transport::{BytesError, Incoming};
 use crate::{Delta, DeltaStream, FinishReason, Usage};
@@ -61,20 +62,6 @@ struct Content {
 enum Text {
     Whole(String),
     Parts(Vec<Value>),
-}
-
-#[derive(Deserialize)]
-struct Call {
-    index: Option<u64>,
-    id: Option<String>,
-    function: Option<Function>,
-}
-
-#[derive(Default, Deserialize)]
-struct Function {
-    name: Option<String>,
-    /// A text; an object on some servers.
-    arguments: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -205,16 +192,10 @@ fn broken(error: EventError, server: &Server) -> Error {
 #[derive(Default)]
 struct Assembly {
     pending: VecDeque<Delta>,
-    calls: Vec<OpenCall>,
+    calls: Calls,
     is_named: bool,
     is_finished: bool,
     has_other_choices: bool,
-}
-
-/// A tool call as the server numbers it. Its position in the list is the index of its pieces.
-struct OpenCall {
-    index: Option<u64>,
-    id: Option<String>,
 }
 
 impl Assembly {
@@ -257,6 +238,7 @@ impl Assembly {
             }
             return;
         }
+        let is_whole = message.is_some();
         if let Some(Content { content, reasoning_content, reasoning, refusal, tool_calls }) = message.or(delta) {
             let texts = |text: String| (!text.is_empty()).then_some(text);
             self.pending.extend(reasoning_content.or(reasoning).and_then(texts).map(Delta::Reasoning));
@@ -269,50 +251,16 @@ impl Assembly {
                 self.pending.push_back(Delta::Warning("the model refused: its answer is the refusal".to_owned()));
                 self.pending.push_back(Delta::Text(refusal));
             }
-            for call in tool_calls.into_iter().flatten() {
-                self.receive_call(call);
+            for (place, call) in tool_calls.into_iter().flatten().enumerate() {
+                let delta =
+                    if is_whole { self.calls.push_whole(call) } else { self.calls.push_piece(call, place == 0) };
+                self.pending.push_back(delta);
             }
         }
         if let Some(reason) = finish_reason.filter(|reason| !reason.is_empty()) {
             self.is_finished = true;
             self.pending.push_back(Delta::Finish(FinishReason::from(reason)));
         }
-    }
-
-    fn receive_call(&mut self, call: Call) {
-        let Call { index, id, function } = call;
-        let Function { name, arguments } = function.unwrap_or_default();
-        let (id, name) = (id.filter(|id| !id.is_empty()), name.filter(|name| !name.is_empty()));
-        let index = self.position(index, id.as_deref(), name.is_some());
-        let arguments = match arguments {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text,
-            Some(value) => value.to_string(),
-        };
-        self.pending.push_back(Delta::ToolCall { index, id, name, arguments });
-    }
-
-    /// Returns the position of the call that a piece belongs to, and adds a call if the piece begins one.
-    ///
-    /// The protocol has an index in each piece, and an id in the first piece of a call. Some servers repeat the id in each
-    /// piece, some give each call the index 0 or no index, some give a call no id.
-    fn position(&mut self, index: Option<u64>, id: Option<&str>, has_name: bool) -> usize {
-        let same_index = |call: &&OpenCall| index.is_none() || call.index == index;
-        let found = self.calls.iter().rposition(|call| same_index(&call)).filter(|&found| {
-            match (id, self.calls[found].id.as_deref()) {
-                (Some(id), Some(known)) => id == known,
-                // Without an index and an id, only a name shows that another call begins.
-                (None, _) => index.is_some() || !has_name,
-                (Some(_), None) => index.is_some(),
-            }
-        });
-        if let Some(found) = found {
-            let known = &mut self.calls[found].id;
-            *known = known.take().or_else(|| id.map(str::to_owned));
-            return found;
-        }
-        self.calls.push(OpenCall { index, id: id.map(str::to_owned) });
-        self.calls.len() - 1
     }
 }
 

@@ -198,3 +198,84 @@ async fn all_headers_are_an_event_with_the_rate_limits_and_without_cookies() -> 
     assert_eq!(response.headers["content-type"], "application/json");
     Ok(())
 }
+
+/// Returns the tool calls of a stream, each chunk of which has these pieces of calls.
+async fn calls(chunks: Value) -> Result<Value> {
+    let event = |pieces: &Value| format!("data: {}\n\n", json!({"choices": [{"delta": {"tool_calls": pieces}}]}));
+    let events: String = chunks.as_array().expect("chunks").iter().map(event).collect();
+    let response = receive(vec![Answer::stream([events.as_bytes(), b"data: [DONE]\n\n"])]).await?.remove(0);
+    let call = |call: &emitree_agent::ToolCall| json!([call.id, call.name, call.arguments.to_string()]);
+    Ok(response.message.tool_calls().map(call).collect())
+}
+
+#[tokio::test]
+async fn calls_are_told_apart_without_indices_and_ids_and_if_servers_repeat_them() -> Result<()> {
+    let piece = |index: Value, id: &str, name: &str, arguments: &str| json!({"index": index, "id": id, "function": {"name": name, "arguments": arguments}});
+    let (none, zero) = (Value::Null, json!(0));
+    let two = json!([["", "a", "{\"n\":1}"], ["", "a", "{\"n\":2}"]]);
+    let (one, other) = ("{\"n\":1}", "{\"n\":2}");
+    let table = [
+        (
+            "no index, no ids, one chunk",
+            json!([[piece(none.clone(), "", "a", one), piece(none.clone(), "", "a", other)]]),
+            two.clone(),
+        ),
+        (
+            "no index, no ids",
+            json!([[piece(none.clone(), "", "a", one)], [piece(none.clone(), "", "a", other)]]),
+            two.clone(),
+        ),
+        ("index 0, no ids", json!([[piece(zero.clone(), "", "a", one)], [piece(zero.clone(), "", "a", other)]]), two),
+        (
+            "index 0, no ids, the arguments in pieces",
+            json!([
+                [piece(zero.clone(), "", "a", "")],
+                [piece(zero.clone(), "", "", "{\"n\"")],
+                [piece(zero.clone(), "", "", ":1}")],
+                [piece(zero.clone(), "", "b", "")],
+                [piece(zero.clone(), "", "", "{}")],
+            ]),
+            json!([["", "a", "{\"n\":1}"], ["", "b", "{}"]]),
+        ),
+        (
+            "equal ids, no index",
+            json!([[piece(none.clone(), "x", "a", one)], [piece(none.clone(), "x", "a", other)]]),
+            json!([["x", "a", "{\"n\":1}"], ["x", "a", "{\"n\":2}"]]),
+        ),
+        (
+            "equal ids, the indices differ",
+            json!([
+                [piece(json!(0), "x", "a", ""), piece(json!(1), "x", "a", "")],
+                [piece(json!(1), "", "", other), piece(json!(0), "", "", one)],
+            ]),
+            json!([["x", "a", "{\"n\":1}"], ["x", "a", "{\"n\":2}"]]),
+        ),
+        (
+            "id and name in each piece",
+            json!([
+                [piece(zero.clone(), "x", "a", "{\"n\"")],
+                [piece(zero.clone(), "x", "a", ":")],
+                [piece(zero, "x", "a", "1}")]
+            ]),
+            json!([["x", "a", "{\"n\":1}"]]),
+        ),
+        (
+            "the name in each piece, no index, no ids",
+            json!([[piece(none.clone(), "", "a", "{\"n\"")], [piece(none, "", "a", ":1}")]]),
+            json!([["", "a", "{\"n\":1}"]]),
+        ),
+    ];
+    for (name, chunks, expected) in table {
+        assert_eq!(calls(chunks).await?, expected, "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_of_a_whole_reply_stay_apart_although_their_ids_are_equal() -> Result<()> {
+    let call = json!({"id": "x", "function": {"name": "now", "arguments": ""}});
+    let whole = json!({"choices": [{"message": {"tool_calls": [call, call]}}]});
+    let server = Server::start([Answer::json("200 OK", &whole)]).await;
+    assert_eq!(server.model().run("hi".into()).await?.message.tool_calls().count(), 2);
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Tool calls, put together from pieces.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::Delta;
+
+/// A tool call, or a piece of it.
+#[derive(Deserialize)]
+pub(super) struct Call {
+    index: Option<u64>,
+    id: Option<String>,
+    function: Option<Function>,
+}
+
+#[derive(Default, Deserialize)]
+struct Function {
+    name: Option<String>,
+    /// A text; an object on some servers.
+    arguments: Option<Value>,
+}
+
+/// The tool calls of a reply so far. The position of a call in the list is the index of its pieces.
+///
+/// The protocol has an index in each piece, and the id and the name in the first piece of a call. Some servers give each call the
+/// index 0, or no index. Some give calls no ids, or equal ids. Some repeat the id or the name in each piece.
+#[derive(Default)]
+pub(super) struct Calls(Vec<OpenCall>);
+
+struct OpenCall {
+    /// The index that the server gave.
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Calls {
+    /// Adds a call of a whole reply.
+    pub(super) fn push_whole(&mut self, call: Call) -> Delta {
+        self.append(self.0.len(), OpenCall::from(call))
+    }
+
+    /// Adds a piece of a streamed call. `is_first` is `true` for the first piece of a chunk.
+    pub(super) fn push_piece(&mut self, piece: Call, is_first: bool) -> Delta {
+        let piece = OpenCall::from(piece);
+        let position = self.continued(&piece, is_first).unwrap_or(self.0.len());
+        self.append(position, piece)
+    }
+
+    /// Returns the position of the call that a piece continues, or `None` if the piece begins a call.
+    fn continued(&self, piece: &OpenCall, is_first: bool) -> Option<usize> {
+        let position = if piece.index.is_some() {
+            self.0.iter().rposition(|call| call.index == piece.index)
+        } else if !piece.id.is_empty() {
+            self.0.iter().rposition(|call| call.id == piece.id)
+        } else if is_first || piece.name.is_empty() {
+            self.0.len().checked_sub(1)
+        } else {
+            // A chunk has at most one piece of a call.
+            None
+        };
+        position.filter(|&position| !piece.begins_after(&self.0[position]))
+    }
+
+    fn append(&mut self, position: usize, piece: OpenCall) -> Delta {
+        let OpenCall { index, id, name, arguments } = piece;
+        let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let delta = Delta::ToolCall { index: position, id: some(&id), name: some(&name), arguments: arguments.clone() };
+        match self.0.get_mut(position) {
+            None => self.0.push(OpenCall { index, id, name, arguments }),
+            Some(call) => {
+                call.arguments.push_str(&arguments);
+                for (known, new) in [(&mut call.id, id), (&mut call.name, name)] {
+                    if !new.is_empty() {
+                        *known = new;
+                    }
+                }
+            }
+        }
+        delta
+    }
+}
+
+impl OpenCall {
+    /// Returns `true` if this piece begins a call, although it has the index or the id of the given call.
+    fn begins_after(&self, call: &Self) -> bool {
+        let differ = |new: &str, known: &str| !new.is_empty() && !known.is_empty() && new != known;
+        if differ(&self.id, &call.id) || differ(&self.name, &call.name) {
+            return true;
+        }
+        // A server that repeats the name in each piece sends pieces of one object, and any other server sends one object after
+        // the other.
+        !self.name.is_empty() && self.arguments.starts_with('{') && is_object(&call.arguments)
+    }
+}
+
+impl From<Call> for OpenCall {
+    fn from(Call { index, id, function }: Call) -> Self {
+        let Function { name, arguments } = function.unwrap_or_default();
+        let arguments = match arguments {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text,
+            Some(value) => value.to_string(),
+        };
+        Self { index, id: id.unwrap_or_default(), name: name.unwrap_or_default(), arguments }
+    }
+}
+
+fn is_object(text: &str) -> bool {
+    text.trim_end().ends_with('}') && serde_json::from_str::<Map<String, Value>>(text).is_ok()
+}
