@@ -131,12 +131,13 @@ impl<'a> Loop<'a> {
 
     /// Emits an event for each message that has entered the history since the last call.
     async fn announce(&mut self) -> Result<()> {
-        // Counted without listeners as well, because a listener of a later turn does not receive the messages before it.
-        let messages = self.state.session.added_after(self.announced);
-        self.announced += messages.len();
         if !self.ctx.has_listeners() {
+            // A listener that is added later does not receive the messages before it.
+            self.announced = self.state.session.count_added();
             return Ok(());
         }
+        let messages = self.state.session.added_after(self.announced);
+        self.announced += messages.len();
         for message in messages {
             tell(self.ctx, &mut MessageAdded { message: Arc::clone(&message) }).await?;
             for result in message.tool_results().filter(|result| result.is_error) {

@@ -97,6 +97,11 @@ impl SessionRun {
         self.added.lock().clone()
     }
 
+    /// Returns the number of messages that the current attempt added.
+    pub(crate) fn count_added(&self) -> usize {
+        self.added.lock().len()
+    }
+
     /// Returns the messages that the current attempt added after the first `known` of them, in order.
     pub(crate) fn added_after(&self, known: usize) -> Vec<Arc<Message>> {
         self.added.lock()[known..].to_vec()
