@@ -64,3 +64,20 @@ fn a_guarded_agent_asks_before_a_tool_runs_and_a_recording_has_every_event() {
         assert!(recording.contains(&format!("\"path\":\"{path}\"")), "{path}");
     }
 }
+
+#[test]
+fn a_model_that_does_not_exist_is_quoted_and_an_address_needs_a_model() {
+    let refusals = [
+        (&["--model", "granite4", "hi"][..], "`granite4` does not name a provider"),
+        (&["--base-url", "http://localhost:1/v1", "hi"], "`--base-url` needs the name of a model"),
+        (
+            &["--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "hi"],
+            "`openai` at http://127.0.0.1:1/v1 cannot be reached",
+        ),
+    ];
+    for (arguments, message) in refusals {
+        let output = run(arguments, "");
+        let errors = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(!output.status.success() && errors.contains(message), "{arguments:?}: {errors}");
+    }
+}

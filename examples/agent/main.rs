@@ -2,11 +2,14 @@
 //!
 //! ```text
 //! cargo run --example agent -- "How many words has README.md, and what is that times 17?"
-//!     --guarded      adds redaction, limits, a budget, and asks you before a file is read
-//!     --record FILE  records every event as JSON lines; `--example replay -- FILE` shows them again
+//!     --guarded       adds redaction, limits, a budget, and asks you before a file is read
+//!     --record FILE   records every event as JSON lines; `--example replay -- FILE` shows them again
+//!     --model NAME    asks a real model, such as `ollama:granite4` or `openai:gpt-5-mini`
+//!     --base-url URL  asks the server at this address for the model
 //! ```
 //!
-//! By default the model is a set of rules in this example, so it needs no network, and the first line says so. The
+//! By default the model is a set of rules in this example, so it needs no network, and the first line says so.
+//! `scripts/local-model.sh start` starts a small real model: `--model openai:local --base-url http://127.0.0.1:18082/v1`. The
 //! trajectory goes to stderr, the answer to stdout, piece by piece as the model writes it.
 
 mod rules;
@@ -16,7 +19,7 @@ use std::io::{Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use emitree::agent::{Agent, AgentRun, ChatModel, ChatSuccess, Message, Role};
+use emitree::agent::{Agent, AgentRun, ChatModel, ChatSuccess, Message, OpenAi, Role};
 use emitree::middleware::approval::{Approval, Decision, Request};
 use emitree::middleware::trajectory::TrajectoryEvent;
 use emitree::middleware::{Budget, Limits, Redact, Runs, Trajectory};
@@ -39,7 +42,7 @@ fn main() -> ExitCode {
 }
 
 async fn answer(arguments: Arguments) -> Result<()> {
-    eprintln!("The model is `rules`: rules of this example, no language model.");
+    let model = model(&arguments)?;
     let recording = match &arguments.record {
         Some(path) => {
             // A sink appends; this is to be a recording of its own.
@@ -49,7 +52,7 @@ async fn answer(arguments: Arguments) -> Result<()> {
         None => None,
     };
 
-    let mut librarian = Agent::builder("librarian", ChatModel::new(rules::model())?)
+    let mut librarian = Agent::builder("librarian", model)
         .prompt("You answer questions about files in the current directory. Use the tools; never guess.");
     for tool in tools::all() {
         librarian = librarian.tool(tool);
@@ -85,6 +88,20 @@ async fn answer(arguments: Arguments) -> Result<()> {
     let answer = result?;
     eprintln!("{} turns, {} tool calls", answer.turns, answer.tool_calls().count());
     Ok(())
+}
+
+/// Makes the model, and says on the first line which one answers.
+fn model(arguments: &Arguments) -> Result<ChatModel> {
+    let Some(name) = &arguments.model else {
+        eprintln!("The model is `rules`: rules of this example, no language model.");
+        return Ok(ChatModel::new(rules::model())?);
+    };
+    let Some(url) = &arguments.base_url else {
+        eprintln!("The model is `{name}`.");
+        return ChatModel::from_name(name);
+    };
+    eprintln!("The model is `{name}` at {url}.");
+    Ok(ChatModel::new(OpenAi::from_name(name)?.base_url(url).build()?)?)
 }
 
 /// A trajectory in which a model's input is only what is new since its last call: the whole conversation, printed for each
@@ -150,17 +167,21 @@ struct Arguments {
     question: String,
     guarded: bool,
     record: Option<String>,
+    model: Option<String>,
+    base_url: Option<String>,
 }
 
 impl Arguments {
     fn parse() -> Result<Self> {
         use lexopt::prelude::*;
-        let (mut question, mut guarded, mut record) = (None, false, None);
+        let (mut question, mut guarded, mut record, mut model, mut base_url) = (None, false, None, None, None);
         let mut parser = lexopt::Parser::from_env();
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("guarded") => guarded = true,
                 Long("record") => record = Some(parser.value()?.string()?),
+                Long("model") => model = Some(parser.value()?.string()?),
+                Long("base-url") => base_url = Some(parser.value()?.string()?),
                 Value(value) if question.is_none() => question = Some(value.string()?),
                 _ => return Err(argument.unexpected().into()),
             }
@@ -168,6 +189,9 @@ impl Arguments {
         let question = question.ok_or_else(|| {
             Error::new("ask a question: cargo run --example agent -- \"How many words has README.md?\"")
         })?;
-        Ok(Self { question, guarded, record })
+        if base_url.is_some() && model.is_none() {
+            return Err(Error::new("`--base-url` needs the name of a model: add `--model openai:NAME`"));
+        }
+        Ok(Self { question, guarded, record, model, base_url })
     }
 }

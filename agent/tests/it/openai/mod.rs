@@ -2,6 +2,7 @@
 
 mod failures;
 mod loops;
+mod real;
 mod requests;
 mod secrets;
 mod server;
