@@ -42,7 +42,7 @@ async fn a_real_model_answers_in_the_format_of_a_schema_and_within_a_limit() -> 
     request.options.max_tokens = Some(200);
     let answer = model().run(request).await?;
     let person: Person = serde_json::from_str(&answer.text())?;
-    assert!(!person.name.is_empty(), "{person:?}");
+    assert!(!person.name.is_empty(), "a person without a name, {} years old", person.age);
 
     let mut request = ChatRequest::from("Tell a long story.");
     request.options.max_tokens = Some(5);
