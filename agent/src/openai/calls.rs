@@ -23,10 +23,12 @@ struct Function {
 /// The tool calls of a reply so far. The position of a call in the list is the index of its pieces.
 ///
 /// The protocol has an index in each piece, and the id and the name in the first piece of a call. Some servers give each call the
-/// index 0, or no index. Some give calls no ids, or equal ids. Some repeat the id or the name in each piece.
+/// index 0, or no index. Some give calls no ids, or equal ids. Some repeat the id or the name in each piece, and some give each piece an id
+/// of its own. The first id of a call is kept.
 #[derive(Default)]
 pub(super) struct Calls(Vec<OpenCall>);
 
+#[derive(Default)]
 struct OpenCall {
     /// The index that the server gave.
     index: Option<u64>,
@@ -50,12 +52,14 @@ impl Calls {
 
     /// Returns the position of the call that a piece continues, or `None` if the piece begins a call.
     fn continued(&self, piece: &OpenCall, is_first: bool) -> Option<usize> {
+        let last = self.0.len().checked_sub(1);
         let position = if piece.index.is_some() {
             self.0.iter().rposition(|call| call.index == piece.index)
         } else if !piece.id.is_empty() {
-            self.0.iter().rposition(|call| call.id == piece.id)
+            let known = self.0.iter().rposition(|call| call.id == piece.id);
+            known.or(last.filter(|_| piece.name.is_empty()))
         } else if is_first || piece.name.is_empty() {
-            self.0.len().checked_sub(1)
+            last
         } else {
             // A chunk has at most one piece of a call.
             None
@@ -65,33 +69,39 @@ impl Calls {
 
     fn append(&mut self, position: usize, piece: OpenCall) -> Delta {
         let OpenCall { index, id, name, arguments } = piece;
-        let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        let delta = Delta::ToolCall { index: position, id: some(&id), name: some(&name), arguments: arguments.clone() };
-        match self.0.get_mut(position) {
-            None => self.0.push(OpenCall { index, id, name, arguments }),
-            Some(call) => {
-                call.arguments.push_str(&arguments);
-                for (known, new) in [(&mut call.id, id), (&mut call.name, name)] {
-                    if !new.is_empty() {
-                        *known = new;
-                    }
-                }
-            }
+        if position == self.0.len() {
+            self.0.push(OpenCall { index, ..OpenCall::default() });
         }
-        delta
+        let call = &mut self.0[position];
+        call.arguments.push_str(&arguments);
+        Delta::ToolCall { index: position, id: set(&mut call.id, id), name: set(&mut call.name, name), arguments }
     }
+}
+
+/// Sets the id or the name of a call. Returns it only if it was not known.
+fn set(known: &mut String, new: String) -> Option<String> {
+    if new.is_empty() || !known.is_empty() {
+        return None;
+    }
+    known.clone_from(&new);
+    Some(new)
 }
 
 impl OpenCall {
     /// Returns `true` if this piece begins a call, although it has the index or the id of the given call.
     fn begins_after(&self, call: &Self) -> bool {
+        // A call begins with its name. Without a name, even a new id does not begin a call, because some servers make an id for
+        // each piece.
+        if self.name.is_empty() {
+            return false;
+        }
         let differ = |new: &str, known: &str| !new.is_empty() && !known.is_empty() && new != known;
         if differ(&self.id, &call.id) || differ(&self.name, &call.name) {
             return true;
         }
         // A server that repeats the name in each piece sends pieces of one object, and any other server sends one object after
         // the other.
-        !self.name.is_empty() && self.arguments.starts_with('{') && is_object(&call.arguments)
+        self.arguments.starts_with('{') && is_object(&call.arguments)
     }
 }
 

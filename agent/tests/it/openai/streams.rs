@@ -208,9 +208,12 @@ async fn calls(chunks: Value) -> Result<Value> {
     Ok(response.message.tool_calls().map(call).collect())
 }
 
+fn piece(index: impl Into<Value>, id: &str, name: &str, arguments: &str) -> Value {
+    json!({"index": index.into(), "id": id, "function": {"name": name, "arguments": arguments}})
+}
+
 #[tokio::test]
 async fn calls_are_told_apart_without_indices_and_ids_and_if_servers_repeat_them() -> Result<()> {
-    let piece = |index: Value, id: &str, name: &str, arguments: &str| json!({"index": index, "id": id, "function": {"name": name, "arguments": arguments}});
     let (none, zero) = (Value::Null, json!(0));
     let two = json!([["", "a", "{\"n\":1}"], ["", "a", "{\"n\":2}"]]);
     let (one, other) = ("{\"n\":1}", "{\"n\":2}");
@@ -263,6 +266,45 @@ async fn calls_are_told_apart_without_indices_and_ids_and_if_servers_repeat_them
             "the name in each piece, no index, no ids",
             json!([[piece(none.clone(), "", "a", "{\"n\"")], [piece(none, "", "a", ":1}")]]),
             json!([["", "a", "{\"n\":1}"]]),
+        ),
+    ];
+    for (name, chunks, expected) in table {
+        assert_eq!(calls(chunks).await?, expected, "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_stays_together_whatever_ids_and_indices_its_later_pieces_have() -> Result<()> {
+    let none = Value::Null;
+    let table = [
+        (
+            "another id in each piece",
+            json!([
+                [piece(json!(0), "x", "a", "{\"n\"")],
+                [piece(json!(0), "y", "", ":")],
+                [piece(json!(0), "z", "", "1}")],
+            ]),
+            json!([["x", "a", "{\"n\":1}"]]),
+        ),
+        (
+            "another id in each piece, no index",
+            json!([[piece(none.clone(), "x", "a", "{\"n\"")], [piece(none.clone(), "y", "", ":1}")]]),
+            json!([["x", "a", "{\"n\":1}"]]),
+        ),
+        (
+            "no index, interleaved by their ids",
+            json!([
+                [piece(none.clone(), "x", "a", "{\"n\""), piece(none.clone(), "y", "a", "{\"n\"")],
+                [piece(none.clone(), "x", "", ":1}")],
+                [piece(none.clone(), "y", "", ":2}")],
+            ]),
+            json!([["x", "a", "{\"n\":1}"], ["y", "a", "{\"n\":2}"]]),
+        ),
+        (
+            "an index only in the first piece",
+            json!([[piece(json!(0), "x", "a", "{\"n\"")], [piece(none, "", "", ":1}")]]),
+            json!([["x", "a", "{\"n\":1}"]]),
         ),
     ];
     for (name, chunks, expected) in table {
