@@ -1,5 +1,6 @@
 //! Building a provider.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +157,9 @@ impl OpenAiBuilder {
                 "`{name}` needs an API key: set the environment variable `{variables}` and use `from_name(\"{name}:{model}\")`, or call `api_key`"
             )));
         }
-        let (headers, secrets) = header_map(&headers, api_key.as_deref())?;
+        let (headers, mut secrets) = header_map(&headers, api_key.as_deref())?;
+        secrets.extend(secrets_of(&url));
+        secrets.sort_by_key(|secret| Reverse(secret.len()));
         let client = Client::builder()
             .default_headers(headers)
             .connect_timeout(connect_timeout)
@@ -173,19 +176,41 @@ impl OpenAiBuilder {
     }
 }
 
-/// Parses a base URL. The error quotes only an URL without a password.
+/// Parses a base URL. The error quotes no password and no query.
 fn parse(text: &str) -> Result<Url> {
     let example = "give an address such as `http://localhost:8000/v1`";
-    let url = Url::parse(text.trim()).map_err(|error| {
-        Error::new(format!(
-            "the base URL `{}` is not a URL ({error}): {example}",
-            text.rsplit('@').next().unwrap_or("")
-        ))
-    })?;
+    let text = text.trim();
+    let url = Url::parse(text)
+        .map_err(|error| Error::new(format!("the base URL `{}` is not a URL ({error}): {example}", quotable(text))))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err(Error::new(format!("the base URL `{}` is not an HTTP URL: {example}", address(&url))));
+        let quoted = if url.cannot_be_a_base() { quotable(text).to_owned() } else { address(&url) };
+        return Err(Error::new(format!("the base URL `{quoted}` is not an HTTP URL: {example}")));
     }
     Ok(url)
+}
+
+/// Returns the part of a text between a password and a query.
+fn quotable(text: &str) -> &str {
+    let end = text.find(['?', '#']).unwrap_or(text.len());
+    match text.rfind('@') {
+        // A password with such a character, or a query with an `@`.
+        Some(at) if at > end => "…",
+        Some(at) => &text[at + 1..end],
+        None => &text[..end],
+    }
+}
+
+/// Returns the password of a URL, and the keys and tokens of its query, as they are sent and decoded.
+fn secrets_of(url: &Url) -> Vec<String> {
+    let is_secret = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        ["key", "token", "secret", "password", "sig"].iter().any(|word| name.contains(word))
+    };
+    let sent = url.query().into_iter().flat_map(|query| query.split('&').filter_map(|pair| pair.split_once('=')));
+    let sent = sent.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let decoded = url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned()));
+    let values = sent.chain(decoded).filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
+    values.chain(url.password().map(str::to_owned)).filter(|secret| !secret.is_empty()).collect()
 }
 
 /// Returns a URL without user, password, query and fragment.
@@ -222,7 +247,9 @@ fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(He
         })?;
         if matches!(name.as_str(), "authorization" | "api-key" | "x-api-key" | "x-goog-api-key") {
             value.set_sensitive(true);
-            secrets.extend((!text.is_empty()).then(|| text.clone()));
+            // A server that sends a key back leaves out the scheme before it, such as `Bearer`.
+            let key = text.split_whitespace().last().unwrap_or_default();
+            secrets.extend([text, key].into_iter().filter(|secret| !secret.is_empty()).map(ToString::to_string));
         }
         map.insert(name, value);
     }

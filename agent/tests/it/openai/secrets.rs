@@ -56,12 +56,46 @@ async fn a_key_is_in_no_error_event_debug_output_or_recording_even_if_the_server
 }
 
 #[tokio::test]
-async fn a_password_in_the_base_url_is_in_no_error() -> Result<()> {
+async fn a_secret_that_the_server_sends_back_is_replaced_wherever_the_client_has_it_from() -> Result<()> {
+    let key = key();
+    let echo = Answer::json("401 Unauthorized", &json!({"message": format!("no such key: `{key}`")}));
+    let server = Server::start(vec![echo; 5]).await;
+    let at = server.url();
+    let with_password = at.replacen("http://", &format!("http://me:{key}@"), 1);
+    let builders = [
+        server.provider().header("Authorization", format!("Bearer {key}")),
+        server.provider().header("api-key", &key),
+        server.provider().base_url(with_password),
+        server.provider().base_url(format!("{at}?api-version=1&subscription-key={key}")),
+        // A secret may be the beginning of another one.
+        server.provider().api_key(&key[..20]).header("x-goog-api-key", &key),
+    ];
+    for builder in builders {
+        let error = ChatModel::new(builder.build()?)?.run("hi".into()).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("`openai` at {at} answered 401 Unauthorized: no such key: `…`"));
+        let requests = server.requests();
+        let request = requests.last().expect("a request");
+        assert!(request.head.contains("basic ") || request.head.contains(&key.to_ascii_lowercase()), "{request:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_password_or_a_key_in_the_base_url_is_in_no_error() -> Result<()> {
     let model = |url: &str| OpenAi::builder("m").base_url(url).build();
-    let error = model("ftp://me:s3cr3t@localhost/v1").unwrap_err();
-    assert!(!error.explain().contains("s3cr3t"), "{}", error.explain());
-    let error = model("http://me:s3cr3t@:bad").unwrap_err();
-    assert!(!error.explain().contains("s3cr3t"), "{}", error.explain());
+    let table = [
+        ("ftp://me:s3cr3t@localhost/v1", "ftp://localhost/v1` is not an HTTP URL"),
+        ("http://me:s3cr3t@:bad", ":bad` is not a URL (empty host)"),
+        ("me:s3cr3t@localhost/v1", "localhost/v1` is not an HTTP URL"),
+        ("localhost:8000/v1?key=s3cr3t", "localhost:8000/v1` is not an HTTP URL"),
+        ("http://:8000/v1?key=s3cr3t", "http://:8000/v1` is not a URL (empty host)"),
+        ("http://:8000/v1#s3cr3t", "http://:8000/v1` is not a URL (empty host)"),
+    ];
+    for (url, what) in table {
+        let error = model(url).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("the base URL `{what}")), "{error}");
+        assert!(!error.explain().contains("s3cr3t"), "{}", error.explain());
+    }
     let error = ChatModel::new(model("http://me:s3cr3t@127.0.0.1:1/v1")?)?.run("hi".into()).await.unwrap_err();
     assert!(!format!("{error:?}").contains("s3cr3t"), "{error:?}");
     Ok(())
