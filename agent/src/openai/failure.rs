@@ -1,10 +1,11 @@
 //! The errors of a server and of the connection to it.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use emitree_runtime::Error;
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, LOCATION};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, LOCATION, SET_COOKIE};
 use serde_json::Value;
 use thiserror::Error as ThisError;
 
@@ -14,6 +15,16 @@ use crate::openai::retry_after;
 const QUOTED: usize = 200;
 /// The number of characters that an error quotes of a server's error message.
 const MESSAGE: usize = 1000;
+
+/// The types and codes of errors without a status for which another attempt may succeed.
+const TRANSIENT: [&str; 6] = [
+    "server_error",
+    "internal_server_error",
+    "InternalServerError",
+    "overloaded_error",
+    "rate_limit_error",
+    "rate_limit_exceeded",
+];
 
 /// The cause of an error of [`OpenAi`](crate::OpenAi).
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
@@ -26,6 +37,8 @@ pub struct ServerError {
     pub status: Option<u16>,
     /// The server's own message. If the server did not answer, a description of the failure.
     pub message: String,
+    /// The headers of a response whose status is not a success, with names in lower case. Empty for other errors.
+    pub headers: BTreeMap<String, String>,
 }
 
 /// The kind of a [`ServerError`].
@@ -69,6 +82,7 @@ pub(super) struct Server {
     pub(super) provider: String,
     /// The base URL without user, password and query.
     pub(super) address: String,
+    /// The longest first, because a secret may be the beginning of another one.
     pub(super) secrets: Vec<String>,
 }
 
@@ -76,6 +90,21 @@ impl Server {
     /// Replaces the secrets in a text of the server.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "…"))
+    }
+
+    /// Returns the headers that are reported, with names in lower case.
+    pub(super) fn reported(&self, headers: &HeaderMap) -> BTreeMap<String, String> {
+        let mut reported = BTreeMap::<String, String>::new();
+        for (name, value) in headers {
+            let text = String::from_utf8_lossy(value.as_bytes());
+            let value = if name == SET_COOKIE { "…".to_owned() } else { self.scrub(&text) };
+            // A header may occur several times.
+            reported
+                .entry(name.as_str().to_owned())
+                .and_modify(|values| *values = format!("{values}, {value}"))
+                .or_insert(value);
+        }
+        reported
     }
 
     /// Returns a text of the server for an error: without secrets, on one line, and cut.
@@ -90,23 +119,26 @@ impl Server {
 
     /// Makes an error. `what` names the failure. `message` is a quoted text of the server.
     fn error(&self, kind: ServerErrorKind, status: Option<StatusCode>, what: &str, message: String) -> Error {
+        let status = status.map(|status| status.as_u16());
+        self.error_of(what, ServerError { kind, status, message, headers: BTreeMap::new() })
+    }
+
+    fn error_of(&self, what: &str, cause: ServerError) -> Error {
+        let ServerError { kind, status, message, .. } = &cause;
         let text = if message.is_empty() { what.to_owned() } else { format!("{what}: {message}") };
         let is_retryable = match kind {
             ServerErrorKind::Connection | ServerErrorKind::Timeout | ServerErrorKind::Incomplete => true,
-            ServerErrorKind::Status => {
-                status.is_some_and(|status| matches!(status.as_u16(), 408 | 409 | 429) || status.is_server_error())
-            }
+            ServerErrorKind::Status => status.is_some_and(|status| matches!(status, 408 | 409 | 429 | 500..=599)),
             ServerErrorKind::Redirect | ServerErrorKind::Malformed | ServerErrorKind::TooLarge => false,
         };
         let error = Error::new(format!("`{}` at {} {text}", self.provider, self.address))
             .context("kind", kind.as_str())
             .retryable(is_retryable);
-        let status = status.map(|status| status.as_u16());
-        let error = match status {
+        let error = match *status {
             Some(status) => error.context("status", status),
             None => error,
         };
-        error.caused_by(ServerError { kind, status, message })
+        error.caused_by(cause)
     }
 
     /// Makes the error of a failed connection. The error of the client names the address with its query, so its URL is removed.
@@ -139,10 +171,9 @@ impl Server {
         self.error(ServerErrorKind::Incomplete, None, what, String::new())
     }
 
-    /// Makes the error of a text that is not JSON of the protocol.
-    pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str) -> Error {
-        // A text that ends too early was cut off with its connection, and another attempt may be complete.
-        let kind = if fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
+    /// Makes the error of a text that is not JSON of the protocol. If the text was cut, another attempt may be complete.
+    pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str, is_cut: bool) -> Error {
+        let kind = if is_cut || fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
         // The fault quotes texts, too.
         let fault = self.quote(&fault.to_string(), QUOTED);
         let what = format!("sent {what} that does not fit the protocol ({fault})");
@@ -151,13 +182,18 @@ impl Server {
 
     /// Makes the error that a server sent in place of a reply or of a chunk.
     pub(super) fn refused(&self, error: &Value) -> Error {
-        let status = error["code"].as_u64().and_then(|code| u16::try_from(code).ok());
-        let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+        // The error itself, or an object that has it as a field.
+        let fields = error.get("error").filter(|inner| inner.is_object()).unwrap_or(error);
+        let (code, sort) = (&fields["code"], &fields["type"]);
+        let status = code.as_u64().or_else(|| code.as_str()?.parse().ok());
+        let status = status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
         let message = match message_of(error) {
             Some(message) => self.quote(message, MESSAGE),
             None => self.quote(&error.to_string(), QUOTED),
         };
-        self.error(ServerErrorKind::Status, status, "answered with an error", message)
+        let refused = self.error(ServerErrorKind::Status, status, "answered with an error", message);
+        let is_transient = |name: &Value| name.as_str().is_some_and(|name| TRANSIENT.contains(&name));
+        if status.is_none() && (is_transient(code) || is_transient(sort)) { refused.retryable(true) } else { refused }
     }
 
     /// Makes the error of a response whose status is not a success.
@@ -167,7 +203,9 @@ impl Server {
             let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("no address");
             let what =
                 format!("answered {status}, and redirects are not followed: set the base URL to the new address");
-            return self.error(ServerErrorKind::Redirect, Some(status), &what, self.quote(to, QUOTED));
+            let (kind, status) = (ServerErrorKind::Redirect, Some(status.as_u16()));
+            let (message, headers) = (self.quote(to, QUOTED), self.reported(headers));
+            return self.error_of(&what, ServerError { kind, status, message, headers });
         }
         let json: Option<Value> = serde_json::from_str(&text).ok();
         let message = match json.as_ref().and_then(message_of) {
@@ -177,7 +215,8 @@ impl Server {
         let is_html = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
         let what =
             if is_html { format!("answered {status} with a page of HTML") } else { format!("answered {status}") };
-        let error = self.error(ServerErrorKind::Status, Some(status), &what, message);
+        let (kind, status) = (ServerErrorKind::Status, Some(status.as_u16()));
+        let error = self.error_of(&what, ServerError { kind, status, message, headers: self.reported(headers) });
         match retry_after::milliseconds(headers, SystemTime::now()) {
             Some(time) => error.context("retry_after_ms", time),
             None => error,

@@ -13,13 +13,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_runtime::{Result, RunContext};
+use emitree_runtime::{Error, Result, RunContext};
 use reqwest::{Client, Url};
 
+use crate::model::{log, tell};
 pub use crate::openai::builder::OpenAiBuilder;
 use crate::openai::failure::Server;
 pub use crate::openai::failure::{ServerError, ServerErrorKind};
-use crate::{ChatRequest, DeltaStream, Provider};
+use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 
 /// A [`Provider`] for OpenAI and for all servers that speak its chat completions protocol, such as Ollama, vLLM, llama.cpp and
 /// `OpenRouter`.
@@ -54,18 +55,19 @@ use crate::{ChatRequest, DeltaStream, Provider};
 ///
 /// Servers deviate from the protocol, and the provider accepts what it understands: `reasoning_content` and `reasoning`, a
 /// content in parts, tool calls without an index or with a repeated one, arguments as an object, a whole reply to a request
-/// that asked to stream. A refusal is text of the answer, with a warning. All headers of a response are reported; the values of
-/// `set-cookie` are replaced by `…`.
+/// that asked to stream. A refusal is text of the answer, with a warning. All headers of a response are reported, also of an error
+/// status; the values of `set-cookie` are replaced by `…`.
 ///
 /// # Errors
 ///
 /// The message contains the server's own message. A [`ServerError`] is the error's cause, so `error.find::<ServerError>()` returns
 /// it, and the details `kind`, `status` and `retry_after_ms` contain its fields. Errors of the connection, time-outs, the
 /// statuses 408, 409, 429 and 5xx, and a stream that ends too early are
-/// [`retryable`](emitree_runtime::Error::is_retryable). Redirects are not followed, so that the key reaches no other server.
+/// [`retryable`](emitree_runtime::Error::is_retryable). A stream with a finish reason is complete, even if its connection breaks
+/// before `[DONE]`. Redirects are not followed, so that the key reaches no other server.
 ///
 /// The API key occurs in no error, event or `Debug` output. If a server sends the key back in an error or a header, it is replaced
-/// by `…`.
+/// by `…`. The same holds for a password and for the keys and tokens in the query of the base URL.
 ///
 /// # Cancel safety
 ///
@@ -104,12 +106,26 @@ impl Provider for OpenAi {
         &self.shared.model
     }
 
-    async fn chat(&self, request: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
+    async fn chat(&self, request: &ChatRequest, ctx: &RunContext) -> Result<DeltaStream> {
         let shared = &self.shared;
         let (body, warnings) = request::body(shared, request)?;
         let post = shared.client.post(shared.url.clone()).json(&body);
-        let response = transport::send(post, shared).await?;
+        let response = match transport::send(post, shared).await {
+            Ok(response) => response,
+            Err(error) => {
+                report_headers(&error, ctx).await;
+                return Err(error);
+            }
+        };
         reply::deltas(response, request.options.stream == Some(true), warnings, shared).await
+    }
+}
+
+/// Emits the headers of an error status, which has no reply to contain them.
+async fn report_headers(error: &Error, ctx: &RunContext) {
+    let headers = error.find::<ServerError>().map(|cause| &cause.headers);
+    if let Some(headers) = headers.filter(|headers| !headers.is_empty()) {
+        log(tell(ctx, &mut ResponseHeaders::new(headers.clone())).await, "response_headers");
     }
 }
 

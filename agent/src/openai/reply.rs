@@ -1,15 +1,16 @@
 //! A reply in OpenAI's protocol, whole or as a stream of chunks.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use emitree_runtime::{Error, Result};
 use futures_core::Stream;
 use futures_util::stream::{self, StreamExt};
-use reqwest::header::{CONTENT_TYPE, HeaderMap, SET_COOKIE};
+use reqwest::header::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::Value;
 use sse_stream::{Error as EventError, Sse, SseByteStream};
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::openai::Shared;
 use crate::openai::calls::{Call, Calls};
-use crate::openai::failure::Server;
+use crate::openai::failure::{Server, ServerError, ServerErrorKind};
 use crate::openai::transport::{BytesError, Incoming};
 use crate::{Delta, DeltaStream, FinishReason, Usage};
 
@@ -37,8 +38,7 @@ struct Reply {
 
 #[derive(Deserialize)]
 struct Choice {
-    #[serde(default)]
-    index: u64,
+    index: Option<u64>,
     /// The message of a whole reply.
     message: Option<Content>,
     /// The part of the message that a chunk adds.
@@ -66,10 +66,8 @@ enum Text {
 
 #[derive(Deserialize)]
 struct Tokens {
-    #[serde(default)]
-    prompt_tokens: u64,
-    #[serde(default)]
-    completion_tokens: u64,
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
     prompt_tokens_details: Option<Details>,
     completion_tokens_details: Option<Details>,
 }
@@ -93,7 +91,7 @@ pub(super) async fn deltas(
     // Some servers answer whole although they were asked to stream, and some leave out the type of a stream.
     let streams = content_type.map_or(asked_to_stream, |value| value.starts_with(b"text/event-stream"));
     let mut reply = Assembly::default();
-    reply.pending.push_back(Delta::Headers(reported(headers, &server)));
+    reply.pending.push_back(Delta::Headers(server.reported(headers)));
     reply.pending.extend(warnings.into_iter().map(Delta::Warning));
     let bytes = incoming.bytes(shared);
     if !streams {
@@ -101,29 +99,18 @@ pub(super) async fn deltas(
         return Ok(Box::pin(stream::iter(reply.pending.into_iter().map(Ok))));
     }
     // The parser drops an event without an empty line after it, and some servers leave out the last empty line.
-    let bytes = bytes.chain(stream::once(async { Ok(Bytes::from_static(b"\n\n")) }));
-    let chunks = Chunks { events: Box::pin(SseByteStream::new(Box::pin(bytes))), reply, server, is_done: false };
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&has_ended);
+    let bytes = bytes.chain(stream::once(async move {
+        ended.store(true, Ordering::Relaxed);
+        Ok(Bytes::from_static(b"\n\n"))
+    }));
+    let events = Box::pin(SseByteStream::new(Box::pin(bytes)));
+    let chunks = Chunks { events, has_ended, reply, server, is_done: false };
     Ok(Box::pin(stream::try_unfold(chunks, |mut chunks| async {
         let delta = chunks.next().await?;
         Ok(delta.map(|delta| (delta, chunks)))
     })))
-}
-
-/// Returns the headers that are reported.
-fn reported(headers: &HeaderMap, server: &Server) -> BTreeMap<String, String> {
-    let text = |name, value: &[u8]| {
-        if name == SET_COOKIE { "…".to_owned() } else { server.scrub(&String::from_utf8_lossy(value)) }
-    };
-    let mut reported = BTreeMap::<String, String>::new();
-    for (name, value) in headers {
-        let value = text(name, value.as_bytes());
-        // A header may occur several times.
-        reported
-            .entry(name.as_str().to_owned())
-            .and_modify(|values| *values = format!("{values}, {value}"))
-            .or_insert(value);
-    }
-    reported
 }
 
 async fn collect(bytes: impl Stream<Item = Result<Bytes, BytesError>>) -> Result<Vec<u8>> {
@@ -140,6 +127,8 @@ type Events = Pin<Box<dyn Stream<Item = Result<Sse, EventError>> + Send>>;
 /// A stream of chunks.
 struct Chunks {
     events: Events,
+    /// `true` if the server has sent its last byte. An event that is read after it had no end, so its text may be cut.
+    has_ended: Arc<AtomicBool>,
     reply: Assembly,
     server: Arc<Server>,
     is_done: bool,
@@ -155,16 +144,48 @@ impl Chunks {
             if self.is_done {
                 return Ok(None);
             }
-            match self.events.next().await {
-                Some(Ok(event)) => match event.data.as_deref().map(str::trim) {
-                    Some("[DONE]") => self.end().await,
-                    Some(data) if !data.is_empty() => self.reply.receive_chunk(data, &self.server)?,
-                    _ => {}
-                },
-                Some(Err(error)) => return Err(broken(error, &self.server)),
-                None if self.reply.is_finished => self.is_done = true,
-                None => return Err(self.server.incomplete()),
+            let received = match self.events.next().await {
+                Some(Ok(event)) => self.receive(&event).await,
+                Some(Err(error)) => Err(self.broken(error)),
+                None => Err(self.server.incomplete()),
+            };
+            match received {
+                Ok(()) => {}
+                // The reply is complete, and only the token counts or `[DONE]` may be missing.
+                Err(error) if self.reply.is_finished && is_cut(&error) => self.is_done = true,
+                Err(error) => return Err(error),
             }
+        }
+    }
+
+    async fn receive(&mut self, event: &Sse) -> Result<()> {
+        match event.data.as_deref().map(str::trim) {
+            Some("[DONE]") => self.end().await,
+            Some(data) if event.event.as_deref() == Some("error") => {
+                let error = serde_json::from_str(data).unwrap_or_else(|_| data.into());
+                return Err(self.server.refused(&error));
+            }
+            Some(data) if !data.is_empty() => {
+                let chunk = serde_json::from_str(data);
+                let is_cut = self.has_ended.load(Ordering::Relaxed);
+                let chunk = chunk.map_err(|fault| self.server.malformed("a chunk", &fault, data, is_cut))?;
+                self.reply.receive(chunk, &self.server)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Converts an error of the parser.
+    fn broken(&self, error: EventError) -> Error {
+        match error {
+            EventError::Body(error) => match error.downcast::<BytesError>() {
+                Ok(error) => error.0,
+                Err(error) => self.server.unreadable(&error.to_string()),
+            },
+            // A character was cut.
+            _ if self.has_ended.load(Ordering::Relaxed) => self.server.incomplete(),
+            error => self.server.unreadable(&error.to_string()),
         }
     }
 
@@ -177,15 +198,10 @@ impl Chunks {
     }
 }
 
-/// Converts an error of the parser.
-fn broken(error: EventError, server: &Server) -> Error {
-    match error {
-        EventError::Body(error) => match error.downcast::<BytesError>() {
-            Ok(error) => error.0,
-            Err(error) => server.unreadable(&error.to_string()),
-        },
-        error => server.unreadable(&error.to_string()),
-    }
+/// Returns `true` for the errors of a stream that stopped before its end.
+fn is_cut(error: &Error) -> bool {
+    use ServerErrorKind::{Connection, Incomplete, Timeout};
+    error.find::<ServerError>().is_some_and(|cause| matches!(cause.kind, Connection | Incomplete | Timeout))
 }
 
 /// The pieces of a reply that have been received and not returned.
@@ -201,18 +217,18 @@ struct Assembly {
 impl Assembly {
     fn receive_whole(&mut self, body: &[u8], server: &Server) -> Result<()> {
         let text = String::from_utf8_lossy(body);
-        let reply: Reply = serde_json::from_str(&text).map_err(|fault| server.malformed("a reply", &fault, &text))?;
+        let malformed = |fault| server.malformed("a reply", &fault, &text, false);
+        let reply: Reply = serde_json::from_str(&text).map_err(malformed)?;
+        // JSON of another protocol must not become an empty answer.
+        if reply.choices.is_none() && reply.error.is_none() {
+            return Err(malformed(serde::de::Error::missing_field("choices")));
+        }
         self.receive(reply, server)
-    }
-
-    fn receive_chunk(&mut self, data: &str, server: &Server) -> Result<()> {
-        let chunk = serde_json::from_str(data).map_err(|fault| server.malformed("a chunk", &fault, data))?;
-        self.receive(chunk, server)
     }
 
     fn receive(&mut self, reply: Reply, server: &Server) -> Result<()> {
         let Reply { id, model, choices, usage, error } = reply;
-        if let Some(error) = error.filter(|error| !error.is_null()) {
+        if let Some(error) = error {
             return Err(server.refused(&error));
         }
         // Each chunk repeats the id and the model.
@@ -223,25 +239,24 @@ impl Assembly {
         for choice in choices.into_iter().flatten() {
             self.receive_choice(choice);
         }
-        if let Some(tokens) = usage {
-            self.pending.push_back(Delta::Usage(tokens.into()));
-        }
+        self.pending.extend(usage.and_then(Tokens::usage).map(Delta::Usage));
         Ok(())
     }
 
     fn receive_choice(&mut self, choice: Choice) {
         let Choice { index, message, delta, finish_reason } = choice;
-        if index > 0 {
+        if index.is_some_and(|index| index > 0) {
             if !std::mem::replace(&mut self.has_other_choices, true) {
                 let warning = "the server sent several answers: only the first is used".to_owned();
                 self.pending.push_back(Delta::Warning(warning));
             }
             return;
         }
-        let is_whole = message.is_some();
-        if let Some(Content { content, reasoning_content, reasoning, refusal, tool_calls }) = message.or(delta) {
+        let is_whole = delta.is_none();
+        if let Some(Content { content, reasoning_content, reasoning, refusal, tool_calls }) = delta.or(message) {
             let texts = |text: String| (!text.is_empty()).then_some(text);
-            self.pending.extend(reasoning_content.or(reasoning).and_then(texts).map(Delta::Reasoning));
+            let reasoning = reasoning_content.and_then(texts).or_else(|| reasoning.and_then(texts));
+            self.pending.extend(reasoning.map(Delta::Reasoning));
             match content {
                 Some(Text::Whole(text)) => self.pending.extend(texts(text).map(Delta::Text)),
                 Some(Text::Parts(parts)) => self.pending.extend(parts.iter().filter_map(part)),
@@ -273,14 +288,18 @@ fn part(part: &Value) -> Option<Delta> {
     }
 }
 
-impl From<Tokens> for Usage {
-    fn from(tokens: Tokens) -> Self {
-        let Tokens { prompt_tokens, completion_tokens, prompt_tokens_details, completion_tokens_details } = tokens;
-        Self {
-            input_tokens: prompt_tokens,
-            output_tokens: completion_tokens,
+impl Tokens {
+    /// Returns the token counts, or `None` if there are none.
+    fn usage(self) -> Option<Usage> {
+        let Self { prompt_tokens, completion_tokens, prompt_tokens_details, completion_tokens_details } = self;
+        if prompt_tokens.is_none() && completion_tokens.is_none() {
+            return None;
+        }
+        Some(Usage {
+            input_tokens: prompt_tokens.unwrap_or(0),
+            output_tokens: completion_tokens.unwrap_or(0),
             cached_input_tokens: prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0),
             reasoning_tokens: completion_tokens_details.and_then(|details| details.reasoning_tokens).unwrap_or(0),
-        }
+        })
     }
 }

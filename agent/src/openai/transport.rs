@@ -1,6 +1,7 @@
 //! The bytes of a reply, with time-outs and a limit of their number.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use emitree_runtime::{Error, Result};
@@ -11,6 +12,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::openai::failure::Server;
 use crate::openai::{Limits, Shared};
+
+/// A time-out that is as good as none. The clock cannot represent much longer ones.
+const ENDLESS: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// The number of bytes that are read of a response whose status is not a success.
 const MAX_ERROR: usize = 64 * 1024;
@@ -24,7 +28,7 @@ pub(super) struct Incoming {
 /// Sends a request, and waits for the headers of the response.
 pub(super) async fn send(request: RequestBuilder, shared: &Shared) -> Result<Incoming> {
     let Shared { server, limits, .. } = shared;
-    let deadline = Instant::now() + limits.first_byte;
+    let deadline = Instant::now() + limits.first_byte.min(ENDLESS);
     let late = |_| server.timed_out("did not answer in time");
     let response = timeout_at(deadline, request.send()).await.map_err(late)?;
     let mut response = response.map_err(|error| server.disconnected(error))?;

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_agent::{ChatModel, ChatRequest, NewToken, OpenAi, ServerError, ServerErrorKind};
+use emitree_agent::{
+    ChatModel, ChatRequest, FinishReason, NewToken, OpenAi, ResponseHeaders, ServerError, ServerErrorKind,
+};
 use emitree_runtime::{AbortHandle, Error, Result, Runnable};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use super::server::{Answer, Server};
+use crate::support::Log;
 
 const TEXT: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n";
 
@@ -119,6 +122,7 @@ async fn a_server_that_is_not_there_can_be_tried_again() -> Result<()> {
 async fn a_connection_that_breaks_before_or_in_a_reply_can_be_tried_again() {
     let answers = [
         Answer::nothing(),
+        Answer::nothing().then_reset(),
         Answer::open_stream([TEXT]).then_close(),
         Answer::open_stream([TEXT]).then_reset(),
         Answer::new("200 OK", &[("content-type", "application/json")], "{\"choices\"").then_reset(),
@@ -155,6 +159,33 @@ async fn a_stream_without_an_end_can_be_tried_again_and_a_finish_reason_is_an_en
 }
 
 #[tokio::test]
+async fn a_reply_with_a_finish_reason_is_complete_whatever_becomes_of_its_connection() -> Result<()> {
+    let end = b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n".as_slice();
+    let open = || Answer::open_stream([TEXT, end]);
+    let cut_in_done = Answer::stream([TEXT, end, b"data: [DO".as_slice()]);
+    for answer in [open().then_close(), open().then_reset(), open().then_stall(), cut_in_done] {
+        let server = Server::start([answer.clone()]).await;
+        let model = ChatModel::new(server.provider().chunk_timeout(Duration::from_millis(200)).build()?)?;
+        let response = model.run(streaming()).await?;
+        assert_eq!(response.text(), "Hel", "{answer:?}");
+        assert_eq!(response.message.finish_reason, Some(FinishReason::Stop), "{answer:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reply_that_has_no_choices_is_not_an_empty_answer() {
+    for body in [json!({"status": "ok"}), json!({"choices": null})] {
+        let (error, url) = failure(Answer::json("200 OK", &body)).await;
+        assert_eq!(
+            error.to_string(),
+            format!("`openai` at {url} sent a reply that does not fit the protocol (missing field `choices`): {body}")
+        );
+        assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Malformed, false));
+    }
+}
+
+#[tokio::test]
 async fn a_chunk_that_does_not_fit_the_protocol_is_quoted_and_cut() {
     let long = format!("data: {{\"choices\": \"{}\"}}\n\n", "a".repeat(1000));
     let (error, url) = failure(Answer::stream([TEXT, long.as_bytes()])).await;
@@ -178,6 +209,99 @@ async fn an_error_in_a_stream_fails_the_run_with_the_servers_message() {
     assert_eq!(error.to_string(), format!("`openai` at {url} answered with an error: Provider disconnected"));
     assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Status, true));
     assert_eq!(error.details()["status"], 502);
+}
+
+#[tokio::test]
+async fn an_error_in_a_stream_without_a_status_can_be_tried_again_if_its_type_says_so() {
+    let table = [
+        ("data: {\"error\":{\"type\":\"server_error\",\"code\":null,\"message\":\"m\"}}", None, true),
+        ("data: {\"error\":{\"code\":\"rate_limit_exceeded\",\"message\":\"m\"}}", None, true),
+        ("data: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"m\"}}", None, true),
+        ("data: {\"error\":{\"type\":\"invalid_request_error\",\"message\":\"m\"}}", None, false),
+        ("data: {\"error\":{\"code\":\"429\",\"message\":\"m\"}}", Some(429), true),
+        ("data: {\"error\":{\"code\":400,\"message\":\"m\"}}", Some(400), false),
+        ("data: {\"error\":\"m\"}", None, false),
+        ("event: error\ndata: {\"code\":500,\"message\":\"m\"}", Some(500), true),
+        ("event: error\ndata: {\"error\":{\"code\":500,\"message\":\"m\"}}", Some(500), true),
+        ("event: error\ndata: m", None, false),
+    ];
+    for (event, status, is_retryable) in table {
+        let (error, url) = failure(Answer::stream([TEXT, format!("{event}\n\n").as_bytes()])).await;
+        assert_eq!(error.to_string(), format!("`openai` at {url} answered with an error: m"), "{event}");
+        assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Status, is_retryable), "{event}");
+        assert_eq!(error.find::<ServerError>().and_then(|cause| cause.status), status, "{event}");
+    }
+}
+
+#[tokio::test]
+async fn the_headers_of_an_error_status_are_an_event_and_in_the_cause() {
+    let headers = [("x-ratelimit-remaining-tokens", "0"), ("retry-after", "7"), ("set-cookie", "a=b")];
+    let server = Server::start([Answer::new("429 Too Many Requests", &headers, "slow"), Answer::nothing()]).await;
+    let log = Log::default();
+    let to = log.clone();
+    let model = server.model();
+    let run = model.run("hi".into()).on("response_headers", move |event: &mut ResponseHeaders, _| {
+        to.add(format!("{:?} {}", event.rate_limits.remaining_tokens, event.headers["retry-after"]));
+    });
+    let error = run.await.unwrap_err();
+    assert_eq!(log.lines(), ["Some(0) 7"]);
+    let cause = error.find::<ServerError>().expect("a typed cause");
+    assert_eq!((cause.headers["retry-after"].as_str(), cause.headers["set-cookie"].as_str()), ("7", "…"));
+    let error = model.run("hi".into()).await.unwrap_err();
+    assert!(error.find::<ServerError>().expect("a typed cause").headers.is_empty());
+}
+
+#[tokio::test]
+async fn an_error_status_is_an_error_even_if_its_text_never_ends() -> Result<()> {
+    let endless = Answer::endless("503 Service Unavailable", "so busy");
+    let server = Server::start([endless]).await;
+    let provider = server.provider().first_byte_timeout(Duration::from_millis(200)).build()?;
+    let error = ChatModel::new(provider)?.run(streaming()).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("`openai` at {} answered 503 Service Unavailable: so busy", server.url()));
+    server.client_closes().await;
+
+    // The text is larger than what is read of it, and the connection stays open.
+    let server = Server::start([Answer::endless("400 Bad Request", &"a".repeat(70_000))]).await;
+    let error = server.model().run(streaming()).await.unwrap_err();
+    assert!(error.to_string().ends_with("aaa…"), "{error}");
+    server.client_closes().await;
+    Ok(())
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_server_that_accepts_no_connection_is_given_up() -> Result<()> {
+    // The queue of connections that are not accepted is full, so the system does not answer another one.
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.bind("127.0.0.1:0".parse().expect("an address"))?;
+    let listener = socket.listen(0)?;
+    let address = listener.local_addr()?;
+    let _queued = tokio::net::TcpStream::connect(address).await?;
+    let provider = OpenAi::builder("m")
+        .base_url(format!("http://{address}/v1"))
+        .connect_timeout(Duration::from_millis(200))
+        .build()?;
+    let error = ChatModel::new(provider)?.run("hi".into()).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("`openai` at http://{address}/v1 accepted no connection in time"));
+    assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Timeout, true));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_a_connection_open_with_comments_is_not_given_up() -> Result<()> {
+    let server = Server::start([Answer::slow(Duration::from_millis(200), 8, b": wait\n\n")]).await;
+    let provider = server.provider().chunk_timeout(Duration::from_secs(1)).build()?;
+    assert_eq!(ChatModel::new(provider)?.run(streaming()).await?.text(), "");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_timeout_may_be_endless() -> Result<()> {
+    let server = Server::start([Answer::stream([TEXT, b"data: [DONE]\n\n"])]).await;
+    let max = Duration::MAX;
+    let provider = server.provider().connect_timeout(max).first_byte_timeout(max).chunk_timeout(max).build()?;
+    assert_eq!(ChatModel::new(provider)?.run(streaming()).await?.text(), "Hel");
+    Ok(())
 }
 
 #[tokio::test]
@@ -237,6 +361,30 @@ async fn aborting_a_run_closes_its_connection() {
     });
     assert!(run.await.unwrap_err().is_aborted());
     server.client_closes().await;
+}
+
+#[tokio::test]
+async fn a_run_that_ends_before_its_reply_closes_its_connection() {
+    let whole = Answer::endless("200 OK", "{\"choices\"");
+    let answers = [Answer::nothing().then_stall(), Answer::open_stream([]).then_stall(), whole];
+    for is_dropped in [true, false] {
+        for answer in answers.clone() {
+            let server = Server::start([answer]).await;
+            let (model, user) = (server.model(), AbortHandle::new());
+            let mut run = Box::pin(model.run(streaming()).abort_on(&user).into_future());
+            tokio::select! {
+                ended = &mut run => panic!("{ended:?}"),
+                () = server.receives() => {}
+            }
+            if is_dropped {
+                drop(run);
+            } else {
+                user.abort("enough");
+                assert!(run.await.unwrap_err().is_aborted());
+            }
+            server.client_closes().await;
+        }
+    }
 }
 
 #[tokio::test]

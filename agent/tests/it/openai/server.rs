@@ -19,7 +19,7 @@ pub(super) struct Answer {
 }
 
 /// The state of the connection after an answer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Then {
     /// The connection waits for the next request.
     Open,
@@ -28,6 +28,12 @@ enum Then {
     Reset,
     /// The connection stays open, and nothing is sent.
     Stalled,
+    /// The same bytes follow several times, each after a pause, and then the end of a stream.
+    Slow {
+        pause: Duration,
+        times: usize,
+        piece: Vec<u8>,
+    },
 }
 
 impl Answer {
@@ -65,22 +71,35 @@ impl Answer {
         Self { bytes, then: Then::Open }
     }
 
+    /// A text that does not end, and not in a stream.
+    pub(super) fn endless(status: &str, text: &str) -> Self {
+        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n");
+        Self { bytes: (head + text).into_bytes(), then: Then::Stalled }
+    }
+
+    /// A stream that begins with this piece again and again, with a pause before each.
+    pub(super) fn slow(pause: Duration, times: usize, piece: &[u8]) -> Self {
+        let Self { bytes, .. } = Self::open_stream([]);
+        let piece = [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
+        Self { bytes, then: Then::Slow { pause, times, piece } }
+    }
+
     /// A connection that ends before a byte is sent.
     pub(super) const fn nothing() -> Self {
         Self { bytes: Vec::new(), then: Then::Closed }
     }
 
-    pub(super) const fn then_close(mut self) -> Self {
+    pub(super) fn then_close(mut self) -> Self {
         self.then = Then::Closed;
         self
     }
 
-    pub(super) const fn then_reset(mut self) -> Self {
+    pub(super) fn then_reset(mut self) -> Self {
         self.then = Then::Reset;
         self
     }
 
-    pub(super) const fn then_stall(mut self) -> Self {
+    pub(super) fn then_stall(mut self) -> Self {
         self.then = Then::Stalled;
         self
     }
@@ -105,6 +124,8 @@ struct Shared {
     answers: Mutex<Vec<Answer>>,
     requests: Mutex<Vec<Request>>,
     connections: Mutex<usize>,
+    /// A permit for each request that the server has answered.
+    answered: Semaphore,
     /// A permit for each connection that the client has closed.
     closed: Semaphore,
 }
@@ -120,6 +141,7 @@ impl Server {
             answers: Mutex::new(answers),
             requests: Mutex::default(),
             connections: Mutex::default(),
+            answered: Semaphore::new(0),
             closed: Semaphore::new(0),
         });
         let server = Arc::clone(&shared);
@@ -157,6 +179,11 @@ impl Server {
         *self.shared.connections.lock()
     }
 
+    /// Waits until a request has been received, and the bytes of its answer have been sent.
+    pub(super) async fn receives(&self) {
+        self.shared.answered.acquire().await.expect("an open semaphore").forget();
+    }
+
     /// Waits until the client has closed a connection.
     pub(super) async fn client_closes(&self) {
         self.shared.closed.acquire().await.expect("an open semaphore").forget();
@@ -171,6 +198,7 @@ impl Shared {
             self.requests.lock().push(request);
             let answer = self.answers.lock().pop().ok_or(ErrorKind::UnexpectedEof)?;
             socket.write_all(&answer.bytes).await?;
+            self.answered.add_permits(1);
             match answer.then {
                 Then::Open => {}
                 Then::Closed => return Err(ErrorKind::ConnectionAborted.into()),
@@ -180,6 +208,13 @@ impl Shared {
                     #[expect(deprecated, reason = "a linger of zero does not block, and is what sends a reset")]
                     socket.set_linger(Some(Duration::ZERO))?;
                     return Err(ErrorKind::ConnectionReset.into());
+                }
+                Then::Slow { pause, times, piece } => {
+                    for _ in 0..times {
+                        tokio::time::sleep(pause).await;
+                        socket.write_all(&piece).await?;
+                    }
+                    socket.write_all(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n").await?;
                 }
                 Then::Stalled => {
                     // The end of the connection, or a reset: both mean that the client has closed it.

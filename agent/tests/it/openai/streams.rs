@@ -101,6 +101,29 @@ async fn a_recorded_stream_gives_the_same_response_wherever_its_bytes_are_cut() 
 }
 
 #[tokio::test]
+async fn a_recorded_stream_that_ends_too_early_is_complete_or_can_be_tried_again() -> Result<()> {
+    for (name, bytes, parts, finish_reason, _) in recorded() {
+        // The beginnings of long streams repeat themselves.
+        let cuts = || bytes.len().saturating_sub(700)..bytes.len();
+        // The server ends the stream properly after the cut, or closes the connection.
+        let ended = cuts().map(|cut| Answer::stream([&bytes[..cut]]));
+        let closed = cuts().step_by(17).map(|cut| Answer::open_stream([&bytes[..cut]]).then_close());
+        let server = Server::start(ended.chain(closed)).await;
+        let model = server.model();
+        for cut in cuts().chain(cuts().step_by(17)) {
+            match model.run(streaming()).await {
+                Ok(response) => {
+                    assert_eq!(json!(response.message.parts), parts, "{name}, cut at {cut}");
+                    assert_eq!(response.message.finish_reason.as_ref(), Some(&finish_reason), "{name}, cut at {cut}");
+                }
+                Err(error) => assert!(error.is_retryable(), "{name}, cut at {cut}: {error}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_recorded_stream_may_arrive_byte_by_byte() -> Result<()> {
     for (name, bytes, parts, ..) in recorded() {
         let response = receive(vec![Answer::stream(bytes.chunks(1))]).await?.remove(0);
@@ -196,6 +219,58 @@ async fn all_headers_are_an_event_with_the_rate_limits_and_without_cookies() -> 
     let response = run.await?;
     assert_eq!(log.lines(), ["Some(4) Some(90000)", "a, b …"]);
     assert_eq!(response.headers["content-type"], "application/json");
+    Ok(())
+}
+
+fn stream_of(chunks: &[Value]) -> Answer {
+    let bytes: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    Answer::stream([bytes.as_bytes()])
+}
+
+#[tokio::test]
+async fn reasoning_is_read_from_the_field_that_has_a_text_and_once_if_both_have_it() -> Result<()> {
+    let deltas = [
+        json!({"reasoning": "a", "reasoning_content": ""}),
+        json!({"reasoning": "", "reasoning_content": "b"}),
+        json!({"reasoning": "c", "reasoning_content": "c"}),
+        json!({"reasoning": null, "reasoning_content": null, "content": "d"}),
+    ];
+    let mut chunks: Vec<_> = deltas.iter().map(|delta| json!({"choices": [{"delta": delta}]})).collect();
+    chunks.push(json!({"choices": [{"delta": {}, "finish_reason": "stop"}]}));
+    let response = receive(vec![stream_of(&chunks)]).await?.remove(0);
+    let reasoning = Part::Reasoning { content: "abc".into() };
+    assert_eq!(response.message.parts, [reasoning, Part::Text { content: "d".into() }]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn fields_without_a_value_are_as_good_as_missing() -> Result<()> {
+    let chunks = [
+        json!({"id": null, "model": null, "error": null, "usage": {}, "choices": [
+            {"index": null, "delta": {"content": "a", "tool_calls": null, "refusal": null}, "finish_reason": null},
+        ]}),
+        // Some servers have a message in each chunk.
+        json!({"usage": null, "choices": [{"delta": {"content": "b"}, "message": {"content": null}, "finish_reason": ""}]}),
+        json!({"choices": null}),
+        json!({"choices": [{"delta": null, "message": null, "finish_reason": "stop"}]}),
+    ];
+    let response = receive(vec![stream_of(&chunks)]).await?.remove(0);
+    assert_eq!((response.text().as_str(), response.usage), ("ab", None));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_last_token_counts_of_a_stream_are_the_counts_of_the_reply() -> Result<()> {
+    let counts = |input: Value, output: Value| json!({"prompt_tokens": input, "completion_tokens": output});
+    let text = |text: &str, usage: Value| json!({"choices": [{"delta": {"content": text}}], "usage": usage});
+    let chunks = [
+        text("a", counts(json!(5), Value::Null)),
+        text("b", counts(json!(5), json!(2))),
+        json!({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": counts(json!(5), json!(3))}),
+        json!({"choices": [], "usage": {}}),
+    ];
+    let response = receive(vec![stream_of(&chunks)]).await?.remove(0);
+    assert_eq!(response.usage, Some(Usage::new(5, 3)));
     Ok(())
 }
 
