@@ -18,12 +18,12 @@
 //! ```
 //!
 //! Bind a built-in to an instance or to one run with `.middleware(...)`. [`for_tree`](emitree_runtime::for_tree) binds
-//! it to every run below as well, and [`Runs::only`] to selected runs. Each built-in reports its work as events of its
-//! own, `middleware.<name>.*`, on an emitter below the root. Listeners of the run receive these events too, except the
+//! it to every run below as well, and [`Runs::only`] to selected runs. Each built-in emits its own events,
+//! `middleware.<name>.*`, on an emitter below the root. Listeners of the run receive these events too, except the
 //! events of a [`Trajectory`].
 //!
-//! The built-ins use only the public API of `emitree-runtime`: you can copy the source of a built-in, change it, and
-//! use your version instead.
+//! The built-ins use only the public API of `emitree-emitter` and `emitree-runtime`: you can copy the source of a
+//! built-in, change it, and use your version instead.
 #![cfg_attr(
     not(test),
     warn(

@@ -366,19 +366,28 @@ fn wrong_options_are_quoted_with_what_would_be_right() {
     let rows = [
         (
             Metrics::builder().prefix("my shop"),
-            "`my shop` cannot begin the name of a metric: letters, digits, `_` and `:`, and no digit first",
+            "`my shop` is not a valid prefix of metric names: use letters, digits, `_` and `:`, and begin with a non-digit",
         ),
         (
             Metrics::builder().prefix(""),
-            "`` cannot begin the name of a metric: letters, digits, `_` and `:`, and no digit first",
+            "`` is not a valid prefix of metric names: use letters, digits, `_` and `:`, and begin with a non-digit",
         ),
-        (label("9"), "`9` cannot be the name of a label: letters, digits and `_`, no digit first, nor `__`"),
-        (label("__x"), "`__x` cannot be the name of a label: letters, digits and `_`, no digit first, nor `__`"),
-        (label("kind"), "there is a label `kind` already: give this one another name"),
-        (label("tenant").label("tenant", |_| "x"), "there is a label `tenant` already: give this one another name"),
+        (
+            label("9"),
+            "`9` is not a valid label name: use letters, digits and `_`, and do not begin with a digit or `__`",
+        ),
+        (
+            label("__x"),
+            "`__x` is not a valid label name: use letters, digits and `_`, and do not begin with a digit or `__`",
+        ),
+        (label("kind"), "the label `kind` exists already or is reserved: choose another name"),
+        (
+            label("tenant").label("tenant", |_| "x"),
+            "the label `tenant` exists already or is reserved: choose another name",
+        ),
         (
             Metrics::builder().max_combinations(0),
-            "at most 0 combinations of labels would count nothing by its kind: allow 1 or more",
+            "with at most 0 combinations of labels, all runs would be counted as `other`: allow 1 or more",
         ),
     ];
     for (builder, expected) in rows {

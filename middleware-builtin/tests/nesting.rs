@@ -99,7 +99,7 @@ async fn a_limit_that_counts_a_run_and_a_run_below_it_together_warns_of_that_onc
     let (_, explained, logged) = path.run(for_tree(concurrency().build()?)).await;
     let shares = |run, above| {
         format!(
-            "`{run}` shares the permit of `{above}` above it, so the runs below `{above}` are not limited one by one: {advice}"
+            "`{run}` shares the permit of `{above}` above it, so the runs below `{above}` are not limited individually: {advice}"
         )
     };
     assert_eq!(explained, [format!("concurrency: {}", shares("leaf", "middle"))]);

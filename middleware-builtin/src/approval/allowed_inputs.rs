@@ -15,7 +15,7 @@ pub(super) struct AllowedInputs(Arc<Mutex<Vec<Value>>>);
 
 impl AllowedInputs {
     fn add(&self, input: &Value) {
-        // One input for each distinct answer: further attempts with the same input add nothing.
+        // Store each input once: further attempts with the same input add nothing.
         let mut inputs = self.0.lock();
         if !inputs.contains(input) {
             inputs.push(input.clone());
@@ -53,7 +53,7 @@ impl Layer<JsonRun> for RecordInputLayer {
     }
 
     fn debug_summary(&self) -> Summary {
-        "notes what may be executed".into()
+        "records the inputs that the work may receive".into()
     }
 }
 
@@ -70,6 +70,6 @@ impl Layer<JsonRun> for VerifyInputLayer {
     }
 
     fn debug_summary(&self) -> Summary {
-        "refuses what was changed after it was approved".into()
+        "denies an input that was changed after its approval".into()
     }
 }

@@ -16,7 +16,7 @@ pub struct Asked {
     pub request: Request,
 }
 
-/// A run was approved and goes on with its input.
+/// A run was approved and continues with its input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Approved {
@@ -28,7 +28,7 @@ pub struct Approved {
     pub remembered: bool,
 }
 
-/// A run goes on with an edited input.
+/// A run continues with an edited input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Edited {
@@ -54,8 +54,8 @@ pub struct Rejected {
     pub reason: String,
     /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,
-    /// `true` if the question got no valid answer. The reasons are a failed responder, a timeout, and an edit that is
-    /// not allowed or nested too deep.
+    /// `true` if the question got no valid answer: the responder failed, denied the run or was too slow, or the answer
+    /// was an edit that is not allowed or is nested too deep.
     pub failed: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The layer that begins the work once its input is approved.
 //!
-//! 1. `next` is called with the approved or edited input, or with an input that needs no approval.
-//! 2. If a question gets no answer, `next` is not called. Every failure on the way to an answer becomes a denial (M5).
+//! 1. `next` is called only with an approved or edited input, or with an input that needs no approval.
+//! 2. If a question gets no answer, `next` is not called. Every failure to get an answer becomes a denial (M5).
 
 use std::future::Future;
 use std::time::Duration;
@@ -48,8 +48,8 @@ impl ApprovalLayer {
         caught(asks).map_err(|panic| self.deny(format!("the predicate that decides whether to ask panicked: {panic}")))
     }
 
-    /// Looks up the answer or asks for it, and emits it. Returns the edited input if the answer is an edit. Returns an
-    /// error if the run is rejected or gets no valid answer.
+    /// Looks up the answer or asks for it, then emits the matching own event. Returns the edited input if the answer is
+    /// an edit. Returns an error if the run is rejected or gets no valid answer.
     async fn decide(&self, request: &Request, ctx: &RunContext) -> Result<Option<Value>> {
         let ledger = self.0.ledger_of(ctx);
         let known = ledger.decision(&request.id());
@@ -71,7 +71,7 @@ impl ApprovalLayer {
                 return Err(self.deny(reason));
             }
             Err(error) => {
-                // Control flow such as an interrupt or an abort is no rejection.
+                // Control flow such as an interrupt or an abort is not a rejection.
                 if error.is_denied() {
                     own_events.emit(ctx, || events.rejected(&error, true)).await;
                 }

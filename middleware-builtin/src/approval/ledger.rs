@@ -3,7 +3,7 @@
 //! 1. `asking` has an entry for a question as long as a run asks it or waits for its answer.
 //! 2. If several runs have the same question at the same time, one run asks and the others wait. If the asking run is
 //!    dropped or aborted, one of the waiting runs asks.
-//! 3. An answer is stored in `answers` before any run goes on with it.
+//! 3. An answer is stored in `answers` before any run continues with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -44,7 +44,7 @@ struct AnswerTable {
     asking: Mutex<HashMap<String, AnswerCell>>,
 }
 
-/// The outcome of a question that is being asked; empty until it is known.
+/// The outcome of a question that is being asked; empty until the outcome is known.
 type AnswerCell = Arc<OnceCell<Result<Decision>>>;
 
 impl Approvals {
@@ -110,10 +110,9 @@ impl Approvals {
             }
             let answer = ask.await;
             match &answer {
-                // Store the answer before the cell is set and any waiting run goes on with it (3).
+                // Store the answer before the cell is set and any waiting run continues with it (3).
                 Ok(decision) => self.answer(id, decision.clone()),
-                // Returning `Err` leaves the cell empty: the end of this run is no answer, and a waiting run asks next
-                // (2).
+                // Return `Err` to leave the cell empty: an aborted run has no answer, so a waiting run asks next (2).
                 Err(error) if error.is_aborted() || ctx.is_aborted() => return Err(error.clone()),
                 Err(_) => {}
             }

@@ -69,17 +69,17 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// 2. the [`Approvals`] passed to [`ledger`](Self::ledger);
 /// 3. a ledger that lives as long as the outermost run of the tree.
 ///
-/// The work receives only an input that was approved. If a guard inside this approval changes the input after the
-/// answer, the run is denied.
+/// The work of a run that needs approval receives only the approved or the edited input. If a guard inside this
+/// approval changes the input after the answer, the run is denied.
 ///
 /// The hash covers the input's JSON, so a field that serde skips does not change the hash. Two approvals that ask
-/// different people need different [names](Self::named); otherwise they reuse the answers of each other.
+/// different people need different [names](Self::named); otherwise they reuse each other's answers.
 ///
 /// # Asking by interrupt
 ///
 /// [`Approval::by_interrupt`] ends the run with an [`Interrupt`](emitree_runtime::Interrupt) of the kind [`INTERRUPT`],
 /// whose data is a [`Request`]. The same question always has the same interrupt id. Once a ledger has the answer, a run
-/// with the same input goes on, even in another process:
+/// with the same input uses it and is not interrupted, even in another process:
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
@@ -104,7 +104,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # Failures
 ///
-/// An approval fails closed. The run is denied, and the reason says why, if
+/// An approval fails closed. The run is denied, and the denial states the reason, if
 ///
 /// - the responder fails, panics or takes longer than the [`timeout`](Self::timeout),
 /// - a predicate panics,
@@ -114,7 +114,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// example, `Err(Error::interrupted(request.to_interrupt()))` ends the run interrupted. A time-out that the responder
 /// returns becomes a denial.
 ///
-/// An edited input has to fit the run's input type. If it does not, the work does not begin and the run fails with an
+/// An edited input must fit the run's input type. If it does not, the work does not begin and the run fails with an
 /// error that carries the detail `edited_by`. Guards inside this approval check the edited input; guards outside it
 /// have checked the original input.
 ///
@@ -125,7 +125,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///    `asked` and call the responder.
 /// 3. Keep the answer in the ledger.
 /// 4. Emit `approved`, `edited` or `rejected`.
-/// 5. Begin the work, or end the run denied by `approval`.
+/// 5. Begin the work, or deny the run.
 ///
 /// # Cancel safety
 ///

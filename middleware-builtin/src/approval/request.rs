@@ -10,7 +10,7 @@ use crate::shared::own_events::UserTexts;
 /// The kind of an [`Interrupt`] that asks for an approval.
 pub const INTERRUPT: &str = "approval";
 
-/// A question: may this run go on with exactly this input?
+/// The question whether a run may begin its work with exactly this input.
 ///
 /// It is also the data of the interrupt, as JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,9 +36,9 @@ pub struct Request {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Choice {
-    /// Go on with the input as it is.
+    /// Begin the work with the original input.
     Approve,
-    /// Go on with another input.
+    /// Begin the work with another input.
     Edit,
     /// Deny the run.
     Reject,
@@ -51,9 +51,9 @@ pub enum Choice {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Decision {
-    /// Go on with the input as it is.
+    /// Begin the work with the original input.
     Approve,
-    /// Go on with this input instead.
+    /// Begin the work with this input instead.
     Edit(Value),
     /// Deny the run.
     Reject {
@@ -84,8 +84,8 @@ impl Decision {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The interrupt is of another kind than [`INTERRUPT`].
-    #[error("an interrupt of the kind `{kind}` asks for no approval: those are of the kind `{INTERRUPT}`")]
+    /// The interrupt's kind is not [`INTERRUPT`].
+    #[error("an interrupt of the kind `{kind}` is not a request for an approval: its kind must be `{INTERRUPT}`")]
     OtherKind {
         /// The interrupt's kind.
         kind: String,
@@ -99,7 +99,7 @@ pub enum RequestError {
         source: serde_json::Error,
     },
     /// The request does not match the interrupt's id: the request or the id was changed.
-    #[error("the request in the interrupt `{id}` has the id `{shown}`: it was changed since it was made")]
+    #[error("the request in the interrupt `{id}` has the id `{shown}`: the request or the id was changed")]
     Changed {
         /// The interrupt's id.
         id: String,
@@ -139,8 +139,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// Returns an error if the interrupt is of another kind, if its data is not a request, or if the request does not
-    /// match the id.
+    /// Returns an error if the interrupt's kind is not [`INTERRUPT`], if its data is not a request, or if the request
+    /// does not match the id.
     pub fn of_interrupt(interrupt: &Interrupt) -> Result<Self, RequestError> {
         let id = interrupt.id.clone();
         if interrupt.kind != INTERRUPT {

@@ -17,7 +17,7 @@ use crate::shared::own_events::OwnEvents;
 const DEFAULT_MAX_ENTRIES: u64 = 10_000;
 
 /// A builder of a [`Cache`]. Created by [`Cache::json`] and [`Cache::typed`].
-#[must_use = "nothing is made before `build`"]
+#[must_use = "a cache is created only by `build`"]
 pub struct CacheBuilder<T> {
     options: CacheOptions<T>,
     entries: Option<u64>,
@@ -29,13 +29,13 @@ pub struct CacheBuilder<T> {
 #[non_exhaustive]
 pub enum CacheError {
     /// The size is 0.
-    #[error("a cache of {0} keeps nothing: give it room for at least 1")]
+    #[error("a cache of {0} stores nothing: set its size to 1 or more")]
     NoRoom(&'static str),
     /// The maximum age is 0.
-    #[error("a cache in which entries are too old after {0:?} keeps nothing: give them time, or leave it out")]
+    #[error("a cache with a maximum age of {0:?} stores nothing: set a longer age, or none")]
     NoTime(Duration),
     /// The size is set both in entries and in bytes.
-    #[error("the size of a cache is given in entries ({entries}) and in bytes ({bytes}): give one of them")]
+    #[error("the size of a cache is set in entries ({entries}) and in bytes ({bytes}): set only one of the two")]
     TwoSizes {
         /// The size in entries.
         entries: u64,

@@ -1,7 +1,7 @@
 //! Detects cycles of waits, across all caches of the process: a run that would wait for itself does not wait.
 //!
-//! 1. If a run follows a flight, then every flight led by a run above it waits for that flight.
-//! 2. All waits are registered under one lock, so the last wait that would close a cycle finds the cycle.
+//! 1. If a run follows a flight, every flight led by this run or a run above it waits for that flight.
+//! 2. All waits are registered under one lock, so the wait that would close a cycle finds the cycle.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Drop for Wait {
     }
 }
 
-/// Returns `true` if a flight is in `to`, or waits for a flight in `to`, directly or through other flights.
+/// Returns `true` if the flight `from` is in `to`, or waits for a flight in `to`, directly or through other flights.
 fn leads_to(waits: &BTreeMap<u64, Vec<u64>>, from: u64, to: &[u64]) -> bool {
     let (mut left, mut seen) = (vec![from], Vec::new());
     while let Some(flight) = left.pop() {

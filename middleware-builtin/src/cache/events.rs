@@ -51,7 +51,7 @@ pub enum Why {
     Expired,
     /// The run is a further attempt.
     Retried,
-    /// The run would wait for itself: the equal request is executed by this run or a run above it, or by a run that
-    /// waits for one of these runs.
+    /// The run would wait for itself: the equal request is being executed by this run or a run above it, or by a run
+    /// that waits for one of these runs.
     Recursive,
 }

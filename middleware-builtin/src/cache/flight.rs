@@ -5,7 +5,8 @@
 //! 1. Each key has at most one attached flight. A run that arrives later follows that flight.
 //! 2. A leader that is dropped for any reason removes its flight and wakes its followers. One of the followers leads
 //!    next.
-//! 3. A result is stored before its flight ends. A leader therefore looks the entry up once more before it executes.
+//! 3. A result that the cache keeps is stored before its flight ends. A new leader therefore looks the entry up once
+//!    more before it executes.
 //! 4. A detached flight accepts no new followers, and its result is not stored.
 //! 5. No run waits for itself, directly or through other flights (`deadlock.rs`).
 //! 6. No user code runs under the lock. Keys are compared under the lock, which runs no user code because keys consist
@@ -37,15 +38,15 @@ struct Flight<T> {
     completion: watch::Receiver<Completion<T>>,
 }
 
-/// The part that a run takes in the flight of a key.
+/// The role of a run in the flight of a key.
 pub(super) enum Role<T> {
     Leads(Leader<T>),
     Joins(Follower<T>),
-    /// The run would wait for itself: the leader, or a run that the leader waits for, is above it.
+    /// The run would wait for itself: the flight is led by this run or a run above it, or waits for a flight that is.
     Recurses,
 }
 
-/// The executing run of a flight. Dropping it without a result lets a follower lead.
+/// The executing run of a flight. If it is dropped without a result, a follower leads next.
 pub(super) struct Leader<T> {
     id: u64,
     key: CacheKey,
@@ -64,7 +65,7 @@ pub(super) struct Follower<T> {
 }
 
 impl<T> Flights<T> {
-    /// Returns the part that a run takes in the flight of a key.
+    /// Joins or starts the flight of a key, and returns the role of the run.
     pub(super) fn enter(&self, key: &CacheKey, ctx: &RunContext) -> Role<T> {
         let mut flights = self.0.lock();
         match flights.entry(key.clone()) {

@@ -64,8 +64,8 @@ impl<T> CacheOptions<T> {
     }
 }
 
-/// Appends a value as JSON with sorted keys. Returns `None` if no JSON represents it exactly, such as a NaN, which
-/// would become `null`, or a value nested too deep.
+/// Appends a value as JSON with sorted keys. Returns `None` if JSON cannot represent it exactly: for example, a NaN
+/// would become `null`. Also returns `None` for a value nested too deep.
 fn push_json(text: &mut String, value: &impl Serialize) -> Option<()> {
     let (mut value, is_exact) = to_value_noting(value).ok()?;
     value.sort_all_objects();

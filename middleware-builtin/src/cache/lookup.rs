@@ -70,11 +70,11 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         O: Op<Out = T>,
     {
         loop {
-            // Each round either ends here, or waits for one leader. A leader that leaves without a result sends its
+            // Each round either returns or waits for one leader. A leader that leaves without a result sends its
             // followers into the next round, where one of the followers leads.
             let follower = match self.flights.enter(key, ctx) {
                 Role::Leads(leader) => return self.lead(leader, why, input, ctx, next).await,
-                // Executes outside of any flight: nothing joins it, and its output is not stored.
+                // Execute outside of any flight: no run joins the execution, and its output is not stored.
                 Role::Recurses => {
                     self.own_events.emit(ctx, || Miss { key: key.to_hex(), why: Why::Recursive }).await;
                     return next.run(input).await;
@@ -115,7 +115,7 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         if result.as_ref().is_err_and(is_not_shared) || !next.is_exact() || result.as_ref().is_ok_and(is_deep) {
             return result;
         }
-        // Store before completing: a run that finds no flight any more then finds the entry (flight.rs, 3).
+        // Store before completing: a run that no longer finds the flight then finds the entry (flight.rs, 3).
         self.store(&leader, &result);
         leader.complete(result.clone());
         result

@@ -24,7 +24,7 @@ use self::key::{CacheKey, KeyParts};
 use self::lookup::CacheEntry;
 use crate::shared::own_events::OwnEvents;
 
-/// A cache of outputs by input. Equal requests at the same time are executed once.
+/// A cache of outputs by input. Equal concurrent requests are executed once.
 ///
 /// Clones share their entries, and so do all runs that the cache is bound to.
 ///
@@ -58,8 +58,8 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// Two runs share an answer if instance, kind and name are equal, and their inputs are equal as JSON with sorted keys.
 /// [`scope`](CacheBuilder::scope) shares answers among instances. [`context_keys`](CacheBuilder::context_keys)
-/// separates runs by values of their context. An input that JSON cannot represent exactly is not cached. If one run
-/// passes several cached layers, use a separate cache for each layer.
+/// separates runs by values of their context. An input that JSON cannot represent exactly is not cached. If a run has
+/// several cache layers, use a separate cache for each of them.
 ///
 /// # Order
 ///
@@ -67,29 +67,29 @@ use crate::shared::own_events::OwnEvents;
 ///    outside it, and input and output middleware, treat a cached answer like the work's output. Layers inside it, such
 ///    as guards, are not called on a hit. If a guard's decision depends on the caller, add the caller to the context
 ///    keys, or put the cache into [`Phase::Guard`] and bind it after the guard.
-/// 2. *Hit*: there is a fresh entry, and its clone is the result.
+/// 2. *Hit*: there is a fresh entry, and a clone of its result is returned.
 /// 3. *Joined*: an equal request is being executed, and this run waits for its output or failure. If the executing run
 ///    is dropped, panics or ends in control flow (denied, halted, aborted, interrupted, timed out, a request for a
-///    retry), its result is not shared: one of the waiting runs executes next, and the other runs wait for its result.
+///    retry), its result is not shared: one of the waiting runs executes next, and the others wait for that run.
 ///    Dropping or aborting a waiting run does not affect the other waiting runs.
 /// 4. *Miss*: the work is executed, and its output is stored. Failures are stored only with
 ///    [`cache_errors`](CacheBuilder::cache_errors), control flow and panics never.
 ///
-/// A run that would wait for itself executes instead of joining. That happens if the equal request is being executed
-/// by a run above the joining run, or by a run that waits, directly or indirectly and in any cache, for a run above
-/// the joining run. It also happens if a layer outside the cache calls `next` twice at the same time.
+/// A run that would wait for itself executes instead of joining. That happens if a run above it is executing the equal
+/// request, or if the executing run waits for a run above it, directly or indirectly, in any cache. It also happens if
+/// a layer outside the cache calls `next` twice concurrently.
 ///
 /// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
 /// event is emitted.
 ///
 /// An attempt requested by [`Error::retry`](emitree_runtime::Error::retry) ignores stored entries: it executes or
-/// joins, and its result replaces the entry. A layer that calls `next` again by itself has to be inside the cache;
-/// outside of the cache, further calls get the stored entry.
+/// joins, and its result replaces the entry. A layer that calls `next` repeatedly must be inside the cache; outside of
+/// it, the repeated calls get the stored entry.
 ///
 /// A waiting run depends on the executing run being polled. If the executing run's future is kept but not polled, all
 /// runs that joined it wait, as they would for a lock. If the executing run waits inside the cache, the runs that
-/// joined it wait as well. If it waits for a permit of a [`Concurrency`](crate::Concurrency) that is held by a run
-/// above the waiting run, neither run makes progress, unless the wait for the permit has a deadline.
+/// joined it wait as well. If the executing run waits for a permit of a [`Concurrency`](crate::Concurrency) that is
+/// held by a run above the waiting run, neither run makes progress, unless the wait for the permit has a deadline.
 ///
 /// # Defaults
 ///
@@ -149,7 +149,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
     }
 
     /// Removes the entry of an input, for runs with this context. Executions under way, for any input, are detached: no
-    /// run joins them any more, and their results are not stored.
+    /// further run joins them, and their results are not stored.
     pub fn invalidate<R: Runnable>(&self, runnable: &R, input: &R::Input, context: &Context) {
         let parts = KeyParts {
             instance: runnable.emitter(),
@@ -164,7 +164,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Removes all entries. Executions under way are detached: no run joins them any more, and their results are not
+    /// Removes all entries. Executions under way are detached: no further run joins them, and their results are not
     /// stored.
     pub fn invalidate_all(&self) {
         self.0.flights.detach();

@@ -13,7 +13,7 @@ use crate::shared::key::Key;
 type FailurePredicate = dyn Fn(&Error) -> bool + Send + Sync;
 
 /// A builder of a [`CircuitBreaker`]. Created by [`CircuitBreaker::builder`].
-#[must_use = "it breaks no circuit until it is built"]
+#[must_use = "a circuit breaker is created only by `build`"]
 #[derive(Debug, Default)]
 pub struct CircuitBreakerBuilder(CircuitBreakerOptions);
 
@@ -22,13 +22,15 @@ pub struct CircuitBreakerBuilder(CircuitBreakerOptions);
 #[non_exhaustive]
 pub enum CircuitBreakerError {
     /// The number of failures is 0: the breaker would never be closed.
-    #[error("a circuit breaker cannot open after `0` failures: give 1 or more")]
+    #[error("a circuit breaker cannot open after `0` failures: set 1 or more")]
     NoFailures,
-    /// The window is 0: no two failures are within it.
-    #[error("a circuit breaker counts nothing within a window of `0` seconds: give a longer one, such as 30 s")]
+    /// The window is 0: each failure would leave it at once.
+    #[error(
+        "a circuit breaker with a window of `0` seconds forgets each failure at once: set a longer window, such as 30 s"
+    )]
     NoWindow,
     /// The maximum number of keys is 0: each failure would be forgotten at once.
-    #[error("a circuit breaker that remembers `0` keys never opens: give 1 or more")]
+    #[error("a circuit breaker that remembers `0` keys never opens: set 1 or more")]
     NoKeys,
 }
 
@@ -39,7 +41,7 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// Sets the window within which the failures have to happen. Default: 30 s.
+    /// Sets the window within which the failures must happen. Default: 30 s.
     pub fn window(mut self, window: Duration) -> Self {
         self.0.thresholds.window = window;
         self
@@ -57,7 +59,7 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// Limits the number of remembered keys. To make room for a new key, the keys whose last failure is longest ago are
+    /// Limits the number of remembered keys. To make room for a new key, the keys that failed least recently are
     /// forgotten, except keys with a running probe. A forgotten key is closed, as if it had never failed. Default:
     /// 10,000.
     pub fn max_keys(mut self, most: usize) -> Self {
@@ -65,8 +67,8 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// Sets a predicate that selects the failures and time-outs that count. All others count as successes. Default: all
-    /// failures and time-outs count.
+    /// Sets a predicate that selects the failures and time-outs that count. If it returns `false` for one of them, the
+    /// call counts as a success. Default: all failures and time-outs count.
     ///
     /// If the predicate panics, the panic is logged and the failure counts.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {

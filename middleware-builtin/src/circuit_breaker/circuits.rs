@@ -1,9 +1,9 @@
 //! The circuits of a breaker by key: the state that its clones share.
 //!
-//! 1. No await and no user code happens under the lock.
+//! 1. Nothing is awaited and no user code runs under the lock.
 //! 2. Every probe reports its end exactly once: in `settle`, or in its drop.
-//! 3. A key without recent failures has no entry. The number of entries stays within the maximum, not counting circuits
-//!    that are being probed.
+//! 3. A key without an entry has a closed circuit without failures; only a failure adds an entry. The number of entries
+//!    stays within the maximum, not counting circuits that are being probed.
 
 use std::collections::HashMap;
 
@@ -91,8 +91,8 @@ impl CircuitTable {
         (self.circuits.entry(key.clone()).or_default().on_call_ended(now, outcome, thresholds), removed)
     }
 
-    /// Removes idle circuits if the number of circuits has doubled since the last removal, or the table is full. If the
-    /// table is still full, removes the oldest eighth, so that the next keys need no search.
+    /// Removes idle circuits if the number of circuits has more than doubled since the last removal, or if the table is
+    /// full. If the table is still full, removes the oldest eighth, so that the next keys need no search.
     fn make_room(&mut self, now: Instant, thresholds: Thresholds) -> RemovedCircuits {
         if self.circuits.len() < self.sweep_at.min(thresholds.keys) {
             return RemovedCircuits::new();
@@ -106,16 +106,16 @@ impl CircuitTable {
         removed
     }
 
-    /// Removes the circuits whose last failure is longest ago, until `left` circuits remain. Circuits without a last
-    /// failure, such as circuits with a running probe, stay.
+    /// Removes the circuits that failed least recently, until `left` circuits remain. Circuits without a last failure,
+    /// such as circuits with a running probe, stay.
     fn remove_oldest(&mut self, left: usize) -> RemovedCircuits {
         let mut surplus = self.circuits.len().saturating_sub(left);
         let mut failures: Vec<_> = self.circuits.values().filter_map(Circuit::last_failure).collect();
         if surplus == 0 || failures.is_empty() {
             return RemovedCircuits::new();
         }
-        // Find in linear time when the last circuit to remove has failed, then remove the circuits that failed until
-        // then. `surplus` limits the removals among circuits with equal times.
+        // Find in linear time the latest failure among the circuits to remove, then remove the circuits that failed
+        // until then. `surplus` limits the removals among circuits with equal times.
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
         let is_old = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);

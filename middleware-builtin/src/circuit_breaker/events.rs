@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::shared::own_events::own_events;
 
-/// The breaker opened after failures, or after a failed probe.
+/// The breaker opened after too many failures, or after a failed probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Opened {

@@ -17,7 +17,7 @@ pub(super) struct CircuitBreakerLayer(pub(super) Arc<CircuitBreakerInner>);
 
 impl<O: Op> Layer<O> for CircuitBreakerLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        // Box the rare branches, so that they take no room in the future of a call that passes.
+        // Box the rare branches, so that they do not enlarge the future of a call that passes.
         let breaker = &*self.0;
         let key = match breaker.options.key.look(ctx, |key| key.map(KeyRef::to_owned)) {
             Ok(Some(key)) => key,
@@ -58,7 +58,7 @@ impl CircuitBreakerInner {
         }
     }
 
-    /// Asks `when` about an error. If it panics, the failure counts, so that the breaker still opens.
+    /// Calls `when` with an error. If it panics, the failure counts, so that the breaker still opens.
     fn is_counted(&self, error: &Error) -> bool {
         let Some(when) = &self.options.when else { return true };
         caught(|| when(error)).unwrap_or_else(|panic| {

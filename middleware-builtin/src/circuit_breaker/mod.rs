@@ -62,10 +62,10 @@ use layer::CircuitBreakerLayer;
 ///
 /// # Which calls count
 ///
-/// Failures count, including panics, values that do not fit, and time-outs. A failure or time-out that
+/// Failures count, including panics, time-outs, and values that do not fit their type. A failure or time-out that
 /// [`when`](CircuitBreakerBuilder::when) excludes counts as a success. Denials, halts, aborts, interrupts, requests for
 /// a retry and dropped runs do not count at all; if a probe ends in one of these ways, the next call becomes the probe.
-/// Any other call counts when it ends, and only if the breaker is closed at that moment.
+/// A call that is not a probe counts when it ends, and only if the breaker is closed at that moment.
 ///
 /// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside of this
 /// layer, and its time-outs count as failures. A `Timeout` over all attempts is outside: the call that it drops does
@@ -80,7 +80,7 @@ use layer::CircuitBreakerLayer;
 /// # Denials
 ///
 /// A call is denied by `circuit_breaker`. The denial has the details `retry_after_ms`, the time until a probe may pass;
-/// `cause`, the last failure; and `key`, if runs have different keys. While a probe is running, `retry_after_ms` is
+/// `cause`, the last failure; and `key`, unless all runs share one key. While a probe is running, `retry_after_ms` is
 /// absent. It is also absent if the breaker stays open for good. If the key function fails or panics, the call is
 /// denied as well.
 ///
@@ -92,12 +92,12 @@ use layer::CircuitBreakerLayer;
 /// # What it remembers
 ///
 /// Keys that have failed within the window, and keys whose circuit is open or half-open: at most 10,000, or the number
-/// set by [`max_keys`](CircuitBreakerBuilder::max_keys). Beyond that, the keys whose last failure is longest ago are
+/// set by [`max_keys`](CircuitBreakerBuilder::max_keys). Beyond that, the keys that failed least recently are
 /// forgotten, except keys with a running probe.
 ///
 /// # Cancel safety
 ///
-/// A dropped call does not count. If it was the probe, its drop lets the next call be the probe.
+/// A dropped call does not count. If a probe is dropped, the next call becomes the probe.
 #[derive(Clone)]
 pub struct CircuitBreaker {
     inner: Arc<CircuitBreakerInner>,

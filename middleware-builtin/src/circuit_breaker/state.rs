@@ -55,7 +55,7 @@ pub(super) struct Denial {
     pub(super) cause: Arc<str>,
 }
 
-/// The outcome of an ended call for the circuit: a success, a failure, or a call that does not count.
+/// The effect of an ended call on the circuit: a success, a failure, or a call that does not count.
 #[derive(Debug)]
 pub(super) enum CallOutcome {
     Success,

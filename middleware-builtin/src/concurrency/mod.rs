@@ -23,7 +23,7 @@ mod permits;
 /// A middleware that limits the number of concurrent runs per key. Excess runs wait, or are denied.
 ///
 /// It accepts runs of any type and reads no values. Clones share their permits, and so do all runs that the middleware
-/// is bound to, such as all runs below a run with [`for_nested`](emitree_runtime::for_nested).
+/// is bound to, for example all runs below a run to which it is bound with [`for_nested`](emitree_runtime::for_nested).
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,8 +56,9 @@ mod permits;
 ///
 /// # Order
 ///
-/// The layer belongs to [`Phase::Guard`], so a permit is held around the work only. A run that a cache answers needs no
-/// permit, and a retry releases its permit between attempts. A time-out per attempt includes the wait for a permit.
+/// The layer belongs to [`Phase::Guard`], so a permit is held only during the work and the guards inside this layer. A
+/// run that a cache answers needs no permit, and a retry releases its permit between attempts. A time-out per attempt
+/// includes the wait for a permit.
 ///
 /// Runs get permits in the order in which they arrive.
 ///
@@ -69,7 +70,7 @@ mod permits;
 ///
 /// To count each run by itself, bind the limit to one level of runs, with [`Runs::only`] or
 /// [`runs`](ConcurrencyBuilder::runs), or use another key for each level. A
-/// [warning](emitree_runtime::Layer::nesting_warning) is logged the first time that a run would share a permit of a run
+/// [warning](emitree_runtime::Layer::nesting_warning) is logged the first time that a run shares a permit of a run
 /// above it.
 ///
 /// Other deadlocks are not detected, such as two trees that wait for each other's keys, or a tree that waits for a
@@ -82,8 +83,8 @@ mod permits;
 ///
 /// # Its own events
 ///
-/// In the namespace `middleware.concurrency`: `delayed`, a [`Delayed`], when a run has waited and goes on; `denied`, a
-/// [`Denied`], before a run is denied. A run that gets a permit at once emits nothing.
+/// In the namespace `middleware.concurrency`: `delayed`, a [`Delayed`], when a run has waited and got its permit;
+/// `denied`, a [`Denied`], before a run is denied. A run that gets a permit at once emits nothing.
 ///
 /// # What it remembers
 ///
@@ -146,8 +147,8 @@ pub struct ConcurrencyBuilder(ConcurrencyOptions);
 keyed_limit_options!(ConcurrencyBuilder, |this| this.0.limit);
 
 impl ConcurrencyBuilder {
-    /// Sets the time that a denial advises to wait before the next try. It is advice only: nobody knows when a permit
-    /// will be free. Default: 1 s.
+    /// Sets the time that a denial advises to wait before the next try. This is only advice, because a permit may
+    /// become free earlier or later. Default: 1 s.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = after;
         self
@@ -194,7 +195,7 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
         let _permit = match self.0.acquire(ctx) {
             Acquired::Uncounted => None,
             Acquired::Permit(permit) => Some(permit),
-            // Box the rare wait, so that it takes no room in the future of a run that gets a permit at once.
+            // Box the rare wait, so that it does not enlarge the future of a run that gets a permit at once.
             Acquired::Full(handle) => Some(Box::pin(self.0.wait(handle, ctx)).await?),
             Acquired::Keyless(error) => return Err(Box::pin(self.0.own_events.deny_keyless(error, ctx)).await),
         };
@@ -210,7 +211,7 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
         let above = nesting.above().find(|above| self.0.options.limit.key.is_same_for(run, above))?;
         let (run, above) = (run.name(), above.name());
         Some(format!(
-            "`{run}` shares the permit of `{above}` above it, so the runs below `{above}` are not limited one by one: \
+            "`{run}` shares the permit of `{above}` above it, so the runs below `{above}` are not limited individually: \
              bind the limit to one level, as `Runs::only` does"
         ))
     }
@@ -259,7 +260,7 @@ impl ConcurrencyInner {
 
     async fn deny(&self, key: &OwnedKey, ctx: &RunContext) -> Error {
         let (permits, retry_after_ms) = (self.options.permits, millis(self.options.retry_after));
-        let reason = format!("no more than {permits} runs at once: perhaps again in {retry_after_ms}ms");
+        let reason = format!("at most {permits} concurrent runs are allowed: retry after {retry_after_ms}ms");
         self.own_events.deny(key, retry_after_ms, reason, ctx).await
     }
 }

@@ -1,7 +1,7 @@
 //! The permits of each key, and the runs that hold them.
 //!
 //! 1. A key has an entry as long as a run holds or awaits one of its permits. Handles are counted under the lock of the
-//!    table. If all runs share one key, its permits exist permanently.
+//!    table. The permits of the key that all runs share by default are never removed.
 //! 2. Runs get permits in the order in which they arrive: tokio's semaphore is fair, and a new run does not overtake
 //!    waiting runs.
 //! 3. A permit is released when the last run that shares it drops it.
@@ -145,7 +145,7 @@ pub(super) struct HeldPermits {
 }
 
 impl HeldPermits {
-    /// Returns the permit of a key that is held now by the run or a run above it.
+    /// Returns the permit of a key if the run or a run above it holds one now.
     pub(super) fn find(ctx: &RunContext, table: &Arc<PermitTable>, key: KeyRef<'_>) -> Option<Arc<Permit>> {
         let fits = |permit: &Arc<Permit>| Arc::ptr_eq(&permit.0.table, table) && permit.0.is_for(key);
         let nearest = ctx.extension::<Self>();
@@ -156,7 +156,7 @@ impl HeldPermits {
     /// Registers a permit, so that runs below share it.
     pub(super) fn add(ctx: &RunContext, permit: Permit) -> Arc<Permit> {
         // Skip permits released at the end of an attempt, so that the list does not grow with each attempt. The list
-        // refers to permits weakly: otherwise they would be released only when the run is dropped.
+        // holds weak references: strong ones would keep the permits until the run is dropped.
         let mut above = ctx.extension::<Self>();
         while above.as_ref().is_some_and(|held| held.permit.strong_count() == 0) {
             above = above.and_then(|held| held.above.clone());

@@ -30,18 +30,19 @@ impl ContentFilterLayer {
         Ok(None)
     }
 
-    /// Handles a value that could not be checked: denies it, or logs and lets it pass if the filter only marks (M5).
+    /// Handles a value that could not be checked: returns an error, or, if the filter only marks, logs the failure and
+    /// lets the value pass (M5).
     fn handle_unreadable(&self, place: Place, error: Error) -> Result<()> {
         if matches!(self.0.action, FilterAction::Mark) {
-            tracing::warn!(%error, "a content filter could not look at the {}", place.as_str());
+            tracing::warn!(%error, "a content filter could not check the {}", place.as_str());
             return Ok(());
         }
-        // Control flow of the classifier passes (M9). Its own time-out is a denial: otherwise a `Fallback` for
-        // time-outs would answer in place of the guard.
+        // Control flow of the classifier is returned unchanged (M9). Its own time-out becomes a denial: otherwise a
+        // `Fallback` for time-outs would answer in place of the guard.
         if error.is_control_flow() && !error.is_timed_out() {
             return Err(error);
         }
-        Err(Error::denied(NAME, format!("the {} could not be looked at", place.as_str())).caused_by(error))
+        Err(Error::denied(NAME, format!("the {} could not be checked", place.as_str())).caused_by(error))
     }
 
     async fn apply_action(&self, place: Place, at: &str, label: &str, ctx: &RunContext) -> Result<Option<Value>> {

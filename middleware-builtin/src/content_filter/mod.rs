@@ -26,9 +26,9 @@ const NAME: &str = "content_filter";
 pub const MARK: &str = "content_filter";
 
 /// A middleware that checks a run's input and output with words, regexes and async classifiers. A finding denies the
-/// run, answers in its place, or marks it.
+/// run, replaces its output, or marks it.
 ///
-/// It accepts runs of any type and reads their values as JSON. It checks every string, but no keys and no numbers.
+/// It accepts runs of any type and reads their values as JSON. It checks every string, but not object keys or numbers.
 /// Words match as whole words in any case. For each text, one pass checks all words and regexes. A text without a match
 /// is passed to the classifiers, one after the other. The first finding decides.
 ///
@@ -56,12 +56,12 @@ pub const MARK: &str = "content_filter";
 ///
 /// No words, regexes or classifiers. Inputs and outputs are checked. A finding denies the run with the message `the
 /// content is not allowed`. A classifier has 10 seconds for each answer. Runs below are checked only with
-/// [`for_tree`](emitree_runtime::for_tree).
+/// [`for_tree`](emitree_runtime::for_tree) or [`for_nested`](emitree_runtime::for_nested).
 ///
 /// # Limits
 ///
-/// At most 10,000 words and regexes of at most 1,024 bytes each. The pattern of a word is the escaped word and 30 bytes
-/// more. Regexes take linear time. Text in a run's events is not checked.
+/// At most 10,000 words and regexes of at most 1,024 bytes each. The pattern of a word is the escaped word plus 30
+/// bytes. Regexes match in linear time. Text in a run's events is not checked.
 ///
 /// # Failures
 ///
@@ -143,8 +143,8 @@ impl ContentFilter {
     ///
     /// # Errors
     ///
-    /// Returns an error if a word is empty, if its pattern has more than 1,024 bytes, or if there are more than 10,000
-    /// words and regexes.
+    /// Returns an error if a word is empty, if its pattern has more than 1,024 bytes, if all patterns together become
+    /// too large, or if there are more than 10,000 words and regexes.
     pub fn words(mut self, label: &str, words: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, FilterError> {
         let words = words.into_iter().map(|word| rules::word_pattern(word.as_ref()));
         self.inner_mut().rules.add(label, words)?;
@@ -163,7 +163,7 @@ impl ContentFilter {
     }
 
     /// Adds an async function that is called with each text that no word or regex matches. The function returns a label
-    /// to object to the text, or `None` to let it pass.
+    /// if it objects to the text, and `None` to let the text pass.
     #[must_use]
     pub fn classifier<F, Fut>(mut self, classify: F) -> Self
     where

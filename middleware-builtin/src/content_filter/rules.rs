@@ -24,7 +24,7 @@ const MAX_PROGRAM_SIZE: usize = 64 << 20;
 #[non_exhaustive]
 pub enum FilterError {
     /// The regex is invalid, or the compiled patterns become too large.
-    #[error("`{pattern}` is not a valid regex, or too large together with the others")]
+    #[error("`{pattern}` is not a valid regex, or all patterns together are too large")]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -87,7 +87,8 @@ impl ContentRules {
         self.classifiers.push(classify);
     }
 
-    /// Returns the label of the first pattern that matches a text, or of the first classifier that objects.
+    /// Returns the label of the first pattern that matches a text, or else the label from the first classifier that
+    /// objects.
     pub(super) async fn first_label(&self, text: &str) -> Result<Option<Arc<str>>> {
         if let Some(found) = self.pattern_label(text) {
             return Ok(Some(found));

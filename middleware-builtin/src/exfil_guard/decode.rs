@@ -1,8 +1,8 @@
 //! Decodes the encoded parts of a text: base64, base32, hex, percent-encoding, escapes, UTF-16.
 //!
-//! 1. Each run of characters of an encoding's alphabet is decoded from each position at which a group could begin, so
-//!    that preceding characters cannot hide a secret.
-//! 2. Each decoder reads the text once. Decoded text is shorter than its source. The caller limits how often decoded
+//! 1. Each run of characters of an encoding's alphabet is decoded once for each offset at which its groups could begin,
+//!    so that preceding characters cannot hide a secret.
+//! 2. Each decoder takes linear time. Decoded text is never longer than its source. The caller limits how often decoded
 //!    text is decoded again.
 //! 3. All decoded bytes are counted. Decoding stops when the [`DecodeBudget`] is exceeded; the caller checks
 //!    `is_exceeded`.
@@ -120,7 +120,7 @@ struct DecodePass<'a, S> {
 }
 
 impl<S: OnDecoded> DecodePass<'_, S> {
-    /// Decodes up to `most` bytes, if the budget allows them.
+    /// Calls `decode`, which returns at most `most` bytes, if the budget allows that many.
     fn try_decoding(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
         // Count before decoding, so that the work itself is bounded too.
         self.budget.spend(most)?;

@@ -3,7 +3,7 @@
 //! 1. The text is read once, from left to right. Each run of slashes is measured once, at its beginning.
 //! 2. The end of an authority is searched for once. Hosts that begin before this end share the end and the last `@`
 //!    before it.
-//! 3. A host that several URLs share is judged once. Therefore the time is linear in the length of any text.
+//! 3. A host that several URLs share is judged once. The time is therefore linear in the length of the text.
 
 use std::cell::Cell;
 
@@ -117,8 +117,8 @@ impl<'t> HostReader<'t> {
     }
 
     /// Returns the start of the authority after two or more slashes, at the beginning of the text or of quoted,
-    /// bracketed or assigned text. After whitespace or another sign, the host has to be certain, because `//` begins
-    /// comments too.
+    /// bracketed or assigned text. After whitespace or another character, the host must be certain, because `//` also
+    /// begins comments.
     fn after_slashes(&self, at: usize, is_blank_so_far: bool) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let before = at.checked_sub(1).map(|before| bytes[before]);
@@ -175,7 +175,7 @@ impl<'t> HostReader<'t> {
         (is_name && self.is_like_host(at)).then_some(at)
     }
 
-    /// Returns the authority that begins at a position and ends where a path or the surrounding text goes on.
+    /// Returns the authority that begins at a position and ends where a path or the surrounding text continues.
     fn authority(&mut self, begin: usize) -> Authority {
         // A later URL inside the authority read last shares its end (2).
         if let Some(known) = self.authority.filter(|known| (known.begin..known.end).contains(&begin)) {
@@ -218,7 +218,7 @@ impl<'t> HostReader<'t> {
         !host.is_some_and(|host| hosts.allow(&host))
     }
 
-    /// Returns `true` if the host may go on after a tab or line feed, which browsers remove from URLs.
+    /// Returns `true` if the host may continue after a tab or line feed, which browsers remove from URLs.
     fn goes_on(&self, end: usize) -> bool {
         let rest = &self.text[end..];
         let behind = rest.trim_start_matches(['\t', '\r', '\n']);
@@ -237,8 +237,8 @@ impl<'t> HostReader<'t> {
         [authority, before_backslash].into_iter().any(looks_like_host)
     }
 
-    /// Returns `true` if a host certainly begins here: the rest of a URL follows, or the last label is a top-level
-    /// domain in which text after `//` seldom ends.
+    /// Returns `true` if a host certainly begins here: the rest of a URL follows, or the last label has non-letters, or
+    /// it is a top-level domain that seldom ends ordinary text after `//`.
     fn is_certainly_host(&self, begin: usize) -> bool {
         const TOPS: [&str; 24] = [
             "com", "net", "org", "info", "biz", "dev", "app", "xyz", "online", "site", "top", "club", "shop", "cloud",
@@ -271,7 +271,7 @@ const fn is_dot(c: char) -> bool {
 }
 
 /// Returns `true` for an address, and for a name whose last label can be a top-level domain: `evil.net`, not `TODO`,
-/// `pkg:target` or `f.call(x`. A name without a dot is no public host.
+/// `pkg:target` or `f.call(x`. A name without a dot is not a public host.
 fn looks_like_host(authority: &str) -> bool {
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     if let Some(address) = host.strip_prefix('[') {

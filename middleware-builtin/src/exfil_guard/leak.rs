@@ -112,7 +112,7 @@ impl Detector {
         if all.len() > MAX_KNOWN {
             return Err(KnownError::Many);
         }
-        // ASCII values in UTF-16 are found by decoding. Other values are searched for as the bytes of their UTF-16
+        // ASCII values in UTF-16 are found by decoding. Non-ASCII values are searched for as the bytes of their UTF-16
         // form.
         let wide = all.iter().filter_map(|value| std::str::from_utf8(value).ok()).filter(|value| !value.is_ascii());
         let wide: Vec<Vec<u8>> = wide.flat_map(in_utf_16).collect();
@@ -210,7 +210,7 @@ impl Detector {
             .find_map(|text| self.check_text(Encoding::Utf16, text, true, depth, budget))
     }
 
-    /// Returns the first finding in a decoded text. With `is_text`, hosts and further encodings are searched too.
+    /// Returns the first finding in a decoded text. With `is_text`, also searches for hosts and in further encodings.
     fn check_text(
         &self,
         encoding: Encoding,

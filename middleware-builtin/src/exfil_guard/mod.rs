@@ -42,11 +42,11 @@ const NAME: &str = "exfil_guard";
 /// by `exfil_guard`. The denial names the sort of secret and its position, and never repeats the secret.
 ///
 /// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind: in its message,
-/// causes and details, including their keys, each text with a secret is replaced by `withheld by exfil_guard`. Other
-/// parts of control flow cannot be replaced, because code acts on them: the id, kind and data of an interrupt, the
-/// metadata of a retry request and the keys of its details, and the name of the guard that denied or halted. If one of
-/// these parts contains a secret, the error becomes a denial instead. An error from outside the layers, by an abort or
-/// a listener, keeps its outcome; if it contains a secret, it gets the text of the denial.
+/// causes and details, including their keys, each text with a secret is replaced by `withheld by exfil_guard`. Parts
+/// that code acts on are not replaced: an interrupt's id, kind and data, a retry request's metadata and detail keys,
+/// and the name of the guard that denied or halted. If one of these parts contains a secret, the error becomes a denial
+/// instead. An error that does not pass the layers, from an abort or a listener, is checked in the same way but keeps
+/// its outcome: where it would become a denial, it only gets the text of the denial.
 ///
 /// It accepts runs of any type and reads their values as JSON. To keep secrets from leaving through tools, bind the
 /// guard to the tools, or to all runs below with [`for_nested`](emitree_runtime::for_nested): then a tool whose input
@@ -75,7 +75,7 @@ const NAME: &str = "exfil_guard";
 ///
 /// # Defaults
 ///
-/// All kinds of [`Scanner::keys`], no known values, any host; inputs, outputs and errors are checked.
+/// All kinds of [`Scanner::keys`], no known values, all hosts allowed; inputs, outputs and errors are checked.
 ///
 /// # Limits
 ///
@@ -137,7 +137,7 @@ impl ExfilGuard {
     ///
     /// # Errors
     ///
-    /// Returns an error if a value has fewer than 6 or more than 4,096 bytes, and if there are more than 10,000 values.
+    /// Returns an error if a value has fewer than 6 or more than 4,096 bytes, or if there are more than 10,000 values.
     pub fn known(mut self, values: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Self, KnownError> {
         self.inner_mut().detector.know(values)?;
         Ok(self)
@@ -212,8 +212,8 @@ impl ExfilGuard {
     /// needs more is denied. Default: 64 MiB.
     ///
     /// Text is decoded by each encoding and from each position at which encoded text could begin, and all these bytes
-    /// count. Text without whitespace takes about 10 bytes for each of its bytes, and text that is encoded twice takes
-    /// up to 400.
+    /// count. Each byte of text without whitespace costs about 10 decoded bytes, and each byte of text that is encoded
+    /// twice costs up to 400.
     #[must_use]
     pub fn decode_at_most(mut self, bytes: usize) -> Self {
         self.inner_mut().detector.max_decoded = bytes;
@@ -230,8 +230,9 @@ impl ExfilGuard {
     /// Checks text that arrives in chunks, in the run's events of this name.
     ///
     /// A word is held back until it ends, because it may be encoded. A possible beginning of a secret is held back
-    /// until further text shows that it is no secret. At most 27 KiB are held back. A longer word is passed on in parts
-    /// of 2 KiB. Each part is checked together with the text that is held back and the last 8 KiB that were passed on.
+    /// until further text shows that it is not a secret. At most 27 KiB are held back. A longer word is passed on in
+    /// parts of at least 2 KiB. Each part is checked together with the text that is held back and the last 8 KiB that
+    /// were passed on.
     ///
     /// If a secret is found, the text of the event that completes the secret is removed, and the emit of that event
     /// fails. No further text passes, and the run fails even if its work ignores the failed emit. At the end of the
@@ -248,7 +249,7 @@ impl ExfilGuard {
         self
     }
 
-    /// Looks for personal data too: e-mail addresses, IBANs, and numbers of cards, phones and IP addresses.
+    /// Looks for personal data too: e-mail addresses, IBANs, card numbers, phone numbers and IP addresses.
     #[must_use]
     pub fn personal_data(mut self) -> Self {
         let scanner = self.0.detector.scanner.with(&Kind::PERSONAL);

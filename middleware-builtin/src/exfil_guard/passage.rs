@@ -14,8 +14,8 @@ use crate::shared::secrets::{Chunks, Piece};
 /// The longest word that is held back whole, in bytes. In a longer word, this number of passed bytes is checked again
 /// with each further part.
 const MAX_WORD: usize = 8 * 1024;
-/// The length of the parts in which a longer word passes. With smaller parts, the same bytes would be checked more
-/// often.
+/// The minimum length of the parts in which a longer word passes. With smaller parts, the same bytes would be checked
+/// more often.
 const STEP: usize = 2 * 1024;
 
 /// Refuses text that contains a secret. Holds a word back until it ends, because it may be encoded.
@@ -26,15 +26,15 @@ pub(super) struct CheckPassage {
     /// The text that was passed last, followed by the text that is held back, which begins at `held`.
     text: String,
     held: usize,
-    /// Start of the last word in the part of `text` that was `searched` for whitespace.
+    /// The start of the last word in the first `searched` bytes of `text`, which were searched for whitespace.
     word: usize,
     searched: usize,
-    /// `true` if other text than whitespace was dropped from the front of `text`.
+    /// `true` if text other than whitespace was dropped from the front of `text`.
     is_begun: bool,
 }
 
 impl CheckPassage {
-    /// Creates the check for events of a name.
+    /// Creates the check for events with this name.
     pub(super) fn new(name: &str, guard: &Arc<GuardState>) -> Self {
         let chunks = guard.detector.scanner.chunks();
         Self {
@@ -93,7 +93,7 @@ impl CheckPassage {
         Ok(clear)
     }
 
-    /// Returns the end of the clear part of the text, which no further text can complete to a secret.
+    /// Returns the end of the clear part of the text, which further text cannot turn into a secret.
     fn clear_until(&mut self) -> usize {
         let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
         // A known value that begins before `known` is complete by now, and `release` looks for it. `bound` leaves

@@ -40,7 +40,7 @@ impl GuardState {
             What::Kind(kind) => format!("what looks like a secret of the kind `{kind}`"),
             What::Host => "a URL to a host that is not allowed".to_owned(),
             What::TooDeep => format!("a value that is nested deeper than {MAX_DEPTH} levels"),
-            What::TooMuch => format!("more encoded text than is decoded, {} bytes,", self.detector.max_decoded),
+            What::TooMuch => format!("encoded text beyond the limit of {} decoded bytes", self.detector.max_decoded),
         };
         let at_place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
         let written = encoding.written();
@@ -67,7 +67,7 @@ impl GuardState {
 
     /// Checks an input or output.
     fn check_value(&self, place: Place, value: &Value) -> Result<()> {
-        // The search recurses: a value nested too deep is denied unread.
+        // The search recurses: a value nested too deep is denied without a search.
         if check_depth(value).is_err() {
             let denied = self.block(place, "", What::TooDeep, Encoding::Plain);
             return if self.options.evaluates_only { Ok(()) } else { Err(denied) };
@@ -117,7 +117,7 @@ impl GuardState {
     }
 }
 
-/// Calls `see` with the texts of an error that code acts on, which cannot be replaced.
+/// Calls `see` with the texts of an error that cannot be replaced, because code acts on them.
 fn for_each_fixed_text(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     if let ErrorKind::Denied { by } | ErrorKind::Halted { by } = error.kind() {
         see(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), by);

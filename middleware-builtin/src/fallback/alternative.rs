@@ -7,7 +7,7 @@ use emitree_emitter::Emitter;
 use emitree_runtime::{AnyRunnable, Result, Runnable};
 use serde_json::Value;
 
-/// The run of an alternative.
+/// The future of an alternative's run.
 pub(super) type AnswerFuture<'a, O> = Pin<Box<dyn Future<Output = Result<O>> + Send + 'a>>;
 
 /// A runnable that takes an `I` and returns an `O`.

@@ -57,7 +57,7 @@ impl<K: Op> Fallback<K> {
             // Discard the events of the failed attempt before the next attempt emits (M7).
             watch.discard(ctx, error.to_string(), json!({"by": "fallback", "next": next})).await?;
             after.push(Cause::of(failed, &error));
-            // Each alternative is an attempt of its own: it may emit before it fails, too.
+            // Each alternative is a separate attempt, and may also emit events before it fails.
             watch = AttemptWatch::watch(ctx);
             match alternative.run(input).await {
                 Ok(output) => {

@@ -25,8 +25,8 @@ use layer::FallbackLayer;
 ///
 /// - [`to`](Self::to) takes runnables of the same types as the runs that the fallback is bound to. A run of other types
 ///   fails with an error that names both types.
-/// - [`any`](Self::any) passes values as JSON, and can be bound to runs of any type. If a value does not fit, the run
-///   fails with an error that says where.
+/// - [`any`](Self::any) passes values as JSON, and can be bound to runs of any type. If a value does not fit its type,
+///   the run fails with an error that locates the mismatch.
 ///
 /// ```
 /// use emitree_middleware::Fallback;
@@ -45,11 +45,11 @@ use layer::FallbackLayer;
 ///
 /// # Order
 ///
-/// The layer is in [`Phase::Retry`](emitree_runtime::Phase::Retry). Bound before a `Retry`, the alternatives answer
-/// after the last attempt; bound after it, in each attempt.
+/// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). If the fallback is bound before a `Retry`, the
+/// alternatives run after the last attempt; if it is bound after the `Retry`, they run in each attempt.
 ///
 /// With [`for_tree`](emitree_runtime::for_tree), the fallback is bound to every run below, except to runs of the
-/// alternatives and runs below them: they would fall back to themselves.
+/// alternatives and runs below them: otherwise, the alternatives would fall back to themselves.
 ///
 /// # Its own events
 ///
@@ -59,7 +59,7 @@ use layer::FallbackLayer;
 ///
 /// # Cancel safety
 ///
-/// Dropping the run drops the alternative that is running, which ends its run.
+/// Dropping the run also drops the running alternative, which ends the alternative's run.
 pub struct Fallback<K: Op> {
     alternatives: Vec<Arc<dyn Alternative<K::In, K::Out>>>,
     on: Vec<ErrorKind>,
@@ -72,14 +72,14 @@ pub struct Fallback<K: Op> {
 pub enum FallbackError {
     /// Errors of this kind cannot be caught.
     #[error(
-        "a fallback cannot answer for `{kind:?}`: give `Failed`, `Panicked`, `Invalid`, `TimedOut`, or `Denied` by a name"
+        "a fallback cannot catch `{kind:?}`: list `Failed`, `Panicked`, `Invalid`, `TimedOut`, or `Denied` with a guard's name"
     )]
     Kind {
         /// The kind that was passed.
         kind: ErrorKind,
     },
     /// No kinds were passed, so the fallback would never answer.
-    #[error("a fallback on `[]` never answers: give at least one kind of error, such as `Failed`")]
+    #[error("a fallback on `[]` never answers: list at least one kind of error, such as `Failed`")]
     NoKinds,
 }
 
@@ -107,7 +107,7 @@ impl UserTexts for Cause {
 pub struct FellBack {
     /// The name of the alternative.
     pub by: String,
-    /// The runnables that failed before it, in order.
+    /// The runnables that failed before the alternative, in order.
     pub after: Vec<Cause>,
 }
 
@@ -175,8 +175,8 @@ impl<K: Op> Fallback<K> {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are no kinds, or if a kind cannot be caught: a halt, an abort, an interrupt, a drop, a
-    /// request for a retry.
+    /// Returns an error if there are no kinds, or if a kind cannot be caught: a halt, an abort, an interrupt, a drop or
+    /// a request for a retry.
     pub fn on(mut self, kinds: impl IntoIterator<Item = ErrorKind>) -> Result<Self, FallbackError> {
         self.on = kinds.into_iter().collect();
         let may_catch = |kind: &ErrorKind| {

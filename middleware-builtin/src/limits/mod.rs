@@ -23,12 +23,12 @@ mod run_counter;
 /// A middleware that limits how many runs are started below a run or in a group, and how deep runs are nested. The
 /// number of runs is limited in total, by kind, or both.
 ///
-/// Limits that are bound to a run count the runs below that run at any depth, not the run itself. Each run that they
-/// are bound to has its own counts. They accept runs of any type and read no values. A run is counted once, when it
+/// Limits that are bound to a run count the runs below that run at any depth, not the run itself. Each run that limits
+/// are bound to has its own counts. Limits accept runs of any type and read no values. A run is counted once, when it
 /// begins, however often it is attempted.
 ///
-/// If limits are bound below other limits, a run is counted by all of these limits. If one of them refuses the run, no
-/// limits count it. If several limits would refuse the run, the nearest limits refuse it; counts below a run are
+/// If limits are bound below other limits, a run is counted by all of these limits. If any of them refuses the run,
+/// none of them counts it. If several limits would refuse the run, the nearest limits refuse it; counts below a run are
 /// checked before counts of a group.
 ///
 /// ```
@@ -66,7 +66,7 @@ mod run_counter;
 /// |---|---|
 /// | [`runs`](LimitsBuilder::runs), [`of_kind`](LimitsBuilder::of_kind) | runs below the run that it is bound to |
 /// | [`group_runs`](LimitsBuilder::group_runs), [`group_of_kind`](LimitsBuilder::group_of_kind) | runs of one group, below all runs that the same limits are bound to; runs without a group are not counted |
-/// | [`depth`](LimitsBuilder::depth) | levels below the run that it is bound to: level 1 are the runs that it starts itself |
+/// | [`depth`](LimitsBuilder::depth) | levels below the run that it is bound to: level 1 consists of the runs that this run starts itself |
 ///
 /// # Order
 ///
@@ -110,7 +110,7 @@ struct LimitsOptions {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnLimit {
-    /// The run is denied; its caller may handle the denial and go on.
+    /// The run is denied; its caller may handle the denial and continue.
     #[default]
     Deny,
     /// The run fails with an ordinary error, which other layers may catch or retry.
@@ -276,8 +276,8 @@ struct CountRun(Arc<RunCounter>);
 
 impl Middleware for CountRun {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Several limits may be bound above a run. Only the nearest counter counts the run, and asks the counters above
-        // it, so that each counts the run once.
+        // Several limits may be bound above a run. Only the nearest counter is called for the run; it calls the
+        // counters above it, so that each counter counts the run once.
         if !self.0.is_nearest(ctx) {
             return Ok(());
         }

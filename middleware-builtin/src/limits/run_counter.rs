@@ -50,8 +50,8 @@ impl RunCounter {
         counter
     }
 
-    /// Returns `true` if this counter is the nearest counter above a run. The counter of limits that are bound to the
-    /// run itself counts only runs below it.
+    /// Returns `true` if this counter is the nearest counter above a run. If limits are bound to the run itself, their
+    /// counter counts only the runs below it.
     pub(super) fn is_nearest(self: &Arc<Self>, run: &RunContext) -> bool {
         let is_own = |nearest: Arc<Self>| Arc::ptr_eq(&nearest, self);
         !self.encloses.load(Ordering::Acquire) || run.parent().and_then(Self::of).is_some_and(is_own)
@@ -80,7 +80,7 @@ impl RunCounter {
         if let Some(reached) = self.too_deep(run).or_else(|| most.reached(run.kind, &counts, Scope::Run)) {
             return Some((Arc::clone(self), reached));
         }
-        // The recursion locks from below upwards (3). The outermost counter asks the groups last.
+        // The recursion locks from below upwards (3). The outermost counter checks the groups last.
         let refused = match &self.above {
             Some(above) => above.count_with(run, last),
             None => last(),
@@ -111,7 +111,7 @@ impl RunCounter {
         let mut locked: Vec<_> = all.iter().map(|(_, counter)| counter.limits.groups.lock()).collect();
         let counts = locked.iter_mut().map(|groups| groups.entry(group_id.into()).or_default());
         let mut counts: Vec<_> = all.iter().zip(counts).collect();
-        // Restore the order of the runs, so that the nearest limits are asked first.
+        // Restore the order of the runs, so that the nearest limits are checked first.
         counts.sort_unstable_by_key(|((at, _), _)| *at);
         let refused = counts.iter().find_map(|((_, counter), counts)| {
             let reached = counter.limits.options.group.reached(kind, counts, Scope::Group)?;

@@ -21,25 +21,27 @@ const TAKEN: [&str; 5] = ["kind", "name", "outcome", "le", "quantile"];
 #[non_exhaustive]
 pub enum MetricsError {
     /// No metric name can begin with this prefix.
-    #[error("`{prefix}` cannot begin the name of a metric: letters, digits, `_` and `:`, and no digit first")]
+    #[error(
+        "`{prefix}` is not a valid prefix of metric names: use letters, digits, `_` and `:`, and begin with a non-digit"
+    )]
     Prefix {
         /// The given prefix.
         prefix: String,
     },
     /// No label can have this name.
-    #[error("`{label}` cannot be the name of a label: letters, digits and `_`, no digit first, nor `__`")]
+    #[error("`{label}` is not a valid label name: use letters, digits and `_`, and do not begin with a digit or `__`")]
     Label {
         /// The given name.
         label: String,
     },
     /// A label with this name exists already, or the name is reserved.
-    #[error("there is a label `{label}` already: give this one another name")]
+    #[error("the label `{label}` exists already or is reserved: choose another name")]
     Taken {
         /// The given name.
         label: String,
     },
     /// The maximum number of label combinations is 0, so that all runs would be counted as `other`.
-    #[error("at most 0 combinations of labels would count nothing by its kind: allow 1 or more")]
+    #[error("with at most 0 combinations of labels, all runs would be counted as `other`: allow 1 or more")]
     NoCombinations,
 }
 

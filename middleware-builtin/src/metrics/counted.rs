@@ -1,5 +1,5 @@
-//! The event of each counted run. It is emitted at the run's `finish`, where async listeners can be awaited. Without a
-//! `finish`, or for listeners that are registered later, it is emitted after the run was counted.
+//! The event of each counted run. It is emitted at the run's `finish`, where async listeners can be awaited. If the run
+//! has no `finish`, or if listeners are registered later, it is emitted after the run was counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::own_events::{OwnEvents, own_events};
 
-/// A run has ended and was counted.
+/// A run has ended and is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Counted {
@@ -33,7 +33,7 @@ impl Counted {
     }
 }
 
-/// Emits [`Counted`] once for a run that is under way; without listeners, it does nothing.
+/// Emits [`Counted`] at most once for a run; without listeners, it does nothing.
 pub(super) struct CountedOnce {
     /// Set to `true` when the event is emitted at `finish`. `None` if there were no listeners when the run was bound.
     at_finish: Option<Arc<AtomicBool>>,

@@ -20,7 +20,7 @@ use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::OwnEvents;
 
 /// Counts runs and measures their durations, through the facade of the crate [`metrics`]. The recorder that the program
-/// installs decides where the numbers go.
+/// installs receives the numbers.
 ///
 /// | metric | type | labels | measures |
 /// |---|---|---|---|
@@ -36,7 +36,7 @@ use crate::shared::own_events::OwnEvents;
 /// Prometheus](https://prometheus.io/docs/practices/naming/).
 ///
 /// It counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), the runs below as well. If it
-/// is bound twice to one run, the run is counted twice. It reads no value and changes nothing. Clones share their
+/// is bound twice to one run, the run is counted twice. It reads no values and changes nothing. Clones share their
 /// series.
 ///
 /// ```

@@ -10,8 +10,8 @@ use super::names::{METADATA, MetricNames};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
 
-/// The number of statuses. If the runtime adds a status, the handles of that status are registered anew at the end of
-/// each run.
+/// The number of statuses. If the runtime adds a status, its handles are registered anew whenever a run ends with that
+/// status.
 const STATUSES: usize = 9;
 
 /// The address of a recorder.

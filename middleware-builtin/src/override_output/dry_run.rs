@@ -14,7 +14,7 @@ use crate::shared::own_events::run_label;
 /// A function that sets an output to the default of a type, and returns `true` if the output has that type.
 type SetDefault = fn(&mut dyn Any) -> bool;
 
-/// The types whose [`Default`] is the output of a dry run.
+/// Output types for which a dry run returns the [`Default`].
 #[derive(Clone, Default)]
 pub struct Defaults(Vec<(&'static str, SetDefault)>);
 

@@ -51,14 +51,15 @@ use crate::shared::runs::{FilterSpec, Runs};
 /// # Which runs
 ///
 /// It answers a run that it is bound to if the run is [selected](Self::runs) and its [input](Self::when_input) meets
-/// all conditions. By default, it answers every run that it is bound to. If an answer has another type than the run's
-/// output, the run fails with an error that names both types; select the runs with [`runs`](Self::runs). JSON that does
-/// not fit the output type makes the run fail too.
+/// all conditions. By default, it answers every run that it is bound to. If the value or function does not fit the
+/// run's types, the run fails with an error that names both types; select the runs with [`runs`](Self::runs). JSON that
+/// does not fit the output type makes the run fail too.
 ///
 /// # Order
 ///
-/// It is called after all other listeners of `start` on the run, and before the listeners on the instance and on
-/// emitters above it, which may still change the input and the output. If the function fails or panics, the run fails.
+/// The override is called after all other listeners of `start` on the run, and before the listeners on the instance and
+/// on emitters above it, which may still change the input and the output. If the function fails or panics, the run
+/// fails.
 ///
 /// # Its own events
 ///
@@ -165,7 +166,7 @@ impl OverrideOutput {
     ///
     /// # Errors
     ///
-    /// Returns an error if an input or an output cannot be serialised.
+    /// Returns an error if an input or an output cannot be serialized.
     pub fn canned<I: Serialize, O: Serialize>(answers: impl IntoIterator<Item = (I, O)>) -> serde_json::Result<Self> {
         let to_json = |(input, output)| Ok((serde_json::to_value(input)?, serde_json::to_value(output)?));
         let table: Vec<(Value, Value)> = answers.into_iter().map(to_json).collect::<serde_json::Result<_>>()?;
@@ -221,7 +222,7 @@ impl OverrideOutput {
         self.runs(Runs::of_kind(kind))
     }
 
-    /// Answers only runs whose input, as JSON, fulfils a condition. With several calls, the input must fulfil all
+    /// Answers only runs whose input, as JSON, meets a condition. With several calls, the input must meet all
     /// conditions.
     #[must_use]
     pub fn when_input(self, f: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {

@@ -3,8 +3,8 @@
 //! 1. A run passes at once only if no other run waits in its queue: runs do not overtake each other.
 //! 2. Waiting runs take the queue's turn in the order of their arrival. The run whose turn it is sleeps until the limit
 //!    lets a run pass, and checks again. A run that stops waiting passes the turn on and uses up no capacity.
-//! 3. A queue is removed when it equals a new queue and no run uses it. Runs get their queues under the lock of the
-//!    map, so no run can get a queue that is being removed.
+//! 3. A queue is removed only when it equals a new queue and no run uses it. Runs get their queues under the lock of
+//!    the map, so no run can get a queue that is being removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ impl KeyQueue {
 
     #[inline]
     fn check_in(&self) -> Result<(), NotYet> {
-        // Do not ask the limiter while runs wait: it would let this run overtake them (1).
+        // Do not check the limiter while runs wait: it would let this run overtake them (1).
         if self.waiting.load(Ordering::Acquire) > 0 {
             return Err(NotYet::Queued);
         }
@@ -135,7 +135,8 @@ impl KeyQueues {
         Self { quota, clock, common: Arc::new(KeyQueue::new(quota, clock)), keyed: Mutex::new(keyed) }
     }
 
-    /// Returns `None` if a run with this key may pass now; otherwise the reason why it may not, and its queue.
+    /// Returns `None` if a run with this key may pass now; otherwise returns the reason for the delay, and the queue of
+    /// the key.
     #[inline]
     pub(super) fn check_in(&self, key: KeyRef<'_>) -> Option<(NotYet, Arc<KeyQueue>)> {
         match key {

@@ -26,7 +26,7 @@ mod quota;
 
 /// Limits how many runs of a key begin in a period; excess runs wait or are denied.
 ///
-/// It works for runs of any type and reads no value. Clones share their counts: if it is bound to many runs, or by
+/// It accepts runs of any type and reads no values. Clones share their counts: if it is bound to many runs, or by
 /// [`for_nested`](emitree_runtime::for_nested) to all runs below a run, it limits these runs together. If it is bound
 /// to a run and to a run below it with the same key, both runs are counted; a
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once.
@@ -49,7 +49,7 @@ mod quota;
 /// run(7).await?;
 /// run(7).await?;
 /// let error = run(7).await.unwrap_err();
-/// assert_eq!(error.explain().lines().next(), Some("denied by rate_limit: no more than 2 runs in 1s: again in 500ms"));
+/// assert_eq!(error.to_string(), "at most 2 runs in 1s are allowed: retry after 500ms");
 /// assert_eq!(error.details()["retry_after_ms"], 500);
 /// run(8).await?;
 /// # Ok(())
@@ -67,8 +67,8 @@ mod quota;
 ///
 /// # Order
 ///
-/// The layer is in [`Phase::Guard`]: answers of a cache are not counted, and each attempt of a `Retry` is counted. A
-/// timeout per attempt includes the time that a run waits.
+/// The layer belongs to [`Phase::Guard`]: answers of a cache are not counted, and each attempt of a `Retry` is counted.
+/// A timeout per attempt includes the time that a run waits.
 ///
 /// Runs with the same key pass in the order of their arrival. A run that would have to wait longer than
 /// [`wait`](RateLimitBuilder::wait) allows is denied as soon as that is known, at the latest when that time has passed.
@@ -244,7 +244,7 @@ impl RateLimiterState {
     async fn deny(&self, key: &OwnedKey, until: Instant, ctx: &RunContext) -> Error {
         let retry_after_ms = millis(until.saturating_duration_since(Instant::now()));
         let Rate { runs, period, .. } = self.options.rate;
-        let reason = format!("no more than {runs} runs in {period:?}: again in {retry_after_ms}ms");
+        let reason = format!("at most {runs} runs in {period:?} are allowed: retry after {retry_after_ms}ms");
         self.own_events.deny(key, retry_after_ms, reason, ctx).await
     }
 }

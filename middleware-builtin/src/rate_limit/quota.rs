@@ -13,10 +13,10 @@ pub enum RateLimitError {
     #[error("`{0}` runs in a period would deny every run: at least 1 is needed")]
     NoRuns(u32),
     /// The burst is 0, so no run would pass.
-    #[error("a burst of `{0}` lets nothing pass: at least 1 is needed")]
+    #[error("a burst of `{0}` lets no run pass: at least 1 is needed")]
     NoBurst(u32),
     /// More than one run per nanosecond may pass, which is no limit.
-    #[error("`{runs}` runs in `{period:?}` are more than one in a nanosecond: take a longer period, or fewer runs")]
+    #[error("`{runs}` runs in `{period:?}` are more than one per nanosecond: set a longer period, or fewer runs")]
     TooFast {
         /// The number of runs.
         runs: u32,
@@ -24,7 +24,7 @@ pub enum RateLimitError {
         period: Duration,
     },
     /// It takes more than 100 years to replenish a burst.
-    #[error("it takes more than 100 years to regain a burst of `{burst}` at `{runs}` runs in `{period:?}`")]
+    #[error("it takes more than 100 years to replenish a burst of `{burst}` at `{runs}` runs in `{period:?}`")]
     TooSlow {
         /// The number of runs.
         runs: u32,
@@ -71,13 +71,13 @@ mod tests {
         let (second, nano) = (Duration::from_secs(1), Duration::from_nanos(1));
         let rows = [
             (0, second, None, "`0` runs in a period would deny every run: at least 1 is needed"),
-            (1, second, Some(0), "a burst of `0` lets nothing pass: at least 1 is needed"),
-            (2, nano, None, "`2` runs in `1ns` are more than one in a nanosecond: take a longer period, or fewer runs"),
+            (1, second, Some(0), "a burst of `0` lets no run pass: at least 1 is needed"),
+            (2, nano, None, "`2` runs in `1ns` are more than one per nanosecond: set a longer period, or fewer runs"),
             (
                 1,
                 second,
                 Some(u32::MAX),
-                "it takes more than 100 years to regain a burst of `4294967295` at `1` runs in `1s`",
+                "it takes more than 100 years to replenish a burst of `4294967295` at `1` runs in `1s`",
             ),
         ];
         for (runs, period, burst, message) in rows {

@@ -1,7 +1,7 @@
 //! Journals: the recorded runs below a run, as data.
 //!
-//! A journal is written as JSON lines: the first line describes the recorded run and has the number of runs below it,
-//! and each further line is one of these runs.
+//! A journal is written as JSON lines: the first line describes the recorded run and contains the number of runs below
+//! it, and each further line is one of these runs.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
@@ -52,7 +52,8 @@ pub struct Entry {
     pub status: Option<Status>,
     /// The error that the run failed with.
     pub error: Option<Box<ErrorReport>>,
-    /// The number of the run's end, counted from 1 in the order in which runs ended; `None` if the run has not ended.
+    /// The rank of the run among the ended runs, counted from 1 in the order in which they ended; `None` if the run has
+    /// not ended.
     pub ended: Option<u64>,
 }
 
@@ -99,7 +100,7 @@ pub enum JournalError {
         source: serde_json::Error,
     },
     /// The number of runs differs from the number in the first line.
-    #[error("line {line} of the journal is its last, with run {found} of {expected}: write it again, whole")]
+    #[error("the journal ends at line {line} with {found} of {expected} runs: it was not written completely")]
     Incomplete {
         /// The number of the last line, from 1.
         line: u64,
@@ -144,8 +145,8 @@ impl Journal {
     /// # Errors
     ///
     /// Returns an error if the reader fails, if a line is incomplete, if a line is not part of a journal, if the number
-    /// of runs is wrong, or if another version wrote the journal. Except for a wrong version, the error has the number
-    /// of the line.
+    /// of runs is wrong, or if another version wrote the journal. Every error except a wrong version contains the
+    /// number of the line.
     pub fn read_from(reader: impl BufRead) -> Result<Self, JournalError> {
         let mut lines = JournalLines { reader, line: 0 };
         let Some(head) = lines.next::<JournalHead<Self>>()? else {
@@ -186,7 +187,7 @@ impl<R: BufRead> JournalLines<R> {
         }
         self.line = line;
         // A line without a line feed is incomplete: its writer stopped before the end of the line.
-        let what = if text.ends_with(b"\n") { "none of a journal" } else { "torn" };
+        let what = if text.ends_with(b"\n") { "not a journal line" } else { "incomplete" };
         serde_json::from_slice(&text).map(Some).map_err(|source| JournalError::Line { line, what, source })
     }
 }

@@ -43,15 +43,16 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// # }
 /// ```
 ///
-/// Clones share their journals. Each run that it is bound to has a journal of its own. [`journal`](Self::journal)
-/// returns the journal of the run that ended last; the function of [`on_end`](Self::on_end) receives every journal.
+/// Clones share their journals. Each run that it is bound to has its own journal. [`journal`](Self::journal) returns
+/// the journal of the run that ended last; the function of [`on_end`](Self::on_end) receives every journal.
 ///
 /// # What is recorded
 ///
-/// - A run when it starts, with its input as listeners of `start` left it.
-/// - The result of its work and layers for each attempt, before output middlewares change it. If an output cannot be
-///   serialised, the journal contains an error in its place, and a replay of the run fails with that error.
-/// - Its outcome, when it ends.
+/// - Each run below, when it starts, with its input as listeners of `start` left it.
+/// - The result of the run's work and layers for each attempt, before output middlewares change the result. If an
+///   output cannot be serialized, the journal contains an error in its place, and a replay of the run fails with that
+///   error.
+/// - The run's outcome, when the run ends.
 ///
 /// Inputs, outputs and errors are recorded **unchanged, including secrets**: redact them with the feature `redact`, or
 /// protect the journal like the data itself.
@@ -126,7 +127,7 @@ impl JournalKeeper {
         if let Some(on_end) = &self.on_end
             && let Err(error) = on_end(&journal)
         {
-            tracing::warn!(%error, "a function that was given a journal failed");
+            tracing::warn!(%error, "the function that receives journals failed");
         }
     }
 }
@@ -208,6 +209,6 @@ default_as_new!(Record);
 
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.on_end.is_some() { "gives journals to a function" } else { "keeps the last journal" })
+        f.write_str(if self.0.on_end.is_some() { "passes journals to a function" } else { "keeps the last journal" })
     }
 }

@@ -64,7 +64,7 @@ impl Recording {
     pub(super) fn on_event(&self, event: &RunEvent<'_>) {
         let run = RunAddress::of(event.run());
         match event.lifecycle() {
-            // Serialisation is user code: call it without the lock.
+            // Serialization is user code: call it without the lock.
             Some(LifecycleRef::Start(start)) => {
                 let input = start.input_json();
                 self.state.lock().begin(event.run(), input);

@@ -9,7 +9,7 @@ use crate::shared::inspected_place::Place;
 use crate::shared::secrets::Chunks;
 use crate::shared::secrets::chunked_events::ChunkFilter;
 
-/// Replaces secrets in text that comes in chunks.
+/// Replaces secrets in text that arrives in chunks.
 pub(super) struct RedactFilter {
     name: String,
     redactor: Arc<Redactor>,
@@ -17,7 +17,7 @@ pub(super) struct RedactFilter {
 }
 
 impl RedactFilter {
-    /// Creates the filter for events with a name.
+    /// Creates the filter for events with this name.
     pub(super) fn new(name: &str, redactor: &Arc<Redactor>) -> Self {
         let chunks = redactor.options.scanner.chunks();
         Self { name: name.to_owned(), redactor: Arc::clone(redactor), chunks }

@@ -21,7 +21,7 @@ const fn first() -> Options {
     Options::new().priority(i32::MAX).nested(false)
 }
 
-/// Redacts events of a name whose payload is a `T`.
+/// Redacts events with one name whose payload is a `T`.
 pub(super) fn of_type<T: Serialize + DeserializeOwned + Send + Sync + 'static>(name: String) -> PayloadRedaction {
     Arc::new(move |redactor, ctx| {
         let redactor = Arc::clone(redactor);
@@ -43,13 +43,13 @@ fn redact<T: Serialize + DeserializeOwned>(
     if redactor.event(meta.name(), &mut value) {
         *event = serde_json::from_value(value).map_err(|error| {
             let (name, of) = (meta.name(), type_name::<T>());
-            Error::new(format!("`{of}` does not take what stands in place of secrets in `{name}`: {error}"))
+            Error::new(format!("`{of}` does not accept the replacement of a secret in `{name}`: {error}"))
         })?;
     }
     Ok(())
 }
 
-/// Redacts events of any name whose payload is text or JSON, on the run's emitter and on emitters below it.
+/// Redacts events with any name whose payload is text or JSON, on the run's emitter and on emitters below it.
 pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     ctx.emitter()
@@ -86,7 +86,7 @@ fn redact_as<T: AsRef<str> + From<String> + 'static>(
     }
 }
 
-/// Redacts the runtime's events about attempts and guards, which have types of their own.
+/// Redacts the runtime's events about attempts and guards, which have their own types.
 pub(super) fn of_runtime(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let of_attempt = Arc::clone(redactor);
     ctx.emitter().with(first()).on(

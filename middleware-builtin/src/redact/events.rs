@@ -6,7 +6,7 @@ use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
 use crate::shared::secrets::Kind;
 
-/// Secrets were redacted. The event has their kind, number and place, but not the secrets themselves.
+/// Secrets were redacted. The event contains their kind, number and place, but not the secrets themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Redacted {

@@ -64,7 +64,7 @@ impl RedactLayer {
         Self::stack(&redactor, own_events, restores).bind(ctx)
     }
 
-    /// Returns the layers that it adds to a run.
+    /// Returns the layers that a redaction adds to a run.
     pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
         let redactor = Arc::new(Redactor::new(redact.0.options.clone(), Arc::default()));
         Self::stack(&redactor, &redact.0.own_events, redact.0.options.restores).layers()
@@ -169,7 +169,7 @@ fn redact_events(redaction: &Redaction, redactor: &Arc<Redactor>, ctx: &RunConte
     if held.is_empty() { Ok(()) } else { flush_at_end(&held, ctx, emit_found_fn(redactor, own_events)) }
 }
 
-/// Redacts the input, and an output that a listener has set instead of the work.
+/// Redacts the input, and an output that a listener has set to replace the work.
 fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32, redacts_answers: bool) -> Result<()> {
     let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {

@@ -44,10 +44,10 @@ pub use crate::shared::inspected_place::Place;
 ///    chunks](Self::text_of), even if a secret is split over several events;
 /// 4. the output: before `success`, and again after the listeners of `success`;
 /// 5. the message, the causes and the details of the error that the run fails with, including the reason of an abort.
-///    The error keeps its kind: a denial remains a denial. The data of an interrupt or of a request for a retry are not
-///    changed, because their receiver needs them.
+///    The error keeps its kind: a denial remains a denial. The data of an interrupt or of a request for a retry is not
+///    changed, because its receiver needs it.
 ///
-/// It works for runs of any type, whose values it reads and writes as JSON. Strings are redacted, keys and numbers are
+/// It accepts runs of any type, and reads and writes their values as JSON. Strings are redacted; keys and numbers are
 /// not. If the type of a value does not accept the replacement, the run fails instead of continuing with the secret.
 /// For work from `String` to `String`, `Redact` is also a [`Layer`].
 ///
@@ -93,10 +93,10 @@ pub use crate::shared::inspected_place::Place;
 /// It does not see keys and numbers in JSON, the text of panics, text that your code prints, or events of other types
 /// that are not [registered](Self::event). A [`sink`](Self::sink) redacts all events that leave the process through it.
 /// The page [what redaction cannot see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md)
-/// lists everything that redaction does not see, and what to do about it.
+/// lists the known gaps, and a remedy for each.
 ///
 /// An event of type `&'static str` that contains a secret becomes `[REDACTED]`. JSON that is nested deeper than 128
-/// levels is not searched, and does not pass.
+/// levels is not searched and does not pass.
 ///
 /// # Failures
 ///
@@ -197,17 +197,16 @@ impl Redact {
         self.set(|options| options.restores = true)
     }
 
-    /// Redacts text that comes in chunks: a field of the run's events with this name.
+    /// Redacts text that arrives in chunks: a field of the run's events with this name.
     ///
-    /// Each event continues with the text that is released from its own chunk and from earlier chunks. This text may be
+    /// Each event passes with the text that is released from its own chunk and from earlier chunks; this text may be
     /// empty. Text that may be the beginning of a secret is held back: usually the last word, and at most
     /// [`Scanner::window`] bytes. After the beginning of a private key, all text is held back up to the end of the key,
     /// but at most 16 KiB. At the end of the run, before `success` or `error`, text that is still held back is emitted
     /// in one more event, a copy of the last event. The texts of all events together are the redacted text. If an
     /// attempt is discarded, the text that is held back is dropped.
     ///
-    /// All events with this name in one run form one text. For several texts at the same time, use several names or
-    /// runs.
+    /// All events with this name in one run form one text. For several concurrent texts, use several names or runs.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,

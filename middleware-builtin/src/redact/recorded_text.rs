@@ -1,4 +1,4 @@
-//! Text whose chunks come in several records. Each run has its own text.
+//! Text whose chunks arrive in several records. Each run has its own text.
 
 use std::collections::VecDeque;
 

@@ -134,18 +134,18 @@ impl Redactor {
         is_changed
     }
 
-    /// Returns the redacted text of an event with a name, if anything was replaced.
+    /// Returns the redacted text of an event with this name, if anything was replaced.
     pub(super) fn event_text(&self, name: &str, text: &str) -> Option<String> {
         let mut redacted = text.to_owned();
         self.event_string(name, &mut redacted).then_some(redacted)
     }
 
-    /// Redacts a text in an event with a name; returns `true` if anything was replaced.
+    /// Redacts a text in an event with this name; returns `true` if anything was replaced.
     pub(super) fn event_string(&self, name: &str, text: &mut String) -> bool {
         self.options.text(text, &self.vault, |kind| self.note(Place::Event, name, kind))
     }
 
-    /// Redacts the value of an event with a name; returns `true` if anything was replaced.
+    /// Redacts the value of an event with this name; returns `true` if anything was replaced.
     pub(super) fn event(&self, name: &str, value: &mut Value) -> bool {
         let mut is_changed = false;
         strings_mut(value, &Path::Root, &mut |_, text| {

@@ -1,7 +1,7 @@
 //! Restores pseudonyms to their secrets for the caller.
 //!
-//! The layer is outside of all layers that store outputs for other callers, such as a cache: other runs have other
-//! secrets under the same pseudonyms.
+//! The layer is outside of all layers that store outputs for other callers, such as a cache, because other runs use the
+//! same pseudonyms for other secrets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,6 +44,6 @@ impl Layer<JsonRun> for RestoreLayer {
     }
 
     fn debug_summary(&self) -> Summary {
-        "restores what pseudonyms stand for".into()
+        "replaces pseudonyms with their secrets".into()
     }
 }

@@ -12,7 +12,7 @@ use super::redactor::{RedactOptions, Redactor};
 use super::vault::Vault;
 use crate::shared::inspected_place::Place;
 
-/// A sink that passes records on without secrets. Returned by [`Redact::sink`](super::Redact::sink).
+/// A sink that redacts records and passes them on. Returned by [`Redact::sink`](super::Redact::sink).
 ///
 /// It redacts the payload, the context and the group id of each record; other ids, paths, types and times are not
 /// changed. Records without secrets pass unchanged. The sink has its own pseudonyms, which are never restored. A record
@@ -30,7 +30,7 @@ impl<S: Sink> RedactSink<S> {
         Self { inner, redactor: Redactor::new(options, Arc::new(Vault::default())), texts: RecordedTexts::default() }
     }
 
-    /// Registers text that comes in chunks: the text at a JSON pointer (RFC 6901) in events with this name. Each run
+    /// Registers text that arrives in chunks: the text at a JSON pointer (RFC 6901) in events with this name. Each run
     /// has its own text. An event may contain several texts; register each text.
     ///
     /// Each record passes with the text that is released, as events do with
@@ -59,7 +59,7 @@ impl<S: Sink> RedactSink<S> {
             self.redactor.value(Place::Context, &mut context),
             group_id.is_some(),
         ];
-        // A sink reports no findings: drop them, so that they do not pile up.
+        // A sink reports no findings: drop them, so that they do not accumulate.
         drop(self.redactor.found());
         if is_changed == [false; 3] && taken.is_empty() {
             return Ok(None);

@@ -43,7 +43,7 @@ impl HashKey {
         Some(Self(key.into()))
     }
 
-    /// Hashes a secret to letters only: digits could look like a secret again.
+    /// Hashes a secret to letters only, because digits could look like another secret.
     fn hash(&self, secret: &str) -> Option<String> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(secret.as_bytes());

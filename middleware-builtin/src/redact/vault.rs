@@ -68,7 +68,7 @@ impl Vault {
         while let Some(open) = rest.find('[') {
             let from = &rest[open..];
             let name = from.find(']').map(|close| &from[..=close]);
-            // A bracket that begins no known pseudonym is copied, and the search continues behind it.
+            // A bracket that begins no known pseudonym is copied, and the search continues after it.
             let secret = name.and_then(|name| Some((name, state.secrets.get(name).filter(|(nth, _)| *nth < first)?)));
             let (taken, given) = secret.map_or(("[", "["), |(name, (_, secret))| (name, secret.as_str()));
             out += &rest[..open];

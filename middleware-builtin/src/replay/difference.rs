@@ -16,7 +16,7 @@ const QUOTED: usize = 160;
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Difference {
-    /// A run that the journal does not have.
+    /// A run that the journal does not contain.
     Unexpected {
         /// The parent of the run, as `Kind[name]`.
         within: String,
@@ -25,7 +25,7 @@ pub enum Difference {
         /// The journal's next entry in `within`: its id and the expected run.
         expected: Option<(u64, Call)>,
     },
-    /// A run that the journal has with another input.
+    /// A run that the journal contains with another input.
     OtherInput {
         /// The parent of the run, as `Kind[name]`.
         within: String,
@@ -98,23 +98,27 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unexpected { within, came, expected: None } => {
-                write!(f, "in {within} came {came}: the journal has nothing more there")
+                write!(f, "{within} started {came}, but the journal contains no further run there")
             }
             Self::Unexpected { within, came, expected: Some((entry, expected)) } => {
-                write!(f, "in {within} came {came}, but the next entry of the journal there, {entry}, is {expected}")
+                write!(f, "{within} started {came}, but the journal's next entry there, {entry}, is {expected}")
             }
             Self::OtherInput { within, came, entry, expected, place } => {
                 let input = quoted(&came.input);
-                write!(f, "in {within}, entry {entry} of the journal is {expected}, but came with {input}: ")?;
-                write!(f, "they differ at `{place}`")
+                write!(
+                    f,
+                    "in {within}, the journal's entry {entry} is {expected}, but the run has the input {input}: "
+                )?;
+                write!(f, "the inputs differ at `{place}`")
             }
             Self::Missing { within, entry, expected } => {
-                write!(f, "{within} ended without {expected}, which is entry {entry} of the journal")
+                write!(f, "{within} ended without {expected}, the journal's entry {entry}")
             }
             Self::OneMoreAttempt { entry, came, attempts } => {
                 write!(
                     f,
-                    "{came}, entry {entry} of the journal, is attempted more often than the {attempts} times there"
+                    "{came}, the journal's entry {entry}, is attempted more often than recorded \
+                     (attempts in the journal: {attempts})"
                 )
             }
             Self::Ends { entry, came } => {

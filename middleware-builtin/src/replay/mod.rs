@@ -61,9 +61,9 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 ///
 /// # How runs are matched
 ///
-/// A run is matched with the entry that has the same parent, kind, name and input; if several entries are equal, with
-/// the first that no run has been matched with. The order of different runs does not matter, so concurrent runs find
-/// their entries. An answered run starts no runs itself, so entries below it are skipped.
+/// A run is matched with the entry that has the same parent, kind, name and input; if several entries match, with the
+/// first of them that is still unmatched. The order of different runs does not matter, so concurrent runs find their
+/// entries. An answered run starts no runs itself, so entries below it are skipped.
 ///
 /// The answer is returned at the point where it was recorded: outside of the run's layers, and before its output
 /// middlewares. Input middlewares and listeners are called as usual. If the recorded answer is an error, the run fails
@@ -72,11 +72,11 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 ///
 /// # The first difference
 ///
-/// The replay stops at a run that the journal does not have, at a run with another input, at an additional attempt, and
-/// at a run that is missing when the work has ended. The run that it is bound to is then halted by `replay`. The
-/// error's message is the [`Difference`], which is also in its detail `difference`, as data. Its work and the runs
-/// below it that are under way are dropped. If a run is missing and the work has returned an error, that error is the
-/// cause of the halt.
+/// The replay stops at a run that the journal does not contain, at a run with another input, at an additional attempt,
+/// and at a run that is missing when the work has ended. The run that it is bound to is then halted by `replay`. The
+/// error's message describes the [`Difference`], and its detail `difference` contains the difference as data. The work
+/// of the bound run and the runs below it that are under way are dropped. If a run is missing and the work has returned
+/// an error, that error is the cause of the halt.
 ///
 /// If the recorded run was itself aborted, dropped or timed out, the replay stops where the recording ends, with
 /// [`Difference::Ends`].
@@ -178,7 +178,7 @@ struct ReplayLayer {
 }
 
 impl ReplayLayer {
-    /// Awaits the work until there is a difference.
+    /// Awaits the work until it ends or there is a difference.
     async fn unless_different<T>(&self, inside: impl Future<Output = T> + Send) -> Result<T, Box<Difference>> {
         let mut inside = pin!(inside);
         // Check for a difference before the work is polled, so that the work does not continue after a difference.

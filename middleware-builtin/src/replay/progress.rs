@@ -75,7 +75,7 @@ impl ReplayProgress {
         }
         let other = self.entries().filter(left).find(|(_, entry)| is_called(entry));
         let next = self.entries().find(left);
-        // Tell apart a run with another input from a run that the journal does not have at all.
+        // Distinguish a run with another input from a run that the journal does not contain at all.
         let difference = came.differs(other.map(|(_, entry)| entry), next.map(|(_, entry)| entry));
         drop(state);
         Err(self.differ(difference))
@@ -127,7 +127,7 @@ impl ReplayProgress {
     pub(super) fn reply(&self, index: usize, attempt: usize) -> Result<Reply, Box<Difference>> {
         let Some(entry) = self.entry(index) else { return Ok(Reply::Pends) };
         if let Some(answer) = entry.answers.get(attempt) {
-            // Every answer except the last requested a retry, which the replayed run has to request again.
+            // Every answer except the last requested a retry, which the replayed run must request again.
             let is_last = attempt + 1 == entry.answers.len();
             return Ok(if is_last { Reply::Answer(answer.clone()) } else { Reply::Retried(answer.clone()) });
         }

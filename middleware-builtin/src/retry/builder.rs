@@ -85,8 +85,8 @@ impl RetryBuilder {
         self
     }
 
-    /// Sets a function that returns how long to wait before a retry of an error. If the function returns `None`, the
-    /// delay is taken from a [`RetryAfter`](super::RetryAfter) among the error's causes, then from its detail
+    /// Sets a function that returns how long to wait before retrying after an error. If the function returns `None`,
+    /// the delay is taken from a [`RetryAfter`](super::RetryAfter) among the error's causes, then from its detail
     /// `retry_after_ms`, and otherwise computed.
     ///
     /// A panic of the function is logged and counts as `None`.
@@ -103,7 +103,7 @@ impl RetryBuilder {
     /// the longest delay.
     pub fn build(self) -> Result<Retry, RetryError> {
         let RetryOptions { factor, base_delay: base, max_delay: max, .. } = self.0;
-        // Written so that NaN, which compares as neither less nor greater, is refused too.
+        // Written so that NaN, which compares as neither less nor greater, is rejected too.
         if !(factor >= 1.0 && factor.is_finite()) {
             return Err(RetryError::Factor { factor });
         }

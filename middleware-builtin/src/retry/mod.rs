@@ -19,10 +19,10 @@ use layer::RetryLayer;
 
 /// Retries work that failed and may succeed later, a limited number of times and with growing delays.
 ///
-/// It works for runs of any type and reads no value. Clones share their options. The layer is in
+/// It accepts runs of any type and reads no values. Clones share their options. The layer belongs to
 /// [`Phase::Retry`](emitree_runtime::Phase::Retry): each attempt passes through the layers inside of it again, such as
 /// guards and a `Timeout` per attempt, but not through the input and output middlewares. To repeat the whole attempt
-/// because of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has a limit of its own.
+/// because of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has its own limit.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,8 +69,8 @@ use layer::RetryLayer;
 ///
 /// # Nested runs
 ///
-/// If it is bound to a run and to runs below it, as [`for_tree`](emitree_runtime::for_tree) does, attempts multiply:
-/// with two retries on three levels, the lowest run is attempted up to 27 times. A
+/// If a retry is bound to a run and to runs below it, as [`for_tree`](emitree_runtime::for_tree) does, attempts
+/// multiply: with two retries on three levels, the lowest run is attempted up to 27 times. A
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once. Bind it to one level:
 /// `for_tree(Runs::of_kind("Model").only(retry))`.
 ///

@@ -25,7 +25,7 @@ impl AttemptWatch {
         Self(if ctx.has_listeners() { EmitObserver::begin(ctx.emitter()) } else { None })
     }
 
-    /// Emits `attempt_discarded` if the attempt has emitted events.
+    /// Emits `attempt_discarded`, unless the attempt was watched and emitted no events.
     pub(crate) async fn discard(self, ctx: &RunContext, reason: String, metadata: Value) -> Result<()> {
         let has_emitted = self.0.is_none_or(EmitObserver::end);
         if has_emitted { ctx.discard_attempt(reason, metadata).await } else { Ok(()) }
@@ -46,7 +46,7 @@ impl EmitObserver {
         Some(Self { has_emitted, listening: listening.ok()?.drop_guard() })
     }
 
-    /// Stops watching; returns `true` if the attempt has emitted.
+    /// Stops watching; returns `true` if the attempt has emitted events.
     fn end(self) -> bool {
         drop(self.listening);
         self.has_emitted.load(Ordering::Relaxed)

@@ -9,7 +9,7 @@
 /// built_in!(RateLimit, |limit| limit.state.own_events, "rate_limit", limit.stack, limit.state.runs);
 /// ```
 ///
-/// The last argument selects the runs that are limited: a predicate that panics denies the run (M5).
+/// The last argument selects the runs to limit; a predicate that panics denies the run (M5).
 macro_rules! built_in {
     ($type:ty, |$this:ident| $own_events:expr) => {
         impl $type {
@@ -58,7 +58,7 @@ macro_rules! debug_as {
     };
 }
 
-/// Implements `Default` of a type by its `new`.
+/// Implements `Default` by calling the type's `new`.
 macro_rules! default_as_new {
     ($type:ty) => {
         impl Default for $type {

@@ -1,6 +1,6 @@
 //! The keys that runs are counted by: [`Key`].
 //!
-//! A known key is looked up without a copy: `KeyRef` borrows from the run what `OwnedKey` stores.
+//! A known key is looked up without a copy: a `KeyRef` borrows from the run, and an `OwnedKey` is the stored copy.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -149,12 +149,12 @@ impl Key {
     }
 }
 
-/// Calls the user's key function. If it fails or panics, the returned error says that the key function failed.
+/// Calls the user's key function. If it fails or panics, the returned error names the key function as the cause.
 fn call_key_fn(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
-    let failed = |error: Error| Error::new(format!("the function that gives the key failed: {error}")).caused_by(error);
+    let failed = |error: Error| Error::new(format!("the key function failed: {error}")).caused_by(error);
     match caught(|| f(ctx)) {
         Ok(key) => key.map_err(failed),
-        Err(panic) => Err(Error::new(format!("the function that gives the key panicked: {panic}"))),
+        Err(panic) => Err(Error::new(format!("the key function panicked: {panic}"))),
     }
 }
 
@@ -243,7 +243,7 @@ impl PartialEq for OwnedKey {
 
 impl Eq for OwnedKey {}
 
-/// Has the same hash as the borrowed key that looks up this key.
+/// Hashes like the equal `KeyRef`, so that a table of owned keys can be searched by a borrowed key.
 impl Hash for OwnedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_ref_key().hash(state);

@@ -29,7 +29,7 @@ pub struct Delayed {
 pub struct Denied {
     /// The key that the run was counted by; `null` if all runs are counted together, or if the run has no key.
     pub key: Value,
-    /// The time after which the run may be tried again, in milliseconds; `None` if the run was denied because it has no
+    /// The time after which the run may be retried, in milliseconds; `None` if the run was denied because it has no
     /// key.
     pub retry_after_ms: Option<u64>,
 }
@@ -39,7 +39,7 @@ own_events! {
     Denied = "denied" { key };
 }
 
-/// The key, the runs that are limited, and how long a run waits; without `wait`, a run is denied at once.
+/// The key, the limited runs, and the maximum wait; without `wait`, an excess run is denied at once.
 #[derive(Default)]
 pub(crate) struct KeyedLimitOptions {
     pub(crate) key: Key,

@@ -109,7 +109,7 @@ impl Runs {
         Self(Selection::Instance(instance.instance_emitter().clone()))
     }
 
-    /// Selects runs that fulfil a predicate.
+    /// Selects runs for which a predicate returns `true`.
     #[must_use]
     pub fn matching(predicate: impl Fn(&dyn RunInfo) -> bool + Send + Sync + 'static) -> Self {
         Self(Selection::Matching(Arc::new(predicate)))

@@ -17,7 +17,7 @@ impl Stop {
         self.0.set(error).ok();
     }
 
-    /// Awaits the work until it is stopped. A stop during the last poll of the work still takes effect.
+    /// Awaits the work until it ends or is stopped. A stop during the last poll of the work still takes effect.
     pub(crate) async fn unless<T>(&self, inside: impl Future<Output = Result<T>>) -> Result<T> {
         self.check()?;
         let (mut inside, mut stopped) = (pin!(inside), pin!(self.0.wait()));

@@ -20,7 +20,7 @@ pub struct TrajectoryBuilder {
 }
 
 impl TrajectoryBuilder {
-    /// Writes lines to the standard error output. Default: the standard output.
+    /// Writes lines to standard error. Default: standard output.
     pub fn stderr(self) -> Self {
         Self { target: Target::Stderr, ..self }
     }

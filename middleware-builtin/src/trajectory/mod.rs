@@ -101,13 +101,13 @@ struct TrajectoryPrinter {
 }
 
 impl Trajectory {
-    /// Creates a trajectory that prints to the standard output.
+    /// Creates a trajectory that prints to standard output.
     #[must_use]
     pub fn stdout() -> Self {
         Self::new(TrajectoryOptions::default(), Output::new(Target::Stdout))
     }
 
-    /// Creates a trajectory that prints to the standard error output.
+    /// Creates a trajectory that prints to standard error.
     #[must_use]
     pub fn stderr() -> Self {
         Self::new(TrajectoryOptions::default(), Output::new(Target::Stderr))

@@ -26,7 +26,7 @@ pub(super) struct TreeSubscriber {
 
 impl TreeSubscriber {
     /// Subscribes to a run and the runs below it; registers a listener only if further events are printed, because a
-    /// run with listeners needs an emitter of its own.
+    /// run with listeners needs its own emitter.
     pub(super) fn bind(printer: &Arc<TrajectoryPrinter>, ctx: &RunContext) -> Result<()> {
         let (bound, depth) = (RunAddress::of(ctx), ctx.depth());
         let subscriber = Arc::new(Self { printer: Arc::clone(printer), bound, depth, positions: Mutex::default() });
@@ -163,7 +163,7 @@ mod tests {
             ctx.subscribe(subscriber);
             Ok(())
         });
-        // While it runs, only the bound run's position is known; after its end, none is.
+        // While the run is under way, only the bound run's position is known; after its end, no position is known.
         assert_eq!(run.await?, Some(1));
         assert_eq!(known(&subscriber), Some(0));
         Ok(())

@@ -612,7 +612,7 @@ async fn an_interrupt_that_was_changed_since_it_was_made_is_no_request() -> Test
     let named = changed(|interrupt| interrupt.data["name"] = "read".into());
     assert!(matches!(named, Err(RequestError::Changed { .. })), "{named:?}");
     let other = changed(|interrupt| interrupt.kind = "question".into()).expect_err("it asks something else");
-    let said = "an interrupt of the kind `question` asks for no approval: those are of the kind `approval`";
+    let said = "an interrupt of the kind `question` is not a request for an approval: its kind must be `approval`";
     assert_eq!(other.to_string(), said);
     let data = changed(|interrupt| interrupt.data = json!(7));
     assert!(matches!(data, Err(RequestError::Data { .. })), "{data:?}");
@@ -758,8 +758,8 @@ fn it_says_what_it_does_where_it_is_listed() {
         &format!("    approval: {said}"),
         "  passes:",
         &format!("    guard     approval: {said}"),
-        "    guard     approval: notes what may be executed",
-        "    innermost_guard approval: refuses what was changed after it was approved",
+        "    guard     approval: records the inputs that the work may receive",
+        "    innermost_guard approval: denies an input that was changed after its approval",
     ];
     assert!(shown.ends_with(&lines.join("\n")), "{shown}");
 }

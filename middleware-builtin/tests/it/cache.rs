@@ -662,15 +662,15 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 #[test]
 fn options_that_would_keep_nothing_are_errors() {
     let rows = [
-        (Cache::json().max_entries(0), "a cache of 0 entries keeps nothing: give it room for at least 1"),
-        (Cache::json().max_bytes(0), "a cache of 0 bytes keeps nothing: give it room for at least 1"),
+        (Cache::json().max_entries(0), "a cache of 0 entries stores nothing: set its size to 1 or more"),
+        (Cache::json().max_bytes(0), "a cache of 0 bytes stores nothing: set its size to 1 or more"),
         (
             Cache::json().ttl(Duration::ZERO),
-            "a cache in which entries are too old after 0ns keeps nothing: give them time, or leave it out",
+            "a cache with a maximum age of 0ns stores nothing: set a longer age, or none",
         ),
         (
             Cache::json().max_bytes(1).max_entries(2),
-            "the size of a cache is given in entries (2) and in bytes (1): give one of them",
+            "the size of a cache is set in entries (2) and in bytes (1): set only one of the two",
         ),
     ];
     for (builder, message) in rows {

@@ -272,11 +272,8 @@ async fn a_key_function_that_panics_is_a_denial() {
     let breaker = builder().by(Key::of(|_| panic!("a planned panic"))).build().expect("fine");
     let said = Said::by(&breaker);
     let denied = call(&tool(&Emitter::new(), "t"), &breaker, Do::Succeed).await;
-    assert_eq!(
-        denied,
-        Err("denied by circuit_breaker: the function that gives the key panicked: a planned panic".to_owned())
-    );
-    assert_eq!(said.take(), [r#"denied {"reason":"the function that gives the key panicked: a planned panic"}"#]);
+    assert_eq!(denied, Err("denied by circuit_breaker: the key function panicked: a planned panic".to_owned()));
+    assert_eq!(said.take(), [r#"denied {"reason":"the key function panicked: a planned panic"}"#]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,12 +402,12 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 fn options_that_are_wrong_are_an_error_that_quotes_them() {
     let error = CircuitBreaker::builder().failures(0).build().expect_err("it would be open for good");
     assert_eq!(error, CircuitBreakerError::NoFailures);
-    assert_eq!(error.to_string(), "a circuit breaker cannot open after `0` failures: give 1 or more");
+    assert_eq!(error.to_string(), "a circuit breaker cannot open after `0` failures: set 1 or more");
     let error = CircuitBreaker::builder().window(s(0)).build().expect_err("nothing is within it");
-    let message = "a circuit breaker counts nothing within a window of `0` seconds: give a longer one, such as 30 s";
+    let message = "a circuit breaker with a window of `0` seconds forgets each failure at once: set a longer window, such as 30 s";
     assert_eq!(error.to_string(), message);
     let error = CircuitBreaker::builder().max_keys(0).build().expect_err("nothing is remembered");
-    assert_eq!(error.to_string(), "a circuit breaker that remembers `0` keys never opens: give 1 or more");
+    assert_eq!(error.to_string(), "a circuit breaker that remembers `0` keys never opens: set 1 or more");
 }
 
 #[tokio::test(start_paused = true)]

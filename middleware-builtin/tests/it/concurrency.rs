@@ -63,7 +63,7 @@ async fn those_beyond_the_limit_are_denied_and_told_when_to_come() -> TestResult
     assert!(results[0].is_ok() && results[1].is_ok());
     assert_eq!(
         error.explain(),
-        "denied by concurrency: no more than 2 runs at once: perhaps again in 50ms\n  retry_after_ms: 50"
+        "denied by concurrency: at most 2 concurrent runs are allowed: retry after 50ms\n  retry_after_ms: 50"
     );
     nap.run(10).middleware(limit).await?;
     Ok(())
@@ -155,8 +155,8 @@ async fn a_key_function_that_fails_denies_and_says_so() -> TestResult {
     let error = nap(&Emitter::new()).run(1).middleware(limit).await.expect_err("it fails closed");
     assert_eq!(
         error.explain(),
-        "denied by concurrency: the function that gives the key failed: no such user\n  caused by: the function \
-         that gives the key failed: no such user\n  caused by: no such user"
+        "denied by concurrency: the key function failed: no such user\n  caused by: \
+         the key function failed: no such user\n  caused by: no such user"
     );
     Ok(())
 }

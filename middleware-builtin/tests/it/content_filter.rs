@@ -129,7 +129,7 @@ async fn a_classifier_that_fails_panics_or_takes_too_long_denies() {
     let (echo, spare) = (echo(&Emitter::new()), Fallback::any(Arc::new(spare)));
     for (filter, cause) in rows {
         let error = echo.run(json!("x")).middleware(spare.clone()).middleware(filter).await.expect_err("it is denied");
-        let expected = format!("denied by content_filter: the input could not be looked at\n  caused by: {cause}");
+        let expected = format!("denied by content_filter: the input could not be checked\n  caused by: {cause}");
         assert_eq!(error.explain(), expected);
     }
     // One that only marks observes: it fails open.
@@ -146,7 +146,7 @@ async fn a_classifier_that_blocks_its_thread_past_its_time_out_denies() {
     });
     let error = echo(&Emitter::new()).run(json!("x")).middleware(filter).await.expect_err("it is late");
     let expected =
-        "denied by content_filter: the input could not be looked at\n  caused by: the classifier took longer than 1ms";
+        "denied by content_filter: the input could not be checked\n  caused by: the classifier took longer than 1ms";
     assert_eq!(error.explain(), expected);
 }
 

@@ -226,8 +226,7 @@ fn personal_data_is_looked_for_on_request_in_each_form() {
 async fn a_value_of_which_more_would_have_to_be_decoded_than_it_may_is_denied_and_says_so() -> TestResult {
     let (echo, text) = (echo(&Emitter::new()), json!([base64(&"nothing ".repeat(100)), "more"]));
     let error = echo.run(text.clone()).middleware(guard().decode_at_most(4_000)).await.expect_err("it is too much");
-    let reason =
-        "denied by exfil_guard: more encoded text than is decoded, 4000 bytes, was about to leave in the input at `/0`";
+    let reason = "denied by exfil_guard: encoded text beyond the limit of 4000 decoded bytes was about to leave in the input at `/0`";
     assert_eq!(error.explain(), reason);
     assert_eq!(echo.run(text.clone()).middleware(guard()).await?, text);
     Ok(())

@@ -381,7 +381,7 @@ fn kinds_that_nobody_may_answer_for_are_an_error_that_quotes_them() {
         let error =
             Fallback::to(answers(&root, "second")).on([ErrorKind::Failed, kind.clone()]).expect_err("no failure");
         assert_eq!(error, FallbackError::Kind { kind: kind.clone() });
-        assert!(error.to_string().starts_with(&format!("a fallback cannot answer for `{kind:?}`: give ")), "{error}");
+        assert!(error.to_string().starts_with(&format!("a fallback cannot catch `{kind:?}`: list ")), "{error}");
     }
     let error = Fallback::to(answers(&root, "second")).on([]).expect_err("it would never answer");
     assert_eq!(error, FallbackError::NoKinds);

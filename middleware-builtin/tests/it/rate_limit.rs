@@ -35,7 +35,7 @@ async fn a_burst_begins_at_once_and_the_next_is_denied_and_told_when_to_come() -
     let error = run().await.expect_err("there is no more");
     assert_eq!(
         error.explain(),
-        "denied by rate_limit: no more than 2 runs in 1s: again in 500ms\n  retry_after_ms: 500"
+        "denied by rate_limit: at most 2 runs in 1s are allowed: retry after 500ms\n  retry_after_ms: 500"
     );
     advance(ms(499)).await;
     assert!(run().await.expect_err("too early").is_denied());
@@ -138,8 +138,8 @@ async fn a_run_without_the_key_is_counted_with_others_like_it_or_passes_or_is_de
 async fn a_key_function_that_fails_or_panics_denies_and_says_so() -> TestResult {
     let echo = echo(&Emitter::new());
     let rows = [
-        (Key::of(|_| Err(Error::new("no such user"))), "the function that gives the key failed: no such user"),
-        (Key::of(|_| panic!("oh no")), "the function that gives the key panicked: oh no"),
+        (Key::of(|_| Err(Error::new("no such user"))), "the key function failed: no such user"),
+        (Key::of(|_| panic!("oh no")), "the key function panicked: oh no"),
     ];
     for (key, message) in rows {
         let limit = RateLimit::builder(1, ms(1)).by(key.when_missing(Missing::Pass)).build()?;

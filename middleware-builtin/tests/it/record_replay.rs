@@ -258,7 +258,7 @@ async fn each_attempt_of_a_run_below_is_answered_with_its_own_answer() -> TestRe
     let (result, journal) = recorded(&agent, 0).await;
     assert!(result.expect_err("too few").is_retry());
     let error = agent.run(1).middleware(Replay::from(journal)).await.expect_err("one more attempt");
-    let message = "Tool[count] with `null`, entry 1 of the journal, is attempted more often than the 1 times there";
+    let message = "Tool[count] with `null`, the journal's entry 1, is attempted more often than recorded (attempts in the journal: 1)";
     assert_eq!(error.to_string(), message);
     Ok(())
 }
@@ -309,26 +309,23 @@ async fn the_first_difference_stops_the_run_and_is_named() -> TestResult {
     let rows = [
         (
             vec![json!({"path": "a", "lines": [1, 3]}), json!(["b"])],
-            "in Agent[desk], entry 1 of the journal is Tool[read] with `{\"lines\":[1,2],\"path\":\"a\"}`, \
-             but came with `{\"lines\":[1,3],\"path\":\"a\"}`: they differ at `$.lines[1]`",
+            "in Agent[desk], the journal's entry 1 is Tool[read] with `{\"lines\":[1,2],\"path\":\"a\"}`, \
+             but the run has the input `{\"lines\":[1,3],\"path\":\"a\"}`: the inputs differ at `$.lines[1]`",
         ),
         (
             vec![json!({"path": "a", "lines": [1, 2]}), json!("c"), json!("d")],
-            "in Agent[desk] came Tool[read] with `\"c\"`, but the next entry of the journal there, 2, is \
+            "Agent[desk] started Tool[read] with `\"c\"`, but the journal's next entry there, 2, is \
              Tool[list] with `[\"b\"]`",
         ),
         (
             vec![json!({"path": "a", "lines": [1, 2]}), json!(["b"]), json!("d")],
-            "in Agent[desk] came Tool[read] with `\"d\"`: the journal has nothing more there",
+            "Agent[desk] started Tool[read] with `\"d\"`, but the journal contains no further run there",
         ),
         (
             vec![json!({"path": "a", "lines": [1, 2]})],
-            "Agent[desk] ended without Tool[list] with `[\"b\"]`, which is entry 2 of the journal",
+            "Agent[desk] ended without Tool[list] with `[\"b\"]`, the journal's entry 2",
         ),
-        (
-            vec![],
-            "Agent[desk] ended without Tool[read] with `{\"lines\":[1,2],\"path\":\"a\"}`, which is entry 1 of the journal",
-        ),
+        (vec![], "Agent[desk] ended without Tool[read] with `{\"lines\":[1,2],\"path\":\"a\"}`, the journal's entry 1"),
     ];
     done.take();
     for (wanted, message) in rows {
@@ -507,14 +504,14 @@ async fn a_journal_that_is_torn_is_an_error_that_names_the_line() -> TestResult 
     let read = |text: &str| Journal::read_from(text.as_bytes()).map_err(|error| error.to_string());
     assert!(read(&whole).is_ok());
     let torn = read(&whole[..whole.len() - 5]).expect_err("torn");
-    assert!(torn.starts_with("line 3 of the journal is torn: "), "{torn}");
+    assert!(torn.starts_with("line 3 of the journal is incomplete: "), "{torn}");
     let lines: Vec<_> = whole.lines().collect();
     let rows = [
         (
             format!("{}\n{}\n", lines[0], lines[1]),
-            "line 2 of the journal is its last, with run 1 of 2: write it again, whole",
+            "the journal ends at line 2 with 1 of 2 runs: it was not written completely",
         ),
-        (String::new(), "line 0 of the journal is its last, with run 0 of 1: write it again, whole"),
+        (String::new(), "the journal ends at line 0 with 0 of 1 runs: it was not written completely"),
         (
             whole.replace("\"version\":1", "\"version\":9"),
             "a journal of version 9 cannot be read by this version, which reads 1",
@@ -524,7 +521,7 @@ async fn a_journal_that_is_torn_is_an_error_that_names_the_line() -> TestResult 
         assert_eq!(read(&text).expect_err(message), message);
     }
     let other = read(&whole.replace("\"id\":1", "\"di\":1")).expect_err("a line of something else");
-    assert!(other.starts_with("line 2 of the journal is none of a journal: missing field `id`"), "{other}");
+    assert!(other.starts_with("line 2 of the journal is not a journal line: missing field `id`"), "{other}");
     for cut in 0..whole.len() - 1 {
         assert!(whole.is_char_boundary(cut) && read(&whole[..cut]).is_err(), "cut at {cut}");
     }

@@ -411,10 +411,7 @@ async fn events_are_redacted_that_are_text_or_json_or_whose_type_was_told() -> T
         Ok(misfit.err().map(|error| Error::from(error).explain()))
     });
     let misfit = work.run(()).middleware(Redact::new().event::<Sent>("sent")).await?.expect("it does not fit");
-    assert!(
-        misfit.contains("Sent` does not take what stands in place of secrets in `sent`: that is no id"),
-        "{misfit}"
-    );
+    assert!(misfit.contains("Sent` does not accept the replacement of a secret in `sent`: that is no id"), "{misfit}");
     assert!(!misfit.contains(CARD), "{misfit}");
     let lines = heard.take();
     assert!(lines.iter().all(|line| !line.contains(MAIL)), "{lines:#?}");

@@ -15,7 +15,7 @@ pub(super) struct Candidate<'t> {
     pub(super) after: &'t str,
 }
 
-/// A function that returns how many bytes of the match are a secret; `None` if the match is no secret.
+/// A function that returns how many bytes of the match are a secret; `None` if the match is not a secret.
 pub(super) type CheckFn = fn(&Candidate<'_>) -> Option<usize>;
 
 fn all(candidate: &Candidate<'_>, passes: bool) -> Option<usize> {
@@ -26,12 +26,12 @@ pub(super) fn any(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, true)
 }
 
-/// Accepts a random token: many different characters, and no placeholder.
+/// Accepts a random token: many different characters, and not a placeholder.
 pub(super) fn token(candidate: &Candidate<'_>) -> Option<usize> {
     let least = &candidate.secret[..candidate.secret.floor_char_boundary(candidate.shortest)];
     let kinds = distinct(candidate.secret);
-    // A placeholder word behind the shortest token may be other text that follows directly. Such words count only if
-    // they are more than half of the match.
+    // A placeholder word after the minimum length may be text that directly follows the token. Such words count only if
+    // they make up more than half of the match.
     let is_word = is_placeholder(least) || 2 * placeholder_len(candidate.secret) > candidate.secret.len();
     all(candidate, kinds >= 8 && !is_word)
 }
@@ -81,8 +81,8 @@ pub(super) fn quoted(candidate: &Candidate<'_>) -> Option<usize> {
     (!is_template && !is_call && (is_password(value) || is_jumbled(value))).then_some(value.len())
 }
 
-/// Returns `true` for a value that looks random even without digits: letters of both cases with signs, or with more
-/// capitals than words have.
+/// Returns `true` for a value that looks random even without digits: letters of both cases with punctuation, or with
+/// more capitals than words have.
 fn is_jumbled(value: &str) -> bool {
     let count = |test: fn(&char) -> bool| value.chars().filter(test).count();
     let signs = count(|c| matches!(c, '!' | '#' | '$' | '%' | '&' | '*' | '+' | '<' | '>' | '^' | '~'));
@@ -241,7 +241,7 @@ pub(super) fn email(candidate: &Candidate<'_>) -> Option<usize> {
     const FILES: [&str; 15] =
         ["png", "jpg", "jpeg", "gif", "svg", "webp", "css", "js", "ts", "json", "html", "map", "md", "rs", "py"];
     let (local, host) = candidate.secret.split_once('@')?;
-    // `logo@2x.png` is a file and no address.
+    // `logo@2x.png` is a file, not an address.
     let top = host.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     let is_file = FILES.contains(&top.as_str());
     // These are not addresses: `git@host:path`, `scheme://user@host`, `scheme://user:password@host`.

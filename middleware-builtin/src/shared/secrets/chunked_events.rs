@@ -4,9 +4,9 @@
 //!    holds back the rest.
 //! 2. Text that is still held back when the run ends is emitted in one more event, a copy of the last event with that
 //!    text.
-//! 3. When an attempt is discarded, its text that is held back is dropped (M7).
-//! 4. When the filter refuses a text, nothing more of it passes: the event that brought the chunk is emptied, and its
-//!    emit fails.
+//! 3. When an attempt is discarded, its held-back text is dropped (M7).
+//! 4. When the filter refuses a text, no further text passes: the text of the event with the refused chunk is emptied,
+//!    and its emit fails.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) trait ChunkFilter: Send {
 /// Borrows the text of an event.
 pub(crate) type TextAccessor<T> = Arc<dyn Fn(&mut T) -> &mut String + Send + Sync>;
 
-/// The events with one name, whose text comes in chunks.
+/// The events with one name, whose text arrives in chunks.
 pub(crate) struct ChunkedText<T> {
     pub(crate) name: String,
     pub(crate) text: TextAccessor<T>,
@@ -115,7 +115,7 @@ impl<T: Clone> TextStream<T> {
     }
 }
 
-/// The steps under the lock. They call no user code: events are cloned, read and dropped outside of the lock.
+/// The operations under the lock. They call no user code: events are cloned, read and dropped outside of the lock.
 impl<T> StreamState<T> {
     /// Returns `true` for the text of the last event, which must not be filtered again.
     fn is_rest(&mut self, text: &str) -> bool {

@@ -7,7 +7,7 @@ use super::engine::{BEFORE, Engine, MatchState};
 use super::visible::{InvisibleFilter, has_invisible};
 use super::{Finding, Kind};
 
-/// Finds secrets in text that comes in chunks: the same secrets as in the whole text. Returned by
+/// Finds secrets in text that arrives in chunks: the same secrets as in the whole text. Returned by
 /// [`Scanner::chunks`](super::Scanner::chunks).
 ///
 /// Text that may be the beginning of a secret is held back until the next chunks show whether it is one. Usually only

@@ -1,9 +1,9 @@
 //! The search for all patterns at once.
 //!
 //! 1. Text is read from left to right. At the first byte where a pattern matches, the rules are tried in their order.
-//!    The first rule whose match passes its check has found a secret, and the search continues behind the secret. If no
+//!    The first rule whose match passes its check has found a secret, and the search continues after the secret. If no
 //!    rule has found a secret, the search continues at the next byte.
-//! 2. The decision at a byte depends on at most [`BEFORE`] bytes before it and on a bounded number of bytes behind it.
+//! 2. The decision at a byte depends on at most [`BEFORE`] bytes before it and on a bounded number of bytes after it.
 //!    The decision is the same in a text and in its chunks, because it is made only when these bytes have arrived.
 //! 3. A byte is undecided while all text from that byte on may be the beginning of a match.
 
@@ -19,9 +19,9 @@ use super::rules::PreparedRule;
 use super::tail::{LONGEST, TailEnd};
 use super::{Finding, PatternError};
 
-/// The number of bytes before a match that checks look at.
+/// The number of bytes before a match that checks read.
 pub(super) const BEFORE: usize = 48;
-/// The number of bytes behind a match that checks look at.
+/// The number of bytes after a match that checks read.
 pub(super) const AFTER: usize = 8;
 /// The longest match of a pattern, without its tail, in bytes.
 pub(super) const LONGEST_MATCH: usize = 640;
@@ -164,7 +164,7 @@ impl Engine {
         MatchState::Nothing
     }
 
-    /// Looks for a better finding: a value that was recognised by its name may also have a known format.
+    /// Looks for a better finding: a value that was recognized by its name may also have a known format.
     fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> MatchState {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.next_match(text, at).filter(|(start, _)| *start <= vague.span.start) {
@@ -206,7 +206,7 @@ fn check_rule(
     };
     // A match of a byte pattern may end inside of a character when it has the maximum length.
     let secret = secret.start..text.floor_char_boundary(if rule.tail.is_some() { end } else { secret.end });
-    // The check looks at the text behind the match: wait for that text (2).
+    // The check reads the text after the match: wait for that text (2).
     if !is_whole && end + AFTER > text.len() {
         return MatchState::Open;
     }

@@ -38,8 +38,8 @@ pub enum Kind {
     AzureKey,
     /// The password in a URL.
     UrlPassword,
-    /// A value that looks random and is assigned to a name such as password, secret, token or API key, and a bearer
-    /// token.
+    /// A bearer token, or a value that looks random and is assigned to a name such as password, secret, token or API
+    /// key.
     Assigned,
     /// An e-mail address.
     Email,

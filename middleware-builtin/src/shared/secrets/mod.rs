@@ -33,9 +33,9 @@ pub use self::rules::{Check, Rule};
 /// Finds secrets and personal data in text.
 ///
 /// It searches for the patterns of all [`Kind`]s in one pass, and checks each match: check digits must be valid, and
-/// placeholders, version numbers and expressions of programs do not pass. A finding depends only on the text near it,
-/// so it is the same in a text and in [chunks](Self::chunks) of it. Up to 16 zero-width characters and soft hyphens in
-/// a row are ignored inside a secret.
+/// placeholders, version numbers and program expressions do not pass. A finding depends only on the text near it, so it
+/// is the same in a text and in [chunks](Self::chunks) of it. Up to 16 zero-width characters and soft hyphens in a row
+/// are ignored inside a secret.
 ///
 /// A search takes time linear in the length of the text. Every repetition is bounded: a match has at most 640 bytes,
 /// and the rest of a private key, of a JSON Web Token or of a long base64 text at most 16 KiB more.
@@ -239,7 +239,7 @@ impl Scanner {
         self.find_first(text).is_none()
     }
 
-    /// Returns a searcher for text that comes in chunks.
+    /// Returns a searcher for text that arrives in chunks.
     #[must_use]
     pub fn chunks(&self) -> Chunks {
         Chunks::new(Arc::clone(self.engine()))

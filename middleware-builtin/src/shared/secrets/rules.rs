@@ -49,10 +49,10 @@ pub struct Rule {
 impl Rule {
     /// Returns the example with random characters in its holes. The same seed returns the same characters.
     ///
-    /// A hole is a letter for an alphabet, and a number of characters: `a` letters and digits, `b` letters, digits and
-    /// `-_`, `s` letters, digits and `+/`, `l` lower-case letters, `U` upper-case letters and digits, `u` upper-case
-    /// letters and `2` to `7`, `B` the characters of Bech32, `x` and `X` hexadecimal digits, `d` digits. An empty hole
-    /// is removed.
+    /// A hole is a letter for an alphabet, and a number of characters. The alphabets are `a` letters and digits, `b`
+    /// letters, digits and `-_`, `s` letters, digits and `+/`, `l` lower-case letters, `U` upper-case letters and
+    /// digits, `u` upper-case letters and `2` to `7`, `B` the characters of Bech32, `x` and `X` hexadecimal digits, `d`
+    /// digits. An empty hole is removed.
     #[must_use]
     pub fn drawn(&self, seed: u64) -> String {
         let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
@@ -100,7 +100,7 @@ fn next(state: &mut u64) -> usize {
 pub struct Check {
     test: Test,
     tail: Option<Tail>,
-    /// `true` if the rule recognises its secret by the text before it. Rules that recognise the secret itself are
+    /// `true` if the rule recognizes its secret by the text before it. Rules that recognize the secret itself are
     /// preferred.
     is_vague: bool,
 }
@@ -178,7 +178,7 @@ pub(super) struct PreparedRule {
     /// `true` if the pattern matches the letters, digits and word boundaries of Unicode.
     pub(super) is_unicode: bool,
     pub(super) check: Check,
-    /// The text behind the match that belongs to the secret.
+    /// The text after the match that belongs to the secret.
     pub(super) tail: Option<Tail>,
     pub(super) is_vague: bool,
 }

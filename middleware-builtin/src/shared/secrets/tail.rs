@@ -1,6 +1,6 @@
 //! Secrets that are too long for a pattern: the pattern matches their beginning, and this module reads the rest.
 
-/// The form of the text behind the pattern.
+/// The form of the text after the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     /// Up to the line that ends a block of key data.
@@ -15,7 +15,7 @@ pub(super) enum Tail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TailEnd {
     At(usize),
-    /// The match is no secret.
+    /// The match is not a secret.
     Never,
     /// More text is needed.
     Open,
@@ -25,7 +25,7 @@ pub(super) enum TailEnd {
 pub(super) const LONGEST: usize = 16 * 1024;
 
 impl Tail {
-    /// Reads the text behind the pattern; `is_whole` is `true` if no more text will come.
+    /// Reads the text after the pattern; `is_whole` is `true` if no more text will come.
     pub(super) fn read(self, text: &str, from: usize, is_whole: bool) -> TailEnd {
         match self {
             Self::Block => block(text, from, is_whole),
@@ -35,7 +35,7 @@ impl Tail {
     }
 }
 
-/// Reads to the end of the block, or to the maximum. A block without key data is no secret.
+/// Reads to the end of the block, or to the maximum. A block without key data is not a secret.
 fn block(text: &str, from: usize, is_whole: bool) -> TailEnd {
     let bound = from + LONGEST;
     let within = &text.as_bytes()[from..text.len().min(bound)];
