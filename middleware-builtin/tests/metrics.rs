@@ -1,4 +1,4 @@
-//! Runs are counted by kind and outcome, once each, however they end; what counts never hurts what is counted.
+//! Runs are counted by kind and outcome, once each, however they end; counting never affects a run.
 
 mod support;
 
@@ -34,7 +34,7 @@ fn told(snapshotter: &Snapshotter) -> Vec<String> {
     lines
 }
 
-/// Blocks on a future in a runtime of its own, with paused time.
+/// Blocks on a future in its own runtime, with paused time.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(future)
@@ -57,7 +57,7 @@ fn of_name<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
     lines.iter().filter_map(|line| line.strip_prefix(name)).collect()
 }
 
-/// Takes so many milliseconds, and fails without any.
+/// Returns a runnable that sleeps for the given number of milliseconds, and fails for 0.
 fn wait(root: &Emitter, kind: &'static str, name: &'static str) -> impl Runnable<Input = u64, Output = u64> + use<> {
     instance(root, kind, name, |ms: u64, _: RunContext| async move {
         sleep(Duration::from_millis(ms)).await;
@@ -92,7 +92,7 @@ fn runs_are_counted_by_kind_and_outcome_and_timed_in_seconds_by_tokios_clock() {
     );
 }
 
-/// A run for each way in which one ends, and one that does not begin.
+/// Runs one run for each way of ending, and creates one run that never begins.
 async fn end_in_every_way(metrics: &Metrics) {
     let ends = instance(&Emitter::new(), "Tool", "ends", |how: String, _: RunContext| async move {
         match &*how {
@@ -116,16 +116,16 @@ async fn end_in_every_way(metrics: &Metrics) {
     let mut dropped = run("dropped");
     assert!(poll_once(&mut dropped).is_pending());
     drop(dropped);
-    // Not polled, not begun.
+    // A run that is not polled does not begin.
     drop(run("never"));
-    // What is bound later cannot be.
+    // A middleware that is bound later fails.
     run("unbound").middleware(|_: &RunContext| Err(Error::halted("desk", "closed"))).await.ok();
-    // The last word is a listener's.
+    // A listener of `success` makes the run fail.
     run("success").on_success(|_, _| Err("no".into())).await.ok();
     wait_for_ends(Duration::from_secs(1)).await;
 }
 
-/// How those end, and how many do.
+/// The outcomes of these runs, and their numbers.
 const ENDS: [(Status, usize); 9] = [
     (Status::Aborted, 1),
     (Status::Denied, 1),
@@ -153,7 +153,7 @@ fn each_run_is_counted_once_however_it_ends() {
     expect_ends(&counted(async { end_in_every_way(&Metrics::new()).await }));
 }
 
-/// Notes what a `Metrics` says, by a listener that fails, or by one that has to be awaited.
+/// Records the own events of a `Metrics` in a listener, which is async or fails.
 fn note(metrics: &Metrics, is_awaited: bool) -> TestResult<Arc<Mutex<Vec<Status>>>> {
     let said = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&said);
@@ -175,7 +175,7 @@ fn note(metrics: &Metrics, is_awaited: bool) -> TestResult<Arc<Mutex<Vec<Status>
     Ok(said)
 }
 
-// R4, M5: it is said once as well, by nobody's fault twice or not at all; and who listens changes no count.
+// R4, M5: the own event is emitted exactly once for each run, and listeners do not change the counts.
 #[test]
 fn each_run_is_said_to_be_counted_once_however_it_ends_and_whoever_listens() -> TestResult {
     for is_awaited in [false, true] {
@@ -186,7 +186,7 @@ fn each_run_is_said_to_be_counted_once_however_it_ends_and_whoever_listens() -> 
         said.sort_by_key(|status| status.as_str());
         let mut expected: Vec<_> = ENDS.iter().flat_map(|(status, n)| std::iter::repeat_n(*status, *n)).collect();
         if is_awaited {
-            // One has no `finish`, where it could be awaited.
+            // One run has no `finish`, where an async listener could be awaited.
             let unbound = expected.iter().position(|status| *status == Status::Halted).expect("one");
             expected.remove(unbound);
         }
@@ -223,7 +223,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     Ok(())
 }
 
-// In whatever order they are bound.
+// The order of binding does not matter.
 #[tokio::test(start_paused = true)]
 async fn a_trajectory_shows_it_of_each_run() -> TestResult {
     let (root, page) = (Emitter::new(), Page::new());
@@ -250,7 +250,7 @@ async fn a_trajectory_shows_it_of_each_run() -> TestResult {
     Ok(())
 }
 
-/// A run whose work begins to listen, to what is said of it too.
+/// Returns the own events that a listener receives if the run's own work registers it.
 async fn listen_under_way(metrics: &Metrics, is_awaited: bool) -> TestResult<Vec<Status>> {
     let (said, noted) = (Arc::new(Mutex::new(None)), metrics.clone());
     let keep = Arc::clone(&said);
@@ -290,7 +290,7 @@ fn runs_under_way_are_active() {
             assert_eq!(of_name(&told(&snapshotter), "emitree_runs_active"), [r#"{kind="Tool"} 3"#]);
             let [first, ..] = runs;
             first.await.expect("it is waited for");
-            // A snapshot of this recorder begins anew at 0.
+            // Each snapshot resets this recorder to 0.
             assert_eq!(of_name(&told(&snapshotter), "emitree_runs_active"), [r#"{kind="Tool"} -1"#]);
         });
     });
@@ -396,7 +396,7 @@ fn wrong_options_are_quoted_with_what_would_be_right() {
     }
 }
 
-/// Panics where it is told to.
+/// A recorder that panics on increments; if `registers` is `false`, it panics on registering.
 struct Panics {
     registers: bool,
 }
@@ -501,7 +501,7 @@ fn what_they_are_is_described_once_to_a_recorder() {
     assert_eq!(described, expected);
 }
 
-/// Notes what it is told that metrics are.
+/// Records the descriptions of metrics.
 #[derive(Default)]
 struct Describes(Mutex<Vec<String>>);
 

@@ -1,5 +1,5 @@
-//! A middleware that is bound to a run and to runs below it applies at each level. Retries and limits warn of that
-//! once, by name.
+//! A middleware that is bound to a run and to runs below it applies at each level. Retries and limits log one warning
+//! about this, which names the runs.
 
 #[path = "../../tests/support/journal.rs"]
 mod journal;
@@ -17,7 +17,8 @@ use futures_util::future::try_join_all;
 use journal::Journal;
 use support::{TestResult, instance};
 
-/// `top` runs `middle` runs `leaf`, which counts and fails. What `leaf` explains is kept.
+/// `top` runs `middle`, which runs `leaf`, which counts its calls and fails. The last warnings that `leaf` explains are
+/// kept.
 #[derive(Clone, Default)]
 struct Path {
     calls: Arc<AtomicU32>,
@@ -42,7 +43,7 @@ impl Path {
         })
     }
 
-    /// How often `leaf` was called by a run of `top`, what it explained last, and what was logged.
+    /// Returns the number of calls of `leaf` in a run of `top`, its last explained warnings, and the logged warnings.
     async fn run<Sort>(&self, middleware: impl IntoMiddleware<Sort>) -> (u32, Vec<String>, Vec<String>) {
         let journal = Journal::default();
         let _guard = tracing::subscriber::set_default(journal.clone());
@@ -110,7 +111,7 @@ async fn a_limit_that_counts_a_run_and_a_run_below_it_together_warns_of_that_onc
     assert_eq!(explained, [format!("rate_limit: {}", counted("leaf", "middle"))]);
     assert_eq!(logged, [format!("`rate_limit`: {}", counted("middle", "top"))]);
 
-    // Each kind has a count of its own, and each of these is of one level only.
+    // Each kind has its own count, and each kind occurs on one level only.
     let none = (1, Vec::new(), Vec::new());
     assert_eq!(path.run(for_tree(concurrency().by(Key::kind()).build()?)).await, none);
     assert_eq!(path.run(for_tree(concurrency().of_kind("Tool").build()?)).await, none);
@@ -119,7 +120,7 @@ async fn a_limit_that_counts_a_run_and_a_run_below_it_together_warns_of_that_onc
     Ok(())
 }
 
-/// How many are under way, and the most that there were.
+/// The number of runs under way, and its maximum.
 #[derive(Default)]
 struct Gauge([AtomicUsize; 2]);
 

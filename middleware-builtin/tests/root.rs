@@ -1,5 +1,5 @@
-//! The events of a trajectory rise to the root. This test has a process of its own, because a root listener receives
-//! the events of all trajectories.
+//! The events of a trajectory reach the root emitter. This test runs in its own process, because a root listener
+//! receives the events of all trajectories.
 
 mod support;
 

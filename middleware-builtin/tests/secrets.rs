@@ -1,5 +1,5 @@
-//! Measures which secrets of a corpus are found and which other texts are taken for secrets; text in chunks makes no
-//! difference.
+//! Measures which secrets of a corpus are found and which other texts are taken for secrets; text in chunks gives the
+//! same results.
 
 mod corpus;
 
@@ -12,7 +12,7 @@ use corpus::{Half, Planted};
 use emitree_middleware::secrets::{Check, Kind, PatternError, Piece, Rule, Scanner};
 use proptest::prelude::*;
 
-/// The text with each secret replaced by its kind's name.
+/// Returns the text with each secret replaced by the name of its kind.
 fn redacted(text: &str) -> String {
     Scanner::new().replace(text, |kind, _| format!("[{kind}]")).into_owned()
 }
@@ -21,7 +21,7 @@ fn chunked(text: &str, sizes: impl IntoIterator<Item = usize>) -> String {
     chunked_by(&Scanner::new(), text, sizes, |kind, _| format!("[{kind}]"))
 }
 
-/// Patterns that look at what stands around them.
+/// Patterns with assertions about the surrounding text.
 const LOOK_AROUND: [&str; 16] = [
     r"^ab",
     r"a\Bb",
@@ -41,7 +41,7 @@ const LOOK_AROUND: [&str; 16] = [
     r"z{1,40}(?:\z|\b{end-half})",
 ];
 
-/// A scanner for each of them, and one for all.
+/// Returns a scanner for each of these patterns, and one scanner for all of them.
 fn looking_around() -> Vec<Scanner> {
     let add = |scanner: Scanner, regex: &&str| scanner.pattern(regex, regex).expect("it is taken");
     let each = LOOK_AROUND.iter().map(|regex| add(Scanner::only([]), regex));
@@ -70,11 +70,11 @@ fn chunked_by(
     out
 }
 
-/// Longer pieces of a secret are too much.
+/// The maximum length of a piece of a secret that may remain.
 const SHORT: usize = 3;
 
-/// Returns `true` if no piece of a secret longer than [`SHORT`] remains, except pieces that the text around it contains
-/// too.
+/// Returns `true` if no piece of a secret longer than [`SHORT`] remains, except pieces that also occur in the
+/// surrounding text.
 fn is_hidden(planted: &Planted, out: &str) -> bool {
     let around = planted.text.replace(&planted.secret, "\0");
     let secret: Vec<char> = planted.secret.chars().collect();
@@ -82,7 +82,7 @@ fn is_hidden(planted: &Planted, out: &str) -> bool {
     pieces.filter(|piece| !around.contains(piece)).all(|piece| !out.contains(&piece))
 }
 
-/// Replaces secrets by a character that no secret contains.
+/// Replaces secrets with a character that no secret contains.
 fn hidden(text: &str) -> String {
     Scanner::new().replace(text, |_, _| "\u{2588}".to_owned()).into_owned()
 }
@@ -91,7 +91,7 @@ fn measured(half: &Half) -> Figures {
     Figures::of(half, |planted| Some(is_hidden(planted, &hidden(&planted.text))), |text| redacted(text) != text)
 }
 
-/// Prints misses of the part that patterns are tuned on, and of no other, so that patterns are not tuned on those.
+/// Prints the misses of a part. It is called only for parts that patterns may be tuned on.
 fn print_misses(half: &Half) {
     for Planted { kind, text, secret } in &half.planted {
         let out = redacted(text);
@@ -130,8 +130,7 @@ fn of_each_part_of_the_corpus_it_hides_99_percent_and_takes_2_percent_of_look_al
     expect_documented(&columns);
 }
 
-/// Every kind that the issue trackers of providers ask for is in the table, with a page that documents it and an
-/// example.
+/// Every line of the table names a page that documents the format, and its example is found as its kind.
 #[test]
 fn each_line_of_the_table_names_its_source_and_its_example_is_found_as_its_kind() {
     let scanner = Scanner::new();
@@ -148,7 +147,7 @@ fn each_line_of_the_table_names_its_source_and_its_example_is_found_as_its_kind(
     assert_eq!(Kind::named("of_nobody"), None);
 }
 
-/// A line of one's own, as the table has them.
+/// A user's rule, in the form of a line of the table.
 const OWN: Rule = Rule {
     name: "tide_key",
     pattern: "[a-f0-9]{16}",
@@ -174,7 +173,7 @@ fn a_kind_of_ones_own_is_added_by_the_line_that_the_table_has() {
     assert!(matches!(Scanner::new().rule(&wrong), Err(PatternError::Example { name }) if name == "tide_key"));
 }
 
-/// Invisible characters do not protect a secret: they are copied and removed with ease.
+/// Invisible characters do not protect a secret, because they are easy to remove from a copy.
 #[test]
 fn zero_width_characters_and_soft_hyphens_inside_a_token_are_looked_through() {
     let token = format!("gh{}", "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5");
@@ -189,7 +188,7 @@ fn zero_width_characters_and_soft_hyphens_inside_a_token_are_looked_through() {
         let found = &Scanner::new().find(&text)[0];
         assert_eq!(&text[found.span.clone()], inside.trim_end_matches(hidden));
     }
-    // More than 16 in a row are a text of their own.
+    // A row of more than 16 invisible characters separates the text around it.
     let apart = token.replace("aB3d", &format!("aB{}3d", "\u{200b}".repeat(17)));
     assert_eq!(redacted(&apart), apart);
     assert_eq!(chunked(&apart, std::iter::repeat_n(5, apart.len())), apart);
@@ -218,11 +217,11 @@ fn passwords_with_signs_and_of_letters_only_are_found_where_they_are_assigned() 
     assert_eq!(redacted(&format!("aws_secret_access_key = {secret}")), "aws_secret_access_key = [aws_key]");
 }
 
-/// As much of each dependency is read, and of all together.
+/// The maximum number of bytes that are read from each dependency, and from all of them.
 const OF_EACH: usize = 48 << 10;
 const OF_ALL: usize = 4 << 20;
 
-/// The sources and documents of this workspace's dependencies, where cargo keeps them: a sample of each.
+/// Returns a sample of the sources and documents of each dependency of this workspace, from cargo's home directory.
 fn ordinary_texts() -> Vec<(PathBuf, String)> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
@@ -250,7 +249,7 @@ fn ordinary_texts() -> Vec<(PathBuf, String)> {
     texts
 }
 
-/// Returns the entries of a folder, in order; none if it is no folder.
+/// Returns the entries of a folder, in order; empty if the path is not a folder.
 fn listed(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -258,7 +257,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Where no dependency's source is kept, there is nothing to look at.
+/// Passes if cargo's home directory contains no sources of dependencies.
 #[test]
 fn in_ordinary_text_there_is_at_most_one_false_alarm_in_500_kb() {
     let texts = ordinary_texts();
@@ -275,7 +274,7 @@ fn in_ordinary_text_there_is_at_most_one_false_alarm_in_500_kb() {
     assert!(alarms <= total / 500_000, "{alarms} false alarms in {total} bytes");
 }
 
-/// A part of a secret that stays is no less of a miss than all of it.
+/// A secret counts as missed even if only a part of it remains.
 #[test]
 fn of_a_secret_that_is_hidden_no_piece_longer_than_3_characters_stays() {
     let planted = Planted { kind: "assigned", text: "key: Zq7-Zq7-99 abcd".into(), secret: "Zq7-Zq7-99 abcd".into() };
@@ -296,7 +295,7 @@ fn a_routable_token_of_gitlab_is_found_with_its_checksum_and_not_with_what_follo
     }
 }
 
-/// RFC 5322 has apostrophes in addresses; those that quote one are none of it.
+/// RFC 5322 allows apostrophes in addresses; apostrophes that quote an address are not part of it.
 #[test]
 fn an_apostrophe_is_a_part_of_an_address_only_within_it() {
     let rows = [
@@ -311,7 +310,7 @@ fn an_apostrophe_is_a_part_of_an_address_only_within_it() {
     }
 }
 
-/// Where the shape of a token has room, what is glued to it is matched too.
+/// If the format of a token allows more characters, text that directly follows the token is matched too.
 #[test]
 fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_is_none() {
     let token = format!("{}_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "ghp");
@@ -322,7 +321,7 @@ fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_i
         (format!("{token}YourReplaceDummyInsert"), true),
         (format!("{}_live_4eC39HqLyjWDarjtT1zdp7dcYOUR", "sk"), true),
         (format!("glpat-xK3v{}", "Q9sT2mLp7aRd4fWzExample"), true),
-        // That much of it is none.
+        // With that many placeholder words, the match is not a token.
         (format!("{token}{}", "Placeholder".repeat(4)), false),
         (format!("{}_yourTokenGoesHere1234567890abcdefghijkl", "ghp"), false),
         (format!("{}_live_4eC39HqExampleWDarjtT1zdp7dc", "sk"), false),
@@ -334,7 +333,7 @@ fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_i
     }
 }
 
-/// Texts in the place of a login on a command line that are no logins.
+/// Texts in the place of a login on a command line that are not logins.
 #[test]
 fn an_address_a_variable_or_a_placeholder_on_a_command_line_or_in_a_definition_is_no_password() {
     let rows = [
@@ -362,7 +361,7 @@ fn an_address_a_variable_or_a_placeholder_on_a_command_line_or_in_a_definition_i
     }
 }
 
-/// RFC 7519 has three parts, RFC 7516 five.
+/// A signed token (RFC 7519) has three parts, and an encrypted token (RFC 7516) has five.
 #[test]
 fn a_json_web_token_has_three_parts_or_five_and_what_follows_a_full_stop_is_none_of_it() {
     let part = "q7Rt2LmX9wKd4VbN8sYh";
@@ -382,7 +381,7 @@ fn a_json_web_token_has_three_parts_or_five_and_what_follows_a_full_stop_is_none
     }
 }
 
-/// A finding without a byte would be found again and again.
+/// An empty finding would be found again and again.
 #[test]
 fn where_the_group_of_a_pattern_is_empty_all_that_it_matches_is_the_secret() {
     let rows = [
@@ -411,13 +410,13 @@ fn where_the_group_of_a_pattern_is_empty_all_that_it_matches_is_the_secret() {
     }
 }
 
-/// All texts but those that are made from the table.
+/// All texts except the texts that are made from the table.
 static TEXTS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let planted = PARTS[1..].iter().flat_map(|(_, half)| half.planted.iter().map(|planted| &*planted.text));
     planted.chain(PARTS[1..].iter().flat_map(|(_, half)| half.look_alikes.iter().map(|text| &**text))).collect()
 });
 
-/// By their kinds; those of look-alikes under none.
+/// Returns the texts by kind; look-alikes have the kind `""`.
 fn texts_by_kind() -> BTreeMap<&'static str, Vec<&'static str>> {
     let mut texts = BTreeMap::<_, Vec<_>>::new();
     for (_, half) in &PARTS[1..] {
@@ -427,11 +426,11 @@ fn texts_by_kind() -> BTreeMap<&'static str, Vec<&'static str>> {
     texts
 }
 
-/// Each text in chunks of some sizes: all sizes with the texts of each kind.
+/// Each text is split into chunks of some sizes, and the texts of each kind cover all sizes.
 #[test]
 fn chunks_of_any_size_make_no_difference_to_the_corpus() {
     for (kind, texts) in texts_by_kind() {
-        // Each size once: of a kind with more texts than sizes, those that stand evenly among them.
+        // Use each size once; of a kind with more texts than sizes, use evenly spaced texts.
         let texts: Vec<_> = texts.iter().step_by(texts.len().div_ceil(64)).collect();
         let each = 64_usize.div_ceil(texts.len());
         let sizes_of = |nth: usize| (0..each).map(move |step| 1 + (nth * each + step) % 64);
@@ -447,7 +446,7 @@ fn chunks_of_any_size_make_no_difference_to_the_corpus() {
     }
 }
 
-/// Two characters may have to come before it is clear.
+/// The decision may need two more characters.
 #[test]
 fn what_follows_is_waited_for_as_far_as_it_is_looked_at() {
     let (scanner, by) = (Scanner::only([Kind::Ip]), |kind: &Kind, _: &str| format!("[{kind}]"));
@@ -457,7 +456,7 @@ fn what_follows_is_waited_for_as_far_as_it_is_looked_at() {
     }
 }
 
-/// Texts that begin something over and over, and never end it.
+/// Texts that begin a secret over and over, and never end it.
 #[test]
 fn nothing_is_held_beyond_the_window_whatever_the_text() {
     let scanner = Scanner::new();
@@ -483,7 +482,7 @@ fn nothing_is_held_beyond_the_window_whatever_the_text() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Texts of the corpus side by side, without a boundary between them, in chunks of 1 to 64 bytes.
+    /// Texts of the corpus, joined by a short separator or by none, in chunks of 1 to 64 bytes.
     #[test]
     fn chunked_is_whole(
         picked in prop::collection::vec(any::<prop::sample::Index>(), 1..6),
@@ -494,7 +493,7 @@ proptest! {
         prop_assert_eq!(chunked(&text, sizes), redacted(&text));
     }
 
-    /// Any text out of what patterns are made of.
+    /// Random texts that consist of building blocks of patterns.
     #[test]
     fn chunked_is_whole_for_any_text(
         words in prop::collection::vec("[0-9]{1,5}|[a-zé]{1,4}|[@:/.+ -]|sk-|eyJ|token=|-----BEGIN PRIVATE KEY-----|-----END", 0..60),
@@ -504,7 +503,7 @@ proptest! {
         prop_assert_eq!(chunked(&text, sizes), redacted(&text));
     }
 
-    /// The replacement of a secret is no secret.
+    /// The replacement of a secret is not a secret.
     #[test]
     fn what_was_redacted_is_clean(index in any::<prop::sample::Index>()) {
         let text = *index.get(&TEXTS);
@@ -516,7 +515,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Where a text begins and ends, lines, and words of any script.
+    /// Covers the beginning and end of a text, line breaks, and words of any script.
     #[test]
     fn chunked_is_whole_for_patterns_of_ones_own_that_look_around(
         scanner in prop::sample::select(looking_around()),

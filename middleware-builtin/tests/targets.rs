@@ -1,4 +1,5 @@
-//! A trajectory goes to the standard outputs, to any writer, or to `tracing`; lines that cannot be written are counted.
+//! A trajectory writes to standard output, standard error, any writer, or `tracing`; lines that cannot be written are
+//! counted.
 
 #[path = "../../tests/support/journal.rs"]
 mod journal;

@@ -1,14 +1,15 @@
-//! A part that was written from the providers' documentation and from public rules of secret scanners, by somebody who
+//! A part that was written from the providers' documentation and from public rules of secret scanners, by an author who
 //! had read neither the table of kinds nor the other parts.
 //!
-//! A row has its source. `‹a36›` stands for 36 letters and digits, see [`chars`](super::third); `§` for the secret.
+//! Each row names its source. `‹a36›` stands for 36 letters and digits, see [`chars`](super::third); `§` stands for the
+//! secret.
 
 use fastrand::Rng;
 
 use super::third::made;
 use super::{Half, Planted};
 
-/// At least this many texts are made of each row, and five of each of its shapes, with a secret of its own each.
+/// At least this many texts are made from each row, and five from each of its shapes, each with its own secret.
 const TEXTS: usize = 20;
 
 impl Half {
@@ -28,7 +29,7 @@ impl Half {
 
 struct Row {
     kind: &'static str,
-    /// Where the format is documented, unless another source stands beside the shape.
+    /// The documentation of the format, unless a comment beside the shape names another source.
     source: &'static str,
     shapes: &'static [&'static str],
     texts: &'static [&'static str],
@@ -43,7 +44,7 @@ const fn row(
     Row { kind, source, shapes, texts }
 }
 
-/// Texts for formats that need no name beside them.
+/// Texts for formats that need no name before the secret.
 const ANYWHERE: &[&str] = &[
     "§",
     "The one in the ticket was § and has been rotated since.",

@@ -1,4 +1,4 @@
-//! The figures measured on the corpus, and a check that the README has the same ones.
+//! The figures measured on the corpus, and a check that the README contains the same figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::{Half, Planted};
 
 const DOCUMENT: &str = include_str!("README.md");
 
-/// So many of so many.
+/// A share: `some` of `all`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Share {
     some: usize,
@@ -47,7 +47,7 @@ impl Figures {
         self.by_kind.values().fold(Share::default(), sum)
     }
 
-    /// Recall of at least 99 %, and at most 2 % false alarms.
+    /// Checks for a recall of at least 99 %, and at most 2 % false alarms.
     #[track_caller]
     pub(crate) fn expect_good(&self, name: &str) {
         let recall = self.planted().ratio();
@@ -55,7 +55,7 @@ impl Figures {
         assert!(recall >= 0.99 && alarms <= 0.02, "{name}: recall {recall:.4}, false alarms {alarms:.4}");
     }
 
-    /// The same of each kind.
+    /// Checks for the same recall of each kind.
     #[track_caller]
     pub(crate) fn expect_good_by_kind(&self, name: &str) {
         let bad = self.by_kind.iter().filter(|(_, share)| share.ratio() < 0.99);
@@ -64,7 +64,7 @@ impl Figures {
     }
 }
 
-/// A row for each kind, and those for all of them; a column for each of the figures.
+/// Checks the README for a row for each kind, the rows for all kinds together, and a column for each item of `columns`.
 #[track_caller]
 pub(crate) fn expect_documented(columns: &[(&str, Figures)]) {
     let row = |name: &str, cell: &dyn Fn(&Figures) -> String| {

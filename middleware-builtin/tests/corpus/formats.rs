@@ -1,14 +1,13 @@
-//! A part that was written from what the providers' documentation says of their formats, before there were patterns for
-//! them, and by nobody who had read any.
+//! A part that was written from the formats in the providers' documentation, before patterns for these formats existed.
 //!
-//! `‹a36›` stands for 36 letters and digits, see [`chars`](super::third); `§` for the secret.
+//! `‹a36›` stands for 36 letters and digits, see [`chars`](super::third); `§` stands for the secret.
 
 use fastrand::Rng;
 
 use super::third::made;
 use super::{Half, Planted};
 
-/// As many texts are made of each kind, with a secret of its own each.
+/// The number of texts that are made for each kind, each with its own secret.
 const TEXTS: usize = 20;
 
 impl Half {
@@ -27,7 +26,7 @@ impl Half {
 
 type Row = (&'static str, &'static [&'static str], &'static [&'static str]);
 
-/// Where keys stand that are known by themselves.
+/// Texts for keys that are recognized without a name before them.
 const ANYWHERE: &[&str] = &[
     "export TIDE_KEY=§",
     "{\"key\":\"§\"}",

@@ -1,7 +1,7 @@
-//! The half that no pattern is tuned on. It was written before the patterns, and what is missed in it is reported, not
-//! looked at: patterns are changed by looking at `tuned.rs`.
+//! The half that no pattern is tuned on. It was written before the patterns, and its misses are counted but not
+//! examined: only `tuned.rs` is used to change patterns.
 
-/// Where secrets are planted: `{}` is the secret.
+/// Texts in which secrets are planted: `{}` is the secret.
 pub(crate) const PLANTED: &[(&str, &[&str])] = &[
     (
         "email",
@@ -215,7 +215,8 @@ pub(crate) const PLANTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Texts that look like secrets. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are made up.
+/// Texts that look like secrets. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are replaced with
+/// made-up values.
 pub(crate) const LOOK_ALIKES: &[&str] = &[
     "commit {sha1}\nAuthor: nobody",
     "Merge {sha1} into main",

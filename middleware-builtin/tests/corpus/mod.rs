@@ -1,4 +1,4 @@
-//! A corpus of planted secrets and of look-alikes. Its README says what it is, and what is found of it.
+//! A corpus of planted secrets and of look-alikes. Its README describes the corpus and contains the measured figures.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 mod documented;
@@ -12,7 +12,7 @@ mod tuned;
 use emitree_middleware::secrets::{Rule, Scanner};
 use fastrand::Rng;
 
-/// Text with one secret in it.
+/// A text with one secret.
 #[derive(Clone, Debug)]
 pub(crate) struct Planted {
     pub(crate) kind: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct Planted {
     pub(crate) secret: String,
 }
 
-/// The secret in an example: where a keyword or a name stands before it, its last word.
+/// Returns the secret in an example; after a keyword or a name, the secret is the last word.
 fn secret_of<'e>(rule: &Rule, example: &'e str) -> &'e str {
     match rule.name {
         "azure_key" if rule.near.is_empty() => example.trim_start_matches("AccountKey="),
@@ -35,7 +35,7 @@ fn secret_of<'e>(rule: &Rule, example: &'e str) -> &'e str {
     }
 }
 
-/// Without the signs that stand around it.
+/// Returns the last word, without the punctuation around it.
 fn last_word(example: &str) -> &str {
     let mut words = example.trim_end_matches(['\'', '"', ')', ':']).rsplit([' ', '=', ':', '\'', '"']);
     words.next().unwrap_or(example)
@@ -56,14 +56,14 @@ impl Half {
         Self::of(held_out::PLANTED, held_out::LOOK_ALIKES, 2)
     }
 
-    /// Made of the examples in the table of kinds.
+    /// Returns the part that is made from the examples in the table of kinds.
     pub(crate) fn tabled() -> Self {
         const TEXTS: [&str; 4] = ["§", "it is § indeed.\n", "{\"a\":\"§\"}", "a=1;\n§\n"];
         let rules =
             Scanner::table().iter().enumerate().flat_map(|(nth, rule)| (0..8).map(move |seed| (nth, rule, seed)));
         let planted = rules.map(|(nth, rule, seed)| {
             let example = rule.drawn(100 * nth as u64 + seed as u64);
-            // Where a keyword or a name stands before it, the secret is its last word.
+            // After a keyword or a name, the secret is the last word of the example.
             let secret = secret_of(rule, &example).to_owned();
             let text = if rule.example.contains("DB_") { "§\n" } else { TEXTS[seed % TEXTS.len()] };
             Planted { kind: rule.name, text: text.replace('§', &example), secret }
@@ -89,7 +89,7 @@ impl Planted {
 
 type Make = fn(&mut Rng) -> String;
 
-/// Puts what is made up in its place.
+/// Replaces the placeholders of a template with made-up values.
 fn filled(template: &str, rng: &mut Rng) -> String {
     let mut text = template.to_owned();
     let made: [(&str, Make); 6] = [
@@ -112,7 +112,7 @@ fn uuid(rng: &mut Rng) -> String {
     [8, 4, 4, 4, 12].map(|len| shapes::hex(rng, len)).join("-")
 }
 
-/// As long as a card's number, but it does not pass Luhn's check.
+/// Returns a number that is as long as a card number, but does not pass Luhn's check.
 fn order(rng: &mut Rng) -> String {
     let mut number = format!("4{}", shapes::digits(rng, 15));
     while shapes::luhn(&number) {

@@ -1,4 +1,4 @@
-//! Made-up secrets, from pieces and a seed: none of them was ever given out, and none stands in the source.
+//! Made-up secrets, from pieces and a seed: none of them was ever issued, and none is written in the source.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ const LOWER: &str = "abcdefghijklmnopqrstuvwxyz";
 const UPPER: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const DIGITS: &str = "0123456789";
 
-/// So many characters of an alphabet that is given in parts.
+/// Returns `len` random characters of an alphabet that is given in parts.
 pub(crate) fn of(rng: &mut Rng, parts: &[&str], len: usize) -> String {
     let alphabet: Vec<char> = parts.concat().chars().collect();
     (0..len).map(|_| alphabet[rng.usize(..alphabet.len())]).collect()
@@ -38,7 +38,7 @@ fn pick<'a>(rng: &mut Rng, from: &[&'a str]) -> &'a str {
     from[rng.usize(..from.len())]
 }
 
-/// A secret of a kind, by the kind's name.
+/// Returns a secret of a kind, by the kind's name.
 pub(crate) fn secret(kind: &str, rng: &mut Rng) -> String {
     match kind {
         "email" => email(rng),
@@ -84,7 +84,7 @@ fn phone(rng: &mut Rng) -> String {
     }
 }
 
-/// With the digit that makes it pass Luhn's check.
+/// Returns a card number with the digit that makes it pass Luhn's check.
 fn card(rng: &mut Rng) -> String {
     let (prefix, len) = [("4", 16), ("52", 16), ("37", 15), ("4", 16)][rng.usize(..4)];
     let body = format!("{prefix}{}", digits(rng, len - 1 - prefix.len()));
@@ -125,7 +125,7 @@ fn ip(rng: &mut Rng) -> String {
     }
 }
 
-/// With the check digits that make it right modulo 97.
+/// Returns an IBAN with valid check digits.
 fn iban(rng: &mut Rng) -> String {
     let (country, account) = match rng.u8(..3) {
         0 => ("DE", digits(rng, 18)),
@@ -197,7 +197,7 @@ fn package(rng: &mut Rng) -> String {
     }
 }
 
-/// Mixes all sorts of characters, so that the password is no word.
+/// Mixes several classes of characters, so that the password is not a word.
 fn password(rng: &mut Rng) -> String {
     let len = rng.usize(7..20);
     format!("{}{}{}{}", of(rng, &[UPPER], 1), of(rng, &[LOWER], 2), digits(rng, 2), alphanumeric(rng, len))

@@ -1,7 +1,7 @@
-//! A third half, written by somebody who had seen neither the other two nor the rules: with shapes of its own, from what
-//! the providers say of theirs.
+//! A third part, written by an author who had seen neither the other parts nor the rules, with its own shapes from the
+//! providers' documentation.
 //!
-//! `‹a36›` stands for 36 letters and digits, see [`chars`]; `§` for the secret.
+//! `‹a36›` stands for 36 letters and digits, see [`chars`]; `§` stands for the secret.
 
 use fastrand::Rng;
 
@@ -20,7 +20,7 @@ impl Half {
     }
 }
 
-/// Puts what is made up in its place.
+/// Replaces the placeholders of a template with made-up values.
 pub(super) fn made(template: &str, rng: &mut Rng) -> String {
     let mut text = String::new();
     for (i, part) in template.split(['‹', '›']).enumerate() {
@@ -28,10 +28,10 @@ pub(super) fn made(template: &str, rng: &mut Rng) -> String {
             _ if i % 2 == 0 => text += part,
             ("J", json) => text += &base64_url(json.as_bytes()),
             ("L", _) => text.push(luhn_digit(&text)),
-            // One that is wrong.
+            // A check digit that is wrong.
             ("W", _) => text.push(char::from(b'0' + (luhn_digit(&text) as u8 - b'0' + 1) % 10)),
             ("I", _) => text += "00",
-            // So that nothing here looks like what is searched for in sources.
+            // An empty hole, so that no text in this file looks like a secret in source code.
             ("", _) => {}
             (class, count) => {
                 let chars = chars(class);
@@ -72,7 +72,7 @@ fn base64_url(bytes: &[u8]) -> String {
     sextets.map(|sextet| char::from(digits[sextet])).collect()
 }
 
-/// The digit that makes a number pass Luhn's check.
+/// Returns the digit that makes a number pass Luhn's check.
 fn luhn_digit(text: &str) -> char {
     let digits = text.bytes().filter(u8::is_ascii_digit).rev().map(|digit| u32::from(digit - b'0'));
     let sum: u32 =
@@ -80,7 +80,7 @@ fn luhn_digit(text: &str) -> char {
     char::from_digit((10 - sum % 10) % 10, 10).expect("a digit")
 }
 
-/// An IBAN whose check digits are still `00`, with the right ones.
+/// Replaces the check digits `00` of an IBAN with valid check digits.
 fn with_check(iban: &str) -> String {
     let bare: String = iban.chars().filter(char::is_ascii_alphanumeric).collect();
     let turned = bare[4..].chars().chain(bare[..4].chars()).filter_map(|c| c.to_digit(36));
@@ -381,7 +381,7 @@ const LOOK_ALIKES: &[&str] = &[
     "pid 48213 tid 140237812934400",
     "chr7:55019017-55211628",
     "score 12-3 10-4 11-9",
-    // Versions and what looks like addresses.
+    // Versions, and texts that look like addresses.
     "tide 2.1.0.4 (build 26100.1742)",
     "Chrome/126.0.6478.127 Safari/537.36",
     "version=\"10.0.19045.4529\"",
@@ -395,7 +395,7 @@ const LOOK_ALIKES: &[&str] = &[
     "AssemblyVersion(\"4.0.0.0\")",
     "section 1.2.3.4 of the manual",
     "OID 1.3.6.1.4.1.311.21.20",
-    // What has an at sign, or a scheme.
+    // Texts with an at sign or a scheme.
     "npm install @types/node@20.14.9 left-pad@1.3.0",
     "<img src=\"logo@2x.png\" srcset=\"logo@3x.png 3x\">",
     "@Override public void run() {}",
@@ -434,7 +434,7 @@ const LOOK_ALIKES: &[&str] = &[
     "password must have 12 characters, a digit and a symbol",
     "secretKeyRef: { name: tide-secrets, key: database-password }",
     "sk-learn is imported as sklearn; hf_hub_download(repo_id='tide/base')",
-    // Blobs that open nothing.
+    // Encoded data that contains no secret.
     "data:image/png;base64,iVBORw0KGgo‹s400›==",
     "background: url(data:font/woff2;base64,d09GMgABAAAAA‹s300›)",
     "-----BEGIN CERTIFICATE-----\nMII‹s61›\n‹s64›\n‹s64›\n‹s20›==\n-----END CERTIFICATE-----",

@@ -1,6 +1,6 @@
 //! The half that patterns may be tuned on.
 
-/// Where secrets are planted: `{}` is the secret.
+/// Texts in which secrets are planted: `{}` is the secret.
 pub(crate) const PLANTED: &[(&str, &[&str])] = &[
     (
         "email",
@@ -187,7 +187,8 @@ pub(crate) const PLANTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Texts that look like secrets. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are made up.
+/// Texts that look like secrets. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are replaced with
+/// made-up values.
 pub(crate) const LOOK_ALIKES: &[&str] = &[
     "commit {sha1}",
     "git checkout {sha1}",

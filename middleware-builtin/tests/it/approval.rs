@@ -43,7 +43,7 @@ impl Done {
         assert_eq!(done, expected.into_iter().collect::<Vec<_>>());
     }
 
-    /// `Tool[delete]`, which notes what it deletes.
+    /// Returns `Tool[delete]`, which records the paths that it deletes.
     fn tool(&self, root: &Emitter) -> impl Runnable<Input = Delete, Output = String> + use<> {
         let done = self.clone();
         instance(root, "Tool", "delete", move |delete: Delete, _: RunContext| {
@@ -53,7 +53,7 @@ impl Done {
     }
 }
 
-/// Answers the same to all, and counts how often it is asked.
+/// Returns an approval that gives every request the same answer, and a counter of its questions.
 fn always(decision: Decision) -> (Approval, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counts = Arc::clone(&asked);
@@ -117,7 +117,7 @@ async fn the_responder_is_shown_kind_name_and_exactly_what_the_work_would_get_af
     Ok(())
 }
 
-/// Passes on another input than it gets.
+/// A layer that replaces its input.
 #[derive(Debug)]
 struct Swap(Value);
 
@@ -139,7 +139,7 @@ async fn what_was_approved_is_what_is_executed_a_change_by_a_later_layer_of_any_
         assert_eq!(error.explain(), "denied by approval: the input was changed after it was approved");
         done.expect([]);
     }
-    // Before the question, and to the same, it may be changed.
+    // A change before the question is allowed, and so is a change to an equal input.
     for (before, after) in [(Some("/tmp"), None), (None, Some("/tmp"))] {
         let (approval, asked) = always(Decision::Approve);
         let bind = |path: Option<&str>| path.map(swap).unwrap_or_default();
@@ -148,7 +148,7 @@ async fn what_was_approved_is_what_is_executed_a_change_by_a_later_layer_of_any_
         assert_eq!(count(&asked), 1);
         done.expect(["/tmp"]);
     }
-    // What was edited is executed as the type of the input takes it.
+    // The edited input is converted to the run's input type.
     let (edits, _) = always(Decision::Edit(json!({"force": false, "path": "/tmp/x", "more": 1})));
     tool.run(delete("/tmp")).middleware(edits).await?;
     done.expect(["/tmp/x"]);
@@ -180,7 +180,7 @@ async fn where_edits_are_not_allowed_one_is_a_denial_that_says_so() {
         assert_eq!(error.explain(), said);
         assert!(ledger.is_empty());
     }
-    // An answer from elsewhere is none either.
+    // An edit that was answered elsewhere is not allowed either.
     let error = tool.run(delete("/tmp")).middleware(Approval::by_interrupt()).await.expect_err("it is asked");
     ledger.answer(&*error.interrupt().expect("an interrupt").id, Decision::Edit(json!({"path": "/x", "force": true})));
     assert!(tool.run(delete("/tmp")).middleware(approval).await.expect_err("it is not allowed").is_denied());
@@ -223,7 +223,7 @@ async fn a_responder_that_errs_panics_or_takes_too_long_denies_and_says_so() {
     done.expect([]);
 }
 
-// M5: no timer goes off while it blocks.
+// M5: no timer fires while the responder blocks.
 #[tokio::test]
 async fn a_responder_that_blocks_its_thread_past_the_time_out_denies_and_its_answer_is_not_kept() {
     let (done, moment, approvals) = (Done::default(), Duration::from_millis(1), Approvals::new());
@@ -290,7 +290,7 @@ async fn it_asks_about_the_runs_that_it_is_for_only() -> TestResult {
     Ok(())
 }
 
-/// An agent that deletes these one after the other, or all at the same time.
+/// An agent that deletes the given paths sequentially or concurrently.
 fn agent<T>(root: &Emitter, tool: T, at_once: bool) -> impl Runnable<Input = Vec<String>, Output = usize> + use<T>
 where
     T: Runnable<Input = Delete, Output = String> + 'static,
@@ -415,7 +415,7 @@ async fn when_who_asks_is_aborted_one_of_those_who_wait_asks() -> TestResult {
     assert!(poll_once(&mut first).is_pending());
     assert!(poll_once(&mut second).is_pending());
     assert_eq!(count(&asked), 1);
-    // It would wait for ever.
+    // Without the abort, the first run would wait forever.
     handle.abort("enough");
     assert!(first.await.expect_err("it was aborted").is_aborted());
     assert!(poll_once(&mut second).is_pending());
@@ -435,7 +435,7 @@ async fn that_who_asks_is_aborted_is_no_answer_for_those_who_wait() -> TestResul
         let (first, waits) = (counts.fetch_add(1, Ordering::Relaxed) == 0, Arc::clone(&waits));
         async move {
             waits.acquire().await?.forget();
-            // As a run hears of it that the responder has started in the one that asks.
+            // The same error as from an aborted run that the responder has started.
             if first { Err(Error::aborted("enough")) } else { Ok(Decision::Approve) }
         }
     })
@@ -524,7 +524,7 @@ async fn a_run_whose_time_is_over_while_it_waits_ends() {
     assert!(run.await.expect_err("it takes too long").is_timed_out());
 }
 
-/// Returns what a new process has: a tool, and an approval with the stored answers.
+/// Returns the tool and the approval of a new process, with the stored answers.
 fn process(done: &Done, approvals: Option<&str>) -> (impl Runnable<Input = Delete, Output = String> + use<>, Approval) {
     let approval = Approval::by_interrupt();
     let stored = approvals.map(|json| serde_json::from_str::<Approvals>(json).expect("what was stored"));
@@ -540,7 +540,7 @@ async fn an_interrupted_run_is_answered_and_goes_on_in_another_process() -> Test
     let interrupt = serde_json::to_string(error.interrupt().expect("an interrupt"))?;
     done.expect([]);
 
-    // Somebody reads what is stored, and answers.
+    // A person reads the stored request and answers it.
     let interrupt: Interrupt = serde_json::from_str(&interrupt)?;
     let request = Request::of_interrupt(&interrupt)?;
     assert_eq!(
@@ -555,14 +555,14 @@ async fn an_interrupted_run_is_answered_and_goes_on_in_another_process() -> Test
     ledger.answer(&*interrupt.id, Decision::Edit(json!({"path": "/tmp/x", "force": false})));
     let stored = serde_json::to_string(&ledger)?;
 
-    // What was answered is not asked again, however often.
+    // An answered question is never asked again.
     let (tool, approval) = process(&done, Some(&stored));
     for _ in 0..2 {
         assert_eq!(tool.run(delete("/tmp")).middleware(approval.clone()).await?, "/tmp/x is gone");
         done.expect(["/tmp/x"]);
     }
 
-    // Another input is another question.
+    // A different input is a different question.
     let mut tampered = delete("/tmp");
     tampered.force = true;
     let error = tool.run(tampered).middleware(approval).await.expect_err("it is asked again");
@@ -606,7 +606,7 @@ async fn an_interrupt_that_was_changed_since_it_was_made_is_no_request() -> Test
         change(&mut interrupt);
         Request::of_interrupt(&interrupt)
     };
-    // Harmless to look at, but what goes on is what was asked.
+    // A harmless input is shown, but the answer would approve the original input.
     let shown = changed(|interrupt| interrupt.data["input"]["path"] = "/tmp/harmless".into());
     assert!(matches!(shown, Err(RequestError::Changed { .. })), "{shown:?}");
     let named = changed(|interrupt| interrupt.data["name"] = "read".into());
@@ -706,7 +706,7 @@ async fn what_is_remembered_is_said_to_be_and_not_asked() -> TestResult {
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let fails = |_: &mut dyn AnyEvent, _: &EventMeta<'_>| Err("no".into());

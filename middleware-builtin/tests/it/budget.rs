@@ -1,4 +1,5 @@
-//! A run and all below it spend no more than they may: what is used is recorded, and what exceeds a limit stops.
+//! A run and the runs below it spend no more than their budget: usage is recorded, and work that exceeds a limit is
+//! stopped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,7 +33,7 @@ fn built(builder: BudgetBuilder) -> Budget {
     builder.build().expect("options that are right")
 }
 
-/// Charges its input, and says what is left.
+/// Returns a model that charges its input, and returns the remaining budget.
 fn model(root: &Emitter) -> impl Runnable<Input = Vec<Usage>, Output = Option<u64>> + 'static {
     instance(root, "Model", "m", |usages: Vec<Usage>, ctx: RunContext| async move {
         for usage in usages {
@@ -140,7 +141,7 @@ trait RunWith: Runnable + Sized {
 }
 impl<R: Runnable> RunWith for R {}
 
-/// A runnable with a budget of its own.
+/// A runnable with its own budget.
 struct Bound<R>(R, [Arc<dyn emitree_runtime::Middleware>; 1]);
 
 impl<R: Runnable> Runnable for Bound<R> {
@@ -198,7 +199,7 @@ async fn too_high_a_cost_is_stopped() -> TestResult {
     Ok(())
 }
 
-// M5: what guards fails closed.
+// M5: guards fail closed.
 #[tokio::test]
 async fn what_cannot_be_counted_closes_the_budget() -> TestResult {
     let table = || PriceTable::new().model("small", Price::per_million(cents(1), cents(1)).expect("prices"));
@@ -254,7 +255,7 @@ async fn sums_too_large_for_their_type_exceed_every_limit() -> TestResult {
     Ok(())
 }
 
-/// The timer of the run has not been looked at by then.
+/// The timer of the run has not been polled by then.
 #[tokio::test(start_paused = true)]
 async fn a_call_after_the_time_does_not_begin_before_the_timer_has_run() {
     let calls = Arc::new(AtomicU64::new(0));
@@ -325,7 +326,7 @@ async fn a_call_is_counted_in_all_budgets_above_or_in_none() -> TestResult {
     });
     let run = |n| outer.run(n).middleware(built(Budget::builder().calls(9)));
     assert_eq!(run(2).await?, (None, Some(3)));
-    // The third is refused below, so it is not counted above.
+    // The third call is refused below, so it is not counted above.
     assert_eq!(run(5).await?, (Some("the budget is exceeded: 3 calls of 2".to_owned()), Some(3)));
     Ok(())
 }
@@ -357,7 +358,7 @@ fn listen<'a, R: Runnable>(run: Run<'a, R>, heard: &Arc<Mutex<Vec<String>>>) -> 
     let heard = Arc::clone(heard);
     run.on("middleware.budget.*", move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| {
         let mut json = event.to_json();
-        // A different one each time.
+        // The holder differs each time.
         json.as_object_mut().map(|json| json.remove("holder"));
         json.sort_all_objects();
         heard.lock().expect("nobody panics").push(format!("{} {json}", meta.name()));
@@ -414,10 +415,10 @@ async fn the_work_goes_on_while_a_listener_of_the_warning_is_awaited() -> TestRe
         })
     };
     let begun = Instant::now();
-    // It waits for what the work does after the warning.
+    // The listener waits for work that is done after the warning.
     run(90, Duration::MAX).await?;
     assert_eq!(begun.elapsed(), ms(90));
-    // The time is over while it waits: then the work is stopped, and nobody tells it.
+    // If the time ends while the listener waits, the work is stopped, and the listener is not notified.
     let error = run(110, ms(200)).await.expect_err("it takes too long");
     assert_eq!(error.explain().lines().next(), Some("halted by budget: the budget is exceeded: a time of 100ms"));
     assert!(worked.notified().now_or_never().is_none());
@@ -429,7 +430,7 @@ async fn it_says_what_closes_and_whom_it_denies() -> TestResult {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let model = Arc::new(model(&root));
     let outer = instance(&root, "Assistant", "Desk", move |used: u64, ctx: RunContext| {
-        // A task is aborted only when the work is over: it still tries.
+        // A task is aborted only when the work has ended, so the second call is still attempted.
         let (first, second) = (model.run_shared(tokens(used)), model.run_shared(tokens(1)));
         async move {
             futures_util::future::join(first, second).await.0?;
@@ -464,7 +465,7 @@ async fn its_own_emitter_hears_it_with_the_run_s_ids() -> TestResult {
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let budget = built(Budget::builder().tokens(10).calls(1).warn_at(0.0));
@@ -599,7 +600,7 @@ async fn interleaved(scripts: Vec<Script>, most: u64, threads: bool) {
         async { Ok(()) }
     }));
     let seen = Arc::clone(&witness);
-    // It goes on whatever it is told.
+    // The work continues after every error.
     let spender = Arc::new(instance(&root, "Model", "spends", move |script: Script, ctx: RunContext| {
         let (seen, leaf) = (Arc::clone(&seen), Arc::clone(&leaf));
         async move {
@@ -632,6 +633,6 @@ async fn interleaved(scripts: Vec<Script>, most: u64, threads: bool) {
     let (charged, recorded) = (witness.charged.load(Ordering::SeqCst), spent(&holder).expect("a budget").tokens);
     assert_eq!(recorded, charged);
     assert!(sum > most || charged == sum);
-    // On one thread, nothing comes between the look at the budget and the beginning.
+    // On one thread, no other code runs between the check of the budget and the beginning of a run.
     assert!(threads || witness.began_late.load(Ordering::SeqCst) == 0);
 }

@@ -1,4 +1,4 @@
-//! The cache: answers are reused, and equal requests at the same time are executed once.
+//! The cache: answers are reused, and equal concurrent requests are executed once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Gives how often it has been executed.
+/// Returns a tool whose output is the number of its executions so far.
 fn counts<I: Data + Clone>(root: &Emitter) -> impl Runnable<Input = I, Output = u32> + 'static {
     let count = AtomicU32::new(0);
     instance(root, "Tool", "count", move |_: I, _: RunContext| {
@@ -33,7 +33,7 @@ fn counts<I: Data + Clone>(root: &Emitter) -> impl Runnable<Input = I, Output = 
     })
 }
 
-/// The same, behind a gate.
+/// Like `counts`, but each execution waits for a permit of `gate`.
 fn gated(root: &Emitter, gate: &Arc<Semaphore>) -> impl Runnable<Input = u32, Output = u32> + 'static {
     let (count, gate) = (AtomicU32::new(0), Arc::clone(gate));
     instance(root, "Tool", "gated", move |_: u32, _: RunContext| {
@@ -76,7 +76,7 @@ async fn what_was_answered_before_is_answered_again() -> TestResult {
     Ok(())
 }
 
-/// A kind of work of other types than what is counted.
+/// A kind of work whose types differ from the types of `counts`.
 struct CountsOf;
 impl Op for CountsOf {
     type In = String;
@@ -116,7 +116,7 @@ async fn inputs_are_the_same_if_they_are_as_canonical_json() -> TestResult {
     Ok(())
 }
 
-/// Text of another's making.
+/// JSON text as it was written, with its order of keys and its spaces.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Raw(Box<serde_json::value::RawValue>);
@@ -222,7 +222,7 @@ async fn where_the_one_that_executes_is_dropped_another_one_does() -> TestResult
         let (gated, cache) = (Arc::clone(&gated), cache.clone());
         tokio::spawn(async move { gated.run(1).layer(cache).await })
     };
-    // One after the other leads, and is dropped: more often than anybody counts.
+    // The runs lead one after the other, and each leader is dropped.
     let mut runs: Vec<_> = (0..500).map(|_| run()).collect();
     tokio::task::yield_now().await;
     for leader in runs.drain(..497) {
@@ -374,7 +374,7 @@ async fn of_what_is_executed_while_all_is_forgotten_nothing_is_kept() -> TestRes
     Ok(())
 }
 
-// A run that joined itself would wait for ever.
+// A run that joined itself would wait forever.
 #[tokio::test]
 async fn a_run_started_in_the_one_that_executes_the_same_does_not_wait_for_it() -> TestResult {
     let cache = typed();
@@ -401,7 +401,7 @@ async fn a_run_started_in_the_one_that_executes_the_same_does_not_wait_for_it() 
     Ok(())
 }
 
-// Each of them joins what the next one executes, and that waits in turn.
+// Each run joins the request that the next run executes, and that run waits in turn.
 #[tokio::test(start_paused = true)]
 async fn runs_that_would_wait_for_each_other_in_a_circle_do_not_in_whatever_cache() -> TestResult {
     for n in 2..6 {
@@ -423,14 +423,14 @@ async fn runs_that_would_wait_for_each_other_in_a_circle_do_not_in_whatever_cach
         let all = futures_util::future::try_join_all(runs);
         let outputs = tokio::time::timeout(Duration::from_secs(3600), all).await.expect("nobody waits for itself")?;
         assert_eq!(outputs, (0..n).collect::<Vec<_>>());
-        // All but the last to come wait: it stands in one of the two caches.
+        // All runs except the last one wait; the last run uses one of the two caches.
         let joined = take(&told).iter().filter(|told| *told == "joined").count();
         assert!((n.div_ceil(2) - 1..=n.div_ceil(2)).contains(&joined), "{joined} of {n}");
     }
     Ok(())
 }
 
-// What a run keeps of the flights that it has led does not grow with them.
+// A run's list of led flights does not grow with the number of its attempts.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_tried_again_very_often_ends() -> TestResult {
     let fails = instance(&Emitter::new(), "Tool", "fails", |_: u32, _: RunContext| async {
@@ -442,14 +442,14 @@ async fn a_run_that_is_tried_again_very_often_ends() -> TestResult {
     Ok(())
 }
 
-/// A place in a run.
+/// A kind of work inside a run.
 struct Looks;
 impl Op for Looks {
     type In = u32;
     type Out = u32;
 }
 
-// Nor with those that it leads at places, where one is always under way.
+// The list does not grow with the flights of inner work either, even if one of them is always under way.
 #[tokio::test]
 async fn a_run_that_leads_very_often_before_it_has_landed_ends() -> TestResult {
     let looks = Arc::new(typed().stack::<Looks>());
@@ -540,7 +540,7 @@ async fn a_guard_inside_is_not_called_for_a_hit_and_one_outside_is() -> TestResu
     Ok(())
 }
 
-/// The types of what is counted.
+/// A kind of work with the types of `counts`.
 struct Same;
 impl Op for Same {
     type In = u32;
@@ -581,7 +581,7 @@ async fn nobody_joins_a_run_that_is_answered_at_its_start_nor_does_it_join() -> 
     Ok(())
 }
 
-/// Cannot be written as JSON where it is told to.
+/// A value that fails to serialize if its field is `true`.
 #[derive(Clone, Debug, Deserialize)]
 struct Awkward(bool);
 impl Serialize for Awkward {
@@ -648,7 +648,7 @@ async fn it_says_hit_miss_or_joined_with_the_run_s_ids_the_key_s_hash_and_the_ag
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), typed());

@@ -32,7 +32,7 @@ enum Do {
     Wait(u64),
 }
 
-/// Does as it is told.
+/// Returns a tool that does what its input says.
 fn tool(root: &Emitter, name: &'static str) -> impl Runnable<Input = Do, Output = ()> + use<> {
     instance(root, "Tool", name, |what: Do, _: RunContext| async move {
         match what {
@@ -53,7 +53,7 @@ fn tool(root: &Emitter, name: &'static str) -> impl Runnable<Input = Do, Output 
     })
 }
 
-/// Opens after two failures within the default window, for ten seconds.
+/// Returns a builder of a breaker that opens after two failures within the default window, for ten seconds.
 fn builder() -> CircuitBreakerBuilder {
     CircuitBreaker::builder().failures(2).cool_down(s(10))
 }
@@ -130,7 +130,7 @@ async fn a_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_again() {
     assert_eq!(call(&tool, &breaker, Do::Succeed).await, open_for(10));
     advance(s(10)).await;
     assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
-    // What was counted before is forgotten.
+    // The failures before the opening are forgotten.
     fail(&tool, &breaker, 1).await;
     assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
     let expected = [
@@ -145,7 +145,7 @@ async fn a_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_again() {
     assert_eq!(said, expected.map(in_order));
 }
 
-/// Whatever order the keys of an object have.
+/// Parses a line, so that the order of object keys does not matter.
 fn in_order(line: &str) -> (String, serde_json::Value) {
     let (name, json) = line.split_once(' ').expect("a name and an object");
     (name.to_owned(), serde_json::from_str(json).expect("JSON"))
@@ -212,7 +212,7 @@ async fn when_says_which_failures_count_and_one_that_panics_counts_all() {
         call(&tool, &narrow, Do::BeLate).await.expect_err("it is late");
     }
     assert!(call(&tool, &narrow, Do::Succeed).await.is_err());
-    // A failure that does not count is a success of the probe.
+    // If a probe ends in a failure that does not count, the probe has succeeded.
     advance(s(10)).await;
     fail(&tool, &narrow, 1).await;
     assert_eq!(call(&tool, &narrow, Do::Succeed).await, Ok(()));
@@ -266,7 +266,7 @@ async fn failures_are_shared_by_all_by_instance_by_kind_or_by_key() {
     }
 }
 
-// M5: what guards fails closed.
+// M5: guards fail closed.
 #[tokio::test(start_paused = true)]
 async fn a_key_function_that_panics_is_a_denial() {
     let breaker = builder().by(Key::of(|_| panic!("a planned panic"))).build().expect("fine");
@@ -318,7 +318,7 @@ async fn a_call_counts_when_it_ends_if_it_is_closed_then() {
     let opens = async {
         fail(&tool, &breaker, 2).await;
         sleep(s(14)).await;
-        // Half-open: what began before neither closes nor opens it.
+        // Half-open: a call that began earlier neither closes nor opens the breaker.
         call(&tool, &breaker, Do::Wait(5)).await
     };
     let (_, probe) = futures_util::future::join(begun_before, opens).await;
@@ -334,7 +334,7 @@ async fn for_tree_breaks_for_each_run_below_and_those_that_a_probe_starts_pass_w
         let inner = Arc::clone(&inner);
         async move { inner.run(what).await }
     });
-    // The failure counts in both.
+    // The failure counts in both runs.
     let breaker = breaker();
     let run = |what| desk.run(what).middleware(for_tree(breaker.clone()));
     assert_eq!(run(Do::Fail).await.expect_err("it fails").to_string(), "busy");
@@ -385,7 +385,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());

@@ -1,4 +1,4 @@
-//! So many runs of a key are under way at once; the others wait in the order of coming, or are denied.
+//! The number of concurrent runs per key is limited; excess runs wait in the order of their arrival, or are denied.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Sleeps so many milliseconds.
+/// Returns a tool that sleeps for the given number of milliseconds.
 fn nap(root: &Emitter) -> impl Runnable<Input = u64, Output = u64> + 'static {
     instance(root, "Tool", "nap", |n: u64, _: RunContext| async move {
         sleep(ms(n)).await;
@@ -29,7 +29,7 @@ fn nap(root: &Emitter) -> impl Runnable<Input = u64, Output = u64> + 'static {
     })
 }
 
-/// Counts those under way, and gives the most that there were.
+/// Counts the runs under way, and records the maximum.
 #[derive(Clone, Default)]
 struct Gauge(Arc<[AtomicUsize; 2]>);
 
@@ -148,7 +148,7 @@ async fn a_run_without_the_key_is_counted_with_others_like_it_or_passes_or_is_de
     Ok(())
 }
 
-// M5: what guards fails closed.
+// M5: guards fail closed.
 #[tokio::test(start_paused = true)]
 async fn a_key_function_that_fails_denies_and_says_so() -> TestResult {
     let limit = Concurrency::builder(1).by(Key::of(|_| Err(Error::new("no such user")))).build()?;
@@ -192,7 +192,7 @@ async fn a_place_is_given_back_when_the_last_that_shares_it_has_ended() -> TestR
             Ok(())
         }
     });
-    // What it has spawned is aborted with it: then nobody holds the permit.
+    // The runs that it has spawned are aborted with it: then no run holds the permit.
     let limit = Concurrency::builder(1).build()?;
     for _ in 0..2 {
         tree.run(()).middleware(for_tree(limit.clone())).await?;
@@ -297,7 +297,7 @@ async fn what_it_did_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_id
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).wait(FOREVER).build()?);

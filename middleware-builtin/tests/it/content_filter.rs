@@ -124,7 +124,7 @@ async fn a_classifier_that_fails_panics_or_takes_too_long_denies() {
         (slow.clone(), "the classifier took longer than 10s"),
         (slow.timeout(Duration::from_millis(5)), "the classifier took longer than 5ms"),
     ];
-    // Nobody answers in place of one that cannot tell.
+    // No fallback answers for a filter whose classifier failed.
     let spare = instance(&Emitter::new(), "Tool", "spare", |value: Value, _: RunContext| async move { Ok(value) });
     let (echo, spare) = (echo(&Emitter::new()), Fallback::any(Arc::new(spare)));
     for (filter, cause) in rows {
@@ -132,11 +132,11 @@ async fn a_classifier_that_fails_panics_or_takes_too_long_denies() {
         let expected = format!("denied by content_filter: the input could not be checked\n  caused by: {cause}");
         assert_eq!(error.explain(), expected);
     }
-    // One that only marks observes: it fails open.
+    // A filter that only marks fails open.
     assert!(echo.run(json!("x")).middleware(failing().mark()).await.is_ok());
 }
 
-// M5: no timer goes off while it blocks.
+// M5: no timer fires while the classifier blocks.
 #[tokio::test]
 async fn a_classifier_that_blocks_its_thread_past_its_time_out_denies() {
     let moment = Duration::from_millis(1);

@@ -1,4 +1,5 @@
-//! Middlewares refuse JSON that is nested so deep that inspecting it would overflow the stack, and the error says so.
+//! Middlewares refuse JSON that is nested so deep that inspecting it would overflow the stack, and the error states the
+//! reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +14,8 @@ use serde_json::{Value, json};
 
 const LEVELS: usize = 3_000;
 
-/// Built in code: no parser has seen it. Mostly arrays, of which a drop takes less of the stack.
+/// Builds the value in code, because a parser would reject it. Most levels are arrays, because dropping an array needs
+/// less stack.
 fn deep() -> Value {
     (0..LEVELS).fold(json!("maria@mailbox.org"), |inner, level| match level % 100 {
         0 => Value::Object([("a".to_owned(), inner)].into_iter().collect()),
@@ -21,7 +23,7 @@ fn deep() -> Value {
     })
 }
 
-/// JSON somewhere in a type of one's own.
+/// A user's type that contains JSON.
 #[derive(Clone, Serialize, Deserialize)]
 struct Args {
     args: Value,
@@ -36,7 +38,7 @@ fn guards() -> Vec<(&'static str, Box<dyn Middleware>)> {
     ]
 }
 
-/// On a thread whose stack has the size that one has by default.
+/// Runs a test on a thread with a small stack.
 fn on_a_thread(test: impl Future<Output = TestResult> + Send + 'static) -> TestResult {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let thread = std::thread::Builder::new().stack_size(3 << 20).spawn(move || runtime.block_on(test))?;
@@ -124,7 +126,7 @@ async fn twice(cache: impl Middleware, input: f64, output: f64) -> Result<(u32, 
     Ok((calls.load(Ordering::Relaxed), second))
 }
 
-/// In JSON, a NaN is `null`: it would be taken for what is not there, and would not be read back.
+/// In JSON, a NaN becomes `null`: it would equal a missing value, and could not be read back.
 #[tokio::test]
 async fn a_value_that_is_no_json_is_never_a_key_nor_a_hit_that_fails() -> TestResult {
     for (input, output, expected) in [(1.0, 2.0, 2), (f64::NAN, 2.0, 3), (f64::INFINITY, 2.0, 3), (1.0, f64::NAN, 3)] {

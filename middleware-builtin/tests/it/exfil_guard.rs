@@ -69,7 +69,7 @@ fn base32(text: &str) -> String {
     text.as_bytes().chunks(5).map(eight).collect()
 }
 
-/// Groups of characters with something between.
+/// Splits a text into groups of characters with a separator.
 fn grouped(text: &str, len: usize, between: &str) -> String {
     let groups = text.as_bytes().chunks(len).map(|group| String::from_utf8_lossy(group).into_owned());
     groups.collect::<Vec<_>>().join(between)
@@ -87,12 +87,12 @@ fn unicode_escaped(text: &str) -> String {
     })
 }
 
-/// Personal data it does not look for.
+/// Returns `false` for personal data, which the guard does not look for by default.
 fn is_secret_kind(planted: &Planted) -> bool {
     !["email", "phone", "card", "ip", "iban", "ssn"].contains(&planted.kind)
 }
 
-/// A text on its way out, in an encoding.
+/// A function that encodes a text.
 type Write = fn(&str) -> String;
 
 const WAYS: [(&str, Write); 4] = [
@@ -117,7 +117,7 @@ fn of_each_part_of_the_corpus_it_denies_99_percent_and_2_percent_of_look_alikes_
     }
 }
 
-/// All ways of which the guard reads.
+/// All encodings that the guard decodes.
 const FORMS: [(&str, Write); 11] = [
     ("JSON", |text| Value::from(json!({"text": text}).to_string()).to_string()),
     ("URL", percent),
@@ -132,7 +132,8 @@ const FORMS: [(&str, Write); 11] = [
     ("`\\u`", unicode_escaped),
 ];
 
-/// An eighth of the part, so that it does not take minutes: of each eight texts another one, so that all shapes are in it.
+/// Uses an eighth of the part, so that the test does not take minutes: a different one of each eight texts, so that all
+/// shapes are included.
 #[test]
 fn of_what_was_written_from_documentation_it_denies_99_percent_of_each_kind_in_each_form_as_its_document_says() {
     let (guard, mut half) = (ExfilGuard::new(), Half::documented());
@@ -336,7 +337,7 @@ async fn the_keys_of_an_errors_details_are_looked_at_too() {
         (Error::new("x"), None),
         (Error::aborted("x"), Some(ErrorKind::Aborted)),
         (Error::interrupted(asked.clone()), Some(ErrorKind::Interrupted)),
-        // It has to stay the same request, and so its details stay.
+        // A retry request must keep the keys of its details, so it becomes a denial.
         (Error::retry("x"), None),
     ];
     for (error, kept) in rows {
@@ -437,7 +438,7 @@ fn urls_in_another_encoding_are_looked_at_too() {
     }
 }
 
-/// Whatever the bytes in an encoding are, they lead to no host unless they are text.
+/// Random bytes in an encoding contain no URL to a host, unless they are text.
 #[test]
 fn of_bytes_at_random_none_lead_to_a_host() {
     let guard = ExfilGuard::new().only([]).allow_hosts(["a.org"]);
@@ -558,13 +559,13 @@ fn it_tells_its_settings_and_no_secret() {
     assert_eq!(summary, expected);
 }
 
-/// Emits chunks whose emits may fail; gives what others heard, and how the run ended.
+/// Emits chunks whose emits may fail; returns the text that other listeners received, and the result of the run.
 async fn written(chunks: Vec<String>, guard: ExfilGuard) -> (String, Result<()>) {
     let heard = Arc::new(Mutex::new(String::new()));
     let text = Arc::clone(&heard);
     let write = instance(&Emitter::new(), "Tool", "write", |chunks: Vec<String>, ctx: RunContext| async move {
         for text in chunks {
-            // Work that does not care.
+            // The work ignores a failed emit.
             ctx.emitter().emit("new_token", &mut Token { text }).await.ok();
         }
         Ok(())
@@ -608,7 +609,8 @@ async fn no_part_of_a_secret_gets_past_in_events() -> std::result::Result<(), Bo
     Ok(())
 }
 
-/// Each part that goes on was looked at with up to 18 KiB around it: were there one for each chunk, it would take minutes.
+/// Each part that passes is checked together with up to 18 KiB around it: with one part for each chunk, the test would
+/// take minutes.
 #[tokio::test]
 async fn a_word_longer_than_is_held_goes_on_in_parts_of_2_kib_however_small_its_chunks_are() -> TestResult {
     let word = "y".repeat(40_000);
@@ -649,7 +651,7 @@ async fn slashes_at_the_beginning_of_a_text_that_comes_bit_by_bit_lead_to_a_host
     Ok(())
 }
 
-/// A word that is too long to be held whole is looked at together with what is held of it.
+/// A word that is too long to be held back whole is checked together with its held-back part.
 #[tokio::test]
 async fn no_part_of_a_secret_gets_past_in_a_word_longer_than_is_held() {
     for before in [8_150, 9_001] {
@@ -664,7 +666,7 @@ async fn no_part_of_a_secret_gets_past_in_a_word_longer_than_is_held() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Chunks are denied exactly if the whole text is; text that passes is the whole text.
+    /// Chunks are denied if and only if the whole text is denied; otherwise the whole text passes.
     #[test]
     fn in_chunks_as_in_whole(index in any::<prop::sample::Index>(), way in 0..3, sizes in prop::collection::vec(1_usize..=64, 1..60)) {
         let half = Half::tuned();

@@ -1,4 +1,4 @@
-//! Where one fails, the next one answers, in order, and it is said which; control flow falls back on nobody.
+//! If a run fails, the alternatives answer in order, and an event names the alternative; control flow is not caught.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use emitree_runtime::{AnyRunnable, Error, ErrorKind, Interrupt, RunContext, Runn
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 
-/// Answers with its name and the input.
+/// Returns a tool that answers with its name and the input.
 fn answers(root: &Emitter, name: &'static str) -> impl Runnable<Input = u32, Output = String> + use<> {
     instance(root, "Tool", name, move |n: u32, _: RunContext| async move { Ok(format!("{name} {n}")) })
 }
@@ -29,7 +29,7 @@ fn broken() -> Error {
     Error::new("broken")
 }
 
-/// The events of answers, as JSON.
+/// The recorded `answered` events, as JSON.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<Value>>>);
 
@@ -123,7 +123,7 @@ async fn by_default_it_falls_back_on_failures_panics_and_time_outs_and_nothing_e
     ];
     let root = Emitter::new();
     for (error, answered) in rows {
-        // Of the run itself, and of one that it falls back to.
+        // Control flow of the run itself, and control flow of an alternative.
         let itself = fails(&root, "first", &error);
         let itself = itself.run(1).middleware(Fallback::to(answers(&root, "second"))).await;
         let other = fails(&root, "first", &broken());
@@ -195,7 +195,7 @@ async fn any_fits_runs_of_any_type() -> TestResult {
     assert_eq!(number.run(3).middleware(fallback.clone()).await?, json!({"got": 3}));
     let text = instance(&root, "Tool", "text", |_: String, _: RunContext| async { Err::<u32, _>(broken()) });
     let error = text.run("x".to_owned()).middleware(fallback).await.expect_err("an object is no number");
-    // The second takes numbers only.
+    // The second alternative accepts only numbers.
     assert_eq!(error.kind(), &ErrorKind::Invalid);
     assert!(error.to_string().starts_with(r#"input `"x"` does not fit `u32`"#), "{error}");
     Ok(())
@@ -281,7 +281,7 @@ async fn what_was_streamed_before_the_failure_is_marked_as_discarded() -> TestRe
 async fn for_tree_binds_it_to_all_below_but_to_those_that_it_falls_back_to() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(fails(&root, "inner", &broken()));
-    // What it falls back to runs the one that fails, and then fails itself.
+    // The alternative runs the failing runnable, and then fails itself.
     let below = Arc::clone(&inner);
     let last = instance(&root, "Tool", "last", move |n: u32, _: RunContext| {
         let below = Arc::clone(&below);
@@ -356,7 +356,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let root = Emitter::new();

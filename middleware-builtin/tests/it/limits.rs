@@ -1,4 +1,5 @@
-//! So many runs are started below a run or in a group, so deep; the one too many is denied, fails, or ends the run.
+//! The number and the depth of runs below a run or in a group are limited; an excess run is denied, fails, or ends the
+//! bound run.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use emitree_middleware::Limits;
 use emitree_middleware::limits::{OnLimit, Reached};
 use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, for_tree};
 
-/// Starts so many tools, and says how many there were and what the first that failed failed with.
+/// Returns a desk that starts the given number of tools, and returns the number of successes and the first error.
 fn desk(root: &Emitter) -> impl Runnable<Input = u64, Output = (u64, Option<String>)> + 'static {
     let tool = Arc::new(instance(root, "Tool", "echo", |n: u64, _: RunContext| async move { Ok(n) }));
     instance(root, "Assistant", "Desk", move |n: u64, _: RunContext| {
@@ -26,7 +27,7 @@ fn desk(root: &Emitter) -> impl Runnable<Input = u64, Output = (u64, Option<Stri
     })
 }
 
-/// Starts itself so deep, and says how deep it came.
+/// A runnable that starts itself to the given depth, and returns the depth that it reached.
 #[derive(Clone)]
 struct Diver(Emitter);
 
@@ -124,7 +125,7 @@ async fn a_group_is_counted_over_all_runs_of_it_until_it_is_forgotten() -> TestR
     assert_eq!((run("one").await?, run("one").await?, run("two").await?, run("one").await?), (3, 2, 3, 0));
     limits.forget_group("one");
     assert_eq!(run("one").await?, 3);
-    // Without a group, none is counted.
+    // Without a group, no run is counted.
     assert_eq!(desk.run(50).middleware(limits).await?.0, 50);
     Ok(())
 }
@@ -138,9 +139,9 @@ async fn a_run_is_counted_once_in_a_group_however_many_above_it_are_limited() ->
         async move { desk.run(n).await }
     });
     let limits = Limits::builder().group_runs(4).build();
-    // The desk, and three tools below it.
+    // Four runs are counted: the desk and three tools below it.
     assert_eq!(outer.run(5).middleware(for_tree(limits.clone())).group_id("one").await?.0, 3);
-    // The same, and bound twice.
+    // The result is the same if the limits are bound twice.
     assert_eq!(outer.run(5).middleware(limits.clone()).middleware(limits).group_id("two").await?.0, 3);
     Ok(())
 }
@@ -229,7 +230,7 @@ async fn for_tree_limits_each_run_below_for_itself() -> TestResult {
     Ok(())
 }
 
-/// Starts models, which are refused by limits of its own, and tools, in turn; says how many of each there were.
+/// Returns an office with its own limits that starts models and tools in turn, and returns how many of each succeeded.
 fn office(root: &Emitter, limits: Limits) -> impl Runnable<Input = u64, Output = (u64, u64)> + 'static {
     let kind = |kind| Arc::new(instance(root, kind, "echo", |n: u64, _: RunContext| async move { Ok(n) }));
     let (model, tool) = (kind("Model"), kind("Tool"));
@@ -247,7 +248,7 @@ fn office(root: &Emitter, limits: Limits) -> impl Runnable<Input = u64, Output =
     inner.middleware(limits)
 }
 
-/// Starts so many offices at once, on tasks of their own.
+/// Returns a house that starts `offices` offices concurrently, each on its own task.
 fn house(
     root: &Emitter,
     offices: u64,
@@ -274,7 +275,7 @@ fn house(
 #[tokio::test]
 async fn what_limits_further_in_refuse_is_counted_nowhere() -> TestResult {
     let no_models = || Limits::builder().of_kind("Model", 0).group_of_kind("Tool", 9).build();
-    // The office is the first of them.
+    // The office is the first run that the outer limits count.
     let rows = [
         (Limits::builder().runs(4), (0, 3)),
         (Limits::builder().group_runs(4), (0, 3)),
@@ -365,7 +366,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let limits = Limits::builder().runs(1).build();

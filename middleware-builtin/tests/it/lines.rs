@@ -1,5 +1,5 @@
-//! A trajectory has one line for each `start`, `success` and `error` of a run and of everything below it, indented by
-//! depth, each written whole.
+//! A trajectory has one line for each `start`, `success` and `error` of a run and the runs below it, indented by depth
+//! and written whole.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -59,13 +59,13 @@ async fn a_run_that_is_bound_somewhere_in_the_middle_is_the_outermost() -> TestR
 #[tokio::test]
 async fn the_absolute_level_is_the_depth_of_the_run_also_where_runs_between_are_filtered_out() -> TestResult {
     let trajectory = Page::new().built(|builder| builder.excluded(Runs::named("read_file")));
-    // The bound run is at 1, and below it, where a run is left out, another at 3.
+    // The bound run has the absolute level 1; the run below the hidden run has the level 3.
     let levels = levels_of_a_desk_below_a_run(trajectory, &Emitter::new()).await?;
     assert_eq!(levels, [(0, 1), (1, 3), (1, 3), (0, 1)]);
     Ok(())
 }
 
-/// The relative and the absolute level of each line, where the trajectory is bound to the second run.
+/// Returns the relative and the absolute level of each line of a trajectory that is bound to the second run.
 async fn levels_of_a_desk_below_a_run(trajectory: Trajectory, root: &Emitter) -> TestResult<Vec<(usize, usize)>> {
     let (inner, levels) = (Arc::new(desk(root)), Arc::<Mutex<Vec<_>>>::default());
     let seen = Arc::clone(&levels);
@@ -166,7 +166,7 @@ async fn runs_that_are_concurrent_below_one_run_have_each_its_own_level() -> Tes
     Ok(())
 }
 
-/// A run that makes so many at a time, each of which makes one more, which ticks.
+/// Starts `many` concurrent runs, each of which starts one more run, which emits `tick`.
 async fn run_a_crowd(many: u32, trajectory: Trajectory) -> TestResult {
     let root = Emitter::new();
     let together = Arc::new(Barrier::new(many as usize));
@@ -227,7 +227,7 @@ async fn the_order_of_keys_is_the_same_from_run_to_run() -> TestResult {
     let echo = instance(&Emitter::new(), "Tool", "echo", |map: HashMap<String, u32>, _| async { Ok(map) });
     let keys = ["q", "w", "e", "r", "t", "y", "u", "i", "o", "p"];
     for _ in 0..20 {
-        // A new map has a new order.
+        // Each new map has a new order of keys.
         let map = keys.into_iter().map(|key| (key.to_owned(), 1)).collect();
         echo.run(map).middleware(page.trajectory()).await?;
         let sorted = r#"{"e":1,"i":1,"o":1,"p":1,"q":1,"r":1,"t":1,"u":1,"w":1,"y":1}"#;

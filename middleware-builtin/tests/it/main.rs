@@ -1,5 +1,5 @@
-//! Tests that share a process: one binary links faster than twenty. A test of what a process has once, such as its root emitter,
-//! a recorder of metrics or a log, is a file of its own beside this folder.
+//! Tests that share a process: one binary links faster than twenty. A test of global state, such as the root emitter, a
+//! metrics recorder or a logger, is a separate file next to this folder.
 
 #[path = "../corpus/mod.rs"]
 mod corpus;

@@ -122,7 +122,7 @@ async fn a_predicate_that_panics_or_runs_something_itself_does_no_harm() -> Test
     let trajectory = page.built(|builder| {
         builder.included(Runs::matching(|run| {
             if run.name() == "double" {
-                // Started in the run that is asked about, so it is shown below that.
+                // This run is started by the predicate, so it is shown below the run that the predicate checks.
                 let triple = runnable_fn("triple", |n: u32, _: RunContext| async move { Ok(n * 3) });
                 assert!(poll_once(&mut Box::pin(triple.run(1).into_future())).is_ready());
             }

@@ -1,4 +1,4 @@
-//! A run is answered with a given value, or what a function gives, instead of its work.
+//! A run is answered with a given value or the result of a function, instead of its work.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Its work must not be done.
+/// Returns a tool whose work must not be called.
 fn never<I: Data + Clone, O: Data>(
     root: &Emitter,
     name: &'static str,
@@ -264,7 +264,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let answer = OverrideOutput::value(7_u32);

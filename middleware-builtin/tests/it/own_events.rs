@@ -1,5 +1,5 @@
-//! A trajectory emits `start`, `success`, `error` and `finish` on an emitter of its own before it writes, and only if
-//! somebody listens.
+//! A trajectory emits `start`, `success`, `error` and `finish` on its own emitter before it writes, and only if that
+//! emitter has listeners.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
 use emitree_runtime::{RunContext, Runnable};
 use emitree_sinks::Memory;
 
-/// Writes to the page who emitted what, with the trajectory's own lines between.
+/// Writes the path, level and origin of each own event to the page, between the trajectory's lines.
 fn hear(page: &Page, trajectory: &Trajectory) -> TestResult {
     for name in ["start", "success", "error", "finish"] {
         let page = page.clone();
@@ -159,7 +159,7 @@ async fn nothing_is_made_for_them_if_nobody_listens() -> TestResult {
     let echo = instance(&Emitter::new(), "Tool", "echo", |watched: Watched, _| async { Ok(watched) });
     let trajectory = Trajectory::builder().writer(std::io::sink()).build()?;
     echo.run(Watched).middleware(trajectory.clone()).await?;
-    // The lines of start and success.
+    // The line of `start` contains the input, and the line of `success` the input and the output.
     assert_eq!(LOOKED.swap(0, Relaxed), 3);
     trajectory.emitter().with(Options::new().once()).on("start", |_: &mut Any, _| ())?;
     echo.run(Watched).middleware(trajectory).await?;

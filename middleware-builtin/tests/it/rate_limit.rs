@@ -1,4 +1,5 @@
-//! So many runs of a key begin in a time; the others wait in the order of coming, or are denied and told when to come.
+//! The number of runs per key that begin in a period is limited; excess runs wait in the order of their arrival, or are
+//! denied with the time until a retry.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -133,7 +134,7 @@ async fn a_run_without_the_key_is_counted_with_others_like_it_or_passes_or_is_de
     Ok(())
 }
 
-// M5: what guards fails closed.
+// M5: guards fail closed.
 #[tokio::test(start_paused = true)]
 async fn a_key_function_that_fails_or_panics_denies_and_says_so() -> TestResult {
     let echo = echo(&Emitter::new());
@@ -174,7 +175,7 @@ async fn who_comes_later_does_not_overtake_those_that_wait() -> TestResult {
     run(1).await?;
     let (mut second, mut third) = (run(2), run(3));
     assert!((&mut second).now_or_never().is_none());
-    // Now one could pass, but the one that waits has not been polled yet.
+    // Now a run could pass, but the waiting run has not been polled yet.
     advance(ms(100)).await;
     assert!((&mut third).now_or_never().is_none());
     let begun = Instant::now();
@@ -230,13 +231,13 @@ async fn who_would_wait_too_long_is_denied_as_soon_as_that_is_known() -> TestRes
     let (first, second, third, fourth) = tokio::join!(run(), run(), run(), run());
     assert!(first.0.is_ok() && second.0.is_ok());
     assert_eq!((first.1, second.1), (ms(0), ms(100)));
-    // It is first in line when the second has gone, and would have to wait until 200.
+    // When the second run has left, this run is first in the queue, and would have to wait until 200 ms.
     assert_eq!((third.0.expect_err("too long").details()["retry_after_ms"].clone(), third.1), (json!(100), ms(100)));
     assert_eq!((fourth.0.expect_err("too long").is_denied(), fourth.1), (true, ms(100)));
     Ok(())
 }
 
-/// A future that nobody polls keeps its place in the queue.
+/// A future that is not polled keeps its place in the queue.
 #[tokio::test(start_paused = true)]
 async fn who_has_waited_too_long_is_told_to_come_when_those_ahead_may_have_passed() -> TestResult {
     for ahead in [1, 3] {
@@ -358,14 +359,14 @@ async fn what_it_did_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_id
             format!("middleware.rate_limit.denied \"ann\" Some(100) {}", ids[2]),
         ];
         let mut heard = std::mem::take(&mut *heard.lock().expect("nobody panics"));
-        // Both at the same moment.
+        // Both events are emitted at the same time.
         heard.sort();
         assert_eq!(heard, expected);
     }
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(ms(100)).build()?);

@@ -20,7 +20,7 @@ use futures_util::future::{join_all, select};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-/// How often the work of a tool was done.
+/// The number of executions of a tool's work.
 #[derive(Clone, Debug, Default)]
 struct Done(Arc<AtomicU32>);
 
@@ -29,7 +29,7 @@ impl Done {
         self.0.swap(0, Ordering::Relaxed)
     }
 
-    /// A tool that gives what a function makes of its input and of how often it was done.
+    /// Returns a tool whose output a function computes from its input and the number of its executions.
     fn tool<I: Data + Clone, O: Data>(
         &self,
         name: &'static str,
@@ -56,7 +56,7 @@ where
     instance(&Emitter::new(), "Agent", "desk", f)
 }
 
-/// Runs once with a record; gives the journal as it comes back from a file.
+/// Runs once with a `Record`; returns the result, and the journal as read back from a file.
 async fn recorded<R: Runnable>(agent: &R, input: R::Input) -> (Result<R::Output>, Arc<Journal>) {
     let record = Record::new();
     let result = agent.run(input).middleware(record.clone()).await;
@@ -68,7 +68,7 @@ async fn recorded<R: Runnable>(agent: &R, input: R::Input) -> (Result<R::Output>
     (result, Arc::new(read))
 }
 
-/// Where a replay stopped.
+/// Returns the difference that stopped a replay.
 fn difference(error: &Error) -> Difference {
     assert_eq!(error.kind(), &ErrorKind::Halted { by: "replay".to_owned() }, "{error:?}");
     serde_json::from_value(error.details()["difference"].clone()).expect("it was written by us")
@@ -285,14 +285,14 @@ async fn each_attempt_of_the_run_itself_misses_only_what_was_there_by_then() -> 
     Ok(())
 }
 
-/// An agent that reads what it is told to.
+/// An agent that reads or lists each of its inputs.
 fn reader(done: &Done) -> impl Runnable<Input = Vec<Value>, Output = usize> + 'static {
     let (read, list) = (done.tool("read", |_: Value, n| Ok(n)), done.tool("list", |_: Value, n| Ok(n)));
     agent(move |wanted: Vec<Value>, _: RunContext| {
         let (read, list) = (Arc::clone(&read), Arc::clone(&list));
         async move {
             for input in &wanted {
-                // What fails is passed over: a difference stops the run all the same.
+                // The agent ignores failures, but a difference still stops the run.
                 let _: Result<u32> =
                     if input.is_array() { list.run(input.clone()).await } else { read.run(input.clone()).await };
             }
@@ -450,7 +450,8 @@ async fn what_was_dropped_or_ran_out_of_time_stays_pending_until_that_happens_ag
     assert!(result.expect_err("aborted").is_aborted());
     let replay = Replay::from(record.journal().expect("it has ended"));
     let error = agent.run(true).middleware(replay).await.expect_err("there is no more");
-    // The first that was stopped: the recording does not tell whether the one that it ended with came later.
+    // The replay ends at the first run that was stopped in the recording, because the recording does not show which
+    // stopped run ended it.
     assert!(matches!(difference(&error), Difference::Ends { .. }), "{error}");
     Ok(())
 }
@@ -557,7 +558,7 @@ async fn both_say_what_they_did_on_their_own_emitter_and_on_the_run() -> TestRes
     Ok(())
 }
 
-// In whatever order they are bound, and whenever somebody begins to listen.
+// The middlewares may be bound in any order, and a listener may be registered at any time before the end.
 #[tokio::test]
 async fn it_says_what_it_did_to_who_listens_by_the_end_of_the_run() -> TestResult {
     let heard = Arc::new(AtomicU32::new(0));
@@ -595,7 +596,7 @@ async fn a_difference_is_said() -> TestResult {
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test]
 async fn a_listener_that_fails_and_a_function_that_fails_change_nothing() -> TestResult {
     let record = Record::on_end(|_| Err("no".into()));
@@ -615,7 +616,7 @@ async fn an_output_that_is_no_json_is_in_the_journal_as_what_is_wrong_with_it() 
         Ok(pairs.run(()).await?.len())
     });
     let (result, journal) = recorded(&desk, ()).await;
-    // M5: what observes fails open.
+    // M5: observers fail open.
     assert_eq!(result?, 1);
     let Answer::Error(report) = &journal.entries[0].answers[0] else { panic!("{journal:?}") };
     assert!(report.message.contains("BTreeMap<(i32, i32), i32>`, cannot be shown as JSON"), "{report:?}");

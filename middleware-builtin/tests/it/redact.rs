@@ -1,4 +1,5 @@
-//! Secrets do not get past a redaction: not in what a run takes, gives, tells or fails with, nor split over events.
+//! No secret passes a redaction in the input, output, events or error of a run, even if it is split over several
+//! events.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -40,7 +41,7 @@ impl Heard {
         std::mem::take(&mut self.0.lock().expect("nobody panics here"))
     }
 
-    /// Payload all on an emitter.
+    /// Records the path and payload of each event on an emitter.
     fn on(&self, emitter: &Emitter) -> TestResult {
         let heard = self.clone();
         emitter.observe("*.*", move |event: &Any, meta| heard.note(format!("{} {}", meta.path(), event.to_json())))?;
@@ -52,7 +53,7 @@ fn echo(root: &Emitter) -> impl Runnable<Input = Value, Output = Value> + 'stati
     instance(root, "Tool", "echo", |value: Value, _: RunContext| async move { Ok(json!({"got": value})) })
 }
 
-/// Emits the chunks of a text, and gives how many there were.
+/// Returns a tool that emits the chunks of a text, and answers with their number.
 fn write(root: &Emitter) -> impl Runnable<Input = Vec<String>, Output = usize> + 'static {
     instance(root, "Tool", "write", |chunks: Vec<String>, ctx: RunContext| async move {
         for (index, text) in chunks.iter().enumerate() {
@@ -144,7 +145,7 @@ async fn what_is_bound_to_the_run_sees_neither_what_came_in_nor_what_came_out_as
 async fn a_run_that_is_answered_at_its_start_tells_nothing_of_the_answer_there() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
-    // Outside of the run, and so after its own listeners.
+    // The listener is outside of the run, so it is called after the run's own listeners.
     let answer = |start: &mut Start<Value, Value>, _: &EventMeta<'_>| start.output = Some(json!([MAIL]));
     let echo = echo(&root);
     let run = echo.run(json!(CARD)).middleware(Redact::new()).on_start(move |start, meta| answer(start, meta));
@@ -155,7 +156,7 @@ async fn a_run_that_is_answered_at_its_start_tells_nothing_of_the_answer_there()
     Ok(())
 }
 
-/// A guard that says what it has seen.
+/// A guard whose error contains an e-mail address.
 #[derive(Debug)]
 struct Talks;
 
@@ -295,7 +296,7 @@ async fn context_that_was_set_before_is_redacted() -> TestResult {
     Ok(())
 }
 
-/// Everything of an event that somebody can read, below a root.
+/// Records the path, payload and context of each event below a root.
 fn hears_all(root: &Emitter) -> Result<Heard, BoxError> {
     let heard = Heard::default();
     let notes = heard.clone();
@@ -306,7 +307,7 @@ fn hears_all(root: &Emitter) -> Result<Heard, BoxError> {
     Ok(heard)
 }
 
-/// Has a listener of the run's fail.
+/// Returns a middleware that registers a failing listener of a stage.
 fn fails_at(stage: Stage) -> impl Fn(&RunContext) -> Result<(), Error> {
     move |ctx: &RunContext| {
         let fails = move |_: &mut Any, _: &EventMeta<'_>| Err::<(), _>(format!("no {MAIL}").into());
@@ -326,7 +327,7 @@ fn binds(how: &'static str) -> impl Fn(&RunContext) -> Result<(), Error> {
 
 #[tokio::test(start_paused = true)]
 async fn errors_that_come_from_outside_of_the_work_are_redacted_too_and_told() -> TestResult {
-    // Who listens to what it does is told of it where there are events.
+    // The own event is emitted in every case in which the run emits events.
     let rows = [
         ("abort", ErrorKind::Aborted, 1),
         ("start", ErrorKind::Failed, 1),
@@ -374,7 +375,7 @@ async fn what_is_set_on_the_context_later_is_redacted_whoever_sets_it() -> TestR
     Ok(())
 }
 
-/// An event that can be put together again.
+/// An event that can be deserialized again.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Sent {
     to: Vec<String>,
@@ -382,7 +383,7 @@ struct Sent {
     id: String,
 }
 
-/// Takes nothing but letters from `a` to `f`.
+/// Accepts only letters from `a` to `f`.
 mod hex_only {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -421,7 +422,7 @@ async fn events_are_redacted_that_are_text_or_json_or_whose_type_was_told() -> T
         [1, 1, 2],
         "{lines:#?}"
     );
-    // Elsewhere it does not look.
+    // Other places are not redacted.
     let elsewhere = Redact::new().event::<Sent>("sent").places([Place::Input]);
     assert_eq!(work.run(()).middleware(elsewhere).await?, None);
     Ok(())
@@ -520,7 +521,7 @@ async fn pseudonyms_are_the_same_below_and_restored_for_the_caller_of_the_outerm
     let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
     for _ in 0..2 {
         let output = outer.run(json!(MAIL)).middleware(for_tree(redact.clone())).await?;
-        // What is new in the output stays hidden.
+        // Secrets that are new in the output stay hidden.
         assert_eq!(output, json!([MAIL, "li@mailbox.org", "[EMAIL_3]"]));
     }
     Ok(())
@@ -649,12 +650,12 @@ async fn a_secret_split_over_records_is_redacted_for_each_run_by_itself() -> Tes
     Ok(())
 }
 
-/// The thought and the answer of a model, say.
+/// For example, the thought and the answer of a model.
 #[tokio::test]
 async fn each_text_of_an_event_is_redacted_by_itself_and_comes_out_once() -> TestResult {
     let (root, memory) = (Emitter::new(), Memory::new());
     let sink = Redact::new().sink(memory.clone()).text_at("delta", "/think").text_at("delta", "/say");
-    // Declared twice, it is the same text.
+    // Registering a text twice has no further effect.
     let handle = root.pipe_to(sink.text_at("delta", "/say"))?;
     let deltas = [
         json!({"think": "ask mar", "say": "see 8."}),
@@ -675,11 +676,11 @@ async fn each_text_of_an_event_is_redacted_by_itself_and_comes_out_once() -> Tes
     Ok(())
 }
 
-/// Runs, and gives what others hear of the text.
+/// Runs the tool, and returns the text that other listeners receive.
 async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, BoxError> {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let tokens = Arc::clone(&heard);
-    // Others on the run hear it redacted too.
+    // Other listeners on the run receive the text redacted too.
     let write = write(&root);
     let run = write.run(chunks).on("new_token", move |token: &mut Token, _| {
         tokens.lock().expect("nobody panics here").push(token.clone());
@@ -761,7 +762,7 @@ async fn a_key_block_is_withheld_to_its_end_or_a_bound() -> TestResult {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However a text comes, others hear what they would have heard of all of it.
+    /// However a text is split, other listeners receive the same redacted text.
     #[test]
     fn however_it_is_split_the_text_is_the_same(sizes in prop::collection::vec(1_usize..=64, 1..60), shift in 0_usize..20) {
         let text = format!("{}mail {MAIL}, card {CARD} and é {MAIL}; {}", "x ".repeat(shift), "done ".repeat(9));

@@ -1,5 +1,5 @@
-//! A built-in is registered in four places, which agree: its feature in this crate's manifest, where `full` has it too; its module
-//! and its name in `lib.rs`; its feature in the facade's manifest; its row in the README.
+//! A built-in is registered in four places, which must agree: this crate's manifest, where its feature is also part of
+//! `full`; `lib.rs`, with its module and its name; the facade's manifest; and the README, with its row.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ const README: &str = include_str!("../../../README.md");
 /// Features that several built-ins share.
 const SHARED: [&str; 4] = ["key", "own_events", "runs", "secrets"];
 
-/// The modules of `lib.rs`, each with the name that it brings to the root.
+/// Returns the modules of `lib.rs`, each with the name that it exports at the root.
 fn built_ins() -> Vec<(&'static str, &'static str)> {
     let modules = LIB.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
     let name = |module: &str| {
@@ -22,7 +22,7 @@ fn built_ins() -> Vec<(&'static str, &'static str)> {
     modules.map(|module| (module, name(module).expect("a feature, a module and a name below each other"))).collect()
 }
 
-/// The names that begin a line of a manifest's features.
+/// Returns the names that begin the lines of a manifest's features.
 fn features(manifest: &'static str) -> BTreeSet<&'static str> {
     let (_, features) = manifest.split_once("[features]\n").expect("features");
     let lines = features.lines().take_while(|line| !line.starts_with("[dep"));

@@ -1,4 +1,4 @@
-//! A replay shows what was live, byte for byte.
+//! A replay prints the live lines again, byte for byte.
 
 use std::sync::{Arc, Mutex};
 
@@ -56,7 +56,7 @@ async fn a_replay_equals_what_was_live_with_whatever_options() -> TestResult {
         noisy(&root).run(()).middleware(trajectory.clone()).await.unwrap_err();
         Nameless(root.child("nameless")?).run(()).middleware(trajectory).await?;
         let records = records.lock().expect("nobody panics here");
-        // As they come from a file.
+        // Read the records back, as from a file.
         let read = records.iter().map(|record| serde_json::from_str(&serde_json::to_string(record)?));
         let read = read.collect::<std::result::Result<Vec<EventRecord>, serde_json::Error>>()?;
         assert_eq!(replayed(options, &read), page.take());
@@ -176,7 +176,7 @@ async fn odd_recordings_do_no_harm() -> TestResult {
     let records = record(&root);
     failing_desk(&root).run(question()).await?;
     let records = records.lock().expect("nobody panics here").clone();
-    // Any of them may be missing, or come in another order.
+    // Any record may be missing, and the records may arrive in another order.
     for missing in 0..records.len() {
         let mut some = records.clone();
         some.remove(missing);
@@ -184,14 +184,14 @@ async fn odd_recordings_do_no_harm() -> TestResult {
         some.reverse();
         replayed(|builder| builder.events("*.*"), &some);
     }
-    // An error whose payload is none is shown as it is.
+    // A payload of `error` that is not an error report is printed unchanged.
     let mut odd = records.clone();
     for record in &mut odd {
         record.payload = serde_json::value::RawValue::from_string("[1]".to_owned())?;
     }
     let text = replayed(|builder| builder, &odd);
     assert!(text.contains("<-- Tool[read_file][error]: [1]\n"), "{text}");
-    // Runs whose start was lost have no line.
+    // A run whose start was lost has no line.
     assert_eq!(replayed(|builder| builder, &records[records.len() - 1..]), "");
     Ok(())
 }

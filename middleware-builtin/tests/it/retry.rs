@@ -20,7 +20,7 @@ fn plain() -> RetryBuilder {
     Retry::builder().without_jitter()
 }
 
-/// Fails with that until it was called so often, and counts.
+/// Returns work that fails in its first `times` calls, and a counter of its calls.
 fn fails(root: &Emitter, times: u32, error: &Error) -> (impl Runnable<Input = (), Output = u32> + use<>, Calls) {
     let (calls, error) = (Calls::default(), error.clone());
     let counted = calls.clone();
@@ -76,7 +76,7 @@ async fn by_default_it_tries_twice_again_and_waits_from_500_ms_twice_as_long_eac
     let begun = Instant::now();
     let error = work.run(()).middleware(plain().build().expect("fine")).await.expect_err("it fails too often");
     assert_eq!((error.to_string(), calls.take(), begun.elapsed()), ("busy".to_owned(), 3, ms(1_500)));
-    // With jitter, up to twice as long.
+    // With jitter, the delays are up to twice as long.
     let begun = Instant::now();
     work.run(()).middleware(Retry::new()).await.expect_err("it fails too often");
     assert_eq!(calls.take(), 3);
@@ -156,7 +156,7 @@ async fn it_waits_as_long_as_the_error_asks_but_no_longer_than_the_longest_delay
         (after(0), 0, Some(0)),
         (after(90_000), 30_000, Some(90_000)),
         (busy().context("retry_after_ms", 2_000), 2_000, Some(2_000)),
-        // A cause says more than a detail, and the function of the user's more than both.
+        // A cause takes precedence over a detail, and the user's function over both.
         (after(7_000).context("retry_after_ms", 2_000), 7_000, Some(7_000)),
         (after(7_000).context("header", 3), 3_000, Some(3_000)),
         (busy().context("retry_after_ms", "soon"), 500, None),
@@ -185,7 +185,7 @@ async fn each_attempt_that_takes_too_long_is_tried_again() -> TestResult {
             Ok(n)
         }
     });
-    // In whatever order they are bound.
+    // The order of binding does not matter.
     for timeout_first in [true, false] {
         let (retry, timeout) = (plain().build()?, Timeout::per_attempt(ms(100)));
         let begun = Instant::now();
@@ -228,7 +228,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_fails_changes_nothing() -> TestResult {
     let (work, _) = fails(&Emitter::new(), 2, &busy());
@@ -251,7 +251,7 @@ async fn an_abort_ends_the_delay_at_once() {
     assert_eq!((calls.take(), begun.elapsed()), (1, ms(100)));
 }
 
-/// Emits its call, and fails until the third.
+/// Returns a tool that fails until its third call; if `said` is `true`, each call emits its number.
 fn tells(root: &Emitter, said: bool) -> impl Runnable<Input = (), Output = u32> + 'static {
     let calls = Calls::default();
     instance(root, "Tool", "tells", move |(): (), ctx: RunContext| {
@@ -301,7 +301,8 @@ async fn an_attempt_that_was_streamed_is_marked_as_discarded_and_dropped_where_i
 async fn an_attempt_that_was_not_streamed_is_not_marked() -> TestResult {
     let root = Emitter::new();
     let work = tells(&root, false);
-    // What middlewares say is not the attempt's: the inner one tries it twice, the outer one goes on.
+    // The own events of middlewares do not belong to an attempt: the inner retry makes two attempts, then the outer
+    // retry continues.
     let inner = plain().max_retries(1).build()?;
     let run = work.run(()).middleware(plain().build()?).middleware(inner);
     let shown = lines(run.events("*.*")).await;

@@ -16,7 +16,7 @@ use crate::support::{Page, TestResult};
 
 struct Calculator;
 
-/// A run of it doubles a number.
+/// Returns a runnable that doubles a number.
 fn double() -> impl Runnable<Input = u32, Output = u64> + 'static {
     let emitter = Emitter::new().child("maths").expect("a name");
     let emitter = emitter.child_with(Creator::of("Tool", "double", Arc::new(Calculator)));
@@ -27,7 +27,7 @@ fn double() -> impl Runnable<Input = u32, Output = u64> + 'static {
     .with_emitter(emitter)
 }
 
-/// Some runs, and whether those of `double`, with `"user": 7` in their context, are among them.
+/// Selections, each with `true` if it contains the runs of `double` with `"user": 7` in their context.
 fn rows(double: &(impl Runnable + 'static), other: &impl Runnable) -> Vec<(Runs, bool)> {
     let (tools, models) = (|| Runs::of_kind("Tool"), || Runs::of_kind("Model"));
     vec![
@@ -196,7 +196,8 @@ async fn what_is_bound_for_tree_to_some_runs_only_says_so_where_it_is_listed() -
     Ok(())
 }
 
-/// The runs that a middleware is bound to, of `outer`, `middle` in it, and `inner` in that.
+/// Returns the names of the runs that a middleware is bound to, among `outer`, `middle` below `outer`, and `inner`
+/// below `middle`.
 async fn bound_to<Sort, M: IntoMiddleware<Sort>>(binds: impl FnOnce(Notes) -> M) -> Result<Vec<String>> {
     let inner = Arc::new(runnable_fn("inner", |(): (), _: RunContext| async { Ok(()) }));
     let middle = Arc::new(runnable_fn("middle", move |(): (), _: RunContext| inner.run_shared(())));
@@ -207,7 +208,7 @@ async fn bound_to<Sort, M: IntoMiddleware<Sort>>(binds: impl FnOnce(Notes) -> M)
     Ok(bound)
 }
 
-/// Notes the names of the runs that it is bound to.
+/// Records the names of the runs that it is bound to.
 #[derive(Clone, Debug, Default)]
 struct Notes(Arc<Mutex<Vec<String>>>);
 

@@ -101,7 +101,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
     Ok(())
 }
 
-// M5: what observes fails open.
+// M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_fails_changes_nothing() {
     let fails = |_: &mut TimedOut, _: &emitree_emitter::EventMeta<'_>| Err("no".into());

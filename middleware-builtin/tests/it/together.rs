@@ -1,5 +1,5 @@
-//! Whatever stands around runs together: each run ends once, its children first, as its caller sees it; no limit is
-//! exceeded and no guard passed by; control flow stays what it is; and when all is over nobody holds or awaits anything.
+//! In every combination of middlewares, each run ends once, after its children, and as its caller sees it; no limit is
+//! exceeded, and no guard is bypassed; control flow is kept. In the end, no run holds or awaits anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending, poll_fn};
@@ -116,7 +116,7 @@ enum Cut {
 struct Node {
     wares: Vec<(Ware, Place)>,
     end: End,
-    /// How long it takes, before the runs in it.
+    /// The duration of the work before its children run, in milliseconds.
     ms: u64,
     spawned: bool,
     passed_on: bool,
@@ -167,7 +167,7 @@ struct Job {
     text: String,
 }
 
-/// One of each, for all runs.
+/// One middleware of each kind, shared by all runs.
 struct Shelf {
     cache: Cache,
     breaker: CircuitBreaker,
@@ -251,7 +251,7 @@ enum Entry {
         call: u64,
         result: std::result::Result<u64, Status>,
     },
-    /// The run ends in control flow that is its work's own.
+    /// The run ends in control flow of its own work.
     Controlled {
         run: Uuid,
     },
@@ -262,12 +262,12 @@ struct Log {
     entries: Arc<Mutex<Vec<Entry>>>,
     calls: Arc<AtomicU64>,
     outputs: Arc<AtomicU64>,
-    /// How many works are under way that hold a permit each, and how many there were at most.
+    /// The number of permits held by working runs; `busiest` is its maximum.
     busy: Arc<AtomicUsize>,
     busiest: Arc<AtomicUsize>,
-    /// From now on all work succeeds at once.
+    /// If `true`, all work succeeds at once.
     is_calm: Arc<AtomicBool>,
-    /// Each run holds it, and each copy of this.
+    /// Held by each run and by each copy of this log.
     held: Arc<()>,
 }
 
@@ -297,7 +297,7 @@ impl Log {
             }
             _ => None,
         };
-        // What is fallen back to has the context of the run that it is in.
+        // The run of an alternative inherits the context, so ignore its `call`.
         let is_called = meta.source().namespace().starts_with("node");
         let call = meta.context().get("call").and_then(serde_json::Value::as_u64).filter(|_| is_called);
         let (run, parent, at) = (trace.run_id, trace.parent_run_id, Instant::now());
@@ -321,7 +321,7 @@ struct Branch {
     emitter: Emitter,
     index: usize,
     node: Node,
-    /// All that is bound to its runs, by those above too.
+    /// All middlewares that are bound to its runs, including those bound by nodes above.
     bound: Vec<Ware>,
     takes_permit: bool,
     of_instance: Vec<Arc<dyn Middleware>>,
@@ -386,7 +386,7 @@ impl Branch {
         })
     }
 
-    /// Gives nothing if the run was dropped.
+    /// Returns `None` if the run was dropped.
     async fn call(self: Arc<Self>) -> Option<Result<u64>> {
         let call = self.log.calls.fetch_add(1, Ordering::Relaxed);
         let run = self.built(call);
@@ -458,7 +458,7 @@ async fn aborted(run: Run<'_, Branch>, after: u64) -> Result<u64> {
     }
 }
 
-/// One that works holds a permit.
+/// Counts the permits of a run while it works.
 struct Busy<'a>(&'a Log, usize);
 
 impl<'a> Busy<'a> {
@@ -518,16 +518,16 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Checked {
 /// How time passes.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// For how long at most a run is awaited that hangs, or that waits for one.
+    /// The maximum time to wait for a run that hangs, or that waits for a hanging run.
     patience: Duration,
-    /// How late a timer may be.
+    /// The maximum delay of a timer.
     slack: Duration,
 }
 
 const PAUSED: Pace = Pace { patience: Duration::from_secs(24 * 60 * 60), slack: ms(2) };
 const REAL: Pace = Pace { patience: Duration::from_secs(60), slack: Duration::from_secs(10) };
 
-/// All that was recorded, by run.
+/// All recorded entries, grouped by run.
 struct Record<'a> {
     pace: Pace,
     log: &'a [Entry],
@@ -641,7 +641,8 @@ impl Life {
         ensure(is_within, || format!("{self:?} is not within {parent:?}"))
     }
 
-    // M9: nobody ends as another one has; neither tried again nor made another end of, but by what stops the run.
+    // M9: a run ends in control flow only if its own work did; control flow is neither retried nor replaced, except
+    // when the run is stopped.
     fn check_control_flow(&self) -> Checked {
         let has_own = self.ended.iter().any(|(_, status)| Some(*status) == self.status);
         ensure(!self.is_controlled || has_own, || format!("it is not its own end: {self:?}"))?;
@@ -672,7 +673,7 @@ fn silence_planned_panics() {
 }
 
 impl Garden {
-    /// Nothing is held, and everything lets pass again.
+    /// Checks that nothing is held, and that all middlewares let runs pass again.
     async fn check_rest(&self, holders: usize) -> Checked {
         let over = wait_for_ends(ms(1_000)).await;
         ensure(over.is_complete(), || format!("{over}"))?;
@@ -692,7 +693,7 @@ impl Garden {
 }
 
 impl Garden {
-    /// On another thread a task may be about to go.
+    /// Waits until no run is held: on another thread, a task may be about to end.
     async fn is_free(&self, holders: usize) -> bool {
         for _ in 0..500 {
             if Arc::strong_count(&self.log.held) == holders {
@@ -704,7 +705,7 @@ impl Garden {
     }
 }
 
-/// Runs all trees at the same time, each so often, and checks what was recorded.
+/// Runs all trees concurrently, each `times` times, and checks the recorded entries.
 async fn together(trees: &[Node], times: usize, pace: Pace) -> Checked {
     silence_planned_panics();
     let mut garden = Garden::new();

@@ -1,5 +1,5 @@
-//! The common parts of the integration tests: a desk whose runs are nested three levels deep, and a page that is
-//! written to.
+//! The common parts of the integration tests: a desk whose runs are nested three levels deep, and a page that collects
+//! written text.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) type Any = dyn AnyEvent + 'static;
 pub(crate) type TestResult<T = ()> = std::result::Result<T, BoxError>;
 
-/// The text that is written, write by write.
+/// The written text, one item for each write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -24,12 +24,12 @@ impl Page {
         Self::default()
     }
 
-    /// A trajectory onto this page.
+    /// Returns a trajectory that writes to this page.
     pub(crate) fn trajectory(&self) -> Trajectory {
         self.built(|builder| builder)
     }
 
-    /// The same, with options.
+    /// Returns a trajectory with options that writes to this page.
     pub(crate) fn built(&self, options: impl FnOnce(TrajectoryBuilder) -> TrajectoryBuilder) -> Trajectory {
         options(Trajectory::builder().writer(self.clone())).build().expect("options that are right")
     }
@@ -39,14 +39,14 @@ impl Page {
         pieces.iter().map(|piece| String::from_utf8(piece.clone()).expect("text")).collect()
     }
 
-    /// Takes what was written.
+    /// Takes the written text.
     pub(crate) fn take(&self) -> String {
         let text = self.pieces().concat();
         self.0.lock().expect("nobody panics here").clear();
         text
     }
 
-    /// Compares everything written since the last look, and prints both.
+    /// Compares the text written since the last call with the expected lines.
     #[track_caller]
     pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
         let expected: String = expected.into_iter().flat_map(|line| [line, "\n"]).collect();
@@ -84,7 +84,7 @@ where
     runnable_fn(name, f).with_emitter(emitter)
 }
 
-/// Polls once, and wants to hear no more of it.
+/// Polls a future once, without a waker.
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -103,7 +103,8 @@ pub(crate) fn question() -> Question {
     Question { question: "how many words?".to_owned() }
 }
 
-/// `Assistant[Desk]` asks `Tool[read_file]`, which asks `Tool[decode]`; without a path, that one fails.
+/// Returns `Assistant[Desk]`, which runs `Tool[read_file]`, which runs `Tool[decode]`; without a path,
+/// `Tool[read_file]` fails.
 pub(crate) fn desk(root: &Emitter) -> impl Runnable<Input = Question, Output = String> + 'static {
     desk_that_reads(root, "README.md")
 }
