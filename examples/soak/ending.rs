@@ -32,9 +32,9 @@ listed! {
         /// Before or after its `start`: the threads decide.
         AbortedUnseen = "aborted from a thread before its work",
         AbortedInWide = "by the abort of a wide tree from a thread",
-        AbortedWithParent = "by the abort or time-out of its parent",
+        AbortedWithParent = "by the abort or timeout of its parent",
         LeftByParent = "by the end of its parent",
-        PassedOn = "by an abort or time-out that it passes on",
+        PassedOn = "by an abort or timeout that it passes on",
         TimedOut = "timed out",
         Dropped = "its future dropped",
         RuntimeDropped = "its runtime dropped",
@@ -148,7 +148,7 @@ impl<'a> Told<'a> {
                 fell(&|above| self.drawn_for(above).is_some_and(Drawn::has_token))
             }
             None if reason.starts_with("the run above") => Ending::AbortedWithParent,
-            None if reason.starts_with("the run that it was started in") => Ending::LeftByParent,
+            None if reason.starts_with("the parent run has ended") => Ending::LeftByParent,
             None => Ending::PassedOn,
         })
     }

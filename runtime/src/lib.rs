@@ -32,7 +32,7 @@
 //! - With the feature `tower`, `TowerRunnable` turns a service into a runnable, `RunLayer` turns each call of a service into a
 //!   run, and `tower_layer` wraps runs with a layer of tower. `PropagateRunLayer` and `EnterRunLayer` carry a run into a
 //!   service that works in another task.
-//! - [`Error::retry`] asks to start the whole attempt again; [`Error::interrupted`] ends a run with a question.
+//! - [`Error::retry`] requests that the whole attempt start again; [`Error::interrupted`] ends a run with a question.
 //! - An [`Error`] has a kind, a message, causes and context values, which [`explain`](Error::explain) returns as text.
 #![cfg_attr(
     not(test),

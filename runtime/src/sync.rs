@@ -1,4 +1,4 @@
-//! The primitives of the modules that have a loom model; the models bring their own under the same names.
+//! The primitives of the modules that have a loom model; the models provide their own under the same names.
 
 use std::cell::Cell;
 
@@ -8,10 +8,10 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering,
 pub(crate) use futures_util::task::AtomicWaker;
 pub(crate) use parking_lot::Mutex;
 
-/// Threads that share a shard of what is below a run meet there.
+/// The number of shards among which threads distribute the children of a run.
 pub(crate) const SHARDS: usize = 8;
 
-/// The number of this thread, from 1.
+/// Returns the number of this thread, starting from 1.
 pub(crate) fn thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     thread_local! {

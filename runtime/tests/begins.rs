@@ -214,7 +214,7 @@ async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> 
         parent.run(()).await?;
         let error = held.take().await.expect_err("its parent has ended");
         assert_eq!(error.kind(), &ErrorKind::Aborted);
-        assert_eq!(error.to_string(), "the run that it was made in ended before it was first polled");
+        assert_eq!(error.to_string(), "the parent run ended before this run was first polled");
         assert!(!done.load(Ordering::Relaxed));
         let expected = ["parent.run.start", "parent.run.success", "parent.run.finish"];
         recorder.expect(expected.into_iter().filter(|_| has_listeners));

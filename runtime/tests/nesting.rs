@@ -127,7 +127,7 @@ async fn a_warning_that_panics_is_logged_and_is_no_failure_of_the_run() -> TestR
     top.run(()).middleware(for_tree(Stack::<AnyRun>::builder().layer(Panics).build())).await?;
     recorder.expect(["[]"; 3]);
     let logged = journal.take();
-    assert!(logged.iter().all(|line| line == "a run goes on after a panic: planned"), "{logged:?}");
+    assert!(logged.iter().all(|line| line == "a run continues after a panic: planned"), "{logged:?}");
     assert!(!logged.is_empty());
     Ok(())
 }

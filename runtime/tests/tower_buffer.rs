@@ -168,7 +168,7 @@ async fn a_request_whose_run_has_ended_starts_none() {
     let mut service = EnterRunLayer::new().layer(service_fn(move |()| late.run_shared(())));
     let request = kept.lock().expect("no panic").take().expect("a request");
     let error = service.call(request).await.expect_err("it is too late");
-    assert_eq!(error.to_string(), "the run that it was made in ended before it was first polled");
+    assert_eq!(error.to_string(), "the parent run ended before this run was first polled");
 }
 
 // R1

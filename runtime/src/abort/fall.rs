@@ -1,9 +1,9 @@
 //! Passes a stop on to all runs below, as one step (R7).
 //!
-//! 1. Stops are written one at a time, under one lock of the process: so no stop is written while another is half done. If code
-//!    sees the stop of a run and drops a run below it, that drop waits for the lock, and the run below already has the first
+//! 1. Stops are written one at a time, under a process-wide lock, so that no stop is written while another is half done. If
+//!    code sees the stop of a run and drops a run below it, that drop waits for the lock; by then the run below has the first
 //!    reason, not `Dropped`.
-//! 2. A run that was stopped or settled before keeps its state, and passes nothing on: it has stopped the runs below it already,
+//! 2. A run that is already stopped or settled keeps its state and passes nothing on: it has already stopped the runs below it,
 //!    or stops them when it ends.
 //! 3. No task is woken, and no handle is dropped, under the lock: both may run user code.
 
@@ -28,9 +28,9 @@ impl Stops {
         Self(lock)
     }
 
-    /// Writes a stop with `first`, and then `fallen` for all runs below. `first` returns the runs directly below, or `None` if
-    /// it stopped nothing; then `stop` returns `None` too. Otherwise returns the runs that may have been stopped, for the
-    /// caller to wake and to drop.
+    /// Writes a stop with `first`, and then writes `fallen` to all runs below. `first` returns the runs directly below, or
+    /// `None` if it stopped nothing; in that case `stop` returns `None` too. Otherwise `stop` returns the runs that may have
+    /// been stopped, which the caller wakes and drops.
     pub(crate) fn stop<N: Stoppable>(
         &self,
         fallen: &N::Stop,

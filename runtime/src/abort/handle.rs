@@ -54,8 +54,8 @@ impl AbortHandle {
         Self(AbortTarget::Own(Arc::new(AbortNode::new(RunState::open()))))
     }
 
-    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`. Once
-    /// the work of a run is over, its handle returns `false` as well.
+    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`.
+    /// Once the work of a run is over, the handle from its `abort_handle` returns `false` as well.
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.0.node().stop(Stop::aborted(reason))
     }
@@ -79,8 +79,8 @@ impl fmt::Debug for AbortHandle {
     }
 }
 
-/// A signal that reports an abort and its reason. Made by [`AbortHandle::signal`], by [`RunContext::abort_signal`], or from a
-/// [`CancellationToken`].
+/// A signal that reports an abort and its reason. Returned by [`AbortHandle::signal`] and [`RunContext::abort_signal`], or
+/// converted from a [`CancellationToken`].
 #[derive(Clone)]
 pub struct AbortSignal(Source);
 
@@ -91,7 +91,7 @@ enum Source {
 }
 
 impl AbortSignal {
-    /// Returns `true` if the handle or run was aborted, or the token was cancelled.
+    /// Returns `true` if the handle or run was aborted, or the token was canceled.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         match &self.0 {
@@ -124,7 +124,7 @@ impl AbortSignal {
         }
     }
 
-    /// Returns a token of `tokio-util` that is cancelled when the abort happens. Cancelling the token aborts nothing.
+    /// Returns a `tokio-util` token that is canceled on abort. Canceling the token aborts nothing.
     #[must_use]
     pub fn to_token(&self) -> CancellationToken {
         match &self.0 {
@@ -133,7 +133,7 @@ impl AbortSignal {
         }
     }
 
-    /// Makes a run follow the signal. If the signal is a token, returns the token as an error: the run has to poll it.
+    /// Makes a run follow the signal. If the signal is a token, returns `Err(token)`, and the run has to poll the token.
     pub(crate) fn link(self, run: &RunContext) -> Result<Link, CancellationToken> {
         match self.0 {
             Source::Here(target) => Ok(Link::new(target, run)),
@@ -142,7 +142,7 @@ impl AbortSignal {
     }
 }
 
-pub(crate) const CANCELLED: &str = "the cancellation token was cancelled";
+pub(crate) const CANCELLED: &str = "the cancellation token was canceled";
 
 impl From<&AbortHandle> for AbortSignal {
     fn from(handle: &AbortHandle) -> Self {
@@ -223,7 +223,7 @@ impl RunContext {
         AbortHandle(AbortTarget::Run(self.clone()))
     }
 
-    /// Returns a signal that reports the run's abort: by a handle, by a time-out, by a run above, or because the run's future was
+    /// Returns a signal that reports the run's abort: by a handle, by a timeout, by a run above, or because the run's future was
     /// dropped.
     #[must_use]
     pub fn abort_signal(&self) -> AbortSignal {

@@ -106,7 +106,7 @@ impl AbortNode {
 
     /// Stops the run and all runs below, and then wakes their tasks. Returns `true` if this call stopped the run.
     pub(crate) fn stop(&self, stop: Stop) -> bool {
-        // No lock for a run that is stopped already: a run is often aborted first and then dropped.
+        // A run that is already stopped needs no lock: a run is often aborted first and then dropped.
         if !self.state.is_open() {
             return false;
         }
@@ -137,7 +137,7 @@ impl AbortNode {
 
     /// Makes a run follow this node: a stop of the node stops the run.
     pub(crate) fn link(&self, run: &RunContext) -> ChildKey {
-        // Register before the check: a stop either finds the run, or is found by it (invariant 3).
+        // Register before the check, so that either the stop finds the run or the run finds the stop (invariant 3).
         let place = self.waiters().linked.add(run.downgrade());
         run.node().follow(self);
         place

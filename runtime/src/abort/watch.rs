@@ -1,4 +1,4 @@
-//! The signals, tokens and time-out that may stop a run from outside while its work runs (R7).
+//! The signals, tokens and timeout that may stop a run from outside while its work runs (R7).
 
 use std::fmt::Display;
 use std::future::Future;
@@ -15,7 +15,7 @@ use crate::abort::{AbortNode, Stop};
 use crate::run::panic::caught;
 use crate::{Error, Result, RunContext};
 
-/// The signals, tokens and time-out of a run. Most runs have none, or one signal.
+/// The signals, tokens and timeout of a run. Most runs have one signal or none of these.
 #[derive(Default)]
 pub(crate) struct Watch {
     /// The first signal. Dropping the link deregisters the run from the signal.
@@ -39,9 +39,9 @@ impl Watch {
         }
     }
 
-    /// Starts the time-out.
+    /// Starts the timeout.
     pub(crate) fn timeout(&mut self, after: Duration) -> Result<()> {
-        let no_clock = |why: &dyn Display| Error::new(format!("a time-out of {after:?} needs tokio's clock: {why}"));
+        let no_clock = |why: &dyn Display| Error::new(format!("a timeout of {after:?} needs tokio's clock: {why}"));
         Handle::try_current().map_err(|error| no_clock(&error))?;
         // `sleep` panics in a runtime that was built without a clock.
         let timer = caught(|| Box::pin(sleep(after))).map_err(|panic| no_clock(&panic))?;
@@ -49,11 +49,11 @@ impl Watch {
         Ok(())
     }
 
-    /// Stops the run if a token was cancelled or the time is over. Signals need no check: they stop the run themselves.
+    /// Stops the run if a token was canceled or the timeout has elapsed. Signals need no check: they stop the run themselves.
     ///
     /// # Errors
     ///
-    /// Returns an error if the runtime of the clock has been shut down.
+    /// Returns an error if the runtime that drives the timer has been shut down.
     #[inline]
     pub(crate) fn look(&mut self, node: &AbortNode, cx: &mut TaskContext<'_>) -> Result<()> {
         self.more.as_mut().map_or(Ok(()), |more| more.look(node, cx))

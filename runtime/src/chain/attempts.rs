@@ -107,7 +107,7 @@ impl Attempts {
     }
 }
 
-/// Makes attempts while an attempt fails with a request for a retry, and another attempt may be made.
+/// Repeats the attempt as long as it fails with an open request for a retry and the run may make another attempt.
 pub(crate) async fn attempts<R: Runnable>(
     run: &StartedRun<R>,
     runnable: &R,
@@ -116,7 +116,7 @@ pub(crate) async fn attempts<R: Runnable>(
     let chain = run.existing_chain().and_then(|chain| (chain as &dyn Any).downcast_ref::<Chain<R::Input, R::Output>>());
     let Some(chain) = chain else { return Err(Error::new("the run has no chain of its types")) };
     let input = run.input();
-    // The layers live as long as the work, even if another driver ends the run before.
+    // The layers live as long as the work, even if another driver ends the run first.
     let layers = chain.layers.freeze(by_phase);
     let layers = layers.as_deref().map_or(&[][..], |layers| layers);
     let parts = AttemptParts { maps: chain.freeze_value_maps(), layers, attempts: &chain.attempts };
@@ -132,7 +132,7 @@ pub(crate) async fn attempts<R: Runnable>(
     }
 }
 
-/// The parts that each attempt passes.
+/// The parts of the chain that each attempt passes through.
 struct AttemptParts<'a, I, O> {
     maps: Option<&'a ValueMaps<I, O>>,
     layers: &'a [LayerEntry<I, O>],
@@ -181,7 +181,7 @@ impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
     }
 }
 
-/// An answer that was set at `start`, in place of the work. The first call returns the answer. Further calls return a copy made
+/// An answer that was set at `start` and replaces the work. The first call returns the answer; further calls return copies made
 /// from JSON.
 struct Answered<O> {
     first: Mutex<Option<O>>,
@@ -196,7 +196,7 @@ impl<O: Data> Answered<O> {
             Ok((_, false)) => Err(Error::of_kind(
                 ErrorKind::Invalid,
                 format!(
-                    "the answer set at `start`, a `{}`, cannot be given again: JSON has no NaN and no infinity",
+                    "the answer set at `start`, a `{}`, cannot be returned again: JSON has neither NaN nor infinity",
                     type_name::<O>()
                 ),
             )),

@@ -25,10 +25,10 @@ pub(crate) trait DynLayer<I, O>: Send + Sync {
         ctx: &'a RunContext,
         next: RawNext<'a, I, O>,
     ) -> BoxFuture<'a, Result<O>>;
-    /// An adapter returns the description of the layer that it adapts.
+    /// Returns the layer's description. An adapter returns the description of the layer that it adapts.
     fn description(&self) -> &dyn LayerDescription;
 
-    /// Returns the name of the layer in its errors, if they have a name.
+    /// Returns the name by which the layer's errors refer to it, if there is one.
     fn by(&self) -> Option<&str> {
         None
     }
@@ -85,7 +85,7 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
     }
 }
 
-/// A layer whose errors have a name.
+/// A layer that is named in its errors.
 pub(crate) struct Named<I, O> {
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
     pub(crate) by: Arc<str>,
@@ -224,11 +224,11 @@ impl<'a, I, O> RawNext<'a, I, O> {
         }
     }
 
-    /// Names the next layer in its error, unless the error comes from further inside.
+    /// Adds the name of the next layer to the error that it returned, unless the error comes from further inside.
     #[cold]
     fn name_origin(self, error: Error) -> Error {
         // The notes live as long as the call, so their address identifies the call. A call that is adapted to other types
-        // shares them.
+        // shares the notes.
         let call = std::ptr::from_ref(self.call.noted).addr();
         error.returned_in(call, self.call.layers.get(self.passed).and_then(|entry| entry.layer.by()))
     }
@@ -291,7 +291,7 @@ impl<I, O> Future for Running<'_, I, O> {
                 let error = Error::new("`next` was polled again after it had returned");
                 return Poll::Ready(Err(error));
             }
-            // If the layer outside has swallowed control flow, it gets that error again, and nothing is called (M9).
+            // If the layer outside has swallowed control flow, return that error again, and call nothing (M9).
             (None, _) => {
                 let frame = *self.frame.insert(Frame::new());
                 if let Some(error) = noted.pending(outside) {
@@ -314,14 +314,14 @@ impl<I, O> Future for Running<'_, I, O> {
             Ok(()) => ready!(polled),
             Err(panic) => self.panicked(polled, panic),
         };
-        // Before the error is noted, because the note keeps a copy.
+        // Name the origin before the error is noted, because the note keeps a copy.
         let result = result.map_err(|error| self.next.name_origin(error));
         // Pass notes of swallowed control flow on to the layer outside before this future is dropped (M9).
         Poll::Ready(noted.settle(frame, outside, result))
     }
 }
 
-/// Passes the notes of a call that is dropped under way on to the layer outside (M9).
+/// Passes the notes on to the layer outside when a call is dropped under way (M9).
 impl<I, O> Drop for Running<'_, I, O> {
     #[inline]
     fn drop(&mut self) {

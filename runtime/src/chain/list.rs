@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::run::panic::discard_all;
 use crate::{Error, Result};
 
-/// A list that accepts items until it is frozen, when the work begins. From then on the work shares the items.
+/// A list that accepts items until it is frozen, which happens when the work begins. From then on the work shares the items.
 pub(crate) struct FreezableList<T>(Mutex<ListState<T>>);
 
 /// A list with room for two items in place, which is enough for most runs.
@@ -92,5 +92,5 @@ impl<T: Clone> FreezableList<T> {
 }
 
 pub(crate) fn too_late() -> Error {
-    Error::new("the run's work has begun: bind layers and middlewares before")
+    Error::new("the run's work has begun: bind layers and middlewares earlier")
 }

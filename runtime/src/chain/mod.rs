@@ -1,6 +1,6 @@
-//! The chain of a run, which its values pass: input middlewares, layers, and output middlewares.
+//! The chain that a run's values pass through: input middlewares, layers, and output middlewares.
 //!
-//! The chain is made when the first layer or value middleware is bound. Without a chain, a run only checks its state once.
+//! The chain is made when the first layer or value middleware is bound. A run without a chain pays for one check of its state.
 
 pub(crate) mod attempts;
 pub(crate) mod erased;
@@ -21,11 +21,11 @@ use crate::middleware::map_value::{InputMaps, Maps};
 use crate::runnable::value::Data;
 use crate::{LayerInfo, Place, Result, RunContext};
 
-/// A chain whose types are not known.
+/// A chain with erased types.
 pub(crate) trait AnyChain: Any + Send + Sync {
-    /// Returns the [`InputMaps`], to add to them, for callers that do not know the output's type.
+    /// Returns the [`InputMaps`], so that callers that do not know the output's type can add to them.
     fn inputs(&self) -> Result<&dyn Any>;
-    /// Returns the [`Maps`] of outputs, to add to them, for callers that do not know the input's type.
+    /// Returns the [`Maps`] of outputs, so that callers that do not know the input's type can add to them.
     fn outputs(&self) -> Result<&dyn Any>;
     fn existing_inputs(&self) -> Option<&dyn Any>;
     /// Keeps a copy of the caller's input if an input middleware was bound.
@@ -35,9 +35,9 @@ pub(crate) trait AnyChain: Any + Send + Sync {
     /// Adds layers that see no values.
     fn add_opaque(&self, layers: &[LayerEntry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
-    /// Drops layers and value middlewares. None of them can be added from now on.
+    /// Drops the layers and value middlewares. From now on, none can be added.
     fn release(&self);
-    /// Returns `true` if an output middleware may still ask for another attempt.
+    /// Returns `true` if an output middleware may still request another attempt.
     fn may_retry_output(&self) -> bool;
     fn types(&self) -> [&'static str; 2];
     fn has_layer(&self, layer: LayerId) -> bool;
@@ -49,7 +49,8 @@ pub(crate) trait AnyChain: Any + Send + Sync {
 /// The chain of a run from `I` to `O`.
 pub(crate) struct Chain<I, O> {
     pub(crate) layers: FreezableList<LayerEntry<I, O>>,
-    /// Most chains have layers only. Set to `None` for good if the work begins without value middlewares.
+    /// Unset until the first value middleware is bound, because most chains have layers only. Contains `None` if the work began
+    /// without value middlewares.
     value_maps: OnceLock<Option<Box<ValueMaps<I, O>>>>,
     pub(crate) attempts: Attempts,
 }
@@ -73,7 +74,7 @@ impl<I, O> Default for Chain<I, O> {
 }
 
 impl<I, O> Chain<I, O> {
-    /// Returns the value middlewares, to add to them.
+    /// Returns the value middlewares, so that the caller can add to them.
     fn value_maps(&self) -> Result<&ValueMaps<I, O>> {
         self.value_maps.get_or_init(|| Some(Box::default())).as_deref().ok_or_else(too_late)
     }
@@ -131,7 +132,7 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
     fn release(&self) {
         self.layers.release();
-        // Freezing first refuses value middlewares that another thread binds from now on (R14).
+        // Freeze first, so that a value middleware that another thread binds from now on is refused (R14).
         if let Some(maps) = self.freeze_value_maps() {
             maps.inputs.maps.release();
             maps.outputs.release();

@@ -1,7 +1,7 @@
 //! The emitter of a run (R2).
 //!
-//! A run without listeners has no emitter until code asks for it, which happens in few runs. The context that it inherits was
-//! read when the run began, so it does not matter when the emitter is made.
+//! A run without listeners has no emitter until code calls [`RunContext::emitter`], which few runs do. The inherited context is
+//! read when the run begins, so it does not matter when the emitter is made.
 
 use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::RunContext;
 use crate::context::{SharedRun, WeakRun};
 
-/// From this depth on, a run remembers that it has no listeners: a chain of runs is then searched once, and not once for each run.
+/// From this depth on, a run remembers that it has no listeners, so that a chain of runs is searched once and not once per run.
 const DEEP: usize = 32;
 
 /// The instance of a run, and the emitter of the run once it is made.
@@ -44,8 +44,8 @@ struct Made {
 }
 
 impl LazyEmitter {
-    /// Reads what the run inherits: the context of its instance, in which keys of the parent's context replace equal keys, and
-    /// the group of its parent or, without one, of its instance.
+    /// Reads the inherited context and group. The context is the instance's, in which keys of the parent's context replace
+    /// equal keys. The group is the parent's, or the instance's if the parent has none.
     #[inline(always)]
     pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: EmitterSpec, run_id: Option<Uuid>) -> Self {
         let inherited = match above {

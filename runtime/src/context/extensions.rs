@@ -29,7 +29,7 @@ pub struct Extensions(Option<Arc<Map>>);
 type Map = FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
 impl Extensions {
-    /// Inserts a value, and replaces a value of the same type.
+    /// Inserts a value, replacing any value of the same type.
     pub fn insert<T: Send + Sync + 'static>(&mut self, value: T) {
         let map = Arc::make_mut(self.0.get_or_insert_default());
         map.insert(TypeId::of::<T>(), Arc::new(value));
@@ -76,8 +76,8 @@ impl Values {
     pub(crate) const NONE: Self = Self { inherited: Extensions(None), own: Extensions(None) };
 }
 
-/// The values that a run began with, which are read without a lock, and their copy behind a lock, which replaces them as soon as
-/// a value is set.
+/// The typed values of a run. The initial values are read without a lock; once a value is set, a copy behind a lock replaces
+/// them.
 pub(crate) struct RunExtensions {
     given: Values,
     set: OnceLock<Box<Mutex<Values>>>,
@@ -149,8 +149,8 @@ impl RunContext {
         self.shared().extensions.look(|values| values.inherited.get())
     }
 
-    /// Sets a typed value for the run, and for runs that are started in it later. A replaced value is dropped at once if it was set by
-    /// this method; a value that the run began with is dropped with the run.
+    /// Sets a typed value for the run, and for runs that are started in it later. A replaced value that was set by this method
+    /// is dropped at once, unless a run below or a snapshot shares it; a value that the run began with is dropped with the run.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
         self.change_values(|values| values.inherited.insert(value));
     }

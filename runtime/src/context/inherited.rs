@@ -47,7 +47,7 @@ impl<T> InheritedList<T> {
             self.is_some.store(false, Ordering::Release);
             list.take()
         };
-        // Runs below have ended, but handles of them may remain, and share the list: the last handle drops the items.
+        // Runs below have ended, but handles to them may remain and share the list: the last handle drops the items.
         list.and_then(Arc::into_inner).into_iter().for_each(discard_all);
     }
 }

@@ -44,13 +44,14 @@ use crate::run::state::RunState;
 use crate::runnable::value::{Data, RunTypes};
 use crate::tree::parent::Parent;
 
-/// A handle of a run, for its work, its middlewares and its listeners; cheap to clone.
+/// A handle to a run, for its work, its middlewares and its listeners; cheap to clone.
 ///
-/// The work receives the handle as an argument. All other code inside of a run gets the handle from [`current`](Self::current).
+/// The work, layers and middlewares receive the handle as an argument. Other code inside of a run gets the handle from
+/// [`current`](Self::current).
 #[derive(Clone)]
 pub struct RunContext(Handle);
 
-/// A handle holds a reference count of its run. In a task of the run it holds a count of the task instead, so that threads that
+/// A handle holds a reference to its run. In a task of the run it holds a reference to the task instead, so that threads that
 /// clone and drop handles do not contend for one counter.
 #[derive(Clone)]
 enum Handle {
@@ -76,7 +77,7 @@ impl WeakRun {
 pub(crate) struct SharedRun<L: ErasedRun + ?Sized = dyn ErasedRun> {
     pub(crate) lazy_emitter: LazyEmitter,
     pub(crate) parent: Option<Parent>,
-    /// The number of runs above it.
+    /// The number of runs above this run.
     depth: usize,
     started: Instant,
     pub(crate) extensions: RunExtensions,
@@ -131,8 +132,8 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     }
 }
 
-/// Runs that the drop of the values starts belong to the parent, whichever thread drops the last handle (R1). A chain of runs is
-/// dropped in a loop, not by recursion.
+/// Drops the values inside of the parent: runs that these drops start belong to the parent, on whichever thread the last handle
+/// is dropped (R1). A chain of runs is dropped in a loop, not by recursion.
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
@@ -190,8 +191,8 @@ impl<I, O> Deref for TypedRun<I, O> {
 }
 
 impl RunContext {
-    /// Returns the run that is current in this code: in its work, in a middleware that is being bound to it, and in listeners of
-    /// its events, no matter on which emitter they are registered.
+    /// Returns the current run. A run is current in its work, in its tasks and scopes, in a middleware that is being bound to
+    /// it, and in listeners of its events, no matter on which emitter they are registered.
     ///
     /// Returns `None` outside of a run, and in tasks that were neither spawned with [`spawn`](Self::spawn) nor wrapped in
     /// [`scope`](Self::scope).
@@ -220,8 +221,9 @@ impl RunContext {
         look(Self::clone)
     }
 
-    /// Returns the parent of a run that is made here: the current run, or the nearest run above it that has not closed. A run
-    /// closes before its `finish` is emitted. Returns `None` if the current run has closed and has no parent (R1).
+    /// Returns the parent for a run that is made here: the current run, if it has not closed or this code is in one of its
+    /// tasks or scopes; otherwise the nearest open run above it, or the topmost run if all have closed. Returns `None` without
+    /// a current run, or if the current run has closed and has no parent (R1). A run closes before its `finish` is emitted.
     pub(crate) fn to_start_in() -> Option<Self> {
         let open = |current: &Self| {
             if matches!(current.0, Handle::OfTask(_)) || !current.node().state.is_closed() {
@@ -240,8 +242,8 @@ impl RunContext {
         look(is_its).unwrap_or(false)
     }
 
-    /// Makes a run (R2). Returns the parent as an error if the parent has closed: a run that began without its parent would evade
-    /// the middlewares that are bound there for the runs below (R1).
+    /// Makes a run (R2). Returns `Err(parent)` if the parent has closed: a run without its parent would evade the middlewares
+    /// that the parent has bound for the runs below (R1).
     ///
     /// Inlined, as are the functions that make the run's parts: values that are stored in small pieces and loaded in large ones
     /// stall the processor.
@@ -268,12 +270,13 @@ impl RunContext {
                 run
             }
         };
-        // With listeners the emitter is made here, before another handle of the run can ask for it.
+        // If the run has listeners, its emitter is made here, before another handle to the run can request it.
         if has_listeners {
             let scope: Weak<SharedRun<RunCore<I, O>>> = Arc::downgrade(&run);
             run.lazy_emitter.make_with(run.parent.as_ref().map(Parent::run), scope);
         }
-        // The run is made: a parent that waits for it goes on, and a stop that came meanwhile reaches it here (R7, R13).
+        // The run is made: a parent that waits for this is woken, and a stop that was written meanwhile reaches the run here
+        // (R7, R13).
         if let Some(above) = &run.parent {
             above.arrive();
             run.node.follow(above.run().node());
@@ -337,7 +340,7 @@ impl RunContext {
         driven.unwrap_or_else(|| enter(self, || self.shared().core.drive(self, who, below, cx)))
     }
 
-    /// Returns the instance of which this is a run.
+    /// Returns the instance that this run belongs to.
     #[must_use]
     pub fn instance(&self) -> Instance {
         Instance::new(self.instance_ref().clone())
@@ -392,7 +395,7 @@ impl RunContext {
         self.emitter().set_context(key, value)
     }
 
-    /// Returns the time since the run was first polled, by tokio's clock.
+    /// Returns the time since the run was first polled, measured with tokio's clock.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.shared().started.elapsed()

@@ -37,8 +37,8 @@ impl<F: Fn() -> Option<Uuid>> fmt::Display for Lazy<F> {
     }
 }
 
-/// Returns `true` if this thread has a `tracing` subscriber. Without this check, `tracing` would make spans that nobody sees as
-/// soon as another thread has a subscriber.
+/// Returns `true` if this thread has a `tracing` subscriber. Without this check, as soon as another thread has a subscriber,
+/// `tracing` would make spans that no subscriber receives.
 #[inline]
 pub(crate) fn is_traced() -> bool {
     get_default(|subscriber| !subscriber.is::<NoSubscriber>())

@@ -55,7 +55,7 @@ impl RunContext {
         let task = Isolated::new(self.scope(work));
         let set = self.shared().tasks.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
         // Mark the run before the task is added: the end of the work either sees the mark and waits for the tasks, or it has
-        // settled the run before, and the run takes no task (R13).
+        // already settled the run, which then accepts no task (R13).
         if self.node().state.take_task()
             && let Some(tasks) = &mut *set.lock()
         {
@@ -94,8 +94,8 @@ impl RunContext {
     /// Calls a function inside of the run, as [`scope`](Self::scope) does with a future. Use it in
     /// [`tokio::task::spawn_blocking`], or on a thread of a pool.
     ///
-    /// The parent may be entered as well. A run that is made there is a child of the parent: middleware that is bound for the
-    /// runs below this run, including guards, does not apply to it.
+    /// The parent may be entered in the same way. A run that is made inside of the parent is a child of the parent: middleware
+    /// that is bound for the runs below this run, including guards, does not apply to that child.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -115,10 +115,10 @@ impl RunContext {
     }
 }
 
-/// A handle of a task that was spawned by [`RunContext::spawn`]. Awaiting it returns the task's output, or an error if the task
+/// A handle to a task that was spawned by [`RunContext::spawn`]. Awaiting it returns the task's output, or an error if the task
 /// panicked or was aborted with its run.
 ///
-/// Dropping the handle detaches the task, which goes on until the run ends.
+/// Dropping the handle detaches the task, which continues until it completes or the run ends.
 #[must_use = "the task's output is lost otherwise"]
 #[derive(Debug)]
 pub struct Task<T>(oneshot::Receiver<Result<T>>);

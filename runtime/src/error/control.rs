@@ -1,4 +1,4 @@
-//! Control flow as errors: denials, halts, aborts, time-outs, interrupts and requests for a retry (R6, M7, M8, M9).
+//! Control flow as errors: denials, halts, aborts, timeouts, interrupts and requests for a retry (R6, M7, M8, M9).
 
 use serde_json::Value;
 
@@ -49,7 +49,7 @@ impl Error {
         Self::of_kind(ErrorKind::Aborted, reason)
     }
 
-    /// Creates a time-out, which is not [retryable](Self::retryable) unless you mark it so.
+    /// Creates a timeout, which is not [retryable](Self::retryable) unless you mark it so.
     #[must_use]
     pub fn timed_out(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::TimedOut, message)
@@ -127,7 +127,7 @@ impl Error {
         *self.kind() == ErrorKind::Aborted
     }
 
-    /// Returns `true` for a time-out.
+    /// Returns `true` for a timeout.
     #[must_use]
     pub fn is_timed_out(&self) -> bool {
         *self.kind() == ErrorKind::TimedOut
@@ -176,8 +176,8 @@ impl Error {
         }
     }
 
-    /// Returns `true` if a layer has to return this error unless it absorbs it (M9). A layer may catch a time-out, which is
-    /// control flow only for the run that took too long.
+    /// Returns `true` if a layer has to return this error, unless the layer absorbs it (M9). A layer may catch a timeout,
+    /// which is control flow only for the run that took too long.
     pub(crate) fn must_pass(&self) -> bool {
         match self.kind() {
             // A request that has left its run is a failure for the runs above (M7).

@@ -13,11 +13,11 @@ use crate::{Error, ErrorKind, ErrorReport};
 impl Error {
     /// Converts a boxed error, which `?` cannot convert.
     ///
-    /// - An `Error` that was boxed is returned as it was.
-    /// - An `Error` that a listener returned is taken out of the [`EmitError`]. Unless it is control flow, it gets the context
-    ///   values `event` and `listener`, which name the event and the listener that failed.
-    /// - Any other error becomes the source of a new `Error`. If control flow is among the causes, the new error is of the same
-    ///   kind, with the message of the outer error.
+    /// - A boxed `Error` is returned unchanged.
+    /// - An `Error` that a listener returned is taken out of the [`EmitError`]. Unless the error is control flow, the context
+    ///   values `event` and `listener` are added, which name the event and the listener that failed.
+    /// - Any other error becomes the source of a new `Error`. If one of its causes is control flow, the new error has the kind
+    ///   of that cause and the message of the outer error.
     ///
     /// ```
     /// use emitree_emitter::BoxError;
@@ -39,7 +39,7 @@ impl Error {
 
     /// Converts an `anyhow::Error`, which `?` cannot convert: `.map_err(Error::from_anyhow)?`. Needs the feature `anyhow`.
     ///
-    /// An `Error` that became an `anyhow::Error` is returned as it was; an [`EmitError`] is converted as by
+    /// An `Error` that became an `anyhow::Error` is returned unchanged; an [`EmitError`] is converted as by
     /// [`from_boxed`](Self::from_boxed). If anyhow added context to an `Error`, the new error has the context as its message
     /// and the `Error` as a cause; control flow also keeps its kind. The backtrace is lost.
     ///
@@ -57,7 +57,7 @@ impl Error {
     #[cfg(feature = "anyhow")]
     #[must_use]
     pub fn from_anyhow(error: anyhow::Error) -> Self {
-        // As a boxed error it can be downcast to the adapter; anyhow's own error type hides it.
+        // A boxed error can be downcast to the adapter; anyhow's own error type hides the adapter.
         Self::from_boxed(error.reallocate_into_boxed_dyn_error_without_backtrace())
     }
 
@@ -65,7 +65,7 @@ impl Error {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
-                // Control flow is returned as it is. A failure gets the place, because its message may not name it.
+                // Control flow is returned as it is. Add the place to a failure, whose message may not name the place.
                 if error.kind().is_control_flow() {
                     return error;
                 }

@@ -1,11 +1,11 @@
-//! The kinds of errors, and everything that depends on the kind (R6, M9). A new kind is added here and in `outcome.rs`.
+//! The kinds of errors, and their properties (R6, M9). A new kind is added here and in `outcome.rs`.
 
 use emitree_emitter::EmitErrorKind;
 use serde::{Deserialize, Serialize};
 
 /// The kind of an [`Error`](crate::Error): a failure or control flow.
 ///
-/// `Failed`, `Panicked` and `Invalid` are failures; all other kinds are control flow. A layer may catch a failure or a time-out
+/// `Failed`, `Panicked` and `Invalid` are failures; all other kinds are control flow. A layer may catch a failure or a timeout
 /// and return something else. Other control flow that a layer does not return overrules the result of that layer, unless the
 /// layer [absorbs](crate::Next::absorb) it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns `true` for failures and time-outs. All other control flow is intended, and would happen again (R6).
+    /// Returns `true` for failures and timeouts. All other control flow is intended, and would happen again (R6).
     pub(crate) const fn may_be_retryable(&self) -> bool {
         !self.is_control_flow() || matches!(self, Self::TimedOut)
     }

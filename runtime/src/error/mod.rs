@@ -34,11 +34,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use emitree_runtime::{Error, ErrorKind};
 ///
 /// fn port(text: &str) -> Result<u16, Error> {
-///     Ok(text.parse::<u16>().map_err(|error| Error::from(error).message(format!("`{text}` is no port")))?)
+///     Ok(text.parse::<u16>().map_err(|error| Error::from(error).message(format!("`{text}` is not a port")))?)
 /// }
 ///
 /// let error = port("http").unwrap_err();
-/// assert_eq!(error.explain(), "`http` is no port\n  caused by: invalid digit found in string");
+/// assert_eq!(error.explain(), "`http` is not a port\n  caused by: invalid digit found in string");
 /// assert_eq!(error.kind(), &ErrorKind::Failed);
 /// ```
 #[derive(Clone)]
@@ -54,7 +54,8 @@ struct ErrorData {
     is_retryable: bool,
     is_fatal: bool,
     control: Option<ControlData>,
-    /// The number of its note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0 without a note.
+    /// The number of the error's note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0 without a
+    /// note.
     note: u64,
     /// The last call through layers in which the error was returned by a layer or by the work; 0 if there is none.
     returned_in: usize,
@@ -92,7 +93,7 @@ impl Error {
         Self::of_kind(ErrorKind::Panicked, panic_text(payload))
     }
 
-    /// Sets the cause, and replaces the cause that the error had.
+    /// Sets the cause, replacing the error's earlier cause.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -152,7 +153,7 @@ impl Error {
         if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
     }
 
-    /// Sets whether a retry may help. Control flow is never retryable, except for a time-out.
+    /// Sets whether a retry may help. Control flow is never retryable, except for a timeout.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -200,13 +201,13 @@ impl Error {
         self
     }
 
-    /// Sets the number of its note. Copies the data only if the number changes.
+    /// Sets the number of the error's note. Copies the data only if the number changes.
     pub(crate) fn noted(self, note: u64) -> Self {
         if self.0.note == note { self } else { self.with(|data| data.note = note) }
     }
 
-    /// Marks the error as returned in a call through layers. If it is marked for the first time in this call, the layer that
-    /// returns it has made it: `by` becomes the detail `by`, unless the error already names its origin.
+    /// Marks the error as returned in a call through layers. The first layer of a call that returns an error has created that
+    /// error: the layer's name `by` becomes the detail `by`, unless the error already names its origin.
     pub(crate) fn returned_in(self, call: usize, by: Option<&str>) -> Self {
         if self.0.returned_in == call {
             return self;
@@ -280,8 +281,8 @@ impl Error {
     #[must_use]
     pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
         self.chain().find_map(|cause| match cause.downcast_ref::<StdErrorAdapter>() {
-            // An adapter without a message displays its source and skips it in `source()`: search inside of it, so that the
-            // source is found too.
+            // An adapter without a message displays its source and skips it in `source()`: search inside of the adapter, so
+            // that the source is found too.
             Some(adapter) => adapter.0.find(),
             None => cause.downcast_ref(),
         })
@@ -352,14 +353,14 @@ impl fmt::Display for Error {
     }
 }
 
-/// Prints [`explain`](Error::explain), so that an error which `main` returns is readable.
+/// Prints [`explain`](Error::explain), so that an error that `main` returns is readable.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.explain())
     }
 }
 
-/// Serialises as its [`ErrorReport`].
+/// Serializes as its [`ErrorReport`].
 impl Serialize for Error {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         self.report().serialize(serializer)

@@ -1,4 +1,4 @@
-//! Layers that fit runs of any type, because they look at no value (M1). Their calls convert nothing.
+//! Layers that fit runs of any type, because they do not see the values (M1). Calling them converts nothing.
 
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
@@ -52,7 +52,7 @@ impl Op for AnyRun {
     }
 }
 
-/// Adapts a layer that looks at no value to runs from `I` to `O`.
+/// Adapts a layer that sees no values to runs from `I` to `O`.
 pub(crate) struct OpaqueAdapter(Arc<dyn DynLayer<(), ()>>);
 
 impl OpaqueAdapter {

@@ -13,7 +13,8 @@ use crate::{Result, RunContext};
 
 /// A filter of a pipeline: it may change a value, and decides whether the value continues to the next filter.
 pub trait Filter<T>: fmt::Debug + Send + Sync + 'static {
-    /// May change the value. Returns `Continue` to pass it to the next filter, or `Break` with a reason to end the pipeline.
+    /// Checks the value, and may change it. Returns `Continue` to pass the value to the next filter, or `Break` with a reason
+    /// to end the pipeline.
     fn filter(&self, value: &mut T, ctx: &RunContext) -> impl Future<Output = Result<ControlFlow<String>>> + Send;
 
     /// Returns the name that [`Broken::by`] contains if this filter breaks. By default it is the type name.

@@ -105,7 +105,7 @@ pub struct GuardOptions {
 }
 
 impl GuardOptions {
-    /// Creates options without a time-out, whose denials are enforced.
+    /// Creates options without a timeout, whose denials are enforced.
     #[must_use]
     pub const fn new() -> Self {
         Self { timeout: None, evaluate_only: false }
@@ -120,7 +120,8 @@ impl GuardOptions {
         self
     }
 
-    /// Lets the guard report instead of deny: for each check that fails, the run emits a [`WouldDeny`] event.
+    /// Makes the guard report denials instead of enforcing them: for each check that fails, the run emits a [`WouldDeny`]
+    /// event.
     #[must_use]
     pub const fn evaluate_only(mut self) -> Self {
         self.evaluate_only = true;
@@ -183,7 +184,7 @@ impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
     }
 }
 
-/// Calls a check, and turns a failure, a panic or a time-out into a denial (M5).
+/// Calls a check, and turns a failure, a panic or a timeout into a denial (M5).
 pub(crate) async fn run_check<C: Future<Output = Result<()>> + Send>(
     by: &str,
     check: impl FnOnce() -> C,
@@ -211,7 +212,7 @@ async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check:
         // A timer does not fire while a check blocks its thread: compare with the clock once more (M5).
         Ok(checked) if began.elapsed() <= timeout => checked,
         // A late failure still becomes a denial, with its own reason. A late halt, or a late request for a retry, would not
-        // deny: the time-out replaces it.
+        // deny: the timeout replaces it.
         Ok(Err(error)) if !error.must_pass() || error.is_denied() => Err(error),
         Ok(_) | Err(_) => late(),
     }

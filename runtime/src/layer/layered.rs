@@ -43,7 +43,7 @@ impl<R: Runnable> Run<'_, R> {
         self.middleware(build(Stack::builder()).build())
     }
 
-    /// Sets how often the whole attempt may start again if a middleware, a layer or the work asks for it with
+    /// Sets how often the whole attempt may start again if a middleware, a layer or the work requests that with
     /// [`Error::retry`](crate::Error::retry). The default is 0: the caller receives the request as the run's error.
     ///
     /// Every attempt begins with the input as `start` left it. If a listener of `start` has set the output, that output
@@ -86,7 +86,7 @@ impl<R: Runnable> Run<'_, R> {
     pub fn explain(&self) -> Explanation {
         let Some(config) = self.config() else { return Explanation::default() };
         let parent = config.parent.as_ref();
-        // If the parent ends meanwhile on another thread, this call holds the last references to the middlewares bound to it:
+        // If the parent ends meanwhile on another thread, this call holds the last references to the parent's middlewares:
         // enter the parent, so that it is the current run while they are dropped (R14).
         enter_some(parent, || {
             let inherited = parent.and_then(|parent| parent.shared().inherited.all());

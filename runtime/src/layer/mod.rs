@@ -151,8 +151,8 @@ impl<'a, O: Op> Next<'a, O> {
     /// the layer, unless the layer absorbs the error. So no layer swallows control flow by accident.
     ///
     /// A layer that awaits several calls of `next` at the same time has to absorb the error of each call. Of the errors that it
-    /// has not absorbed, the most severe error is the result: a denial is more severe than a halt, then come an abort, an
-    /// interrupt and a request for a retry.
+    /// has not absorbed, the most severe error is the result. From most to least severe, these are: a denial, a halt, an abort,
+    /// an interrupt, a request for a retry.
     ///
     /// ```
     /// use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};

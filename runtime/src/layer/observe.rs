@@ -6,9 +6,9 @@ use std::fmt;
 use crate::run::panic::{caught, logged};
 use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
-/// A layer that looks at input and output, and can neither change nor stop anything.
+/// A layer that looks at input and output, and can neither change them nor stop the call.
 ///
-/// It fails open: if it panics, the panic is logged, and the call goes on.
+/// It fails open: if it panics, the panic is logged, and the call continues.
 ///
 /// ```
 /// use emitree_runtime::{Observe, Op, Result, RunContext, Runnable, runnable_fn};
@@ -64,7 +64,7 @@ pub(crate) struct ObserveLayer<T>(pub(crate) T);
 
 impl<O: Op, T: Observe<O>> Layer<O> for ObserveLayer<T> {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        // If `before` panics there is no memo: the call goes on, and `after` is skipped (M5).
+        // If `before` panics there is no memo: the call continues, and `after` is skipped (M5).
         let memo = isolated(self.0.name(), || self.0.before(input, ctx));
         let result = next.run(input).await;
         if let Some(memo) = memo {

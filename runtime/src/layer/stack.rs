@@ -289,7 +289,7 @@ impl<O: Op> StackBuilder<O> {
         self.guard_with(GuardOptions::new(), guard)
     }
 
-    /// Adds a [`Guard`] with options: a time-out, or reports instead of denials.
+    /// Adds a [`Guard`] with options: a timeout, or reports instead of denials.
     pub fn guard_with(self, options: GuardOptions, guard: impl Guard<O>) -> Self {
         self.layer_in(Phase::Guard, GuardLayer { guard, options })
     }
@@ -327,9 +327,9 @@ impl<O: Op> StackBuilder<O> {
         self.layer(layer_fn(name, f))
     }
 
-    /// Names the layers that were added so far in their errors: an error that a layer returns has the name as the detail `by`.
-    /// Errors of `next` that a layer passes on keep their origin, and so do errors that name it: denials, halts, and errors that
-    /// already have the detail.
+    /// Adds a name to the errors of the layers that were added so far: an error that one of these layers returns has the name
+    /// as its detail `by`. An error of `next` that a layer passes on keeps its origin, and so does an error that already has a
+    /// name: a denial, a halt, or an error with the detail `by`.
     ///
     /// ```
     /// use emitree_runtime::{Error, Next, Op, RunContext, Runnable, Stack, runnable_fn};

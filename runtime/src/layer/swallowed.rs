@@ -28,7 +28,7 @@ impl Frame {
     }
 }
 
-/// Returns a number that is unique in the process. Each thread takes numbers in blocks, so that a call of a layer writes to no
+/// Returns a number that is unique in the process. Each thread takes numbers in blocks, so that calls of layers rarely write to
 /// shared memory.
 fn unique_number() -> u64 {
     const BLOCK: u64 = 1 << 20;

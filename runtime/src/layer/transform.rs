@@ -41,7 +41,7 @@ pub trait Transform<O: Op>: fmt::Debug + Send + Sync + 'static {
         ready(Ok(None))
     }
 
-    /// Returns the output, which it may change. By default the output stays unchanged.
+    /// Returns the output, changed or not. By default the output stays unchanged.
     ///
     /// # Errors
     ///

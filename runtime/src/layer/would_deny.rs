@@ -22,7 +22,7 @@ pub struct WouldDeny {
 /// The value that a guard checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub enum Checked {
     Input,
     Output,
@@ -37,7 +37,7 @@ impl WouldDeny {
         Self { guard: guard.to_owned(), at, reason: error.to_string() }
     }
 
-    /// Logs the event, and emits it on the run's emitter. If a log subscriber or a listener fails, the run still goes on.
+    /// Logs the event, and emits it on the run's emitter. If a log subscriber or a listener fails, the run still continues.
     pub(crate) async fn record(mut self, ctx: &RunContext) {
         // A guard with `evaluate_only` must not affect the run: a panicking log subscriber and a failing listener are caught
         // (M5).

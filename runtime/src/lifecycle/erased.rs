@@ -94,20 +94,21 @@ debug_by_name!(LifecycleMut, LifecycleRef);
 
 /// A [`Start`] with any input and output types, read and changed through JSON.
 pub trait AnyStart: Send + Sync {
-    /// Returns the input as JSON. A value that JSON cannot show becomes a string with the reason.
+    /// Returns the input as JSON. A value that JSON cannot represent becomes a string with the reason.
     fn input_json(&self) -> Value;
-    /// Returns the input as JSON, or an error if JSON cannot show it.
+    /// Returns the input as JSON, or an error if JSON cannot represent it.
     ///
     /// # Errors
     ///
-    /// Returns an error if the input cannot be serialised, or is nested deeper than
+    /// Returns an error if the input cannot be serialized, or is nested deeper than
     /// [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
     fn try_input_json(&self) -> Result<Value>;
     /// Replaces the input.
     ///
     /// # Errors
     ///
-    /// Returns an error if the value does not fit the input type; the error says where. The input then stays unchanged.
+    /// Returns an error that names the place in the JSON if the value does not fit the input type. The input then stays
+    /// unchanged.
     fn set_input_json(&mut self, input: Value) -> Result<()>;
     /// Returns the output as JSON, if a listener has set one.
     fn output_json(&self) -> Option<Value>;
@@ -137,7 +138,7 @@ pub trait AnyStart: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value does not fit the output type; the error says where. No output is then set.
+    /// Returns an error that names the place in the JSON if the value does not fit the output type. No output is then set.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
@@ -145,20 +146,21 @@ pub trait AnyStart: Send + Sync {
 pub trait AnySuccess: Send + Sync {
     /// Returns the input as JSON.
     fn input_json(&self) -> Value;
-    /// Returns the output as JSON. A value that JSON cannot show becomes a string with the reason.
+    /// Returns the output as JSON. A value that JSON cannot represent becomes a string with the reason.
     fn output_json(&self) -> Value;
-    /// Returns the output as JSON, or an error if JSON cannot show it.
+    /// Returns the output as JSON, or an error if JSON cannot represent it.
     ///
     /// # Errors
     ///
-    /// Returns an error if the output cannot be serialised, or is nested deeper than
+    /// Returns an error if the output cannot be serialized, or is nested deeper than
     /// [`MAX_DEPTH`](emitree_emitter::json::MAX_DEPTH).
     fn try_output_json(&self) -> Result<Value>;
     /// Replaces the output.
     ///
     /// # Errors
     ///
-    /// Returns an error if the value does not fit the output type; the error says where. The output then stays unchanged.
+    /// Returns an error that names the place in the JSON if the value does not fit the output type. The output then stays
+    /// unchanged.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 

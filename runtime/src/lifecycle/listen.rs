@@ -55,7 +55,8 @@ pub trait Lifecycle: Runnable {
         self.emitter().on(lifecycle_of(self).only([Stage::Success]).of_types(), f)
     }
 
-    /// Registers a listener of `error`. If the listener fails, the failure is logged, and the run ends as it would without it.
+    /// Registers a listener of `error`. If the listener fails, the failure is logged, and the run ends as it would without the
+    /// failure.
     ///
     /// # Errors
     ///
@@ -73,7 +74,8 @@ pub trait Lifecycle: Runnable {
             .on(lifecycle_of(self).only([Stage::Error]).of_types(), move |failure: &mut Failure, meta| f(failure, meta))
     }
 
-    /// Registers a listener of `finish`. If the listener fails, the failure is logged, and the run ends as it would without it.
+    /// Registers a listener of `finish`. If the listener fails, the failure is logged, and the run ends as it would without the
+    /// failure.
     ///
     /// # Errors
     ///

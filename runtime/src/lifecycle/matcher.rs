@@ -23,7 +23,7 @@ impl Instance {
     }
 }
 
-/// A value that names an instance: a [`Runnable`], a [`RunContext`] or an [`Instance`].
+/// A value that identifies an instance: a [`Runnable`], a [`RunContext`] or an [`Instance`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be converted to an instance",
     label = "expected a `Runnable`, a `RunContext` or an `Instance`"

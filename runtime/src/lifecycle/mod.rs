@@ -77,7 +77,8 @@ impl<I: 'static, O> Finish<I, O> {
         &self.outcome
     }
 
-    /// Returns how long the run took since its first poll, by tokio's clock. In JSON this is `duration_ns`, in whole nanoseconds.
+    /// Returns how long the run took since its first poll, measured with tokio's clock. In JSON this is `duration_ns`, in whole
+    /// nanoseconds.
     pub fn duration(&self) -> Duration {
         self.duration.of(&self.input.run)
     }

@@ -112,7 +112,7 @@ impl<'a> RunEvent<'a> {
         self.stamp.context(|| facet.over(self.run.context()))
     }
 
-    /// Returns an owned, serialisable record, as a sink receives it.
+    /// Returns an owned, serializable record, as a sink receives it.
     #[must_use]
     pub fn to_record(&self) -> EventRecord {
         let facet = self.run.shared().core.stages().facet(self.stage);
@@ -154,7 +154,7 @@ impl<'a> Attempted<'a> {
     /// # Errors
     ///
     /// Returns the error of the attempt, or an error of the kind [`Invalid`](ErrorKind::Invalid) if the output cannot be
-    /// serialised.
+    /// serialized.
     pub fn output_json(&self) -> Result<Value> {
         self.result.map_err(Clone::clone)?.to_json()
     }

@@ -56,7 +56,7 @@ impl Stage {
         }
     }
 
-    /// The name under which a listener of exactly the run's types receives the event as well.
+    /// Returns the name under which a listener of exactly the run's types receives the event as well.
     pub(crate) const fn plain_name(self) -> EventName {
         const START: EventName = EventName::new("start");
         const SUCCESS: EventName = EventName::new("success");

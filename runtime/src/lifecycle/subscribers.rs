@@ -2,7 +2,7 @@
 //!
 //! 1. A subscriber receives `start`, then `success` or `error`, then `finish`, once each (R4), and each after all listeners.
 //! 2. A subscriber is not a listener: a run with subscribers but no listeners has no emitter, and emits nothing (E15).
-//! 3. A subscriber can change nothing, and its panics are logged (M5). It is called with no lock held.
+//! 3. A subscriber cannot change anything, and its panics are logged (M5). It is called with no lock held.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub trait RunSubscriber: Send + Sync + 'static {
 
     /// Receives the result of an attempt, before [`map_output`](crate::map_output) and listeners of `success` change it.
     ///
-    /// It is not called if a [`map_input`](crate::map_input) failed, or if the attempt was dropped. The default
+    /// This method is not called if a [`map_input`](crate::map_input) failed, or if the attempt was dropped. The default
     /// implementation does nothing.
     fn attempted(&self, attempt: &Attempted<'_>) {
         _ = attempt;
@@ -95,7 +95,7 @@ impl RunContext {
     /// 1. listeners and observers receive it;
     /// 2. the subscribers that were registered on the run itself receive it, in order of registration;
     /// 3. the subscribers that were registered on the runs above receive it, nearest run first;
-    /// 4. the run goes on.
+    /// 4. the run continues.
     ///
     /// A subscriber that a listener registers during an event receives that event too.
     ///
@@ -125,7 +125,7 @@ impl RunContext {
 
     /// Returns the recipients of the run's events at this moment; `None` if there are no listeners and no subscribers.
     pub(crate) fn recipients(&self) -> Option<Recipients<'_>> {
-        // Ask for listeners first: they decide whether the run needs an emitter at all (invariant 2).
+        // Check for listeners first: they decide whether the run needs an emitter at all (invariant 2).
         let run = self.shared();
         if run.has_listeners() {
             return Some(Recipients::Listeners(self.emitter()));

@@ -93,7 +93,7 @@ where
 /// Creates a middleware from a function that may change the output, after all layers and before `success`.
 ///
 /// Several functions are called in the order in which they are bound, each with the value that the previous function left;
-/// functions marked as [`guard`](MapValue::guard) come last. An error replaces the output; [`Error::retry_with`] asks for
+/// functions marked as [`guard`](MapValue::guard) come last. An error replaces the output; [`Error::retry_with`] requests
 /// another attempt.
 ///
 /// ```
@@ -142,7 +142,7 @@ impl<T> MapValue<T> {
     /// Turns the function into a guard.
     ///
     /// Guards are called after all other functions on the input, or on the output, regardless of the order in which they were
-    /// bound. A failure, a panic or a time-out of the function becomes a denial with the function's name; other control flow is
+    /// bound. A failure, a panic or a timeout of the function becomes a denial with the function's name; other control flow is
     /// passed on unchanged.
     #[must_use]
     pub fn guard(mut self) -> Self {

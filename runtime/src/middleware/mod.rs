@@ -48,7 +48,7 @@ use crate::{HookInfo, LayerInfo, MiddlewareInfo, Order, Result, RunContext, Summ
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "expected a `Middleware`",
-    note = "a function `|ctx: &RunContext| -> Result<()>` becomes one by `middleware_fn`"
+    note = "convert a function `|ctx: &RunContext| -> Result<()>` with `middleware_fn`"
 )]
 pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     /// Binds the middleware to a run, before the run emits `start`.
@@ -84,17 +84,18 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the description of the middleware in the [`Explanation`](crate::Explanation) of one run, if it depends on the
-    /// run or on its other middlewares. By default it is `None`, and the explanation has [`debug_summary`](Self::debug_summary).
+    /// run or on its other middlewares. By default it is `None`, and the explanation contains
+    /// [`debug_summary`](Self::debug_summary).
     ///
-    /// `bound` are the middlewares of the run, in the order in which they are bound. `ctx` is `None` in the explanation of a run
-    /// that has not begun.
+    /// `bound` contains the middlewares of the run, in the order in which they are bound. `ctx` is `None` in the explanation of
+    /// a run that has not begun.
     fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
         let _ = (bound, ctx);
         None
     }
 
-    /// Returns the position of the middleware among the middlewares of the same run. By default it is the position of its
-    /// registration.
+    /// Returns the order of the middleware relative to other middlewares of the same run. By default it is `None`, and the
+    /// middleware keeps its place in the order of registration.
     fn order(&self) -> Option<&Order> {
         None
     }

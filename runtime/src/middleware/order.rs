@@ -203,7 +203,7 @@ impl<'a> OrderGraph<'a> {
         let left = |i: &usize| !sorted.contains(i);
         let mut walked: Vec<usize> = (0..self.names.len()).find(left).into_iter().collect();
         while let Some(before) = walked.last().and_then(|&last| self.earlier[last].iter().copied().find(left)) {
-            // Cut off the way into the cycle.
+            // Remove the path that leads into the cycle.
             if let Some(from) = walked.iter().position(|&i| i == before) {
                 walked.drain(..from);
                 walked.push(before);

@@ -4,8 +4,8 @@
 //! 1. Each binding is dropped once, under no lock, with the run as the current run. Runs that are started in such a drop belong
 //!    to the nearest run above that accepts runs (R1).
 //! 2. A binding is added before the run is marked as bound, and the run is marked as released before its end looks for
-//!    bindings. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so one of the two sees the mark of the
-//!    other: a binding that comes too late is dropped at once.
+//!    bindings. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so at least one side sees the other's
+//!    mark: a binding that comes too late is dropped at once.
 //! 3. If the drop of a binding panics, the others are still dropped.
 
 use std::mem::take;
@@ -62,12 +62,12 @@ impl Bindings {
 
 impl RunContext {
     /// Registers a function that is called once when the run ends: after `finish`, in order of registration, and before the
-    /// caller gets the result. It cannot change the result; a panic is logged.
+    /// caller receives the result. It cannot change the result; a panic is logged.
     ///
     /// Middlewares use it to count runs, or to release resources that belong to a run. The function is called however the run
-    /// ends, also if the run is dropped, panics, or ends before `start` because a middleware failed to bind. Unlike a listener of
-    /// `finish`, the function does not make the run emit events. If the run has ended already, the function is dropped and never
-    /// called.
+    /// ends, even if the run is dropped, panics, or ends before `start` because a middleware failed to bind. Unlike a listener
+    /// of `finish`, the function does not make the run emit events. If the run has ended already, the function is dropped and
+    /// never called.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -136,7 +136,8 @@ impl RunContext {
     /// Drops all bindings. From now on layers are refused, and other bindings are dropped by the code that binds them.
     fn drop_bound(&self) {
         let run = self.shared();
-        // The emitter first: events that arrive meanwhile reach no listener, rather than a listener whose redaction is gone.
+        // End the emitter first, so that an event that arrives meanwhile reaches no listener, instead of a listener whose
+        // redaction is already gone.
         if let Some(emitter) = run.lazy_emitter.made() {
             emitter.end_run();
         }

@@ -17,7 +17,7 @@ use crate::{Error, Result, RunContext};
 /// The list to which a run that is ended by its parent hands over its children.
 pub(crate) type Deferred<'a> = Option<&'a mut Vec<RunContext>>;
 
-/// The tasks and children that have to end before a run goes on with its result.
+/// The tasks and children that have to end before a run continues with its result.
 pub(crate) struct Cleanup<O> {
     result: Option<Result<O>>,
     tasks: Option<JoinSet<()>>,
@@ -86,7 +86,7 @@ fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContex
         // A stop of this run may have missed a child that is beginning on another thread and has not checked its parent yet. That
         // stop came first, so its reason is passed on before the reason below (R7).
         child.node().follow(run.node());
-        child.abort("the run that it was started in has ended");
+        child.abort("the parent run has ended");
     }
     Poll::Ready(below)
 }

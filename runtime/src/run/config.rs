@@ -22,7 +22,7 @@ use crate::run::shutdown::{CLOSED, REASON};
 use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 
 /// The error of a run whose parent has closed before the first poll.
-const TOO_LATE: &str = "the run that it was made in ended before it was first polled";
+const TOO_LATE: &str = "the parent run ended before this run was first polled";
 
 /// A run that has begun, and whose types are known.
 pub(crate) type StartedRun<R> = TypedRun<<R as Runnable>::Input, <R as Runnable>::Output>;
@@ -137,7 +137,7 @@ impl<R: Runnable> RunConfig<'_, R> {
         (!bound.is_empty()).then_some(bound)
     }
 
-    /// Sets the run's signals and time-out, and then binds inherited middlewares, the instance's middlewares, and the run's own
+    /// Sets the run's signals and timeout, and then binds inherited middlewares, the instance's middlewares, and the run's own
     /// middlewares and listeners in the order of the calls, changed by `Order`s (R4).
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
         let Self { runnable, input, overrides, .. } = self;
@@ -189,7 +189,7 @@ fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
     (!known_as).then(|| Creator::new(kind.to_owned(), name.to_owned()))
 }
 
-/// Compares texts by address first: mostly both are the same text in memory.
+/// Compares texts by address first, because both are usually the same text in memory.
 fn same(a: &str, b: &str) -> bool {
     std::ptr::eq(a, b) || a == b
 }

@@ -1,8 +1,8 @@
 //! Drives a run through its steps to its end, with its work or without (R4, R8, R13).
 //!
-//! A run has two halves: its *work*, which only the run's own future holds and polls, and its [`Step`]s, which any driver can take
-//! to the end without the work. So a run goes through the same sequence whether its own future ends it, the drop of that future,
-//! its parent, or a supervisor.
+//! A run has two halves: its *work*, which only the run's own future holds and polls, and its [`Step`]s, which any driver can
+//! take to the end without the work. So a run goes through the same sequence whether it is ended by its own future, by the drop
+//! of that future, by its parent, or by a supervisor.
 
 use std::any::Any;
 use std::mem::{needs_drop, replace, take};
@@ -40,7 +40,7 @@ enum InputSlot<I> {
 pub(crate) enum Driven {
     Over,
     Pending,
-    /// Another driver holds the lease, and wakes this driver when this driver can go on.
+    /// Another driver holds the lease. This driver is woken when it can continue.
     Elsewhere,
 }
 
@@ -129,18 +129,20 @@ impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
             return lease.over(None);
         }
         let step = match take(self.step) {
-            // `start` was not emitted, so no other event is (R4).
-            Step::Working(None) if !run.has_started() => give_up(run, Error::new("the run was left before it began")),
+            // `start` was not emitted, so no other event may be emitted (R4).
+            Step::Working(None) if !run.has_started() => {
+                give_up(run, Error::new("the run was abandoned before it began"))
+            }
             step => step,
         };
         lease.park(step, self.who, Waker::noop());
     }
 }
 
-/// The core of a run whose types are not known.
+/// The core of a run with erased types.
 pub(crate) trait ErasedRun: Any + Send + Sync {
-    /// Drives the run towards its end without its work, until it has to wait. Children, which have to end first, are driven as
-    /// well, or handed over to `below` if that is a list.
+    /// Drives the run towards its end without its work, until it has to wait. Children have to end first: they are driven as
+    /// well, or handed over to `below` if it is a list.
     fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven;
 
     /// Reserves the lease for supervisors.
@@ -177,7 +179,8 @@ impl<I: Data, O: Data> ErasedRun for RunCore<I, O> {
             }
         };
         let stopped = |_: &mut TaskContext<'_>, _: &mut Option<O>| {
-            let error = run.node().state.stopped().map_or_else(|| Error::new("the run was left"), |stop| stop.error());
+            let error =
+                run.node().state.stopped().map_or_else(|| Error::new("the run was abandoned"), |stop| stop.error());
             Poll::Ready(Err(error))
         };
         match run.holding(&mut step, who, |step| run.advance(step, below, cx, stopped)) {

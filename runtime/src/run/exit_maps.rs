@@ -26,7 +26,7 @@ pub(crate) struct ExitMaps(Mutex<Functions>);
 struct Functions {
     errors: SmallList<ErrorMap>,
     values: SmallList<ValueMap>,
-    /// Set once it was logged that a value is withheld.
+    /// Set once the warning about a withheld value was logged.
     has_warned: Arc<AtomicBool>,
 }
 
@@ -48,7 +48,7 @@ impl Functions {
     /// Returns functions that replace the dropped functions, and withhold every error and value.
     fn withholding(&self) -> Self {
         let error =
-            |error: Error| error.withheld("the run has ended, and its functions for errors are gone".to_owned());
+            |error: Error| error.withheld("the run has ended, and its `map_error` functions are gone".to_owned());
         let warned = Arc::clone(&self.has_warned);
         let value = move |key: &str, _| {
             if !warned.swap(true, Ordering::Relaxed) {
@@ -68,7 +68,7 @@ impl Functions {
             let was = error.clone();
             match caught(|| map(error)) {
                 Ok(error) => error.ending_as(&was),
-                Err(panic) => was.withheld(format!("a function for errors panicked: {panic}")),
+                Err(panic) => was.withheld(format!("a `map_error` function panicked: {panic}")),
             }
         })
     }
@@ -78,7 +78,7 @@ impl Functions {
         self.values.iter().fold(value, |value, map| {
             caught(|| map(key, value)).unwrap_or_else(|panic| {
                 logged(|| {
-                    tracing::warn!("`{key}` was withheld, because a function for context values panicked: {panic}");
+                    tracing::warn!("`{key}` was withheld, because a `map_context` function panicked: {panic}");
                 });
                 Value::Null
             })
@@ -155,8 +155,8 @@ impl RunContext {
     /// Registers a function that rewrites each value that is [set](Self::set) on the run's context from now on, before events and
     /// runs below carry it. Functions are called in order of registration. If a function panics, the value is `null`.
     ///
-    /// Values that the context has already, and values that runs below set on their own contexts, are not rewritten. The function
-    /// is dropped when the run has ended; a value that is set after that is `null`.
+    /// Values that the context already has, and values that runs below set on their own contexts, are not rewritten. The
+    /// function is dropped when the run has ended; a value that is set after that is `null`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};

@@ -37,8 +37,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         Self { run: None, work: WorkState::Planned(config), watch: None, listed: None }
     }
 
-    /// Begins the run, and advances it until it has to wait. Most runs are over then, so their parts are made in place and never
-    /// moved.
+    /// Begins the run, and advances it until it has to wait. Most runs are over by then, so their parts are made in place and
+    /// never moved.
     fn begin(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
         let WorkState::Planned(config) = &mut self.work else {
             return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
@@ -66,7 +66,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Releases a run that is over.
     fn over(&mut self) {
         let Some(run) = self.run.take() else { return };
-        // Only the parent can be waiting for it.
+        // Only the parent can be waiting for the run.
         if run.parent().is_some() {
             run.core().lease.over(None);
         }
@@ -84,7 +84,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Ends a run that is under way, without its work (R8).
     fn abandon(&mut self) {
         let Some(run) = &self.run else { return };
-        // If a token was cancelled before the drop, the run ends for the token's reason and not as dropped (R7).
+        // If a token was canceled before the drop, the run ends for the token's reason and not as dropped (R7).
         if let Some(watch) = &mut self.watch {
             isolated(|| _ = watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
         }
@@ -168,8 +168,8 @@ impl<R: Runnable> WorkState<'_, R> {
         polled
     }
 
-    /// Polls the work, and drops it when it is over: inside of the run and before its next step, so that runs which the work
-    /// still holds are dropped first.
+    /// Polls the work, and drops it when it is over: inside of the run and before the run's next step, so that runs that the
+    /// work still holds are dropped first.
     fn poll(
         &mut self,
         run: &StartedRun<R>,

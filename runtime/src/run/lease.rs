@@ -3,9 +3,9 @@
 //! 1. Only the driver touches a run's steps.
 //! 2. Nothing is polled under the lock.
 //! 3. A lease becomes `Over` once, after the run has ended, and stays so.
-//! 4. Once the parent or a supervisor has asked for the lease, the run's own future does not get it again. Once the run is
-//!    supervised, the parent does not get it either. A driver that is refused is woken when it can have the lease, or when the
-//!    run is over.
+//! 4. Once the parent or a supervisor has requested the lease, the run's own future cannot acquire it again. Once the run is
+//!    supervised, the parent cannot acquire it either. A refused driver is woken when it can acquire the lease, or when the run
+//!    is over.
 
 use std::task::Waker;
 
@@ -49,7 +49,7 @@ enum LeaseState<S, T> {
     Over(Option<T>),
 }
 
-/// The code that asks for a lease, lowest rank first.
+/// The code that acquires a lease, lowest rank first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Driver {
     /// The run's own future.
@@ -87,7 +87,7 @@ impl<S, T> DriverLease<S, T> {
         }
     }
 
-    /// Gives the lease up while the run is not over, and waits for the run's end.
+    /// Releases the lease before the run is over, and registers the driver's waker for the end of the run.
     pub(crate) fn park(&self, step: S, who: Driver, waker: &Waker) {
         let woken: Vec<_> = {
             let mut inner = self.0.lock();
@@ -99,7 +99,7 @@ impl<S, T> DriverLease<S, T> {
         woken.into_iter().for_each(|waiting: Waiter| waiting.waker.wake());
     }
 
-    /// Gives the lease up after the run has ended, and wakes all waiting drivers.
+    /// Releases the lease after the run has ended, and wakes all waiting drivers.
     pub(crate) fn over(&self, result: Option<T>) {
         let woken = {
             let mut inner = self.0.lock();

@@ -28,12 +28,13 @@ use crate::run::future::WorkState;
 use crate::run::shutdown::Listed;
 use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
-/// A future that runs a [`Runnable`] once and returns its result. Made by [`Runnable::run`].
+/// A future that runs a [`Runnable`] once and returns its result. Created by [`Runnable::run`].
 ///
 /// Its methods add listeners, middlewares, limits and context to this run only. Nothing happens before the first poll. An invalid
 /// argument of these methods, such as an invalid matcher, makes the run fail. From the first poll on, in this order:
 ///
-/// 1. The run gets its context. Its emitter is made now if there are listeners, and otherwise when code asks for it.
+/// 1. The run's context is created. The run's emitter is created now if there are listeners, and otherwise when it is first
+///    used.
 /// 2. Middlewares are bound: first the middlewares that are inherited from the runs above, then the instance's, then the run's
 ///    own. The run's listeners are registered in their place among its middlewares: with `.on(a).middleware(m).on(b)`, an event
 ///    is received by `a`, by the listeners that `m` registers, and then by `b`.
@@ -48,7 +49,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// A run that emitted `start` emits exactly one of `success` and `error`, and then exactly one `finish`:
 ///
-/// | cause | events after `start` | the caller gets |
+/// | cause | events after `start` | the caller receives |
 /// |---|---|---|
 /// | the work returns, or the output was set at `start` | `success`, `finish` success | the output |
 /// | the work or a listener of `start` fails | `error`, `finish` failed | that error |
@@ -56,7 +57,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// | the work or a listener of `start` panics | `error`, `finish` panicked | an error with the panic's message |
 /// | a listener of `success` fails or panics | `success`, `finish` failed or panicked | that error |
 /// | a listener of `error` or `finish` fails | the same as without the failure, which is logged and counted | the same as without the failure |
-/// | the run or one above it is aborted before the work is over | `error`, `finish` aborted | an error with the reason |
+/// | the run or a run above it is aborted before the work is over | `error`, `finish` aborted | an error with the reason |
 /// | the run takes too long | `error`, `finish` timed out | an error of kind `TimedOut` |
 /// | the run is interrupted | `error`, `finish` interrupted | an error with the interrupt |
 /// | its future is dropped after the first poll | `error`, `finish` dropped | – |
@@ -65,9 +66,9 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// | the tokio runtime shuts down | as when it is dropped; async listeners are skipped | – |
 ///
 /// The parent of a run is the run in which it was made. If the parent has ended before the first poll, the run never starts: it
-/// emits nothing, and the caller gets an error of kind `Aborted`. So a run cannot evade middleware that its parent has bound for
-/// the runs below. A run that is made in a listener of `finish`, or in a function of [`on_end`](RunContext::on_end), becomes a
-/// child of the nearest run above that has not closed; without a run above, it has no parent.
+/// emits nothing, and the caller receives an error of kind `Aborted`. So a run cannot evade middleware that its parent has
+/// bound for the runs below. A run that is made in a listener of `finish`, or in a function of [`on_end`](RunContext::on_end),
+/// becomes a child of the nearest run above that has not closed; without a run above, it has no parent.
 ///
 /// Children end first: `finish` of a run comes after `finish` of every run started in it.
 ///
@@ -92,10 +93,10 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// # Nesting
 ///
-/// A run that awaits another run polls it, as with all futures, so each level takes stack. On a thread with 2 MB of stack, a
+/// A run polls the runs that it awaits, as with all futures, so each level uses stack space. On a thread with 2 MB of stack, a
 /// debug build reaches about 300 levels, 130 with a layer around each run. Limit recursion that depends on user input: `Limits`
-/// of `emitree-middleware` can limit the depth. A run in a task of its own, made by [`RunContext::spawn`], takes no stack of the
-/// run above, so such a chain may have any length.
+/// of `emitree-middleware` can limit the depth. A run in its own task, spawned with [`RunContext::spawn`], does not use the
+/// stack of the run above, so such a chain may have any length.
 ///
 /// # Dropping
 ///
@@ -112,7 +113,7 @@ pub struct Run<'a, R: Runnable> {
     /// `Some` while the run is under way.
     run: Option<StartedRun<R>>,
     work: WorkState<'a, R>,
-    /// The signals and the time-out that may stop the run, if it has any.
+    /// The signals and the timeout that may stop the run, if it has any.
     watch: Option<Watch>,
     /// Set when a run without a parent first has to wait, so that a shutdown finds it.
     listed: Option<Listed>,
@@ -222,9 +223,9 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.with(|overrides| overrides.extensions.own.insert(value))
     }
 
-    /// Aborts the run when a signal reports an abort: the signal of an [`AbortHandle`](crate::AbortHandle) or of another run, or
-    /// a [`CancellationToken`](tokio_util::sync::CancellationToken). May be called several times: the first abort gives the
-    /// reason. If several signals reported an abort before the first poll, it is unspecified which reason the run gets.
+    /// Aborts the run when a signal reports an abort: the signal of an [`AbortHandle`](crate::AbortHandle) or of another run,
+    /// or a [`CancellationToken`](tokio_util::sync::CancellationToken). May be called several times: the first abort sets the
+    /// reason. If several signals reported an abort before the first poll, it is unspecified which reason the run has.
     ///
     /// ```
     /// use emitree_runtime::{AbortHandle, RunContext, Runnable, runnable_fn};
@@ -249,12 +250,12 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 
     /// Limits the time of the run: if its work takes longer, the run ends as timed out. If the method is called several times,
-    /// the shortest time-out applies.
+    /// the shortest timeout applies.
     ///
-    /// The time is measured by tokio's clock from the first poll on, so it includes listeners of `start`. The time-out does not
+    /// The time is measured by tokio's clock from the first poll on, so it includes listeners of `start`. The timeout does not
     /// cancel a running listener: a listener of `start` that never returns keeps its run waiting.
     ///
-    /// The time-out is checked before each poll of the work. Work that blocks its thread past the time-out and returns from that
+    /// The timeout is checked before each poll of the work. Work that blocks its thread past the timeout and returns from that
     /// same poll succeeds; use [`tokio::task::spawn_blocking`] for such work.
     ///
     /// ```

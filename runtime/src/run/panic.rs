@@ -1,8 +1,8 @@
-//! Catches panics of user code: the only place of this crate that does (R4).
+//! Catches panics of user code; the only module of this crate that does so (R4).
 //!
 //! 1. A caught panic becomes an error with its message, or a warning in the log if it cannot change the run any more.
 //! 2. The payload of a panic is a user value. It is dropped here, where its `Drop` may panic as well ([`panic_text`]).
-//! 3. Values that no caller gets are dropped by [`discard`], because their drops may call user code too.
+//! 3. Values that no caller receives are dropped by [`discard`], because their drops may call user code too.
 
 use std::any::Any;
 use std::future::Future;
@@ -39,7 +39,7 @@ pub(crate) fn isolated(f: impl FnOnce()) {
 #[cold]
 fn log_panic(payload: Box<dyn Any + Send>) {
     let text = panic_text(payload);
-    logged(|| tracing::warn!("a run goes on after a panic: {text}"));
+    logged(|| tracing::warn!("a run continues after a panic: {text}"));
 }
 
 /// Calls a logging macro. Log subscribers and the `Display` of errors are user code: a panic there is dropped, because the run
@@ -62,7 +62,7 @@ pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
     let mut values = values.into_iter();
     let mut is_over = false;
     while !is_over {
-        // One guard for all values: after a panic the loop goes on with the next value.
+        // One guard for all values: after a panic the loop continues with the next value.
         isolated(|| {
             values.by_ref().for_each(drop);
             is_over = true;
@@ -71,7 +71,8 @@ pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
 }
 
 pin_project! {
-    /// Wraps a future, and ends when the future panics. Panics in its drop are logged as well.
+    /// A future that completes when the inner future completes or panics. Panics of the inner future, also in its drop, are
+    /// logged.
     pub(crate) struct Isolated<F> {
         // `None` once the future is over or dropped.
         #[pin]

@@ -1,10 +1,11 @@
 //! Ends all runs of the process (R8).
 //!
 //! 1. A run without a parent is listed when it first has to wait: a run that is over at its first poll pays for one load only.
-//! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was listed:
-//!    so neither misses the other. A run that is in its first poll meanwhile is aborted when it first has to wait.
-//! 3. An aborted run is brought to its end by the task that holds its future, which drops the work before the last events. Only
-//!    when half of the time is over does the shutdown end the run from outside.
+//! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was listed.
+//!    So either the shutdown finds the run, or the run finds `CLOSED`. A run that is in its first poll meanwhile is aborted
+//!    when it first has to wait.
+//! 3. An aborted run is ended by the task that holds its future, which drops the work before the last events. The shutdown ends
+//!    the run from outside only if it has not ended after half of the time.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -47,23 +48,23 @@ impl Drop for Listed {
     }
 }
 
-/// Ends every run of the process: refuses new runs, aborts the runs alive, waits for their ends until the deadline, and reports
-/// each run that did not end in time.
+/// Ends every run of the process: refuses new runs, aborts the living runs, waits for their ends until the deadline, and
+/// reports each run that did not end in time.
 ///
 /// In this order:
 ///
 /// 1. From now on no run begins, not even inside a living run: the first poll of a run returns an error of kind
 ///    [`Aborted`](crate::ErrorKind::Aborted), "the process shuts down".
-/// 2. Every run alive, and every run below it, is aborted with the same reason. A run that another thread is polling for the
+/// 2. Every living run, and every run below it, is aborted with the same reason. A run that another thread is polling for the
 ///    first time is aborted when it first has to wait, and may be missing in the report.
-/// 3. The tasks that hold these runs drop the work and emit the last events. When half of the time is over, the shutdown itself
-///    ends the runs that have not ended, such as runs that are not polled; their work is dropped later, with their futures.
+/// 3. The tasks that hold these runs drop the work and emit the last events. After half of the time, the shutdown itself ends
+///    the runs that have not ended, such as runs that are not polled; their work is dropped later, with their futures.
 /// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, async listeners are skipped
 ///    and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
 ///
-/// Runs whose futures were dropped before, and that have not ended yet, are waited for as well. Call `shutdown` before the tokio
-/// runtime is dropped, and close your sinks afterwards with `handle.close(deadline)`. To let runs end by themselves, await them
-/// and call [`wait_for_ends`](crate::wait_for_ends).
+/// `shutdown` also waits for runs whose futures were dropped earlier and that have not ended yet. Call `shutdown` before the
+/// tokio runtime is dropped, and close your sinks afterwards with `handle.close(deadline)`. To let runs end by themselves,
+/// await them and call [`wait_for_ends`](crate::wait_for_ends).
 ///
 /// A shutdown applies to the whole process, until [`accept_runs`] is called.
 ///

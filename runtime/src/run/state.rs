@@ -20,7 +20,7 @@ use crate::sync::{AtomicU16, OnceLock, Ordering};
 const STOPPED: u16 = 1;
 /// The run's work is over: the run cannot be stopped any more.
 const SETTLED: u16 = 2;
-/// The run takes no more children.
+/// The run accepts no more children.
 const CLOSED: u16 = 4;
 /// The run has ended, and so have all runs below it.
 const ENDED: u16 = 8;
@@ -78,7 +78,7 @@ impl<S> RunState<S> {
     ///
     /// # Errors
     ///
-    /// The reason, if it was stopped before.
+    /// Returns the reason if the run was stopped before.
     pub(crate) fn settle(&self) -> Result<(), &S> {
         self.outcome(self.word.fetch_or(SETTLED, Ordering::SeqCst))
     }
@@ -106,7 +106,7 @@ impl<S> RunState<S> {
         self.word.fetch_or(TASKS, Ordering::SeqCst) & SETTLED == 0
     }
 
-    /// Returns `true` if the run has had a task. Reliable once it is settled.
+    /// Returns `true` if the run has had a task. Reliable once the run is settled.
     pub(crate) fn has_tasks(&self) -> bool {
         self.word.load(Ordering::SeqCst) & TASKS != 0
     }
@@ -119,8 +119,8 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// Marks the run as bound and as having a chain, which the caller has made. A run without a chain refuses the chain, and
-    /// returns `false`, once its work has begun or it was released.
+    /// Marks the run as bound and as having a chain, which the caller has made. Returns `true` if the run has a chain
+    /// afterwards. A run without a chain refuses it once the work has begun or the run was released.
     pub(crate) fn add_chain(&self) -> bool {
         let chained = |word| (word & (CHAINED | WORKING | RELEASED) == 0).then_some(word | CHAINED | BOUND);
         let added = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, chained);

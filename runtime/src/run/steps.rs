@@ -86,7 +86,7 @@ impl<I: Data, O: Data> Step<I, O> {
     }
 }
 
-/// Listeners may have changed the input, or set the output (R5).
+/// Continues after `start`, whose listeners may have changed the input, or set the output (R5).
 fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delivered<Start<I, O>>) -> Step<I, O> {
     run.core().set_input(start.input);
     match delivered {
@@ -98,12 +98,13 @@ fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delive
     }
 }
 
-/// The work is over, or was not begun. A run that was aborted before ends as aborted, even if the work returned (R7).
+/// Continues after the work is over, or was skipped. A run that was aborted before ends as aborted, even if the work returned
+/// (R7).
 pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));
     if state.is_settled() {
-        // A panic has lost the step at which the run was. End it without further events, so that no event is emitted twice.
+        // A panic has lost the current step of the run. End the run without further events, so that no event is emitted twice.
         return end(run, exit(result));
     }
     let recipients = run.recipients();
@@ -126,7 +127,7 @@ pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Resul
     }
 }
 
-/// Tasks and runs below have ended.
+/// Continues after tasks and runs below have ended.
 fn on_children_ended<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     match run.recipients() {
         Some(recipients) if run.has_started() => emit_end(run, recipients, result),
@@ -147,7 +148,8 @@ fn emit_end<I: Data, O: Data>(run: &TypedRun<I, O>, recipients: Recipients<'_>, 
     }
 }
 
-/// A listener of `success` that fails makes the run fail, without an `error` after the `success` (R10).
+/// Continues after `success`. A listener of `success` that fails makes the run fail, without an `error` after the `success`
+/// (R10).
 fn on_succeeded<I: Data, O: Data>(run: &TypedRun<I, O>, (success, delivered): Delivered<Success<I, O>>) -> Step<I, O> {
     let Success { input, output } = success;
     let result = match delivered {
@@ -160,7 +162,8 @@ fn on_succeeded<I: Data, O: Data>(run: &TypedRun<I, O>, (success, delivered): De
     close(run, result, Some(input))
 }
 
-/// Failures of listeners of `error` were isolated where the listeners were called, so the emit does not fail (R10).
+/// Continues after `error`. Failures of its listeners were isolated where the listeners were called, so the emit does not fail
+/// (R10).
 fn on_failed<I: Data, O: Data>(run: &TypedRun<I, O>, (failure, _): Delivered<Failure>) -> Step<I, O> {
     close(run, Err(failure.error), None)
 }
@@ -188,7 +191,7 @@ fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Opti
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
     let input = input.unwrap_or_else(|| Input::of(run));
-    // Measure now if there are listeners, because they may be awaited; otherwise only when a subscriber asks.
+    // Measure now if there are listeners, because they may be awaited; otherwise only when a subscriber reads the duration.
     let duration = match recipients {
         Recipients::Listeners(_) => Measured::now(run),
         Recipients::Subscribers => Measured::later(),
@@ -199,7 +202,7 @@ fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Opti
     }
 }
 
-/// Failures of listeners of `finish` were isolated, too (R10).
+/// Continues after `finish`. Failures of its listeners were isolated, too (R10).
 fn on_finished<I: Data, O: Data>(
     run: &TypedRun<I, O>,
     (finish, _): Delivered<Finish<I, O>>,

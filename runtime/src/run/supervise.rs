@@ -76,7 +76,7 @@ fn cut(run: &RunContext) {
     run.drive(Driver::Supervisor, &mut TaskContext::from_waker(&waker));
 }
 
-/// A waker that drives the run on.
+/// A waker that drives the run further.
 struct Again(RunContext);
 
 impl Wake for Again {
@@ -88,9 +88,9 @@ impl Wake for Again {
 /// Waits until the runs whose futures were dropped have ended. At the deadline the remaining runs are cut: they end at once, and
 /// async listeners are skipped.
 ///
-/// Call it before the tokio runtime is dropped: a runtime that shuts down awaits nothing, so runs that have not ended are cut
-/// then too. It does not touch runs whose futures still exist: await them first, then call this function, and then close your
-/// sinks with `handle.close(deadline)`. To abort all runs, call [`shutdown`](crate::shutdown).
+/// Call this function before the tokio runtime is dropped: a runtime that shuts down awaits nothing, so runs that have not
+/// ended are cut then too. This function does not affect runs whose futures still exist: await them first, then call this
+/// function, and then close your sinks with `handle.close(deadline)`. To abort all runs, call [`shutdown`](crate::shutdown).
 ///
 /// ```
 /// use std::time::Duration;
@@ -112,7 +112,7 @@ pub async fn wait_for_ends(deadline: Duration) -> Shutdown {
     Shutdown { ended, undelivered: to_come().iter().map(give_up_on).collect() }
 }
 
-/// Returns the pending runs, without runs that were cut before and whose tasks have not noticed yet.
+/// Returns the pending runs, except runs that have ended but whose tasks are still to be polled.
 pub(crate) fn to_come() -> Vec<RunContext> {
     PENDING.lock().iter().map(|(_, run)| run).filter(|run| !run.has_ended()).cloned().collect()
 }
@@ -127,7 +127,7 @@ async fn until_over() {
     }
 }
 
-/// Ends a run with [`cut`]. Reports the listeners that were skipped, and whether the run has ended.
+/// Ends a run with [`cut`]. Reports how many listeners were skipped, and whether the run has ended.
 pub(crate) fn give_up_on(run: &RunContext) -> Undelivered {
     cut(run);
     Undelivered {
@@ -171,7 +171,7 @@ impl fmt::Display for Shutdown {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undelivered {
-    /// The namespace of its instance.
+    /// The namespace of the run's instance.
     pub namespace: String,
     /// The run's id.
     pub run_id: Uuid,

@@ -36,7 +36,7 @@ use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
 pub struct BoxRunnable<I, O>(Arc<dyn DynRunnable<I, O>>);
 
 impl<I: Data, O: Data> BoxRunnable<I, O> {
-    /// Boxes a runnable, or keeps the [`Arc`] in which it is.
+    /// Boxes a runnable. A runnable that is already in an [`Arc`] stays in it.
     pub fn new(runnable: impl IntoShared<Runnable: Runnable<Input = I, Output = O> + 'static>) -> Self {
         Self(runnable.into_shared())
     }

@@ -32,7 +32,7 @@ pub trait AnyRunnable: Send + Sync {
     /// Runs the runnable with an input in JSON, and returns the output as JSON.
     ///
     /// The run's parent is the run in which this method is called. If the input does not fit the input type, no run starts, and
-    /// the error says where it does not fit.
+    /// the error names the place in the JSON.
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>>;
 
     // Named differently from the methods of `Runnable`, so that no call is ambiguous where both traits are imported.

@@ -1,4 +1,4 @@
-//! Inputs and outputs of runs: types that serde can serialise and deserialise.
+//! Inputs and outputs of runs: types that serde can serialize and deserialize.
 
 use std::any::type_name;
 
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::{Error, ErrorKind, Result, Runnable};
 
-/// An input or output of a run: any type that serde can serialise and deserialise, so that it can be read and changed as JSON.
+/// An input or output of a run: any type that serde can serialize and deserialize, so that it can be read and changed as JSON.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the input or the output of a run",
     label = "inputs and outputs of runs are `Serialize` and `DeserializeOwned`",
     note = "they are `Send + Sync + 'static`, too",
-    note = "derive both: `#[derive(serde::Serialize, serde::Deserialize)]`; a field that cannot be serialised is skipped: `#[serde(skip)]`"
+    note = "derive both: `#[derive(serde::Serialize, serde::Deserialize)]`; a field that cannot be serialized is skipped: `#[serde(skip)]`"
 )]
 pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
@@ -46,7 +46,7 @@ impl RunTypes {
 
 /// Converts JSON into a `T`, or returns an error that names the place where the JSON does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
-    // Deserialising recurses: a value that is nested too deep would overflow the stack.
+    // Deserializing recurses: a value that is nested too deep would overflow the stack.
     check_depth(value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
     serde_path_to_error::deserialize(value).map_err(|error| {
         let shown = elide(&sorted(value).to_string());
@@ -66,7 +66,7 @@ pub(crate) fn sorted(value: &Value) -> Value {
     value
 }
 
-/// Replaces the middle of a long text by `…`. The end of a serde error stays, because it says what was expected.
+/// Replaces the middle of a long text by `…`. The end of a serde error is kept, because it states the expected type.
 fn elide(text: &str) -> String {
     const HEAD: usize = 160;
     const TAIL: usize = 80;

@@ -3,7 +3,7 @@
 //! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside of the lock: all of these
 //!    may call code of users or of an executor.
 //! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first, so all events that `missed` counts came
-//!    before the kept events. An event whose clone panics is counted there too.
+//!    before the kept events. An event whose clone panics is counted in `missed` too.
 //! 3. While events are held back, each remembers the runs in which it was emitted. A run that gives up an attempt removes its
 //!    own events and the events of the runs below it, which may have ended by then.
 

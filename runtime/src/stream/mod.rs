@@ -36,7 +36,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// are unread than its [`capacity`](Self::capacity) allows, the oldest events are dropped, and counted as
 /// [missed](StreamItem::Missed).
 ///
-/// Dropping the stream drops the run, and thereby aborts the run.
+/// Dropping the stream drops the run, and thereby aborts it.
 ///
 /// ```
 /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -66,11 +66,11 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 ///
 /// # Attempts that start again
 ///
-/// If a [`map_output`](crate::map_output) may still ask for a retry, because
+/// If a [`map_output`](crate::map_output) may still request a retry, because
 /// [`max_middleware_retries`](Run::max_middleware_retries) is not used up, the stream holds events back until the work is over.
 /// It then leaves out the events of attempts that were given up, by the run or by a run below. Otherwise events are yielded at
-/// once, and an `attempt_discarded` event tells the reader to ignore the events since `start`. [`held`](Self::held) overrides
-/// this choice.
+/// once, and after an `attempt_discarded` event the reader should ignore the events since `start`. [`held`](Self::held)
+/// overrides this choice.
 ///
 /// # Events of runs below
 ///
@@ -322,7 +322,8 @@ impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
             if driven {
                 return Poll::Pending;
             }
-            // Poll the run once only, and then look into the buffer again, so that its events are yielded before it goes on (R11).
+            // Poll the run once only, and then look into the buffer again, so that its events are yielded before the run
+            // continues (R11).
             driven = !self.drive(cx);
         }
     }

@@ -18,7 +18,7 @@ use crate::context::current::{Within, within};
 ///
 /// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while the service's future
 /// is polled or dropped. The run does not wait for that future. Runs that are created there are children of the run: they end
-/// before the run ends, and once it has ended, they do not start. If the request carries no run, the service is called outside
+/// before the run ends, and do not start once the run has ended. If the request carries no run, the service is called outside
 /// of a run.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]

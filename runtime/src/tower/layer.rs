@@ -20,7 +20,7 @@ pub struct TowerLayer<S> {
     name: Arc<str>,
 }
 
-/// Wraps runs with a layer of `tower`, or with several layers in a `ServiceBuilder`, for example for time-outs, limits or load
+/// Wraps runs with a layer of `tower`, or with several layers in a `ServiceBuilder`, for example for timeouts, limits or load
 /// shedding.
 ///
 /// ```
@@ -56,9 +56,10 @@ pub struct TowerLayer<S> {
 /// 5. The run continues with the result of the work, even if the service returns an error.
 ///
 /// If the service returns before the work is over, the work is dropped, and the service's error is the result. tower's
-/// `Elapsed` is a time-out, an [`Error`] inside of the service's error keeps its kind, and any other error is a failure. If the
-/// service returns `Ok` before the work is over, the run fails too, because there is no output. A `TimeoutLayer` does not
-/// measure the wait for readiness, wherever it is in the stack; [`Run::timeout`](crate::Run::timeout) does.
+/// `Elapsed` becomes a timeout, an [`Error`] inside of the service's error keeps its kind, and any other error becomes a
+/// failure. If the service returns `Ok` before the work is over, the run fails too, because there is no output. A
+/// `TimeoutLayer` does not measure the wait for readiness, wherever it is in the stack; [`Run::timeout`](crate::Run::timeout)
+/// does.
 ///
 /// The work is always inside of its run, even if the ticket passes through other tasks. Layers behind a `Buffer` are called
 /// outside of the run; if they create runs, [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run along with the

@@ -37,13 +37,13 @@ impl<S> Queued<S> {
     }
 }
 
-/// Converts an error of the service. An [`Error`] that went through the service is returned as it was.
+/// Converts an error of the service. An [`Error`] that went through the service is returned unchanged.
 fn error_of(error: impl Into<BoxError>) -> Error {
     let error = error.into();
     if is_elapsed(&*error) { Error::of_source(ErrorKind::TimedOut, error.into()) } else { Error::from_boxed(error) }
 }
 
-/// Returns `true` for `Elapsed` of tower and of tokio, recognised by their `Debug` output: naming tower's type would need a
+/// Returns `true` for `Elapsed` of tower and of tokio, recognized by their `Debug` output: naming tower's type would need a
 /// dependency on all of tower. Both types have size zero, so errors of another size are not formatted.
 fn is_elapsed(error: &(dyn StdError + 'static)) -> bool {
     size_of_val(error) == 0 && format!("{error:?}") == "Elapsed(())"

@@ -102,7 +102,7 @@ where
     }
 
     fn call(&mut self, request: I) -> RunServiceFuture<S, I> {
-        // `poll_ready` has prepared this instance, not the clone: call this instance, as tower's docs demand.
+        // `poll_ready` has prepared this instance, not the clone: call this instance, as tower's docs require.
         let clone = self.service.clone();
         let ready = std::mem::replace(&mut self.service, clone);
         RunServiceFuture::new(ready, Arc::clone(&self.identity), request)

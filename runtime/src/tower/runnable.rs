@@ -34,13 +34,13 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// # }
 /// ```
 ///
-/// Runs respect back-pressure: after its `start`, a run waits until the service is ready. Runs are admitted in order of
-/// arrival, and proceed side by side, as far as the service allows it. The service is never cloned, so that its limits apply to
-/// all runs, and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it. If the service
-/// itself starts a run of the same runnable and awaits it, its limit must have room for both runs.
+/// Runs respect backpressure: after its `start`, a run waits until the service is ready. Runs are admitted in order of arrival,
+/// and proceed concurrently as far as the service allows. The service is never cloned, so that its limits apply to all runs,
+/// and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it. If the service itself
+/// starts a run of the same runnable and awaits it, its limit must have room for both runs.
 ///
 /// If the service fails, the run fails with an error whose source is the service's error. An [`Error`](crate::Error) that went
-/// through the service is returned as it was, and tower's `Elapsed` is a time-out.
+/// through the service is returned unchanged, and tower's `Elapsed` becomes a timeout.
 ///
 /// A service that works in another task, as tower's `Buffer` does, is outside of the run: runs that are created there have no
 /// parent, and inherited middleware does not apply to them. [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run

@@ -46,7 +46,7 @@ impl RunHalf {
     /// Waits for the ticket, does the work, and sends the result to the service. If the service drops the ticket unused, this
     /// future never completes, and the service's own error is the result of the layer.
     pub(super) async fn work<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        // The ticket was dropped. Leave the result to the service, which knows the reason.
+        // The ticket was dropped. Leave the result to the service, which returns the reason.
         if self.go.await.is_err() {
             return pending().await;
         }

@@ -21,7 +21,7 @@ pub struct WithRun<T> {
 impl<T> WithRun<T> {
     /// Pairs a request with the current run, if there is one.
     ///
-    /// If the current run starts no further runs, as in a listener of its `finish`, the nearest run above that still starts
+    /// If the current run accepts no further runs, as in a listener of its `finish`, the nearest run above that still accepts
     /// runs is used.
     #[must_use]
     pub fn new(inner: T) -> Self {
@@ -36,7 +36,7 @@ impl<T> WithRun<T> {
 
     /// Borrows the request.
     #[must_use]
-    #[expect(clippy::expect_used, clippy::missing_panics_doc, reason = "only what consumes it takes the request out")]
+    #[expect(clippy::expect_used, clippy::missing_panics_doc, reason = "only consuming methods take the request out")]
     pub const fn inner(&self) -> &T {
         self.inner.as_ref().expect("the request is there")
     }
@@ -47,7 +47,7 @@ impl<T> WithRun<T> {
         self.into_parts().1
     }
 
-    #[expect(clippy::expect_used, reason = "only what consumes it takes the request out")]
+    #[expect(clippy::expect_used, reason = "only consuming methods take the request out")]
     pub(super) fn into_parts(mut self) -> (Option<RunContext>, T) {
         (self.run.take(), self.inner.take().expect("the request is there"))
     }

@@ -22,7 +22,7 @@ pub(crate) struct Children {
     first: Mutex<Option<WeakRun>>,
     /// Made with the first child that is not in the slot. From then on the slot is not used again.
     more: OnceLock<Box<[Shard; SHARDS]>>,
-    /// The task that waits for a child to be made. Woken under no lock, because it may go on at once.
+    /// The task that waits for a child to be made. Woken under no lock, because it may continue at once.
     waiting: AtomicWaker,
 }
 
@@ -50,7 +50,7 @@ impl Children {
         }
         let shard = thread % SHARDS;
         let more = self.more.get_or_init(Box::default);
-        // If the parent does not see `more`, it has closed before: the child checks that next, and is refused.
+        // A parent that does not see `more` has already closed: the child checks that next, and is refused.
         fence(Ordering::SeqCst);
         ChildKey::More { shard, key: more[shard].0.lock().insert(run) }
     }
@@ -101,7 +101,7 @@ impl Children {
             Some(runs) => runs,
             None => ready!(self.wait(cx.waker())),
         };
-        // The waker may keep the run alive to which this list belongs.
+        // The waker may keep alive the run that this list belongs to.
         drop(self.waiting.take());
         Poll::Ready(runs)
     }

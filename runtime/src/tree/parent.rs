@@ -2,7 +2,7 @@
 //!
 //! 1. A run registers with its parent while it is made, and then checks whether the parent has closed; the parent closes, and
 //!    then looks for children: one of the two sees the other.
-//! 2. A run deregisters when it has ended, or if it could not be made; until then its parent ends it.
+//! 2. A run deregisters when it has ended, or if it could not be made. A parent ends the runs that are still registered.
 //! 3. A parent that waits until the run is made is woken when the run is made, or deregisters because it could not be made.
 
 use crate::RunContext;
@@ -18,7 +18,7 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
-    /// Registers a run with its parent. Returns the parent as an error if the parent has closed.
+    /// Registers a run with its parent. Returns `Err(above)` if the parent has closed.
     pub(crate) fn of(run: WeakRun, above: RunContext) -> Result<Self, RunContext> {
         if above.node().state.is_closed() {
             return Err(above);

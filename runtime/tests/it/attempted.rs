@@ -72,7 +72,7 @@ async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestRe
         attempts.expect([Err("a planned failure")]);
         built("panics").await.expect_err("a planned panic");
         attempts.expect([Err("a planned panic")]);
-        built("pends").timeout(Duration::from_millis(5)).await.expect_err("a time-out");
+        built("pends").timeout(Duration::from_millis(5)).await.expect_err("a timeout");
         attempts.expect([]);
     }
     let twice = map_output(|n: &mut u32, ctx: &RunContext| {

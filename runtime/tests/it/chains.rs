@@ -40,7 +40,7 @@ fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
 fn binds_late(late: Arc<dyn Middleware>) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(&Emitter::new(), "double", move |n: u32, ctx: RunContext| {
         let bound = late.bind(&ctx).map_err(|error| error.to_string());
-        assert_eq!(bound, Err("the run's work has begun: bind layers and middlewares before".to_owned()));
+        assert_eq!(bound, Err("the run's work has begun: bind layers and middlewares earlier".to_owned()));
         async move { Ok(n * 2) }
     })
 }

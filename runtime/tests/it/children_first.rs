@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 #[track_caller]
 fn expect_ended_from_above<T: std::fmt::Debug>(result: Result<T>) {
     let error = result.expect_err("it was ended from above");
-    let expected = (&ErrorKind::Aborted, "the run that it was started in has ended");
+    let expected = (&ErrorKind::Aborted, "the parent run has ended");
     assert_eq!((error.kind(), error.to_string().as_str()), expected);
 }
 

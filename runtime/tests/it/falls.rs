@@ -87,7 +87,7 @@ async fn an_abort_from_another_thread_gives_its_reason_to_every_run_below() -> T
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_token_gives_its_reason_to_every_run_below() -> TestResult {
     let cancel = |token: CancellationToken| token.cancel();
-    expect_all_end_as("aborted: the cancellation token was cancelled", CancellationToken::new, cancel).await
+    expect_all_end_as("aborted: the cancellation token was canceled", CancellationToken::new, cancel).await
 }
 
 /// Runs one run, and in tasks of their own that many in it, which wait for ever; each of those tells when it waits.

@@ -130,7 +130,7 @@ async fn a_guard_that_blocks_its_thread_past_its_time_out_denies_and_says_so() {
         recorder.expect(if at == Checked::Input { &[][..] } else { &["work 1"] }.iter().copied());
     }
     let (result, _) = guarded(Check::Blocks, Checked::Input, GuardOptions::new()).await;
-    assert!(result.is_ok(), "without a time-out it may take its time: {result:?}");
+    assert!(result.is_ok(), "without a timeout it may take its time: {result:?}");
 }
 
 // M5

@@ -147,7 +147,7 @@ async fn where_a_function_panics_nothing_is_said_but_that() -> TestResult {
         Ok(())
     });
     let error = run.await.unwrap_err();
-    assert_eq!(error.explain(), "a function for errors panicked: planned panic\n  last: 2");
+    assert_eq!(error.explain(), "a `map_error` function panicked: planned panic\n  last: 2");
     Ok(())
 }
 

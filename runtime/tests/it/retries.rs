@@ -220,7 +220,7 @@ async fn an_answer_that_json_cannot_hold_is_an_error_in_a_second_attempt_and_no_
     let error = answered(1).await.expect_err("the second has no copy of it");
     assert_eq!(
         error.to_string(),
-        "the answer set at `start`, a `core::option::Option<f64>`, cannot be given again: JSON has no NaN and no infinity"
+        "the answer set at `start`, a `core::option::Option<f64>`, cannot be returned again: JSON has neither NaN nor infinity"
     );
 }
 
@@ -265,7 +265,7 @@ async fn what_is_bound_after_an_answer_was_taken_is_refused() -> TestResult {
     let run = work.run(()).on_start(|start, _| start.output = Some(40)).on_success(move |_, _| {
         let ctx = RunContext::current().expect("in a listener of the run");
         let refused = layer.bind(&ctx).expect_err("the work is over");
-        assert_eq!(refused.to_string(), "the run's work has begun: bind layers and middlewares before");
+        assert_eq!(refused.to_string(), "the run's work has begun: bind layers and middlewares earlier");
     });
     assert_eq!((run.await?, calls.load(Ordering::Relaxed)), (40, 0));
     Ok(())

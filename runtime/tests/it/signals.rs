@@ -150,7 +150,7 @@ async fn any_of_many_signals_aborts() {
             }
             None => {
                 token.cancel();
-                expect_aborted(run.await, "the cancellation token was cancelled");
+                expect_aborted(run.await, "the cancellation token was canceled");
             }
         }
     }
@@ -166,7 +166,7 @@ async fn whoever_awaits_a_signal_is_told_the_reason() -> TestResult {
     yield_now().await;
     handle.abort("enough");
     token.cancel();
-    for (task, reason) in waiting.into_iter().zip(["enough", "enough", "the cancellation token was cancelled"]) {
+    for (task, reason) in waiting.into_iter().zip(["enough", "enough", "the cancellation token was canceled"]) {
         assert_eq!(task.await?, reason);
     }
     for signal in signals {
@@ -236,7 +236,7 @@ async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestRes
     Ok(())
 }
 
-// R7: that another run took too long is no time-out of one that begins with its signal.
+// R7: that another run took too long is no timeout of one that begins with its signal.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_begins_with_the_signal_of_one_that_has_timed_out_is_aborted() {
     let (kept, tree) = (Slot::new(), Emitter::new());

@@ -1,4 +1,4 @@
-//! R6, R7: work that is not over in time has timed out; the shortest time-out holds, and a run below one that has timed
+//! R6, R7: work that is not over in time has timed out; the shortest timeout holds, and a run below one that has timed
 //! out is aborted for that reason.
 
 use std::time::Duration;
@@ -140,7 +140,7 @@ async fn a_run_below_that_times_out_is_an_error_of_its_parents_work_and_nothing_
     Ok(())
 }
 
-/// Checks the result of a run with a time-out where tokio has no clock.
+/// Checks the result of a run with a timeout where tokio has no clock.
 fn without_a_clock(block_on: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<()>) {
     let (tree, recorder) = recorded();
     let run = endless(&tree, "run", &recorder);
@@ -151,7 +151,7 @@ fn without_a_clock(block_on: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Resu
     };
     let error = block_on(&mut once).expect_err("there is no clock");
     assert_eq!(error.kind(), &ErrorKind::Failed, "{error:?}");
-    assert!(error.to_string().starts_with("a time-out of 1s needs tokio's clock"), "{error:?}");
+    assert!(error.to_string().starts_with("a timeout of 1s needs tokio's clock"), "{error:?}");
     recorder.expect([]);
 }
 

@@ -16,12 +16,12 @@ async fn a_cancellation_token_aborts_before_the_work_and_while_it_waits() -> Tes
     yield_now().await;
     recorder.expect(["run.run.start"]);
     token.cancel();
-    expect_aborted(task.await?, "the cancellation token was cancelled");
+    expect_aborted(task.await?, "the cancellation token was canceled");
     recorder.expect(["run.run.error", "run.run.finish aborted"]);
 
     expect_aborted(
         endless(&tree, "run", &recorder).run(()).abort_on(&token).await,
-        "the cancellation token was cancelled",
+        "the cancellation token was canceled",
     );
     recorder.expect(["run.run.start", "run.run.error", "run.run.finish aborted"]);
     Ok(())
