@@ -1,4 +1,4 @@
-//! Memory that runs leave behind, and the cost of a run without listeners, counted by an allocator on one thread.
+//! The memory that runs leave behind, and the cost of a run without listeners, counted by an allocator on one thread.
 mod support;
 
 use allocation_counter::{AllocationInfo, measure};
@@ -110,18 +110,18 @@ fn a_run_that_spawns_task_after_task_does_not_collect_them() {
     assert!(many < few * 2, "{few} bytes at most with 10 tasks, {many} with 1,000");
 }
 
-/// Its future and its context. No emitter, name, path, id, time or payload.
+/// The allocations of a run: its future and its context, but no emitter, name, path, id, time or payload.
 const OF_A_RUN: u64 = 2;
 
-/// Where a runnable is not called as its emitter's creator is: a creator, its kind and its name.
+/// The further allocations if a runnable's name differs from its emitter's creator: a creator, its kind and its name.
 const OF_ITS_CREATOR: u64 = 3;
 
-/// R2: it has no emitter, which would be one more.
+/// R2: the run has no emitter, which would be a further allocation.
 #[test]
 fn a_run_that_nobody_hears_allocates_twice_at_most() {
     let (runtime, double, unnamed) = (runtime(), Double::named(), Double::new());
     let allocations = |double: &Double| measure(|| drop(runtime.block_on(double.run(2)))).count_total;
-    // What is made once in a process.
+    // Allocates what is created once per process.
     allocations(&double);
     let (named, unnamed) = (allocations(&double), allocations(&unnamed));
     assert!(named <= OF_A_RUN, "{named} allocations");
@@ -139,7 +139,7 @@ fn a_run_that_is_only_observed_has_no_emitter() {
     let run =
         runnable_fn("run", |asks: bool, ctx: RunContext| async move { Ok(asks && ctx.emitter().has_listeners()) });
     let allocations = |asks: bool| measure(|| drop(runtime.block_on(run.run(asks).middleware(looks)))).count_total;
-    // What is made once in a process.
+    // Allocates what is created once per process.
     allocations(true);
     assert!(allocations(false) < allocations(true));
 }

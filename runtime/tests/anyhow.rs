@@ -1,4 +1,4 @@
-//! R10, M9: errors on their way through `anyhow`, and back.
+//! R10, M9: errors that are converted to `anyhow` errors and back.
 #![cfg(feature = "anyhow")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! R1, R13: a run that begins while the run above ends, on any thread, ends before it or does not begin.
+//! R1, R13: a run that begins while the run above ends, on any thread, ends before the run above or does not begin.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn recorded() -> (Emitter, Recorder) {
     (tree, recorder)
 }
 
-/// Counts how often it is woken.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -31,7 +31,7 @@ impl Wake for Woken {
     }
 }
 
-/// Stops its thread where a run is being made, as a subscriber that is told of the run's span.
+/// A `tracing` layer that blocks its thread while a run is being made, when the run's span is created.
 struct InTheMaking {
     inside: mpsc::Sender<()>,
     go_on: std::sync::Mutex<mpsc::Receiver<()>>,
@@ -44,7 +44,7 @@ impl<S: tracing::Subscriber> Layer<S> for InTheMaking {
     }
 }
 
-// R13: a run that its parent has taken, and that is not there yet, is waited for.
+// R13: a parent waits for a run that has registered with it and is still being made.
 #[test]
 fn a_run_that_is_just_being_made_on_another_thread_ends_before_its_parent() -> TestResult {
     for has_listeners in [true, false] {
@@ -88,7 +88,7 @@ fn a_run_that_is_just_being_made_on_another_thread_ends_before_its_parent() -> T
     Ok(())
 }
 
-/// Panics where a run is being made.
+/// A `tracing` layer that panics while a run is being made.
 struct FailsInTheMaking;
 
 impl<S: tracing::Subscriber> Layer<S> for FailsInTheMaking {
@@ -97,7 +97,7 @@ impl<S: tracing::Subscriber> Layer<S> for FailsInTheMaking {
     }
 }
 
-// R13: nobody waits for what will never be.
+// R13: the parent does not wait for a run that could not be made.
 #[test]
 fn a_run_that_cannot_be_made_keeps_its_parent_from_nothing() -> TestResult {
     support::silence_planned_panics();
@@ -155,7 +155,7 @@ async fn a_run_begun_in_a_listener_of_success_ends_first_and_one_begun_in_a_list
     Ok(())
 }
 
-// R13, R1: a run has not ended before its tasks have, so what these begin inherits from it, guards too.
+// R13, R1: a run ends after its tasks, so runs that the tasks begin inherit from it, including guards.
 #[tokio::test]
 async fn a_run_begun_in_a_task_that_is_being_stopped_has_its_parent_whether_anybody_listens_or_not() -> TestResult {
     for has_listeners in [false, true] {
@@ -193,7 +193,7 @@ async fn a_run_begun_in_a_task_that_is_being_stopped_has_its_parent_whether_anyb
     Ok(())
 }
 
-// R1, R13: what is bound in a run for those below it cannot be escaped by being late.
+// R1, R13: a run that begins late cannot evade what its parent has bound for the runs below.
 #[tokio::test]
 async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> TestResult {
     for has_listeners in [false, true] {
@@ -222,7 +222,7 @@ async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> 
     Ok(())
 }
 
-// R7, R13: whichever comes first, the run that begins is aborted with its parent, or does not begin.
+// R7, R13: in either order, the run that begins is aborted with its parent, or does not begin.
 #[test]
 fn a_run_that_begins_while_its_parent_is_aborted_and_ends_is_aborted_with_it_or_does_not_begin() -> TestResult {
     for _ in 0..256 {

@@ -20,7 +20,7 @@ use support::{Any, below, poll_once, silence_planned_panics};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, oneshot};
 
-/// An input or output of a run, with such a value in it.
+/// An input or output of a run, which may hold a value that starts a run when it is dropped.
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Value {
     #[serde(skip)]
@@ -33,7 +33,7 @@ struct Holding(#[expect(dead_code, reason = "it is dropped")] Starts);
 
 impl<O: Op> Guard<O> for Holding {}
 
-/// Where the value is.
+/// The place of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Listener,
@@ -69,7 +69,7 @@ const PLACES: [Place; 14] = [
     Place::Task,
 ];
 
-/// When, and by what, the run ends.
+/// The moment and the cause of the end of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     Unpolled,
@@ -111,7 +111,7 @@ struct Plan {
     begun: Arc<Notify>,
 }
 
-/// The run: it has a value that starts another run when it is dropped.
+/// Returns the run, which has a value that starts another run when it is dropped.
 fn nested(
     tree: &Emitter,
     plan: &Plan,
@@ -120,7 +120,7 @@ fn nested(
     let Plan { place, moment, .. } = *plan;
     let held = (place == Place::Runnable).then(|| starts.clone());
     let is_of_work = matches!(place, Place::Output | Place::Error | Place::Panic | Place::Task);
-    // Given away by the first attempt: what is dropped is the last one there is.
+    // The first attempt moves the value out, so that the value that is dropped is the last clone.
     let of_work = Mutex::new(is_of_work.then(|| starts.clone()));
     let begun = Arc::clone(&plan.begun);
     let work = move |_: Value, ctx: RunContext| {
@@ -152,7 +152,7 @@ async fn keep_in_a_task(ctx: &RunContext, value: Option<Starts>) -> Option<Start
     None
 }
 
-/// Binds the value, where that is its place.
+/// Binds the value to the run, if its place is a binding or an extension.
 fn hold<R: Runnable<Input = Value, Output = Value>>(
     run: Run<'static, R>,
     place: Place,
@@ -188,7 +188,7 @@ fn hold<R: Runnable<Input = Value, Output = Value>>(
     }
 }
 
-/// Has it end there, where it is not the work or somebody else who ends it.
+/// Adds the binding that ends the run at this moment, unless the work or another task ends it.
 fn ending<R: Runnable<Input = Value, Output = Value>>(run: Run<'static, R>, moment: Moment) -> Run<'static, R> {
     match moment {
         Moment::Bind => run.middleware(|_: &RunContext| Err(Error::new("not bound"))),
@@ -208,7 +208,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-/// Runs it there, and gives what comes out to the run above; or drops it there unpolled.
+/// Polls the run in a task or on a thread and hands its result to the run above, or drops the run there unpolled.
 fn spawn<R: Runnable<Output = Value>>(
     run: Run<'static, R>,
     ctx: &RunContext,
@@ -220,7 +220,7 @@ fn spawn<R: Runnable<Output = Value>>(
     let driven = async move {
         let result = match moment {
             Moment::Unpolled => {
-                // Before the run above is told: that looks then.
+                // Drop the run before the run above is notified, because the run above then checks the records.
                 drop(run);
                 None
             }
@@ -315,7 +315,7 @@ fn what_a_drop_starts_is_guarded_by_the_run_above_as_long_as_that_lives() {
     );
 }
 
-/// A run without values that drop anything but its error, which nobody has fetched when the run above has ended it.
+/// The only value of this run with a drop is its error, which was not fetched when the run above ended the run.
 #[tokio::test]
 async fn nor_by_an_error_that_nobody_has_fetched() {
     let (tree, seen) = (Emitter::new(), Seen::default());

@@ -1,5 +1,5 @@
-//! R4, R8, R13: a long chain of runs, each in a task that the one above has spawned, ends in time that is linear in its length, and on the
-//! stack of any thread: what ends it does not go down it, or up, by recursion.
+//! R4, R8, R13: a long chain of runs, each in a task that the run above has spawned, ends in time that is linear in its
+//! length, and on the stack of any thread: the chain is ended without recursion.
 
 mod support;
 
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 const DEPTH: usize = 10_000;
 
-/// Each of its runs spawns another one, and waits for ever.
+/// A runnable whose runs each spawn a further run, and wait forever.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,
@@ -36,7 +36,7 @@ impl Runnable for Link {
         let (ended, left) = (Arc::clone(&self.ended), *left);
         self.outermost.get_or_init(|| ctx.clone());
         ctx.on_end(move |_, _| {
-            // Those below have ended before.
+            // The runs below have ended first.
             assert_eq!(ended.fetch_add(1, Ordering::Relaxed), left);
         });
         match left.checked_sub(1) {
@@ -47,7 +47,7 @@ impl Runnable for Link {
     }
 }
 
-/// Such a chain, once the innermost run waits.
+/// A chain of such runs, in which the innermost run already waits.
 struct Chain {
     link: Arc<Link>,
     runtime: Runtime,
@@ -68,7 +68,7 @@ fn chain(depth: usize) -> std::result::Result<Chain, BoxError> {
     Ok(Chain { link, runtime, handle, outermost })
 }
 
-/// Has such a chain ended, and counts how many runs have.
+/// Ends a chain with `end`, and checks that all of its runs have ended.
 fn ended(end: impl FnOnce(Runtime, AbortHandle, JoinHandle<Result<()>>)) -> TestResult {
     let Chain { link, runtime, handle, outermost } = chain(DEPTH)?;
     end(runtime, handle, outermost);
@@ -103,7 +103,7 @@ fn when_the_outermost_run_is_aborted_a_long_chain_of_tasks_ends_innermost_first(
     })
 }
 
-// E15, R2: runs that are nested deep remember that nobody hears them, until somebody comes.
+// E15, R2: deeply nested runs remember that they have no listeners, until a listener is registered.
 #[test]
 fn who_begins_late_to_listen_far_above_hears_the_ends_of_all_runs_below() -> TestResult {
     const LEVELS: usize = 200;

@@ -20,7 +20,7 @@ impl Drop for Bad {
     }
 }
 
-/// Never ends, as work or as a listener.
+/// A future that never completes, used as work or as a listener.
 async fn endless<E>() -> Result<(), E> {
     let _bad = Bad;
     pending().await
@@ -67,7 +67,7 @@ fn a_run_whose_listener_panics_while_it_is_given_up_ends() {
     let good = below(&tree, "good", |(): (), _: RunContext| async { Result::Ok(()) });
     let mut run = good.run(()).observe_async(Stage::Success, |_: &Any, _| Box::pin(endless()));
     assert!(poll(&mut run).is_pending());
-    // There is no runtime: what would have to be awaited is skipped.
+    // There is no runtime, so async listeners are skipped.
     drop(run);
     recorder.expect(["good.run.start", "good.run.success", "good.run.finish"]);
 }
@@ -92,14 +92,14 @@ impl std::fmt::Display for Touchy {
 
 impl std::error::Error for Touchy {}
 
-/// Compares how a run ends that is over at its first poll.
+/// Checks the error kind of a run that is over at its first poll.
 #[track_caller]
 fn expect_end<O: std::fmt::Debug>(run: impl Future<Output = Result<O>> + Unpin, kind: &ErrorKind) {
     let Poll::Ready(Err(error)) = poll(run) else { panic!("it does not fail") };
     assert_eq!(error.kind(), kind);
 }
 
-// R4, R7: what the work gave is not looked at, and dropped.
+// R4, R7: the output of the work is dropped unread.
 #[test]
 fn a_run_whose_output_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() {
     let (tree, recorder) = tree();
@@ -169,7 +169,7 @@ impl Clone for Single {
     }
 }
 
-/// Notes how a run has ended.
+/// Returns a middleware that records how a run has ended.
 fn notes_end(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
     let recorder = recorder.clone();
     move |ctx: &RunContext| {
@@ -200,7 +200,7 @@ fn a_run_whose_input_panics_while_it_is_dropped_for_a_middleware_fails_and_is_ov
     recorder.expect(["failed"]);
 }
 
-/// A failure that panics when it is shown.
+/// An error that panics when it is displayed.
 #[derive(Debug)]
 struct Mute;
 
@@ -212,7 +212,7 @@ impl std::fmt::Display for Mute {
 
 impl std::error::Error for Mute {}
 
-// R10: it is logged, which shows it.
+// R10: logging the failure displays it.
 #[test]
 fn a_listener_whose_failure_panics_while_it_is_logged_keeps_nobody_from_hearing_the_end() {
     let (tree, recorder) = tree();

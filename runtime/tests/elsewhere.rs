@@ -1,5 +1,5 @@
-//! If another thread drops a value of a run, the value is dropped inside of that run, or of the next one above if that run has ended
-//! (R14, R1): a guard that is bound above sees the runs that the drop starts.
+//! If another thread drops a value of a run, the value is dropped inside of that run, or inside of the next run above
+//! if that run has ended (R14, R1): a guard that is bound above sees the runs that the drop starts.
 
 #[path = "support/starts.rs"]
 mod starts;
@@ -21,11 +21,11 @@ use serde::Serialize;
 use starts::{Failure, Seen, Started, Starts, guard_against_starts};
 use support::{Any, below, poll_once};
 
-/// Leaves a value in a run that is being bound, and gives what has it dropped.
+/// Leaves a value in a run that is being bound, and returns a function that drops the value.
 type Leave = fn(&RunContext, Starts) -> Result<Drops>;
 type Drops = Box<dyn FnOnce() + Send>;
 
-/// Returns a call that also owns a value, which is dropped with it.
+/// Returns a function that calls `call` and owns a value, which is dropped with the function.
 fn holding<T>(starts: Starts, call: impl Fn() -> T) -> impl Fn() -> T {
     move || {
         _ = &starts;
@@ -33,7 +33,7 @@ fn holding<T>(starts: Starts, call: impl Fn() -> T) -> impl Fn() -> T {
     }
 }
 
-/// An emit under way.
+/// Returns an emit that is under way.
 fn emitting(emitter: &Emitter) -> Result<Drops> {
     let emitter = emitter.clone();
     let mut emit = Box::pin(async move { emitter.emit("x", &mut ()).await });
@@ -41,7 +41,7 @@ fn emitting(emitter: &Emitter) -> Result<Drops> {
     Ok(Box::new(move || drop(emit)))
 }
 
-/// A stream whose first item was read, while its run came to its end.
+/// Reads the first item of a stream, during which the run of the stream ends, and returns the stream.
 fn unread<R: Runnable>(mut stream: RunStream<'static, R, Told>) -> Result<Drops> {
     let read = pin!(stream.recv()).poll(&mut TaskContext::from_waker(Waker::noop()));
     assert!(matches!(read, Poll::Ready(Some(StreamItem::Event(Told { starts: None })))));
@@ -55,7 +55,7 @@ fn waits_with(starts: Option<Starts>) -> BoxFuture<'static, std::result::Result<
     })
 }
 
-/// A call on another thread that lasts until it is given what it waits for.
+/// Starts a call on another thread, which lasts until the returned function sends on `go_on`.
 fn calling(entered: &Receiver<()>, go_on: Sender<()>, call: impl FnOnce() + Send + 'static) -> Drops {
     let calls = thread::spawn(call);
     entered.recv().expect("it is called");
@@ -65,7 +65,7 @@ fn calling(entered: &Receiver<()>, go_on: Sender<()>, call: impl FnOnce() + Send
     })
 }
 
-/// A function that waits in its first call.
+/// The parts of a function that blocks in its first call.
 struct Waits {
     entered: Sender<()>,
     go_on: Mutex<Receiver<()>>,
@@ -85,7 +85,7 @@ impl Waits {
     }
 }
 
-/// A layer, or a middleware, that waits while somebody asks for its name.
+/// A layer or middleware that blocks in its `name` method.
 struct Read(Waits, #[expect(dead_code, reason = "it is dropped")] Starts);
 
 impl std::fmt::Debug for Read {
@@ -223,12 +223,12 @@ const LEFT: &[(&str, Leave)] = &[
     }),
 ];
 
-/// When it is dropped.
+/// The moment at which the value is dropped.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// By the work of the run.
+    /// During the work of the run.
     Works,
-    /// After the run has ended, and is gone but for what holds it.
+    /// After the run has ended, when only the value holds the run.
     Ended,
 }
 
@@ -278,7 +278,7 @@ fn dropped(leave: Leave, when: When, has_listeners: bool) -> Vec<(Started, bool)
 fn what_another_thread_drops_of_a_run_is_dropped_inside_of_it() {
     let mut evaded = Vec::new();
     for (name, leave) in LEFT {
-        // A run that is heard has its emitter from the beginning, others when somebody asks for it.
+        // A run with listeners has its emitter from the beginning; other runs make it when it is first used.
         for (when, has_listeners) in
             [When::Works, When::Ended].into_iter().flat_map(|when| [(when, false), (when, true)])
         {

@@ -1,5 +1,5 @@
-//! R1: a run that is made, or first polled, when the run around it takes no more: nothing of it is seen, and nobody slips
-//! away from what is bound above.
+//! R1: a run that is made or first polled when the current run accepts no more runs emits nothing, and does not evade
+//! middlewares that are bound above.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::{Any, AtDrop, Slot, TestResult, below, poll_once};
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 
-/// Denies runs of that name.
+/// Returns a guard that denies runs with this name.
 fn denies(name: &'static str) -> impl Middleware + 'static {
     let guard = layer_fn("guard", move |input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>| {
         let (input, is_denied) = (input.clone(), ctx.name() == name);
@@ -32,7 +32,7 @@ fn deletes(tree: &Emitter) -> Arc<impl Runnable<Input = (), Output = usize> + 's
     Arc::new(below(tree, "delete", |(): (), ctx: RunContext| async move { Ok(ctx.depth()) }))
 }
 
-/// Returns the runs that were created where the end of a nested run is reported, and their depth.
+/// Returns the results of the runs that were created where the end of a nested run is reported: their depth.
 async fn made_at_the_end(of: fn(&RunContext, Arc<dyn Fn() + Send + Sync>)) -> Result<Vec<Result<usize>>> {
     let (tree, made) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let (delete, makes) = (deletes(&tree), Arc::clone(&made));
@@ -55,7 +55,7 @@ async fn made_at_the_end(of: fn(&RunContext, Arc<dyn Fn() + Send + Sync>)) -> Re
     Ok(made)
 }
 
-// R1, M4: below the run above, which goes on; guarded there, and else done.
+// R1, M4: the run starts below the run above, which continues; the guard there applies to it.
 #[tokio::test]
 async fn what_is_made_at_the_end_of_a_run_in_another_is_started_in_that() -> TestResult {
     let at_finish = |ctx: &RunContext, make: Arc<dyn Fn() + Send + Sync>| {
@@ -70,7 +70,7 @@ async fn what_is_made_at_the_end_of_a_run_in_another_is_started_in_that() -> Tes
     Ok(())
 }
 
-// R1: all runs around have ended.
+// R1: all enclosing runs have ended.
 #[tokio::test]
 async fn what_is_made_while_work_is_dropped_that_the_run_above_has_ended_does_not_begin() -> TestResult {
     let tree = Emitter::new();
@@ -96,7 +96,7 @@ async fn what_is_made_while_work_is_dropped_that_the_run_above_has_ended_does_no
     Ok(())
 }
 
-/// Its drop panics.
+/// A value whose drop panics.
 #[derive(Clone, Serialize, Deserialize)]
 struct Bad;
 
@@ -106,7 +106,7 @@ impl Drop for Bad {
     }
 }
 
-// R1, R4: dropping what it was given is user code.
+// R1, R4: dropping the input is user code.
 #[test]
 fn a_run_that_does_not_begin_gives_its_error_though_its_input_panics_when_it_is_dropped() -> TestResult {
     support::silence_planned_panics();

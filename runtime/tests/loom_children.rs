@@ -1,5 +1,6 @@
-//! R13: every interleaving of a run that ends with one that is made below it on another thread, of the very sources that
-//! the crate is made of: it is ended with the one above, or is not below it; and who waits for it to be made is woken.
+//! R13: every interleaving of a run that ends with a run that is made below it on another thread, with the source files
+//! of the crate: the lower run is ended with the upper run, or is not below it. A task that waits until the lower run
+//! is made is woken.
 
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/tree/children.rs"]
@@ -10,7 +11,7 @@ mod parent;
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/run/state.rs"]
 mod state;
-/// As in the crate.
+/// The module path that the crate uses.
 mod tree {
     pub(crate) use crate::children;
 }
@@ -38,7 +39,7 @@ mod context {
     pub(crate) struct WeakRun(pub(crate) Arc<Run>);
 
     impl WeakRun {
-        /// As a weak handle's, which leads to nothing until what it is of is made.
+        /// Returns `None` until the run is made, as the crate's weak handle does.
         pub(crate) fn upgrade(&self) -> Option<RunContext> {
             self.0.is_made.load(Ordering::Acquire).then(|| RunContext(Arc::clone(&self.0)))
         }
@@ -68,19 +69,19 @@ impl RunContext {
         &self.0.node
     }
 
-    /// As `RunContext::begin` makes one below another.
+    /// Makes a run below another run, as `RunContext::begin` does.
     fn begin(&self, above: &Self) -> Option<Parent> {
         let above = Parent::of(WeakRun(Arc::clone(&self.0)), above.clone());
         self.0.is_made.store(true, Ordering::Release);
         above.inspect(Parent::arrive).ok()
     }
 
-    /// The same, where making it fails.
+    /// Fails to make a run below another run.
     fn fail_to_begin(&self, above: &Self) {
         drop(Parent::of(WeakRun(Arc::clone(&self.0)), above.clone()));
     }
 
-    /// As `announce` ends a run: gives those that are ended with it.
+    /// Ends a run, as the steps of the crate do, and returns the runs that are ended with it.
     async fn end(&self) -> Vec<Self> {
         let node = self.node();
         node.state.settle().ok();
@@ -105,7 +106,7 @@ impl Wake for Woken {
     }
 }
 
-/// Waits for a future. One that is never woken is a deadlock, which loom finds.
+/// Waits for a future. A future that is never woken is a deadlock, which loom finds.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let woken = Arc::new(Woken(Notify::new()));
     let waker = Waker::from(Arc::clone(&woken));
@@ -118,7 +119,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs a model with at most three preemptions, which is where races show.
+/// Runs a model with at most three preemptions, which is enough to show races.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -129,7 +130,7 @@ fn is_among(run: &RunContext, ended: &[RunContext]) -> bool {
     ended.iter().any(|other| Arc::ptr_eq(&other.0, &run.0))
 }
 
-/// R13: it takes the slot.
+/// R13: the run uses the slot.
 #[test]
 fn a_run_that_is_made_while_the_one_above_ends_is_ended_with_it_or_is_not_below_it() {
     model(|| {
@@ -145,7 +146,7 @@ fn a_run_that_is_made_while_the_one_above_ends_is_ended_with_it_or_is_not_below_
     });
 }
 
-/// R13: it takes a place in a shard, for another thread has the slot.
+/// R13: the run uses a shard, because another thread owns the slot.
 #[test]
 fn so_is_one_that_another_thread_makes_than_made_the_first() {
     model(|| {

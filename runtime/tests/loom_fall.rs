@@ -1,5 +1,5 @@
-//! R7: every interleaving of an abort with a run below that is dropped by somebody who saw the abort, of the very source that the
-//! crate is made of: the run below has the abort's reason.
+//! R7: every interleaving of an abort with the drop of a run below by a thread that saw the abort, with the source file
+//! of the crate: the run below has the abort's reason.
 
 #[allow(dead_code, reason = "the model uses its part")]
 #[path = "../src/abort/fall.rs"]
@@ -7,7 +7,7 @@ mod fall;
 #[allow(dead_code, reason = "the model uses its part")]
 #[path = "../src/run/state.rs"]
 mod state;
-/// As in the crate.
+/// The module path that the crate uses.
 mod run {
     pub(crate) use crate::state;
 }
@@ -22,7 +22,7 @@ use self::state::RunState;
 
 type Reason = &'static str;
 
-/// One in another.
+/// A run, with at most one run below it.
 #[derive(Clone)]
 struct Run(Arc<Inner>);
 
@@ -63,7 +63,8 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     model.check(f);
 }
 
-/// R7: the task that polls the outermost run sees the abort and drops its work, and with it the runs below, the innermost first.
+/// R7: the task that polls the outermost run sees the abort and drops the run's work, and with it the runs below, the
+/// innermost first.
 #[test]
 fn who_drops_a_run_because_one_above_is_aborted_finds_the_reason_there() {
     model(|| {
@@ -86,7 +87,7 @@ fn who_drops_a_run_because_one_above_is_aborted_finds_the_reason_there() {
     });
 }
 
-/// R7: of two aborts at two levels, a run below both has the reason of the nearer one.
+/// R7: of two aborts at two levels, a run below both has the reason of the nearer abort.
 #[test]
 fn of_two_aborts_a_run_has_that_of_the_nearest_run_above() {
     model(|| {

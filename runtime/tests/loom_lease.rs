@@ -1,5 +1,5 @@
-//! R8, R13: every interleaving of the threads that may end a run, with the source file of the crate itself:
-//! exactly one of them ends it, and none waits for ever.
+//! R8, R13: every interleaving of the threads that may end a run, with the source file of the crate itself: exactly one
+//! of them ends it, and none waits forever.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/lease.rs"]
@@ -16,7 +16,7 @@ use loom::thread;
 use self::lease::{Acquired, Driver, DriverLease};
 use self::sync::{AtomicUsize, Mutex, Ordering};
 
-/// A listener that is waited for: whether it is done, and who polled it last.
+/// A listener that a driver waits for: a flag that is set when it is done, and the waker of its last poll.
 struct Listener(Mutex<(bool, Option<Waker>)>);
 
 impl Listener {
@@ -56,7 +56,7 @@ impl Run {
         Arc::new(Self { lease: DriverLease::taken(), listener, ends: AtomicUsize::new(0) })
     }
 
-    /// As `core` brings a run to its end.
+    /// Drives a run to its end, as the crate does.
     fn drive(&self, who: Driver, waker: &Waker) -> Driven {
         match self.lease.acquire(who, waker) {
             Acquired::Steps(()) => self.go_on(who, waker),
@@ -87,7 +87,7 @@ impl Wake for Woken {
     }
 }
 
-/// Polls until it is over. What is never woken is a deadlock, which loom finds.
+/// Polls until the run is over. A poll that is never woken is a deadlock, which loom finds.
 fn until_over(mut poll: impl FnMut(&Waker) -> Driven) {
     let woken = Arc::new(Woken(Notify::new()));
     let waker = Waker::from(Arc::clone(&woken));
@@ -96,7 +96,7 @@ fn until_over(mut poll: impl FnMut(&Waker) -> Driven) {
     }
 }
 
-/// As a run's own future is polled: it has the lease until it is parked for the first time.
+/// Polls as a run's own future does: it holds the lease until it parks for the first time.
 fn own(run: &Run) {
     let mut has_seat = true;
     until_over(|waker| {
@@ -104,7 +104,7 @@ fn own(run: &Run) {
     });
 }
 
-/// As a run's own future is dropped, and as a task brings the run to its end.
+/// Acts as a run's own future that is dropped, and as the task that then ends the run.
 fn dropped(run: &Run) {
     run.lease.park((), Driver::Own, Waker::noop());
     if run.drive(Driver::Supervisor, Waker::noop()) == Driven::Pending {
@@ -113,12 +113,12 @@ fn dropped(run: &Run) {
     }
 }
 
-/// As the run above ends those below it.
+/// Acts as the run above, which ends the run.
 fn above(run: &Run) {
     until_over(|waker| run.drive(Driver::Parent, waker));
 }
 
-/// Two at a time, while the listener comes to its end: at most three preemptions, which is where races show.
+/// Races two drivers while the listener completes, with at most three preemptions, which is enough to show races.
 fn race(first: fn(&Run), second: fn(&Run)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

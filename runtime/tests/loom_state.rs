@@ -1,5 +1,5 @@
-//! R7: every interleaving of aborts with the end of the work, of the very source that the crate is made of: exactly one
-//! of them comes first, and everybody who looks afterwards sees the same.
+//! R7: every interleaving of aborts with the end of the work, with the source file of the crate: exactly one of them
+//! comes first, and every thread that checks afterwards sees the same state.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/state.rs"]
@@ -13,7 +13,7 @@ use loom::thread::{self, JoinHandle};
 
 use self::state::RunState;
 
-/// Runs a model with at most three preemptions, which is where races show.
+/// Runs a model with at most three preemptions, which is enough to show races.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -31,7 +31,7 @@ fn join<T>(thread: JoinHandle<T>) -> T {
     thread.join().expect("it does not panic")
 }
 
-/// How the end of the work found it.
+/// Settles the state, and returns the reason of an earlier stop.
 fn close(state: &RunState<&'static str>) -> Result<(), &'static str> {
     state.settle().map_err(|stop| *stop)
 }
@@ -68,7 +68,7 @@ fn of_two_aborts_and_the_end_of_the_work_one_comes_first() {
     });
 }
 
-/// R7: who lost against another abort, and not against the end of the work, reads the reason of who won.
+/// R7: an abort that lost against another abort, and not against the end of the work, reads the reason of the winner.
 #[test]
 fn the_reason_that_the_loser_reads_is_the_winners() {
     model(|| {
@@ -82,7 +82,7 @@ fn the_reason_that_the_loser_reads_is_the_winners() {
     });
 }
 
-/// R7: work that is over after an abort has returned is aborted, also where another abort was faster.
+/// R7: work that ends after an abort has returned is aborted, even if another abort was faster.
 #[test]
 fn what_ends_after_an_abort_has_returned_is_aborted() {
     model(|| {
@@ -130,7 +130,7 @@ fn what_is_bound_while_a_run_ends_is_let_go_by_one_of_the_two() {
     });
 }
 
-/// M1: the work passes the chain, or nobody's layer is taken: none is passed by.
+/// M1: either the work passes through the chain, or all layers are refused; no layer is skipped.
 #[test]
 fn a_chain_that_is_added_as_the_work_begins_is_passed_or_refused() {
     model(|| {
@@ -138,7 +138,7 @@ fn a_chain_that_is_added_as_the_work_begins_is_passed_or_refused() {
         let binders = [(), ()].map(|()| spawn(&state, RunState::add_chain));
         let passes = state.begin_work();
         let taken = binders.map(join);
-        // One that comes second is taken if the first was, and refused if the work came first.
+        // A second chain is accepted if the first was, and refused if the work began first.
         assert_eq!(passes, state.has_chain());
         assert!(taken.iter().all(|taken| *taken == passes), "{taken:?} {passes}");
         assert_eq!(state.add_chain(), passes);

@@ -1,4 +1,4 @@
-//! M4: a layer that is bound to a run and to a run above it may warn of that, once in the log and wherever it is explained.
+//! M4: a layer that is bound to a run and to a run above it may warn, once in the log and in each explanation.
 
 #[path = "../../tests/support/journal.rs"]
 mod journal;
@@ -13,7 +13,7 @@ use emitree_runtime::{
 use journal::Journal;
 use support::{Recorder, TestResult, below};
 
-/// Warns of each run above that it is bound to.
+/// A layer that warns of each run above that it is bound to.
 #[derive(Debug)]
 struct Warns;
 
@@ -32,7 +32,7 @@ impl<O: Op> Layer<O> for Warns {
     }
 }
 
-/// Notes what each of three nested runs explains.
+/// Records the warnings in the explanations of three nested runs.
 fn three_deep(recorder: &Recorder) -> impl Runnable<Input = (), Output = ()> + 'static {
     let tree = Emitter::new();
     let note = |ctx: &RunContext, notes: &Recorder| {
@@ -96,7 +96,7 @@ async fn a_layer_that_is_bound_to_one_level_of_each_path_warns_of_nothing() -> T
         top.run(()).middleware(for_tree(one_level)).await?;
         recorder.expect(["[]"; 3]);
     }
-    // Another layer of the same sort is not the same one.
+    // Another layer of the same type is a different layer.
     let stack = || Stack::<AnyRun>::builder().layer(Warns).build();
     top.run(()).middleware(for_tree(move |ctx: &RunContext| stack().bind(ctx))).await?;
     recorder.expect(["[]"; 3]);
@@ -104,7 +104,7 @@ async fn a_layer_that_is_bound_to_one_level_of_each_path_warns_of_nothing() -> T
     Ok(())
 }
 
-/// Panics where it is asked.
+/// A layer whose `nesting_warning` panics.
 #[derive(Debug)]
 struct Panics;
 

@@ -1,4 +1,5 @@
-//! R14: when a run has ended, what was bound to it is dropped, in that run: a binding that holds its own run keeps none alive.
+//! R14: when a run has ended, its bindings are dropped inside of it, so that a binding that holds its own run does not
+//! keep the run alive.
 
 mod support;
 
@@ -16,7 +17,7 @@ use futures_util::StreamExt;
 use support::{Any, AtDrop, Recorder, Slot, TestResult, below, poll_once, silence_planned_panics};
 use tracing_subscriber::layer::SubscriberExt;
 
-/// How many runs are alive: each has one of these among its extensions, and it goes with the run.
+/// Counts the living runs: each run has one of these values among its extensions, which is dropped with the run.
 #[derive(Clone, Default)]
 struct Alive(Arc<AtomicUsize>);
 
@@ -39,10 +40,10 @@ impl Drop for Living {
     }
 }
 
-/// Binds something to a run that keeps a value.
+/// A function that adds a binding that keeps a value.
 type Bind = fn(&RunContext, Kept) -> Result<()>;
 
-/// A value that a binding keeps: mostly the run's own context.
+/// A value that a binding keeps, usually the run's own context.
 type Kept = Arc<dyn Send + Sync>;
 
 fn changes_nothing(kept: Kept) -> impl Fn(&mut u32, &RunContext) -> Result<()> {
@@ -75,7 +76,7 @@ fn layers(kept: Kept) -> Stack<AnyRun> {
     stack.build()
 }
 
-/// Everything that can be bound to a run.
+/// All kinds of bindings.
 const KINDS: [(&str, Bind); 20] = [
     ("on", |ctx, kept| {
         ctx.emitter().on("*", move |_: &mut Any, _| _ = &kept)?;
@@ -187,7 +188,7 @@ const KINDS: [(&str, Bind); 20] = [
     }),
 ];
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Succeeds,
@@ -202,7 +203,7 @@ enum End {
 const ENDS: [End; 7] =
     [End::Succeeds, End::Fails, End::Panics, End::Aborted, End::TimesOut, End::Dropped, End::NotBound];
 
-/// When something is bound.
+/// The moment of the binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Before,
@@ -213,8 +214,8 @@ enum When {
 
 const WHENS: [When; 4] = [When::Before, When::InTheWork, When::InFinish, When::AtEnd];
 
-/// Runs once, in a run above or not, with something bound that holds the run. That work cannot be bound to is an error of
-/// the binding, and says so.
+/// Runs once with a binding that holds the run. A binding that is refused because the work has begun fails with an
+/// error.
 async fn run(tree: &Emitter, alive: &Alive, bind: Bind, (when, end): (When, End)) {
     let bind_own = move |ctx: &RunContext| bind(ctx, Arc::new(ctx.clone()));
     let work = move |_: u32, ctx: RunContext| async move {
@@ -310,7 +311,7 @@ fn nor_where_a_thread_binds_while_the_run_ends() {
         let (alive_of_run, (send, receive)) = (alive.clone(), std::sync::mpsc::channel::<RunContext>());
         let binder = std::thread::spawn(move || {
             let Ok(ctx) = receive.recv() else { return };
-            // Some before, some after; what is in between is what this is about.
+            // Some bindings come before the end and some after it; the test is about those in between.
             for _ in 0..20 {
                 bind(&ctx, Arc::new(ctx.clone())).ok();
             }
@@ -379,7 +380,7 @@ async fn they_are_dropped_in_the_run_after_its_end_hooks_and_before_the_run_abov
         });
         above.run(()).await.expect("it succeeds");
         let dropped = ["dropped in work", "guarded late", "started in above"];
-        // A hook that is called at the end is dropped by its call.
+        // An end hook is dropped by its call.
         let expected: Vec<_> =
             ["guarded work", "finish", "at end"].into_iter().chain(dropped).chain(["goes on"]).collect();
         assert_eq!(recorder.take(), expected, "{kind}");
@@ -410,7 +411,7 @@ async fn a_run_that_has_ended_takes_nothing_and_says_so() -> TestResult {
         assert!(ctx.emitter().child("x")?.on("*", |_: &mut Any, _| ()).is_err());
         assert!(!ctx.emitter().pipe(&Emitter::new()).unpipe());
         assert!(!ctx.has_listeners() && !ctx.emitter().has_listeners());
-        // What would have been redacted before anybody sees it reaches nobody.
+        // An event that the dropped middleware would have redacted reaches no listener.
         for n in 1..=3 {
             ctx.emitter().emit("progress", &mut "a secret".to_owned()).await?;
             assert_eq!(ctx.emitter().late_emits(), n);
@@ -430,7 +431,7 @@ async fn a_run_that_has_ended_takes_nothing_and_says_so() -> TestResult {
     Ok(())
 }
 
-/// A fork made before has copies of what redacts; one made later would have none.
+/// A fork that was made before the end has copies of the redacting listeners; a later fork would not.
 #[tokio::test]
 async fn a_fork_of_the_emitter_of_a_run_that_has_ended_reaches_nobody() -> TestResult {
     let (tree, recorder, left) = (Emitter::new(), Recorder::new(), Slot::new());
@@ -479,7 +480,7 @@ async fn that_values_are_withheld_is_said_once() -> TestResult {
     tracing::subscriber::with_default(subscriber, || {
         ctx.set("a", 1)?;
         ctx.set("b", 2)?;
-        // Withheld from the beginning.
+        // The values are withheld from the beginning.
         ctx.map_context(|_, value| value);
         ctx.set("c", 3)
     })?;
@@ -488,7 +489,7 @@ async fn that_values_are_withheld_is_said_once() -> TestResult {
     Ok(())
 }
 
-/// The functions for errors and context values are gone: nothing reports them.
+/// The functions for errors and context values are gone, so both are withheld.
 #[tokio::test]
 async fn what_passes_nothing_any_more_is_withheld() -> TestResult {
     let kept = Arc::new(parking_lot::Mutex::new(None));
@@ -608,7 +609,8 @@ async fn a_middleware_is_dropped_under_no_lock() -> TestResult {
     Ok(())
 }
 
-/// Redaction still applies to an event that is under way, and is dropped after it, inside of the run.
+/// Redaction still applies to an event that is under way; the redacting listener is dropped after the event, inside of
+/// the run.
 #[tokio::test]
 async fn an_emit_under_way_when_the_run_ends_is_heard_by_all_that_it_had_found() -> TestResult {
     let (tree, recorder, gate) = (Emitter::new(), Recorder::new(), Arc::new(tokio::sync::Notify::new()));
@@ -650,7 +652,7 @@ async fn an_emit_under_way_when_the_run_ends_is_heard_by_all_that_it_had_found()
     Ok(())
 }
 
-/// Whoever removes them, wherever.
+/// Bindings may be removed from any task or thread.
 #[tokio::test]
 async fn what_goes_before_the_end_is_dropped_in_the_run_as_well() -> TestResult {
     let recorder = Recorder::new();
@@ -681,7 +683,7 @@ async fn what_goes_before_the_end_is_dropped_in_the_run_as_well() -> TestResult 
     Ok(())
 }
 
-/// Neither what is piped there nor a run of what is below it in the tree goes past what the run has redacted with.
+/// Neither a piped event nor a run of an instance below it in the tree bypasses the redaction of the run.
 #[tokio::test]
 async fn nothing_rises_through_a_run_that_has_ended() -> TestResult {
     let (tree, recorder, kept) = (Emitter::new(), Recorder::new(), Arc::new(parking_lot::Mutex::new(None)));
@@ -707,7 +709,7 @@ async fn nothing_rises_through_a_run_that_has_ended() -> TestResult {
     Ok(())
 }
 
-/// An instance that was made below a run's emitter, and is run when that run has ended, is guarded as before.
+/// An instance below a run's emitter keeps its listeners when it is run after that run has ended.
 #[tokio::test]
 async fn listeners_of_an_instance_below_a_run_that_has_ended_hear_its_runs() -> TestResult {
     for is_bound in [false, true] {
@@ -738,7 +740,7 @@ impl Drop for Bomb {
     }
 }
 
-/// It is the last to hold the run that it was made in, and that holds what panics.
+/// The unpolled run is the last owner of its parent, whose values panic when they are dropped.
 #[tokio::test]
 async fn an_unpolled_run_that_outlives_the_run_above_lets_no_panic_out() -> TestResult {
     silence_planned_panics();

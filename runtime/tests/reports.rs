@@ -1,5 +1,5 @@
-//! R10: `error` and `finish` only report. Each of their listeners is isolated from the others, and all are called:
-//! wherever the one that fails is registered, however it fails, and however the run ends.
+//! R10: `error` and `finish` only report. Each of their listeners is isolated from the others, and all are called,
+//! wherever the failing listener is registered, however it fails, and however the run ends.
 
 mod support;
 
@@ -41,7 +41,7 @@ const FAILING: [Failing; 5] =
 const PATHS: [&str; 2] = ["inner.run.error", "inner.run.finish"];
 
 impl Failing {
-    /// A path of an event that is not the place's own only filters by type (E7).
+    /// For events that are not the emitter's own, a path only filters by type (E7).
     fn fails_at(self, place: Place) -> bool {
         !matches!(self, Self::ByItsType) || matches!(place, Place::Run | Place::Instance)
     }
@@ -65,7 +65,7 @@ impl Failing {
     }
 }
 
-/// A place that fails, and how, and at which event.
+/// The place of a failing listener, the way in which it fails, and the path of the event.
 type Trouble = Option<(Place, Failing, &'static str)>;
 
 /// Returns the listeners of a place: one that fails, and then listeners that record the events that they receive.
@@ -88,7 +88,7 @@ fn with_listeners<R: Runnable>(run: Run<'_, R>, listeners: Vec<Registration>) ->
     listeners.into_iter().fold(run, Run::register)
 }
 
-/// Runs a run in another one; gives how many failures were isolated at each place, and what the outer one came to.
+/// Runs a run in another run. Returns the number of isolated failures at each place, and the error of the outer run.
 async fn failures(end: End, trouble: Trouble, recorder: &Recorder) -> ([u64; 4], Option<String>) {
     let (tree, emitters) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let inner = Arc::new(below(&tree, "inner", move |(): (), _: RunContext| async move {
@@ -166,7 +166,7 @@ async fn typed_listeners_of_the_run_do_not_silence_those_of_the_instance() -> Te
     Ok(())
 }
 
-// E11: nothing else has changed.
+// E11: a failure at `start` or `success` still stops the listeners that may change the event.
 #[tokio::test]
 async fn a_failing_listener_of_start_or_success_still_ends_the_changing() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());

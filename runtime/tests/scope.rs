@@ -14,7 +14,7 @@ use serde_json::Value;
 use support::{Any, Recorder, Slot, TestResult, below};
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
-/// Denies every nested run.
+/// Returns a guard that denies every nested run.
 fn guard() -> impl emitree_runtime::Middleware + 'static {
     let guard = layer_fn("guard", |input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>| {
         let (input, is_nested) = (input.clone(), ctx.parent().is_some());
@@ -49,7 +49,7 @@ async fn a_run_that_is_started_in_a_scope_is_nested_and_guarded_wherever_that_is
     Ok(())
 }
 
-// R1: nobody slips away through a scope that is older than the run.
+// R1: a scope that outlives its run does not evade the guard.
 #[tokio::test]
 async fn a_run_that_is_made_in_a_scope_of_a_run_that_is_ending_or_has_ended_does_not_begin() -> TestResult {
     let tree = Emitter::new();
@@ -77,7 +77,7 @@ async fn a_run_that_is_made_in_a_scope_of_a_run_that_is_ending_or_has_ended_does
     Ok(())
 }
 
-/// Runs something when it is dropped, and tells what that came to.
+/// Runs a runnable when it is dropped, and stores the result.
 struct RunsAtDrop<R: Runnable<Input = ()>>(Arc<R>, Slot<Result<R::Output>>);
 
 impl<R: Runnable<Input = ()>> Drop for RunsAtDrop<R> {
@@ -86,7 +86,7 @@ impl<R: Runnable<Input = ()>> Drop for RunsAtDrop<R> {
     }
 }
 
-// R9, M4: a task that is stopped is dropped inside of its run too, begun or not.
+// R9, M4: a task that is aborted is dropped inside of its run too, whether or not it has begun.
 #[tokio::test]
 async fn a_run_that_is_made_where_a_task_or_a_scope_is_dropped_is_nested_and_guarded() -> TestResult {
     for (is_task, is_begun) in [(false, false), (false, true), (true, false), (true, true)] {

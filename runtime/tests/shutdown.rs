@@ -1,5 +1,5 @@
-//! R8: a shutdown takes no new runs, aborts those alive, waits for their ends until the deadline, and reports each that
-//! has not ended.
+//! R8: a shutdown accepts no new runs, aborts the living runs, waits for their ends until the deadline, and reports
+//! each run that has not ended.
 
 mod support;
 
@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, MutexGuard};
 const SECOND: Duration = Duration::from_secs(1);
 const REASON: &str = "the process shuts down";
 
-/// A shutdown is about the process: of these tests, one at a time.
+/// A shutdown affects the whole process, so these tests run one at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Lets runs begin again when the test is over.
@@ -70,7 +70,7 @@ async fn a_shutdown_aborts_every_run_alive_and_waits_for_its_end() {
     assert!(position("inner.run.finish aborted") < position("outer.run.error"), "{all:#?}");
 }
 
-// R8: those made in living runs too.
+// R8: this includes runs that are made in living runs.
 #[tokio::test(start_paused = true)]
 async fn during_and_after_a_shutdown_no_run_begins() {
     let _alone = alone().await;
@@ -132,7 +132,7 @@ async fn a_run_that_has_not_ended_at_the_deadline_is_cut_and_reported() {
     assert_eq!((again.ended, again.is_complete()), (0, true), "{again}");
 }
 
-// R8: it cannot be cut.
+// R8: work that blocks its thread cannot be cut.
 #[test]
 fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
@@ -165,7 +165,7 @@ fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
     Ok(())
 }
 
-// R8: it is not known before it waits.
+// R8: the run is not listed before it first waits.
 #[test]
 fn a_run_that_is_at_its_first_poll_when_the_process_shuts_down_is_aborted_when_it_first_waits() -> TestResult {
     let runtime = Builder::new_current_thread().enable_time().build()?;
@@ -209,7 +209,7 @@ async fn a_shutdown_that_is_dropped_has_closed_and_aborted_and_the_next_one_wait
     expect_aborted(run.await.expect("no panic"), REASON);
 }
 
-// R8: the drop is waited for as before, and what is over is not known any more.
+// R8: the shutdown waits for runs that were dropped earlier, and does not report runs that are over.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_the_ends_of_dropped_runs_and_knows_none_that_is_over() {
     let _alone = alone().await;

@@ -1,4 +1,4 @@
-//! R8: a shutdown lasts no longer than the last end, and where it loses patience, a cut goes all the way down.
+//! R8: a shutdown returns after the last end, and a cut at the deadline reaches all runs below.
 
 mod support;
 
@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The ends that are still due are counted for the whole process, so these tests run one at a time.
+/// Pending ends are counted for the whole process, so these tests run one at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 async fn alone() -> MutexGuard<'static, ()> {
@@ -41,7 +41,7 @@ async fn a_shutdown_takes_no_longer_than_the_last_end() {
     assert!(before.elapsed() < 2 * SECOND, "{:?}", before.elapsed());
 }
 
-// R8, R13: what is cut is cut with all that is below it, whoever holds that.
+// R8, R13: a run is cut with all runs below it, even if they are held elsewhere.
 #[tokio::test(start_paused = true)]
 async fn a_held_run_below_one_that_is_cut_is_cut_with_it() {
     let _alone = alone().await;
@@ -60,7 +60,7 @@ async fn a_held_run_below_one_that_is_cut_is_cut_with_it() {
     drop(held.take());
 }
 
-// R8: an end whose runtime goes comes at once, also where another runtime would have brought those below to theirs.
+// R8: a run whose runtime is dropped ends at once, even if another runtime would have ended the runs below.
 #[test]
 fn where_its_runtime_goes_a_run_ends_those_below_that_are_awaited_elsewhere() {
     let _alone = ALONE.blocking_lock();
@@ -85,7 +85,7 @@ fn where_its_runtime_goes_a_run_ends_those_below_that_are_awaited_elsewhere() {
     recorder.expect(["run.run.finish dropped", "top.run.error", "top.run.finish dropped"]);
 }
 
-// R8: what does not come to an await holds up nobody.
+// R8: a task that does not reach an await does not delay the cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_does_not_stop_does_not_hold_up_a_run_that_is_cut() {
     let _alone = alone().await;

@@ -18,7 +18,7 @@ use tracing::{Event, Instrument, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// A span, as it was when it was asked for.
+/// A recorded span.
 #[derive(Clone, Debug, Default)]
 struct Span {
     name: &'static str,
@@ -32,7 +32,7 @@ impl Visit for Span {
     }
 }
 
-/// Collects spans, in the order in which they were made.
+/// Collects spans in the order in which they were created.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<(u64, Span)>>>);
 
@@ -69,7 +69,7 @@ impl Spans {
         self.0.lock().expect("nobody panics here").iter().map(|(_, span)| span.clone()).collect()
     }
 
-    /// One line a span: `what in what: outcome`, where a run is called by its path.
+    /// Returns one line per span: `name in parent: outcome`, with the path as the name of a run.
     fn lines(&self) -> Vec<String> {
         let spans = self.0.lock().expect("nobody panics here");
         let called = |span: &Span| span.fields.get("path").map_or(span.name, |path| path).to_owned();
@@ -246,7 +246,7 @@ async fn a_run_inside_a_users_span_is_its_child() -> TestResult {
     Ok(())
 }
 
-// R12: a subscriber's ids mean nothing to another one.
+// R12: the span ids of a subscriber are meaningless to another subscriber.
 #[tokio::test]
 async fn a_run_may_have_another_subscriber_than_the_run_that_it_is_started_in() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -263,7 +263,7 @@ async fn a_run_may_have_another_subscriber_than_the_run_that_it_is_started_in() 
         notes.note(format!("{:?}", child.expect("it does not panic")));
         async { Ok(()) }
     });
-    // Once there are subscribers in the process, a span has an id where there is none.
+    // Once other subscribers exist in the process, a span has an id even on a thread without a subscriber.
     let _others = [(); 2].map(|()| tracing::Dispatch::new(tracing_subscriber::registry()));
     parent.run(()).await?;
     recorder.expect(["Some(Ok(7))"]);
@@ -287,7 +287,7 @@ async fn a_listener_of_finish_or_error_that_fails_is_logged_in_the_span_of_the_r
     }
 }
 
-/// Panics when a span is entered, left or recorded, or an event comes, for the nth time, and then no more.
+/// Panics once: at the nth time that a span is entered, exited or recorded, or an event is logged.
 struct PanicsAt(AtomicUsize);
 
 impl PanicsAt {
@@ -295,7 +295,7 @@ impl PanicsAt {
         assert!(self.0.fetch_sub(1, Ordering::Relaxed) != 1, "a planned panic");
     }
 
-    /// Calls where the nth time panics.
+    /// Calls a function with a subscriber that panics at the nth time.
     fn during(at: usize, f: impl FnOnce()) {
         let panics = tracing_subscriber::registry().with(Self(AtomicUsize::new(at)));
         tracing::subscriber::with_default(panics, f);
@@ -320,12 +320,12 @@ impl<S: Subscriber> Layer<S> for PanicsAt {
     }
 }
 
-/// The behaviour of a run after its start.
+/// The behavior of a run after its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Ends,
     Waits,
-    /// A listener of its start does.
+    /// A listener of `start` waits.
     StartWaits,
 }
 

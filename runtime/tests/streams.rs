@@ -1,5 +1,5 @@
-//! A run as a stream: bounded, ends with the run's result, aborts the run when it is dropped, and tells a slow reader
-//! what it missed (R11); attempts that start again are held, or taken back (M7).
+//! A run as a stream: it is bounded, ends with the run's result, aborts the run when it is dropped, and reports missed
+//! events to a slow reader (R11). Events of attempts that start again are held back or discarded (M7).
 
 mod support;
 
@@ -21,7 +21,7 @@ async fn tell(ctx: &RunContext, token: u32) -> Result<()> {
     Ok(ctx.emitter().emit("token", &mut { token }).await?)
 }
 
-/// Emits as many tokens as it is told, one at each poll.
+/// Emits as many tokens as its input, one at each poll.
 fn teller(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(tree, "teller", |tokens: u32, ctx: RunContext| async move {
         for token in 0..tokens {
@@ -32,7 +32,7 @@ fn teller(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static 
     })
 }
 
-/// Emits them all at once.
+/// Emits as many tokens as its input, all in one poll.
 fn burster(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(tree, "burster", |tokens: u32, ctx: RunContext| async move {
         for token in 0..tokens {
@@ -78,7 +78,7 @@ impl Event for Token {
 fn speaker(tree: &Emitter) -> impl Runnable<Input = (), Output = u32> + 'static {
     let inner = Arc::new(below(tree, "inner", |(): (), ctx: RunContext| async move {
         ctx.emitter().emit_event(&mut Token { text: "inner" }).await?;
-        // Under that name, but of another type: below it is nobody's error.
+        // An event with that name and another type, which in a run below is not an error.
         tell(&ctx, 7).await
     }));
     below(tree, "speaker", move |(): (), ctx: RunContext| {
@@ -109,7 +109,7 @@ async fn a_stream_of_one_type_gives_payloads_as_they_are_though_they_cannot_be_r
     let speaker = speaker(&tree);
     assert_eq!(texts(speaker.run(()).events_of::<Token>()).await, ["one", "two", "Ok(2)"]);
     assert_eq!(texts(speaker.run(()).events_of::<Token>().nested(true)).await, ["one", "inner", "two", "Ok(2)"]);
-    // As JSON, of a payload that need not be `Clone` either.
+    // As JSON, the payload need not be `Clone`.
     let lines = lines(speaker.run(()).events(Token::NAME)).await;
     assert_eq!(lines, [r#"speaker.token {"text":"one"}"#, r#"speaker.token {"text":"two"}"#, "Ok(2)"]);
 }
@@ -127,7 +127,7 @@ async fn a_stream_can_be_read_without_an_extension_trait() {
     assert_eq!(texts(stream::iter(items)).await, ["one", "two", "Ok(2)"]);
 }
 
-// R11: as the listeners have left it.
+// R11: the stream contains the payload as the listeners have left it.
 #[tokio::test]
 async fn a_stream_of_one_type_gives_what_listeners_have_made_of_the_payload() {
     let tree = Emitter::new();
@@ -163,7 +163,7 @@ async fn a_stream_of_one_type_is_bounded_and_counts_what_was_missed() {
     assert_eq!(texts(burst.run(()).events_of::<Token>().capacity(2)).await, ["missed 2", "c", "d", "Ok(())"]);
 }
 
-// M7: taken back is what an attempt told that was given up, also by a run below.
+// M7: the events of an attempt that was given up are discarded, also those of a run below.
 #[tokio::test]
 async fn a_stream_of_one_type_holds_and_takes_back_as_one_of_records() {
     let tree = Emitter::new();
@@ -176,7 +176,7 @@ async fn a_stream_of_one_type_holds_and_takes_back_as_one_of_records() {
     assert_eq!(texts(run()).await, ["one", "inner", "two", "one", "inner", "two", "Ok(2)"]);
 }
 
-// M7: that an attempt was given up is heard, whatever else is removed.
+// M7: the stream receives `attempt_discarded` even if the listeners of the run are removed.
 #[tokio::test]
 async fn a_held_stream_takes_back_also_when_the_listeners_of_its_run_are_removed() {
     let tree = Emitter::new();
@@ -189,7 +189,7 @@ async fn a_held_stream_takes_back_also_when_the_listeners_of_its_run_are_removed
     assert_eq!(lines(stream).await, ["remover.token 1", "Ok(1)"]);
 }
 
-/// Panics where it is cloned.
+/// A payload that panics when it is cloned.
 #[derive(Serialize)]
 struct Precious;
 
@@ -203,7 +203,7 @@ impl Event for Precious {
     const NAME: EventName = EventName::new("precious");
 }
 
-// R11: nothing vanishes silently.
+// R11: no event is lost silently.
 #[tokio::test]
 async fn a_payload_whose_clone_panics_is_missed_and_the_run_goes_on() {
     let tree = Emitter::new();
@@ -217,7 +217,7 @@ async fn a_payload_whose_clone_panics_is_missed_and_the_run_goes_on() {
     assert!(matches!(items[..], [StreamItem::Missed(1), StreamItem::Result(Ok(()))]), "{}", items.len());
 }
 
-// R11: what is piped is no listener that a program can take away, and a fork has none of it (E16).
+// R11: a program cannot remove the listeners of a stream, and a fork does not copy them (E16).
 #[tokio::test]
 async fn a_stream_stays_when_the_listeners_of_its_run_are_removed() {
     let tree = Emitter::new();
@@ -318,7 +318,7 @@ async fn a_run_that_fails_ends_its_stream_with_the_error() {
     assert_eq!(lines(failing.run(()).events("token")).await, [r#"Err("broken")"#]);
 }
 
-/// Tells its attempt, and is asked for another one twice.
+/// Emits the number of its attempt; used with two requested retries.
 fn retried(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(tree, "teller", |_: u32, ctx: RunContext| async move {
         tell(&ctx, ctx.attempt()).await?;
@@ -346,7 +346,7 @@ async fn events_are_held_until_the_output_has_passed_where_an_output_middleware_
     };
     let expected = [discarded(1), "teller.token 2".to_owned(), "Ok(2)".to_owned()];
     assert_eq!(held, expected);
-    // As they come: what is taken back is seen, and that it is taken back.
+    // Without holding, the stream contains the discarded events, and the event that reports the discard.
     let shown = lines(run().events("{token,attempt_discarded}").held(false)).await;
     let expected = [
         "teller.token 0".to_owned(),
@@ -399,12 +399,12 @@ fn polled_again_after_its_end_it_gives_nothing_and_does_not_panic() {
     assert!(matches!(stream.next().now_or_never(), Some(None)));
 }
 
-/// A middleware that asks for a second attempt, and then is content.
+/// Returns a middleware that requests a second attempt, and accepts its output.
 fn once_more() -> impl emitree_runtime::Middleware + 'static {
     map_output(|_: &mut u32, ctx: &RunContext| if ctx.attempt() == 0 { Err(Error::retry("again")) } else { Ok(()) })
 }
 
-// M7: what is shown as it comes is not taken back, even if nobody has read it yet.
+// M7: events that are not held back are not discarded, even if they are still unread.
 #[tokio::test]
 async fn what_is_not_held_is_shown_though_it_was_not_read_before_the_next_attempt() {
     let tree = Emitter::new();
@@ -416,7 +416,7 @@ async fn what_is_not_held_is_shown_though_it_was_not_read_before_the_next_attemp
     assert_eq!(lines(stream).await, ["teller.token 0", "teller.token 1", "Ok(1)"]);
 }
 
-// M7: only its own `start` stands for all attempts.
+// M7: only the run's own `start` belongs to all attempts.
 #[tokio::test]
 async fn the_starts_of_runs_in_an_attempt_that_was_given_up_are_taken_back() {
     let tree = Emitter::new();
@@ -435,7 +435,7 @@ async fn the_starts_of_runs_in_an_attempt_that_was_given_up_are_taken_back() {
     assert_eq!(paths, ["outer.run.start", "inner1.run.start"]);
 }
 
-// M7: "held until the output has passed", and no longer: not until the run is over.
+// M7: events are held back until the output has passed, and not until the run is over.
 #[tokio::test]
 async fn what_was_held_is_shown_while_finish_is_still_told() {
     let (tree, gate) = (Emitter::new(), Gate::new());
@@ -464,13 +464,13 @@ async fn what_was_emitted_before_a_middleware_failed_to_bind_is_shown_held_or_no
             ctx.emitter().emit_now("bound", &mut 1)?;
             Err(Error::new("no"))
         };
-        // The stream listens from its own binding on.
+        // The stream receives events once its own listeners are bound.
         let run = retried.run(0).middleware(ordered(fails, Order::new().after("events")));
         assert_eq!(lines(run.events("bound").held(held)).await, ["teller.bound 1", "Err(\"no\")"]);
     }
 }
 
-/// Calls again what is inside, once, and takes back what that had told.
+/// Returns a layer that calls `next` twice, and discards the events of the first call.
 fn twice() -> impl emitree_runtime::Layer<AnyRun> {
     layer_fn("twice", |(): &(), ctx: &RunContext, next: Next<'_, AnyRun>| {
         Box::pin(async move {
@@ -481,7 +481,7 @@ fn twice() -> impl emitree_runtime::Layer<AnyRun> {
     })
 }
 
-// M7: a layer's attempts are taken back as the run's own are.
+// M7: attempts of a layer are discarded like the run's own attempts.
 #[tokio::test]
 async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
     let tree = Emitter::new();
@@ -495,7 +495,7 @@ async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
     assert_eq!(lines(run()).await, ["burster.token 0", discarded, "burster.token 0", "Ok(1)"]);
 }
 
-// M7: what a run below takes back is what it has told, and those below it, which are over by then; nobody else's.
+// M7: a run below discards its own events and those of the runs below it, which are over by then, and no others.
 #[tokio::test]
 async fn an_attempt_that_a_run_below_discards_is_taken_back_with_what_is_below_that_and_nothing_else() {
     let tree = Emitter::new();
@@ -520,18 +520,18 @@ async fn an_attempt_that_a_run_below_discards_is_taken_back_with_what_is_below_t
     });
     let tokens = ["outer.token 8", "burster.token 0", "middle.token 7", "burster.token 0", "outer.token 9", "Ok(())"];
     assert_eq!(lines(outer.run(1).events("**.token").held(true)).await, tokens);
-    // Of its own events, its `start` stands for all attempts.
+    // The `start` of the run itself belongs to all attempts.
     let paths = lines(outer.run(0).events("{middle,burster}.**").held(true)).await;
     let paths: Vec<_> = paths.iter().filter_map(|line| line.split(' ').next()).collect();
     let burster = ["burster.run.start", "burster.run.success", "burster.run.finish"];
     let middle = ["middle.run.start", "middle.attempt_discarded", "middle.token"];
     let ends = ["middle.run.success", "middle.run.finish", "Ok(())"];
     assert_eq!(paths, [&burster[..], &middle, &burster, &ends].concat());
-    // Not held, all is shown.
+    // Without holding, the stream contains all events.
     assert_eq!(lines(outer.run(1).events("**.token")).await.len(), tokens.len() + 2);
 }
 
-/// A token that tells another one when it is looked at, which is so heard before it.
+/// A token that emits another token when it is serialized, so that listeners receive the other token first.
 struct Telling(RunContext);
 
 impl Serialize for Telling {
@@ -541,7 +541,7 @@ impl Serialize for Telling {
     }
 }
 
-// M7: those that overtake others, too, as they do on several threads.
+// M7: this includes events that overtake others, as happens with several threads.
 #[tokio::test]
 async fn what_was_told_below_is_taken_back_in_whatever_order_it_is_heard() {
     let tree = Emitter::new();
@@ -558,7 +558,7 @@ async fn what_was_told_below_is_taken_back_in_whatever_order_it_is_heard() {
     assert_eq!(lines(outer.run(()).events("**.token").held(true)).await, ["Ok(())"]);
 }
 
-// R11: bounded, however often something is taken back meanwhile.
+// R11: the buffer is bounded, however often events are discarded meanwhile.
 #[tokio::test]
 async fn what_is_held_and_not_taken_back_is_bounded_too() {
     let tree = Emitter::new();
@@ -577,13 +577,13 @@ async fn what_is_held_and_not_taken_back_is_bounded_too() {
     assert_eq!(lines, ["missed 7", "outer.token 7", "outer.token 8", "outer.token 9", "Ok(())"]);
 }
 
-// M7: held is what an output middleware may retry, and nothing else.
+// M7: events are held back only while an output middleware may request a retry.
 #[tokio::test]
 async fn events_are_shown_as_they_come_where_no_output_middleware_may_retry() {
     let tree = Emitter::new();
     let teller = teller(&tree);
     let shown = ["teller.token 0", "teller.token 1"];
-    // Neither those of a run that is attempted once only, nor those of one without a `map_output`.
+    // This excludes runs with one attempt, and runs without a `map_output`.
     let passes = || map_output(|_: &mut u32, _: &RunContext| Ok(()));
     let input = || map_input(|_: &mut u32, _: &RunContext| Ok(()));
     for run in [

@@ -1,4 +1,5 @@
-//! `RunContext::observe`: who looks at what runs tell sees what listeners hear, and makes no run tell anybody else.
+//! `RunContext::subscribe`: subscribers receive the same lifecycle events as listeners, and do not make runs emit to
+//! other emitters.
 
 mod support;
 
@@ -10,7 +11,7 @@ use emitree_runtime::{AbortHandle, Error, LifecycleRef, Result, RunContext, RunE
 use serde_json::{Value, json};
 use support::{Any, Recorder, TestResult, below, emitter_of, poll_once, silence_planned_panics};
 
-/// Binds an observer that notes paths.
+/// Returns a middleware with a subscriber that records paths.
 fn noting(
     recorder: &Recorder,
     label: &'static str,
@@ -23,7 +24,7 @@ fn noting(
     }
 }
 
-/// How the inner run ends.
+/// The ends of the inner run.
 const ENDS: [&str; 8] = ["succeeds", "fails", "panics", "denied", "answered", "aborted", "times out", "dropped"];
 
 async fn act(end: &str) -> Result<u32> {
@@ -36,8 +37,8 @@ async fn act(end: &str) -> Result<u32> {
     }
 }
 
-/// Returns the events of an inner run that ends in this way: as a subscriber of the outer run receives them, or as a
-/// listener there does.
+/// Returns the events of an inner run that ends in this way, as a subscriber or a listener of the outer run receives
+/// them.
 async fn told(end: &'static str, observed: bool) -> Result<Vec<String>> {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner = Arc::new(below(&tree, "inner", move |(), _: RunContext| act(end)));
@@ -62,7 +63,7 @@ async fn told(end: &'static str, observed: bool) -> Result<Vec<String>> {
     });
     let note = |recorder: &Recorder, path: &str, payload: Value| {
         let mut payload = payload;
-        // Measured.
+        // The measured duration differs in each run.
         payload.as_object_mut().map(|payload| payload.remove("duration_ns"));
         recorder.note(format!("{path} {payload}"));
     };
@@ -217,7 +218,7 @@ async fn it_is_given_what_listeners_made_of_the_event() -> TestResult {
     Ok(())
 }
 
-// E14: what is recorded of an event by a sink and by an observer is the same.
+// E14: a sink and a subscriber record the same data of an event.
 #[tokio::test]
 async fn what_it_knows_of_an_event_is_what_listeners_know() -> TestResult {
     async fn records(heard: bool) -> Result<Vec<[Option<EventRecord>; 2]>> {
@@ -297,7 +298,7 @@ async fn it_sees_the_end_of_a_run_that_was_dropped_after_those_who_are_awaited()
 // E14
 #[tokio::test]
 async fn the_context_is_that_of_the_event_and_nothing_is_serialised_for_it() -> TestResult {
-    /// Cannot be shown.
+    /// A payload that panics when it is serialized.
     #[derive(Clone, serde::Deserialize)]
     struct Shy;
 

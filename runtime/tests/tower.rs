@@ -1,4 +1,5 @@
-//! Services of tower as runnables: back-pressure in order of arrival, errors, parents, and nothing lost by giving up.
+//! Services of tower as runnables: backpressure in order of arrival, errors, parents, and runs that are dropped while
+//! they wait.
 #![cfg(feature = "tower")]
 
 mod support;
@@ -16,7 +17,7 @@ use support::{Recorder, current_id};
 use tower::timeout::error::Elapsed;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 
-/// Works at its pace, as a service.
+/// Returns a service that works at a fixed pace.
 fn paced(
     recorder: &Recorder,
 ) -> impl Service<u32, Response = u32, Error = BoxError, Future: Send> + Clone + Send + 'static {
@@ -27,7 +28,7 @@ fn paced(
     })
 }
 
-/// The same, one call at a time, heard at an emitter.
+/// Returns a runnable around that service with one call at a time, whose events are recorded.
 fn one_at_a_time(recorder: &Recorder) -> impl Runnable<Input = u32, Output = u32> + 'static {
     let tree = Emitter::new();
     recorder.watch(&tree);

@@ -1,4 +1,4 @@
-//! Layers of tower around runs: whose result it is when the layer answers first, when the work does, and who hears of it.
+//! Layers of tower around runs: the result if the layer returns first, or the work, and the result that the layers see.
 #![cfg(feature = "tower")]
 
 mod support;

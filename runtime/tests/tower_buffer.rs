@@ -1,5 +1,5 @@
-//! Services that work in tasks of their own, as tower's `Buffer` does: runs there are below the run that the request
-//! came from, under what is bound there, and end before it does.
+//! Services that work in their own tasks, as tower's `Buffer` does: runs in these tasks are children of the run that
+//! made the request, inherit its middlewares, and end before it.
 #![cfg(feature = "tower")]
 
 mod support;
@@ -24,17 +24,17 @@ fn closed(_: &RunContext) -> Result<()> {
     Err(Error::denied("desk", "closed"))
 }
 
-/// The parent of the run that one is in.
+/// Returns the parent of the current run.
 fn parent() -> Option<String> {
     RunContext::current().and_then(|run| run.parent().map(|parent| parent.run_id().to_string()))
 }
 
-/// A run of it gives its parent.
+/// Returns a runnable whose runs return their parent.
 fn child() -> Arc<impl Runnable<Input = (), Output = Option<String>> + 'static> {
     Arc::new(runnable_fn("child", |(): (), _: RunContext| async { Ok(parent()) }))
 }
 
-/// Awaits each call in a task.
+/// A service that awaits each call in a task.
 #[derive(Clone)]
 struct Tasks<S>(S);
 
@@ -57,7 +57,7 @@ where
     }
 }
 
-/// Calls a service, that gives the parent of a run inside of it, from many runs at the same time.
+/// Calls, from many runs at the same time, a service that returns the parent of a run inside of it.
 async fn expect_below<S>(service: S)
 where
     S: Service<(), Response = Option<String>, Error: Into<BoxError>, Future: Send> + Send + 'static,

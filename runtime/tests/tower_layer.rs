@@ -1,4 +1,4 @@
-//! Layers of tower around runs: limits that several share, order of admission, and places that come back.
+//! Layers of tower around runs: limits that several runnables share, the order of admission, and released permits.
 #![cfg(feature = "tower")]
 
 mod support;
@@ -16,7 +16,7 @@ use support::{Recorder, current_id};
 use tower::limit::{ConcurrencyLimitLayer, RateLimitLayer};
 use tower::{BoxError, Service, ServiceBuilder};
 
-/// Works at its pace, behind a layer of tower.
+/// Returns a runnable that works at a fixed pace behind a layer of tower.
 fn paced<S>(recorder: &Recorder, layer: TowerLayer<S>) -> impl Runnable<Input = u32, Output = u32> + use<S>
 where
     S: Service<Ticket, Response = (), Error: Into<BoxError>, Future: Send> + Send + 'static,

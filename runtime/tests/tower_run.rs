@@ -1,4 +1,5 @@
-//! Runs as services of tower: each call has its events and its parent, takes what was ready, and ends when it is dropped.
+//! Runs as services of tower: each call has its events and its parent, uses the instance that is ready, and ends when
+//! it is dropped.
 #![cfg(feature = "tower")]
 
 mod support;
@@ -10,7 +11,7 @@ use support::pace::{TEN, endless};
 use support::{Any, Recorder};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
-/// Doubles, and notes that it did.
+/// Returns a service that doubles its input, and records its work.
 fn double(
     recorder: &Recorder,
 ) -> impl Service<u32, Response = u32, Error = BoxError, Future: Send> + Clone + Send + use<> {
@@ -64,7 +65,7 @@ async fn a_call_in_a_run_is_below_that_run() {
     assert!(outer.run(()).await.expect("nothing fails"));
 }
 
-/// Tells the parent of the run that it is called in.
+/// Returns a service that returns the parent of its run.
 fn parent() -> impl Service<(), Response = Option<String>, Error = BoxError, Future: Send> + Clone + Send + Sync {
     ServiceBuilder::new().layer(RunLayer::new("parent")).service(service_fn(|()| async {
         let parent = RunContext::current().and_then(|run| run.parent().cloned());
@@ -98,7 +99,7 @@ async fn the_service_that_was_ready_goes_into_the_run_and_its_place_comes_back()
     let call = service.ready().await.expect("ready").call(1);
     assert!(service.ready().now_or_never().is_none(), "the only place is taken");
     drop(call);
-    // R8: it was never polled.
+    // R8: the call was never polled.
     recorder.expect([]);
     assert_eq!(service.ready().await.expect("ready").call(2).await.expect("nothing fails"), 4);
     recorder.expect(["run.start", "work 2", "run.success", "run.finish"]);

@@ -1,4 +1,5 @@
-//! Programs that must compile, as users write them first, and programs that must not, with the compiler's messages.
+//! Programs that must compile, in the forms that users try first, and programs that must not compile, with the
+//! compiler's messages.
 
 /// R1, R3, R5, R10.
 #[test]

@@ -1,5 +1,5 @@
-//! R8: ends that are still to come are waited for until a deadline, and who could not hear them is counted; where the
-//! runtime goes first, sync listeners hear them all the same, once.
+//! R8: `wait_for_ends` waits for pending ends until a deadline, and counts the listeners that were skipped. If the
+//! runtime is dropped first, sync listeners still receive the ends once.
 
 mod support;
 
@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The ends that are still due are counted for the whole process, so these tests run one at a time.
+/// Pending ends are counted for the whole process, so these tests run one at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 async fn alone() -> MutexGuard<'static, ()> {
@@ -38,7 +38,7 @@ async fn with_nothing_to_come_a_shutdown_is_complete_at_once() {
     assert_eq!((shutdown.ended, shutdown.to_string().as_str()), (0, "0 ended in time"));
 }
 
-// R8: "counted before it is spawned": no task has been polled yet.
+// R8: an end is counted before its task is spawned; here no task has been polled yet.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_the_ends_that_are_still_to_come() {
     let _alone = alone().await;
@@ -82,14 +82,14 @@ async fn who_is_still_awaited_at_the_deadline_is_cut_and_reported() {
     let text = format!("1 ended in time\n  run {} of `run`: 2 listeners skipped", undelivered.run_id);
     assert_eq!(shutdown_.to_string(), text);
     recorder.expect(["goes on", "run.run.finish dropped"]);
-    // Nothing more is to come, and nobody hears of it again.
+    // No end is pending, and no listener receives one again.
     blocked.open();
     finishes.open();
     assert!(wait_for_ends(SECOND).await.is_complete());
     recorder.expect([]);
 }
 
-// R8, R13: what is cut is cut with all that is below it.
+// R8, R13: a run is cut with all runs below it.
 #[tokio::test(start_paused = true)]
 async fn runs_that_wait_for_those_below_are_cut_with_them() {
     let _alone = alone().await;
@@ -107,7 +107,7 @@ async fn runs_that_wait_for_those_below_are_cut_with_them() {
     recorder.expect(["top.run.error", "top.run.finish dropped"]);
 }
 
-// R8: "runs that are still under way are not touched"
+// R8: runs that are still under way are not affected.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_touch_runs_that_are_under_way() {
     let _alone = alone().await;
@@ -118,7 +118,7 @@ async fn a_shutdown_does_not_touch_runs_that_are_under_way() {
     recorder.expect(["run.run.start"]);
 }
 
-/// A run of each sort that a runtime may leave unfinished, in tasks of it.
+/// Leaves one run of each kind unfinished in the tasks of a runtime.
 fn unfinished(runtime: &Runtime, tree: &Emitter, recorder: &Recorder) {
     let gate = Gate::new();
     let _inside = runtime.enter();
@@ -164,7 +164,7 @@ fn where_the_runtime_is_dropped_first_sync_listeners_hear_every_end_once() {
     }
 }
 
-// R8: who would have to be awaited is skipped.
+// R8: async listeners are skipped.
 #[test]
 fn outside_of_a_runtime_the_whole_end_comes_during_the_drop() -> TestResult {
     let _alone = ALONE.blocking_lock();
@@ -188,7 +188,7 @@ fn outside_of_a_runtime_a_drop_during_start_ends_the_run() {
     recorder.expect(["waits", "run.run.start", "run.run.error", "run.run.finish dropped"]);
 }
 
-// R8: what came up meanwhile is reported, and is none of those that there were.
+// R8: a run that was dropped meanwhile is reported, but does not count among the runs that were pending at the call.
 #[tokio::test(start_paused = true)]
 async fn what_comes_up_while_a_shutdown_waits_does_not_count_against_what_ended_in_time() {
     let _alone = alone().await;
@@ -205,7 +205,7 @@ async fn what_comes_up_while_a_shutdown_waits_does_not_count_against_what_ended_
     assert_eq!((report.ended, report.undelivered.len()), (1, 1), "{report}");
 }
 
-// R8: what was cut is over, whatever its task still does.
+// R8: a run that was cut is over, even if its task still exists.
 #[test]
 fn what_was_reported_once_is_not_reported_again() -> TestResult {
     let _alone = ALONE.blocking_lock();
@@ -225,7 +225,7 @@ fn what_was_reported_once_is_not_reported_again() -> TestResult {
     Ok(())
 }
 
-// R8: observers are awaited together; each that has not answered is cut.
+// R8: observers are awaited together; each observer that has not completed is cut.
 #[tokio::test(start_paused = true)]
 async fn observers_that_are_still_awaited_at_the_deadline_are_cut_too() {
     let _alone = alone().await;
@@ -244,12 +244,12 @@ async fn observers_that_are_still_awaited_at_the_deadline_are_cut_too() {
     let run = [false, true, false].map(observes).into_iter().fold(endless_run(&tree, "run"), Run::register);
     drop_run(run);
     let report = wait_for_ends(SECOND).await;
-    // Two that were being awaited at `error`, and all three at `finish`.
+    // Two observers that were being awaited at `error`, and all three at `finish`.
     assert_eq!(report.undelivered.iter().map(|run| run.skipped).collect::<Vec<_>>(), [5], "{report}");
     recorder.expect(["run.run.start", "run.run.error", "run.run.finish dropped"]);
 }
 
-/// Notes when it is dropped, with the run that carries it.
+/// A value that records its drop, which happens with the run that carries it.
 struct Carried(Recorder);
 
 impl Drop for Carried {
@@ -258,7 +258,7 @@ impl Drop for Carried {
     }
 }
 
-// R8: an end that has come is no longer kept.
+// R8: a run that has ended is no longer kept.
 #[tokio::test]
 async fn a_run_whose_end_has_come_from_a_task_is_let_go() {
     let _alone = alone().await;

@@ -1,5 +1,5 @@
-//! R7: an abort carries a reason, the first one wins, from any thread; it stops the work at its next await, and work
-//! that has not begun never begins; the run ends as aborted, even if its work returns something else.
+//! R7: an abort carries a reason, and the first reason wins, from any thread. An abort stops the work at its next
+//! await, and work that has not begun never begins. The run ends as aborted, even if its work returns another result.
 
 use std::sync::Arc;
 use std::thread;
@@ -34,7 +34,7 @@ async fn where_the_signal_was_aborted_before_the_work_never_begins_but_start_err
     recorder.expect(NEVER_WORKED);
 }
 
-// R7: the same where nobody hears it.
+// R7: the same without listeners.
 #[tokio::test]
 async fn where_nobody_listens_the_work_of_an_aborted_run_never_begins_either() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -44,7 +44,7 @@ async fn where_nobody_listens_the_work_of_an_aborted_run_never_begins_either() {
     recorder.expect([]);
 }
 
-// R7: looked at after `start`.
+// R7: the abort is checked after `start`.
 #[tokio::test]
 async fn an_abort_by_a_listener_of_start_keeps_the_work_from_beginning() {
     let (tree, recorder) = recorded();
@@ -119,7 +119,7 @@ fn an_abort_comes_from_any_thread() -> TestResult {
     Ok(())
 }
 
-/// Runs a future to its end on a thread without a reactor.
+/// Runs a future to completion on a thread without a reactor.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
 }
@@ -136,7 +136,7 @@ async fn the_first_reason_wins_and_says_so() {
     recorder.expect(WORKED);
 }
 
-/// Runs that own what they run.
+/// Creates runs that own their runnable.
 trait RunShared: Runnable<Input = ()> + Sized + 'static {
     fn run_shared_now(self) -> emitree_runtime::Run<'static, Self> {
         Arc::new(self).run_shared(())
@@ -173,7 +173,7 @@ async fn work_that_notices_and_says_that_all_is_well_is_aborted_all_the_same() {
     let run = below(&tree, "run", move |(), ctx: RunContext| {
         let notes = notes.clone();
         async move {
-            // It notices in the very poll in which it is aborted.
+            // The work sees the abort in the same poll in which it is aborted.
             assert!(ctx.abort("enough") && ctx.is_aborted());
             notes.note(format!("noticed: {}", ctx.abort_signal().aborted().await));
             Ok("all is well".to_owned())
@@ -240,7 +240,7 @@ async fn an_abort_after_the_work_is_over_changes_nothing_and_says_so() -> TestRe
     Ok(())
 }
 
-// R7, R10: of an abort, the listeners of `error` and the caller see the same.
+// R7, R10: listeners of `error` and the caller receive the same error of an abort.
 #[tokio::test]
 async fn an_abort_is_control_flow_and_explains_itself() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -278,7 +278,7 @@ async fn an_abort_while_a_listener_of_start_is_awaited_is_looked_at_after_it() {
     recorder.expect(NEVER_WORKED);
 }
 
-// R7: nor where it could not begin.
+// R7: the same for a run that could not begin.
 #[tokio::test]
 async fn an_abort_after_a_run_could_not_be_bound_changes_nothing_and_says_so() {
     let (tree, kept) = (Emitter::new(), Slot::new());
@@ -292,7 +292,7 @@ async fn an_abort_after_a_run_could_not_be_bound_changes_nothing_and_says_so() {
     assert!(!kept.take().abort("too late"));
 }
 
-// R7: "the first one wins", also of a run that then cannot be bound.
+// R7: the first reason wins, even if the run then fails to bind.
 #[tokio::test]
 async fn a_run_that_is_aborted_while_it_is_bound_is_aborted_even_if_it_cannot_be_bound() {
     let run = endless(&Emitter::new(), "run", &Recorder::new());
@@ -303,7 +303,7 @@ async fn a_run_that_is_aborted_while_it_is_bound_is_aborted_even_if_it_cannot_be
     expect_aborted(run.await, "not today");
 }
 
-// R7: "Work that swallows it is aborted all the same", also where nobody listens.
+// R7: work that ignores its abort is still aborted, also without listeners.
 #[tokio::test]
 async fn where_nobody_listens_work_that_says_that_all_is_well_is_aborted_all_the_same() {
     let run = below(&Emitter::new(), "run", |(), ctx: RunContext| async move {

@@ -1,4 +1,4 @@
-//! M1: layers for runs of any type that look at no value.
+//! M1: layers for runs of any type that do not see values.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `RunSubscriber::attempted`: what the work and its layers come to, attempt by attempt.
+//! `RunSubscriber::attempted` receives the result of the work and its layers for each attempt.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use emitree_runtime::{
 };
 use serde_json::{Value, json};
 
-/// Notes what each attempt comes to.
+/// A subscriber that records the result of each attempt.
 #[derive(Clone, Debug, Default)]
 struct Attempts(Arc<Mutex<Vec<std::result::Result<Value, String>>>>);
 
@@ -41,7 +41,7 @@ impl Attempts {
     }
 }
 
-// M6, M7: before what comes after the layers.
+// M6, M7: the result is recorded before `map_output` and `success`.
 #[tokio::test(start_paused = true)]
 async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestResult {
     silence_planned_panics();
@@ -88,12 +88,12 @@ async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestRe
     Ok(())
 }
 
-/// A list in a list in a list, as often as that.
+/// Returns lists that are nested this many levels deep.
 fn nested(levels: usize) -> Value {
     (1..levels).fold(json!([]), |value, _| json!([value]))
 }
 
-// A value that was built in code may be nested so deep that writing it overflows the stack.
+// A value that was built in code may be nested so deeply that serializing it overflows the stack.
 #[tokio::test]
 async fn an_output_that_is_nested_too_deep_is_an_error_where_it_is_asked_for_as_json() -> TestResult {
     let work = runnable_fn("work", |levels: usize, _: RunContext| async move { Ok(nested(levels)) });
@@ -116,7 +116,7 @@ async fn an_output_that_is_nested_too_deep_is_an_error_where_it_is_asked_for_as_
     Ok(())
 }
 
-/// Asks each attempt for its output as JSON.
+/// A subscriber that reads the output of each attempt as JSON.
 #[derive(Clone, Debug)]
 struct Shows(Arc<Mutex<Vec<std::result::Result<(), String>>>>);
 

@@ -1,12 +1,12 @@
-//! M1, M2: the needs of a dispatcher, met by kinds of work and layers alone: permissions, a log, an answer
-//! without the work. Stores and executors are in `boundary_store.rs` and `boundary_exec.rs`.
+//! M1, M2: kinds of work and layers are sufficient for a dispatcher: permissions, a log, an answer without the work.
+//! Stores and executors are in `boundary_store.rs` and `boundary_exec.rs`.
 
 use crate::support::Recorder;
 use emitree_runtime::{
     Error, Guard, Layer, Next, Observe, Op, Result, RunContext, Runnable, Stack, Transform, runnable_fn,
 };
 
-/// A call is given to an operator.
+/// The kind of work that passes a call to an operator.
 struct Dispatch;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl Op for Dispatch {
     }
 }
 
-/// Notes who calls whom.
+/// Records each call and its result.
 #[derive(Debug)]
 struct Log(Recorder);
 
@@ -44,7 +44,7 @@ impl Observe<Dispatch> for Log {
     }
 }
 
-/// Takes operators by their old names, and signs answers.
+/// Replaces old names of operators, and adds a mark to answers.
 #[derive(Debug)]
 struct Aliases(Recorder);
 
@@ -60,7 +60,7 @@ impl Transform<Dispatch> for Aliases {
     }
 }
 
-/// Says no to an operator by its name.
+/// Denies calls of one operator.
 #[derive(Debug)]
 struct Deny(&'static str, Recorder);
 
@@ -75,7 +75,7 @@ impl Guard<Dispatch> for Deny {
     }
 }
 
-/// Answers what is known without calling anybody.
+/// Answers a known call without calling the operator.
 #[derive(Debug)]
 struct Known(&'static str);
 
@@ -86,7 +86,7 @@ impl Layer<Dispatch> for Known {
 }
 
 fn stack(recorder: &Recorder) -> Stack<Dispatch> {
-    // Registered the other way round: the phases decide.
+    // Registered in the reverse order, because the phases determine the order.
     Stack::builder()
         .guard(Deny("shell", recorder.clone()))
         .transform(Aliases(recorder.clone()))

@@ -1,5 +1,5 @@
-//! M1, M2: what an executor needs, with nothing but kinds of work and layers: credentials are put into the environment,
-//! use is metered, and what is not sandboxed is refused.
+//! M1, M2: kinds of work and layers are sufficient for an executor: credentials are added to the environment, usage is
+//! metered, and jobs without a sandbox are denied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::support::Recorder;
 use emitree_runtime::{Error, Guard, Observe, Op, Result, RunContext, Runnable, Stack, Transform, runnable_fn};
 
-/// A command is executed in an environment.
+/// The kind of work that executes a command in an environment.
 struct Execute;
 
 impl Op for Execute {
@@ -38,7 +38,7 @@ struct Done {
     cost: u64,
 }
 
-/// Adds up what was spent, also by jobs that were refused: nothing.
+/// Adds up the cost of all jobs; denied jobs cost nothing.
 #[derive(Debug)]
 struct Meter(Arc<AtomicU64>, Recorder);
 
@@ -56,7 +56,7 @@ impl Observe<Execute> for Meter {
     }
 }
 
-/// Puts a token into the environment, and keeps it out of the output.
+/// Adds a token to the environment, and removes it from the output.
 #[derive(Debug)]
 struct Credentials(&'static str, Recorder);
 
@@ -74,7 +74,7 @@ impl Transform<Execute> for Credentials {
     }
 }
 
-/// Refuses what is not sandboxed.
+/// Denies jobs without a sandbox.
 #[derive(Debug)]
 struct Sandboxed(Recorder);
 

@@ -1,5 +1,5 @@
-//! M1, M2: what a store of keys and values needs, with nothing but kinds of work and layers: writes are encrypted and
-//! reads decrypted, reads are cached, scopes are kept apart, everything is audited.
+//! M1, M2: kinds of work and layers are sufficient for a key-value store: writes are encrypted and reads decrypted,
+//! reads are cached, scopes are separated, and all access is audited.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -46,7 +46,7 @@ struct Entry {
     options: WriteOptions,
 }
 
-/// How a value is written.
+/// The options of a write.
 #[derive(Clone, Copy, Debug, Default)]
 struct WriteOptions {
     plain: bool,
@@ -58,7 +58,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Notes every read and write, of any outcome.
+/// Records every read and write with its outcome.
 #[derive(Clone, Debug)]
 struct Audit(Recorder);
 
@@ -75,7 +75,7 @@ impl<O: Op<In: Named>> Observe<O> for Audit {
     }
 }
 
-/// A value that names a key.
+/// A value that contains a key.
 trait Named {
     fn key(&self) -> &Key;
 }
@@ -92,7 +92,7 @@ impl Named for Entry {
     }
 }
 
-/// Stands for encryption: letters are turned round, and marked.
+/// A stand-in for encryption, which reverses and marks the letters.
 #[derive(Clone, Debug)]
 struct Crypt(Recorder);
 
@@ -115,7 +115,7 @@ impl Transform<Read> for Crypt {
     }
 }
 
-/// Keeps scopes apart.
+/// Denies access to other scopes.
 #[derive(Clone, Debug)]
 struct OnlyScope(&'static str, Recorder);
 
@@ -131,7 +131,7 @@ impl<O: Op<In: Named>> Guard<O> for OnlyScope {
     }
 }
 
-/// Remembers what was read; one that it does not know passes.
+/// Caches reads, and passes on keys that are not in the cache.
 #[derive(Debug, Default)]
 struct Cache(Mutex<HashMap<Key, Option<String>>>);
 
@@ -147,7 +147,7 @@ impl Layer<Read> for Cache {
     }
 }
 
-/// A store, behind its boundary.
+/// A store behind its layers.
 #[derive(Clone)]
 struct Store {
     recorder: Recorder,

@@ -1,4 +1,5 @@
-//! M1, M2, M5, M7: what values of a run pass is settled when its work begins, stands as it was said, and is shown so.
+//! M1, M2, M5, M7: the chain of a run is fixed when its work begins, is in the documented order, and is listed in that
+//! order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use emitree_runtime::{
     map_output,
 };
 
-/// Work from number to number.
+/// A kind of work from number to number.
 struct Number;
 
 impl Op for Number {
@@ -24,7 +25,7 @@ fn set(n: &mut u32, value: u32) -> Result<()> {
     Ok(())
 }
 
-/// Everything that values can be made to pass.
+/// Returns one middleware for each way in which values can be intercepted.
 fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
     let notes = || Notes("late", recorder.clone());
     [
@@ -36,7 +37,7 @@ fn of_all_sorts(recorder: &Recorder) -> [Arc<dyn Middleware>; 5] {
     ]
 }
 
-/// A runnable that binds a middleware in its work and returns the error.
+/// Returns a runnable that binds a middleware in its work, and checks that this fails.
 fn binds_late(late: Arc<dyn Middleware>) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(&Emitter::new(), "double", move |n: u32, ctx: RunContext| {
         let bound = late.bind(&ctx).map_err(|error| error.to_string());
@@ -45,7 +46,7 @@ fn binds_late(late: Arc<dyn Middleware>) -> impl Runnable<Input = u32, Output = 
     })
 }
 
-// M4, M5: a guard that is bound too late would be passed by, and nobody would know.
+// M4, M5: a guard that is bound too late would silently be skipped.
 #[tokio::test]
 async fn what_is_bound_once_the_work_has_begun_is_an_error() -> TestResult {
     let recorder = Recorder::new();
@@ -70,7 +71,7 @@ async fn what_is_bound_once_the_work_has_begun_with_nothing_bound_is_an_error_to
     Ok(())
 }
 
-/// Records the explanation of a run while the run is bound.
+/// Returns a middleware that records the explanation of a run while the run is being bound.
 fn explains(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
     let recorder = recorder.clone();
     move |ctx| {
@@ -108,7 +109,7 @@ async fn layers_that_look_at_no_value_stand_in_their_phases() -> TestResult {
     Ok(())
 }
 
-/// Objects to one output.
+/// A guard that rejects one output.
 #[derive(Debug)]
 struct Never(&'static str, u32);
 
@@ -152,7 +153,7 @@ async fn a_map_of_the_output_sees_that_of_its_own_attempt() -> TestResult {
     Ok(())
 }
 
-// M7: "aborts are never retried", and what asks for a retry in a run that was aborted is not either.
+// M7: aborts are never retried, and neither is a request for a retry in a run that was aborted.
 #[tokio::test]
 async fn an_aborted_run_is_not_attempted_again() {
     let attempts = Arc::new(AtomicU32::new(0));

@@ -1,5 +1,5 @@
-//! R13: a run's end comes after the ends of all runs started in it: of those whose futures somebody else holds too. A
-//! run that is ended from above says so to who polls it again.
+//! R13: a run ends after all runs that were started in it, including runs whose futures are held elsewhere. A run that
+//! its parent has ended reports that at its next poll.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn expect_ended_from_above<T: std::fmt::Debug>(result: Result<T>) {
     assert_eq!((error.kind(), error.to_string().as_str()), expected);
 }
 
-/// A run that polls a child once, leaves it to somebody else, and succeeds or fails.
+/// Returns a run that polls a child once, moves it into a slot, and succeeds or fails.
 fn leaves<C: Runnable<Input = ()> + 'static>(
     tree: &Emitter,
     child: C,
@@ -53,7 +53,7 @@ async fn a_run_whose_future_somebody_else_holds_is_ended_before_its_parents_succ
     }
 }
 
-// R13: dropping it instead changes nothing; its work goes then.
+// R13: dropping the run instead of polling it emits no further events, but drops its work.
 #[tokio::test]
 async fn a_run_that_was_ended_from_above_ends_once_when_its_holder_drops_it() -> TestResult {
     let (tree, recorder) = recorded();
@@ -66,7 +66,7 @@ async fn a_run_that_was_ended_from_above_ends_once_when_its_holder_drops_it() ->
     Ok(())
 }
 
-// R13: the same where nobody hears it.
+// R13: the same without listeners.
 #[tokio::test]
 async fn where_nobody_listens_a_held_run_is_ended_with_its_parent_too() -> TestResult {
     let held = Slot::new();
@@ -76,7 +76,7 @@ async fn where_nobody_listens_a_held_run_is_ended_with_its_parent_too() -> TestR
     Ok(())
 }
 
-// R13: who waits for a run that is ended from above is woken.
+// R13: a task that waits for a run is woken when the parent has ended the run.
 #[tokio::test]
 async fn a_task_that_awaits_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
     let (tree, recorder) = recorded();
@@ -104,7 +104,7 @@ async fn a_task_that_awaits_a_run_is_told_when_it_is_ended_from_above() -> TestR
     Ok(())
 }
 
-// R4, R13: an emit that has begun goes to its end, and the parent waits for it.
+// R4, R13: an emit that has begun is finished, and the parent waits for it.
 #[tokio::test]
 async fn a_parent_waits_for_the_listeners_of_a_held_run() -> TestResult {
     let after_start = ["child.run.start", "child.run.error", "child.run.finish aborted"];
@@ -132,7 +132,7 @@ async fn a_parent_waits_for_the_listeners_of_a_held_run() -> TestResult {
     Ok(())
 }
 
-// R7, R13: what its work had come to stands.
+// R7, R13: the result of the finished work is kept.
 #[tokio::test]
 async fn a_held_run_whose_work_was_over_keeps_its_result() -> TestResult {
     for stage in [Stage::Success, Stage::Finish] {
@@ -187,7 +187,7 @@ async fn grandchildren_end_before_children() -> TestResult {
     Ok(())
 }
 
-// R8, R13: whoever brings the parent to its end then waits in its stead.
+// R8, R13: the supervisor that ends the parent then waits for the child.
 #[tokio::test]
 async fn a_parent_that_is_dropped_while_it_waits_for_a_child_ends_after_it() {
     let (tree, recorder) = recorded();
@@ -205,7 +205,7 @@ async fn a_parent_that_is_dropped_while_it_waits_for_a_child_ends_after_it() {
     expect_ended_from_above(held.take().await);
 }
 
-// R13: an abort would have woken it; here nothing was left to abort.
+// R13: no abort wakes the task, because the work of its run is already over.
 #[tokio::test]
 async fn a_task_that_awaits_a_run_whose_work_was_over_is_told_when_it_is_ended_from_above() -> TestResult {
     let (tasks, gate, tree) = (Slot::new(), Gate::new(), Emitter::new());
@@ -226,7 +226,8 @@ async fn a_task_that_awaits_a_run_whose_work_was_over_is_told_when_it_is_ended_f
     Ok(())
 }
 
-// R13: a task that awaits a run whose work is over is told when the run above has ended it, whoever polled it before.
+// R13: a task that awaits a run whose work is over is woken when the run above has ended the run, even if another task
+// polled it before.
 #[tokio::test]
 async fn a_task_that_waits_for_listeners_of_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
     let (gate, tasks) = (Gate::new(), Slot::new());
@@ -255,7 +256,7 @@ async fn a_task_that_waits_for_listeners_of_a_run_is_told_when_it_is_ended_from_
     Ok(())
 }
 
-// R8, R13: "Nobody waits for a future that nobody polls": not for the parent's either.
+// R8, R13: the end of a run does not depend on a future that is not polled, not even on the future of its parent.
 #[tokio::test]
 async fn the_pending_end_of_a_dropped_child_comes_though_its_parent_is_no_longer_polled() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -281,7 +282,7 @@ async fn the_pending_end_of_a_dropped_child_comes_though_its_parent_is_no_longer
     let mut run = Arc::new(parent).run_shared(());
     assert!(poll_once(&mut run).is_pending());
     settle().await;
-    // Its work is over: it waits for the child.
+    // The work of the parent is over: it waits for the child.
     assert!(poll_once(&mut run).is_pending());
     gate.open();
     settle().await;
@@ -289,7 +290,7 @@ async fn the_pending_end_of_a_dropped_child_comes_though_its_parent_is_no_longer
     drop(run);
 }
 
-// R13: what is kept of a run that is over takes nothing from those begun since.
+// R13: dropping the context of an ended run does not deregister the run that took its place.
 #[tokio::test]
 async fn a_run_that_took_the_place_of_one_that_is_over_is_ended_with_its_parent() -> TestResult {
     let (tree, held, kept) = (Emitter::new(), Slot::new(), Slot::new());
@@ -315,7 +316,7 @@ async fn a_run_that_took_the_place_of_one_that_is_over_is_ended_with_its_parent(
     Ok(())
 }
 
-// R13: of several, whichever is left.
+// R13: the same if another child was dropped before.
 #[tokio::test]
 async fn of_two_runs_the_one_that_is_left_is_ended_with_its_parent_before_its_success() -> TestResult {
     let (tree, recorder) = recorded();

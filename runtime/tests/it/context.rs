@@ -1,4 +1,4 @@
-//! R9: what a run carries, and where one is in it.
+//! R9: the values that a run carries, and the code in which it is the current run.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use emitree_runtime::{Error, RunContext, Runnable, Stage, runnable_fn};
 use futures_core::future::BoxFuture;
 use serde_json::{Value, json};
 
-/// Notes `path context` of every event that reaches an emitter, without the runtime's key.
+/// Records `path context` for every event that reaches an emitter, without the key of the runtime.
 fn note_contexts(recorder: &Recorder, emitter: &Emitter) {
     let notes = recorder.clone();
     let note = move |_: &Any, meta: &EventMeta<'_>| {
@@ -236,7 +236,7 @@ async fn a_run_knows_its_ids_its_parent_its_depth_and_its_instance() -> TestResu
     Ok(())
 }
 
-/// Listeners of all four verbs that note which run they are in, before and after an await.
+/// Registers listeners with all four methods, which record the current run before and after an await.
 fn note_current(recorder: &Recorder, label: &str, emitter: &Emitter) -> TestResult {
     let [on, observe] = [(); 2].map(|()| {
         let (notes, label) = (recorder.clone(), label.to_owned());
@@ -305,7 +305,8 @@ async fn current_is_the_events_run_in_its_listeners_wherever_they_are_registered
     assert_eq!(current_id(), None);
 
     let recorded = recorder.take();
-    // Four events of the inner run at four places, three of the outer one at two; one listener of the builder.
+    // Four events of the inner run at three emitters, three events of the outer run at two, and all seven at the
+    // builder's listener.
     assert_eq!(recorded.len(), NOTES_PER_EVENT * (4 * 3 + 3 * 2) + 7, "{recorded:#?}");
     assert!(recorded.iter().all(|line| line.ends_with(" right")), "{recorded:#?}");
     Ok(())
@@ -472,7 +473,7 @@ async fn contexts_are_equal_when_they_are_of_the_same_run() -> TestResult {
     Ok(())
 }
 
-/// R9: values of one run alone are set once for all who ask, and are not handed down.
+/// R9: own values of a run are set once for all callers, and are not inherited.
 #[tokio::test]
 async fn own_extensions_are_of_one_run_alone() -> TestResult {
     struct Id(u32);
@@ -494,7 +495,7 @@ async fn own_extensions_are_of_one_run_alone() -> TestResult {
     Ok(())
 }
 
-/// R14: each is dropped, whichever of the others panics.
+/// R14: each value is dropped, even if the drop of another value panics.
 #[test]
 fn a_value_that_panics_as_it_is_dropped_keeps_no_other() {
     struct Panics;

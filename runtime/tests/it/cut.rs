@@ -8,7 +8,7 @@ use emitree_emitter::{Emitter, Options, Registration};
 use emitree_runtime::{Result, Run, RunContext, Runnable, Stage};
 use tokio::runtime::Builder;
 
-/// Listens to a stage, and waits for ever in it.
+/// Returns a listener of a stage that waits forever.
 fn blocks(stage: Stage) -> Registration {
     Options::new().on_async(stage, |_: &mut Any, _| {
         Box::pin(async {
@@ -18,15 +18,15 @@ fn blocks(stage: Stage) -> Registration {
     })
 }
 
-/// A run that waits for ever, begun.
+/// Begins a run that waits forever.
 fn begun(tree: &Emitter, blocked: Stage) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
     let mut run = Arc::new(endless(tree, "run", &Recorder::new())).run_shared(()).register(blocks(blocked));
     assert!(poll_once(&mut run).is_pending());
     run
 }
 
-/// A run that begins a child in a runtime that nobody drives, and waits for ever: what it comes to when it is dropped
-/// where there is none.
+/// Drops, outside of a runtime, a run that waits forever and has begun a child in a runtime that is not driven. Returns
+/// the events.
 fn dropped_outside(begin_child: impl Fn(&RunContext, &Emitter) + Send + Sync + 'static) -> Vec<String> {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.ends(&tree);
@@ -55,7 +55,7 @@ const CHILD_FIRST: [&str; 6] = [
     "parent.run.finish dropped",
 ];
 
-// R8, R13: the end of what somebody else holds is cut too.
+// R8, R13: the end of a run that is held elsewhere is cut too.
 #[test]
 fn outside_of_a_runtime_a_held_run_ends_with_its_parent_and_nobody_is_awaited() {
     let held = Slot::new();
@@ -67,21 +67,21 @@ fn outside_of_a_runtime_a_held_run_ends_with_its_parent_and_nobody_is_awaited() 
     drop(held.take());
 }
 
-// R8, R13: and the end that a task was to bring about, in a runtime that does not get to it.
+// R8, R13: the same for a run that a task of an idle runtime was to end.
 #[test]
 fn outside_of_a_runtime_the_pending_end_of_a_child_comes_with_its_parents() {
     let recorded = dropped_outside(|_, tree| drop(begun(tree, Stage::Error)));
     assert_eq!(recorded, CHILD_FIRST);
 }
 
-// R8, R13: a task that cannot be awaited is aborted, and no more.
+// R8, R13: a task that cannot be awaited is only aborted.
 #[test]
 fn outside_of_a_runtime_a_run_does_not_wait_for_its_tasks() {
     let recorded = dropped_outside(|ctx, _| drop(ctx.spawn(std::future::pending::<()>())));
     assert_eq!(recorded, ["parent.run.start", "parent.run.error", "parent.run.finish dropped"]);
 }
 
-// R8, E11: what a listener that is cut does in its drop is its own.
+// R8, E11: a panic in the drop of a listener that is cut is isolated.
 #[test]
 fn a_listener_that_panics_when_it_is_cut_keeps_nobody_from_hearing_the_end() {
     struct PanicsOnDrop;

@@ -1,4 +1,4 @@
-//! R4, R8, R13: a long chain of nested runs ends on a small stack: what ends it does not go down it, or up, by recursion.
+//! R4, R8, R13: a long chain of nested runs ends on a small stack, because the chain is ended without recursion.
 
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -10,10 +10,10 @@ use emitree_runtime::{AbortHandle, Result, Run, RunContext, Runnable};
 use futures_util::FutureExt;
 
 const DEPTH: usize = 300;
-/// A recursion would need much more than the 300 bytes that each link has here.
+/// A recursion would need much more stack than the 300 bytes per link that are available here.
 const STACK: usize = 96 * 1024;
 
-/// Each of its runs leaves another one, started in it, for somebody else to poll, and waits for ever.
+/// A runnable whose runs each start a further run, leave it in a slot, and wait forever.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,
@@ -42,7 +42,7 @@ struct Chain {
     innermost: Slot<RunContext>,
 }
 
-/// All of them have been polled once.
+/// Returns a chain whose runs have all been polled once.
 fn chain(tree: &Emitter, handle: &AbortHandle) -> Chain {
     let (emitter, innermost) = (tree.child("link").expect("a valid name"), Slot::new());
     let link =
@@ -56,7 +56,7 @@ fn chain(tree: &Emitter, handle: &AbortHandle) -> Chain {
     Chain { runs: (0..DEPTH).map(begin).collect(), innermost }
 }
 
-/// Has something done to such a chain on a small stack; all of its runs have to end, the innermost first.
+/// Calls `end` with a chain on a small stack, and checks that all of its runs end, the innermost first.
 #[track_caller]
 fn expect_all_end(end: impl FnOnce(&mut Chain, &AbortHandle) + Send + 'static) {
     let ends = move || {
@@ -76,7 +76,7 @@ fn expect_all_end(end: impl FnOnce(&mut Chain, &AbortHandle) + Send + 'static) {
     assert!(finishes.iter().all(|line| line.starts_with("link.run.finish ")), "{finishes:?}");
 }
 
-// R8, R13: they are held elsewhere.
+// R8, R13: the runs below are held elsewhere.
 #[test]
 fn when_the_outermost_run_is_dropped_all_below_end() {
     expect_all_end(|chain, _| drop(chain.runs.remove(0)));
@@ -91,7 +91,7 @@ fn when_the_outermost_run_is_aborted_all_below_end() {
     });
 }
 
-// R13: those that are held elsewhere are told of it.
+// R13: runs that are held elsewhere report their end.
 #[test]
 fn whoever_holds_a_run_below_is_told_that_it_has_ended() {
     expect_all_end(|chain, _| {
@@ -100,7 +100,7 @@ fn whoever_holds_a_run_below_is_told_that_it_has_ended() {
     });
 }
 
-// R8, R9: who has the context of a run has those of the runs above.
+// R8, R9: the context of a run keeps the contexts of the runs above.
 #[test]
 fn where_only_the_innermost_run_is_left_those_above_go_with_it() {
     expect_all_end(|chain, _| {

@@ -41,7 +41,7 @@ async fn a_run_dropped_during_its_work_ends_during_the_drop() {
     recorder.expect([]);
 }
 
-// R8: sync listeners during the drop, of those that are awaited the first does not keep them from it.
+// R8: sync listeners receive the end during the drop; the async listener before them does not delay them.
 #[tokio::test]
 async fn who_has_to_be_awaited_hears_the_end_from_a_task_and_sync_listeners_do_not_wait_for_it() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -65,7 +65,7 @@ async fn who_has_to_be_awaited_hears_the_end_from_a_task_and_sync_listeners_do_n
     recorder.expect(["goes on"]);
 }
 
-// R8, R4: an emit that has begun goes to its end; the work does not begin.
+// R8, R4: an emit that has begun is finished; the work does not begin.
 #[tokio::test]
 async fn dropped_while_a_listener_of_start_is_awaited_it_ends_after_that_and_never_works() {
     let (tree, recorder) = recorded();
@@ -79,7 +79,7 @@ async fn dropped_while_a_listener_of_start_is_awaited_it_ends_after_that_and_nev
     recorder.expect(["goes on", "run.run.start", "run.run.error", "run.run.finish dropped"]);
 }
 
-// R8, R7: what the work came to stands.
+// R8, R7: the result of the work is kept.
 #[tokio::test]
 async fn dropped_after_its_work_it_ends_as_its_work_did() {
     let cases = [
@@ -104,7 +104,7 @@ async fn dropped_after_its_work_it_ends_as_its_work_did() {
     }
 }
 
-// R9: "in a drop too"
+// R9: the current run in a drop.
 #[tokio::test]
 async fn in_a_drop_the_current_run_is_the_one_that_ends_and_then_the_one_that_drops() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -165,7 +165,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-// R13: also where the end of one below has to be awaited.
+// R13: also if the end of a run below has to be awaited.
 #[tokio::test]
 async fn the_runs_in_a_run_that_is_dropped_end_before_it() {
     for awaited in [false, true] {
@@ -225,7 +225,7 @@ fn a_run_dropped_while_its_thread_panics_ends_during_the_drop() {
     recorder.expect(["run.run.start", "works", "dropped", "run.run.error", "run.run.finish dropped"]);
 }
 
-// R8, R4: "whatever happens"
+// R8, R4: a run that has started always ends.
 #[tokio::test]
 async fn a_work_that_panics_when_it_is_dropped_keeps_nobody_from_hearing_the_end() {
     struct PanicsOnDrop;

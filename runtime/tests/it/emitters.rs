@@ -1,4 +1,4 @@
-//! R2: each run has an emitter of its own, and what is emitted there is heard everywhere above, once.
+//! R2: each run has its own emitter, and an event on it is received once at every emitter above.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::support::{Recorder, TestResult, below, emitter_of};
 use emitree_emitter::{Emitter, EventMeta};
 use emitree_runtime::{Result, RunContext, Runnable};
 
-/// `outer` runs `middle` runs `inner`, which emits `ping`; each run and each instance is watched.
+/// `outer` runs `middle` runs `inner`, which emits `ping`; the events of each run and each instance are recorded.
 fn three_deep(tree: &Emitter, recorder: &Recorder) -> impl Runnable<Input = (), Output = ()> + 'static {
     let inner = Arc::new(below(tree, "inner", |(), ctx: RunContext| async move {
         ctx.emitter().emit("ping", &mut ()).await?;

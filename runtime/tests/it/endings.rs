@@ -1,7 +1,7 @@
 //! R4, R6, R8, R13: with every end, every listener and every place of its start, a run starts once, then succeeds or
-//! fails once, then finishes once, before the run above does; and nothing comes after that.
+//! fails once, then finishes once, before the run above finishes. No event follows.
 //!
-//! | ends by                        | as          | nobody | sync | blocking | observing | failing        | panicking      | top level | nested | spawned |
+//! | ends by                        | as          | none   | sync | blocking | observing | failing        | panicking      | top level | nested | spawned |
 //! |--------------------------------|-------------|--------|------|----------|-----------|----------------|----------------|-----------|--------|---------|
 //! | its work: well                 | success     | =      | =    | =        | =         | start, success | start, success | yes       | yes    | yes     |
 //! | an answer at its start         | success     | =      | =    | =        | =         | start, success | start, success | yes       | yes    | yes     |
@@ -20,12 +20,12 @@
 //! | the drop of its future         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | the end of the runtime         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //!
-//! The run has no listener, or one at one of the four stages: sync (`on`), blocking (`on_async`),
-//! observing (`observe` and `observe_async`). It is fine, or it fails, or panics, in all four verbs. `=`: the run ends
-//! as it does where nobody listens. In the columns *failing* and *panicking* stand the stages at which a listener that is sync or
-//! blocking has the run end as failed, or panicked, instead; at other stages, and where it observes, `=`. A failure of
-//! `start` comes before the work, so what would end that comes too late; one of `success` comes after it. All that at the
-//! top, in another run, and in a task of another run.
+//! The run has no listener, or one at one of the four stages: sync (`on`), blocking (`on_async`), observing (`observe`
+//! and `observe_async`). With each of these methods, the listener succeeds, fails or panics. `=` means that the run
+//! ends as it does without listeners. The columns *failing* and *panicking* list the stages at which a sync or blocking
+//! listener makes the run end as failed or panicked instead; for other stages, and for observers, `=` applies. A
+//! failure at `start` comes before the work, so an end of the work comes too late; a failure at `success` comes after
+//! the work. Each case is tested at the top, in another run, and in a task of another run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,7 +116,7 @@ impl End {
     }
 }
 
-/// Says no, by failing.
+/// A guard that denies by failing.
 #[derive(Debug)]
 struct Closed;
 
@@ -126,7 +126,7 @@ impl<O: Op> Guard<O> for Closed {
     }
 }
 
-/// Where a run is started.
+/// The place at which a run is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Depth {
     Top,
@@ -158,7 +158,7 @@ fn rows() -> impl Iterator<Item = Row> {
 }
 
 impl Row {
-    /// How a listener that may fail the run does.
+    /// Returns the status with which the row's listener makes the run fail at this stage, if it does.
     fn fails_at(&self, at: Stage) -> Option<Status> {
         let (stage, verb, manner) = self.listening?;
         let status = if manner == Manner::Panics { Status::Panicked } else { Status::Failed };
@@ -170,7 +170,7 @@ impl Row {
         matches!(self.end, End::IsAbortedBefore | End::IsAbortedBetween) || self.fails_at(Stage::Start).is_none()
     }
 
-    /// The second event of the run, and how it ends.
+    /// Returns the second event of the run, and the status with which it ends.
     fn expected_of_run(&self) -> (&'static str, Status) {
         match (self.fails_at(Stage::Start), self.fails_at(Stage::Success)) {
             (Some(status), _) if !self.comes_to_end() => ("error", status),
@@ -201,7 +201,7 @@ impl Row {
     }
 }
 
-/// The requirements of a row.
+/// The parts that the runs of a row need.
 #[derive(Clone)]
 struct Stand {
     tree: Emitter,
@@ -283,7 +283,7 @@ impl Stand {
     }
 }
 
-/// Awaits a task, and what it gives.
+/// Awaits a task, and flattens its result.
 trait MapFlat {
     fn map_flat(self) -> impl Future<Output = Result<()>> + Send;
 }
@@ -294,7 +294,7 @@ impl MapFlat for emitree_runtime::Task<Result<()>> {
     }
 }
 
-/// Runs a row in a runtime of its own, and gives what was recorded.
+/// Runs a row in its own runtime, and returns the recorded events.
 fn record(row: Row) -> Vec<String> {
     let (tree, recorder, working) = (Emitter::new(), Recorder::new(), Gate::new());
     recorder.ends(&tree);
@@ -306,7 +306,7 @@ fn record(row: Row) -> Vec<String> {
             End::RuntimeEnds => drop(select(task, Box::pin(working.pass())).await),
             _ => task.await.expect("no panic leaves a run"),
         }
-        // Ends that are still to come, from tasks.
+        // Let tasks finish the ends that are still pending.
         for _ in 0..16 {
             yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! R10: one error type, that keeps its kind and its causes, and explains itself.
+//! R10: one error type, which keeps its kind and causes, and returns an explanation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -225,8 +225,8 @@ async fn a_foreign_error_of_a_listener_says_of_which_event_and_where_it_was_regi
     Ok(())
 }
 
-/// `levels` runs, each started by a listener of the `start` of the one above, which passes its error on; a listener
-/// of the innermost one's `start` fails with what `error` makes.
+/// Nests `levels` runs. Each run is started by a listener of the `start` of the run above, which passes its error on. A
+/// listener of the innermost run's `start` fails with the error that `error` returns.
 fn nest(tree: &Emitter, levels: u32, error: fn() -> BoxError) -> Arc<dyn AnyRunnable> {
     let level = below(tree, &format!("level{levels}"), |(), _: RunContext| async { Ok(()) });
     let Some(lower) = levels.checked_sub(1) else {

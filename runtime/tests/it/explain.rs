@@ -1,4 +1,4 @@
-//! M2: a run can be asked what it goes through.
+//! M2: a run lists its middlewares and its chain.
 
 use std::any::type_name;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl<O: Op> Guard<O> for Policy {
     }
 }
 
-/// Says of itself what it holds.
+/// A middleware whose summary has fields.
 #[derive(Debug)]
 struct Budget;
 
@@ -86,7 +86,7 @@ async fn before_and_inside_it_lists_what_is_bound_and_what_values_pass() -> Test
     Ok(())
 }
 
-/// Says nothing of itself but its `Debug`, which is long.
+/// A middleware without a summary of its own, whose `Debug` output is long.
 #[derive(Debug)]
 struct Wordy(#[expect(dead_code, reason = "read by Debug")] String);
 
@@ -135,7 +135,7 @@ async fn what_is_inherited_is_listed_inside_and_before_it_runs() -> TestResult {
     Ok(())
 }
 
-/// Describes itself by its position and by the hooks of the run.
+/// A middleware whose summary contains its position and the hooks of the run.
 #[derive(Debug)]
 struct Counts;
 

@@ -1,5 +1,5 @@
-//! R7: an abort from another thread reaches every run below with its reason, before a task that it wakes, or that sees it
-//! by itself, can drop one of them.
+//! R7: an abort from another thread reaches every run below with its reason, before a task that the abort wakes, or
+//! that sees the abort by itself, can drop one of these runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ const CHILDREN: usize = 300;
 
 type Tally = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// Counts how runs fail, by name and reason.
+/// Counts failed runs by name and reason.
 fn tally(tree: &Emitter) -> std::result::Result<Tally, BoxError> {
     let tally = Tally::default();
     let counting = Arc::clone(&tally);
@@ -29,7 +29,7 @@ fn tally(tree: &Emitter) -> std::result::Result<Tally, BoxError> {
     Ok(tally)
 }
 
-/// Runs one run in another, and in that many which wait for ever; each of those tells when it waits.
+/// Runs a run in another run; the inner run awaits many runs, which wait forever and report that on `waits`.
 async fn wide(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
         let told = waits.send(());
@@ -52,7 +52,7 @@ async fn wide(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<(
     outer.run(()).abort_on(signal).await
 }
 
-/// Has such runs aborted from this thread, again and again, while another polls them.
+/// Repeatedly aborts such runs from this thread while another thread polls them.
 async fn expect_all_end_as<S>(reason: &str, source: impl Fn() -> S, abort: impl Fn(S)) -> TestResult
 where
     AbortSignal: for<'s> From<&'s S>,
@@ -90,7 +90,7 @@ async fn a_cancelled_token_gives_its_reason_to_every_run_below() -> TestResult {
     expect_all_end_as("aborted: the cancellation token was canceled", CancellationToken::new, cancel).await
 }
 
-/// Runs one run, and in tasks of their own that many in it, which wait for ever; each of those tells when it waits.
+/// Runs a run that spawns many runs in tasks, which wait forever; each of them reports on `waits` when it waits.
 async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
         let told = waits.send(());
@@ -106,7 +106,8 @@ async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSend
     outer.run(()).abort_on(signal).await
 }
 
-// R7: the task of the run above may see the abort, and end what is below it, while one begins there on another thread.
+// R7: the task of the run above may see the abort and end the runs below while another run begins there on another
+// thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_gives_its_reason_to_runs_that_begin_meanwhile() -> TestResult {
     let tree = Emitter::new();

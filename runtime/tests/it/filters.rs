@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use crate::support::TestResult;
 use emitree_runtime::{Error, Filter, Filters, Result, RunContext, Runnable, filter_fn, runnable_fn};
 
-/// Adds its letter, and may break or fail then.
+/// A filter that adds its letter, and then may break or fail.
 #[derive(Debug)]
 struct Adds(&'static str);
 

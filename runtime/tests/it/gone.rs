@@ -1,4 +1,4 @@
-//! Runs that outlive the runtime that they began in end all the same (R4, R7).
+//! Runs that outlive the runtime in which they began still end (R4, R7).
 
 use std::future::{Future, pending};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! M5: guards fail closed, and can be tried out.
+//! M5: guards fail closed, and can be evaluated without denying.
 
 use std::future::{Future, Ready};
 use std::time::Duration;
@@ -10,24 +10,24 @@ use emitree_runtime::{
     WouldDeny,
 };
 
-/// Checks as it is told to.
+/// The behavior of a check.
 #[derive(Clone, Copy, Debug)]
 enum Check {
     Passes,
     Fails,
     Panics,
     Hangs,
-    /// For longer than [`MOMENT`], on its thread.
+    /// Blocks its thread for longer than [`MOMENT`].
     Blocks,
     Halts,
-    /// For longer than [`MOMENT`], on its thread, and then asks for something else.
+    /// Blocks its thread for longer than [`MOMENT`], and then halts.
     HaltsLate,
-    /// With an error that panics when it is shown.
+    /// Fails with an error that panics when it is displayed.
     FailsBadly,
     Interrupts,
 }
 
-/// An error that cannot be shown.
+/// An error that cannot be displayed.
 #[derive(Debug)]
 struct Unspeakable;
 
@@ -119,7 +119,7 @@ async fn a_guard_that_errs_panics_or_is_late_denies_and_says_so() {
     }
 }
 
-// M5: no timer goes off while it blocks.
+// M5: no timer fires while the check blocks.
 #[tokio::test]
 async fn a_guard_that_blocks_its_thread_past_its_time_out_denies_and_says_so() {
     for at in [Checked::Input, Checked::Output] {
@@ -226,7 +226,7 @@ async fn a_listener_of_would_deny_that_fails_blocks_nothing_either() {
     assert_eq!(run.await.expect("it evaluates only"), 2);
 }
 
-/// Says of itself what it was asked.
+/// A guard that records its name when it is called.
 #[derive(Debug)]
 struct Asked(&'static str, Check, Recorder);
 
@@ -268,7 +268,7 @@ async fn guards_have_to_agree_and_the_first_that_says_no_names_itself() {
     }
 }
 
-/// Panics before there is a future.
+/// A guard that panics before it returns a future.
 #[derive(Debug)]
 struct Eager;
 

@@ -1,4 +1,4 @@
-//! M4: what is bound for nested runs is bound to every run below, and to no other.
+//! M4: middleware that is bound for nested runs is bound to every run below, and to no other run.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::support::{Any, Recorder, TestResult};
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{RunContext, Runnable, Stage, runnable_fn};
 
-/// M4: `bind_nested` reaches every run below, before what the run binds itself, and not the run that said it.
+/// M4: `bind_nested` applies to every run below, before that run's own middlewares, but not to the run that called it.
 #[tokio::test]
 async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_first() -> TestResult {
     let recorder = Recorder::new();
@@ -40,7 +40,8 @@ async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_first() -> Tes
     Ok(())
 }
 
-/// M4: what it registers on a run's own emitter stands in order with the listeners there, and hears the `start`.
+/// M4: listeners that such a middleware registers are called in order with the run's other listeners, and receive
+/// `start`.
 #[tokio::test]
 async fn a_middleware_for_nested_runs_hears_their_start_in_order() -> TestResult {
     let recorder = Recorder::new();

@@ -1,4 +1,5 @@
-//! M8, M9, R6, R10: interrupts as data, kinds of ends that are no failures, and errors that find them deep down.
+//! M8, M9, R6, R10: interrupts as data, ends that are not failures, and errors that find control flow among their
+//! causes.
 
 use std::fmt;
 
@@ -80,7 +81,7 @@ fn the_request_for_a_retry_that_is_not_met_is_a_failure() {
     assert!(matches!(Outcome::<()>::of_error(&Error::retry("again")), Outcome::Failed { .. }));
 }
 
-/// A user's own error, around any other.
+/// A user's error type that wraps any other error.
 #[derive(Debug)]
 struct Wrapped(BoxError);
 

@@ -1,4 +1,4 @@
-//! M1, M9: layers hold what is inside of them, per instance and per run, and control flow passes them.
+//! M1, M9: layers wrap the work, per instance and per run, and control flow passes through them.
 
 use crate::support::layers::{Notes, doubling, inside};
 use crate::support::{Recorder, below};
@@ -102,7 +102,7 @@ async fn a_layer_bound_once_the_work_has_begun_is_an_error() {
     assert!(error.to_string().contains("the run's work has begun"), "{error}");
 }
 
-/// Catches every failure of the layers inside.
+/// A layer that returns 7 for every error of the layers inside.
 #[derive(Debug)]
 struct OrSeven {
     absorbs: bool,

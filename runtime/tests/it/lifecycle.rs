@@ -1,4 +1,5 @@
-//! R3: the four events that wrap a run, by which paths, types and matchers they are heard, and what they forbid.
+//! R3: the four lifecycle events of a run, the paths, types and matchers that match them, and the keys that they
+//! reserve.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Tests that share a process: one binary links faster than fifty. A test of what a process has once, such as its root emitter,
-//! its shutdown or its allocator, is a file of its own beside this folder.
+//! Tests that share a binary, because one binary links faster than fifty. A test of a process-wide item, such as the
+//! root emitter, the shutdown or the allocator, has its own file beside this folder.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -71,7 +71,7 @@ fn fails(how: &str) -> Error {
     }
 }
 
-/// Both sides of a run on which one function fails, sync or async.
+/// Returns the explanations of two runs in which one function fails: on the input, and on the output.
 async fn explained(how: &'static str, make: impl Fn(MapValue<String>) -> MapValue<String>) -> [String; 4] {
     let echo = echo(&Recorder::new());
     let run = async |map: MapValue<String>| {

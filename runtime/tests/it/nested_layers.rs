@@ -115,7 +115,7 @@ async fn a_value_that_does_not_fit_is_an_error_that_says_where() {
     }
 }
 
-/// Can be shown as JSON, and not be made of it.
+/// A value that can be serialized but not deserialized.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct OneWay(u32);
 
@@ -177,7 +177,7 @@ async fn layers_for_any_run_stand_by_phase_among_those_of_the_runs_types() -> Te
     Ok(())
 }
 
-// R1, M4: whether the task comes before the end of the run that it was made in, or after it.
+// R1, M4: in either order of the task and the end of the run in which the task's run was made.
 #[tokio::test]
 async fn a_run_that_is_spawned_and_left_behind_does_not_slip_away_from_a_guard_for_nested_runs() -> TestResult {
     for yields in [false, true] {

@@ -1,10 +1,10 @@
-//! `RunContext::on_end`: what is called when a run is over, once, however it ends (R4).
+//! `RunContext::on_end`: a function that is called once when a run is over, however the run ends (R4).
 
 use crate::support::{Any, Recorder, TestResult, below, endless, poll_once, silence_planned_panics};
 use emitree_emitter::Emitter;
 use emitree_runtime::{AbortHandle, Error, Result, RunContext, Runnable, Stage, Status};
 
-/// Notes how runs end.
+/// Returns a middleware that records how runs end.
 fn notes(recorder: &Recorder, label: &'static str) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
     let recorder = recorder.clone();
     move |ctx| {
@@ -97,7 +97,7 @@ async fn a_panic_changes_nothing_and_what_is_registered_meanwhile_is_called_too(
     Ok(())
 }
 
-// R4: "when the run is over"; it counts as under way until all of that is done.
+// R4: the run has not ended until all end hooks have been called.
 #[tokio::test]
 async fn until_the_last_has_been_called_the_run_has_not_ended() -> TestResult {
     for has_listeners in [false, true] {

@@ -1,4 +1,4 @@
-//! R4: the order of a run, and exactly one end of every run that has started, in all cases.
+//! R4: the order of the steps of a run, and exactly one end of every run that has started.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use emitree_emitter::{Emitter, EventMeta, Options};
 use emitree_runtime::{AbortHandle, Error, ErrorKind, LifecycleRef, Result, Run, RunContext, Runnable, Stage, Status};
 use futures_core::future::BoxFuture;
 
-/// Does the work that the input names.
+/// The work, which the input selects.
 async fn work(what: &str) -> Result<String> {
     match what {
         "fail" => Err(Error::new("the work failed")),
@@ -23,7 +23,7 @@ fn worker(tree: &Emitter) -> impl Runnable<Input = String, Output = String> + 's
     below(tree, "work", |what: String, _: RunContext| async move { work(&what).await })
 }
 
-/// Notes the stages of each run, and how it ended, and whether it is nested.
+/// Records the stages of each run, how it ended, and whether it is nested.
 fn note_stages(recorder: &Recorder, tree: &Emitter) {
     let notes = recorder.clone();
     let note = move |event: &Any, meta: &EventMeta<'_>| {
@@ -36,7 +36,7 @@ fn note_stages(recorder: &Recorder, tree: &Emitter) {
     tree.observe("*.*", note).expect("a valid matcher");
 }
 
-/// Notes when the task that it is in ends.
+/// Records the end of the task that holds this value.
 struct Ends(Recorder);
 
 impl Drop for Ends {
@@ -52,7 +52,7 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
     let binds = |label: &'static str| {
         let notes = recorder.clone();
         move |ctx: &RunContext| {
-            // 1 has happened: context and emitter are there; and of 2, what was said before.
+            // Step 1 is complete, so context and emitter exist; of step 2, the earlier bindings are complete.
             assert_eq!(RunContext::current().map(|run| run.run_id()), Some(ctx.run_id()));
             let (user, listeners) = (ctx.get("user_id"), ctx.emitter().listener_count());
             notes.note(format!("2 bind {label}, context {user:?}, {listeners} listeners"));
@@ -104,7 +104,7 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
     Ok(())
 }
 
-/// The behaviour of the work, once it has recorded that it begins.
+/// The behavior of the work after it has recorded its beginning.
 #[derive(Clone, Copy)]
 enum Work {
     Returns,
@@ -112,7 +112,7 @@ enum Work {
     Waits,
 }
 
-/// A run, and what it notes.
+/// Returns a run, and the recorder of its events.
 fn run_of(work: Work) -> (Run<'static, impl Runnable<Input = (), Output = ()>>, Recorder) {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     note_stages(&recorder, &tree);
@@ -134,7 +134,7 @@ fn run_of(work: Work) -> (Run<'static, impl Runnable<Input = (), Output = ()>>, 
     (Arc::new(runnable).run_shared(()), recorder)
 }
 
-/// A run that begins another one, and awaits it or leaves it in the slot.
+/// Returns a run that begins a child, and awaits the child or leaves it in the slot.
 fn run_with_child(
     left: Option<Slot<BoxFuture<'static, Result<()>>>>,
 ) -> (Run<'static, impl Runnable<Input = ()>>, Recorder) {
@@ -154,7 +154,7 @@ fn run_with_child(
     (Arc::new(runnable).run_shared(()), recorder)
 }
 
-/// Compares what was noted with a trace, and that with the line that it has in the docs of `Run`.
+/// Compares the recorded events with a trace, and the trace with its line in the docs of `Run`.
 #[track_caller]
 fn expect_as_documented(recorder: &Recorder, what_happens: &str, trace: &str) {
     let numbered: Vec<_> = (1..).zip(recorder.take()).map(|(number, line)| format!("{number} {line}")).collect();
@@ -300,7 +300,7 @@ async fn a_panic_before_the_works_first_await_or_after_it_is_an_error_too() {
     }
 }
 
-/// The events of a run whose listener misbehaves at a stage, and how the caller sees it end.
+/// Returns the events of a run whose listener misbehaves at a stage, and the status that the caller receives.
 async fn misbehaving(what: &str, stage: Stage, verb: Verb, manner: Manner) -> (Vec<String>, Status) {
     silence_planned_panics();
     let (tree, recorder) = (Emitter::new(), Recorder::new());

@@ -1,5 +1,5 @@
-//! Middlewares stand where they say of each other, and otherwise where they were given; what contradicts itself is an
-//! error that names the circle.
+//! Middlewares are bound in the order that their `Order`s require, and otherwise in order of registration.
+//! Contradictory orders fail with an error that names the cycle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use emitree_runtime::{
 };
 use proptest::prelude::*;
 
-/// Notes its name when it is bound.
+/// A middleware that records its name when it is bound.
 #[derive(Clone)]
 struct Named(&'static str, Recorder);
 
@@ -40,7 +40,7 @@ impl Middleware for Named {
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Binds `a`, `b`, … in that order, each with what it says.
+/// Binds `a`, `b`, … in this order, each with its `Order`. Returns the result and the names in the order of binding.
 async fn bind(orders: &[Order]) -> (Result<()>, Vec<String>) {
     let recorder = Recorder::new();
     let work = below(&Emitter::new(), "work", |(): (), _: RunContext| async move { Ok(()) });
@@ -110,7 +110,7 @@ async fn those_of_the_run_may_stand_before_those_of_the_instance_and_of_runs_abo
     Ok(())
 }
 
-/// Hands itself down.
+/// A middleware that also binds itself to the runs below.
 #[derive(Debug)]
 struct Handing(Named);
 
@@ -186,7 +186,7 @@ fn where_they_stand_is_explained() {
     assert_eq!(run.explain().to_string(), lines.join("\n"));
 }
 
-/// Hands something down when it is asked where it stands, as another thread may meanwhile.
+/// A middleware that binds another middleware to the runs below when its `order` is called, as another thread may.
 #[derive(Debug)]
 struct HandsDown(Recorder);
 
@@ -241,7 +241,7 @@ proptest! {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (result, bound) = runtime.block_on(bind(&orders));
-        // All ways along what was said.
+        // Compute which constraints follow from the given ones.
         let mut reaches = [[false; 5]; 5];
         held.iter().for_each(|&(a, b)| reaches[a][b] = true);
         for via in 0..5 {
@@ -260,7 +260,7 @@ proptest! {
     }
 }
 
-/// Notes each start that its run tells, from a listener.
+/// A middleware whose listener records each `start` of its run.
 #[derive(Debug)]
 struct Listens(&'static str, Recorder);
 
@@ -308,7 +308,7 @@ async fn the_instances_middlewares_are_bound_first_and_then_what_the_call_said_i
     Ok(())
 }
 
-// R4: a listener stands where it was said, whatever stands elsewhere because it says so.
+// R4: listeners keep their place in the order of the calls, even if middlewares are moved by an `Order`.
 #[tokio::test]
 async fn ordered_middlewares_move_among_what_the_call_said_and_listeners_stay() -> TestResult {
     let recorder = Recorder::new();

@@ -1,4 +1,4 @@
-//! R7, R9, R10: what leaves a run passes functions first, wherever it comes from: its error, and values of its context.
+//! R7, R9, R10: the error of a run and the values of its context pass through functions before they leave the run.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn hidden(error: &Error) -> Error {
     Error::new(error.explain().replace(SECRET, "***"))
 }
 
-/// Work that ends as it is told.
+/// Work that ends as the input requires.
 async fn end(how: String, ctx: RunContext) -> Result<()> {
     match &*how {
         "fails" => Err(Error::new(SECRET)),
@@ -33,7 +33,7 @@ async fn end(how: String, ctx: RunContext) -> Result<()> {
     }
 }
 
-/// Returns a middleware that affects the run in another way.
+/// Returns a middleware that makes the run fail in another way.
 fn besides(how: &str) -> Arc<dyn Middleware> {
     let fails_at = |stage: Stage| {
         middleware_fn(move |ctx: &RunContext| {
@@ -55,7 +55,7 @@ fn besides(how: &str) -> Arc<dyn Middleware> {
     }
 }
 
-// R7, R10: however the run fails, nobody is told of it in the words that it came with, and it ends as it does.
+// R7, R10: however the run fails, its original message reaches nobody, and its outcome stays the same.
 #[tokio::test(start_paused = true)]
 async fn whatever_a_run_fails_with_is_said_in_the_words_that_it_was_given() -> TestResult {
     silence_planned_panics();
@@ -96,7 +96,7 @@ async fn whatever_a_run_fails_with_is_said_in_the_words_that_it_was_given() -> T
         let error = run.await.expect_err(how);
         assert_eq!(error.kind(), &kind, "{how}");
         assert!(error.explain().contains("***") && !error.explain().contains(SECRET), "{how}: {error:?}");
-        // What control flow carries is data that somebody needs.
+        // The data of control flow is kept, because callers need it.
         assert_eq!(error.interrupt().map(|interrupt| &interrupt.data), (how == "interrupts").then_some(&json!(7)));
         assert_eq!(error.retry_request().map(|retry| retry.metadata), (how == "asks again").then_some(json!(7)));
         let seen = seen.lock().expect("no panic").clone();
@@ -108,7 +108,7 @@ async fn whatever_a_run_fails_with_is_said_in_the_words_that_it_was_given() -> T
     Ok(())
 }
 
-// R13: the run above ends it; whoever polls it then gets the same words.
+// R13: the run above ends the child; a later poll of the child returns the same rewritten error.
 #[tokio::test]
 async fn an_error_that_the_run_above_gives_passes_too() -> TestResult {
     let tree = Emitter::new();
@@ -186,7 +186,7 @@ async fn whoever_sets_a_value_of_the_context_has_it_pass() -> TestResult {
     let of = |path: &str| seen.iter().find(|(seen, _)| seen == path).map(|(_, context)| context.clone());
     let set = json!({"before": SECRET, "by_run": "by_run: 14", "by_emitter": "by_emitter: 14"});
     assert_eq!(of("work.own"), Some(set.clone()));
-    // What the run below sets is its own.
+    // A value that the run below sets is not rewritten.
     let mut below = set.clone();
     below["internal"] = true.into();
     assert_eq!(of("child.run.start"), Some(below.clone()));

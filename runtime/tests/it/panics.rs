@@ -1,5 +1,5 @@
-//! R4: a panic whose payload panics when it is dropped is contained wherever user code is called: the run that it happens in ends once,
-//! before the run above, and nothing leaves a poll or a drop.
+//! R4: a panic whose payload panics when it is dropped is contained wherever user code is called: the run with the
+//! panic ends once, before the run above, and no panic leaves a poll or a drop.
 
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
@@ -14,7 +14,7 @@ use emitree_runtime::{
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
-/// A payload that panics with another one when it is dropped.
+/// A panic payload that panics with a further payload when it is dropped.
 struct Bomb(u32);
 
 impl Drop for Bomb {
@@ -30,7 +30,7 @@ fn explode() -> ! {
     panic_any(Bomb(1))
 }
 
-/// Explodes when it is dropped, but for those that were moved on.
+/// A value that panics when it is dropped, unless it was moved on.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Value {
     explodes: bool,
@@ -44,7 +44,7 @@ impl Drop for Value {
     }
 }
 
-/// Where somebody panics.
+/// The place of the panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Site {
     Work,
@@ -107,7 +107,7 @@ impl Site {
     }
 }
 
-/// Does what a site says, and then succeeds, fails or waits.
+/// A runnable that panics at its site, or else succeeds, fails or waits.
 struct Work {
     emitter: Emitter,
     site: Site,
@@ -121,7 +121,7 @@ enum Then {
     Waits,
 }
 
-/// An error that explodes.
+/// An error that panics when it is dropped.
 #[derive(Debug, thiserror::Error)]
 #[error("a planned failure")]
 struct Explosive(Value);
@@ -189,7 +189,7 @@ impl<O: Op> Guard<O> for Explodes {
     }
 }
 
-/// Has somebody panic at a site of a run.
+/// Adds a panic to a run at a site.
 fn with_site<'a>(run: Run<'a, Work>, site: Site) -> Run<'a, Work> {
     let value = || Value { explodes: true };
     match site {
@@ -233,12 +233,12 @@ fn with_site<'a>(run: Run<'a, Work>, site: Site) -> Run<'a, Work> {
     }
 }
 
-/// How a run is brought to its end.
+/// The cause of the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Awaited(Then),
     Dropped,
-    /// While the thread unwinds.
+    /// Dropped while the thread unwinds.
     Unwound,
     Aborted,
 }
@@ -255,10 +255,10 @@ impl End {
     }
 }
 
-/// Lets tasks and futures go on for as long as they can.
+/// The number of steps after which all tasks and futures are idle.
 const STEPS: usize = 12;
 
-/// Brings a run below another one to its end, and returns what both emitted.
+/// Ends a run below another run, and returns the events of both.
 async fn told(site: Site, end: End) -> Vec<String> {
     let (tree, recorder, handle) = (Emitter::new(), Recorder::new(), AbortHandle::new());
     recorder.ends(&tree);
@@ -267,7 +267,7 @@ async fn told(site: Site, end: End) -> Vec<String> {
         let work = Arc::clone(&work);
         async move {
             let result = with_site(work.run_shared(Value { explodes: site == Site::Input }), site).await;
-            // The caller's own.
+            // The result belongs to the caller.
             std::mem::forget(result);
             Ok(())
         }
@@ -301,7 +301,7 @@ async fn told(site: Site, end: End) -> Vec<String> {
     recorder.take()
 }
 
-/// Returns the fault in the events of a child and its parent.
+/// Returns the first fault in the events of a child and its parent, if there is one.
 fn complaint(told: &[String]) -> Option<&'static str> {
     let at = |wanted: &str| told.iter().position(|line| line.starts_with(wanted));
     let count = |wanted: &str| told.iter().filter(|line| line.starts_with(wanted)).count();

@@ -1,4 +1,4 @@
-//! M2, M5: phases nest in their order, what observes fails open, transforms map both ways.
+//! M2, M5: phases nest in their order, observing layers fail open, and transforms map inputs and outputs.
 
 use crate::support::layers::{Notes, doubling};
 use crate::support::{Recorder, silence_planned_panics};
@@ -48,7 +48,7 @@ async fn phases_go_before_the_order_of_binding() {
     recorder.expect(["observe <- 1", "guard <- 1", "work 1", "guard -> 2", "observe -> 2"]);
 }
 
-/// Panics on one of its sides.
+/// An observing layer that panics before or after the call.
 #[derive(Debug)]
 struct Clumsy {
     before: bool,
@@ -80,7 +80,7 @@ async fn what_observes_and_panics_changes_nothing() {
     }
 }
 
-/// Adds on the way in, multiplies on the way out.
+/// A transform that adds to the input and multiplies the output.
 #[derive(Debug)]
 struct Maths {
     add: u32,

@@ -1,5 +1,5 @@
-//! R4 as a property: in any tree of runs, with any ends and any behaviour of listeners, every run that has
-//! started ends once, after its children, and with the result that its caller receives.
+//! R4 as a property: in any tree of runs, with any ends and any behavior of listeners, every run that has started ends
+//! once, after its children, and with the result that its caller receives.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// How a run is meant to end, listeners aside.
+/// The intended end of a run without listeners.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Succeeds,
@@ -40,7 +40,7 @@ impl End {
     }
 }
 
-/// At which emitter a listener is registered.
+/// The emitter at which a listener is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Root,
@@ -67,9 +67,9 @@ impl Listening {
 #[derive(Clone, Debug)]
 struct Node {
     end: End,
-    /// `true` if it is run in a task of its parent.
+    /// `true` if the run is in a task of its parent.
     spawned: bool,
-    /// `true` if its parent fails with its error.
+    /// `true` if the parent fails with the error of this run.
     passed_on: bool,
     listening: Vec<Listening>,
     children: Vec<Self>,
@@ -193,7 +193,7 @@ impl Branch {
         self.returned(result)
     }
 
-    /// The same, observed.
+    /// Runs the node as `call` does, with a subscriber.
     async fn call_observed(self: Arc<Self>) -> Result<usize> {
         let log = self.log.clone();
         let observe = move |ctx: &RunContext| {
@@ -238,11 +238,11 @@ impl Runnable for Branch {
 enum By {
     /// A listener on the root.
     Listening,
-    /// An observer bound to the outermost run.
+    /// A subscriber of the outermost run.
     Observing,
 }
 
-/// Runs a tree, and gives what was recorded.
+/// Runs a tree, and returns the recorded entries.
 fn record(node: &Node, by: By) -> Vec<Entry> {
     silence_planned_panics();
     let (root, log) = (Emitter::new(), Log::default());
@@ -293,7 +293,8 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Checked {
 }
 
 impl Life {
-    /// `start`, then exactly one of `success` and `error`, then `finish`; the work, if any, right after `start`.
+    /// Checks the order: `start`, then exactly one of `success` and `error`, then `finish`; the work, if any, is right
+    /// after `start`.
     fn check(&self) -> Checked {
         let stages: Vec<_> = self.stages.iter().map(|(_, stage)| *stage).collect();
         let ends_once = matches!(stages[..], [Stage::Start, Stage::Success | Stage::Error, Stage::Finish]);
@@ -303,14 +304,14 @@ impl Life {
         ensure(self.worked.iter().all(|at| (start..end).contains(at)), || format!("{} worked untimely", self.node))
     }
 
-    /// It starts after its parent, and has finished before its parent's work is over.
+    /// Checks that the run starts after its parent, and finishes before the `success` or `error` of its parent.
     fn check_within(&self, parent: &Self) -> Checked {
         let began = parent.worked.first().is_some_and(|worked| self.stages[0].0 > *worked);
         let ended = self.stages[2].0 < parent.stages[1].0;
         ensure(began && ended, || format!("{} is not within {}", self.node, parent.node))
     }
 
-    /// The caller received, after `finish`, the result that `finish` reported.
+    /// Checks that the caller received, after `finish`, the result that `finish` reported.
     fn check_returned(&self, log: &[Entry]) -> Checked {
         let returned = log[self.stages[2].0..].iter().filter_map(|entry| match entry {
             Entry::Returned { node, ended } if *node == self.node => Some(ended),
@@ -359,7 +360,7 @@ proptest! {
     }
 }
 
-// The checker itself: what it is there to find, it finds.
+// A test of the checker itself, with faulty records.
 #[test]
 fn the_checker_finds_a_missing_a_doubled_and_a_late_end() {
     let of = |children| Node { end: End::Succeeds, spawned: false, passed_on: true, listening: Vec::new(), children };

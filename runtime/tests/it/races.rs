@@ -1,4 +1,5 @@
-//! R13: a run's end is a claim in shared state: its own future, its drop and its parent race, on any thread.
+//! R13: the end of a run is claimed in shared state, for which its own future, its drop and its parent race on any
+//! threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use emitree_runtime::{
 };
 use futures_util::FutureExt;
 
-/// Counts how often it is woken.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -24,8 +25,7 @@ impl Wake for Woken {
     }
 }
 
-/// A child that another thread polls, inside of which it is, while its parent ends: the parent's run, polled once, the
-/// thread, and what lets it go on.
+/// A parent that was polled once, the thread that is polling its child, and the sender that lets this thread continue.
 struct Race<P, C> {
     parent: P,
     polling: Slot<thread::JoinHandle<(C, bool)>>,
@@ -64,7 +64,7 @@ const RACED: [&str; 6] = [
     "parent.run.finish success",
 ];
 
-// R13: "its own future, its drop and its parent race"
+// R13: the child's own future and its parent race.
 #[test]
 fn a_parent_waits_for_a_child_that_another_thread_polls_and_is_woken_when_it_has_ended() -> TestResult {
     let (tree, recorder) = recorded();
@@ -81,7 +81,7 @@ fn a_parent_waits_for_a_child_that_another_thread_polls_and_is_woken_when_it_has
     Ok(())
 }
 
-// R13: the child's own future leaves its end to the parent when it cannot bring it about at once.
+// R13: if the child's own future cannot end the child at once, the parent takes over.
 #[test]
 fn a_parent_takes_over_from_another_thread_that_leaves_a_child_pending() -> TestResult {
     let (tree, recorder) = recorded();
@@ -103,7 +103,7 @@ fn a_parent_takes_over_from_another_thread_that_leaves_a_child_pending() -> Test
     Ok(())
 }
 
-// R8, R13: nobody polls the parent any more; the thread that is at its child brings it to its end.
+// R8, R13: the parent is no longer polled; the thread that polls its child ends the parent.
 #[test]
 fn a_parent_dropped_outside_of_a_runtime_ends_with_a_child_that_another_thread_polls() -> TestResult {
     let (tree, recorder) = recorded();
@@ -117,7 +117,7 @@ fn a_parent_dropped_outside_of_a_runtime_ends_with_a_child_that_another_thread_p
     Ok(())
 }
 
-// R13: once its parent is at it, a run's own future has to wait for the end, and is woken for nothing else.
+// R13: once its parent drives a run, the run's own future waits for the end, and is woken only then.
 #[test]
 fn who_cannot_end_a_run_any_more_is_woken_when_it_is_over_and_not_before() -> TestResult {
     let (tree, _) = recorded();
@@ -145,7 +145,7 @@ fn who_cannot_end_a_run_any_more_is_woken_when_it_is_over_and_not_before() -> Te
     Ok(())
 }
 
-// R13: both are dropped, the child first; the parent's end waits for the child's.
+// R13: both are dropped, the child first; the parent ends after the child.
 #[tokio::test]
 async fn a_parent_waits_for_the_pending_end_of_a_child_that_was_dropped() -> TestResult {
     let (tree, recorder) = recorded();
@@ -159,7 +159,7 @@ async fn a_parent_waits_for_the_pending_end_of_a_child_that_was_dropped() -> Tes
     });
     let task = tokio::spawn(Arc::new(parent).run_shared(()));
     settle().await;
-    // Its sync listeners have heard all of it.
+    // The child's sync listeners have received all of its events.
     recorder.expect(["parent.run.start", "child.run.start", "child.run.error", "child.run.finish dropped"]);
     gate.open();
     task.await??;
@@ -167,7 +167,7 @@ async fn a_parent_waits_for_the_pending_end_of_a_child_that_was_dropped() -> Tes
     Ok(())
 }
 
-// R8, R13: who waits for its end does not take it over.
+// R8, R13: a parent that waits for the end of the child does not take it over.
 #[tokio::test]
 async fn the_end_of_a_dropped_run_comes_whether_its_parent_is_polled_or_not() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -202,7 +202,7 @@ async fn the_end_of_a_dropped_run_comes_whether_its_parent_is_polled_or_not() {
     assert!(poll_once(&mut parent).is_ready());
 }
 
-/// Says which run it is dropped in.
+/// Records the current run when it is dropped.
 struct DroppedIn(Recorder);
 
 impl Drop for DroppedIn {
@@ -239,7 +239,7 @@ async fn the_work_of_a_run_that_its_parent_has_ended_is_dropped_inside_of_it_whe
     Ok(())
 }
 
-/// A listener that is polled once, in which it waits for the test, and then at a gate.
+/// Returns a listener that blocks in its first poll until the test continues, and then waits at a gate.
 fn stays_in(stage: Stage, gate: &Gate) -> (Registration, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (inside, is_inside) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
@@ -256,7 +256,7 @@ fn stays_in(stage: Stage, gate: &Gate) -> (Registration, mpsc::Receiver<()>, mps
     (listener, is_inside, go_on)
 }
 
-// R13: who is at a run goes on with it, though the run's future was dropped meanwhile.
+// R13: the driver of a run continues, even if the run's future is dropped meanwhile.
 #[test]
 fn a_parent_goes_on_with_a_child_that_is_dropped_while_the_parent_is_at_it() -> TestResult {
     let (tree, recorder) = recorded();
@@ -285,7 +285,7 @@ fn a_parent_goes_on_with_a_child_that_is_dropped_while_the_parent_is_at_it() -> 
     Ok(())
 }
 
-// R8, R13: two threads poll a child each; whoever comes to an end last ends the parent.
+// R8, R13: two threads poll one child each; the thread whose child ends last ends the parent.
 #[test]
 fn a_parent_dropped_outside_of_a_runtime_ends_with_the_last_of_two_children_that_other_threads_poll() -> TestResult {
     let (tree, recorder) = recorded();
@@ -312,7 +312,7 @@ fn a_parent_dropped_outside_of_a_runtime_ends_with_the_last_of_two_children_that
     let mut parent = Box::pin(parent.run(()));
     assert!(poll_once(&mut parent).is_pending());
     drop(parent);
-    // Kept until both are polled: which of them is ended first is not said.
+    // Keep both children until both are polled, because the order in which they end is unspecified.
     let mut children = Vec::new();
     for (go_on, thread) in polling.take() {
         go_on.send(())?;
@@ -327,7 +327,7 @@ fn a_parent_dropped_outside_of_a_runtime_ends_with_the_last_of_two_children_that
     Ok(())
 }
 
-// M1: however the two fall, a layer that was taken is called.
+// M1: in either order, a layer that was accepted is called.
 #[test]
 fn a_layer_that_another_thread_binds_as_the_work_begins_is_called_or_refused() {
     let (ctx, contexts) = mpsc::channel::<RunContext>();

@@ -1,4 +1,4 @@
-//! M6, M7: the whole attempt starts again where a middleware asks for it.
+//! M6, M7: the whole attempt starts again if a middleware requests it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use emitree_runtime::{
 use futures_util::FutureExt;
 use serde_json::json;
 
-/// Asks for another attempt until there were so many.
+/// A guard that requests another attempt until this attempt number is reached.
 #[derive(Debug)]
 struct Until(u32);
 
@@ -129,7 +129,7 @@ async fn a_request_that_was_not_met_is_none_for_the_run_above() {
     let error = outer.run(()).max_middleware_retries(5).await.expect_err("the inner run failed");
     assert!(error.is_retry(), "{error:?}");
     recorder.expect(["outer"]);
-    // Nor where somebody listens.
+    // The same with a listener.
     let heard = outer
         .run(())
         .observe("*.*", |_: &crate::support::Any, _: &emitree_emitter::EventMeta<'_>| ())
@@ -206,7 +206,7 @@ async fn runs_of_one_instance_at_the_same_time_count_their_attempts_apart() {
     assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok());
 }
 
-// M6, M7: JSON says `null` for a NaN, which would be another answer.
+// M6, M7: JSON represents a NaN as `null`, which would be another answer.
 #[tokio::test]
 async fn an_answer_that_json_cannot_hold_is_an_error_in_a_second_attempt_and_no_other_value() {
     let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(Some(1.0)) });
@@ -234,7 +234,7 @@ fn counting(calls: &Arc<AtomicU32>) -> Stack<AnyRun> {
     Stack::builder().layer(count).build()
 }
 
-// M6: until the work begins, a chain may be bound, and the answer passes it.
+// M6: a chain may be bound until the work begins, and the answer passes through it.
 #[tokio::test]
 async fn what_is_bound_after_an_answer_at_start_is_passed_by_the_answer() -> TestResult {
     let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(1_u32) });

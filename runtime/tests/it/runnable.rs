@@ -1,4 +1,4 @@
-//! R1: what can be run, what a run does before its first poll, and whose child it is.
+//! R1: runnables, the first poll of a run, and the parent of a run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use emitree_runtime::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Not `Clone`: a run never needs it to be.
+/// An input that is not `Clone`, because a run does not require that.
 #[derive(Serialize, Deserialize)]
 struct Document(String);
 
@@ -45,7 +45,7 @@ fn count_words<Sort>(tree: &Emitter, middleware: impl IntoMiddleware<Sort>) -> C
     }
 }
 
-/// Runs of it give the id of their parent.
+/// Returns a runnable whose runs return the id of their parent.
 fn whose_child(tree: &Emitter) -> impl Runnable<Input = (), Output = Option<String>> + 'static {
     below(tree, "child", |(), ctx: RunContext| async move { Ok(parent_of(&ctx)) })
 }
@@ -277,7 +277,7 @@ async fn an_arc_of_an_instance_is_that_instance() -> TestResult {
     Ok(())
 }
 
-/// A layer of one type of runnable only.
+/// A layer that fits only one type of runnable.
 #[derive(Debug)]
 struct OneMore;
 
@@ -419,7 +419,7 @@ async fn a_runnable_may_run_itself() -> TestResult {
     Ok(())
 }
 
-/// One function's type, named, stays usable in a struct.
+/// A field can name the type of a `RunnableFn` of a function pointer.
 #[tokio::test]
 async fn a_runnable_fn_of_a_function_item_can_be_a_field() -> TestResult {
     type Double = RunnableFn<fn(u32, RunContext) -> std::future::Ready<Result<u32>>, u32, u32>;
@@ -437,7 +437,7 @@ async fn a_runnable_fn_of_a_function_item_can_be_a_field() -> TestResult {
     Ok(())
 }
 
-/// Is called otherwise than its emitter's creator.
+/// A runnable whose kind and name may differ from its emitter's creator.
 struct Called {
     emitter: Emitter,
     kind: &'static str,

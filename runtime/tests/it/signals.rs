@@ -1,5 +1,5 @@
-//! R7: an abort falls to every run below, however it was started, and neither rises nor goes sideways; and it comes in
-//! and goes out as a signal, of a handle, or of another run.
+//! R7: an abort reaches every run below, however that run was started, but neither runs above nor siblings. A run can
+//! follow signals of handles and of other runs, and has its own signal.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use futures_util::future::join;
 use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
 
-// R7: it falls to what is awaited, to what was spawned, and to what is below those.
+// R7: the abort reaches awaited runs, spawned runs, and the runs below them.
 #[tokio::test]
 async fn an_abort_falls_to_every_run_below_however_it_was_spawned() -> TestResult {
     let (tree, recorder) = recorded();
@@ -95,7 +95,7 @@ async fn an_abort_neither_rises_nor_goes_to_siblings() -> TestResult {
     Ok(())
 }
 
-// R7: "it falls to every run below", those that begin later too.
+// R7: the abort reaches every run below, including runs that begin later.
 #[tokio::test]
 async fn a_run_that_begins_in_an_aborted_run_is_aborted_before_its_work() {
     let (tree, recorder) = recorded();
@@ -134,7 +134,7 @@ async fn one_handle_aborts_as_many_runs_as_have_its_signal_and_those_that_begin_
     expect_aborted(endless_run(&tree, "run").abort_on(handle.clone().signal()).await, "all of you");
 }
 
-// R7: of several signals the first to be aborted counts, wherever it stands.
+// R7: of several signals, the first that is aborted counts, in any order of registration.
 #[tokio::test]
 async fn any_of_many_signals_aborts() {
     for aborted in 0..4 {
@@ -175,7 +175,7 @@ async fn whoever_awaits_a_signal_is_told_the_reason() -> TestResult {
     Ok(())
 }
 
-// R7: "where the signal was aborted"; a run's own signal is one.
+// R7: a run's own signal can abort another run.
 #[tokio::test]
 async fn a_runs_own_signal_aborts_another_run_with_it() {
     let (tree, kept) = (Emitter::new(), Slot::new());
@@ -194,7 +194,7 @@ async fn a_runs_own_signal_aborts_another_run_with_it() {
     expect_aborted(run.await, "both of you");
 }
 
-// R7, R13: a run that listens to another's signal was not started in it, and does not end with it.
+// R7, R13: a run that follows the signal of another run is not its child, and does not end with it.
 #[tokio::test]
 async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestResult {
     for has_listeners in [false, true] {
@@ -236,7 +236,7 @@ async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestRes
     Ok(())
 }
 
-// R7: that another run took too long is no timeout of one that begins with its signal.
+// R7: a run that begins with the signal of a run that timed out is aborted, not timed out.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_begins_with_the_signal_of_one_that_has_timed_out_is_aborted() {
     let (kept, tree) = (Slot::new(), Emitter::new());

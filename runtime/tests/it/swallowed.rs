@@ -1,5 +1,5 @@
-//! M9 as a property: control flow reaches the caller through any layers, unless one absorbs it on purpose; each of
-//! several by itself, where a layer calls what is inside twice at the same time.
+//! M9 as a property: control flow reaches the caller through any layers, unless a layer absorbs it on purpose. If a
+//! layer calls `next` twice at the same time, each end counts by itself.
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, ErrorKind, Interrupt, Layer, Next, Op, Result, RunContext, Runnable};
@@ -10,7 +10,7 @@ use proptest::strategy::{Just, Strategy};
 use proptest::{collection, prop_assert_eq, proptest};
 use tokio::task::yield_now;
 
-/// How a layer treats what is inside of it.
+/// The way in which a layer treats the result of `next`.
 #[derive(Clone, Copy, Debug)]
 enum Treats {
     Passes,
@@ -20,23 +20,23 @@ enum Treats {
     Wraps,
     /// Absorbs every error, and returns an output after a while.
     Absorbs,
-    /// Calls again after an error.
+    /// Calls `next` again after an error.
     Insists,
-    /// Does not call at all.
+    /// Does not call `next`.
     Answers,
-    /// Fails after what came.
+    /// Calls `next`, and then fails.
     Fails,
-    /// Halts after what came.
+    /// Calls `next`, and then halts.
     Halts,
-    /// Says more about an error.
+    /// Adds a message and context to an error.
     Explains,
-    /// Calls twice at the same time, and gives the first of both.
+    /// Calls `next` twice at the same time, and returns the first result.
     Joins,
-    /// Calls twice at the same time, absorbs the first, the second or both, and gives an output.
+    /// Calls `next` twice at the same time, absorbs the first, the second or both errors, and returns an output.
     Absorbed(bool, bool),
 }
 
-/// How something ended, the most severe first.
+/// The ends of a call, the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Denial,
@@ -107,7 +107,8 @@ impl<O: Op<In = usize, Out = u32>> Layer<O> for Treats {
             (Self::Wraps, result) => result.map_err(|error| Error::new(error.to_string())),
             (Self::Fails, _) => Err(Error::new("planned")),
             (Self::Halts, _) => {
-                // What ends as control flow at once would keep the second of two joined calls from running anything.
+                // Yield first: a first joined call that ends as control flow at once would keep the second call from
+                // running anything.
                 yield_now().await;
                 Err(Error::halted("layer", "enough"))
             }
@@ -123,7 +124,7 @@ impl<O: Op<In = usize, Out = u32>> Layer<O> for Treats {
     }
 }
 
-/// The promise: how a call of a layer and all that is inside of it ends, and what nobody has absorbed.
+/// The expected behavior: returns the end of a call through these layers, and the ends that were not absorbed.
 fn model(layers: &[Treats], work: &[End], path: usize) -> (End, Vec<End>) {
     let Some((layer, inside)) = layers.split_first() else {
         let end = work[path % work.len()];
@@ -163,7 +164,7 @@ fn model(layers: &[Treats], work: &[End], path: usize) -> (End, Vec<End>) {
             (_, end) => end,
         },
     };
-    // What is returned stands for one that the layer got.
+    // The returned error stands for an error that the layer received.
     if returned.is_control_flow() && !notes.contains(&returned) {
         notes.push(returned);
     }
@@ -186,12 +187,12 @@ fn treats() -> impl Strategy<Value = Treats> {
     ]
 }
 
-/// Some of each, and more that go well.
+/// Generates each end, but successes more often.
 fn end() -> impl Strategy<Value = End> {
     (0..ENDS.len() * 2).prop_map(|i| ENDS.get(i).copied().unwrap_or(End::Output))
 }
 
-/// The work ends by the path that it was called on, and not before it has let others run.
+/// Runs work through layers. The path of a call determines how the work ends, and how often it yields before.
 fn run(layers: &[Treats], work: &[End], yields: &[u8]) -> Result<u32> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let (work, yields) = (work.to_vec(), yields.to_vec());
@@ -228,7 +229,7 @@ proptest! {
 #[test]
 fn of_two_joined_calls_absorbing_the_end_of_one_does_not_absorb_the_others() {
     for [first, second] in [[End::Denial, End::Halt], [End::Halt, End::Denial], [End::Denial, End::Denial]] {
-        // Path 2 is the first, path 3 the second.
+        // The first call has path 2, the second call path 3.
         let came_to = |layer| End::of(&run(&[layer], &[first, second], &[0]));
         assert_eq!(came_to(Treats::Absorbed(true, false)), second);
         assert_eq!(came_to(Treats::Absorbed(false, true)), first);
@@ -250,7 +251,7 @@ fn of_several_ends_that_nobody_absorbed_a_denial_decides_then_halt_abort_interru
     }
 }
 
-/// Gets what came, and never returns.
+/// A layer that receives the result of `next`, and never returns.
 #[derive(Debug)]
 struct Keeps;
 
@@ -261,7 +262,7 @@ impl<O: Op> Layer<O> for Keeps {
     }
 }
 
-/// Has no patience.
+/// A layer that polls `next` once.
 #[derive(Debug)]
 struct Leaves;
 
@@ -280,7 +281,7 @@ async fn a_layer_that_drops_what_is_inside_drops_no_denial_with_it() {
     assert!(left.expect_err("it was denied").is_denied());
 }
 
-/// Stands between.
+/// A layer that only calls `next`.
 #[derive(Debug)]
 struct Passes;
 

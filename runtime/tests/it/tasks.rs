@@ -1,4 +1,4 @@
-//! Tasks that a run spawns: they belong to it, and are over before it ends (R9, R13).
+//! Tasks that a run spawns belong to the run, and are over before it ends (R9, R13).
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use crate::support::{Recorder, TestResult, below, silence_planned_panics};
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, ErrorKind, Result, RunContext, Runnable, Task};
 
-/// Notes when it is dropped.
+/// Records its drop.
 struct Noted(Recorder, &'static str);
 
 impl Drop for Noted {
@@ -16,7 +16,7 @@ impl Drop for Noted {
     }
 }
 
-/// Never ends; notes that it has begun, and that it was dropped.
+/// A future that never completes, and records its beginning and its drop.
 async fn endless(recorder: Recorder) {
     recorder.note("the task begins");
     let _noted = Noted(recorder, "the task is dropped");

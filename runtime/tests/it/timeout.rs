@@ -1,5 +1,5 @@
-//! R6, R7: work that is not over in time has timed out; the shortest timeout holds, and a run below one that has timed
-//! out is aborted for that reason.
+//! R6, R7: work that takes too long times out. The shortest timeout applies, and a run below a run that timed out is
+//! aborted for that reason.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn work_that_is_over_in_time_is_not_touched() -> TestResult {
         sleep(SECOND / 2).await;
         Ok(7)
     });
-    // What comes after the work has all the time it needs.
+    // The timeout does not apply after the work.
     let slowly = Options::new().on_async(Stage::Success, |_: &mut Any, _| {
         Box::pin(async {
             sleep(2 * SECOND).await;
@@ -58,7 +58,7 @@ async fn of_several_time_outs_the_shortest_holds() {
     }
 }
 
-// R7: the time includes listeners of `start`, and is looked at after them.
+// R7: the time includes listeners of `start`, and is checked after them.
 #[tokio::test(start_paused = true)]
 async fn the_time_includes_listeners_of_start() {
     let (tree, recorder) = recorded();
@@ -83,7 +83,7 @@ async fn the_time_begins_with_the_first_poll() -> TestResult {
     Ok(())
 }
 
-// R7: no time at all is too little for work that waits, and enough for a run that was built for ever.
+// R7: a zero timeout stops work that waits, and the maximum timeout never elapses.
 #[tokio::test(start_paused = true)]
 async fn the_shortest_and_the_longest_time_are_times_like_others() -> TestResult {
     let (tree, recorder) = recorded();
@@ -140,7 +140,7 @@ async fn a_run_below_that_times_out_is_an_error_of_its_parents_work_and_nothing_
     Ok(())
 }
 
-/// Checks the result of a run with a timeout where tokio has no clock.
+/// Checks the error of a run with a timeout if tokio has no clock.
 fn without_a_clock(block_on: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<()>) {
     let (tree, recorder) = recorded();
     let run = endless(&tree, "run", &recorder);
@@ -155,7 +155,7 @@ fn without_a_clock(block_on: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Resu
     recorder.expect([]);
 }
 
-// R7: it has not started, so there is no end.
+// R7: the run has not started, so it emits no event.
 #[test]
 fn where_tokio_has_no_clock_a_time_out_is_an_error_that_says_so() {
     without_a_clock(|once| once());

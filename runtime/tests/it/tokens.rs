@@ -1,4 +1,4 @@
-//! R7: an abort comes in and goes out as a cancellation token of tokio-util.
+//! R7: a cancellation token of tokio-util can abort a run, and can report an abort.
 
 use crate::support::ends::{endless_run, expect_aborted, recorded};
 use crate::support::{Slot, TestResult, below, endless, poll_once};
@@ -27,7 +27,7 @@ async fn a_cancellation_token_aborts_before_the_work_and_while_it_waits() -> Tes
     Ok(())
 }
 
-// R7: events rise, cancellation falls; nothing comes back through the token.
+// R7: canceling the token of a signal does not abort the run.
 #[tokio::test]
 async fn a_signals_token_is_cancelled_with_it_and_cancelling_it_aborts_nothing() {
     let (tree, kept) = (Emitter::new(), Slot::new());

@@ -16,7 +16,7 @@ fn double(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + use<> {
     below(tree, "double", |n: u32, _: RunContext| async move { Ok(n * 2) })
 }
 
-/// A run of `u32`, and in it one of `double`.
+/// Returns a runnable whose run starts a run of `double`.
 fn calls(tree: &Emitter) -> impl Runnable<Input = String, Output = u32> + use<> {
     let double = Arc::new(double(tree));
     below(tree, "calls", move |n: String, _: RunContext| {
@@ -25,7 +25,7 @@ fn calls(tree: &Emitter) -> impl Runnable<Input = String, Output = u32> + use<> 
     })
 }
 
-/// Listeners of a stage, by verb; each notes that it was called.
+/// Returns a listener of a stage with other types than `double`, which records its call.
 fn of_stage(stage: Stage, matcher: &Matcher, recorder: &Recorder) -> Registration {
     let notes = recorder.clone();
     match stage {
@@ -77,7 +77,7 @@ async fn a_lifecycle_listener_of_other_types_than_the_runs_fails_the_run_with_an
     Ok(())
 }
 
-// E7: `finish` cannot fail the run (R10), and an observer fails no event: both are counted or logged.
+// E7: a listener of `finish` cannot make the run fail (R10), and no observer can: the mismatches are counted or logged.
 #[tokio::test]
 async fn an_observer_of_other_types_than_the_runs_is_counted() -> TestResult {
     let tree = Emitter::new();
@@ -89,7 +89,7 @@ async fn an_observer_of_other_types_than_the_runs_is_counted() -> TestResult {
     Ok(())
 }
 
-// E7: `lifecycle_of` is of one instance, so of one type, wherever it listens.
+// E7: `lifecycle_of` matches one instance, so the payload has one type, on any emitter.
 #[tokio::test]
 async fn lifecycle_of_an_instance_is_exact_about_its_types_above_the_instance_too() -> TestResult {
     let tree = Emitter::new();
@@ -102,7 +102,7 @@ async fn lifecycle_of_an_instance_is_exact_about_its_types_above_the_instance_to
     Ok(())
 }
 
-// E7: a stage above instances is that of runs of any type.
+// E7: above the instances, a stage matches runs of any type.
 #[tokio::test]
 async fn lifecycle_events_that_are_not_own_are_filtered_by_type() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -139,7 +139,7 @@ async fn of_types_filters_own_lifecycle_events_by_type() -> TestResult {
     shared.on(Stage::Start.of_types(), move |_: &mut Start<u32, u32>, _| a.note("stage"))?;
     let of_number = lifecycle_of(&number).only([Stage::Start]).of_types();
     shared.on(of_number, move |_: &mut Start<u32, u32>, _| b.note("lifecycle_of"))?;
-    // The types of these are the instance's own.
+    // The types of this run are the instance's.
     number.on_start(move |_, _| c.note("on_start"))?;
     text.run("a".into()).await?;
     recorder.expect([]);
@@ -157,7 +157,7 @@ fn a_stage_of_types_is_removed_as_the_stage_is() -> TestResult {
     Ok(())
 }
 
-// E7: what is emitted under the name of a stage, and is none, is not meant by a stage.
+// E7: a stage does not match other events with the name of a lifecycle event.
 #[tokio::test]
 async fn an_event_of_ones_own_under_the_name_of_a_stage_is_no_mismatch() -> TestResult {
     let emitter = Emitter::new();
@@ -166,7 +166,7 @@ async fn an_event_of_ones_own_under_the_name_of_a_stage_is_no_mismatch() -> Test
     Ok(())
 }
 
-/// Where a listener may be registered so that the run's events are its own.
+/// The places where a listener can be registered for its own events of the run.
 const PLACES: [&str; 3] = ["run", "instance", "middleware"];
 
 /// Runs `double`, with listeners at a place.
@@ -195,7 +195,7 @@ async fn listened(at: &str, n: u32, listeners: Vec<Registration>) -> Result<u32>
     }
 }
 
-// E4: as a program of BeeAI has it.
+// E4: as in a program of BeeAI.
 #[tokio::test]
 async fn a_plain_lifecycle_name_takes_the_runs_own_event_for_a_listener_of_exactly_its_type() -> TestResult {
     for (at, others) in PLACES.into_iter().flat_map(|at| [(at, 0), (at, 20)]) {
@@ -277,13 +277,13 @@ async fn a_plain_lifecycle_name_with_a_type_of_ones_own_or_any_takes_what_is_emi
     });
     run.on("start", move |_: &mut Any, meta| b.note(format!("any {}", meta.path()))).await?;
     recorder.expect(["engine car.start 7", "any car.start"]);
-    // Of a listener for the run's start it is an own event of that name, of another type (E7).
+    // For a listener of the run's `start`, this is an own event with that name and another type (E7).
     let run = car.run(()).on("start", |_: &mut Start<(), ()>, _| ());
     assert!(run.await.expect_err("an engine is no run").to_string().contains("Engine"));
     Ok(())
 }
 
-// E4: a plain name is one of own events.
+// E4: a plain name matches only own events.
 #[tokio::test]
 async fn a_plain_lifecycle_name_takes_nothing_of_other_runs() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -296,7 +296,7 @@ async fn a_plain_lifecycle_name_takes_nothing_of_other_runs() -> TestResult {
     Ok(())
 }
 
-// R3: what is emitted under the path of a stage, and is none, is not taken for one.
+// R3: an event that is emitted under the path of a lifecycle event is not a lifecycle event.
 #[tokio::test]
 async fn an_event_of_ones_own_that_looks_like_a_start_is_not_heard_under_the_plain_name() -> TestResult {
     for others in [0, 20] {
@@ -316,7 +316,7 @@ async fn an_event_of_ones_own_that_looks_like_a_start_is_not_heard_under_the_pla
     Ok(())
 }
 
-// E7: an emitter that declares its events declares this one too.
+// E7: an emitter that declares its events has to declare this event too.
 #[tokio::test]
 async fn a_plain_lifecycle_name_is_declared_with_the_type_of_the_runs_event() -> TestResult {
     let recorder = Recorder::new();
@@ -349,7 +349,8 @@ async fn a_stage_takes_own_starts_and_on_namespaces_all_and_nested_ones_where_as
     Ok(())
 }
 
-/// Returns the events of a listener on the run of `double`, its instance, the namespace above, the root, or the run above.
+/// Returns the events that a listener receives on the run of `double`, its instance, the namespace above, the root, or
+/// the run above.
 async fn heard_in_nest(column: usize, options: Options, matcher: Matcher) -> Result<Vec<String>> {
     let (root, recorder) = (Emitter::new(), Recorder::new());
     let space = root.child(())?;

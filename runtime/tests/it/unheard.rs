@@ -1,4 +1,5 @@
-//! R2, E15: a run that nobody hears when it begins has no emitter until somebody asks for it, and nobody can tell.
+//! R2, E15: a run that begins without listeners has no emitter until the emitter is first used. The difference is not
+//! observable.
 
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ async fn what_such_a_run_sets_is_its_own_and_of_runs_started_later() -> TestResu
     Ok(())
 }
 
-// E5, R2: the emitters of the runs above are made with it.
+// E5, R2: the emitters of the runs above are made together with the run's emitter.
 #[tokio::test]
 async fn who_begins_to_listen_during_the_run_hears_what_comes_then_everywhere_above() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());

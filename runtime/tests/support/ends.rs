@@ -10,14 +10,14 @@ use tokio::task::yield_now;
 
 use super::{Any, Gate, Recorder, endless, poll_once};
 
-/// A tree, and what notes how the runs in it end.
+/// Returns a tree, and a recorder of the events of its runs.
 pub(crate) fn recorded() -> (Emitter, Recorder) {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.ends(&tree);
     (tree, recorder)
 }
 
-/// Listens to a stage, and waits at a gate in it.
+/// Returns a listener of a stage that waits at a gate.
 pub(crate) fn waits_at(gate: &Gate, stage: Stage) -> Registration {
     let gate = gate.clone();
     Options::new().on_async(stage, move |_: &mut Any, _| {
@@ -29,7 +29,7 @@ pub(crate) fn waits_at(gate: &Gate, stage: Stage) -> Registration {
     })
 }
 
-/// The same, and notes it.
+/// Returns a listener of a stage that waits at a gate, and records that.
 pub(crate) fn notes_waiting_at(gate: &Gate, recorder: &Recorder, stage: Stage) -> Registration {
     let (gate, recorder) = (gate.clone(), recorder.clone());
     Options::new().on_async(stage, move |_: &mut Any, _| {
@@ -43,14 +43,14 @@ pub(crate) fn notes_waiting_at(gate: &Gate, recorder: &Recorder, stage: Stage) -
     })
 }
 
-/// Lets the tasks go on for as long as they can.
+/// Lets all tasks run until they are idle.
 pub(crate) async fn settle() {
     for _ in 0..16 {
         yield_now().await;
     }
 }
 
-/// A run of something that waits for ever, which owns it.
+/// Returns a run that waits forever and owns its runnable.
 pub(crate) fn endless_run(
     tree: &Emitter,
     name: &'static str,
@@ -58,7 +58,7 @@ pub(crate) fn endless_run(
     Arc::new(endless(tree, name, &Recorder::new())).run_shared(())
 }
 
-/// A run, polled once: it waits.
+/// Polls a run once, and returns it waiting.
 pub(crate) fn begun<R: Runnable<Input = ()> + 'static>(mut run: Run<'static, R>) -> Run<'static, R> {
     assert!(poll_once(&mut run).is_pending());
     run

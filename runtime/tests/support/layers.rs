@@ -1,4 +1,4 @@
-//! Layers that note what passes them.
+//! Layers that record inputs and outputs.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use emitree_runtime::{Guard, Layer, Next, Observe, Op, Result, RunContext, Runna
 
 use super::{Recorder, below};
 
-/// Notes what goes in and what comes out, as a layer of any sort.
+/// Records inputs and outputs, as a layer of any kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes(pub(crate) &'static str, pub(crate) Recorder);
 
@@ -90,7 +90,7 @@ impl<O: Op<In: Debug, Out: Debug>> Guard<O> for Notes {
     }
 }
 
-/// A runnable that doubles, and notes that it did.
+/// Returns a runnable that doubles its input, and records its work.
 pub(crate) fn doubling(recorder: &Recorder) -> impl Runnable<Input = u32, Output = u32> + 'static {
     let recorder = recorder.clone();
     below(&Emitter::new(), "double", move |n: u32, _: RunContext| {
@@ -99,7 +99,7 @@ pub(crate) fn doubling(recorder: &Recorder) -> impl Runnable<Input = u32, Output
     })
 }
 
-/// Calls within a run, where a context is asked for.
+/// Calls a function inside of a run, for functions that require a context.
 pub(crate) async fn inside<T, F>(f: impl Fn(RunContext) -> F + Send + Sync) -> Result<T>
 where
     F: Future<Output = Result<T>> + Send,

@@ -13,7 +13,7 @@ loom::thread_local! {
     static OWN: Cell<usize> = Cell::new(1);
 }
 
-/// 1, or what the thread was told.
+/// Returns 1, or the number that was set with `be_thread`.
 pub(crate) fn thread() -> usize {
     OWN.with(Cell::get)
 }
@@ -22,13 +22,14 @@ pub(crate) fn be_thread(number: usize) {
     OWN.with(|own| own.set(number));
 }
 
-/// An atomic of loom's, of which loom explores more.
+/// A wrapper around loom's atomic for which loom explores more interleavings.
 ///
-/// 1. Each access first modifies a word beside the value. Of two threads that load and then modify, loom 0.7.2 forgets the load of the
-///    first when the second loads as well, and explores no interleaving of the two; it does not forget modifications.
-/// 2. The load itself stays a load. As a modification it would never read an old value, which its order may allow, and loom would let it
-///    write one back over a newer store.
-/// 3. The strictest order has fences around it: loom takes it for the one below, except in fences.
+/// 1. Each access first modifies a word beside the value. If two threads load and then modify a word, loom 0.7.2
+///    forgets the load of the first thread when the second thread loads as well, and explores no interleaving of the
+///    two. It does not forget modifications.
+/// 2. The load itself stays a load. A modification would never read an old value, which the load's ordering may allow,
+///    and loom would let it write an old value back over a newer store.
+/// 3. An access with `SeqCst` has fences around it, because loom treats `SeqCst` as `AcqRel` except in fences.
 macro_rules! atomic {
     ($name:ident, $of:ty) => {
         #[derive(Default)]
@@ -112,7 +113,7 @@ impl AtomicUsize {
     }
 }
 
-/// As `parking_lot`'s, without poisoning.
+/// A mutex without poisoning, like `parking_lot`'s.
 #[derive(Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -130,8 +131,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// As in the standard library, `set` waits for a value that is just being set, and what is set is read without a lock; it lies where
-/// it can be borrowed.
+/// A cell like the standard library's: `set` waits for a concurrent `set`, and the value is read without a lock. The
+/// value is in a standard cell, so that it can be borrowed.
 pub(crate) struct OnceLock<T> {
     setting: Mutex<()>,
     is_set: AtomicBool,
@@ -174,7 +175,7 @@ impl<T> fmt::Debug for OnceLock<T> {
     }
 }
 
-/// As `futures`', which is an atom; here the atom is a lock.
+/// A waker cell like the one of `futures`, with a lock in place of an atomic.
 #[derive(Default)]
 pub(crate) struct AtomicWaker(Mutex<Option<Waker>>);
 

@@ -32,18 +32,18 @@ impl Recorder {
         move |_, meta| recorder.note(meta.path())
     }
 
-    /// Notes the path of every event that reaches an emitter.
+    /// Records the path of every event that reaches an emitter.
     pub(crate) fn watch(&self, emitter: &Emitter) {
         emitter.observe("*.*", self.paths()).expect("a valid matcher");
     }
 
-    /// The same, with a label.
+    /// Records the path of every event that reaches an emitter, with a label.
     pub(crate) fn watch_as(&self, label: &str, emitter: &Emitter) {
         emitter.observe("*.*", self.sees(label)).expect("a valid matcher");
     }
 }
 
-/// A runnable below an emitter, in a namespace of its own.
+/// Returns a runnable with its own namespace below an emitter.
 pub(crate) fn below<F, Fut, I, O>(parent: &Emitter, namespace: &str, f: F) -> RunnableFn<F, I, O>
 where
     F: Fn(I, RunContext) -> Fut + Send + Sync,
@@ -54,17 +54,17 @@ where
     runnable_fn(namespace.to_owned(), f).with_emitter(parent.child(namespace).expect("a valid name"))
 }
 
-/// The emitter of an instance; `RunnableFn` has a method of that name of its own.
+/// Returns the emitter of an instance.
 pub(crate) fn emitter_of(instance: &impl AsInstance) -> &Emitter {
     instance.instance_emitter()
 }
 
-/// The id of the run that one is in.
+/// Returns the id of the current run.
 pub(crate) fn current_id() -> Option<String> {
     RunContext::current().map(|run| run.run_id().to_string())
 }
 
-/// Does something when it is dropped.
+/// Calls a function when it is dropped.
 pub(crate) struct AtDrop<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> Drop for AtDrop<F> {
@@ -73,7 +73,7 @@ impl<F: FnMut()> Drop for AtDrop<F> {
     }
 }
 
-/// How a listener behaves.
+/// The behavior of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     Fine,
@@ -91,7 +91,7 @@ impl Manner {
     }
 }
 
-/// By which verb a listener is registered.
+/// The method with which a listener is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     On,
@@ -106,7 +106,7 @@ impl Verb {
         matches!(self, Self::On | Self::OnAsync)
     }
 
-    /// A listener that behaves like that; an async one lets others run first.
+    /// Returns a listener with this behavior; async listeners yield first.
     pub(crate) fn registration(self, options: Options, matcher: impl IntoMatcher, manner: Manner) -> Registration {
         match self {
             Self::On => options.on(matcher, move |_: &mut Any, _| manner.act()),
@@ -122,7 +122,7 @@ async fn slowly(manner: Manner) -> TestResult {
     manner.act()
 }
 
-/// Keeps the planned panics of a test out of its output; others are printed as ever.
+/// Keeps the planned panics of a test out of its output; other panics are printed as usual.
 pub(crate) fn silence_planned_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -137,7 +137,7 @@ pub(crate) fn silence_planned_panics() {
 }
 
 impl Recorder {
-    /// Notes the path of every event, and of a `finish` how the run ended.
+    /// Records the path of every event, and for `finish` the status of the run.
     pub(crate) fn ends(&self, emitter: &Emitter) {
         let notes = self.clone();
         let note = move |event: &Any, meta: &EventMeta<'_>| match LifecycleRef::of(event, meta) {
@@ -148,7 +148,7 @@ impl Recorder {
     }
 }
 
-/// Notes when it is dropped.
+/// Records its drop.
 pub(crate) struct Noted(pub(crate) Recorder, pub(crate) &'static str);
 
 impl Drop for Noted {
@@ -157,7 +157,7 @@ impl Drop for Noted {
     }
 }
 
-/// Lets nobody through until it is opened; then it lets one through for each time.
+/// A gate that lets one task through each time it is opened.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Semaphore>);
 
@@ -175,7 +175,7 @@ impl Gate {
     }
 }
 
-/// Where somebody leaves something for somebody else.
+/// A slot in which one task or thread leaves a value for another.
 pub(crate) struct Slot<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Slot<T> {
@@ -204,12 +204,12 @@ impl<T> Clone for Slot<T> {
     }
 }
 
-/// Polls once, and wants to hear no more of it.
+/// Polls a future once, with a waker that does nothing.
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut TaskContext::from_waker(Waker::noop()))
 }
 
-/// Work that waits for ever, once it has noted that it begins; notes when it is dropped.
+/// Returns a runnable whose work records its beginning, waits forever, and records its drop.
 pub(crate) fn endless(
     parent: &Emitter,
     namespace: &'static str,

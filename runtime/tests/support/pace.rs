@@ -1,4 +1,4 @@
-//! Work that takes ten milliseconds of paused time, and notes when it begins.
+//! Work that takes ten milliseconds of paused time, and records when it begins.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::pending;
@@ -29,7 +29,7 @@ impl Pace {
     }
 }
 
-/// Never ends; notes that it was dropped.
+/// A future that never completes, and records its drop.
 pub(crate) async fn endless<T>(recorder: Recorder) -> T {
     struct Dropped(Recorder);
     impl Drop for Dropped {
@@ -41,7 +41,7 @@ pub(crate) async fn endless<T>(recorder: Recorder) -> T {
     pending().await
 }
 
-/// Polls runs once, in order; none of them is over then.
+/// Polls runs once, in order, and checks that none of them is over.
 pub(crate) fn begin<R: Runnable>(runs: &mut [&mut Run<'_, R>]) {
     for run in runs {
         assert!(run.now_or_never().is_none(), "it is over at once");

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::support::poll_once;
 
-/// Starts a run when the last of its clones is dropped, and notes what came of it.
+/// Starts a run when the last of its clones is dropped, and records the outcome.
 #[derive(Clone)]
 pub(crate) struct Starts(#[expect(dead_code, reason = "it is dropped")] Arc<AtDrop>);
 
@@ -26,19 +26,19 @@ pub(crate) type Seen = Arc<Mutex<Vec<(Started, bool)>>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Started {
     Guarded,
-    /// The run that it was started in had been aborted, so it did not get as far as the guard's decision.
+    /// The run's parent had been aborted, so the run ended before the guard's decision.
     Aborted,
     Unguarded,
 }
 
 impl Starts {
-    /// Notes whether the run above has ended by then.
+    /// Returns a value whose drop records whether the run above has ended.
     pub(crate) fn below(above: &RunContext, seen: &Seen) -> Self {
         Self(Arc::new(AtDrop { above: above.clone(), seen: Arc::clone(seen) }))
     }
 }
 
-/// Has the run's guard deny what such values start.
+/// Binds a guard that denies the runs that such values start.
 pub(crate) fn guard_against_starts(run: &RunContext) {
     run.bind_nested(|run: &RunContext| match run.name() {
         "attack" => Err(Error::denied("guard", "nobody starts this")),

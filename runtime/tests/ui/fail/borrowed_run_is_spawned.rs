@@ -1,4 +1,4 @@
-//! A run borrows its instance, so it cannot be spawned unless that lives for good (R1).
+//! A run borrows its instance, so it cannot be spawned unless the instance is `'static` (R1).
 use emitree_runtime::{RunContext, Runnable, runnable_fn};
 
 async fn spawn() {

@@ -1,4 +1,4 @@
-//! The error is made of any other, as anyhow's is, and so is not one itself (R10).
+//! `Error` converts from any `std::error::Error`, as anyhow's does, so it does not implement that trait itself (R10).
 use emitree_runtime::Error;
 
 fn main() {

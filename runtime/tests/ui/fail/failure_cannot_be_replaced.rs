@@ -1,4 +1,4 @@
-//! `error` is read-only: there is nothing to put in its place (R3).
+//! `error` is read-only: user code cannot create a `Failure` to replace it with (R3).
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, Failure, Stage};
 

@@ -1,4 +1,4 @@
-//! `finish` is read-only: what it shows is lent (R3).
+//! `finish` is read-only: its methods return shared references (R3).
 use emitree_runtime::{Outcome, RunContext, Runnable, runnable_fn};
 
 fn main() {

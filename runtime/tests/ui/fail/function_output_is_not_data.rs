@@ -1,4 +1,4 @@
-//! Input and output are serialised and deserialised, also of a function.
+//! The input and output of a function must be serializable and deserializable.
 use emitree_runtime::{RunContext, runnable_fn};
 
 struct Connection;

@@ -1,4 +1,4 @@
-//! A closure without a result, and something else, are no middlewares.
+//! A closure that returns no result, and a value of another type, are not middlewares.
 use emitree_runtime::{RunContext, Runnable, runnable_fn};
 
 fn main() {

@@ -1,4 +1,4 @@
-//! Input and output are serialised and deserialised.
+//! Input and output must be serializable and deserializable.
 use emitree_emitter::Emitter;
 use emitree_runtime::{Result, RunContext, Runnable};
 

@@ -1,4 +1,4 @@
-//! Text becomes an error by `Error::new` (R10).
+//! Text is converted to an error with `Error::new` (R10).
 use emitree_runtime::Result;
 
 fn check(n: u32) -> Result<()> {

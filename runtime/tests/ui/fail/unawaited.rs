@@ -1,4 +1,4 @@
-//! A run that is not awaited, and a task that is not kept, are pointed at (R1).
+//! The compiler warns about a run that is not awaited, and about a task handle that is not kept (R1).
 #![deny(unused_must_use)]
 use emitree_runtime::{RunContext, Runnable, runnable_fn};
 

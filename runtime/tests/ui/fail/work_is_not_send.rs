@@ -1,4 +1,4 @@
-//! Work that is not `Send` cannot be a runnable's.
+//! The work of a runnable must be `Send`.
 use std::rc::Rc;
 
 use emitree_emitter::Emitter;

@@ -51,7 +51,7 @@ where
     }
 }
 
-/// The desugared form, which a `Send` bound in a trait needs.
+/// The desugared form, which is required with a `Send` bound in a trait.
 struct Echo<T>(Emitter, std::marker::PhantomData<fn() -> T>);
 
 impl<T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static> Runnable for Echo<T> {
@@ -92,7 +92,7 @@ async fn used(path: String) -> Result<()> {
 fn is_send<T: Send>(_: &T) {}
 
 async fn spawned() -> Result<()> {
-    // What is borrowed for good can be spawned as it is; what is shared is run inside the task.
+    // A run of a `'static` reference can be spawned directly; a shared runnable is run inside the task.
     let leaked: &'static _ = Box::leak(Box::new(runnable_fn("double", double)));
     let run: Run<'static, _> = leaked.run(2);
     is_send(&run);
