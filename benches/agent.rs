@@ -30,7 +30,7 @@ mod support;
 mod work;
 
 const COLUMNS: &[&str] = &["emitree", "peer"];
-/// Runs of one loop: the agent's, three of the model, two of the tool.
+/// The runs of one loop: one of the agent, three of the model, two of the tool.
 const RUNS: u32 = 6;
 /// Model calls of one loop.
 const TURNS: u32 = 3;
@@ -40,7 +40,7 @@ fn main() {
     let bare = suite.case(runs(Adder::new()));
     let plain = suite.case(asks(agent()));
     let by_hand = suite.case(by_hand());
-    let row = suite.row("AL", "a loop of 3 turns and 2 tool calls, each of its 6 runs", Extra::per(plain, RUNS));
+    let row = suite.row("AL", "each of the 6 runs of a loop of 3 turns and 2 tool calls", Extra::per(plain, RUNS));
     row.beside("peer", Extra::per(by_hand, RUNS)).at_most(10.0, "a bare run", bare);
 
     chains(&mut suite, plain);
@@ -50,25 +50,28 @@ fn main() {
     suite.run();
 }
 
-/// AC, AU: hooks of a chain place, and middlewares without hooks. Many of each, because two cases of the same agent differ
-/// by more than one hook takes.
+/// AC, AU: hooks of a chain place, and middlewares without hooks. Many of each, because the noise between two cases is larger
+/// than the cost of one hook.
 fn chains(suite: &mut Suite, plain: support::Id) {
     const MANY: usize = 200;
     let chained = suite.case(asks(agent_with([Chained(MANY)])));
     let boxed = suite.case(boxed_functions());
-    let row =
-        suite.row("AC", "a hook at a chain place, each passing", Extra::shared(chained, plain, MANY as u32 * TURNS));
+    let row = suite.row(
+        "AC",
+        "a hook at a chain place that only passes on",
+        Extra::shared(chained, plain, MANY as u32 * TURNS),
+    );
     row.beside("peer", boxed).at_most(3.0, "a boxed async function", boxed);
     let empty = suite.case(asks(agent_with((0..MANY).map(|i| Empty(i.to_string())))));
     let floor = suite.case(emits());
-    // For each turn: state, context, two of the prompt, wire, call, chunk, action, stop; for each call: resolve, gate, call,
-    // result; at the end: end.
+    // The places for each turn: state, context, two for the prompt, wire, call, chunk, action, stop. For each call: resolve,
+    // gate, call, result. At the end: end.
     let places = (9 * TURNS + 2 * 4 + 1) * MANY as u32;
     let row = suite.row("AU", "a place that a middleware does not use", Extra::shared(empty, plain, places));
     row.at_most(1.0, "an emit that nobody receives", floor);
 }
 
-/// AO: layers around the model's run, which is measured alone.
+/// AO: layers around a run of the model, measured without the agent.
 fn onions(suite: &mut Suite, bare: support::Id) {
     let [none, one, eleven] = [0, 1, 11].map(|layers| suite.case(model_runs(layers)));
     let row = suite.row("AO", "the first layer around a run of the model", Extra::shared(one, none, 1));
@@ -86,17 +89,17 @@ fn histories(suite: &mut Suite) {
     let long = suite.case(asks_after(agent(), history.clone()));
     let short = suite.case(asks_after(agent(), History::new()));
     let clone = suite.case(clones(history));
-    let row = suite.row("AH", "1,000 messages of history: a run more", Extra::shared(long, short, 1));
+    let row = suite.row("AH", "1,000 messages of history: the extra cost of a run", Extra::shared(long, short, 1));
     row.beside("peer", clone).at_most(1.0, "cloning 1,000 `Arc`s", clone);
 }
 
-/// AT: tokens that nobody receives, beyond the same stream read by hand.
+/// AT: tokens that nobody receives, minus the same stream read by hand.
 fn tokens(suite: &mut Suite) {
     const MANY: usize = 1_000;
     let (streamed, read) = (suite.case(streams(MANY)), suite.case(reads(MANY)));
     let floor = suite.case(emits());
     let token = Extra::shared(streamed, read, MANY as u32);
-    let row = suite.row("AT", "a token of a stream that nobody receives, beyond reading it", token);
+    let row = suite.row("AT", "a token of a stream that nobody receives, minus reading it", token);
     row.beside("peer", Extra::per(read, MANY as u32)).at_most(3.0, "an emit that nobody receives", floor);
 }
 
@@ -200,7 +203,7 @@ impl AgentMiddleware for Chained {
     }
 }
 
-/// Runs of a model with layers that call the next one and do nothing else.
+/// Runs of a model with layers that only call the next layer.
 fn model_runs(layers: usize) -> impl Case {
     let pass = |stack: StackBuilder<ChatModel>, _| {
         stack.layer_fn("pass", |request, _, next: Next<'_, ChatModel>| Box::pin(next.run(request)))
@@ -218,7 +221,7 @@ fn model_runs(layers: usize) -> impl Case {
     }
 }
 
-/// A model that answers with many small pieces.
+/// A model that answers in many small pieces.
 struct Pieces(usize);
 
 impl Provider for Pieces {

@@ -52,7 +52,7 @@ fn nobody(suite: &mut Suite, floor1: Id) {
     let by_name = suite.case(by_name(deep().0));
     let by_string = suite.case(by_string(deep().0));
     let peers = Peers { listeners: &[], tracing: peers::on_deaf_tracing }.cases(suite);
-    let row = suite.row("W0", "nobody listens anywhere, four deep: `EventName`", by_name);
+    let row = suite.row("W0", "no listeners on four levels: `EventName`", by_name);
     peers.beside(row).beside("floor", floor1).at_most(1.6, "floor 1", floor1);
     suite.row("", "… string", by_string).beside("floor", floor1).at_most(1.6, "floor 1", floor1);
 }
@@ -114,11 +114,11 @@ fn bubbling(suite: &mut Suite, w1: Id, floor1: Id) {
     let wp = suite.case(by_name(leaf));
     let dispatch = peers::tracing_layers(1);
     let spans = suite.case(move |n| peers::on_tracing_spans(&dispatch, n));
-    let row = suite.row("WP", "four levels down, one `*.*` listener on the root", wp);
+    let row = suite.row("WP", "an emit four levels deep, one `*.*` listener on the root", wp);
     row.beside("floor", floor1).beside("tracing", spans).at_most(1.3, "W1", w1);
 }
 
-/// WM. No peer has patterns.
+/// WM. WM: the peers do not have patterns.
 fn patterns(suite: &mut Suite, w1: Id, floor1: Id) {
     let seen = suite.case(by_name(thousand_patterns()));
     let new = suite.case(by_new_names(thousand_patterns()));
@@ -142,7 +142,7 @@ fn awaited(suite: &mut Suite, w1: Id, floor1: Id) {
     let wa = suite.case(by_name(emitter));
     let peer = peers::async_event_emitter(&[("new_token", 1)]);
     let peer = suite.case(move |n| peers::on_async_event_emitter(&peer, n));
-    let row = suite.row("WA", "one `on_async` listener, time read before it is awaited", wa);
+    let row = suite.row("WA", "one `on_async` listener; the time is read before the await", wa);
     row.beside("floor", floor1).beside("async-event-emitter", peer).at_most(3.0, "W1", w1);
 }
 
@@ -164,7 +164,7 @@ fn threads(suite: &mut Suite) {
     }
 }
 
-/// The same load on a number of threads.
+/// A case for each column, on a number of threads.
 struct Threads(usize);
 
 impl Threads {
@@ -246,7 +246,7 @@ fn by_string(emitter: Emitter) -> impl Case {
     }
 }
 
-/// Makes a name that was never emitted before, each time. They are made before the clock starts.
+/// Emits a new name each time. The names are created before the clock starts.
 fn by_new_names(emitter: Emitter) -> impl Case {
     let mut made = 0_u64;
     move |n| {

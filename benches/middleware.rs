@@ -31,7 +31,7 @@ use crate::support::{Case, Extra, Id, Suite, timed};
 mod support;
 
 const COLUMNS: &[&str] = &["emitree", "peer"];
-/// A limit that a bench does not reach in a second.
+/// A limit per second that a bench does not reach.
 const MANY: u32 = 1_000_000_000;
 
 fn main() {
@@ -45,21 +45,21 @@ fn main() {
     suite.run();
 }
 
-/// MO: middlewares that only observe or count the run that they are bound to, and layers that decide.
+/// MO: middlewares that only observe or count the run that they are bound to, and layers that decide about the call.
 fn observing(suite: &mut Suite) {
     let bare = suite.case(bare());
     let mut row = |name, what, case: Box<dyn Case>| {
         let more = Extra::shared(suite.case(case), bare, 1);
         suite.row(name, what, more).beside("peer", bare).at_most(1.0, "a bare run", bare);
     };
-    row("MO", "what a run takes more with: `metrics`, without a recorder", Box::new(with(Metrics::new())));
+    row("MO", "the extra cost of a run with: `metrics`, without a recorder", Box::new(with(Metrics::new())));
     recorded(suite, bare);
-    // These decide: their cost is shown, without a bound.
+    // These layers decide about the call: their cost is shown without a bound.
     let mut row = |name, what, case: Box<dyn Case>| {
         let more = Extra::shared(suite.case(case), bare, 1);
         suite.row(name, what, more).beside("peer", bare);
     };
-    row("", "… a layer that passes on and looks at no value", Box::new(with(passing())));
+    row("", "… a layer that passes on and sees no values", Box::new(with(passing())));
     row("", "… `circuit_breaker`", Box::new(with(CircuitBreaker::new())));
     row("", "… `concurrency`", Box::new(with(Concurrency::builder(8).build().expect("places"))));
     row("", "… `timeout` per attempt", Box::new(with(Timeout::per_attempt(Duration::from_secs(1)))));
@@ -70,7 +70,7 @@ fn observing(suite: &mut Suite) {
 fn recorded(suite: &mut Suite, bare: Id) {
     let (metrics, calls) = (suite.case(counted(with(Metrics::new()))), suite.case(counted(calling())));
     let more = Extra::shared(metrics, calls, 1);
-    let what = "… `metrics` with a recorder, beyond a run that makes the same calls itself";
+    let what = "… `metrics` with a recorder, minus a run that makes the same calls itself";
     suite.row("", what, more).beside("peer", bare).at_most(1.0, "a bare run", bare);
     suite.row("", "… those calls", Extra::shared(calls, bare, 1));
 }
@@ -83,7 +83,7 @@ fn observing_below(suite: &mut Suite) {
         suite.row(name, what, more).beside("peer", bare).at_most(bound, "a bare run below another", bare);
     };
     let limits = Limits::builder().runs(u64::MAX).depth(9).build();
-    row("MB", "what a run takes more below one with: `limits`", 1.0, Box::new(below(limits)));
+    row("MB", "the extra cost of a run below a run with: `limits`", 1.0, Box::new(below(limits)));
     let budget = Budget::builder().calls(u64::MAX).build().expect("a budget");
     row("", "… `budget`, of calls", 1.0, Box::new(below(budget)));
     row("", "… `record`", 1.3, Box::new(below(Record::new())));
@@ -97,14 +97,14 @@ fn wrapping(suite: &mut Suite) {
         let (limited, peer) = (Extra::shared(suite.case(with(limit)), passing, 1), suite.case(peer));
         suite.row(name, what, limited).beside("peer", peer).at_most(3.0, label, peer);
     };
-    let what = "`rate_limit`, beyond a layer that passes on";
+    let what = "`rate_limit`, minus a layer that passes on";
     row("MW", what, Key::all(), "governor's check", Box::new(checks()));
     row("", "… by kind", Key::kind(), "governor's check of a key", Box::new(checks_of_key()));
     let typed = suite.case(with(Stack::<Adder>::builder().layer(Pass).build()));
     let cache = Cache::typed::<u64>().build().expect("a cache");
     let hits = Extra::shared(suite.case(asked_again(&cache)), typed, 1);
     let moka = suite.case(gets());
-    let row = suite.row("", "a hit of `cache`, beyond a layer that passes on", hits);
+    let row = suite.row("", "a hit of `cache`, minus a layer that passes on", hits);
     row.beside("peer", moka).at_most(3.0, "moka's get, and making the key", moka);
 }
 
@@ -112,7 +112,7 @@ fn passing() -> Stack<AnyRun> {
     Stack::builder().layer(Pass).build()
 }
 
-/// A layer that calls the next one and does nothing else.
+/// A layer that only calls the next layer.
 #[derive(Debug)]
 struct Pass;
 
@@ -162,7 +162,7 @@ fn runs(adder: Adder) -> impl Case {
     inputs(adder, |i| i)
 }
 
-/// A runnable that gets the same input each time.
+/// Runs that receive the same input each time.
 fn asked_again(cache: &Cache<u64>) -> impl Case + use<> {
     inputs(adder(vec![Arc::new(cache.stack::<Adder>())]), |_| 7)
 }
@@ -177,7 +177,7 @@ fn inputs(adder: Adder, input: impl Fn(u64) -> u64) -> impl Case {
     }
 }
 
-/// Runs in a run with a middleware.
+/// Runs inside of a run with a middleware.
 fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     let adder = Arc::new(adder(Vec::new()));
     let host = runnable_fn("host", move |n: u64, _: RunContext| {
@@ -198,7 +198,7 @@ fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     }
 }
 
-/// A run that makes the calls of `metrics` itself.
+/// Runs that make the calls of `metrics` themselves.
 fn calling() -> impl Case {
     let (adder, mut handles) = (adder(Vec::new()), None);
     move |n| {
@@ -218,13 +218,13 @@ fn calling() -> impl Case {
     }
 }
 
-/// Runs a batch with a recorder in place.
+/// Runs a batch with a recorder installed.
 fn counted(mut case: impl Case) -> impl Case {
     let recorder = Counting::default();
     move |n| metrics::with_local_recorder(&recorder, || case(n))
 }
 
-/// A recorder that only counts; of a histogram, the number of values.
+/// A recorder that only counts; for a histogram, it counts the values.
 #[derive(Default)]
 struct Counting(Mutex<HashMap<metrics::Key, Arc<AtomicU64>>>);
 

@@ -31,7 +31,7 @@ fn main() {
     suite.run();
 }
 
-/// The length in bytes of the shorter of two texts.
+/// The length of the shorter text in bytes.
 const SHORT: usize = 2_000;
 
 /// Texts that repeat the beginning of an encoding or a host.

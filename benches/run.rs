@@ -4,9 +4,9 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench run
 //! ```
 //!
-//! The work does next to nothing, so a row shows the cost of the run itself. Runs, instrumented functions and tower services are awaited
-//! alike: in a loop, in one async block, polled once with a waker that does nothing. A batch that uses the thread of a sink
-//! is waited for until everything is written.
+//! The work does next to nothing, so a row shows the cost of the run itself. Runs, instrumented functions and tower services
+//! are awaited alike: in a loop, in one async block, polled once with a waker that does nothing. A batch that uses the thread
+//! of a sink ends when everything is written.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -49,38 +49,44 @@ fn main() {
     suite.run();
 }
 
-/// WL: layers that only call the next one, compared with as many boxed services.
+/// WL: layers that only call the next layer, compared with the same number of boxed services.
 fn layers(suite: &mut Suite) {
     let [one, five] = [1, 5].map(|layers| suite.case(layered(layers)));
     let [tower_one, tower_five] = [1, 5].map(|layers| suite.case(services(layers)));
     let (layer, service) = (Extra::shared(five, one, 4), Extra::shared(tower_five, tower_one, 4));
-    let row = suite.row("WL", "one layer more that only passes on: of five, what four of them take", layer);
+    let row = suite.row("WL", "a further layer that only passes on: (five layers − one layer) / 4", layer);
     row.beside("tower", service).at_most(2.0, "a boxed tower layer", service);
 }
 
-/// WS, WX: an abort signal in place, and an end by abort.
+/// WS, WX: the cost of an abort signal, and of an end by abort.
 fn aborts(suite: &mut Suite) {
     let bare = suite.case(runs(Adder::new()));
     let signalled = suite.case(signalled_runs());
     let token = suite.case(tokens());
-    let row = suite.row("WS", "an abort signal in place: what a run takes more", Extra::shared(signalled, bare, 1));
+    let row = suite.row("WS", "an abort signal: the extra cost of a run", Extra::shared(signalled, bare, 1));
     row.at_most(1.0, "creating and dropping a `CancellationToken`", token);
     let [one, many] = [1, 1_000].map(|children| suite.case(below::aborted(children)));
-    let row =
-        suite.row("WX", "a run with 1,000 nested ones, started, then ended by abort: each", Extra::per(many, 1_000));
-    row.at_most(1.5, "with one", one);
+    let row = suite.row("WX", "each of 1,000 runs below a run, started, then ended by abort", Extra::per(many, 1_000));
+    row.at_most(1.5, "the same with one run below", one);
     let [short, long] = [1_000, 10_000].map(|levels| suite.case(chain::aborted(levels)));
-    let row =
-        suite.row("WD", "a chain of 10,000 spawned runs, started, then ended by abort: each", Extra::per(long, 10_000));
-    row.at_most(1.5, "of a chain of 1,000", Extra::per(short, 1_000));
+    let row = suite.row(
+        "WD",
+        "each of a chain of 10,000 spawned runs, started, then ended by abort",
+        Extra::per(long, 10_000),
+    );
+    row.at_most(1.5, "a chain of 1,000", Extra::per(short, 1_000));
 }
 
-/// WB, WT: one more run below a run, beside others.
+/// WB, WT: a further run below a run, beside other runs.
 fn beside_others(suite: &mut Suite) {
     let [alone, crowded] = [0, 1_000].map(|siblings| suite.case(below::runs(siblings)));
-    suite.row("WB", "a run below another, 1,000 siblings alive", crowded).at_most(1.2, "none", alone);
+    suite.row("WB", "a run below another run, with 1,000 living siblings", crowded).at_most(
+        1.2,
+        "the same without siblings",
+        alone,
+    );
     let [one, two] = [1, 2].map(|threads| suite.case(below::on_threads(threads)));
-    suite.row("WT", "a run below another, two threads at a time", two).at_most(1.2, "one thread", one);
+    suite.row("WT", "a run below another run, on two threads at a time", two).at_most(1.2, "one thread", one);
 }
 
 /// WR: one run, compared with an instrumented function under a counting layer and a service in three boxed layers.
@@ -95,13 +101,14 @@ fn alone(suite: &mut Suite) {
     let counted = suite.case(under(counting(), runs(Adder::new())));
     let bare = suite.case(runs(Adder::new()));
     let tower = suite.case(services(3));
-    let row = suite.row("WR", "a whole run, nobody listens, no middleware; the counting layer sees its span", counted);
+    let row =
+        suite.row("WR", "a whole run without listeners or middlewares; the counting layer receives its span", counted);
     row.beside("tracing", instrumented).beside("tower", tower).at_most(3.5, "instrumented", instrumented);
     let row = suite.row("", "… without a subscriber", bare);
     row.beside("tracing", instrumented).beside("tower", tower).at_most(3.0, "instrumented", instrumented);
 }
 
-/// WN: three nested runs, printed or recorded, compared with as many lines of tracing's own.
+/// WN: three nested runs, printed or recorded, compared with the same number of lines of tracing's own layers.
 fn lines(suite: &mut Suite) {
     let text = suite.case(under(fmt_layer(fmt::layer().with_writer(io::sink)), traced(2)));
     let json = suite.case(under(fmt_layer(fmt::layer().json().with_writer(io::sink)), traced(3)));
@@ -115,7 +122,7 @@ fn lines(suite: &mut Suite) {
 
 // --- emitree ---
 
-/// A layer that calls the next one and does nothing else.
+/// A layer that only calls the next layer.
 #[derive(Debug)]
 struct Pass;
 
@@ -177,14 +184,14 @@ impl Question {
     }
 }
 
-/// A runnable that runs the next one, if there is one.
+/// A runnable that runs the next runnable, if there is one.
 struct Asker {
     emitter: Emitter,
     next: Option<Box<Self>>,
 }
 
 impl Asker {
-    /// Makes three, one inside the other.
+    /// Creates three nested runnables.
     fn three() -> Self {
         let root = Emitter::new();
         ["decode", "read_file", "desk"]
@@ -234,7 +241,7 @@ fn recordings() -> impl Case {
     move |n| {
         let start = Instant::now();
         runtime.block_on(async {
-            // So many that the wait for the sink's thread at the end of a batch does not show.
+            // So many runs that the wait for the sink's thread at the end of a batch is negligible.
             ask(&asker, n * MANY, |run| run).await;
             assert!(sink.flush().await.is_complete(), "everything is written");
         });
@@ -270,12 +277,12 @@ fn fmt_layer(layer: impl tracing_subscriber::Layer<Registry> + Send + Sync) -> D
     Dispatch::new(Registry::default().with(layer))
 }
 
-/// A case whose batches are seen by a subscriber.
+/// A case whose batches run under a subscriber.
 fn under(subscriber: Dispatch, mut case: impl Case) -> impl Case {
     move |n| tracing::dispatcher::with_default(&subscriber, || case(n))
 }
 
-/// Three nested instrumented functions that write a number of lines each: input, output, the end.
+/// Three nested instrumented functions that each write a number of lines: input, output, the end.
 fn traced(each: u32) -> impl Case {
     move |n| {
         timed(async {

@@ -1,10 +1,10 @@
-//! A middleware of agents in sixty lines: state, a part of the prompt, a gate, an onion and an end.
+//! A middleware of agents in sixty lines: state, a part of the prompt, a gate, a layer and an end hook.
 //!
 //! ```text
 //! cargo run --example custom_middleware
 //! ```
 //!
-//! It keeps a diary of the calls, refuses to repeat one, measures each tool, and asks for a summary at the end.
+//! It records the calls, refuses repeated calls, measures each tool, and requests a summary at the end.
 
 use emitree::agent::{Agent, AgentMiddleware, ChatModel, Hooks, Message, ScriptedModel, Tool, tool_fn};
 use emitree::{Next, Result, RunContext};
@@ -25,7 +25,7 @@ impl AgentMiddleware for Diary {
     }
 
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
-        // State: kept for the session, and begins empty.
+        // State: kept for the session, and initially empty.
         let calls = hooks.state::<Vec<String>>();
         let asked = calls.clone();
 
@@ -43,7 +43,7 @@ impl AgentMiddleware for Diary {
             })
         });
 
-        // An onion: a layer around the run of each tool.
+        // A layer around the run of each tool.
         hooks.tool_call(|stack| {
             stack.layer_fn("timed", |args, ctx: &RunContext, next: Next<'_, Tool>| {
                 Box::pin(async move {
@@ -54,7 +54,7 @@ impl AgentMiddleware for Diary {
             })
         });
 
-        // An end: one round more, with a last request.
+        // An end hook: one more round, with a last request.
         hooks.on_end(move |more, ctx| {
             asked.with(ctx, |calls| {
                 if !calls.is_empty() {
@@ -77,7 +77,7 @@ async fn main() -> Result<()> {
     let flip = tool_fn("flip", "Flips a coin", |Coin { coin }: Coin, _: RunContext| async move {
         Ok(if coin.len() % 2 == 0 { "heads" } else { "tails" })
     });
-    // A script in place of a model: it calls, calls the same again, answers, and sums up.
+    // A script in place of a model: it calls a tool, repeats the call, answers, and sums up.
     let model = ScriptedModel::new("script")
         .call("flip", json!({"coin": "euro"}))
         .call("flip", json!({"coin": "euro"}))

@@ -25,20 +25,20 @@ struct Tick {
 /// Writes rows of id, time, path and payload.
 struct Csv {
     file: BufWriter<File>,
-    /// Plays a slow disk: each row waits for a message, or for the end of the channel.
+    /// Simulates a slow disk: each row waits for a message, or for the end of the channel.
     ready: mpsc::Receiver<()>,
 }
 
 impl Sink for Csv {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        // An error means that the sender is gone: from then on the disk is fast.
+        // An error means that the sender was dropped: from then on the disk is fast.
         let _ = self.ready.recv();
         match record {
             SinkRecord::Event(event) => {
                 let payload = event.payload.get().replace('"', "\"\"");
                 writeln!(self.file, "{},{},{},\"{payload}\"", event.id, event.created_at.to_rfc3339(), event.path)?;
             }
-            // The sink gets a gap in the place of the events that were lost.
+            // The sink receives a gap in place of lost events.
             SinkRecord::Gap(gap) => writeln!(self.file, "# {} events were lost here", gap.lost)?,
             _ => {}
         }
@@ -54,7 +54,7 @@ impl Sink for Csv {
         8
     }
 
-    /// Falls behind rather than hold up the program.
+    /// Drops the oldest records instead of blocking the program.
     fn overflow(&self) -> Overflow {
         Overflow::DropOldest
     }

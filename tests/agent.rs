@@ -1,9 +1,9 @@
-//! The example `agent` answers questions about real files, and its guards hold.
+//! The example `agent` answers questions about real files, and its guards take effect.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-/// Runs the example with the given answers to its questions.
+/// Runs the example with these arguments and this typed input.
 fn run(arguments: &[&str], typed: &str) -> Output {
     let mut child = Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--example", "agent", "--"])

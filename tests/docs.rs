@@ -1,4 +1,4 @@
-//! Every page in `docs/` can be found, every program in it is compiled, and every link leads somewhere.
+//! Every page in `docs/` is linked, every program in it is compiled, and every link has a target.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     pages.chain([root.join("README.md")]).map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
 }
 
-/// The text without its programs.
+/// Returns the text of a page without its programs.
 fn prose(page: &str) -> String {
     page.split("```").step_by(2).collect()
 }
@@ -22,7 +22,7 @@ fn links(page: &str) -> Vec<String> {
     links.map(|(link, _)| link.to_owned()).filter(|link| !link.starts_with("http")).collect()
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// Returns the anchors of a page's headings, as GitHub generates them.
 fn anchors(page: &str) -> BTreeSet<String> {
     let headings = prose(page);
     let headings = headings.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#'));

@@ -1,4 +1,4 @@
-//! Each of the five middlewares of the guarded desk changes the answers, and the trajectory shows how.
+//! Each of the five middlewares of the guarded desk affects the answers, and the trajectory shows its events.
 
 use std::process::Command;
 use std::sync::OnceLock;

@@ -12,7 +12,7 @@ use emitree::sinks::EventRecord;
 use emitree::sinks::read_jsonl;
 use tempfile::TempDir;
 
-/// Returns the program of an example. The first call builds all.
+/// Returns the program of an example. The first call builds all examples.
 fn example(name: &str) -> Command {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -99,11 +99,11 @@ fn some_runs_are_concurrent() {
     let (folder, path) = file(CONTENTS[1]);
     let (endless, recording) = (endless_file(folder.path()), folder.path().join("run.jsonl"));
     let mut quickstart = example("quickstart");
-    // If the second waited for the first to end, both would be aborted, and this test would fail.
+    // If the second run waited for the first, both would be aborted, and this test would fail.
     quickstart.args(["--ask", "how many words", "--abort-after", "30000", "--record"]).arg(&recording);
     let (mut child, mut lines) = spawn(quickstart.args([&endless, &path]));
     assert!(lines.any(|line| line.contains("<-- Tool[count][success]")), "the second ends first");
-    // Until now the first could not end.
+    // Until now the first run could not end.
     std::fs::write(&endless, "three more words").expect("a pipe that somebody reads");
     assert_eq!(lines.filter(|line| line.contains("<-- Tool[count][success]")).count(), 1, "then the first ends");
     assert!(child.0.wait().expect("it ends").success());
@@ -165,7 +165,7 @@ fn assert_every_run_ended_once(recording: &Path) {
     }
 }
 
-/// Makes a pipe: opening and reading it waits until a test writes into it.
+/// Creates a named pipe: opening and reading it blocks until a test writes into it.
 fn endless_file(folder: &Path) -> String {
     let path = folder.join("endless");
     assert!(Command::new("mkfifo").arg(&path).status().expect("a Unix system").success());
@@ -177,7 +177,7 @@ fn what_is_aborted_says_why_and_is_recorded_to_the_end() {
     let (folder, path) = file(CONTENTS[1]);
     let recording = folder.path().join("run.jsonl");
     let recorded = recording.to_str().expect("a plain path");
-    // Without the abort it would take an hour.
+    // Without the abort, the run would take an hour.
     let output = quickstart(&["--slow", "3600000", "--abort-after", "20", "--record", recorded, &path]);
     assert!(!output.status.success());
     let trajectory = text(&output.stdout);
@@ -193,7 +193,7 @@ fn what_ctrl_c_drops_is_told_and_recorded_to_the_end() {
     let mut quickstart = example("quickstart");
     let (mut child, mut lines) =
         spawn(quickstart.args(["--ask", "how many words", "--record"]).arg(&recording).arg(&endless));
-    // Now it waits for the file.
+    // The run now waits for the file.
     let begun: Vec<_> = lines.by_ref().take_while(|line| !line.contains("Tool[read_file][start]")).collect();
     assert!(!begun.is_empty());
     let interrupt = Command::new("kill").args(["-INT", &child.0.id().to_string()]).status();
@@ -216,7 +216,7 @@ fn spawn(program: &mut Command) -> (Waited, impl Iterator<Item = String> + use<>
     (Waited(child), BufReader::new(stdout).lines().map(|line| line.expect("UTF-8")))
 }
 
-/// A process that ends with its test.
+/// A process that is killed at the end of its test.
 struct Waited(Child);
 
 impl Drop for Waited {

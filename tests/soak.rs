@@ -36,7 +36,7 @@ use damage::Damage;
 use memory::resident;
 use soak::{Settings, soak};
 
-// One test: it waits for the ends of all runs of the process.
+// A single test, because it waits for the ends of all runs of the process.
 #[test]
 fn every_run_that_starts_ends_and_each_damage_is_found() {
     let report = soak(&Settings { seed: fastrand::u64(..), runs: 20_000, damage: None }, |_| ());
@@ -44,7 +44,7 @@ fn every_run_that_starts_ends_and_each_damage_is_found() {
     assert!(report.tally.runs >= 20_000 && report.cuts > 0, "{report}");
     assert_eq!(report.tally.below(1), Vec::<String>::new(), "{report}");
 
-    // Not every system shows the resident set.
+    // Not every system reports the resident set.
     for rule in Rule::ALL.iter().copied().filter(|rule| *rule != Rule::Memory || resident().is_some()) {
         assert_ne!(Damage::of(rule).count(), 0, "nothing breaks a rule: {rule}");
         Damage::of(rule).for_each(|damage| expect_broken(rule, damage));
@@ -52,7 +52,7 @@ fn every_run_that_starts_ends_and_each_damage_is_found() {
 }
 
 fn expect_broken(rule: Rule, damage: Damage) {
-    // A leak shows between the warm-up and the end, which must not be in one batch.
+    // A leak is visible between the warm-up and the end, which must not be in the same batch.
     let runs = if rule == Rule::Memory { 5_000 } else { 500 };
     let report = soak(&Settings { seed: 1, runs, damage: Some(damage) }, |_| ());
     assert!(report.broken.contains_key(&rule), "{damage}: {report}");

@@ -4,10 +4,10 @@
     benches/crossed/count.py              the table of benches/README.md
     benches/crossed/count.py emit         each function that one emit crosses, with its file
 
-The operations are those of `main.rs`. They are built without optimisation and without the passes that inline what is marked
-`#[inline(always)]`, so that each call in the source is a call in the program; valgrind's callgrind, which this needs, tells the
-functions that are entered during one operation, after a few that it does not look at. A function counts once, however often it is
-called and for however many types; a closure and an async block belong to the function in which they stand. Functions of std and
+The operations are those of `main.rs`. They are built without optimization and without the passes that inline functions with
+`#[inline(always)]`, so that each call in the source is a call in the program; valgrind's callgrind, which this needs, reports the
+functions that are entered during one operation, after a few that are not counted. A function counts once, however often it is
+called and for however many types; a closure and an async block belong to the function that contains them. Functions of std and
 of other crates do not count.
 """
 
@@ -22,13 +22,13 @@ OURS = r"/(emitter|runtime|middleware-builtin)/src/.*"
 TRACING = r"/(tracing|tracing-core|tracing-subscriber|sharded-slab)-[\d.]+/src/.*"
 TOWER = r"/(tower|tower-layer|tower-service|tokio-util)-[\d.]+/src/.*"
 
-# What a row is called, which operation it shows, beyond which other, and whose files.
+# The name of each row, its operation, the operation to subtract, and the pattern of its files.
 ROWS = [
     ("one emit with one sync listener", "emit", None, OURS),
     ("… an event of tracing under one layer", "tracing", None, TRACING),
     ("a run with one listener", "run", None, OURS),
-    ("… `Timeout` and `Concurrency` around it: more", "middlewares", "run", OURS),
-    ("… tower's around a service: more", "tower-layers", "tower", TOWER),
+    ("… added by `Timeout` and `Concurrency` around it", "middlewares", "run", OURS),
+    ("… added by tower's two layers around a service", "tower-layers", "tower", TOWER),
 ]
 
 

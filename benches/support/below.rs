@@ -1,4 +1,4 @@
-//! Runs below a run: beside others, on several threads, ended by abort.
+//! Cases of runs below a run: beside other runs, on several threads, ended by abort.
 
 use std::future::{Future, pending};
 use std::hint::black_box;
@@ -42,7 +42,7 @@ fn poll_once<F: Future + Unpin>(future: &mut F) {
     assert!(Pin::new(future).poll(&mut context).is_pending(), "it has to wait");
 }
 
-/// Starts a number of runs in the current one that do not end.
+/// Starts, in the current run, a number of runs that do not end.
 fn started(forever: &Forever, how_many: usize) -> Vec<impl Future + use<'_>> {
     let mut runs: Vec<_> = (0..how_many).map(|_| forever.run(())).collect();
     runs.iter_mut().for_each(poll_once);
@@ -83,7 +83,7 @@ fn batch(adder: &Adder, n: u64) -> Duration {
     })
 }
 
-/// Starts a run with a number of runs below, and ends them by abort; all of it counts.
+/// Starts a run with a number of runs below, and ends them by abort; the whole time counts.
 pub(crate) fn aborted(children: usize) -> impl Case {
     let forever = Arc::new(Forever::new());
     let host = runnable_fn("host", move |(): (), _: RunContext| {

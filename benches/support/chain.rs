@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::support::Case;
 
-/// A runnable whose runs spawn another one, and wait for ever.
+/// A runnable whose runs spawn a further run, and wait forever.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,
@@ -35,7 +35,7 @@ impl Runnable for Link {
     }
 }
 
-/// Starts such a chain, aborts the outermost run, and waits until it has ended; all of it counts.
+/// Starts such a chain, aborts the outermost run, and waits until it has ended; the whole time counts.
 pub(crate) fn aborted(levels: usize) -> impl Case {
     let (innermost, mut waiting) = mpsc::unbounded_channel();
     let creator = Creator::new("Tool", "link");

@@ -1,5 +1,5 @@
-//! A bench that prints one table. All cases are measured in the same run, batch by batch in turn: a disturbance of the machine
-//! slows all of them alike, and the ratios hold on other machines.
+//! The harness of benches that each print one table. All cases are measured in the same run, batch by batch in turn: a
+//! disturbance of the machine slows all of them alike, and the ratios hold on other machines.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// The approximate time of one batch of a case.
 const BATCH: Duration = Duration::from_micros(500);
-/// The number of turns of each case. Odd, so that the median is one of them.
+/// The number of turns of each case. Odd, so that the median is one of the measurements.
 const ROUNDS: usize = 201;
 
-/// Does something `n` times, and returns the time.
+/// A function that does an operation `n` times, and returns the time.
 pub(crate) trait Case: FnMut(u64) -> Duration {}
 
 impl<F: FnMut(u64) -> Duration> Case for F {}
@@ -42,7 +42,7 @@ struct Bound {
     label: &'static str,
 }
 
-/// The time of a case, or its difference from another one, divided by a number.
+/// The time of a case, or its difference from another case, divided by a number.
 #[derive(Clone, Copy)]
 pub(crate) struct Extra {
     of: Id,
@@ -82,7 +82,7 @@ impl Suite {
         Self { columns, cases: Vec::new(), rows: Vec::new() }
     }
 
-    /// Adds a case. It appears in the rows that name it.
+    /// Adds a case, which appears in the rows that name it.
     pub(crate) fn case(&mut self, case: impl Case + 'static) -> Id {
         self.cases.push(Box::new(case));
         Id(self.cases.len() - 1)
@@ -156,7 +156,7 @@ fn nanoseconds(ns: f64) -> String {
 
 /// Returns the number of operations of a batch.
 fn calibrate(case: &mut dyn Case) -> u64 {
-    // The first call pays for one-time work.
+    // The first call includes one-time work, so it is not measured.
     case(64);
     let mut n = 64;
     loop {
@@ -175,8 +175,8 @@ fn median(mut samples: Vec<f64>) -> f64 {
 }
 
 #[allow(dead_code, reason = "each bench uses its part")]
-/// Times a whole batch that is one future and never has to wait: one poll, with a waker that does nothing. It measures awaiting in
-/// a loop of an async function, and no executor.
+/// Times a whole batch in one future that never has to wait: one poll, with a waker that does nothing. This measures awaits
+/// in a loop of an async function, without an executor.
 pub(crate) fn timed<T>(batch: impl Future<Output = T>) -> Duration {
     let batch = pin!(batch);
     let mut context = Context::from_waker(Waker::noop());

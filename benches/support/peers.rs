@@ -1,5 +1,5 @@
-//! The libraries that people use instead of an emitter, each used as its documentation shows. Every listener adds one to a number: the
-//! payload's if it gets it by `&mut`, else the thread's.
+//! The libraries that people use instead of an emitter, each used as its documentation shows. Every listener adds one to a
+//! number: in the payload if the listener receives it by `&mut`, otherwise in a thread-local.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -44,12 +44,12 @@ pub(crate) fn on_floor(floor: &ArcSwap<Vec<Closure>>, n: u64) -> Duration {
     })
 }
 
-/// A channel on which every receiver gets a copy of every event.
+/// A channel on which every receiver receives a copy of every event.
 pub(crate) fn on_broadcast(sender: &broadcast::Sender<Tick>, receivers: usize, n: u64) -> Duration {
     let mut receivers: Vec<_> = (0..receivers).map(|_| sender.subscribe()).collect();
     timed(async {
         for i in 0..n {
-            // Without receivers this is an error.
+            // Without receivers, `send` fails.
             let _ = black_box(black_box(sender).send(Tick { n: i }));
             for receiver in &mut receivers {
                 let tick = receiver.recv().await;
@@ -60,7 +60,7 @@ pub(crate) fn on_broadcast(sender: &broadcast::Sender<Tick>, receivers: usize, n
     })
 }
 
-/// The same on several threads: each receives all events that have arrived.
+/// The same on several threads: each thread receives the events of all threads.
 pub(crate) fn on_shared_broadcast(sender: &broadcast::Sender<Tick>, n: u64) -> Duration {
     let mut receiver = sender.subscribe();
     timed(async {
@@ -128,7 +128,7 @@ pub(crate) fn on_tracing_spans(dispatch: &Dispatch, n: u64) -> Duration {
     })
 }
 
-/// `async-event-emitter`: payloads are serialised, every listener is a boxed future.
+/// `async-event-emitter`: payloads are serialized, and every listener is a boxed future.
 pub(crate) fn async_event_emitter(names: &[(&str, usize)]) -> AsyncEventEmitter {
     let emitter = AsyncEventEmitter::new();
     for (name, listeners) in names {
@@ -151,7 +151,7 @@ pub(crate) fn on_async_event_emitter(emitter: &AsyncEventEmitter, n: u64) -> Dur
     })
 }
 
-/// `rs_events`: payloads are shared by `Arc`, the listeners of a name are called under its lock.
+/// `rs_events`: payloads are shared in an `Arc`, and the listeners of a name are called under its lock.
 pub(crate) fn rs_events(names: &[(&str, usize)]) -> EventEmitter<Tick> {
     let mut emitter = EventEmitter::new(1_000);
     for (name, listeners) in names {
@@ -170,7 +170,7 @@ pub(crate) fn on_rs_events(emitter: &EventEmitter<Tick>, n: u64) -> Duration {
     let mut emitter = emitter.clone();
     timed(async {
         for i in 0..n {
-            // An event without listeners is an error.
+            // An emit without listeners fails.
             let _ = black_box(black_box(&mut emitter).emit(black_box("new_token"), Arc::new(Tick { n: i })));
         }
     })

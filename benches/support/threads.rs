@@ -1,4 +1,4 @@
-//! The same batch on several threads at a time.
+//! Batches on several threads at a time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -36,7 +36,7 @@ impl Runnable for Adder {
     }
 }
 
-/// Runs, one after the other.
+/// A case of runs, one after the other.
 pub(crate) fn runs(adder: Adder) -> impl Case {
     move |n| {
         timed(async {
@@ -47,7 +47,7 @@ pub(crate) fn runs(adder: Adder) -> impl Case {
     }
 }
 
-/// Calls of a service in a number of boxed layers that pass on.
+/// A case of calls of a service in a number of boxed layers that pass on.
 pub(crate) fn services(layers: usize) -> impl Case {
     let add = tower::service_fn(|n: u64| async move { Ok::<_, io::Error>(black_box(n) + 1) });
     let pass = || layer_fn(|inner: BoxService<u64, u64, io::Error>| BoxService::new(inner.map_response(|n| n)));

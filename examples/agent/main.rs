@@ -8,9 +8,9 @@
 //!     --base-url URL  asks the server at this address for the model
 //! ```
 //!
-//! By default the model is a set of rules in this example, so it needs no network, and the first line says so.
-//! `scripts/local-model.sh start` starts a small real model: `--model openai:local --base-url http://127.0.0.1:18082/v1`. The
-//! trajectory goes to stderr, the answer to stdout, piece by piece as the model writes it.
+//! By default the model is a set of rules in this example, which needs no network; the first line of the output names the
+//! model. `scripts/local-model.sh start` starts a small real model: `--model openai:local --base-url
+//! http://127.0.0.1:18082/v1`. The trajectory goes to stderr, the answer to stdout, piece by piece as the model writes it.
 
 mod rules;
 mod tools;
@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let answered = runtime.block_on(async { answer(Arguments::parse()?).await });
-    // A question on the terminal that nobody answered does not keep the program.
+    // Does not wait for a thread that still reads an answer from the terminal.
     runtime.shutdown_background();
     match answered {
         Ok(()) => ExitCode::SUCCESS,
@@ -45,7 +45,7 @@ async fn answer(arguments: Arguments) -> Result<()> {
     let model = model(&arguments)?;
     let recording = match &arguments.record {
         Some(path) => {
-            // A sink appends; this is to be a recording of its own.
+            // `JsonlFile` appends, so empty the file for a new recording.
             std::fs::write(path, "").map_err(|error| Error::from(error).message(format!("cannot write {path}")))?;
             Some(Emitter::root().pipe_to(JsonlFile::open(path)?)?)
         }
@@ -72,7 +72,7 @@ async fn answer(arguments: Arguments) -> Result<()> {
             print!("{}", token.text());
             let _ = stdout().flush();
         })
-        // The answer is complete: the trajectory goes on in a line of its own.
+        // The answer is complete: the trajectory continues on a new line.
         .observe("backend.chat.*.success", |success: &ChatSuccess, _| {
             if !success.response.text().is_empty() {
                 println!();
@@ -80,7 +80,7 @@ async fn answer(arguments: Arguments) -> Result<()> {
         })
         .middleware(trajectory()?)
         .await;
-    // Whatever happened, every run ends and the recording is complete before the program ends.
+    // In any case, every run ends and the recording is complete before the program ends.
     emitree::shutdown(Duration::from_secs(5)).await;
     if let Some(recording) = recording {
         recording.close(Duration::from_secs(5)).await.complete()?;
@@ -90,7 +90,7 @@ async fn answer(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Makes the model, and says on the first line which one answers.
+/// Creates the model, and prints its name on the first line.
 fn model(arguments: &Arguments) -> Result<ChatModel> {
     let Some(name) = &arguments.model else {
         eprintln!("The model is `rules`: rules of this example, no language model.");
@@ -104,8 +104,8 @@ fn model(arguments: &Arguments) -> Result<ChatModel> {
     Ok(ChatModel::new(OpenAi::from_name(name)?.base_url(url).build()?)?)
 }
 
-/// A trajectory in which a model's input is only what is new since its last call: the whole conversation, printed for each
-/// call, would grow with the square of its length.
+/// Creates a trajectory that prints only the new messages of a model's input: printing the whole conversation for each call
+/// would take quadratic space.
 fn trajectory() -> Result<Trajectory> {
     let trajectory = Trajectory::builder().stderr().build()?;
     let elide = |event: &mut TrajectoryEvent, short: fn(&Value) -> Option<Value>| {
@@ -141,7 +141,7 @@ fn trajectory() -> Result<Trajectory> {
     Ok(trajectory)
 }
 
-/// A message in one line.
+/// Returns a message in one line.
 fn shown(message: &Message) -> Value {
     let calls: Vec<_> = message.tool_calls().map(|call| format!("{}({})", call.name, call.arguments)).collect();
     let results: Vec<_> = message.tool_results().map(|result| result.response.clone()).collect();

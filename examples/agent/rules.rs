@@ -1,12 +1,12 @@
 //! A model without a network: it answers by rules, and calls tools as a language model would.
 //!
-//! It cuts the question into steps, asks for one tool after the other, puts the last result in the place of "that", and
-//! sums up when all steps are done. It knows nothing of the tools but what the request says.
+//! It splits the question into steps, calls one tool after another, replaces "that" with the last result, and sums up when
+//! all steps are done.
 
 use emitree::agent::{ChatRequest, Message, Reply, ScriptedModel};
 use serde_json::{Value, json};
 
-/// The things that it understands, for questions that it does not.
+/// The answer to questions that no rule understands.
 const HELP: &str = "I work by rules, and understand questions such as: how many words, lines, characters or bytes has \
                     FILE; which lines of FILE mention TEXT; read FILE; list DIRECTORY; what is 3 * (4 + 5); and what is \
                     that times 17.";
@@ -24,7 +24,7 @@ enum Step {
 
 fn answer(request: &ChatRequest) -> Reply {
     let question = request.last_user_text();
-    // Results since the question: earlier questions of the session have theirs.
+    // Only results since the last question; the session may contain earlier questions.
     let since = request.messages.iter().rposition(|message| message.text() == question).unwrap_or(0);
     let results: Vec<_> = request.messages[since..].iter().flat_map(|message| results(message)).collect();
     let steps = steps(&question);
@@ -48,7 +48,7 @@ fn answer(request: &ChatRequest) -> Reply {
     }
 }
 
-/// The results of a message, and `true` for an error.
+/// Returns the results of a message, each with `true` if it is an error.
 fn results(message: &Message) -> Vec<(Value, bool)> {
     message.tool_results().map(|result| (result.response.clone(), result.is_error)).collect()
 }
@@ -57,12 +57,12 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The number that a result stands for, if it does.
+/// Returns the number in a result, if there is one.
 fn number(result: &Value) -> Option<String> {
     result.as_number().or_else(|| result["count"].as_number()).map(ToString::to_string)
 }
 
-/// Puts the last number in the place of "that".
+/// Replaces "that" with the last number.
 fn with_that(mut arguments: Value, that: Option<String>) -> Value {
     if let (Some(Value::String(expression)), Some(that)) = (arguments.get_mut("expression"), that) {
         *expression = expression.replace("that", &that);
@@ -72,7 +72,7 @@ fn with_that(mut arguments: Value, that: Option<String>) -> Value {
 
 fn steps(question: &str) -> Vec<Step> {
     let mut steps = Vec::new();
-    // A part without a file of its own is about the file before.
+    // A part that names no file refers to the last file that was named.
     let mut path = None;
     for part in parts(question) {
         path = path_of(&part).or(path);
@@ -81,7 +81,7 @@ fn steps(question: &str) -> Vec<Step> {
     steps
 }
 
-/// Cuts a question where another one begins, not inside of quotes.
+/// Splits a question where a new question begins, but not inside of quotes.
 fn parts(question: &str) -> Vec<String> {
     const BEGINS: [&str; 12] = [
         "how ",
@@ -156,7 +156,7 @@ fn steps_of(part: &str, path: Option<&str>) -> Vec<Step> {
     }
 }
 
-/// A word with a dot or a slash in it that is no number.
+/// Returns a word with a dot or a slash that is not a number.
 fn path_of(part: &str) -> Option<String> {
     let words = part.split_whitespace().map(|word| word.trim_matches(['?', ',', '"', '\'', '`', ';']));
     let is_path = |word: &&str| {
@@ -166,10 +166,10 @@ fn path_of(part: &str) -> Option<String> {
     words.map(|word| word.trim_end_matches('.')).find(is_path).map(str::to_owned)
 }
 
-/// The text that is searched for, after a verb: in quotes, or up to the end or the file.
+/// Returns the text to search for, which follows a verb: in quotes, or up to the file name or the end.
 fn wanted(part: &str, path: &str) -> Option<String> {
     let verbs = ["mention", "contain", "search", "find"];
-    // ASCII only, so that places in one text are places in the other.
+    // Only ASCII letters change, so that byte positions are the same in both texts.
     let lower = part.to_ascii_lowercase();
     let verb = verbs.into_iter().find(|verb| lower.contains(verb))?;
     let rest = &part[lower.find(verb)? + verb.len()..];
@@ -180,7 +180,7 @@ fn wanted(part: &str, path: &str) -> Option<String> {
     Some(quoted.unwrap_or_else(bare).to_owned()).filter(|wanted| !wanted.is_empty())
 }
 
-/// The arithmetic of a part: words become operators, and everything has to be understood.
+/// Returns the expression of a part, in which words become operators. Returns `None` if a word is unknown.
 fn expression(lower: &str) -> Option<String> {
     const WORDS: [(&str, &str); 12] = [
         ("multiplied by", "*"),

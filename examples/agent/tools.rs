@@ -1,4 +1,4 @@
-//! The tools of the librarian: they read real files below the current directory, and calculate.
+//! The tools of the librarian, which read files below the current directory, and calculate.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -15,14 +15,14 @@ struct Read {
     /// The first line to read, from 1.
     #[serde(default)]
     from_line: Option<usize>,
-    /// The most lines to read; 40 by default.
+    /// The maximum number of lines to read; 40 by default.
     #[serde(default)]
     lines: Option<usize>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct List {
-    /// The path of a directory; `.` is the current one.
+    /// The path of a directory; `.` is the current directory.
     path: String,
 }
 
@@ -63,7 +63,7 @@ struct Calculate {
     expression: String,
 }
 
-/// Returns all tools. The builder of the agent reports one that cannot be made.
+/// Returns all tools. The builder of the agent reports a tool that cannot be created.
 pub(crate) fn all() -> [Result<emitree::agent::Tool, ToolError>; 5] {
     [
         tool_fn("read", "Reads lines of a text file", |args: Read, _: RunContext| async move {
@@ -116,7 +116,7 @@ fn calculate(expression: &str) -> Result<serde_json::Number> {
     // The parser takes quadratic time, and the text comes from a model.
     if expression.len() > 1000 {
         return Err(Error::new(format!(
-            "an expression may have 1000 characters, and this one has {}",
+            "an expression may have 1000 bytes, and this expression has {}",
             expression.len()
         )));
     }
@@ -136,7 +136,7 @@ fn failed(path: &str, error: std::io::Error) -> Error {
     Error::from(error).message(format!("cannot read `{path}`"))
 }
 
-/// The librarian serves the current directory, and nothing outside of it.
+/// Allows only paths inside of the current directory.
 fn allowed(path: &str) -> Result<PathBuf> {
     let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     let path = Path::new(path);

@@ -1,4 +1,4 @@
-//! The desk: it runs a clerk for each letter, and goes on with the next letter if one fails.
+//! The desk, which runs a clerk for each letter, and continues with the next letter if a run fails.
 
 use std::path::PathBuf;
 use std::sync::Arc;

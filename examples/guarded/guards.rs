@@ -11,7 +11,7 @@ use emitree::{Middleware, Result, for_tree};
 /// - `budget` limits a letter to six runs of tools;
 /// - `redact` removes personal data from the answers that the desk keeps;
 /// - `cache` reads the same letter once;
-/// - `retry` asks the register again while it is busy;
+/// - `retry` calls the register again while it is busy;
 /// - `exfil_guard` denies letters to hosts that are not allowed.
 pub(crate) fn guarded<F, I, O>(clerk: RunnableFn<F, I, O>) -> Result<RunnableFn<F, I, O>> {
     Ok(clerk
@@ -22,7 +22,7 @@ pub(crate) fn guarded<F, I, O>(clerk: RunnableFn<F, I, O>) -> Result<RunnableFn<
         .middleware(on_tool("send", ExfilGuard::new().allow_hosts(["desk.example.org"]))))
 }
 
-/// Binds a middleware to the runs of one tool, below the run that it is given to.
+/// Returns a middleware for the runs of one tool, in the run that it is bound to and below.
 fn on_tool(name: &'static str, middleware: impl Middleware) -> impl Middleware {
     for_tree(Runs::of_kind("Tool").and(Runs::named(name)).only(middleware))
 }

@@ -16,7 +16,7 @@ impl<'a> Letter<'a> {
             let lines = head.lines().filter_map(|line| line.split_once(':'));
             lines.map(|(key, value)| (key, value.trim())).find(|(key, _)| *key == name).map(|(_, value)| value)
         };
-        let from = field("From").ok_or_else(|| Error::new("a letter says `From: …` in its head"))?;
+        let from = field("From").ok_or_else(|| Error::new("a letter needs `From: …` in its head"))?;
         let orders = field("Orders").into_iter().flat_map(|orders| orders.split(", ")).collect();
         Ok(Self { from, orders, reply_to: field("Reply-To"), text: text.trim() })
     }

@@ -5,8 +5,8 @@
 //! cargo run --example guarded -- your-letter.txt
 //! ```
 //!
-//! By default it answers three letters, one of them twice. The trajectory shows the runs and the events of each middleware. After
-//! it comes a line for each letter. A letter is a text with a head: `From`, `Orders`, and perhaps `Reply-To`.
+//! By default it answers three letters, one of them twice. The trajectory shows the runs and the events of each middleware.
+//! One line for each letter follows. A letter is a text with a head: `From`, `Orders`, and optionally `Reply-To`.
 
 use std::path::PathBuf;
 

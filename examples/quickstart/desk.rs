@@ -38,7 +38,7 @@ impl Desk {
         Ok(Self { emitter, tools: Tools::new()? })
     }
 
-    /// Does one task for one file: a nested run of the tool that can do it.
+    /// Does one task for one file, in a nested run of the tool for this task.
     async fn look_up(&self, path: &str, task: &Task) -> Result<String> {
         let path = path.to_owned();
         Ok(match task {
@@ -69,7 +69,7 @@ impl Runnable for Desk {
     async fn execute(&self, input: &Question, _: &RunContext) -> Result<Answer> {
         let tasks = Task::parse(&input.question)?;
         let pairs = input.files.iter().flat_map(|path| tasks.iter().map(move |task| (path, task)));
-        // All concurrently: each look-up is a run, nested in this one.
+        // All lookups run concurrently, each as a run nested in this run.
         let answers = join_all(pairs.map(|(path, task)| self.look_up(path, task))).await;
         Ok(Answer { lines: answers.into_iter().collect::<Result<_>>()? })
     }

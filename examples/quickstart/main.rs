@@ -50,10 +50,10 @@ fn main() -> ExitCode {
 async fn answer(arguments: Result<Arguments>) -> Result<()> {
     let arguments = arguments?;
 
-    // A pipe: every event of the process goes into a file.
+    // A pipe to a sink: every event of the process is written to a file.
     let recording = match &arguments.record {
         Some(path) => {
-            // `JsonlFile` appends, and this example wants a new recording.
+            // `JsonlFile` appends, so empty the file for a new recording.
             std::fs::write(path, "").map_err(|error| Error::from(error).message(format!("cannot write {path}")))?;
             Some(Emitter::root().pipe_to(JsonlFile::open(path)?)?)
         }
@@ -128,7 +128,7 @@ struct HouseRules {
 impl Middleware for HouseRules {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if let Some(deny) = self.deny.clone() {
-            // The type selects the events: the start of every run below that takes a `ReadFile` and returns a `Document`.
+            // The payload type selects the events: `start` of every run below from `ReadFile` to `Document`.
             ctx.emitter().with(Options::new().nested(true)).on(
                 Stage::Start,
                 move |start: &mut Start<ReadFile, Document>, _| {
@@ -141,7 +141,7 @@ impl Middleware for HouseRules {
             )?;
         }
         if let Some(text) = self.canned.clone() {
-            // The start of this run. A listener that sets the output replaces the work.
+            // The `start` of this run. A listener that sets the output replaces the work.
             ctx.emitter().on(Stage::Start, move |start: &mut Start<Question, Answer>, _| {
                 start.output = Some(Answer { lines: vec![text.clone()] });
             })?;

@@ -37,7 +37,7 @@ pub(crate) struct ReadFile {
     pub(crate) path: String,
 }
 
-/// A text file. Fields that serde skips are not in events: they show the path and the length, not the text.
+/// A text file. Events contain the path and the length but not the text, because serde skips that field.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Document {
     path: String,
@@ -49,7 +49,7 @@ pub(crate) struct Document {
     data: Vec<u8>,
 }
 
-/// An event of the tool, which it emits besides the events of its run.
+/// An event that the tool emits in addition to the lifecycle events of its run.
 #[derive(Serialize)]
 pub(crate) struct BytesRead {
     pub(crate) path: String,
@@ -157,7 +157,7 @@ fn is_space(c: char) -> bool {
     }
 }
 
-// --- count, find, frequent_terms: what the assistant asks for ---
+// --- count, find, frequent_terms: the tools that the assistant runs ---
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -210,7 +210,7 @@ pub(crate) struct Find {
     pub(crate) needle: String,
 }
 
-/// The number of matching lines, as `grep -cF` counts them, and the numbers of the first ones.
+/// The number of matching lines, as `grep -cF` counts them, and the line numbers of the first matches.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Found {
     pub(crate) count: usize,
@@ -249,7 +249,7 @@ impl Runnable for FindTool {
     }
 }
 
-/// Splits lines as `grep` does: at newlines, in a binary file also at zero bytes.
+/// Splits lines as `grep` does: at newlines, and in a binary file also at zero bytes.
 fn lines(data: &[u8]) -> impl Iterator<Item = &[u8]> {
     let binary = data.contains(&0);
     let data = data.strip_suffix(b"\n").unwrap_or(data);

@@ -1,4 +1,4 @@
-//! Values that panic when they are dropped, also as the payload of a panic.
+//! Values that panic when they are dropped, some of them as the payload of a panic.
 
 use std::panic::panic_any;
 
@@ -19,7 +19,7 @@ impl Payload {
     }
 }
 
-/// A value that panics when it is dropped, unless the thread panics already.
+/// A value that panics when it is dropped, unless the thread is already panicking.
 pub(crate) struct Bad(pub(crate) Payload);
 
 impl Drop for Bad {

@@ -18,7 +18,7 @@ struct Held {
     binding: Binding,
     log: Log,
     _bad: Option<Bad>,
-    /// Alive as long as the binding.
+    /// Kept alive as long as the binding.
     _bound: Arc<()>,
 }
 
@@ -41,7 +41,8 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let current = RunContext::current();
-        // A run below that is about to begin has these bindings too: if it comes too late, they may be dropped there.
+        // A run below that is about to begin shares these bindings: if it begins too late, they may be dropped inside of
+        // it.
         let is_shared = matches!(self.binding.place, Place::Observer | Place::Nested);
         let mut around = successors(current.as_ref(), |run| run.parent().filter(|_| is_shared));
         if !around.any(|run| *run == self.ctx) {

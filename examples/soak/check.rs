@@ -19,16 +19,16 @@ listed! {
         FinishLast = "`finish` comes last",
         ChildStartsWithin = "a child starts after its parent",
         ChildrenFirst = "a child finishes before its parent",
-        OneOutcome = "`finish` says what `success` or `error` said",
+        OneOutcome = "`finish` agrees with `success` or `error`",
         /// R7.
-        OneReason = "an abort gives its reason to all below",
+        OneReason = "the reason of an abort reaches all runs below",
         OneParent = "all events name one parent",
-        CurrentRun = "the current run is the one that one is in",
-        Returned = "the caller gets what `finish` says, after it",
+        CurrentRun = "code inside of a run has it as the current run",
+        Returned = "the caller receives the outcome of `finish`, after `finish`",
         /// R14.
         LetsGo = "nothing stays bound to a run that has ended",
-        /// Nothing of a run is left when all its handles are dropped.
-        Over = "all runs come to their end, and are freed",
+        /// A run is freed when all its handles are dropped.
+        Over = "all runs end and are freed",
         Ends = "`wait_for_ends` waits for all ends",
         /// Panics of user code stay in the run; code that must not panic does not.
         Panic = "a panic stays in its run",
@@ -44,7 +44,7 @@ pub(crate) struct Life<'a> {
     pub(crate) has_worked: bool,
     /// In order, with their positions in the recording.
     events: Vec<(usize, &'a Event)>,
-    /// How listeners failed the run, if they can.
+    /// The failures of listeners that can make the run fail: their stage and status.
     raised: Vec<(Stage, Status)>,
 }
 
@@ -61,12 +61,12 @@ impl Life<'_> {
         self.events.iter().find(|(_, event)| event.stage == stage).and_then(|(_, event)| event.status)
     }
 
-    /// The reason of its abort.
+    /// Returns the reason of the run's abort.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.events.iter().find_map(|(_, event)| event.reason.as_deref())
     }
 
-    /// How the first listener of a stage failed the run.
+    /// Returns the status with which the first listener of a stage made the run fail.
     pub(crate) fn raised(&self, stage: Stage) -> Option<Status> {
         self.raised.iter().find(|(at, _)| *at == stage).map(|(_, status)| *status)
     }
@@ -116,7 +116,7 @@ impl Life<'_> {
     }
 }
 
-/// A node and the records of it.
+/// Displays a node and its records.
 impl fmt::Display for Life<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {:?}:", self.begun.map(|begun| begun.node))?;
@@ -163,7 +163,7 @@ pub(crate) fn check(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, 
     of_runs.chain(check_aborts(log, lives)).chain(check_calls(log, lives)).collect()
 }
 
-/// Checks trees in which a thread aborts the top, and no run ends by anything else (R7).
+/// Checks trees in which a thread aborts the top and no run ends for another reason (R7).
 fn check_aborts(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
     let mut broken = Vec::new();
     for (at, entry) in log.iter().enumerate() {
@@ -197,7 +197,7 @@ fn check_life<'a>(life: &Life<'a>, lives: &HashMap<Id, Life<'a>>) -> impl Iterat
     broken.into_iter()
 }
 
-/// Checks the results that callers got (R10). A node runs once.
+/// Checks the results that callers received (R10). A node runs once.
 fn check_calls(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
     let by_node: HashMap<_, _> = lives.values().filter_map(|life| Some((life.begun?.node, life))).collect();
     let broken = |(at, entry): (usize, &Entry)| match entry {

@@ -1,4 +1,5 @@
-//! Damage that the checker has to find: done to a recording before the check, or to values that must be dropped when runs are over.
+//! Damage that the checker has to find: changes to a recording before the check, and values that are kept although they
+//! must be dropped.
 
 use std::any::Any;
 use std::future::pending;
@@ -15,7 +16,7 @@ use crate::record::{Entry, Event};
 use crate::tree::{Shared, Tree};
 
 listed! {
-    /// A kind of damage, and how it is done.
+    /// A kind of damage.
     pub(crate) enum Damage {
         LostStart = "lost-start",
         NoEnd = "no-end",
@@ -69,12 +70,12 @@ impl Damage {
         }
     }
 
-    /// Returns `true` if it makes something never end: then the soak waits a short time only.
+    /// Returns `true` if the damage keeps a run or an end from completing, so that the soak waits only a short time.
     pub(crate) const fn is_endless(self) -> bool {
         matches!(self, Self::KeptBinding | Self::KeptRun | Self::UntoldEnd)
     }
 
-    /// Keeps something from ending: a tree is not over before the returned value is dropped.
+    /// Returns a value that keeps a tree from being over until the value is dropped.
     pub(crate) fn hold_up(self, tree: &Tree) -> Option<Arc<dyn Any>> {
         match self {
             Self::KeptBinding => Some(Arc::<()>::clone(&tree.shared.bound)),
@@ -87,7 +88,7 @@ impl Damage {
         }
     }
 
-    /// Damages the record of one run, if there is one that fits.
+    /// Damages the record of the first run that fits. Returns `None` if there is none.
     pub(crate) fn apply(self, log: &mut Vec<Entry>) -> Option<()> {
         let start = |event: &Event| event.stage == Stage::Start;
         let end = |event: &Event| matches!(event.stage, Stage::Success | Stage::Error);
@@ -153,7 +154,7 @@ fn drop_untold() {
     poll_idly(Box::pin(async { drop(run.await) }), 1);
 }
 
-/// Returns the position of the first such event.
+/// Returns the position of the first event for which `is_it` returns `true`.
 fn find(log: &[Entry], is_it: impl Fn(&Event) -> bool) -> Option<usize> {
     log.iter().position(|entry| matches!(entry, Entry::Event(event) if is_it(event)))
 }

@@ -1,4 +1,4 @@
-//! How a run ended, and the cause: from the recording, and from the plan of its tree.
+//! The cause of the end of a run, derived from the recording and from the plan of its tree.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -29,7 +29,7 @@ listed! {
         AbortedBefore = "aborted before it began",
         AbortedBetween = "aborted by a listener of `start`",
         AbortedInWork = "aborted during its work",
-        /// Before or after its `start`: the threads decide.
+        /// Before or after its `start`, depending on the timing of the threads.
         AbortedUnseen = "aborted from a thread before its work",
         AbortedInWide = "by the abort of a wide tree from a thread",
         AbortedWithParent = "by the abort or timeout of its parent",
@@ -48,12 +48,12 @@ impl Ending {
     }
 }
 
-/// The parts of the plan of a node that can explain its end.
+/// The parts of a node's plan that can explain its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     pub(crate) holder: Holder,
     pub(crate) stop: Option<Stop>,
-    /// `true` if the payload of its panic panics, too.
+    /// `true` if the payload of the run's panic panics when it is dropped.
     pub(crate) panics_badly: bool,
 }
 
@@ -78,7 +78,8 @@ impl Drawn {
     }
 }
 
-/// The planned reason of an abort of this node. A run with this reason was aborted there, or below, or above.
+/// Returns the planned reason for an abort of this node. A run with this reason was aborted at the node, below it, or above
+/// it.
 pub(crate) fn reason(node: u32) -> String {
     format!("{PLANNED}{node}")
 }
@@ -104,7 +105,7 @@ impl<'a> Told<'a> {
         Self { lives, drawn, dropped: goes.zip(gone).map(|(goes, gone)| goes..gone) }
     }
 
-    /// Returns how a run ended, or `None` if the recording is too damaged to tell.
+    /// Returns the ending of a run, or `None` if the recording is too damaged to determine it.
     pub(crate) fn ending(&self, life: &Life<'_>) -> Option<Ending> {
         let (begun, drawn) = (life.begun?, self.drawn_for(life)?);
         let raised = |status| life.raised(Stage::Start) == Some(status);
@@ -163,7 +164,8 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// Returns `true` if it ended while its runtime was dropped, and neither its holder nor its parent may have dropped it.
+    /// Returns `true` if the run ended while its runtime was dropped, and neither its holder nor its parent may have
+    /// dropped it.
     fn is_dropped_by_runtime(&self, life: &Life<'_>) -> bool {
         let is_within = |at| self.dropped.as_ref().is_some_and(|dropped| dropped.contains(&at));
         let is_dropped = |life: &Life<'_>| life.status(Stage::Finish) == Some(Status::Dropped);
@@ -177,7 +179,7 @@ impl<'a> Told<'a> {
         self.drawn.get(life.begun?.node as usize)
     }
 
-    /// Returns the runs in which it was started, the nearest first.
+    /// Returns the runs above this run, the nearest first.
     pub(crate) fn above(&self, life: &Life<'_>) -> impl Iterator<Item = &'a Life<'a>> {
         let (lives, next) = (self.lives, |life: &Life<'_>| self.lives.get(&life.parent?));
         // A damaged recording may nest runs in a circle.

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use crate::plan::{Holder, Then};
 use crate::tree::Branch;
 
-/// Does with a run what the plan says; returns its result if it was awaited to its end.
+/// Holds a run as the plan requires. Returns its result if it was awaited to its end.
 pub(crate) async fn hold(branch: &Arc<Branch>) -> Option<Result<u32>> {
     match branch.node.holder {
         Holder::Awaited => Some(branch.call().await),
@@ -72,7 +72,7 @@ async fn hand_out(branch: &Arc<Branch>, polls: u32) -> Option<BoxFuture<'static,
     }
 }
 
-/// Polls a number of times, woken or not.
+/// Polls a future a number of times, whether or not it was woken.
 async fn poll_times<F: Future + ?Sized>(future: &mut Pin<Box<F>>, mut polls: u32) -> Option<F::Output> {
     poll_fn(|cx| {
         let Some(left) = polls.checked_sub(1) else { return Poll::Ready(None) };
@@ -83,12 +83,12 @@ async fn poll_times<F: Future + ?Sized>(future: &mut Pin<Box<F>>, mut polls: u32
     .await
 }
 
-/// Polls a number of times without a waker, and drops.
+/// Polls a run a number of times without a waker, and drops it.
 pub(crate) fn poll_idly(mut run: BoxFuture<'static, ()>, polls: u32) {
     let mut cx = Context::from_waker(Waker::noop());
     let mut is_pending = || run.as_mut().poll(&mut cx).is_pending();
     for _ in 0..polls {
-        // The panic is in the recording.
+        // The recording contains the panic.
         if !catch_unwind(AssertUnwindSafe(&mut is_pending)).unwrap_or(false) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Enums that list their variants: a new variant cannot be left out of a loop over all.
+//! Enums that list their variants, so that a loop over all variants includes new variants.
 
 /// Declares an enum, the list of its variants, and their names.
 macro_rules! listed {

@@ -1,4 +1,4 @@
-//! Listeners that take their time, fail, panic, or start runs themselves.
+//! Listeners that yield, fail, panic, or start runs themselves.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::plan::Verb;
 use crate::record::Log;
 use crate::tree::Branch;
 
-/// Acts as a listener is planned to; an async listener yields first.
+/// The planned action of a listener; an async listener yields first.
 pub(crate) enum Acting {
     Yields(u32),
     Fails(u32),
@@ -29,7 +29,7 @@ struct Listener {
 
 type Heard = Result<(), BoxError>;
 
-/// Makes the registration of a listener of a stage.
+/// Creates the registration of a listener of a stage.
 pub(crate) fn registration(options: Options, stage: Stage, verb: Verb, acting: Acting, log: &Log) -> Registration {
     let listener = Arc::new(Listener { acting, verb, log: log.clone() });
     match verb {

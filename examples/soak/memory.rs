@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The most by which the resident set may grow between the warm-up (a fifth of all runs) and the end. A leak of 16 bytes per run
+/// The maximum growth of the resident set between the warm-up (a fifth of all runs) and the end. A leak of 16 bytes per run
 /// would be seen in a full soak.
 pub(crate) const MOST: i64 = 12 << 20;
 

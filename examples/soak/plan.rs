@@ -1,4 +1,4 @@
-//! The plan of a tree, drawn from a seed: its runs, how each of them should end, and what interferes.
+//! The plan of a tree, drawn from a seed: its runs, their intended ends, and interference from outside.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::listed::listed;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) top: Node,
-    /// Listeners at the root. Each acts a few times only, on the runs that come first.
+    /// Listeners at the root. Each of them acts only a few times, on the first runs.
     pub(crate) above: Vec<(Listening, usize)>,
 }
 
-/// A run, and the runs in it.
+/// A run and its children.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) holder: Holder,
@@ -36,7 +36,7 @@ pub(crate) struct Node {
     pub(crate) is_passed_on: bool,
 }
 
-/// The holder of the future of a run, and what it does with it.
+/// The holder of a run's future, and its treatment of the future.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Holder {
     Awaited,
@@ -44,11 +44,11 @@ pub(crate) enum Holder {
     Dropped {
         polls: u32,
     },
-    /// A task of the run above.
+    /// Spawned as a task of the run above.
     Spawned {
         is_awaited: bool,
     },
-    /// A plain task of tokio.
+    /// Spawned as a plain tokio task.
     Task {
         then: Then,
     },
@@ -71,7 +71,7 @@ pub(crate) enum Then {
     AbortedAfter(u32),
 }
 
-/// How the work of a run should end.
+/// The intended end of the work of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Succeeds,
@@ -80,7 +80,7 @@ pub(crate) enum End {
     IsDenied,
     IsHalted,
     IsInterrupted,
-    /// Never: something else has to end it.
+    /// The work never ends: another cause has to end the run.
     Hangs,
 }
 
@@ -89,21 +89,21 @@ pub(crate) enum End {
 pub(crate) enum Stop {
     /// A handle that was aborted before the run began.
     Before,
-    /// A listener of its `start`.
+    /// A listener of the run's `start`.
     AtStart,
     /// The run itself, in its work.
     Itself,
-    /// Another thread, by a handle, possibly before the run begins.
+    /// Another thread, with a handle, possibly before the run begins.
     Thread,
-    /// Another thread, by the run's own handle.
+    /// Another thread, with the run's own handle.
     ThreadInWork,
-    /// A thread of its own, by a handle, after a number of runs of the tree have begun their work.
+    /// A separate thread, with a handle, after a number of runs of the tree have begun their work.
     ThreadAmid {
         working: u32,
     },
     TokenBefore,
     Token,
-    /// The same, by a token.
+    /// The same with a token.
     TokenAmid {
         working: u32,
     },
@@ -154,7 +154,7 @@ pub(crate) struct Binding {
 listed! {
     /// The kind of a binding, in the words of the table.
     pub(crate) enum Place {
-        /// Called where it is bound, and binds nothing.
+        /// Called when it is bound; binds nothing.
         Bind = "a middleware",
         Listener = "a listener",
         Persistent = "a persistent listener",
@@ -168,32 +168,32 @@ listed! {
 }
 
 listed! {
-    /// The behaviour of a binding when it is called or dropped.
+    /// The behavior of a binding when it is called or dropped.
     pub(crate) enum Manner {
         Quiet = "quiet",
         Panics = "panics",
-        /// And so does the payload of that panic, when it is dropped.
+        /// Panics with a payload that panics when it is dropped.
         PanicsBadly = "badly",
-        /// It panics when it is dropped.
+        /// Panics when it is dropped.
         DropsBadly = "drop",
-        /// And so does the payload of that panic.
+        /// Panics when it is dropped, with a payload that panics when it is dropped.
         DropsWorse = "drop badly",
     }
 }
 
 pub(crate) const STAGES: [Stage; 4] = [Stage::Start, Stage::Success, Stage::Error, Stage::Finish];
 pub(crate) const VERBS: [Verb; 4] = [Verb::On, Verb::OnAsync, Verb::Observe, Verb::ObserveAsync];
-/// The most children of a run, by its depth.
+/// The maximum number of children of a run, by depth.
 const CHILDREN: [usize; 7] = [5, 4, 3, 3, 2, 2, 0];
 /// The share of trees that are wide.
 const WIDE: f64 = 0.02;
 
-/// A generator for each thing that is drawn: the draws of one do not change the next.
+/// Returns a separate random generator for each tree, so that the draws for one tree do not affect the next.
 pub(crate) fn rng(seed: u64, number: u64) -> Rng {
     Rng::with_seed(seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Draws the tree of this number. With `is_cut`, runs may wait for ever, because all are cut off after a while.
+/// Draws the tree of this number. With `is_cut`, runs may wait forever, because all are cut off after a while.
 pub(crate) fn draw(seed: u64, number: u64, is_cut: bool) -> Plan {
     let mut draw = Draw { rng: rng(seed, number), is_cut };
     if draw.chance(WIDE) && !is_cut {
@@ -214,7 +214,7 @@ impl Draw {
         self.rng.f64() < chance
     }
 
-    /// Draws how often something yields or is polled: mostly a few times.
+    /// Draws a number of yields or polls, which is usually small.
     fn few(&mut self) -> u32 {
         if self.chance(0.1) { self.rng.u32(4..16) } else { self.rng.u32(0..4) }
     }
@@ -227,7 +227,7 @@ impl Draw {
         drawn
     }
 
-    /// Draws a run. There are few runs at the top, so these get more listeners.
+    /// Draws a run. There are few runs at the top, so these runs have more listeners.
     fn node(&mut self, depth: usize) -> Node {
         let holder = if depth == 0 { self.holder_of_top() } else { self.holder() };
         let stop = self.chance(0.15).then(|| self.stop());
@@ -247,18 +247,19 @@ impl Draw {
         }
     }
 
-    /// Draws many runs below one, none of which ends by itself: when a thread aborts the top, all have to end by that abort.
+    /// Draws many runs below one run. None of them ends by itself: when a thread aborts the top, all have to end by that
+    /// abort.
     fn wide(&mut self) -> Node {
         let children: Vec<_> = (0..self.rng.usize(30..80)).map(|_| self.waiting(2)).collect();
         let begin = children.iter().filter(|child| matches!(child.holder, Holder::Awaited | Holder::Spawned { .. }));
-        // Including the top itself.
+        // The top itself counts too.
         let begin = begin.count() as u32 + 1;
         let working = self.rng.u32(1..=begin);
         let stop = if self.rng.bool() { Stop::ThreadAmid { working } } else { Stop::TokenAmid { working } };
         Node { holder: Holder::Awaited, stop: Some(stop), children, ..self.waiting(0) }
     }
 
-    /// Draws a run that waits for ever, with runs in it that wait for ever. None is dropped, and none fails.
+    /// Draws a run that waits forever, with children that wait forever. None of them is dropped, and none fails.
     fn waiting(&mut self, levels: usize) -> Node {
         let holder = match self.rng.u32(0..8) {
             0..4 => Holder::Awaited,

@@ -1,5 +1,5 @@
-//! The records of the runs of a tree: the events that one observer above all of them received, in order, and notes of code that was
-//! called or that awaited a run.
+//! The records of the runs of a tree: the events that one observer above all of them received, in order, and entries of
+//! code that was called or that awaited a run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +9,7 @@ use emitree::{AnyEvent, Emitter, Error, EventMeta, Outcome, RunContext, Status};
 
 use crate::plan::{Binding, Verb};
 
-/// A run's id.
+/// The id of a run.
 pub(crate) type Id = u128;
 
 /// One line of a recording.
@@ -27,7 +27,7 @@ pub(crate) enum Entry {
         verb: Verb,
         panics: bool,
     },
-    /// Something is bound to a run.
+    /// A binding is added to a run.
     Binds(Binding),
     /// A thread is about to abort the run of a node, with all runs below.
     Aborts {
@@ -37,15 +37,15 @@ pub(crate) enum Entry {
     RuntimeGoes,
     /// The runtime has been dropped.
     RuntimeGone,
-    /// Inside of a run, the current run was another one, or none.
+    /// Code inside of a run found another current run, or none.
     Astray {
         run: Id,
     },
-    /// A panic came out of the run of a node.
+    /// A panic escaped from the run of a node.
     Escaped {
         node: u32,
     },
-    /// The code that awaited the run of a node got its result.
+    /// The code that awaited the run of a node received its result.
     Returned {
         node: u32,
         status: Status,
@@ -58,7 +58,7 @@ pub(crate) struct Event {
     pub(crate) run: Id,
     pub(crate) parent: Option<Id>,
     pub(crate) stage: Stage,
-    /// For `error` and `finish`: how the run ended.
+    /// For `error` and `finish`: the status of the run.
     pub(crate) status: Option<Status>,
     /// For `error`: the reason of the abort.
     pub(crate) reason: Option<String>,
@@ -117,7 +117,7 @@ impl Log {
         self.entries().push(Entry::Event(Event { run, parent, stage, status, reason, begun }));
     }
 
-    /// Notes it if the current run is not this one.
+    /// Records an entry if this run is not the current run.
     pub(crate) fn look_around(&self, run: Id) {
         if current() != Some(run) {
             self.astray(run);

@@ -1,4 +1,4 @@
-//! Batch after batch: draws trees, runs them, waits until all is over, checks the recordings, and frees everything.
+//! Draws trees in batches, runs them, waits for their ends, checks the recordings, and frees them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,7 @@ impl Settings {
         if self.damage.is_some_and(Damage::is_endless) { SHORT_PATIENCE } else { PATIENCE }
     }
 
-    /// The number of bytes of each run that a damage keeps: over all runs, twice what is allowed.
+    /// Returns the number of bytes per run that a damage keeps: over all runs, twice the allowed growth.
     fn kept_of_a_run(&self) -> usize {
         let is_kept = self.damage == Some(Damage::KeptMemory);
         if is_kept { (2 * MOST as u64 / self.runs) as usize } else { 0 }
@@ -42,7 +42,7 @@ impl Settings {
 pub(crate) struct Report {
     pub(crate) tally: Tally,
     pub(crate) trees: u64,
-    /// The number of runtimes that were dropped with runs in them.
+    /// The number of runtimes that were dropped while they had runs.
     pub(crate) cuts: u64,
     pub(crate) broken: BTreeMap<Rule, u64>,
     /// The first few violations, with the records of the run.
@@ -55,13 +55,13 @@ pub(crate) struct Report {
 
 /// The number of trees that run concurrently.
 const BATCH: u64 = 128;
-/// How long a batch may take to end, once the soak waits for it.
+/// The maximum time for a batch to end once the soak waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same, if a damage holds something up.
+/// The maximum time if a damage keeps the batch from ending.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 const EXAMPLES: usize = 8;
 
-/// Runs until this many runs have started, or something never ends.
+/// Runs batches until enough runs have started, or a batch does not end.
 pub(crate) fn soak(settings: &Settings, mut progress: impl FnMut(&Report)) -> Report {
     silence_planned_panics();
     let (began, panics) = (Instant::now(), PANICS.load(Relaxed));
@@ -103,7 +103,7 @@ impl Report {
     fn take(&mut self, tree: &Tree, settings: &Settings) {
         let mut log = tree.shared.log.take();
         if let Some(damage) = settings.damage {
-            // Some trees are too small for the damage.
+            // Damage may not fit a small tree.
             damage.apply(&mut log);
         }
         let lives = lives(&log);
@@ -148,13 +148,13 @@ async fn batch(settings: &Settings, threads: &Threads, report: &mut Report) {
     trees.iter().for_each(|tree| report.take(tree, settings));
 }
 
-/// Waits for everything that can be awaited.
+/// Runs the trees, and waits for all ends that can be awaited.
 async fn run_out(trees: &mut [Tree]) {
     let mut tops: JoinSet<()> = trees.iter_mut().map(Tree::run).collect();
     while tops.join_next().await.is_some() {}
 }
 
-/// Waits until nothing of the trees' runs is left.
+/// Waits until all runs of the trees are freed.
 async fn settle(trees: &[Tree], patience: Duration, report: &mut Report) {
     let deadline = Instant::now() + patience;
     loop {
@@ -182,23 +182,23 @@ async fn settle(trees: &[Tree], patience: Duration, report: &mut Report) {
     }
 }
 
-/// Polls the kept futures once more, or not, and drops them.
+/// Polls some of the kept futures again, and drops all of them.
 fn let_go(shared: &Arc<Shared>) {
     for (index, run) in (0..).zip(shared.kept()) {
         poll_idly(run, index % 3);
     }
 }
 
-/// The batch's own runtime, which is dropped with runs in it.
+/// The runtime of a batch, which is dropped while it has runs.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// The number of worker threads; `None` for the thread that waits.
+    /// The number of worker threads; `None` for a runtime on the waiting thread.
     workers: Option<usize>,
     after: Duration,
     yields: u32,
-    /// `true` if ends that are still pending are cut before.
+    /// `true` if pending ends are cut before the runtime is dropped.
     shuts_down: bool,
-    /// `true` if kept futures are dropped before.
+    /// `true` if kept futures are dropped before the runtime.
     lets_go: bool,
 }
 
@@ -269,7 +269,7 @@ fn silence_planned_panics() {
         std::panic::set_hook(Box::new(move |panic| {
             let text = panic.payload_as_str().unwrap_or_default();
             let is_planned = text == "planned" || panic.payload().is::<Bad>();
-            // Tokio's own panic: code that needs a runtime is polled without one.
+            // Tokio's own panic, when code that needs a runtime is polled without a runtime.
             if !is_planned && !text.contains("Tokio") {
                 PANICS.fetch_add(1, Relaxed);
                 print(panic);

@@ -19,11 +19,11 @@ const TOP: usize = 0;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     endings: [[u64; PLACES.len()]; Ending::ALL.len()],
-    /// Runs that a listener failed, or tried to, by stage: by errors, then by panics.
+    /// Runs in which a listener failed, by stage: first errors, then panics.
     failed: [[u64; PLACES.len()]; 2 * STAGES.len()],
-    /// By stage, and by verb: errors, then panics.
+    /// Failures of listeners, by stage and by verb: errors, then panics.
     raised: [[u64; 8]; 4],
-    /// By kind of binding, and by what happened.
+    /// Bindings, by kind and by behavior.
     bound: [[u64; Manner::ALL.len()]; Place::ALL.len()],
     pub(crate) runs: u64,
     pub(crate) deepest: usize,
@@ -79,7 +79,7 @@ impl Tally {
         endings.chain(failed)
     }
 
-    /// Returns the cases that occurred less often than that.
+    /// Returns the cases that occurred fewer than `least` times.
     pub(crate) fn below(&self, least: u64) -> Vec<String> {
         let places = self.lines().flat_map(|(row, counts)| {
             let cells = PLACES.into_iter().zip(counts);

@@ -1,4 +1,4 @@
-//! Threads outside of any runtime, which interfere with the runs at any moment.
+//! Threads outside of any runtime, which interfere with the runs at random moments.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,7 +22,7 @@ impl Threads {
     }
 
     pub(crate) fn do_soon<T>(&self, job: impl FnOnce() -> T + Send + 'static) {
-        // The threads may be gone when the process ends.
+        // Sending fails if the threads have ended, as at the end of the process.
         drop(self.0.send(Box::new(|| drop(job()))));
     }
 }
@@ -30,7 +30,7 @@ impl Threads {
 fn work(jobs: &Mutex<Receiver<Job>>) {
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
     while let Ok(job) = next() {
-        // The panic is in the recording.
+        // The recording contains the panic.
         drop(catch_unwind(AssertUnwindSafe(job)));
     }
 }

@@ -1,4 +1,4 @@
-//! Carries out a plan: a runnable for each node, which runs once.
+//! Executes a plan with a runnable for each node, which runs once.
 
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -22,16 +22,17 @@ use crate::plan::{Act, At, End, Holder, Listening, Node, Plan, Stop};
 use crate::record::{IN_PLACE, Log, SPAWNED};
 use crate::threads::Threads;
 
-/// State that the runs of a tree share. Each run holds it while it lives: when only the tree holds it, all runs are gone.
+/// State that the runs of a tree share. Each run holds this state while it lives: when only the tree holds it, all runs are
+/// freed.
 pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) threads: Threads,
     /// Futures of runs that are no longer polled.
     kept: Mutex<Vec<BoxFuture<'static, ()>>>,
     amid: Mutex<Option<Amid>>,
-    /// Held by everything that is bound to a run, too.
+    /// Also held by each binding of a run.
     pub(crate) bound: Arc<()>,
-    /// Contexts of runs with bindings: the bindings must be dropped all the same.
+    /// Contexts of runs with bindings, which must be dropped although the contexts are held.
     contexts: Mutex<Vec<RunContext>>,
 }
 
@@ -50,7 +51,7 @@ impl Shared {
         self.amid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a run has begun its work.
+    /// Records that a run has begun its work.
     fn works(&self) {
         let is_due = |amid: &mut Amid| {
             amid.working -= 1;
@@ -66,7 +67,7 @@ impl Shared {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a run until nothing is bound any more.
+    /// Keeps a run until its bindings are dropped.
     pub(crate) fn hold(&self, run: &RunContext) {
         self.contexts().push(run.clone());
     }
@@ -81,7 +82,7 @@ impl Shared {
 pub(crate) struct Tree {
     pub(crate) number: u64,
     pub(crate) shared: Arc<Shared>,
-    /// By node.
+    /// The drawn parts, by node.
     pub(crate) drawn: Vec<Drawn>,
     top: Option<Arc<Branch>>,
 }
@@ -116,12 +117,12 @@ impl Tree {
         }
     }
 
-    /// Returns `true` if nothing is bound to its runs any more, even while they are held.
+    /// Returns `true` if all bindings of the tree's runs are dropped, even while the runs are held.
     pub(crate) fn is_bare(&self) -> bool {
         self.top.is_none() && Arc::strong_count(&self.shared.bound) == 1
     }
 
-    /// Returns `true` if nothing of its runs is left, once all handles are dropped.
+    /// Drops all handles, and returns `true` if all runs of the tree are freed.
     pub(crate) fn is_over(&self) -> bool {
         let held = std::mem::take(&mut *self.shared.contexts());
         drop(held);
@@ -129,7 +130,7 @@ impl Tree {
     }
 }
 
-/// Makes the branches of a tree.
+/// Creates the branches of a tree.
 struct Grower {
     root: Emitter,
     shared: Arc<Shared>,
@@ -180,18 +181,18 @@ pub(crate) struct Branch {
 }
 
 impl Branch {
-    /// Makes its run, which borrows it. The parent is the run in which this is called.
+    /// Creates a run that borrows the branch. The parent is the run in which this method is called.
     pub(crate) fn call(&self) -> impl Future<Output = Result<u32>> + Send {
         self.noted(self.built(self.run(self.index)))
     }
 
-    /// Makes its run, which can go anywhere.
+    /// Creates a run that owns the branch.
     pub(crate) fn call_shared(self: &Arc<Self>) -> impl Future<Output = Result<u32>> + Send + use<> {
         let (run, this) = (self.built(self.run_shared(self.index)), Arc::clone(self));
         async move { this.noted(run).await }
     }
 
-    /// Notes the result of a run, or the panic that comes out of it.
+    /// Records the result of a run, or the panic that escapes from it.
     async fn noted(&self, run: Run<'_, Self>) -> Result<u32> {
         let result = AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|panic| {
             self.shared.log.escaped(self.index);
@@ -279,7 +280,7 @@ impl Branch {
         self.come_to_end().await
     }
 
-    /// Aborts the run if its plan says so.
+    /// Aborts the run if its plan requires it.
     fn stop(&self, ctx: &RunContext) {
         match self.node.stop {
             Some(Stop::Itself) => {

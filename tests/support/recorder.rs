@@ -1,4 +1,4 @@
-//! The recorder that the tests of all crates share: it notes lines, and compares whole sequences.
+//! The recorder that the tests of all crates share, which records lines and compares whole sequences.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use emitree_emitter::{AnyEvent, EventMeta};
 
 pub(crate) type Any = dyn AnyEvent + 'static;
 
-/// Records lines in order: `label path` for each event that a listener received, and notes.
+/// Records lines in order: `label path` for each event that a listener received, and other notes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -19,7 +19,7 @@ impl Recorder {
         self.0.lock().expect("no panic under the lock").push(line.into());
     }
 
-    /// Returns a listener for `observe` that notes `label path`.
+    /// Returns a listener for `observe` that records `label path`.
     #[allow(clippy::needless_pass_by_value, reason = "a label is a literal, a number or formatted text")]
     pub(crate) fn sees(&self, label: impl ToString) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
         let (recorder, label) = (self.clone(), label.to_string());
