@@ -20,8 +20,8 @@
 //!
 //! - A [`Runnable`] has an emitter, typed input and output, and an async function that does the work. [`runnable_fn`] creates a
 //!   runnable from an async function.
-//! - A [`Run`] is a future. Awaiting it emits [`Start`], does the work, emits [`Success`] or [`Failure`], and emits
-//!   [`Finish`].
+//! - A [`Run`] is a future. Awaiting it emits [`Start`], does the work, emits [`Success`] or [`Failure`], and emits [`Finish`];
+//!   without listeners it only does the work.
 //! - A [`RunContext`] is your handle to the current run: ids, context values, typed [`Extensions`], and an emitter that also
 //!   receives the events of the runs below.
 //! - A [`Middleware`] is bound to a run before the run starts, and registers listeners and layers. [`map_input`] and

@@ -1,6 +1,7 @@
 //! Attempts: passes of a run through its whole chain (M7).
 //!
-//! 1. An attempt is: `map_input` in order, layers around the work, `map_output` in order.
+//! 1. An attempt calls the `map_input` functions in order, then the layers around the work, then the `map_output` functions in
+//!    order.
 //! 2. Each attempt starts with the input as `start` left it. An output that was set at `start` replaces the work of each attempt
 //!    (M6).
 //! 3. Only an open request for a retry starts another attempt, and `attempt_discarded` is emitted before that attempt.

@@ -136,7 +136,8 @@ impl<O: Op, L: Layer<O>> LayerDescription for Erased<L, O> {
 /// A layer and its phase.
 pub(crate) struct LayerEntry<I, O> {
     pub(crate) phase: Phase,
-    /// `true` if the layer is inside of all other layers of its phase, regardless of the order of registration.
+    /// `true` if the layer is inside of all layers of its phase that are not innermost, regardless of the order of
+    /// registration.
     pub(crate) is_innermost: bool,
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
 }
