@@ -13,8 +13,8 @@ use crate::shared::own_events::{OwnEvents, own_events};
 
 /// Stops work that takes too long: each attempt, all attempts together, or both.
 ///
-/// It accepts runs of any type and reads no values. Time is measured by tokio's clock. Work that exceeds a limit is
-/// dropped, and the runs that it has started end with it. The run then fails with an error of kind
+/// A `Timeout` accepts runs of any type and reads no values. Time is measured by tokio's clock. Work that exceeds a
+/// limit is dropped, and the runs that it has started end with it. The run then fails with an error of kind
 /// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error of
 /// the limit per attempt [is retryable](Error::is_retryable); the error of the overall limit is not.
 ///

@@ -34,9 +34,9 @@ pub struct Approved {
 pub struct Edited {
     /// The id of the question.
     pub id: String,
-    /// The hash that the answer is bound to. It covers the original input.
+    /// The hash that the answer is bound to. The hash covers the original input.
     pub input_hash: String,
-    /// The edited input. The work receives it if it fits the input type.
+    /// The edited input. The work receives this input if it fits the input type.
     pub input: Value,
     /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,

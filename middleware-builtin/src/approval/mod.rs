@@ -32,10 +32,10 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// A middleware that asks for approval before a run's work begins. The answer approves the input, replaces it, or
 /// rejects the run.
 ///
-/// The layer belongs to [`Phase::Guard`], so it sees the input exactly as the work would receive it. It accepts runs of
-/// any type and reads their values as JSON. By default it asks about every run that it is bound to. Restrict it with
-/// [`runs`](Self::runs), [`of_kind`](Self::of_kind) or [`when`](Self::when). Runs excluded by `runs` or `of_kind` are
-/// never converted to JSON.
+/// The layer belongs to [`Phase::Guard`], so it sees the input exactly as the work would receive it. An approval
+/// accepts runs of any type and reads their values as JSON. By default, it asks about every run that it is bound to.
+/// Restrict these runs with [`runs`](Self::runs), [`of_kind`](Self::of_kind) or [`when`](Self::when). Runs excluded by
+/// `runs` or `of_kind` are never converted to JSON.
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Decision, Request};
@@ -135,7 +135,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// # Its own events
 ///
 /// `middleware.approval.asked`, `.approved`, `.edited` and `.rejected`: [`Asked`], [`Approved`], [`Edited`] and
-/// [`Rejected`]. They carry the request's id, and the hash that the answer is bound to.
+/// [`Rejected`]. These events carry the request's id, and the hash that the answer is bound to.
 #[derive(Clone)]
 pub struct Approval {
     by: Arc<str>,

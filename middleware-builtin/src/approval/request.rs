@@ -12,7 +12,7 @@ pub const INTERRUPT: &str = "approval";
 
 /// The question whether a run may begin its work with exactly this input.
 ///
-/// It is also the data of the interrupt, as JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
+/// A request is also the data of the interrupt, as JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Request {
@@ -24,7 +24,7 @@ pub struct Request {
     pub name: String,
     /// The input that the work would receive.
     pub input: Value,
-    /// The SHA-256 of `{"input":…,"kind":…,"name":…}` in lower-case hex. The JSON is UTF-8 without spaces, and keys are
+    /// The SHA-256 of `{"input":…,"kind":…,"name":…}` in lowercase hex. The JSON is UTF-8 without spaces, and keys are
     /// sorted by their bytes at every depth.
     pub input_hash: String,
     /// The answers that are allowed.
@@ -127,7 +127,7 @@ impl Request {
         format!("{}-{}", self.by, self.input_hash)
     }
 
-    /// Returns the interrupt that ends a run with this question. Its id is [`id`](Self::id).
+    /// Returns the interrupt that ends a run with this question. The interrupt's id is [`id`](Self::id).
     #[must_use]
     pub fn to_interrupt(&self) -> Interrupt {
         // Serializing strings and JSON values cannot fail.

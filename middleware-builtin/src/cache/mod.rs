@@ -28,9 +28,10 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// Clones share their entries, and so do all runs that the cache is bound to.
 ///
-/// - `Cache<Value>`, created by [`json`](Self::json), is a middleware for runs of any type. It stores JSON.
-/// - `Cache<T>`, created by [`typed`](Self::typed), is a [`Layer`] for every kind of work whose output is a `T`. It
-///   stores clones of outputs and does not convert them to JSON. [`stack`](Self::stack) turns it into a middleware.
+/// - `Cache<Value>`, created by [`json`](Self::json), is a middleware for runs of any type. This cache stores JSON.
+/// - `Cache<T>`, created by [`typed`](Self::typed), is a [`Layer`] for every kind of work whose output is a `T`. This
+///   cache stores clones of outputs, without converting them to JSON. [`stack`](Self::stack) turns it into a
+///   middleware.
 ///
 /// ```
 /// use emitree_middleware::Cache;
@@ -69,15 +70,15 @@ use crate::shared::own_events::OwnEvents;
 ///    keys, or put the cache into [`Phase::Guard`] and bind it after the guard.
 /// 2. *Hit*: there is a fresh entry, and a clone of its result is returned.
 /// 3. *Joined*: an equal request is being executed, and this run waits for its output or failure. If the executing run
-///    is dropped, panics or ends in control flow (denied, halted, aborted, interrupted, timed out, a request for a
-///    retry), its result is not shared: one of the waiting runs executes next, and the others wait for that run.
-///    Dropping or aborting a waiting run does not affect the other waiting runs.
+///    is dropped, panics or ends in control flow, such as a denial, an abort or a time-out, its result is not shared:
+///    one of the waiting runs executes next, and the others wait for that run. Dropping or aborting a waiting run does
+///    not affect the other waiting runs.
 /// 4. *Miss*: the work is executed, and its output is stored. Failures are stored only with
 ///    [`cache_errors`](CacheBuilder::cache_errors), control flow and panics never.
 ///
 /// A run that would wait for itself executes instead of joining. That happens if a run above it is executing the equal
-/// request, or if the executing run waits for a run above it, directly or indirectly, in any cache. It also happens if
-/// a layer outside the cache calls `next` twice concurrently.
+/// request, or if the executing run waits for a run above it, directly or indirectly, in any cache. A layer outside the
+/// cache that calls `next` twice concurrently has the same effect.
 ///
 /// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
 /// event is emitted.

@@ -24,8 +24,8 @@ use layer::CircuitBreakerLayer;
 /// A middleware that denies calls for a while after repeated failures, and then lets one call test whether the work has
 /// recovered.
 ///
-/// It accepts runs of any type and reads no values. Clones share their state, and so do all runs that the breaker is
-/// bound to. With a [key](CircuitBreakerBuilder::by), only runs with equal keys share it.
+/// A breaker accepts runs of any type and reads no values. Clones share their state, and so do all runs that the
+/// breaker is bound to. With a [key](CircuitBreakerBuilder::by), only runs with equal keys share it.
 ///
 /// | state | calls | until |
 /// |---|---|---|
@@ -80,9 +80,8 @@ use layer::CircuitBreakerLayer;
 /// # Denials
 ///
 /// A call is denied by `circuit_breaker`. The denial has the details `retry_after_ms`, the time until a probe may pass;
-/// `cause`, the last failure; and `key`, unless all runs share one key. While a probe is running, `retry_after_ms` is
-/// absent. It is also absent if the breaker stays open for good. If the key function fails or panics, the call is
-/// denied as well.
+/// `cause`, the last failure; and `key`, unless all runs share one key. `retry_after_ms` is absent while a probe is
+/// running, and if the breaker stays open for good. If the key function fails or panics, the call is denied as well.
 ///
 /// # Its own events
 ///

@@ -55,7 +55,7 @@ pub(super) struct Denial {
     pub(super) cause: Arc<str>,
 }
 
-/// The effect of an ended call on the circuit: a success, a failure, or a call that does not count.
+/// How an ended call counts: as a success, as a failure, or not at all.
 #[derive(Debug)]
 pub(super) enum CallOutcome {
     Success,

@@ -22,8 +22,9 @@ mod permits;
 
 /// A middleware that limits the number of concurrent runs per key. Excess runs wait, or are denied.
 ///
-/// It accepts runs of any type and reads no values. Clones share their permits, and so do all runs that the middleware
-/// is bound to, for example all runs below a run to which it is bound with [`for_nested`](emitree_runtime::for_nested).
+/// A limit accepts runs of any type and reads no values. Clones share their permits, and so do all runs that the
+/// middleware is bound to, for example all runs below a run to which it is bound with
+/// [`for_nested`](emitree_runtime::for_nested).
 ///
 /// ```
 /// use std::time::Duration;
@@ -147,7 +148,7 @@ pub struct ConcurrencyBuilder(ConcurrencyOptions);
 keyed_limit_options!(ConcurrencyBuilder, |this| this.0.limit);
 
 impl ConcurrencyBuilder {
-    /// Sets the time that a denial advises to wait before the next try. This is only advice, because a permit may
+    /// Sets the time that a denial advises to wait before the next try. This time is only advice, because a permit may
     /// become free earlier or later. Default: 1 s.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = after;

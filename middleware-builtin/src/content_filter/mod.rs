@@ -28,9 +28,9 @@ pub const MARK: &str = "content_filter";
 /// A middleware that checks a run's input and output with words, regexes and async classifiers. A finding denies the
 /// run, replaces its output, or marks it.
 ///
-/// It accepts runs of any type and reads their values as JSON. It checks every string, but not object keys or numbers.
-/// Words match as whole words in any case. For each text, one pass checks all words and regexes. A text without a match
-/// is passed to the classifiers, one after the other. The first finding decides.
+/// A filter accepts runs of any type and reads their values as JSON. It checks every string, but not object keys or
+/// numbers. Words match as whole words in any case. For each text, one pass checks all words and regexes. A text
+/// without a match is passed to the classifiers, one after the other. The first finding decides.
 ///
 /// ```
 /// use emitree_middleware::ContentFilter;

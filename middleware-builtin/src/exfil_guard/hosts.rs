@@ -88,7 +88,7 @@ impl<'t> HostReader<'t> {
             if !byte.is_ascii_alphanumeric() {
                 word = at + 1;
             }
-            // Slashes end the blank beginning too, but only after the first slash was handled above.
+            // Update this last: the first slash after a blank beginning was handled above.
             is_blank_so_far &= byte.is_ascii_whitespace() || byte.is_ascii_control();
         }
         false

@@ -32,7 +32,7 @@ const NAME: &str = "exfil_guard";
 
 /// A middleware that denies a run whose input or output contains a secret.
 ///
-/// It checks every string and key of the work's input and output for
+/// The guard checks every string and key of the work's input and output for
 ///
 /// - [known values](Self::known),
 /// - keys, tokens and passwords, by the formats of [`Scanner::keys`],
@@ -46,11 +46,11 @@ const NAME: &str = "exfil_guard";
 /// that code acts on are not replaced: an interrupt's id, kind and data, a retry request's metadata and detail keys,
 /// and the name of the guard that denied or halted. If one of these parts contains a secret, the error becomes a denial
 /// instead. An error that does not pass the layers, from an abort or a listener, is checked in the same way but keeps
-/// its outcome: where it would become a denial, it only gets the text of the denial.
+/// its outcome. Where it would become a denial, only its text is replaced by the text of the denial.
 ///
-/// It accepts runs of any type and reads their values as JSON. To keep secrets from leaving through tools, bind the
-/// guard to the tools, or to all runs below with [`for_nested`](emitree_runtime::for_nested): then a tool whose input
-/// contains a secret is denied.
+/// The guard accepts runs of any type and reads their values as JSON. To keep secrets from leaving through tools, bind
+/// the guard to the tools, or to all runs below with [`for_nested`](emitree_runtime::for_nested): then a tool whose
+/// input contains a secret is denied.
 ///
 /// ```
 /// use emitree_middleware::ExfilGuard;

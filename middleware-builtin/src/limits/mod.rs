@@ -143,8 +143,8 @@ pub enum Scope {
     Group,
 }
 
-/// A limit is reached: one more run would exceed the limit. This type is an own event, and with [`OnLimit::Fail`] it is
-/// the cause of the error.
+/// A limit is reached: one more run would exceed the limit. `Reached` is an own event, and with [`OnLimit::Fail`] the
+/// cause of the error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reached {

@@ -31,13 +31,13 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// `outcome` is one of the names of [`Status`](emitree_runtime::Status): `success`, `failed`, `denied`, `halted`,
 /// `aborted`, `timed_out`, `interrupted`, `panicked`, `dropped`. A run that is polled is counted once as started, when
-/// it is bound, and once as ended, after its `finish`, regardless of its outcome. This includes a run that fails before
-/// its `start` because a middleware that is bound later returns an error. Names and labels follow the [conventions of
-/// Prometheus](https://prometheus.io/docs/practices/naming/).
+/// it is bound, and once as ended, after its `finish`, regardless of its outcome. A run that fails before its `start`,
+/// because a middleware that is bound later returns an error, is counted too. Names and labels follow the [conventions
+/// of Prometheus](https://prometheus.io/docs/practices/naming/).
 ///
-/// It counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), the runs below as well. If it
-/// is bound twice to one run, the run is counted twice. It reads no values and changes nothing. Clones share their
-/// series.
+/// The middleware counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), the runs below as
+/// well. If it is bound twice to one run, the run is counted twice. It reads no values and changes none. Clones share
+/// their series.
 ///
 /// ```
 /// use emitree_middleware::Metrics;

@@ -24,9 +24,9 @@ use crate::shared::runs::{FilterSpec, Runs};
 
 /// Answers a run with a value, or with the result of a function, instead of doing its work.
 ///
-/// It sets the output when a run starts. The output replaces the work only: layers, guards, and input and output
-/// middlewares handle it like an output of the work. An output that is already set is kept, so the first of several
-/// overrides wins.
+/// The override sets the output when a run starts. The output replaces the work only: layers, guards, and input and
+/// output middlewares handle it like an output of the work. An output that is already set is kept, so the first of
+/// several overrides wins.
 ///
 /// ```
 /// use emitree_middleware::OverrideOutput;
@@ -50,10 +50,10 @@ use crate::shared::runs::{FilterSpec, Runs};
 ///
 /// # Which runs
 ///
-/// It answers a run that it is bound to if the run is [selected](Self::runs) and its [input](Self::when_input) meets
-/// all conditions. By default, it answers every run that it is bound to. If the value or function does not fit the
-/// run's types, the run fails with an error that names both types; select the runs with [`runs`](Self::runs). JSON that
-/// does not fit the output type makes the run fail too.
+/// The override answers a run that it is bound to if the run is [selected](Self::runs) and its
+/// [input](Self::when_input) meets all conditions. By default, it answers every run that it is bound to. If the value
+/// or function does not fit the run's types, the run fails with an error that names both types; select the runs with
+/// [`runs`](Self::runs). JSON that does not fit the output type makes the run fail too.
 ///
 /// # Order
 ///

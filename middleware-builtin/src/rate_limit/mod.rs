@@ -26,13 +26,13 @@ mod quota;
 
 /// Limits how many runs of a key begin in a period; excess runs wait or are denied.
 ///
-/// It accepts runs of any type and reads no values. Clones share their counts: if it is bound to many runs, or by
+/// A limit accepts runs of any type and reads no values. Clones share their counts: if it is bound to many runs, or by
 /// [`for_nested`](emitree_runtime::for_nested) to all runs below a run, it limits these runs together. If it is bound
 /// to a run and to a run below it with the same key, both runs are counted; a
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once.
 ///
-/// It uses governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm) with tokio's clock: a burst may
-/// begin at once, and the capacity that it uses is replenished at a constant rate.
+/// The limit uses governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm) with tokio's clock: a
+/// burst may begin at once, and the capacity that it uses is replenished at a constant rate.
 ///
 /// ```
 /// use std::time::Duration;

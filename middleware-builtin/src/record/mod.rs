@@ -43,8 +43,8 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// # }
 /// ```
 ///
-/// Clones share their journals. Each run that it is bound to has its own journal. [`journal`](Self::journal) returns
-/// the journal of the run that ended last; the function of [`on_end`](Self::on_end) receives every journal.
+/// Clones share their journals. Each run that a `Record` is bound to has its own journal. [`journal`](Self::journal)
+/// returns the journal of the run that ended last; the function of [`on_end`](Self::on_end) receives every journal.
 ///
 /// # What is recorded
 ///

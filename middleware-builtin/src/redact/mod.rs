@@ -47,9 +47,9 @@ pub use crate::shared::inspected_place::Place;
 ///    The error keeps its kind: a denial remains a denial. The data of an interrupt or of a request for a retry is not
 ///    changed, because its receiver needs it.
 ///
-/// It accepts runs of any type, and reads and writes their values as JSON. Strings are redacted; keys and numbers are
-/// not. If the type of a value does not accept the replacement, the run fails instead of continuing with the secret.
-/// For work from `String` to `String`, `Redact` is also a [`Layer`].
+/// A redaction accepts runs of any type, and reads and writes their values as JSON. Strings are redacted; keys and
+/// numbers are not. If the type of a value does not accept the replacement, the run fails instead of continuing with
+/// the secret. For work from `String` to `String`, `Redact` is also a [`Layer`].
 ///
 /// ```
 /// use emitree_middleware::Redact;
@@ -74,14 +74,14 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # Defaults
 ///
-/// It redacts all kinds of [`Kind::all`] in all places with [`Strategy::Redact`], and restores nothing. Use
+/// All kinds of [`Kind::all`] are redacted in all places with [`Strategy::Redact`], and no pseudonyms are restored. Use
 /// [`for_tree`](emitree_runtime::for_tree) to redact nested runs too.
 ///
 /// # Pseudonyms
 ///
 /// The pseudonyms of a run are kept in its extensions: the runs below it use the same pseudonyms, which are dropped
 /// with the run. One `Redact` may be bound to many runs, which do not share pseudonyms. At most 10,000 secrets of a run
-/// get a pseudonym; further secrets are replaced as by [`Strategy::Redact`].
+/// get a pseudonym; further secrets are replaced as with [`Strategy::Redact`].
 ///
 /// With [`restore_output`](Self::restore_output), the outermost run that shares the pseudonyms restores its output:
 /// each pseudonym that stands for a secret from its context, input or events is replaced with that secret. The run's
@@ -90,10 +90,11 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # What it does not see
 ///
-/// It does not see keys and numbers in JSON, the text of panics, text that your code prints, or events of other types
-/// that are not [registered](Self::event). A [`sink`](Self::sink) redacts all events that leave the process through it.
-/// The page [what redaction cannot see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md)
-/// lists the known gaps, and a remedy for each.
+/// A redaction does not see keys and numbers in JSON, the text of panics, text that your code prints, or events of
+/// other types that are not [registered](Self::event). A [`sink`](Self::sink) redacts all events that leave the process
+/// through it. The page [what redaction cannot
+/// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) lists the known gaps, and a
+/// remedy for each.
 ///
 /// An event of type `&'static str` that contains a secret becomes `[REDACTED]`. JSON that is nested deeper than 128
 /// levels is not searched and does not pass.

@@ -14,7 +14,7 @@ use crate::shared::inspected_place::Place;
 
 /// A sink that redacts records and passes them on. Returned by [`Redact::sink`](super::Redact::sink).
 ///
-/// It redacts the payload, the context and the group id of each record; other ids, paths, types and times are not
+/// The sink redacts the payload, the context and the group id of each record; other ids, paths, types and times are not
 /// changed. Records without secrets pass unchanged. The sink has its own pseudonyms, which are never restored. A record
 /// whose payload is not valid JSON is not written, and counts as a failed write. A secret that is split over several
 /// records is found if its text is [registered](Self::text_at).

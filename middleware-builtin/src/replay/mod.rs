@@ -53,7 +53,8 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 /// let error = ask("how?").run(()).middleware(replay).await.unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "in Run[agent], entry 1 of the journal is Run[model] with `\"why?\"`, but came with `\"how?\"`: they differ at `$`"
+///     "in Run[agent], the journal's entry 1 is Run[model] with `\"why?\"`, \
+///      but the run has the input `\"how?\"`: the inputs differ at `$`"
 /// );
 /// # Ok(())
 /// # }
@@ -81,7 +82,8 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 /// If the recorded run was itself aborted, dropped or timed out, the replay stops where the recording ends, with
 /// [`Difference::Ends`].
 ///
-/// Clones share the journal. Each run that it is bound to is compared with the journal from the journal's beginning.
+/// Clones share the journal. Each run that a replay is bound to is compared with the journal from the journal's
+/// beginning.
 ///
 /// # Its own events
 ///

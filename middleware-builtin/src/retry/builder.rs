@@ -64,7 +64,7 @@ impl RetryBuilder {
         self
     }
 
-    /// Uses delays without a random part. This is for tests, and for services with a single caller.
+    /// Uses delays without a random part, for tests and for services with a single caller.
     pub fn without_jitter(mut self) -> Self {
         self.0.jitter = Jitter::None;
         self

@@ -19,7 +19,7 @@ use layer::RetryLayer;
 
 /// Retries work that failed and may succeed later, a limited number of times and with growing delays.
 ///
-/// It accepts runs of any type and reads no values. Clones share their options. The layer belongs to
+/// A retry accepts runs of any type and reads no values. Clones share their options. The layer belongs to
 /// [`Phase::Retry`](emitree_runtime::Phase::Retry): each attempt passes through the layers inside of it again, such as
 /// guards and a `Timeout` per attempt, but not through the input and output middlewares. To repeat the whole attempt
 /// because of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has its own limit.

@@ -76,13 +76,13 @@ impl Key {
         Self::from_source(KeySource::Context(name.into()))
     }
 
-    /// Returns a key that is the kind of the run, such as `Tool`. It is never missing.
+    /// Returns a key that is the kind of the run, such as `Tool`. This key is never missing.
     #[must_use]
     pub const fn kind() -> Self {
         Self::from_source(KeySource::Kind)
     }
 
-    /// Returns a key that is the instance of the run: its identity, not its name. It is never missing.
+    /// Returns a key that is the instance of the run: its identity, not its name. This key is never missing.
     #[must_use]
     pub const fn instance() -> Self {
         Self::from_source(KeySource::Instance)

@@ -103,7 +103,7 @@ impl Runs {
         Self(Selection::Type { name: type_name::<T>(), is_thing: |creator| creator.thing::<T>().is_some() })
     }
 
-    /// Selects runs of one instance. It matches no recorded runs.
+    /// Selects runs of one instance. This selection contains no recorded runs.
     #[must_use]
     pub fn of_instance(instance: &(impl AsInstance + ?Sized)) -> Self {
         Self(Selection::Instance(instance.instance_emitter().clone()))

@@ -1,5 +1,5 @@
-//! A built-in is registered in four places, which must agree: this crate's manifest, where its feature is also part of
-//! `full`; `lib.rs`, with its module and its name; the facade's manifest; and the README, with its row.
+//! A built-in is registered in this crate's manifest, where its feature is also part of `full`, in `lib.rs`, in the
+//! facade's manifest, and as a row of the README. These four places must agree.
 
 use std::collections::BTreeSet;
 

@@ -32,10 +32,10 @@ pub use self::rules::{Check, Rule};
 
 /// Finds secrets and personal data in text.
 ///
-/// It searches for the patterns of all [`Kind`]s in one pass, and checks each match: check digits must be valid, and
-/// placeholders, version numbers and program expressions do not pass. A finding depends only on the text near it, so it
-/// is the same in a text and in [chunks](Self::chunks) of it. Up to 16 zero-width characters and soft hyphens in a row
-/// are ignored inside a secret.
+/// A scanner searches for the patterns of all its [`Kind`]s in one pass, and checks each match: check digits must be
+/// valid, and placeholders, version numbers and program expressions do not pass. A finding depends only on the text
+/// near it, so it is the same in a text and in [chunks](Self::chunks) of it. Up to 16 zero-width characters and soft
+/// hyphens in a row are ignored inside a secret.
 ///
 /// A search takes time linear in the length of the text. Every repetition is bounded: a match has at most 640 bytes,
 /// and the rest of a private key, of a JSON Web Token or of a long base64 text at most 16 KiB more.
@@ -199,7 +199,7 @@ impl Scanner {
         self.0.engine.get_or_init(|| Arc::new(Engine::new(self.0.rules.clone()).expect("patterns that were tried")))
     }
 
-    /// Returns all secrets in a text, from left to right. They do not overlap.
+    /// Returns all secrets in a text, from left to right. The findings do not overlap.
     #[must_use]
     pub fn find(&self, text: &str) -> Vec<Finding> {
         let (engine, visible, mut from) = (self.engine(), Visible::of(text), 0);
