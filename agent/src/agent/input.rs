@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -62,6 +63,9 @@ pub struct AgentOutput {
     pub messages: Vec<Arc<Message>>,
     /// The tokens of all model calls of the attempt that succeeded. The tokens of sub-agents are not included.
     pub usage: Usage,
+    /// The cost of these model calls; `None` if no call has a cost. See [`ChatModel::price`](crate::ChatModel::price).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Decimal>,
     /// The number of model calls of the attempt that succeeded.
     pub turns: u32,
     /// The reason why the model stopped, if the provider reports it.
@@ -84,6 +88,7 @@ impl AgentOutput {
             messages: vec![Arc::new(answer.clone())],
             answer,
             usage: Usage::default(),
+            cost: None,
             turns: 0,
             warnings: Vec::new(),
             context: Map::new(),

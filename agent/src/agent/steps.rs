@@ -16,7 +16,7 @@ use crate::place::hooks::Chains;
 use crate::place::testing::join;
 use crate::{
     Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, ChunkStages, History, Message, Tool,
-    ToolSpec, Usage,
+    ToolSpec,
 };
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
@@ -32,7 +32,6 @@ pub(crate) struct Loop<'a> {
     specs: Arc<Vec<ToolSpec>>,
     options: ChatOptions,
     state: Arc<LoopState>,
-    usage: Usage,
     warnings: Vec<String>,
     input: &'a AgentInput,
     /// The number of messages of this attempt whose event has been emitted.
@@ -80,7 +79,6 @@ impl<'a> Loop<'a> {
             installed,
             tools,
             state,
-            usage: Usage::default(),
             warnings: Vec::new(),
             input,
             announced: 0,
@@ -150,12 +148,14 @@ impl<'a> Loop<'a> {
 
     async fn succeed(self, answer: Arc<Message>) -> Result<AgentOutput> {
         tell(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
+        let turn = self.turn().get();
         Ok(AgentOutput {
             finish_reason: answer.finish_reason.clone(),
             answer: Arc::unwrap_or_clone(answer),
             messages: self.state.session.added(),
-            usage: self.usage,
-            turns: self.turn().get().number,
+            usage: turn.usage,
+            cost: turn.cost,
+            turns: turn.number,
             warnings: self.warnings,
             context: serde_json::Map::new(),
         })
@@ -173,11 +173,7 @@ impl<'a> Loop<'a> {
         self.turn().change(|turn| turn.number += 1);
         let request = self.request().await?;
         let response = self.ask_model(request).await?;
-        if let Some(usage) = response.usage {
-            self.usage += usage;
-            let usage = self.usage;
-            self.turn().change(|turn| turn.usage = usage);
-        }
+        self.turn().change(|turn| turn.add_response(&response));
         self.warnings.extend(response.warnings.iter().cloned());
         let acted = self.act(response).await;
         // The turn is in the history, also if it failed.

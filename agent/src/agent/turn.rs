@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use emitree_runtime::{Result, RunContext};
 use parking_lot::Mutex;
+use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
-use crate::{Session, Usage};
+use crate::{ChatResponse, Session, Usage};
 
 /// The state of an agent's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +21,23 @@ pub struct Turn {
     pub number: u32,
     /// The tokens of the model calls so far.
     pub usage: Usage,
+    /// The cost of the model calls so far; `None` if no call has a cost. See [`ChatModel::price`](crate::ChatModel::price).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Decimal>,
     /// The number of tool calls so far. The calls of this turn are included as soon as the model has asked for them.
     pub tool_calls: u32,
+}
+
+impl Turn {
+    /// Adds the tokens and the cost of a model call.
+    pub(crate) fn add_response(&mut self, response: &ChatResponse) {
+        if let Some(usage) = response.usage {
+            self.usage += usage;
+        }
+        if let Some(cost) = response.cost {
+            self.cost = Some(self.cost.unwrap_or_default().saturating_add(cost));
+        }
+    }
 }
 
 /// The turn of an agent's run.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use emitree_emitter::{Event, EventName};
 use emitree_runtime::ErrorReport;
+use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use crate::{ChatRequest, ChatResponse, Usage};
@@ -148,11 +149,14 @@ fn milliseconds(text: &str) -> Option<u64> {
 pub struct UsageReported {
     /// The tokens.
     pub usage: Usage,
+    /// Their cost, if the model has a [price](crate::ChatModel::price).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Decimal>,
 }
 
 impl UsageReported {
-    pub(crate) const fn new(usage: Usage) -> Self {
-        Self { usage }
+    pub(crate) const fn new(usage: Usage, cost: Option<Decimal>) -> Self {
+        Self { usage, cost }
     }
 }
 

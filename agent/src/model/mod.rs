@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{BuildError, Creator, Emitter, Event};
+use emitree_middleware::budget::{self, Price};
 use emitree_runtime::{AttemptDiscarded, IntoMiddleware, Middleware, Result, RunContext, Runnable};
 use futures_util::StreamExt;
 
@@ -51,7 +52,7 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 /// | `start` | [`ChatStart`] | before a request is sent; a listener may change it |
 /// | `response_headers` | [`ResponseHeaders`] | the provider begins to answer, if it reports headers |
 /// | `new_token` | [`NewToken`] | each piece of text, if the request asks to stream; a listener may change it, or stop the stream |
-/// | `usage` | [`UsageReported`] | the reply is complete, if the provider reports token counts |
+/// | `usage` | [`UsageReported`] | the reply is complete, if the provider reports token counts, which are charged first |
 /// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
 /// | `error` | [`ChatError`] | the attempt has failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
@@ -59,12 +60,20 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 /// Each attempt emits these events, so a run with a layer that calls the model again, such as `Retry`, emits them several
 /// times. On a run above, listen for their paths: `"backend.chat.*.new_token"`, or `"**.new_token"` for any model.
 ///
+/// # Cost and budgets
+///
+/// The tokens that a provider reports are charged to the [`Budget`](emitree_middleware::Budget)s of the run and of the
+/// runs above, under the name of the model. If the model has a [price](Self::price), the response has a cost, and budgets
+/// are charged with this cost instead of a cost by their own prices. An attempt that fails before its usage is reported
+/// charges nothing.
+///
 /// # Cancel safety
 ///
 /// Dropping or aborting the run drops the provider's call.
 #[derive(Clone)]
 pub struct ChatModel {
     shared: Arc<ModelParts>,
+    price: Option<Price>,
     middlewares: Vec<Arc<dyn Middleware>>,
 }
 
@@ -95,13 +104,36 @@ impl ChatModel {
             .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
         let shared = Arc::new(ModelParts { provider: Box::new(provider), emitter });
-        Ok(Self { shared, middlewares: Vec::new() })
+        Ok(Self { shared, price: None, middlewares: Vec::new() })
     }
 
     /// Binds a middleware to each run of this model and of its later clones.
     #[must_use]
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.middlewares.push(Arc::new(middleware.into_middleware()));
+        self
+    }
+
+    /// Sets the price of this model and of its later clones, from which the cost of each call is computed. Default: none,
+    /// and no costs.
+    ///
+    /// ```
+    /// use emitree_agent::{ChatModel, Reply, ScriptedModel, Usage};
+    /// use emitree_middleware::budget::{Decimal, Price};
+    /// use emitree_runtime::Runnable;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let provider = ScriptedModel::new("test").reply(Reply::text("Hi.").usage(Usage::new(1_000_000, 500_000)));
+    /// // A million input tokens cost 2, a million output tokens 8.
+    /// let model = ChatModel::new(provider)?.price(Price::per_million(2.into(), 8.into())?);
+    /// assert_eq!(model.run("Say hi.".into()).await?.cost, Some(Decimal::from(6)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn price(mut self, price: Price) -> Self {
+        self.price = Some(price);
         self
     }
 
@@ -137,6 +169,30 @@ impl ChatModel {
         }
         let is_stopped = reply.receive(arrived, true).await?;
         Ok(if is_stopped { reply.builder.stopped() } else { reply.builder.finish() })
+    }
+}
+
+impl ChatModel {
+    /// Accounts for the tokens of a response, and emits the events of success.
+    async fn succeed(&self, mut response: ChatResponse, ctx: &RunContext) -> Result<ChatResponse> {
+        if let Some(usage) = response.usage {
+            let tokens = budget::Usage::of(self.name().to_owned())
+                .input_tokens(usage.input_tokens)
+                .cached_input_tokens(usage.cached_input_tokens)
+                .output_tokens(usage.output_tokens);
+            response.cost = self.price.map(|price| price.cost(&tokens));
+            let tokens = response.cost.into_iter().fold(tokens, budget::Usage::cost);
+            // The tokens are spent, also if a listener fails. Listeners receive them before an exceeded budget ends the run.
+            let charged = budget::charge(ctx, tokens).await;
+            tell(ctx, &mut UsageReported::new(usage, response.cost)).await?;
+            charged?;
+        }
+        if !ctx.has_listeners() {
+            return Ok(response);
+        }
+        let mut success = ChatSuccess::new(response);
+        tell(ctx, &mut success).await?;
+        Ok(success.response)
     }
 }
 
@@ -232,11 +288,11 @@ impl Runnable for ChatModel {
 
     async fn execute(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
         let mut result = self.attempt(input, ctx).await;
+        if let Ok(response) = result {
+            result = self.succeed(response, ctx).await;
+        }
         if !ctx.has_listeners() {
             return result;
-        }
-        if let Ok(response) = result {
-            result = succeeded(response, ctx).await;
         }
         if let Err(error) = &result {
             // The error of the attempt is returned, and the error of a listener is logged.
@@ -253,15 +309,6 @@ impl Runnable for ChatModel {
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         &self.middlewares
     }
-}
-
-async fn succeeded(response: ChatResponse, ctx: &RunContext) -> Result<ChatResponse> {
-    if let Some(usage) = response.usage {
-        tell(ctx, &mut UsageReported::new(usage)).await?;
-    }
-    let mut success = ChatSuccess::new(response);
-    tell(ctx, &mut success).await?;
-    Ok(success.response)
 }
 
 impl fmt::Debug for ChatModel {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::mem::take;
 
+use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use crate::message::arguments::{Arguments, ToolCall};
@@ -18,6 +19,9 @@ pub struct ChatResponse {
     /// The tokens of the call, if the provider reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// The cost of the call, if the provider reports tokens and the model has a [price](crate::ChatModel::price).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Decimal>,
     /// The name of the model that answered, which may be more specific than the requested name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -36,7 +40,7 @@ impl ChatResponse {
     /// Makes a response with a message and nothing else.
     #[must_use]
     pub const fn new(message: Message) -> Self {
-        Self { message, usage: None, model: None, id: None, headers: BTreeMap::new(), warnings: Vec::new() }
+        Self { message, usage: None, cost: None, model: None, id: None, headers: BTreeMap::new(), warnings: Vec::new() }
     }
 
     /// Returns the text of the answer.
@@ -89,10 +93,10 @@ pub enum Delta {
 }
 
 impl Delta {
-    /// Splits a whole response into pieces.
+    /// Splits a whole response into pieces. A cost is left out, because a model computes it from its price.
     #[must_use]
     pub fn of_response(response: ChatResponse) -> Vec<Self> {
-        let ChatResponse { message, usage, model, id, headers, warnings } = response;
+        let ChatResponse { message, usage, model, id, headers, warnings, cost: _ } = response;
         let mut deltas = Vec::new();
         if !headers.is_empty() {
             deltas.push(Self::Headers(headers));

@@ -1,6 +1,7 @@
 //! Tests of the public API, in one binary.
 
 mod agents;
+mod costs;
 mod explain;
 mod gates;
 mod hook_test;

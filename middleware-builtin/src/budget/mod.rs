@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
-use rust_decimal::Decimal;
 use uuid::Uuid;
 
 use crate::shared::built_in::{built_in, debug_as};
@@ -15,6 +14,9 @@ use crate::shared::runs::{FilterSpec, Runs};
 use account::Account;
 use layer::{BudgetLayer, CallCounter};
 use options::{BudgetOptions, MaxSpending};
+
+/// The type of costs and prices, of the crate `rust_decimal`.
+pub use rust_decimal::Decimal;
 
 pub use charge::{Remaining, charge, remaining, spent};
 pub use events::{Amount, BudgetClosed, BudgetLimit, BudgetWarning, Charged, StartDenied};

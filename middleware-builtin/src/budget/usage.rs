@@ -28,6 +28,9 @@ pub struct Usage {
     /// Number of output tokens.
     #[serde(default)]
     pub output_tokens: u64,
+    /// Number of input tokens that the provider read from its cache. They are included in `input_tokens`.
+    #[serde(default)]
+    pub cached_input_tokens: u64,
     /// The cost, if the caller knows it. It takes precedence over the prices.
     #[serde(default)]
     pub cost: Option<Decimal>,
@@ -56,6 +59,12 @@ impl Usage {
     #[must_use]
     pub fn output_tokens(self, output_tokens: u64) -> Self {
         Self { output_tokens, ..self }
+    }
+
+    /// Sets the number of input tokens that the provider read from its cache, as a part of the input tokens.
+    #[must_use]
+    pub fn cached_input_tokens(self, cached_input_tokens: u64) -> Self {
+        Self { cached_input_tokens, ..self }
     }
 
     /// Sets the cost, which takes precedence over the prices.
@@ -106,10 +115,23 @@ impl<F: Fn(&Usage) -> Result<Option<Decimal>> + Send + Sync + 'static> Prices fo
 pub struct PriceTable(HashMap<Cow<'static, str>, Price>);
 
 /// The price of a model's input and output tokens.
+///
+/// ```
+/// use emitree_middleware::budget::{Decimal, Price, Usage};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// // A million input tokens cost 2, a million output tokens 8, and a million cached input tokens 0.5.
+/// let price = Price::per_million(2.into(), 8.into())?.cached_input_per_million(Decimal::new(5, 1))?;
+/// let usage = Usage::new().input_tokens(3_000_000).cached_input_tokens(2_000_000).output_tokens(1_000_000);
+/// assert_eq!(price.cost(&usage), Decimal::from(11));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
     input: Decimal,
     output: Decimal,
+    cached_input: Decimal,
 }
 
 impl Price {
@@ -119,16 +141,37 @@ impl Price {
     ///
     /// Returns an error if one of the two prices is negative.
     pub fn per_million(input: Decimal, output: Decimal) -> Result<Self, BudgetError> {
-        let negative = [input, output].into_iter().find(|price| *price < Decimal::ZERO);
-        negative.map_or(Ok(Self { input, output }), |price| Err(BudgetError::NegativePrice(price)))
+        Ok(Self { input: not_negative(input)?, output: not_negative(output)?, cached_input: input })
     }
 
-    /// Returns the cost of usage, or `None` if it is too large for a [`Decimal`].
-    fn of(self, usage: &Usage) -> Option<Decimal> {
-        let input = self.input.checked_mul(usage.input_tokens.into())?;
-        let output = self.output.checked_mul(usage.output_tokens.into())?;
-        input.checked_add(output)?.checked_div(Decimal::from(1_000_000))
+    /// Sets the cost of a million input tokens that the provider read from its cache. Default: the price of input tokens.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the price is negative.
+    pub fn cached_input_per_million(self, cached_input: Decimal) -> Result<Self, BudgetError> {
+        Ok(Self { cached_input: not_negative(cached_input)?, ..self })
     }
+
+    /// Returns the cost of usage. A cost that is too large for a [`Decimal`] becomes [`Decimal::MAX`], which exceeds every
+    /// smaller limit. The model and the cost of the usage are ignored.
+    #[must_use]
+    pub fn cost(&self, usage: &Usage) -> Decimal {
+        self.checked_cost(usage).unwrap_or(Decimal::MAX)
+    }
+
+    fn checked_cost(&self, usage: &Usage) -> Option<Decimal> {
+        // Some servers report more cached tokens than input tokens.
+        let cached = usage.cached_input_tokens.min(usage.input_tokens);
+        let input = self.input.checked_mul((usage.input_tokens - cached).into())?;
+        let cached = self.cached_input.checked_mul(cached.into())?;
+        let output = self.output.checked_mul(usage.output_tokens.into())?;
+        input.checked_add(cached)?.checked_add(output)?.checked_div(Decimal::from(1_000_000))
+    }
+}
+
+fn not_negative(price: Decimal) -> Result<Decimal, BudgetError> {
+    if price < Decimal::ZERO { Err(BudgetError::NegativePrice(price)) } else { Ok(price) }
 }
 
 impl PriceTable {
@@ -149,7 +192,6 @@ impl PriceTable {
 impl Prices for PriceTable {
     fn cost(&self, usage: &Usage) -> Result<Option<Decimal>> {
         let price = usage.model.as_ref().and_then(|model| self.0.get(model));
-        // A cost too large for a `Decimal` becomes the largest `Decimal`, which exceeds every smaller limit.
-        Ok(price.map(|price| price.of(usage).unwrap_or(Decimal::MAX)))
+        Ok(price.map(|price| price.cost(usage)))
     }
 }

@@ -373,7 +373,9 @@ async fn it_warns_once_for_each_limit() -> TestResult {
     let run = desk.run(vec![tokens(49), tokens(1), tokens(40), tokens(10)]).middleware(built(budget));
     listen(run, &heard).await?;
     let charged = |tokens: u64| {
-        format!(r#"charged {{"charged":"0","cost":null,"input_tokens":{tokens},"model":null,"output_tokens":0}}"#)
+        format!(
+            r#"charged {{"cached_input_tokens":0,"charged":"0","cost":null,"input_tokens":{tokens},"model":null,"output_tokens":0}}"#
+        )
     };
     let expected = [
         charged(49),
@@ -441,7 +443,7 @@ async fn it_says_what_closes_and_whom_it_denies() -> TestResult {
     let run = outer.run(11).middleware(built(Budget::builder().tokens(10).warn_at(1.0)));
     listen(run, &heard).await.expect_err("it is too much");
     let expected = [
-        r#"charged {"charged":"0","cost":null,"input_tokens":11,"model":null,"output_tokens":0}"#,
+        r#"charged {"cached_input_tokens":0,"charged":"0","cost":null,"input_tokens":11,"model":null,"output_tokens":0}"#,
         r#"warning {"limit":"tokens","most":10,"spent":11}"#,
         r#"closed {"limit":"tokens","reason":"the budget is exceeded: 11 tokens of 10"}"#,
         r#"denied {"reason":"the budget is exceeded: 11 tokens of 10"}"#,

@@ -1,0 +1,153 @@
+//! What model calls cost, and the budgets that they are charged to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use emitree_agent::{
+    Agent, AgentContext, AgentOutput, AgentRun, ChatModel, Reply, ScriptedModel, Usage, UsageReported, hooks_fn,
+};
+use emitree_middleware::budget::{Charged, Decimal, Price, PriceTable};
+use emitree_middleware::{Budget, Retry};
+use emitree_runtime::{Error, Result, Runnable};
+use serde_json::json;
+
+use crate::support::{Log, shout};
+
+const MILLION: u64 = 1_000_000;
+
+fn per_million(input: u64, output: u64) -> Price {
+    Price::per_million(input.into(), output.into()).expect("a price")
+}
+
+/// A model that calls a tool and then answers.
+fn script() -> ScriptedModel {
+    ScriptedModel::new("small")
+        .reply(Reply::calls([("shout", json!({"text": "a"}))]).usage(Usage::new(MILLION, MILLION / 10)))
+        .reply(Reply::text("A").usage(Usage::new(3 * MILLION, MILLION / 5)))
+}
+
+/// An agent whose two model calls cost 2 and 5.
+fn priced() -> Result<Agent> {
+    let model = ChatModel::new(script())?.price(per_million(1, 10));
+    Agent::builder("tester", model).tool(shout()).build()
+}
+
+fn shown(cost: Option<Decimal>) -> String {
+    cost.map_or_else(|| "none".to_owned(), |cost| cost.normalize().to_string())
+}
+
+#[tokio::test]
+async fn hooks_listeners_and_the_output_have_the_cost_so_far() -> Result<()> {
+    let log = Log::default();
+    let to = log.clone();
+    let hooks = hooks_fn("log", move |hooks| {
+        let to = to.clone();
+        hooks.on_state(move |_, ctx| to.add(format!("turn {}", shown(ctx.turn().expect("an agent").cost))));
+    });
+    let to = log.clone();
+    let answer = priced()?
+        .ask("Shout a.")
+        .with(hooks)
+        .on("**.usage", move |event: &mut UsageReported, _| to.add(format!("usage {}", shown(event.cost))))
+        .await?;
+    assert_eq!(log.lines(), ["turn none", "usage 2", "turn 2", "usage 5"]);
+    assert_eq!(answer.cost, Some(7.into()));
+    let json = serde_json::to_value(&answer)?;
+    assert_eq!(serde_json::from_value::<AgentOutput>(json)?, answer);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_without_a_price_has_no_cost() -> Result<()> {
+    let agent = Agent::builder("tester", ChatModel::new(script())?).tool(shout()).build()?;
+    let answer = agent.ask("Shout a.").await?;
+    assert_eq!((answer.cost, answer.usage.total()), (None, 4_300_000));
+    Ok(())
+}
+
+#[tokio::test]
+async fn cached_input_has_a_price_of_its_own() -> Result<()> {
+    let mut usage = Usage::new(4 * MILLION, 0);
+    usage.cached_input_tokens = 3 * MILLION;
+    let model = |price| {
+        ChatModel::new(ScriptedModel::new("small").reply(Reply::text("A").usage(usage))).map(|model| model.price(price))
+    };
+    let same = per_million(2, 10);
+    assert_eq!(model(same)?.run("a".into()).await?.cost, Some(8.into()));
+    let cheaper = same.cached_input_per_million(Decimal::new(1, 1))?;
+    assert_eq!(shown(model(cheaper)?.run("a".into()).await?.cost), "2.3");
+    Ok(())
+}
+
+/// The charges to a budget, as `model tokens cost`.
+fn charges_of(budget: &Budget) -> Result<Log> {
+    let log = Log::default();
+    let to = log.clone();
+    budget.emitter().on("charged", move |event: &mut Charged, _| {
+        let model = event.usage.model.as_deref().unwrap_or("no model");
+        to.add(format!("{model} {} {}", event.usage.tokens(), shown(event.charged)));
+    })?;
+    Ok(log)
+}
+
+#[tokio::test]
+async fn calls_are_charged_to_budgets_at_the_models_price_or_else_at_theirs() -> Result<()> {
+    let prices = PriceTable::new().model("small", per_million(0, 100));
+    let budget = || Budget::builder().cost(100.into()).prices(prices.clone()).build();
+    let by_model = budget()?;
+    let charges = charges_of(&by_model)?;
+    priced()?.ask("Shout a.").middleware(by_model).await?;
+    assert_eq!(charges.lines(), ["small 1100000 2", "small 3200000 5"]);
+
+    let by_budget = budget()?;
+    let charges = charges_of(&by_budget)?;
+    let agent = Agent::builder("tester", ChatModel::new(script())?).tool(shout()).build()?;
+    agent.ask("Shout a.").middleware(by_budget).await?;
+    assert_eq!(charges.lines(), ["small 1100000 10", "small 3200000 20"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_exceeded_budget_ends_the_agent_after_listeners_received_the_usage() -> Result<()> {
+    let budget = Budget::builder().cost(6.into()).build()?;
+    let log = Log::default();
+    let to = log.clone();
+    let error = priced()?
+        .ask("Shout a.")
+        .on("**.usage", move |event: &mut UsageReported, _| to.add(shown(event.cost)))
+        .middleware(budget)
+        .await
+        .unwrap_err();
+    assert!(error.is_halted(), "{error}");
+    assert_eq!(error.to_string(), "the budget is exceeded: a cost of 7 of 6");
+    assert_eq!(log.lines(), ["2", "5"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn tokens_are_charged_although_a_listener_fails_and_in_each_attempt() -> Result<()> {
+    let usage = Usage::new(MILLION, 0);
+    let reply = || Reply::text("A").usage(usage);
+    let model = ChatModel::new(ScriptedModel::new("small").reply(reply()).reply(reply()))?.price(per_million(1, 1));
+    let agent = Agent::builder("tester", model).build()?;
+    let budget = Budget::builder().build()?;
+    let charges = charges_of(&budget)?;
+    let retry = Retry::builder().max_retries(1).base_delay(Duration::from_millis(1)).build()?;
+    let fails = AtomicBool::new(true);
+    let answer = agent
+        .ask("Say A.")
+        .on("**.usage", move |_: &mut UsageReported, _| {
+            if fails.swap(false, Ordering::Relaxed) {
+                Err(Error::new("not now").retryable(true).into())
+            } else {
+                Ok(())
+            }
+        })
+        .middleware(retry)
+        .middleware(budget)
+        .await?;
+    assert_eq!(charges.lines(), ["small 1000000 1", "small 1000000 1"]);
+    // The output counts the attempt that succeeded.
+    assert_eq!((answer.cost, answer.usage), (Some(1.into()), usage));
+    Ok(())
+}
