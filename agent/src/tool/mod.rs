@@ -3,6 +3,8 @@
 pub(crate) mod events;
 pub(crate) mod output;
 pub(crate) mod schema;
+#[cfg(feature = "json-schema")]
+mod with_schema;
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +27,7 @@ use crate::{ToolOutput, ToolSpec};
 
 /// A tool that models may call. Each call is a run of the kind `Tool`.
 ///
-/// Made by [`tool_fn`]. The input of a run is the arguments as JSON. It does not contain the id of the call, so that caches
+/// Made by [`tool_fn`], or by `Tool::with_schema` (feature `json-schema`). The input of a run is the arguments as JSON. It does not contain the id of the call, so that caches
 /// and approvals can compare inputs; the id is the run's own extension [`CallId`].
 ///
 /// # Its own events
@@ -68,13 +70,22 @@ pub enum ToolError {
     Name(String),
     /// The type of the arguments is not a JSON object.
     #[error(
-        "the arguments of the tool `{name}` are `{schema}`, and have to be an object: take a struct with named fields"
+        "the schema of the arguments of `{name}` is `{schema}`: its `type` has to be `object`, as that of a struct with named fields"
     )]
     NotAnObject {
         /// The tool's name.
         name: String,
         /// The schema of the arguments.
         schema: Value,
+    },
+    /// The schema of the arguments is not a valid JSON Schema.
+    #[cfg(feature = "json-schema")]
+    #[error("the schema of the arguments of `{name}` is not a valid JSON Schema: {fault}")]
+    Schema {
+        /// The tool's name.
+        name: String,
+        /// The problem, and where in the schema it is.
+        fault: String,
     },
     /// The emitter cannot be built.
     #[error(transparent)]
@@ -276,11 +287,14 @@ where
 
     fn call<'a>(&'a self, arguments: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
         Box::pin(async move {
-            let arguments =
-                parse(arguments).map_err(|fault| Error::new(format!("the arguments do not fit: {fault}")))?;
+            let arguments = parse(arguments).map_err(|fault| does_not_fit(&fault))?;
             ToolOutput::of((self.f)(arguments, ctx.clone()).await?)
         })
     }
+}
+
+fn does_not_fit(fault: &str) -> Error {
+    Error::new(format!("the arguments do not fit: {fault}"))
 }
 
 fn parse<A: DeserializeOwned>(arguments: &Value) -> Result<A, String> {

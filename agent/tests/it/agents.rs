@@ -364,8 +364,8 @@ async fn construction_refuses_what_cannot_work_in_plain_words() {
     assert_eq!(build(unnamed), "`` cannot be the name of a tool: use 1 to 64 characters of A-Z, a-z, 0-9, `_` and `-`");
     let number = tool_fn("count", "", |_: u32, _: RunContext| async { Ok(()) });
     let says = build(number);
-    assert!(says.starts_with("the arguments of the tool `count` are `{"), "{says}");
-    assert!(says.ends_with("have to be an object: take a struct with named fields"), "{says}");
+    assert!(says.starts_with("the schema of the arguments of `count` is `{"), "{says}");
+    assert!(says.ends_with("its `type` has to be `object`, as that of a struct with named fields"), "{says}");
     let none = Agent::builder("a", model()).max_steps(0).build().unwrap_err().to_string();
     assert_eq!(none, "`max_steps(0)` allows the agent `a` no model call: allow at least 1");
 }

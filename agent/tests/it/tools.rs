@@ -100,3 +100,99 @@ async fn arguments_that_no_gate_can_change_are_checked_once() -> Result<()> {
     assert_eq!(PARSED.load(Ordering::Relaxed), 3);
     Ok(())
 }
+
+/// Tools whose schemas are written by hand.
+#[cfg(feature = "json-schema")]
+mod with_schema {
+    use emitree_agent::{ToolError, ToolOutput};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::support::results;
+
+    fn echo(schema: Value) -> Result<Tool, ToolError> {
+        Tool::with_schema("echo", "Repeats", schema, |args: Value, _: RunContext| async move { Ok(args) })
+    }
+
+    #[test]
+    fn a_schema_that_is_not_valid_is_quoted() {
+        let table = [
+            (
+                json!({"type": "strng"}),
+                "at `type`: \"strng\" is not valid under any of the schemas listed in the 'anyOf' keyword",
+            ),
+            (
+                json!({"type": "object", "properties": {"n": {"minimum": "1"}}}),
+                "at `properties.n.minimum`: \"1\" is not of type \"number\"",
+            ),
+            (json!({"type": "object", "$ref": "https://example.com/a.json"}), "https://example.com/a.json"),
+            (json!({"type": "object", "$ref": "#/$defs/none"}), "/$defs/none"),
+            (json!({"type": "object", "properties": {"a": {"pattern": "("}}}), "("),
+            (json!("text"), "\"text\" is not of types \"boolean\", \"object\""),
+        ];
+        for (schema, expected) in table {
+            let error = echo(schema.clone()).unwrap_err();
+            let ToolError::Schema { name, fault } = &error else { panic!("{schema}: {error:?}") };
+            assert_eq!(name, "echo");
+            assert!(fault.contains(expected), "{schema}: {fault}");
+            assert_eq!(
+                error.to_string(),
+                format!("the schema of the arguments of `echo` is not a valid JSON Schema: {fault}")
+            );
+        }
+        for schema in [json!(true), json!({}), json!({"type": "string"}), json!({"type": ["object", "null"]})] {
+            let error = echo(schema.clone()).unwrap_err();
+            assert!(matches!(&error, ToolError::NotAnObject { schema: quoted, .. } if *quoted == schema), "{error:?}");
+        }
+        let error = Tool::with_schema("no name", "", json!({"type": "object"}), |_, _| async { Ok(()) }).unwrap_err();
+        assert!(matches!(&error, ToolError::Name(name) if name == "no name"), "{error:?}");
+    }
+
+    fn lines() -> Value {
+        json!({
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "properties": { "a b": {"type": "array", "items": {"$ref": "#/definitions/line"}}, "n": {"type": "integer"} },
+            "required": ["a b"],
+            "definitions": {"line": {"type": "object", "properties": {"text": {"type": "string"}}}},
+        })
+    }
+
+    #[test]
+    fn each_problem_of_arguments_has_its_place() -> Result<()> {
+        let tool = echo(lines())?;
+        assert_eq!(tool.spec().parameters, lines());
+        let table = [
+            (json!({"a b": [{"text": "x"}], "n": 1}), ""),
+            (json!({}), "\"a b\" is a required property"),
+            (json!([]), "[] is not of type \"object\""),
+            (json!({"a b": [{"text": "x"}, {"text": 4}]}), "at `a b[1].text`: 4 is not of type \"string\""),
+            (
+                json!({"a b": 1, "n": "1"}),
+                "at `a b`: 1 is not of type \"array\"; at `n`: \"1\" is not of type \"integer\"",
+            ),
+        ];
+        for (arguments, expected) in table {
+            assert_eq!(tool.check(&arguments).err().unwrap_or_default(), expected, "{arguments}");
+        }
+        let many = json!({"a b": vec![json!({"text": 1}); 1000]});
+        assert_eq!(tool.check(&many).unwrap_err().matches("; ").count(), 9);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_function_gets_only_arguments_that_fit_also_without_an_agent() -> Result<()> {
+        let tool = echo(lines())?;
+        assert_eq!(tool.run(json!({"a b": []})).await?, ToolOutput::new(json!({"a b": []})));
+        let error = tool.run(json!({})).await.unwrap_err();
+        assert_eq!(error.to_string(), "the arguments do not fit: \"a b\" is a required property");
+
+        let script =
+            ScriptedModel::new("test").call("echo", json!({"n": 1})).call("echo", json!({"a b": []})).text("done");
+        let answer = agent(&script).tool(tool).build()?.ask("go").await?;
+        let expected = ["!the arguments of `echo` do not fit: \"a b\" is a required property", "{\"a b\":[]}"];
+        assert_eq!(results(&answer.messages), expected);
+        assert_eq!(script.requests()[0].tools[1].parameters, lines());
+        Ok(())
+    }
+}

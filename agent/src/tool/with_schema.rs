@@ -1,0 +1,125 @@
+//! Tools with JSON Schemas that are written by hand.
+
+use std::fmt::Write;
+use std::future::Future;
+
+use emitree_runtime::{Result, RunContext};
+use futures_core::future::BoxFuture;
+use jsonschema::ValidationError;
+use jsonschema::paths::LocationSegment;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::tool::{Tool, ToolError, Work, does_not_fit};
+use crate::{ToolOutput, ToolSpec};
+
+/// The maximum number of problems of one call that a model reads.
+const MAX_FAULTS: usize = 10;
+
+impl Tool {
+    /// Makes a tool of an async function that takes JSON, and of a JSON Schema written by hand, for example by the author of
+    /// a server that offers the tool.
+    ///
+    /// The schema is of draft 2020-12, unless its `$schema` names another draft. The model receives the schema unchanged. The
+    /// function is called only with arguments that fit the schema.
+    ///
+    /// ```
+    /// use emitree_agent::Tool;
+    /// use emitree_runtime::{Result, RunContext, Runnable};
+    /// use serde_json::{Value, json};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// let schema = json!({
+    ///     "type": "object",
+    ///     "properties": { "lines": { "type": "array", "items": { "type": "string", "maxLength": 80 } } },
+    ///     "required": ["lines"],
+    /// });
+    /// let count = Tool::with_schema("count_lines", "Counts lines", schema, |args: Value, _: RunContext| async move {
+    ///     Ok(args["lines"].as_array().map(Vec::len))
+    /// })?;
+    /// assert_eq!(count.run(json!({"lines": ["to be", "or not"]})).await?.content, json!(2));
+    ///
+    /// let wrong = count.check(&json!({"lines": ["to be", 4]})).unwrap_err();
+    /// assert_eq!(wrong, "at `lines[1]`: 4 is not of type \"string\"");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if models cannot call a tool of this name, or if the schema is not valid, does not have the type
+    /// `object`, or refers to a schema in another document: nothing is fetched.
+    pub fn with_schema<O, F, Fut>(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        schema: Value,
+        f: F,
+    ) -> Result<Self, ToolError>
+    where
+        O: Serialize + 'static,
+        F: Fn(Value, RunContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O>> + Send + 'static,
+    {
+        let spec = ToolSpec::new(name, description, schema);
+        let schema =
+            Schema::new(&spec.parameters).map_err(|fault| ToolError::Schema { name: spec.name.clone(), fault })?;
+        Self::make(spec, Box::new(JsonFunction { schema, f }))
+    }
+}
+
+/// A function of JSON, which a schema checks.
+struct JsonFunction<F> {
+    schema: Schema,
+    f: F,
+}
+
+impl<O, F, Fut> Work for JsonFunction<F>
+where
+    O: Serialize + 'static,
+    F: Fn(Value, RunContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<O>> + Send,
+{
+    fn check(&self, arguments: &Value) -> Result<(), String> {
+        self.schema.check(arguments)
+    }
+
+    fn call<'a>(&'a self, arguments: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
+        Box::pin(async move {
+            self.schema.check(arguments).map_err(|fault| does_not_fit(&fault))?;
+            ToolOutput::of((self.f)(arguments.clone(), ctx.clone()).await?)
+        })
+    }
+}
+
+/// A JSON Schema written by hand.
+pub(crate) struct Schema(jsonschema::Validator);
+
+impl Schema {
+    /// Returns a text that describes the problem if the schema is not valid.
+    pub(crate) fn new(schema: &Value) -> Result<Self, String> {
+        // A feature of another crate in the program may let `jsonschema` fetch documents.
+        jsonschema::options().offline().build(schema).map(Self).map_err(|error| describe(&error))
+    }
+
+    /// Returns a text for the model if the arguments do not fit. It lists at most the first problems, because each of them
+    /// costs tokens.
+    pub(crate) fn check(&self, arguments: &Value) -> Result<(), String> {
+        let faults: Vec<_> = self.0.iter_errors(arguments).take(MAX_FAULTS).map(|error| describe(&error)).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+    }
+}
+
+/// Describes a problem and its place, in the form that typed arguments have: `` at `lines[1]`: … ``.
+fn describe(error: &ValidationError<'_>) -> String {
+    let mut path = String::new();
+    for segment in error.instance_path().segments() {
+        match segment {
+            LocationSegment::Property(name) if path.is_empty() => path.push_str(&name),
+            LocationSegment::Property(name) => path.extend([".", &*name]),
+            // Writing to a string never fails.
+            LocationSegment::Index(index) => drop(write!(path, "[{index}]")),
+        }
+    }
+    if path.is_empty() { error.to_string() } else { format!("at `{path}`: {error}") }
+}
