@@ -188,7 +188,7 @@ const CHILDREN: [usize; 7] = [5, 4, 3, 3, 2, 2, 0];
 /// The share of trees that are wide.
 const WIDE: f64 = 0.02;
 
-/// Returns a separate random generator for each tree, so that the draws for one tree do not affect the next.
+/// Returns a separate random generator for each number, so that the draws for one number do not affect the others.
 pub(crate) fn rng(seed: u64, number: u64) -> Rng {
     Rng::with_seed(seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

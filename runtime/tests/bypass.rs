@@ -1,5 +1,5 @@
-//! Guards are not evaded by drops (R1, M5): if a value of a nested run is dropped, at any time, on any task or thread, a guard that is
-//! bound above sees the runs that its `Drop` starts, as long as the run above has not ended.
+//! Drops do not evade guards (R1, M5). If a value of a nested run is dropped, at any time and on any task or thread, a
+//! guard that is bound above sees the runs that the value's `Drop` starts, unless the run above has ended.
 
 #[path = "support/starts.rs"]
 mod starts;

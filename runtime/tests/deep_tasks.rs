@@ -1,5 +1,5 @@
-//! R4, R8, R13: a long chain of runs, each in a task that the run above has spawned, ends in time that is linear in its
-//! length, and on the stack of any thread: the chain is ended without recursion.
+//! R4, R8, R13: a long chain of runs, each in a task that the run above has spawned, ends in linear time and on the stack
+//! of any thread, because the chain is ended without recursion.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! If another thread drops a value of a run, the value is dropped inside of that run, or inside of the next run above
-//! if that run has ended (R14, R1): a guard that is bound above sees the runs that the drop starts.
+//! If another thread drops a value of a run, the value is dropped inside of that run, or inside of the next run above if
+//! that run has ended (R14, R1). So a guard that is bound above sees the runs that the drop starts.
 
 #[path = "support/starts.rs"]
 mod starts;

@@ -32,7 +32,7 @@ fn deletes(tree: &Emitter) -> Arc<impl Runnable<Input = (), Output = usize> + 's
     Arc::new(below(tree, "delete", |(): (), ctx: RunContext| async move { Ok(ctx.depth()) }))
 }
 
-/// Returns the results of the runs that were created where the end of a nested run is reported: their depth.
+/// Returns the depths of the runs that were created where the end of a nested run is reported, or their errors.
 async fn made_at_the_end(of: fn(&RunContext, Arc<dyn Fn() + Send + Sync>)) -> Result<Vec<Result<usize>>> {
     let (tree, made) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let (delete, makes) = (deletes(&tree), Arc::clone(&made));

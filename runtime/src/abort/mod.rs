@@ -128,7 +128,7 @@ impl AbortNode {
         followers
     }
 
-    /// Stops the run if the run above, or the signal that it follows, has been stopped already.
+    /// Stops the run if `above`, which is its parent or a signal that it follows, has already been stopped.
     pub(crate) fn follow(&self, above: &Self) {
         if let Some(stop) = above.state.stopped() {
             self.stop(stop.fallen());

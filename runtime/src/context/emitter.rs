@@ -134,8 +134,8 @@ impl RunContext {
         &made.emitter
     }
 
-    /// Returns the creator of the run's events: the instance's creator, or a creator of its own if the kind or name of the
-    /// runnable differs from the instance's creator.
+    /// Returns the creator of the run's events: the instance's creator, or a separate creator if the kind or name of the
+    /// runnable differs from it.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
         let LazyEmitter { instance, own, .. } = &self.shared().lazy_emitter;

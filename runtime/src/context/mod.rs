@@ -221,9 +221,10 @@ impl RunContext {
         look(Self::clone)
     }
 
-    /// Returns the parent for a run that is made here: the current run, if it has not closed or this code is in one of its
-    /// tasks or scopes; otherwise the nearest open run above it, or the topmost run if all have closed. Returns `None` without
-    /// a current run, or if the current run has closed and has no parent (R1). A run closes before its `finish` is emitted.
+    /// Returns the parent for a run that is made here. This is the current run, if it has not closed or if this code is in
+    /// one of its tasks or scopes. Otherwise it is the nearest open run above, or the topmost run if all have closed.
+    /// Returns `None` without a current run, or if the current run has closed and has no parent (R1). A run closes before
+    /// its `finish` is emitted.
     pub(crate) fn to_start_in() -> Option<Self> {
         let open = |current: &Self| {
             if matches!(current.0, Handle::OfTask(_)) || !current.node().state.is_closed() {

@@ -311,7 +311,7 @@ impl Error {
         }
     }
 
-    /// Returns a text for people: the message with its kind, then each cause and each context value on a line of its own.
+    /// Returns a human-readable text: the message with its kind, then each cause and each context value on its own line.
     ///
     /// ```
     /// use emitree_runtime::Error;

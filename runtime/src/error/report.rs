@@ -33,11 +33,11 @@ pub struct ErrorReport {
 }
 
 impl ErrorReport {
-    /// Returns a text for people, the same as [`Error::explain`](crate::Error::explain).
+    /// Returns a human-readable text, the same as [`Error::explain`](crate::Error::explain).
     #[must_use]
     pub fn explain(&self) -> String {
         let causes = self.causes.iter().map(|cause| format!("\n  caused by: {}", indented(cause)));
-        // With the feature `preserve_order` of `serde_json`, which any crate may switch on, keys are in order of insertion:
+        // With the feature `preserve_order` of `serde_json`, which any crate may enable, keys are in order of insertion:
         // sort the keys, so that the text is the same with and without the feature.
         let mut context = self.context.clone();
         context.sort_keys();

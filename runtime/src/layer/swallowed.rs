@@ -4,7 +4,8 @@
 //!    identified by its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
 //! 2. When a layer returns or is dropped, its notes become notes of the layer outside. That layer receives the most severe
 //!    note, and no output of the inner layer. So no layer outside, such as a cache, receives an output in place of a denial.
-//! 3. While a layer has a note, its further calls of `next` run nothing. Only `absorb` removes a note, one at a time.
+//! 3. While a layer has a note, its further calls of `next` run nothing. While the layer runs, only `absorb` removes its
+//!    notes, one at a time.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;

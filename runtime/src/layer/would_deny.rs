@@ -7,7 +7,7 @@ use crate::run::panic::isolated;
 use crate::{Error, RunContext};
 
 /// An event of a guard with [`evaluate_only`](crate::GuardOptions::evaluate_only): a check failed, and without that option the
-/// guard would have denied the call.
+/// guard would have stopped the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WouldDeny {

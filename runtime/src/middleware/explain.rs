@@ -23,8 +23,8 @@ pub struct Explanation {
     pub middlewares: Vec<MiddlewareInfo>,
     /// The layers and functions that values pass through: `map_input`, layers from the outermost to the innermost, `map_output`.
     pub chain: Vec<LayerInfo>,
-    /// Warnings of layers that are also bound to a run above ([`Layer::nesting_warning`](crate::Layer::nesting_warning)). They
-    /// are known once the middlewares are bound, so [`Run::explain`](crate::Run::explain) returns no warnings.
+    /// Warnings of layers that are also bound to a run above ([`Layer::nesting_warning`](crate::Layer::nesting_warning)).
+    /// They are known only once the middlewares are bound, so [`Run::explain`](crate::Run::explain) returns no warnings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -189,7 +189,7 @@ impl<'a> OrderGraph<'a> {
 
     fn sort(&self) -> Result<Vec<usize>> {
         let mut sorted = Vec::with_capacity(self.names.len());
-        // Take the first item whose predecessors are all sorted: quadratic, for the few middlewares that a run has.
+        // Take the first item whose predecessors are all sorted. This is quadratic, but a run has only a few middlewares.
         while sorted.len() < self.names.len() {
             let mut left = (0..self.names.len()).filter(|i| !sorted.contains(i));
             let next = left.find(|&i| self.earlier[i].iter().all(|before| sorted.contains(before)));
