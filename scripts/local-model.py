@@ -1,5 +1,6 @@
 """Serves a model file in OpenAI's protocol on loopback, with llama.cpp: local-model.py FILE PORT. See local-model.sh."""
 
+import pathlib
 import signal
 import sys
 
@@ -7,6 +8,8 @@ import xllamacpp
 
 params = xllamacpp.CommonParams()
 params.model.path = sys.argv[1]
+# The name that the server reports; otherwise it is `-`. A set, because a string would become a set of its characters.
+params.model_alias = {pathlib.Path(sys.argv[1]).stem}
 params.port = int(sys.argv[2])
 params.hostnames = ["127.0.0.1"]
 params.n_ctx = 4096
