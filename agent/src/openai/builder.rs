@@ -168,7 +168,8 @@ impl OpenAiBuilder {
             .tls_backend_preconfigured(tls(url.scheme() == "https")?)
             .build()
             .map_err(|error| Error::from(error.without_url()).message("the HTTP client cannot be built"))?;
-        let is_official = url.host_str() == Some("api.openai.com");
+        // Regions have hosts of their own, such as `eu.api.openai.com`.
+        let is_official = url.host_str().is_some_and(|host| format!(".{host}").ends_with(".api.openai.com"));
         let server = Server { provider: server.name.to_owned(), address: address(&url), secrets };
         let url = endpoint(url);
         let shared = Shared { model, server: Arc::new(server), client, url, is_official, stream_usage, limits };

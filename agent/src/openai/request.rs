@@ -142,3 +142,26 @@ fn format(format: &ResponseFormat) -> Value {
 fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OpenAi;
+
+    #[test]
+    fn a_token_limit_has_another_name_for_openai_itself() {
+        let table = [
+            ("https://api.openai.com/v1", "max_completion_tokens", "max_tokens"),
+            ("https://eu.api.openai.com/v1", "max_completion_tokens", "max_tokens"),
+            ("http://localhost:8000/v1", "max_tokens", "max_completion_tokens"),
+            ("http://api.openai.com.localhost/v1", "max_tokens", "max_completion_tokens"),
+        ];
+        let mut request = ChatRequest::from("hi");
+        request.options.max_tokens = Some(7);
+        for (url, name, other) in table {
+            let provider = OpenAi::builder("m").base_url(url).build().unwrap();
+            let (body, _) = body(&provider.shared, &request).unwrap();
+            assert_eq!((body.get(name), body.get(other)), (Some(&json!(7)), None), "{url}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Servers that speak OpenAI's protocol, with their addresses and environment variables.
 
 use std::ffi::OsString;
+use std::net::Ipv6Addr;
 
 use emitree_runtime::{Error, Result};
 use reqwest::Url;
@@ -94,10 +95,13 @@ pub(super) fn builder(name: &str, environment: impl Fn(&str) -> Option<OsString>
 }
 
 /// Returns the base URL for a value of `OLLAMA_HOST`. As in Ollama, the scheme is `http` by default, the port is 11434 if there is
-/// no scheme either, and a host may be missing.
+/// no scheme either, a host may be missing, and the value may have quotes around it.
 fn ollama(host: &str) -> String {
+    let host = host.trim_matches(['"', '\'']);
     let (is_url, text) = match host.split_once("://") {
         Some(_) => (true, host.to_owned()),
+        None if host == "ollama.com" => (true, "https://ollama.com".to_owned()),
+        None if host.parse::<Ipv6Addr>().is_ok() => (false, format!("http://[{host}]")),
         None if host.starts_with(':') => (false, format!("http://localhost{host}")),
         None => (false, format!("http://{host}")),
     };
@@ -110,7 +114,7 @@ fn ollama(host: &str) -> String {
         let _ = url.set_port(Some(11434));
     }
     // A server listens at this address, but a client cannot call it on all systems.
-    if url.host_str() == Some("0.0.0.0") {
+    if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
         let _ = url.set_host(Some("localhost"));
     }
     format!("{}/v1", url.as_str().trim_end_matches('/'))
@@ -118,6 +122,8 @@ fn ollama(host: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
@@ -133,10 +139,125 @@ mod tests {
             ("http://example.com", "http://example.com/v1"),
             ("https://example.com/", "https://example.com/v1"),
             ("https://example.com/ollama", "https://example.com/ollama/v1"),
+            ("[::]:1234", "http://localhost:1234/v1"),
+            ("::1", "http://[::1]:11434/v1"),
+            ("\"example.com\"", "http://example.com:11434/v1"),
+            ("ollama.com", "https://ollama.com/v1"),
         ];
         for (host, expected) in table {
             assert_eq!(ollama(host), expected, "{host}");
         }
+    }
+
+    type Variables<'a> = &'a [(&'a str, &'a OsStr)];
+
+    /// Builds a provider with these variables. Returns its address and its keys.
+    fn built(name: &str, variables: Variables<'_>) -> Result<(String, Vec<String>)> {
+        let environment = |asked: &str| {
+            let found = variables.iter().find(|(variable, _)| *variable == asked);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let provider = builder(name, environment)?.build()?;
+        let server = &provider.shared.server;
+        Ok((server.address.clone(), server.secrets.clone()))
+    }
+
+    #[test]
+    fn the_key_is_read_from_the_first_variable_that_is_set() {
+        let (a, b) = (("GEMINI_API_KEY", "key a".as_ref()), ("GOOGLE_API_KEY", " key b\n".as_ref()));
+        let none: &[&str] = &[];
+        let table: [(&str, Variables<'_>, &[&str]); 7] = [
+            ("gemini:m", &[a, b], &["key a"]),
+            ("gemini:m", &[b], &["key b"]),
+            ("gemini:m", &[("GEMINI_API_KEY", "".as_ref()), b], &["key b"]),
+            ("gemini:m", &[("GEMINI_API_KEY", " \n".as_ref()), b], &["key b"]),
+            ("ollama:m", &[], none),
+            ("ollama:m", &[("OLLAMA_API_KEY", "".as_ref())], none),
+            ("ollama:m", &[("OLLAMA_API_KEY", "c".as_ref()), ("OPENAI_API_KEY", "d".as_ref())], &["c"]),
+        ];
+        for (name, variables, keys) in table {
+            assert_eq!(built(name, variables).unwrap().1, keys, "{name}, {variables:?}");
+        }
+    }
+
+    #[test]
+    fn each_key_variable_of_each_server_is_read_and_a_hosted_server_names_them_if_none_is_set() {
+        for known in all() {
+            let name = format!("{}:m", known.name);
+            for variable in known.key_variables {
+                assert_eq!(built(&name, &[(variable, "k".as_ref())]).unwrap().1, ["k"], "{variable}");
+                if known.needs_key {
+                    for value in [None, Some((*variable, OsStr::new("")))] {
+                        let error = built(&name, value.as_slice()).unwrap_err().to_string();
+                        assert!(error.starts_with(&format!("`{}` needs an API key", known.name)), "{error}");
+                        assert!(error.contains(&format!("`{variable}`")), "{error}");
+                    }
+                }
+            }
+            assert!(known.needs_key || built(&name, &[]).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_base_url_is_read_from_the_variable_of_its_server_and_needs_no_key() {
+        for known in all() {
+            let name = format!("{}:m", known.name);
+            let key = (known.key_variables[0], OsStr::new("k"));
+            assert_eq!(built(&name, &[key]).unwrap().0, known.base_url, "{name}");
+            if let Some(variable) = known.url_variable {
+                let set = |value: &'static str| built(&name, &[(variable, value.as_ref())]);
+                assert_eq!(set(" http://localhost:1/v1 ").unwrap().0.trim_end_matches("/v1"), "http://localhost:1");
+                let empty = built(&name, &[(variable, "".as_ref()), key]);
+                assert_eq!(empty.unwrap().0, known.base_url, "{variable}");
+            }
+        }
+        assert_eq!(built("ollama:m", &[("OLLAMA_HOST", ":1".as_ref())]).unwrap().0, "http://localhost:1/v1");
+        assert_eq!(built("vllm:m", &[("OLLAMA_HOST", ":1".as_ref())]).unwrap().0, "http://localhost:8000/v1");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_variable_that_is_not_unicode_is_an_error_without_its_value() {
+        use std::os::unix::ffi::OsStrExt;
+        let value = OsStr::from_bytes(b"s3cr3t\xff");
+        for variable in ["OPENAI_API_KEY", "OPENAI_BASE_URL"] {
+            let error = built("openai:m", &[(variable, value)]).unwrap_err();
+            assert_eq!(error.to_string(), format!("the environment variable `{variable}` is not valid Unicode"));
+            assert!(!format!("{error:?} {}", error.explain()).contains("s3cr3t"), "{error:?}");
+        }
+        // A variable that is not needed is not read.
+        let variables = [("GEMINI_API_KEY", OsStr::new("k")), ("GOOGLE_API_KEY", value), ("OPENAI_API_KEY", value)];
+        assert_eq!(built("gemini:m", &variables).unwrap().1, ["k"]);
+    }
+
+    /// Returns the cells of the rows that begin with the name of a server.
+    fn rows<'a>(text: &'a str, prefix: &'a str) -> Vec<Vec<&'a str>> {
+        let rows = text.lines().filter_map(|line| line.trim_start().strip_prefix(prefix)?.strip_suffix('|'));
+        let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+        rows.filter(|cells| all().any(|known| cells[0] == format!("`{}`", known.name))).collect()
+    }
+
+    fn quoted(names: &[&str]) -> String {
+        names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn the_tables_of_the_documentation_have_each_server_and_its_variables() {
+        let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/models.md");
+        let expected: Vec<_> = all()
+            .map(|known| {
+                let Known { name, base_url, url_variable, key_variables, .. } = known;
+                [quoted(&[name]), quoted(&[base_url]), quoted(url_variable.as_slice()), quoted(key_variables)]
+            })
+            .collect();
+        assert_eq!(rows(&std::fs::read_to_string(guide).unwrap(), "|"), expected);
+        let expected: Vec<_> = all()
+            .map(|known| {
+                let urls: Vec<_> = [known.base_url].into_iter().chain(known.url_variable).collect();
+                [quoted(&[known.name]), quoted(&urls), quoted(known.key_variables)]
+            })
+            .collect();
+        assert_eq!(rows(include_str!("builder.rs"), "/// |"), expected);
     }
 
     #[test]
