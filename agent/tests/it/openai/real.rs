@@ -1,6 +1,8 @@
 //! A real model on loopback: `scripts/local-model.sh start`, then `cargo test -p emitree-agent --features openai real -- --ignored`.
 
-use emitree_agent::{Agent, AgentRun, ChatModel, ChatRequest, FinishReason, OpenAi, ResponseFormat, Session};
+use emitree_agent::{
+    Agent, AgentRun, ChatModel, ChatOptions, ChatRequest, FinishReason, OpenAi, ResponseFormat, Session,
+};
 use emitree_runtime::{Result, Runnable};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,7 +17,10 @@ fn model() -> ChatModel {
 #[tokio::test]
 #[ignore = "needs `scripts/local-model.sh start`"]
 async fn a_real_model_streams_its_answer_and_reports_its_tokens() -> Result<()> {
-    let agent = Agent::builder("talker", model()).build()?;
+    // Without a limit, a small model may talk until no second question fits into its context.
+    let mut options = ChatOptions::default();
+    options.max_tokens = Some(50);
+    let agent = Agent::builder("talker", model()).options(options).build()?;
     let (log, session) = (Log::default(), Session::new());
     let to = log.clone();
     let answer = agent.ask("Say hello.").session(&session).on_token(move |token| to.add(token.text())).await?;
