@@ -177,6 +177,26 @@ async fn a_server_may_answer_whole_although_it_was_asked_to_stream() -> Result<(
 }
 
 #[tokio::test]
+async fn the_type_of_a_reply_decides_how_it_is_read_and_without_a_type_the_request_decides() -> Result<()> {
+    let whole = json!({"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}).to_string();
+    let chunk = json!({"choices": [{"delta": {"content": "Hello."}, "finish_reason": "stop"}]});
+    let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
+    let table = [
+        (Some("Text/Event-Stream; charset=utf-8"), &stream, false),
+        (Some("application/json"), &whole, true),
+        (None, &stream, true),
+        (None, &whole, false),
+    ];
+    for (content_type, body, streams) in table {
+        let headers: Vec<_> = content_type.map(|value| ("content-type", value)).into_iter().collect();
+        let server = Server::start([Answer::new("200 OK", &headers, body)]).await;
+        let request = if streams { streaming() } else { "hi".into() };
+        assert_eq!(server.model().run(request).await?.text(), "Hello.", "{content_type:?}, {streams}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn contents_in_parts_refusals_and_further_choices_lose_nothing() -> Result<()> {
     let chunks = [
         json!({"choices": [{"index": 0, "delta": {"content": [
@@ -346,6 +366,17 @@ async fn calls_are_told_apart_without_indices_and_ids_and_if_servers_repeat_them
     for (name, chunks, expected) in table {
         assert_eq!(calls(chunks).await?, expected, "{name}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_without_arguments_are_told_apart_by_their_ids_or_their_places() -> Result<()> {
+    let now = |index: Value, id: &str| piece(index, id, "now", "");
+    let none = Value::Null;
+    let two_chunks = json!([[now(json!(0), "x")], [now(json!(0), "y")]]);
+    assert_eq!(calls(two_chunks).await?, json!([["x", "now", "{}"], ["y", "now", "{}"]]));
+    let one_chunk = json!([[now(none.clone(), ""), now(none, "")]]);
+    assert_eq!(calls(one_chunk).await?, json!([["", "now", "{}"], ["", "now", "{}"]]));
     Ok(())
 }
 
