@@ -146,7 +146,7 @@ impl AgentBuilder {
     /// [`RunContext::explain`]: emitree_runtime::RunContext::explain
     /// [`Phase::Guard`]: emitree_runtime::Phase::Guard
     pub fn hooks<Out: HookResult>(mut self, register: impl FnOnce(&mut Hooks) -> Out) -> Self {
-        if let Err(error) = register(&mut self.hooks).into_result() {
+        if let Err(error) = register(&mut self.hooks).into_result().and_then(|()| self.hooks.check()) {
             self.fail(error);
         }
         self

@@ -140,6 +140,7 @@ impl Installed {
             hooks.prompt(move |_| Ok(text.clone()));
         }
         middleware.install(&mut hooks)?;
+        hooks.check()?;
         let (tools, hooks, is_guard) = (middleware.tools(), hooks.build(), middleware.is_guard());
         let described = hooks.describe(is_guard);
         Ok(Self { id, is_guard, tools, hooks, described, summary: middleware.debug_summary() })

@@ -3,6 +3,7 @@
 pub(crate) mod arguments;
 pub(crate) mod history;
 pub(crate) mod session;
+mod stored;
 pub(crate) mod usage;
 
 use serde::{Deserialize, Serialize};

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use emitree_emitter::new_id;
 use parking_lot::Mutex;
+use serde::Deserialize;
 
 use crate::message::history::{History, HistoryError, check, check_parts};
+use crate::message::stored::Stored;
 use crate::message::{Message, Part, Role, ToolResult};
 use crate::place::state::Slices;
 
@@ -17,10 +19,32 @@ use crate::place::state::Slices;
 /// Clones share the session. Several runs may use one session at the same time: each turn enters whole, in the order in
 /// which the turns end. Before another attempt of a run, the messages of its last attempt are removed and the messages of
 /// other runs stay; the state of middleware is reset to its values when the run began.
-#[derive(Clone, Debug, Default)]
+/// # Storing a session
+///
+/// A session is serializable: `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware under
+/// the middleware's id. Store it between runs: a turn of a run that is at work is not in the history yet, but the state has
+/// its changes already. Serializing fails if a value cannot be serialized. Deserializing fails if the version is not 1 or if
+/// the history is not valid; the value of a middleware is read when the middleware first uses it, and the value of a
+/// middleware that no agent has is kept as JSON.
+///
+/// ```
+/// use emitree_agent::{Message, Session};
+///
+/// let session = Session::new();
+/// session.extend([Message::user("I am Ada.")])?;
+/// let stored = serde_json::to_string(&session)?;
+/// let restored: Session = serde_json::from_str(&stored)?;
+/// assert_eq!(restored.history(), session.history());
+///
+/// let error = serde_json::from_str::<Session>(r#"{"version": 7, "history": []}"#).unwrap_err();
+/// assert_eq!(error.to_string(), "the session is stored in version 7, and version 1 can be read");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(try_from = "Stored")]
 pub struct Session {
-    history: Arc<Mutex<History>>,
-    slices: Slices,
+    pub(super) history: Arc<Mutex<History>>,
+    pub(super) slices: Slices,
 }
 
 impl Session {

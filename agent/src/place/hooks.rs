@@ -1,11 +1,12 @@
 //! The hooks of a middleware, one list per place.
 
+use std::any::{TypeId, type_name};
 use std::fmt;
 use std::mem::take;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use emitree_runtime::{Filter, Filters, HookInfo, Op, Phase, Result, RunContext, Stack, StackBuilder};
+use emitree_runtime::{Error, Filter, Filters, HookInfo, Op, Phase, Result, RunContext, Stack, StackBuilder};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -55,6 +56,8 @@ pub struct Hooks {
     model_call: StackBuilder<ChatModel>,
     tool_call: StackBuilder<Tool>,
     chains: Chains,
+    /// The types of the values that handles were asked for.
+    states: Vec<(TypeId, &'static str)>,
 }
 
 /// The chain places of a middleware.
@@ -129,6 +132,19 @@ impl Hooks {
             model_call: Stack::builder(),
             tool_call: Stack::builder(),
             chains: Chains::default(),
+            states: Vec::new(),
+        }
+    }
+
+    /// Checks that the middleware keeps at most one value.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some((first, others)) = self.states.split_first() else { return Ok(()) };
+        match others.iter().find(|other| other.0 != first.0) {
+            None => Ok(()),
+            Some(other) => Err(Error::new(format!(
+                "the middleware `{}` keeps values of two types, `{}` and `{}`: keep one struct with both",
+                self.owner, first.1, other.1
+            ))),
         }
     }
 
@@ -157,8 +173,12 @@ impl Hooks {
         SyncHook { name: self.name(place), hook }
     }
 
-    /// Returns a handle to a value that the middleware keeps for a session.
+    /// Returns a handle to the value that the middleware keeps for a session. All handles of a middleware share the value.
+    ///
+    /// A middleware keeps one value, because a stored session has its id and no types. If handles of two types are asked for,
+    /// [`AgentBuilder::build`](crate::AgentBuilder::build) fails, or the run to which the middleware is bound.
     pub fn state<T: Default + Serialize + DeserializeOwned + Send + 'static>(&mut self) -> State<T> {
+        self.states.push((TypeId::of::<T>(), type_name::<T>()));
         State::new(&self.owner)
     }
 

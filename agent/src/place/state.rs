@@ -1,6 +1,6 @@
 //! State of middleware, kept beside the history of a session.
 
-use std::any::{Any, type_name};
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,8 +17,8 @@ use crate::agent::turn::LoopState;
 
 /// A value that a middleware keeps for a session. Made by [`Hooks::state`](crate::Hooks::state).
 ///
-/// The id of the middleware and the name of the type identify the value: two handles of one middleware for one type share
-/// one value.
+/// The id of the middleware identifies the value, also in a stored [`Session`](crate::Session). All handles of a middleware
+/// share the value.
 pub struct State<T> {
     key: Arc<str>,
     of: PhantomData<fn() -> T>,
@@ -26,7 +26,7 @@ pub struct State<T> {
 
 impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
     pub(crate) fn new(owner: &str) -> Self {
-        Self { key: format!("{owner}/{}", type_name::<T>()).into(), of: PhantomData }
+        Self { key: owner.into(), of: PhantomData }
     }
 
     /// Calls a closure with the value of the nearest agent: the agent of this run, or of the nearest run above it. At its
@@ -140,12 +140,16 @@ impl Slices {
             Slice::Live(live) => live.as_mut().as_any().downcast_mut::<T>(),
             Slice::Stored(_) | Slice::Lent => None,
         };
-        // Two types can share a name, for example in two versions of a crate.
+        // Two agents that share a session may have middlewares with one id and different types.
         let live = live.ok_or_else(|| Error::new(format!("the state `{key}` has another type")))?;
         Ok(f(live))
     }
 
     /// Returns all values as JSON.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a value cannot be serialized, or if a closure of this thread uses it.
     pub(crate) fn snapshot(&self) -> Result<BTreeMap<Arc<str>, Value>> {
         let map = self.0.lock();
         // A `Serialize` may use another state, so each value is lent here as it is to a closure.
@@ -156,14 +160,27 @@ impl Slices {
             let loan = Loan { map: &map, key: &key, slice: taken };
             let value = match &loan.slice {
                 Some(Slice::Stored(value)) => value.clone(),
-                Some(Slice::Live(live)) => live.to_json()?,
-                // A closure of this thread uses the value. No snapshot is taken inside of a closure.
-                Some(Slice::Lent) | None => continue,
+                Some(Slice::Live(live)) => live
+                    .to_json()
+                    .map_err(|error| Error::new(format!("the state `{key}` cannot be stored: {error}")))?,
+                Some(Slice::Lent) => {
+                    return Err(Error::new(format!(
+                        "the state `{key}` is in use by the closure that stores the session: store it after the closure"
+                    )));
+                }
+                // Removed meanwhile.
+                None => continue,
             };
             drop(loan);
             values.insert(key, value);
         }
         Ok(values)
+    }
+
+    /// Returns values that are read when they are first used. A value that no middleware uses is kept as it is.
+    pub(crate) fn stored(values: BTreeMap<Arc<str>, Value>) -> Self {
+        let values = values.into_iter().map(|(key, value)| (key, Slice::Stored(value))).collect();
+        Self(Arc::new(ReentrantMutex::new(RefCell::new(values))))
     }
 
     /// Replaces all values with the values of a snapshot.

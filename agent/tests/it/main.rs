@@ -12,5 +12,6 @@ mod openai;
 mod own_hooks;
 mod places;
 mod sessions;
+mod stored;
 mod support;
 mod tools;

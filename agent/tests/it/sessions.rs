@@ -1,26 +1,17 @@
 //! Sessions that several runs, attempts and threads use, and the state of middleware in them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use emitree_agent::{
     AgentContext, AgentOutput, AgentRun, Decision, History, Hooks, Message, Reply, ScriptedModel, Session, State,
     hooks_fn,
 };
-use emitree_runtime::{Error, Next, Result, RunContext, map_output};
+use emitree_runtime::{Next, Result, map_output};
 use serde_json::json;
 
-use crate::support::{Log, agent, assert_valid, results};
-
-fn texts(session: &Session) -> Vec<String> {
-    assert_valid(session).messages().iter().map(|message| message.text()).collect()
-}
-
-/// Output middleware that requests a retry if the answer is `bad`.
-fn refuse_bad(output: &mut AgentOutput, _: &RunContext) -> Result<()> {
-    if output.text() == "bad" { Err(Error::retry("be polite")) } else { Ok(()) }
-}
+use crate::support::{Log, agent, assert_valid, refuse_bad, results, texts};
 
 #[tokio::test(start_paused = true)]
 async fn what_another_run_says_while_hooks_change_the_history_is_kept() -> Result<()> {
@@ -212,8 +203,11 @@ async fn a_panic_at_any_chain_place_ends_the_run_and_leaves_a_valid_history() ->
 async fn a_state_that_is_asked_for_in_its_own_closure_is_an_error_and_others_nest() -> Result<()> {
     let log = Log::default();
     let to = log.clone();
-    let nests = hooks_fn("m", move |hooks| {
-        let (numbers, words) = (hooks.state::<Vec<u32>>(), hooks.state::<Vec<String>>());
+    let words: Arc<OnceLock<State<Vec<String>>>> = Arc::default();
+    let other = Arc::clone(&words);
+    let keeps_words = hooks_fn("words", move |hooks| other.set(hooks.state()).expect("installed once"));
+    let nests = hooks_fn("numbers", move |hooks| {
+        let (numbers, words) = (hooks.state::<Vec<u32>>(), words.get().expect("installed before").clone());
         let to = to.clone();
         hooks.on_state(move |_, ctx| {
             let again = numbers.clone();
@@ -228,11 +222,31 @@ async fn a_state_that_is_asked_for_in_its_own_closure_is_an_error_and_others_nes
             Ok(())
         });
     });
-    agent(&ScriptedModel::new("test").text("x")).with(nests).build()?.ask("go").await?;
+    agent(&ScriptedModel::new("test").text("x")).with(keeps_words).with(nests).build()?.ask("go").await?;
     let lines = log.lines();
     assert!(lines[0].contains("is in use by the closure that asks for it again"), "{lines:?}");
     assert_eq!(lines[1..], ["1", "1"]);
     Ok(())
+}
+
+#[tokio::test]
+async fn a_middleware_that_keeps_values_of_two_types_is_refused() {
+    fn install(hooks: &mut Hooks) {
+        let _same = [hooks.state::<u32>(), hooks.state::<u32>()];
+        let _other = hooks.state::<Vec<u8>>();
+    }
+    let script = ScriptedModel::new("test").text("x");
+    let of = |id: &str| {
+        format!(
+            "the middleware `{id}` keeps values of two types, `u32` and `alloc::vec::Vec<u8>`: keep one struct with both"
+        )
+    };
+    let error = agent(&script).with(hooks_fn("m", install)).build().unwrap_err();
+    assert_eq!(error.to_string(), of("m"));
+    let error = agent(&script).hooks(install).build().unwrap_err();
+    assert_eq!(error.to_string(), of("builder"));
+    let error = agent(&script).build().expect("an agent").ask("go").with(hooks_fn("m", install)).await.unwrap_err();
+    assert!(error.to_string().contains(&of("m")), "{error}");
 }
 
 #[tokio::test]

@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use emitree_agent::{Agent, AgentBuilder, ChatModel, History, Message, ScriptedModel, Session, Tool, tool_fn};
-use emitree_runtime::{Error, RunContext};
+use emitree_agent::{
+    Agent, AgentBuilder, AgentOutput, ChatModel, History, Message, ScriptedModel, Session, Tool, tool_fn,
+};
+use emitree_runtime::{Error, Result, RunContext};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -58,4 +60,14 @@ pub(crate) fn assert_valid(session: &Session) -> History {
     let json = serde_json::to_value(&history).expect("JSON");
     assert_eq!(serde_json::from_value::<History>(json).expect("a valid history"), history);
     history
+}
+
+/// The texts of the messages of a session, whose history must be valid.
+pub(crate) fn texts(session: &Session) -> Vec<String> {
+    assert_valid(session).messages().iter().map(|message| message.text()).collect()
+}
+
+/// Output middleware that requests a retry if the answer is `bad`.
+pub(crate) fn refuse_bad(output: &mut AgentOutput, _: &RunContext) -> Result<()> {
+    if output.text() == "bad" { Err(Error::retry("be polite")) } else { Ok(()) }
 }

@@ -1,0 +1,44 @@
+//! Sessions as data.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::message::history::History;
+use crate::message::session::Session;
+use crate::place::state::Slices;
+
+/// The version of the format of [`Stored`].
+const VERSION: u32 = 1;
+
+/// A stored session.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Stored {
+    version: u32,
+    history: History,
+    /// The values of middlewares, by id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    state: BTreeMap<Arc<str>, Value>,
+}
+
+impl Serialize for Session {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let state = self.slices.snapshot().map_err(S::Error::custom)?;
+        Stored { version: VERSION, history: self.history(), state }.serialize(serializer)
+    }
+}
+
+impl TryFrom<Stored> for Session {
+    type Error = String;
+
+    fn try_from(Stored { version, history, state }: Stored) -> Result<Self, String> {
+        if version != VERSION {
+            return Err(format!("the session is stored in version {version}, and version {VERSION} can be read"));
+        }
+        Ok(Self { history: Arc::new(Mutex::new(history)), slices: Slices::stored(state) })
+    }
+}

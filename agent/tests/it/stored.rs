@@ -1,0 +1,147 @@
+//! Sessions that are stored and restored.
+
+use emitree_agent::{AgentRun, HooksFn, ScriptedModel, Session, hooks_fn};
+use emitree_runtime::{Result, map_output};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::support::{Log, agent, refuse_bad, texts};
+
+/// Numbers its calls in the system prompt.
+fn counter(id: &'static str) -> HooksFn {
+    hooks_fn(id, move |hooks| {
+        let count = hooks.state::<u32>();
+        hooks.prompt(move |ctx| {
+            count.with(ctx, |count| {
+                *count += 1;
+                format!("{id} {count}")
+            })
+        });
+    })
+}
+
+#[tokio::test]
+async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_what_nobody_uses() -> Result<()> {
+    let script = ScriptedModel::new("test").text("one").text("two");
+    let session = Session::new();
+    agent(&script).with(counter("a")).with(counter("b")).build()?.ask("go").session(&session).await?;
+    let stored = serde_json::to_value(&session)?;
+    assert_eq!((&stored["version"], &stored["state"]), (&json!(1), &json!({"a": 1, "b": 1})));
+
+    let restored: Session = serde_json::from_value(stored)?;
+    agent(&script).with(counter("a")).build()?.ask("again").session(&restored).await?;
+    assert_eq!(script.requests()[1].system.as_deref(), Some("a 2"));
+    assert_eq!(serde_json::to_value(&restored)?["state"], json!({"a": 2, "b": 1}));
+    assert_eq!(texts(&restored), ["go", "one", "again", "two"]);
+    // The stored session and the first session are independent.
+    assert_eq!(serde_json::to_value(&session)?["state"], json!({"a": 1, "b": 1}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
+    let bad = [
+        (json!({"version": 2, "history": []}), "the session is stored in version 2, and version 1 can be read"),
+        (json!({"history": []}), "missing field `version`"),
+        (json!({"version": 1, "history": [{"role": "user", "parts": []}]}), "message 0 of the role `user` is empty"),
+    ];
+    for (stored, expected) in bad {
+        assert_eq!(serde_json::from_value::<Session>(stored).unwrap_err().to_string(), expected);
+    }
+    let stored = json!({"version": 1, "history": [], "state": {"a": "many"}});
+    let run = agent(&ScriptedModel::new("test").text("x")).with(counter("a")).build()?;
+    let error = run.ask("go").session(&serde_json::from_value(stored)?).await.unwrap_err().to_string();
+    assert!(
+        error.contains("the stored state `a` does not fit: invalid type: string \"many\", expected u32"),
+        "{error}"
+    );
+
+    // A map whose keys are no text is no JSON.
+    let session = Session::new();
+    let keeps = hooks_fn("pairs", |hooks| {
+        let pairs = hooks.state::<std::collections::BTreeMap<(u8, u8), u8>>();
+        hooks.on_state(move |_, ctx| pairs.with(ctx, |pairs| *pairs = [((1, 2), 3)].into()));
+    });
+    agent(&ScriptedModel::new("test").text("x")).with(keeps).build()?.ask("go").session(&session).await?;
+    let error = serde_json::to_value(&session).unwrap_err().to_string();
+    assert_eq!(error, "the state `pairs` cannot be stored: key must be a string");
+
+    // Inside of a closure with a value, that value is not there.
+    let session = Session::new();
+    let log = Log::default();
+    let (stored, to) = (session.clone(), log.clone());
+    let stores = hooks_fn("early", move |hooks| {
+        let count = hooks.state::<u32>();
+        let (stored, to) = (stored.clone(), to.clone());
+        hooks.on_state(move |_, ctx| {
+            count.with(ctx, |_| to.add(serde_json::to_value(&stored).unwrap_err().to_string()))
+        });
+    });
+    agent(&ScriptedModel::new("test").text("x")).with(stores).build()?.ask("go").session(&session).await?;
+    assert_eq!(
+        log.lines(),
+        ["the state `early` is in use by the closure that stores the session: store it after the closure"]
+    );
+    assert_eq!(serde_json::to_value(&session)?["state"], json!({"early": 0}));
+    Ok(())
+}
+
+/// A run of a conversation.
+#[derive(Clone, Debug)]
+enum Asks {
+    Text,
+    Tool,
+    /// The tool does not exist.
+    UnknownTool,
+    /// The script has no answer.
+    Failure,
+    /// Output middleware asks for a second attempt.
+    SecondAttempt,
+}
+
+/// Makes the runs of a conversation. With `stores`, the session is stored and restored between the runs.
+async fn converse(runs: &[Asks], stores: bool) -> (serde_json::Value, Vec<Option<String>>) {
+    let mut session = Session::new();
+    let mut prompts = Vec::new();
+    for (at, asks) in runs.iter().enumerate() {
+        let script = ScriptedModel::new("test");
+        let script = match asks {
+            Asks::Text => script.text("so"),
+            Asks::Tool => script.call("shout", json!({"text": at.to_string()})).text("so"),
+            Asks::UnknownTool => script.call("whisper", json!({})).text("so"),
+            Asks::Failure => script,
+            Asks::SecondAttempt => script.text("bad").text("so"),
+        };
+        // A run in three has another middleware, so that values are sometimes not used.
+        let built = agent(&script).with(counter(["a", "b", "c"][at % 3])).build().expect("an agent");
+        let _ = built
+            .ask(at.to_string())
+            .session(&session)
+            .max_middleware_retries(1)
+            .middleware(map_output(refuse_bad))
+            .await;
+        prompts.extend(script.requests().into_iter().map(|request| request.system));
+        if stores {
+            let text = serde_json::to_string(&session).expect("JSON");
+            session = serde_json::from_str(&text).expect("a session");
+            assert_eq!(serde_json::to_string(&session).expect("JSON"), text);
+        }
+    }
+    (serde_json::to_value(&session).expect("JSON"), prompts)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_session_that_is_stored_between_runs_goes_on_as_if_it_were_not(
+        runs in vec(prop_oneof![
+            Just(Asks::Text), Just(Asks::Tool), Just(Asks::UnknownTool), Just(Asks::Failure), Just(Asks::SecondAttempt)
+        ], 0..8),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (kept, stored) = runtime.block_on(async { (converse(&runs, false).await, converse(&runs, true).await) });
+        prop_assert_eq!(kept, stored);
+    }
+}
