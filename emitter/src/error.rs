@@ -223,7 +223,7 @@ impl From<NameError> for EmitError {
     }
 }
 
-/// Returns the message of a panic, as `panic!` leaves it in the payload.
+/// Returns the message that `panic!` stored in the payload of a panic.
 ///
 /// [`panic_text`](crate::panic_text) also disposes of the payload, whose `Drop` may panic.
 #[must_use]
@@ -232,5 +232,5 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a value that is not text".to_owned())
+        .unwrap_or_else(|| "a non-string panic payload".to_owned())
 }

@@ -1,7 +1,7 @@
 //! Conversion of values to JSON with a limit on nesting.
 //!
-//! `serde_json` reads at most 128 levels but writes any number: serialising a value that code has nested 3,000 levels
-//! deep overflows the stack. Here the depth is checked before each level of recursion.
+//! `serde_json` reads at most 128 levels but writes any number: serializing a value that is nested 3,000 levels deep
+//! overflows the stack. Here the depth is checked before each level of recursion.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -20,12 +20,12 @@ pub const MAX_DEPTH: usize = 128;
 ///
 /// # Errors
 ///
-/// Returns an error if the value cannot be serialised, or is nested deeper than [`MAX_DEPTH`].
+/// Returns an error if the value cannot be serialized, or is nested deeper than [`MAX_DEPTH`].
 pub fn to_value<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Value> {
     to_value_noting(value).map(|(value, _)| value)
 }
 
-/// Converts a value to JSON, and returns `true` with it if nothing was lost. NaN and infinities are lost: they become
+/// Converts a value to JSON, and also returns `true` if nothing was lost. NaN and infinities are lost: they become
 /// `null`.
 ///
 /// # Errors
@@ -37,7 +37,7 @@ pub fn to_value_noting<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<(
     Ok((value, !loss.is_lossy.get()))
 }
 
-/// Passes to `f` a wrapper of the value that fails to serialise if it is nested deeper than [`MAX_DEPTH`].
+/// Passes to `f` a wrapper of the value whose serialization fails if the value is nested deeper than [`MAX_DEPTH`].
 pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&AtDepth<'_, '_, T>) -> R) -> R {
     f(&AtDepth { value, depth: 0, loss: &LossFlag::default() })
 }
@@ -82,7 +82,7 @@ struct Bounded<'n, S> {
     loss: &'n LossFlag,
 }
 
-/// A value, and the depth at which it is serialised.
+/// A value, and the depth at which it is serialized.
 pub(crate) struct AtDepth<'n, 't, T: ?Sized> {
     value: &'t T,
     depth: usize,
@@ -218,7 +218,7 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
     }
 }
 
-// The parts of arrays and objects, each serialised at the depth of its container.
+// The parts of arrays and objects, each serialized at the depth of its container.
 macro_rules! compound {
     ($($trait:ident: $($method:ident($($name:ident: $type:ty),*)),+;)*) => {$(
         impl<C: $trait> $trait for Bounded<'_, C> {

@@ -35,7 +35,7 @@ const MAX_DROPS: usize = 4;
 /// }
 ///
 /// let texts = [|| panic!("no {}", "bread"), || panic_any(Bomb)].map(|f| panic_text(catch_unwind(f).unwrap_err()));
-/// assert_eq!(texts, ["no bread", "a value that is not text"]);
+/// assert_eq!(texts, ["no bread", "a non-string panic payload"]);
 /// ```
 #[must_use]
 #[cold]
@@ -67,7 +67,7 @@ fn drop_once(payload: Box<dyn Any + Send>) -> Result<(), Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(|| drop(payload)))
 }
 
-/// Calls user code. If it panics, `or` makes the result from the panic's message.
+/// Calls user code. If the call panics, `or` returns the result for the panic's message.
 ///
 /// Always inlined: it is part of the loop that every emit runs.
 #[inline(always)]

@@ -198,6 +198,6 @@ fn a_payload_that_panics_when_it_is_serialised_says_so_in_its_record() -> TestRe
     app.observe("x", move |event: &dyn AnyEvent, meta| drop(sender.send(meta.to_record(event))))?;
     app.emit_now("x", &mut Panics)?;
     let payload = records.recv()?.payload.get().to_owned();
-    assert!(payload.contains("cannot be serialised: it panicked: on purpose"), "{payload}");
+    assert!(payload.contains("cannot be serialized: it panicked: on purpose"), "{payload}");
     Ok(())
 }

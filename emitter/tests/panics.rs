@@ -20,7 +20,7 @@ use futures_util::FutureExt;
 
 use crate::support::{Any, Recorder, TestResult, block_on, yield_once};
 
-const TEXT: &str = "a value that is not text";
+const TEXT: &str = "a non-string panic payload";
 
 /// Panics when it is dropped, with a payload that does the same: this many times, or forever.
 #[derive(Debug)]

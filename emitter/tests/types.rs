@@ -178,7 +178,7 @@ fn what_cannot_be_serialised_is_wrapped_or_says_so() -> TestResult {
     emitter.emit_now("broken", &mut Broken)?;
     let [open, broken] = &recorder.take()[..] else { panic!("two events") };
     assert!(open.starts_with("open \"<") && open.ends_with("::Connection>\""), "{open}");
-    assert!(broken.contains("Broken cannot be serialised: no"), "{broken}");
+    assert!(broken.contains("Broken cannot be serialized: no"), "{broken}");
     Ok(())
 }
 

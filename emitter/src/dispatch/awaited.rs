@@ -1,5 +1,5 @@
-//! The rest of an emit, from the first listener on that has to be awaited. The loop in [`sync`](super::sync) calls the
-//! sync listeners in between.
+//! The rest of an emit, beginning with the first listener that has to be awaited. The loop in [`sync`](super::sync)
+//! calls the sync listeners in between.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -41,7 +41,7 @@ impl DispatchProgress {
         let (event, mut started): (&dyn AnyEvent, _) = (event, None);
         while let Some(listener) = next {
             let mut awaited = Awaited::observe(listener, event, meta, delivery);
-            // One poll, without waiting: an observer that is ready at once needs no place among the started observers.
+            // Poll once: an observer that is ready at once need not be added to the started observers.
             match poll_fn(|cx| Poll::Ready(Pin::new(&mut awaited).poll(cx))).await {
                 Poll::Ready((_, Ok(()))) => {}
                 Poll::Ready((_, Err(failure))) => self.handle_failure(listener, failure, event, meta),

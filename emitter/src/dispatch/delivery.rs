@@ -9,7 +9,7 @@ const CUT: u8 = 2;
 /// The delivery mode of the events of one source: in order, sync listeners first, or without awaiting listeners.
 ///
 /// It is passed to [`Emitter::emit_begin`](crate::Emitter::emit_begin) and shared with code that may change the mode
-/// during the emit, but only to a mode further on in this list. A runtime uses it to end a run whose future is being
+/// during the emit, but only to a later mode of this list. A runtime uses it to end a run whose future is being
 /// dropped.
 #[derive(Debug, Default)]
 pub struct Delivery {

@@ -62,7 +62,7 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
     }
 }
 
-/// Logs and counts an error. The emit goes on as if the listener had not failed.
+/// Logs and counts an error. The emit continues as if the listener had not failed.
 fn isolate(listener: &Listener, error: EmitError) {
     log_catching(|| {
         let cause = std::error::Error::source(&error).map(tracing::field::display);

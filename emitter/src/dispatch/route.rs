@@ -172,7 +172,7 @@ impl Route {
         }
     }
 
-    /// Finds the route along everything, pipes included.
+    /// Finds the route up the tree, up the runs and along pipes.
     #[cold]
     fn search(from: &Emitter, meta: &EventMeta<'_>) -> Self {
         let mut stops = Vec::new();
@@ -196,7 +196,7 @@ impl Route {
                     });
                     stack.push(SearchStep::Leave(stop));
                     let Some(piped) = piped else {
-                        // A run that has ended: the event goes no further this way and is counted (R14).
+                        // The run has ended: the event is counted and does not rise from here (R14).
                         emitter.count_late(|| meta.path().to_owned());
                         continue;
                     };
@@ -330,8 +330,8 @@ impl Emitter {
         self.node().run.is_some()
     }
 
-    /// Visits this emitter and the emitters above it: up the tree, then up the run parents, the run parent found last
-    /// first. Stops when `visit` returns `false`. Returns `true` if the walk reached the end.
+    /// Visits this emitter and the emitters above it: up the tree, then up the run parents, beginning with the run
+    /// parent that was found last. Stops when `visit` returns `false`. Returns `true` if the walk reached the end.
     ///
     /// Gives up after `MAX_WALK` emitters, because many ways may lead to the same emitter.
     #[inline]
@@ -414,12 +414,12 @@ impl Emitter {
     }
 
     fn is_heard_in_run(&self) -> bool {
-        // An emitter below the emitter of an ended run is checked all the same: it may be an instance, which receives
-        // the events of its own runs.
+        // An emitter below the emitter of an ended run is still checked: it may be an instance, which receives the
+        // events of its own runs.
         if self.is_run() && self.has_run_ended() {
             return false;
         }
-        // Up to a run that was started in another run, there is one way up. From there on, all ways are walked.
+        // Up to a run that was started in another run, there is one way up. From that run on, all ways are walked.
         match self.first_receiver(u64::MAX) {
             None => false,
             Some(at) => at.receiver(u64::MAX).is_some() || !at.walk_up(|emitter| emitter.receiver(u64::MAX).is_none()),

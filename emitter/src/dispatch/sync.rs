@@ -123,7 +123,7 @@ impl DispatchProgress {
     pub(super) const START: Self = Self { cursor: Cursor::START, is_awaiting: false, deferred: None, failed: None };
 
     /// Calls listeners until one has to be awaited, and returns that listener. If `deferred` is set, notes the place of
-    /// a listener that has to be awaited, and goes on instead. Returns `None` after the last listener.
+    /// a listener that has to be awaited, and continues instead. Returns `None` after the last listener.
     ///
     /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
     /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if it
@@ -140,7 +140,7 @@ impl DispatchProgress {
                 Ok(None) => return None,
                 Ok(Some(listener)) => match &mut self.deferred {
                     None => return Some(listener),
-                    // Sync listeners first: note the place and go on.
+                    // Sync listeners first: note the place and continue.
                     Some(deferred) => deferred.push_back(self.cursor),
                 },
                 // The listener just before the cursor has failed (invariant 1).
@@ -240,14 +240,15 @@ fn call_listener(
     event: &mut PayloadRef<'_>,
     meta: &EventMeta<'_>,
 ) -> Result<CallOutcome, Box<Failure>> {
-    // The other matchers were asked when the route was found. A function is asked for each event, just before the call.
+    // The other matchers were checked when the route was found. A matcher function is called for each event, just
+    // before the listener.
     if !listener.matcher.accepts(meta) {
         return Ok(CallOutcome::Done);
     }
     match (&listener.call, event) {
         (Call::Change(change), PayloadRef::Changing(event)) => claim_and_call(listener, || change.call(*event, meta))?,
         (Call::Observe(observe), event) => claim_and_call(listener, || observe(event.shared(), meta))?,
-        // An awaited call is claimed when its future is made. A listener without calls left is not worth awaiting.
+        // An awaited call is claimed when its future is made. A listener without calls left is not awaited.
         _ if listener.claims.is_spent() => {}
         // A sink that has room takes the event at once.
         (Call::TryObserve { now, .. }, event) if now(event.shared(), meta) => {}

@@ -97,7 +97,7 @@ impl Context {
         if self.is_empty() { INTERNAL_ONLY.clone() } else { self.with(RESERVED, true) }
     }
 
-    /// Returns this context with the keys of `other` added. If both have a key, the value of `other` is taken.
+    /// Returns this context with the keys of `other` added. If both contain a key, the result has the value of `other`.
     #[must_use]
     #[inline]
     pub fn merged(&self, other: &Self) -> Self {
@@ -117,7 +117,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Returns an error if it sets `internal`, which is reserved for the runtime.
+    /// Returns an error if the context sets `internal`, which is reserved for the runtime.
     pub fn refuse_reserved(&self) -> Result<(), BuildError> {
         if self.get(RESERVED).is_some() { Err(BuildError::ReservedKey(RESERVED)) } else { Ok(()) }
     }

@@ -31,8 +31,7 @@ impl Creator {
         Self::make(kind.into(), name.into(), None)
     }
 
-    /// Creates a creator with its own identity, which also gives access to the thing itself through
-    /// [`thing`](Self::thing).
+    /// Creates a creator with its own identity and a shared value, which [`thing`](Self::thing) returns.
     #[must_use]
     pub fn of<T: Any + Send + Sync>(
         kind: impl Into<Cow<'static, str>>,
@@ -65,7 +64,7 @@ impl Creator {
         self.0.id
     }
 
-    /// Returns the thing itself, if it is shared and is a `T`.
+    /// Returns the shared value, if there is one and it is a `T`.
     #[must_use]
     pub fn thing<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.thing.as_deref()?.downcast_ref()
@@ -78,7 +77,7 @@ impl Creator {
     }
 }
 
-/// The shared value is a user's value, whose drop may panic. The drop may happen at the end of an emit that has the
+/// The shared value is a user's value, whose drop may panic. The drop may happen at the end of an emit that holds the
 /// last handle.
 impl Drop for CreatorParts {
     fn drop(&mut self) {

@@ -18,7 +18,7 @@ impl GroupIds {
 
     pub(crate) fn add(&self, id: Arc<str>) {
         let mut link = Box::new(GroupLink { id, next: OnceLock::new() });
-        // A `set` fails if another thread has added a link first: go on from that link.
+        // A `set` fails if another thread has added a link first: continue from that link.
         let mut end = self.last().map_or(&self.0, |last| &last.next);
         while let Err(back) = end.set(link) {
             link = back;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 /// The random bits come from a generator that the operating system seeds once per thread. The ids are unique, not
 /// secret.
 pub(crate) fn at(time: SystemTime) -> Uuid {
-    // A clock before 1970 counts as 1970: an id is made in any case.
+    // A clock before 1970 counts as 1970, so that this function cannot fail.
     let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let millis = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
     let random = fastrand::u128(..).to_le_bytes();

@@ -160,8 +160,8 @@ impl Emitter {
     /// Creates an emitter in the same place with the same properties, without listeners (E16).
     pub(crate) fn copy_without_listeners(&self) -> Self {
         let (from, mut copy) = (&self.0, Node::root());
-        // No event rises through a run that has ended, so no event of the copy may rise past it: the copy becomes a
-        // child of the run (R14).
+        // No event rises through a run that has ended. So that events of the copy cannot bypass the run, the copy
+        // becomes its child (R14).
         let has_ended = from.run.is_some() && self.has_run_ended();
         copy.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
         copy.emits_for_run = from.emits_for_run;
@@ -253,7 +253,7 @@ impl Emitter {
         if key == RESERVED {
             return Err(BuildError::ReservedKey(RESERVED));
         }
-        // The runtime may change the value. It is asked outside of the context's lock, because it runs user code.
+        // The runtime may change the value. `admit` is called outside of the context's lock, because it runs user code.
         let value = match self.scope() {
             Some(scope) => scope.admit(&key, value),
             None => value,
@@ -410,7 +410,7 @@ impl Emitter {
     /// Returns the scope in which an emit is continued and the run's values are dropped; `None` if the calling code is
     /// already inside of it. If the run is gone, returns the scope of the next run above (R14).
     pub(crate) fn nearest_scope(&self) -> Option<Arc<dyn Scope>> {
-        // Up the run parents, to the first run whose scope can still be entered.
+        // Walk up the run parents, to the first run whose scope can still be entered.
         let own = self.run_link().filter(|run| !run.is_inside())?;
         let runs = successors(Some(own), |run| run.parent.as_ref()?.run_link());
         runs.filter_map(|run| run.scope.as_ref()?.upgrade()).find(|scope| scope.is_there())
@@ -435,9 +435,9 @@ impl Emitter {
         self.0.is_in_run
     }
 
-    /// Returns the emitter whose declarations apply to this emitter, which is in a run. For the emitter of a run, it is
-    /// the instance. For an emitter that emits for a run and declares no events itself, it is the instance of that run.
-    /// Every other emitter has its own declarations.
+    /// Returns the emitter whose declarations apply to this emitter, which is in a run. For the emitter of a run, the
+    /// result is the instance. For an emitter that emits for a run and declares no events itself, the result is the
+    /// instance of that run. Every other emitter has its own declarations.
     #[inline(never)]
     fn declares_in_run(&self) -> &Self {
         let emits_for_run = self.0.emits_for_run && self.0.declared.is_none();
@@ -467,8 +467,8 @@ impl Node {
 
     /// Drops the listeners of an emitter below a run inside the scope of that run (R14).
     ///
-    /// The listeners cannot find the run themselves: their home, this node, is gone by now. The emitter of a run itself
-    /// has no listeners any more when it is dropped.
+    /// The listeners cannot find the run themselves, because this node, their home, is already being dropped. The
+    /// emitter of a run has no listeners when it is dropped: they were dropped at the end of the run.
     fn drop_in_run(&mut self) {
         let Some(parent) = self.parent.as_ref().filter(|_| self.is_in_run && self.run.is_none()) else { return };
         let mut registry = self.registry.take();
@@ -517,7 +517,7 @@ enum TraceSource<'a> {
 }
 
 impl<'a> TraceSource<'a> {
-    /// Returns the source for the run above; `None` above a trace that was set, which is complete.
+    /// Returns the source for the run above. Returns `None` for a trace that was set, because it already has all ids.
     fn above(&self) -> Option<Self> {
         match *self {
             Self::Given(_) => None,

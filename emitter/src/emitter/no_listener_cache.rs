@@ -16,7 +16,7 @@ static LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(1));
 /// Counts the listeners and pipes added in runs, in all trees of the process.
 static RUN_LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(0));
 
-/// A counter that is alone on its cache lines. Every run reads the epochs, and a write to a neighbouring value would
+/// A counter that is alone on its cache lines. Every run reads the epochs, and a write to a neighboring value would
 /// make each run fetch the line again.
 #[repr(align(128))]
 struct OwnCacheLine(AtomicU64);

@@ -58,7 +58,7 @@ impl PipeHandle {
         Self { from: from.downgrade(), pipe: Arc::downgrade(pipe) }
     }
 
-    /// Removes the pipe. Returns `true` if this call removed it.
+    /// Removes the pipe. Returns `true` if this call removed the pipe.
     #[expect(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn unpipe(&self) -> bool {
         let (Some(from), Some(pipe)) = (self.from.upgrade(), self.pipe.upgrade()) else { return false };

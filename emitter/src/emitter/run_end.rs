@@ -38,7 +38,7 @@ impl Emitter {
     /// Ends the emitter of a run, for the runtime that made it with [`for_run`](Self::for_run): drops its listeners and
     /// pipes, persistent or not, and refuses new listeners and pipes.
     ///
-    /// From now on, events emitted on it, or on an emitter below it in the tree, are not delivered.
+    /// From now on, events that are emitted on this emitter, or on an emitter below it in the tree, are not delivered.
     /// [`late_emits`](Self::late_emits) counts them. If listeners were ever registered here, other events no longer
     /// rise through this emitter either: events piped to it, and events of runs of an instance below it in the tree.
     ///
@@ -60,8 +60,8 @@ impl Emitter {
         self.run_end().is_some_and(RunEnd::has_begun)
     }
 
-    /// Returns the number of events that came after the end of this run: emitted on it, or about to rise through it.
-    /// They were delivered neither here nor above.
+    /// Returns the number of events that came after the end of this run: events emitted on this emitter, and events
+    /// that would have risen through it. They were delivered neither here nor above.
     ///
     /// An event that had no listeners anyway may not be counted.
     #[must_use]

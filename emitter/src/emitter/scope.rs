@@ -42,7 +42,7 @@ pub(crate) fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R)
     let Some(scope) = scope else { return f() };
     let mut result = None;
     scope.within(&mut || result = Some(f()));
-    // A scope that did not call `f` breaks its contract; the listeners are called all the same.
+    // A scope that did not call `f` breaks its contract; the listeners are called anyway.
     result.unwrap_or_else(f)
 }
 
@@ -70,7 +70,7 @@ pin_project! {
     /// A future that is polled and dropped inside a run, because it contains the futures and errors of listeners.
     pub(crate) struct Within<'e, F> {
         source: &'e Emitter,
-        // Most scopes keep their run alive, in this case until the emit ends.
+        // Most scopes keep their run alive. This field keeps it alive until the emit ends.
         _kept: Option<Arc<dyn Scope>>,
         // `None` once it has finished or was dropped.
         #[pin]

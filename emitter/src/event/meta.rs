@@ -91,7 +91,7 @@ impl<'a> EventMeta<'a> {
 
     /// Returns an owned path.
     pub(crate) fn to_path(&self) -> Box<str> {
-        // A path that no listener has asked for is made for the record only.
+        // If no listener has read the path, it is joined here, for the record only.
         self.path.get().cloned().unwrap_or_else(|| self.join())
     }
 
@@ -137,7 +137,7 @@ impl<'a> EventMeta<'a> {
         self.emit.facet?.lens()
     }
 
-    /// Returns an owned, serialisable copy of the meta and the payload.
+    /// Returns an owned, serializable copy of the meta and the payload.
     pub fn to_record(&self, event: &dyn AnyEvent) -> EventRecord {
         EventRecord::new(self, event)
     }
@@ -155,7 +155,7 @@ impl fmt::Debug for EventMeta<'_> {
     }
 }
 
-/// Serialises the meta as an [`EventRecord`] whose payload is `null`.
+/// Serializes the meta as an [`EventRecord`] whose payload is `null`.
 impl Serialize for EventMeta<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.to_record(&()).serialize(serializer)

@@ -25,11 +25,11 @@ use crate::json::{bounded, to_value};
 pub trait AnyEvent: Any + Send + Sync {
     /// Returns the payload as JSON.
     ///
-    /// A payload that cannot be serialised, or is nested deeper than [`MAX_DEPTH`](crate::json::MAX_DEPTH), becomes a
+    /// A payload that cannot be serialized, or is nested deeper than [`MAX_DEPTH`](crate::json::MAX_DEPTH), becomes a
     /// string that contains the reason.
     fn to_json(&self) -> Value;
 
-    /// Returns the payload as JSON text, written without an intermediate [`Value`]. Payloads that cannot be serialised
+    /// Returns the payload as JSON text, written without an intermediate [`Value`]. Payloads that cannot be serialized
     /// become a string, as in [`to_json`](Self::to_json).
     fn to_raw_json(&self) -> Box<RawValue>;
 
@@ -44,7 +44,7 @@ impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
 
     fn to_raw_json(&self) -> Box<RawValue> {
         bounded(self, |value| to_raw_value(value))
-            // The reason takes the place of the payload: an event is delivered in any case.
+            // The reason replaces the payload, so that the event is still delivered.
             .or_else(|error| to_raw_value(&error_text::<T>(&error)))
             .unwrap_or_else(|_| RawValue::NULL.to_owned())
     }
@@ -55,7 +55,7 @@ impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
 }
 
 fn error_text<T>(error: &serde_json::Error) -> String {
-    format!("<{} cannot be serialised: {error}>", type_name::<T>())
+    format!("<{} cannot be serialized: {error}>", type_name::<T>())
 }
 
 impl dyn AnyEvent {
@@ -107,8 +107,8 @@ impl fmt::Debug for dyn AnyEvent {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not carry the name of an event",
     label = "expected a payload type that implements `Event`",
-    note = "three lines give it one:\nimpl Event for {Self} {{\n    const NAME: EventName = EventName::new(\"name_of_the_event\");\n}}",
-    note = "without them, the name is given with the payload: `emit(\"name\", &mut payload)`, `on(\"name\", |payload: &mut {Self}, _| …)`"
+    note = "implement `Event` to give it a name:\nimpl Event for {Self} {{\n    const NAME: EventName = EventName::new(\"name_of_the_event\");\n}}",
+    note = "or pass the name with the payload: `emit(\"name\", &mut payload)`, `on(\"name\", |payload: &mut {Self}, _| …)`"
 )]
 pub trait Event: Serialize + Send + Sync + 'static {
     /// The name under which the event is emitted.
@@ -121,7 +121,7 @@ pub trait Event: Serialize + Send + Sync + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the payload of an event",
     label = "payloads are `Serialize + Send + Sync + 'static`",
-    note = "derive `serde::Serialize`, or wrap what cannot be serialised: `Opaque<{Self}>`"
+    note = "derive `serde::Serialize`, or wrap a value that cannot be serialized: `Opaque<{Self}>`"
 )]
 pub trait Payload {
     /// Returns the expected payload type; `None` if any type is accepted.
@@ -194,7 +194,7 @@ impl Payload for dyn AnyEvent {
     }
 }
 
-/// Wraps a payload that cannot be serialised. In JSON it is a string with the name of its type.
+/// Wraps a payload that cannot be serialized. In JSON it is a string with the name of its type.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Opaque};

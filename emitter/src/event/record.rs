@@ -1,4 +1,4 @@
-//! Records: events as sinks receive them, owned and serialisable (E13).
+//! Records: events as sinks receive them, owned and serializable (E13).
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use crate::panic::catch_or;
 use crate::rt::{EventStamp, Facet};
 use crate::{AnyEvent, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, Trace};
 
-/// An event with its payload, owned and serialisable.
+/// An event with its payload, owned and serializable.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EventRecord {
@@ -40,7 +40,7 @@ impl EventRecord {
     pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent) -> Self {
         let (id, time) = (meta.id(), meta.time());
         let record = Self::of(meta.source(), meta.to_path(), meta.context().clone(), (id, time), event);
-        // The type comes from the meta, because `event` is a placeholder when a meta is serialised without its payload.
+        // The type comes from the meta, because `event` is a placeholder when a meta is serialized without its payload.
         Self { payload_type: Cow::Borrowed(meta.payload_type()), ..record }
     }
 
@@ -70,7 +70,7 @@ impl EventRecord {
         self.path.rsplit_once('.').map_or(&self.path, |(_, name)| name)
     }
 
-    /// Deserialises the payload as a `T`.
+    /// Deserializes the payload as a `T`.
     ///
     /// # Errors
     ///
@@ -97,10 +97,10 @@ impl Emitter {
     }
 }
 
-/// Serialises a payload. If that panics, the result is a string with the message of the panic, so that the event is not
+/// Serializes a payload. If that panics, the result is a string with the message of the panic, so that the event is not
 /// lost.
 fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
-    let said = |panic| format!("<{} cannot be serialised: it panicked: {panic}>", event.type_name()).to_raw_json();
+    let said = |panic| format!("<{} cannot be serialized: it panicked: {panic}>", event.type_name()).to_raw_json();
     catch_or(|| event.to_raw_json(), said)
 }
 
@@ -141,7 +141,7 @@ impl SinkRecord {
     ///
     /// Returns an error if the text is neither an event nor a gap.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        // Decided by the first key, so that the error of a malformed event is about the event.
+        // The first key decides, so that the error for a malformed event describes the event and not the gap.
         if text.trim_start().starts_with("{\"gap\"") {
             return serde_json::from_str::<GapLine>(text).map(|line| Self::Gap(line.gap));
         }
@@ -158,7 +158,7 @@ impl SinkRecord {
     }
 }
 
-/// Serialises an event as itself, and a gap as `{"gap": {"lost": n}}`.
+/// Serializes an event as itself, and a gap as `{"gap": {"lost": n}}`.
 impl Serialize for SinkRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

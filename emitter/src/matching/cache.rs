@@ -18,8 +18,8 @@ pub(crate) struct MatchCache {
     used: AtomicUsize,
 }
 
-/// The properties of an event that decide which listeners take it. Matcher functions are asked for each event in
-/// addition.
+/// The properties of an event that decide which listeners take it. In addition, matcher functions are called for each
+/// event.
 pub(crate) struct CacheKey<'a> {
     hash: u64,
     namespace: Option<&'a Arc<str>>,

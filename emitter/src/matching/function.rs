@@ -77,8 +77,9 @@ impl FnMatcher {
         self
     }
 
-    /// Makes the emit fail if the function accepts an event whose type is not the listener's, own event or not. Nested
-    /// events of another type are still skipped. Use it for a function that accepts the events of one source only.
+    /// Makes the emit fail if the function accepts an event whose type is not the listener's, even if the event is not
+    /// an own event. Nested events of another type are still skipped. Use it for a function that accepts the events of
+    /// one source only.
     #[must_use]
     pub const fn of_one_source(mut self) -> Self {
         self.exact = Exact::NotNested;

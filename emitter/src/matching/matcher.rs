@@ -186,8 +186,8 @@ impl Matcher {
         matches!(self.0, MatcherKind::NameGlob(_) | MatcherKind::PathGlob(_) | MatcherKind::RegexText(_))
     }
 
-    /// Returns `true` if the matcher takes an event, judged by path and source alone. A function is asked later, for
-    /// each event.
+    /// Returns `true` if the matcher takes an event, judged by path and source alone. A matcher function is called
+    /// later, for each event.
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
         match &self.0 {
@@ -219,8 +219,8 @@ impl Matcher {
         }
     }
 
-    /// Returns `true` if the matcher takes an event on the emitter where it was emitted. There, every event is an own
-    /// event, and its name is the last segment of its path.
+    /// Returns `true` if the matcher takes an event on the emitter where it was emitted. Every event is an own event of
+    /// that emitter, and its name is the last segment of its path.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter, IntoMatcher};
@@ -261,12 +261,12 @@ impl Matcher {
         })
     }
 
-    /// Returns `true` for a function, which has to be asked for each event.
+    /// Returns `true` for a function, which has to be called for each event.
     pub(crate) const fn is_function(&self) -> bool {
         matches!(self.0, MatcherKind::Function(_))
     }
 
-    /// Asks a function about an event. Other matchers were asked before, by `takes`.
+    /// Calls the matcher function for an event. Returns `true` for other matchers, which `takes` has checked before.
     #[inline]
     pub(crate) fn accepts(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
@@ -275,7 +275,7 @@ impl Matcher {
         }
     }
 
-    /// Asks a function in a place where no listener can report a panic. The panic is logged, and the event is not
+    /// Calls the matcher function where no listener can report a panic. A panic is logged, and the event is not
     /// accepted.
     pub(crate) fn accepts_or_logs(&self, meta: &EventMeta<'_>) -> bool {
         let no = |panic: String| {

@@ -1,12 +1,12 @@
 //! Matches many globs and regexes at once.
 //!
 //! 1. Compiling takes tens of microseconds per pattern, so sets are compiled in steps and kept. Patterns that no set
-//!    covers are asked one by one. When there are more than a few of them, they become a new set, together with
+//!    covers are matched one by one. When there are more than a few of them, they become a new set, together with
 //!    existing sets that are not much larger. A pattern is thus compiled again each time the number of patterns
 //!    doubles, up to the size of a chunk.
-//! 2. A set is compiled when it is first asked. After a chunk of new patterns, the thread that registers the last of
+//! 2. A set is compiled when it is first used. After a chunk of new patterns, the thread that registers the last of
 //!    them compiles the sets instead, so that an emit never waits for more than a chunk.
-//! 3. A pattern that fits into no set is asked on its own: no listener is lost.
+//! 3. A pattern that fits into no set is matched on its own, so that no listener is lost.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, OnceLock};
@@ -20,9 +20,10 @@ use crate::matching::glob::slashed;
 use crate::matching::matcher::MatcherKind;
 use crate::registry::listener::{EventView, Listener};
 
-/// The largest number of patterns that are asked one by one if there are no sets.
+/// The largest number of patterns that are matched one by one if there are no sets.
 const MAX_WITHOUT_SETS: usize = 8;
-/// The largest number of patterns that are asked one by one beside the sets, and of removed members that a set keeps.
+/// The largest number of patterns that are matched one by one beside the sets; also the largest number of removed
+/// members that a set keeps.
 const SLACK: usize = 2 * MAX_WITHOUT_SETS;
 /// The largest number of members of a set.
 pub(crate) const CHUNK: usize = 2048;
@@ -109,14 +110,14 @@ impl PatternIndex {
         Self { sets: sets.iter().map(|set| (Arc::clone(set), positions(set))).collect() }
     }
 
-    /// Returns the positions of the listeners that are asked through a set.
+    /// Returns the positions of the listeners whose patterns are in a set.
     pub(crate) fn covered(&self) -> FxHashSet<u32> {
         self.sets.iter().flat_map(|(_, positions)| positions).copied().flatten().collect()
     }
 
     /// Adds the positions of the covered listeners that take an event.
     pub(crate) fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>, found: &mut Vec<u32>) {
-        // The set has matched the pattern. Nesting and type are left to check.
+        // The set has matched the pattern. Nesting and type remain to be checked.
         let takes = |at: &u32| {
             let listener = &listeners[*at as usize];
             (listener.takes_nested || !view.nested) && listener.may_take_type(view)
@@ -214,7 +215,7 @@ fn compile<P, S>(
 mod tests {
     use super::compile;
 
-    /// E4: a set that is too large is halved, and a pattern that fits into no set is asked on its own.
+    /// E4: a set that is too large is halved, and a pattern that fits into no set is matched on its own.
     #[test]
     fn each_pattern_is_in_one_set_or_alone() {
         for (largest, misfits, expected) in [

@@ -1,7 +1,7 @@
 //! The listeners of one emitter at one moment, and the lookup of the listeners that take an event.
 //!
-//! A few listeners are asked one by one for each event. Many listeners, or patterns, are asked once per path, and the
-//! answer is stored in a table that only grows. Matching is thus paid once per emitter and path. A change of the
+//! A few listeners are checked one by one for each event. Many listeners, or patterns, are checked once per path, and
+//! the result is stored in a table that only grows. Matching is thus paid once per emitter and path. A change of the
 //! listeners invalidates nothing: the next snapshot starts with an empty table.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::matching::pattern::{PatternIndex, PatternSet};
 use crate::registry::RegistryState;
 use crate::registry::listener::{EventView, Listener, Role};
 
-/// The largest number of listeners that are asked one by one. Their positions fit into the bits of a word.
+/// The largest number of listeners that are checked one by one. Their positions fit into the bits of a word.
 const MAX_ASKED_EACH: usize = 8;
 /// The smallest and the largest number of matches that a table remembers.
 const CACHE_CAPACITY: std::ops::RangeInclusive<usize> = 16..=8192;
@@ -23,7 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) pipes: Box<[Arc<Pipe>]>,
     /// `true` for a run that has ended: events do not rise from here.
     pub(crate) is_closed: bool,
-    /// `true` if events go on only to the emitters above: there are no pipes, and the registry is not closed.
+    /// `true` if events continue only to the emitters above: there are no pipes, and the registry is not closed.
     pub(crate) leads_up_only: bool,
     /// `true` if any of the listeners is an observer.
     pub(crate) observes: bool,
@@ -170,7 +170,7 @@ fn observers(listeners: &[Arc<Listener>]) -> usize {
 impl MatchTable {
     fn new(listeners: &[Arc<Listener>], patterns: &[Arc<PatternSet>], capacity: usize) -> Self {
         let patterns = PatternIndex::new(patterns, listeners);
-        // Patterns that are covered by a set are not asked again one by one.
+        // Patterns that are covered by a set are not matched again one by one.
         let covered = patterns.covered();
         let singly = (0..).take(listeners.len()).filter(|at| !covered.contains(at)).collect();
         Self { singly, patterns, cache: MatchCache::new(capacity) }
@@ -195,7 +195,7 @@ impl MatchTable {
         }
     }
 
-    /// Asks all listeners. Patterns are asked as sets.
+    /// Asks all listeners. Patterns are matched as sets.
     #[cold]
     fn search(&self, listeners: &[Arc<Listener>], key: &CacheKey<'_>, view: &EventView<'_>) -> Box<CacheEntry> {
         let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(view));

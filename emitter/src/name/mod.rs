@@ -35,8 +35,8 @@ impl EventName {
     ///
     /// # Panics
     ///
-    /// Panics if the name is not valid. In a `const` that is a compile error. Use [`try_new`](Self::try_new) for names
-    /// that are only known at run time.
+    /// Panics if the name is not valid. In a `const`, the panic is a compile error. Use [`try_new`](Self::try_new) for
+    /// names that are only known at run time.
     #[must_use]
     #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
     pub const fn new(name: &'static str) -> Self {
@@ -76,7 +76,7 @@ impl PartialEq for EventName {
 
 impl Eq for EventName {}
 
-/// A namespace that was checked in a `const`, for [`Emitter::child_of`](crate::Emitter::child_of), which cannot fail.
+/// A namespace that is checked in a `const`, so that [`Emitter::child_of`](crate::Emitter::child_of) cannot fail.
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Namespace};
@@ -92,7 +92,7 @@ impl Namespace {
     ///
     /// # Panics
     ///
-    /// Panics if the namespace is not valid. In a `const` that is a compile error.
+    /// Panics if the namespace is not valid. In a `const`, the panic is a compile error.
     #[must_use]
     #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
     pub const fn new(namespace: &'static str) -> Self {
@@ -267,8 +267,8 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// Returns the classes of all bytes of a name, in one pass without an early exit. Without any bit, all bytes are word
-/// characters, the usual case; the dot's bit means several segments.
+/// Returns the classes of all bytes of a name, in one pass without an early exit. Usually no bit is set: all bytes are
+/// word characters. If the dot's bit is set, the name has several segments.
 #[inline]
 const fn classes(name: &[u8]) -> u8 {
     let (mut at, mut classes) = (0, 0);
@@ -302,7 +302,7 @@ pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     mixed ^ (mixed >> 32)
 }
 
-/// Compares two names. Most fit into two overlapping words, which are compared without a call.
+/// Compares two names. Most names fit into two overlapping words, which are compared without a call.
 #[inline]
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());

@@ -1,4 +1,4 @@
-//! Limits how often a listener runs (E8), and ends it (E9).
+//! Limits how often a listener runs (E8), and ends its calls (E9).
 //!
 //! 1. `left` is `UNLIMITED`, `COUNTED` (also without a limit), or the number of calls left. 0 means ended and stays 0.
 //! 2. A call is claimed before it is made, and no more claims succeed than were allowed.

@@ -355,7 +355,7 @@ impl Emitter {
         let fork = self.copy_without_listeners();
         for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {
             let listener = Arc::new(listener.fork(fork.downgrade()));
-            // An error means that the run has ended: then no event is delivered here anyway.
+            // An error means that the run has ended, and then no event is delivered here.
             fork.add_to_registry(|registry| registry.add(listener)).ok();
         }
         fork

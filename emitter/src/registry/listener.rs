@@ -29,9 +29,9 @@ use crate::{AnyEvent, BoxError, EventMeta, Matcher, Payload};
 #[non_exhaustive]
 pub enum OnError {
     /// The failure makes the emit fail. If the listener may change the event, no other listener changes it afterwards.
-    /// Events that only report, such as a run's `error` and `finish`, isolate failures all the same.
+    /// For events that only report, such as a run's `error` and `finish`, failures are isolated anyway.
     Propagate,
-    /// The failure is logged and counted, and the emit goes on.
+    /// The failure is logged and counted, and the emit continues.
     Isolate,
 }
 
@@ -204,7 +204,7 @@ impl Listener {
     }
 
     /// Returns `true` if the listener takes an event, judged by path, source and type alone. A matcher function is
-    /// asked later.
+    /// called later.
     ///
     /// An exact matcher also takes an event of another type. The call then refuses it with an error (E7).
     #[inline(always)]
@@ -214,9 +214,9 @@ impl Listener {
             || view.has_other_name && self.takes_by_other_name(view.meta.emit)
     }
 
-    /// Returns `true` if the listener takes an event emitted here by the event's other name. A listener that expects
-    /// exactly the event's type takes the event. A listener that expects the same generic type with other parameters
-    /// takes the event, too, and its call refuses it (E7).
+    /// Returns `true` if the listener takes an event that was emitted here, by the event's second name. A listener that
+    /// expects exactly the event's type takes the event. A listener that expects the same generic type with other
+    /// parameters takes the event, too, and its call refuses it (E7).
     fn takes_by_other_name(&self, emit: &Emit<'_>) -> bool {
         let (Some(expected), MatcherKind::Name { text, .. }) = (self.expected, &self.matcher.0) else { return false };
         let other_name = emit.facet.and_then(Facet::other_name);
@@ -317,8 +317,8 @@ impl EventView<'_> {
 #[diagnostic::on_unimplemented(
     message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
     note = "end the closure's body with a semicolon, or with `Ok(())`; `?` makes a `BoxError` of any error: `Ok(f()?)`",
-    note = "async work goes into `on_async` or `observe_async`",
-    note = "a closure that never returns says what it would: `|event: &mut T, _| -> ()` before its body"
+    note = "register async work with `on_async` or `observe_async`",
+    note = "a closure that never returns needs a return type: `|event: &mut T, _| -> ()` before its body"
 )]
 pub trait ListenerResult {
     /// Converts the value into a `Result`.

@@ -1,7 +1,7 @@
 //! The listeners and pipes of one emitter, in order (E5).
 //!
-//! `listen` and `registration` make a [`Listener`](listener::Listener) and add it here; `subscription` removes it. Each
-//! emit reads a [`Snapshot`], which `published` derives from the registry without blocking. Before a listener is
+//! `listen` and `registration` create a [`Listener`](listener::Listener) and add it here; `subscription` removes it.
+//! Each emit reads a [`Snapshot`], which `published` derives from the registry without blocking. Before a listener is
 //! called, `claim` and `calls` check whether it may run.
 
 pub(crate) mod adapter;

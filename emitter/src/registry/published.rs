@@ -15,7 +15,7 @@ use crate::sync::{Guard, Mutex, Slot};
 /// A state `S` and a `T` derived from it.
 pub(crate) struct Published<S, T> {
     state: Mutex<PublishedState<S>>,
-    /// Initialised with the first value. Storing a value later is expensive, and so is dropping a slot that never had a
+    /// Initialized with the first value. Storing a value later is expensive, and so is dropping a slot that never had a
     /// value.
     derived: OnceLock<Slot<T>>,
 }
@@ -65,7 +65,7 @@ impl<S, T> Published<S, T> {
         }
         let derived = Arc::new(derive(&mut state.own));
         let mut first = Some(Arc::clone(&derived));
-        // The first value initialises the slot; later values are stored into it.
+        // The first value initializes the slot; later values are stored into it.
         let slot = self.derived.get_or_init(|| Slot::new(first.take()));
         if first.is_some() {
             slot.store(first);

@@ -175,8 +175,8 @@ impl Options {
 
 /// A listener that is not registered yet. Pass it to [`Emitter::register`](crate::Emitter::register).
 ///
-/// Made by the methods of [`Options`]. It records the source location of that call for error messages. An error in its
-/// matcher is returned when it is registered.
+/// Made by the methods of [`Options`]. It records the source location of that call for error messages. An error of the
+/// matcher is returned when the listener is registered.
 #[must_use = "a registration does nothing until an emitter registers it"]
 pub struct Registration {
     options: Options,
@@ -215,7 +215,7 @@ impl Registration {
             Role::Change => OnError::Propagate,
             Role::Observe => OnError::Isolate,
         };
-        // A function that is also asked about nested events sees many types, so it filters by type (E7).
+        // A matcher function that also receives nested events sees many types, so the listener filters by type (E7).
         let filters = matcher.is_function() && options.nested == Some(true);
         Ok(Listener {
             id: Listener::next_id(),

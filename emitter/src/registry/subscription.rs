@@ -23,7 +23,7 @@ impl Subscription {
     /// Removes the listener. Returns `true` if this call removed it.
     ///
     /// After `off` has returned, no emit begins to call the listener, not even an emit that had already selected it. A
-    /// call that another thread has just claimed still happens, and an async listener that is being awaited goes on.
+    /// call that another thread has just claimed still happens, and an async listener that is being awaited continues.
     /// Use [`off_and_wait`](Self::off_and_wait) to wait for such calls.
     ///
     /// ```
@@ -61,7 +61,7 @@ impl Subscription {
     ///
     /// # Errors
     ///
-    /// Returns an error if the calls of the listener are not counted. The listener is removed all the same.
+    /// Returns an error if the calls of the listener are not counted. The listener is removed nevertheless.
     ///
     /// # Cancel safety
     ///

@@ -13,8 +13,8 @@ use crate::{Emitter, IntoMatcher, ListenError, Matcher, MatcherError, Options, R
 impl Emitter {
     /// Sends records of all events that reach this emitter to a sink, on a thread of its own.
     ///
-    /// The sink is an observer: it receives each event as the listeners have left it. Call [`close`](SinkHandle::close)
-    /// on the handle before the program ends, so that the last events are written.
+    /// The sink is an observer: it receives each event with the changes of all listeners. Call
+    /// [`close`](SinkHandle::close) on the handle before the program ends, so that the last events are written.
     ///
     /// # Errors
     ///

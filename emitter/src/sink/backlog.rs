@@ -5,7 +5,7 @@
 //! 2. The entries stand for the offers from `taken` to `offered`, in order and without gaps: an item stands for one
 //!    offer, a loss for as many offers as it counts. The position of an offer is thus found by counting back from the
 //!    end.
-//! 3. Two losses are never neighbours: they are merged.
+//! 3. Two losses are never adjacent: they are merged.
 //! 4. With a policy that drops, the backlog has at most `capacity` items. With [`Overflow::Block`], each further item
 //!    belongs to an offer that still waits, and is lost if the offer is withdrawn.
 
@@ -333,7 +333,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// E13: in any order of offers, takes and withdrawals, nothing is miscounted or misplaced.
+        /// E13: in any order of offers, takes and withdrawals, no loss is miscounted or misplaced.
         #[test]
         fn a_backlog_loses_what_its_model_loses(
             overflow in prop_oneof![Just(Overflow::Block), Just(Overflow::DropOldest), Just(Overflow::DropNewest)],

@@ -60,7 +60,7 @@ impl SinkHandle {
     /// returns its report.
     ///
     /// After the deadline, `close` stops waiting. It reports the remaining events as pending or buffered, with the
-    /// error that the sink was not closed in time. The sink's thread goes on until it is done, and a second `close`
+    /// error that the sink was not closed in time. The sink's thread continues until it is done, and a second `close`
     /// waits for it again. A temporary thread measures the deadline, because there may be no runtime.
     ///
     /// On the sink's own thread, this method does not wait.
@@ -174,7 +174,7 @@ impl SinkControl {
         let TallyCounts { accepted, refused, progress, error } = self.tally.read();
         let QueueCounts { offered, lost } = self.queue.counts();
         let pending = offered.saturating_sub(lost + accepted + refused);
-        // A sink may report more events than it accepted: such numbers are cut.
+        // A sink may report more events than it accepted: the counts are capped.
         let failed = progress.failed.min(accepted);
         let buffered = progress.buffered.min(accepted - failed);
         let delivered = accepted - failed - buffered;

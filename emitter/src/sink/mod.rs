@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `attach.rs` connects these parts and registers the input as an observer. `admission.rs` is the wait for room.
-//! [`handle.rs`](SinkHandle) asks the worker to flush and to close, and reports how many events were delivered.
+//! [`handle.rs`](SinkHandle) makes the worker flush and close, and reports how many events were delivered.
 
 mod admission;
 mod attach;
@@ -34,8 +34,8 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events were emitted.
 ///    Where events were lost, it is called with a [`SinkRecord::Gap`] that counts them.
 /// 2. [`flush`](Self::flush) is called on request, after the records of all events that were emitted before the
-///    request, and also when [`flush_interval`](Self::flush_interval) has passed since the first record that was not
-///    flushed.
+///    request. It is also called when [`flush_interval`](Self::flush_interval) has passed since the first record that
+///    was not flushed.
 /// 3. [`close`](Self::close) is called once, at the end, after all accepted records were written. The end comes when
 ///    the sink is closed or unpiped, or when its emitter is closed or dropped. Then the sink is dropped and its thread
 ///    ends.
@@ -162,7 +162,7 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
 /// The progress of a sink: the counts of the events that it accepted. [`Gap`](crate::Gap)s are not counted.
 ///
-/// Returned by [`Sink::progress`]. A sink sets the counts that it knows:
+/// Returned by [`Sink::progress`]. A sink sets the counts that it can determine:
 ///
 /// ```
 /// use emitree_emitter::Progress;
@@ -222,7 +222,7 @@ pub enum Overflow {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// The matcher or the registration was refused.
+    /// The matcher is not valid, or the listener was not registered.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The thread of the sink could not be started.

@@ -6,7 +6,7 @@
 //! 3. After `close`, no item is accepted, so a take that found the queue closed is the last take.
 //! 4. A take empties the backlog. All items accepted before a flush was requested are thus in the batch that comes with
 //!    the request, or in an earlier batch.
-//! 5. `end` comes last. After it, no caller waits for a flush or for the end.
+//! 5. `end` is called last. Afterwards, no caller waits for a flush or for the end.
 //! 6. Items that were read are given back, and each push drops one of them. Freeing memory is cheap on the thread that
 //!    allocates it. On the reader's thread, it costs both threads more than everything else here. A reader that goes to
 //!    sleep drops the remaining items.
@@ -24,8 +24,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::Overflow;
 use super::backlog::{Backlog, Entry, Offered};
 
-/// The time that a reader without work waits before it asks to be woken by the next push. A busy emitter then pays for
-/// one wake-up in hundreds of events.
+/// The time that a reader without work waits before it sleeps until the next push wakes it. A busy emitter then pays
+/// for one wake-up in hundreds of events.
 const LINGER: Duration = Duration::from_micros(200);
 
 /// A bounded queue with one reader.
@@ -151,7 +151,7 @@ impl<T> Queue<T> {
         state.closed || state.backlog.has_taken(ticket)
     }
 
-    /// Withdraws an offer that waits, and loses its item. After `close`, the item is delivered all the same.
+    /// Withdraws an offer that waits, and loses its item. After `close`, the item is still delivered.
     pub(super) fn withdraw(&self, ticket: u64) {
         let mut state = self.state.lock();
         let lost = if state.closed { None } else { state.backlog.withdraw(ticket) };
@@ -182,7 +182,7 @@ impl<T> Queue<T> {
         self.state.lock().backlog.take(&mut unread);
     }
 
-    /// Asks the reader to flush after all items accepted so far (invariant 4). Returns the ticket of the flush.
+    /// Requests a flush after all items accepted so far (invariant 4). Returns the ticket of the flush.
     pub(super) fn request_flush(&self) -> u64 {
         let mut state = self.state.lock();
         state.flush_wanted += 1;

@@ -1,7 +1,7 @@
 //! The thread that owns a sink. It takes batches from the queue and writes them.
 //!
 //! 1. Only this thread calls the sink, and it does so outside of the queue's lock.
-//! 2. After a call that fails or panics, the next call is made all the same. The first failure in a row is logged.
+//! 2. After a call that fails or panics, the next call is still made. The first failure in a row is logged.
 //! 3. The thread ends when the queue is closed and drained. However it ends, it reports the end to the queue
 //!    ([`EndGuard`]).
 //! 4. The sink is dropped before the end is reported, so that its files are closed when `close` returns.
@@ -124,7 +124,7 @@ impl<S: Sink> Worker<S> {
     }
 
     fn write(&mut self, record: &SinkRecord) {
-        // Progress is asked for after each write, so that buffered events are not reported as delivered.
+        // Progress is read after each write, so that buffered events are not reported as delivered.
         let written = call_catching(|| self.sink.write(record));
         self.unconfirmed += u64::from(written.is_ok());
         let progress = self.progress();
@@ -178,7 +178,7 @@ impl<S: Sink> Worker<S> {
         self.tally.progressed(progress);
     }
 
-    /// Asks the sink for its progress. If it reports none, all events since the last flush count as buffered.
+    /// Reads the progress of the sink. If the sink returns `None`, all events since the last flush count as buffered.
     fn progress(&mut self) -> Progress {
         let mut progress = None;
         let asked = call_catching(|| {

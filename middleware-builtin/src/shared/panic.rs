@@ -45,12 +45,12 @@ mod tests {
     fn a_panic_is_its_message_and_its_payload_panics_nowhere() {
         assert_eq!(caught(|| 1), Ok(1));
         assert_eq!(caught(|| panic!("no {}", "bread")).err().as_deref(), Some("no bread"));
-        assert_eq!(caught(|| panic_any(Bomb)).err().as_deref(), Some("a value that is not text"));
+        assert_eq!(caught(|| panic_any(Bomb)).err().as_deref(), Some("a non-string panic payload"));
         let mut bomb = pin!(caught_async(async || -> () { panic_any(Bomb) }));
         let polled = bomb.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert_eq!(
             polled.map(|ended: Result<(), String>| ended.err()),
-            Poll::Ready(Some("a value that is not text".to_owned()))
+            Poll::Ready(Some("a non-string panic payload".to_owned()))
         );
     }
 }
