@@ -1,5 +1,5 @@
-//! Batches: many neighbouring listeners of one type are called together from the second event of a name on. Each keeps
-//! every promise that it keeps alone (E5, E7, E8, E9, E11).
+//! Batches: many adjacent listeners of one type are called together from the second event of a name on. Each listener
+//! behaves as it does alone (E5, E7, E8, E9, E11).
 
 mod support;
 
@@ -9,7 +9,7 @@ use emitree_emitter::{BoxError, EmitErrorKind, Emitter, EventMeta, ListenError, 
 
 use crate::support::{Any, Recorder, TestResult, block_on, emit};
 
-/// More than are asked one by one.
+/// More listeners than are checked one by one.
 const MANY: usize = 12;
 
 /// Listeners of one type, each named by its number.
@@ -28,7 +28,7 @@ fn expect(recorder: &Recorder, numbers: impl IntoIterator<Item = usize>) {
     recorder.expect(numbers.iter().map(String::as_str));
 }
 
-/// E5: oldest first, also with other listeners in between.
+/// E5: the oldest listener is called first, also with other listeners in between.
 #[test]
 fn they_are_called_in_their_order_among_others() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -50,7 +50,7 @@ fn they_are_called_in_their_order_among_others() -> TestResult {
     Ok(())
 }
 
-/// E9: the dispatch is under way and has not reached the other listener yet.
+/// E9: the dispatch is under way and has not reached the removed listener yet.
 #[test]
 fn one_that_another_removes_is_not_called_any_more() -> TestResult {
     let (emitter, recorder, removed) = (Emitter::new(), Recorder::new(), Removed::default());
@@ -66,7 +66,7 @@ fn one_that_another_removes_is_not_called_any_more() -> TestResult {
     Ok(())
 }
 
-/// Listeners that another one removes when it is told which.
+/// Listeners that another listener removes once they are stored here.
 #[derive(Clone, Default)]
 struct Removed(Arc<OnceLock<Vec<Subscription>>>);
 
@@ -85,7 +85,7 @@ impl Removed {
     }
 }
 
-/// E8: each listener has its own limit, at any place.
+/// E8: each listener has its own limit, at any place in the batch.
 #[test]
 fn one_with_a_limit_among_them_keeps_it() -> TestResult {
     const LIMIT: usize = 3;
@@ -133,7 +133,7 @@ fn after_the_failure_of_one_the_others_change_nothing_and_observers_hear_it() ->
     Ok(())
 }
 
-/// E11: each of the other listeners is called once, in order.
+/// E11: the other listeners are each called once, in order.
 #[test]
 fn an_isolated_failure_of_one_leaves_the_others_as_they_are() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -152,7 +152,8 @@ fn an_isolated_failure_of_one_leaves_the_others_as_they_are() -> TestResult {
     Ok(())
 }
 
-/// E7: the first listener refuses the event, or each of them if failures are isolated. A removed one refuses nothing.
+/// E7: the first listener refuses the event; if failures are isolated, every listener refuses it. A removed listener is
+/// not called.
 #[test]
 fn an_event_of_another_type_is_refused_by_each() -> TestResult {
     let (emitter, recorder, removed) = (Emitter::new(), Recorder::new(), Removed::default());
@@ -177,7 +178,7 @@ fn an_event_of_another_type_is_refused_by_each() -> TestResult {
     Ok(())
 }
 
-/// E10: a listener may emit, also to its neighbours.
+/// E10: a listener may emit an event that the other listeners of its batch receive.
 #[test]
 fn one_may_emit_to_the_others() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());

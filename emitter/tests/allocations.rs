@@ -1,4 +1,4 @@
-//! Allocations, counted per thread: none without listeners (E15), few for a child, and none that stay behind (E1).
+//! Allocations, counted per thread: none without listeners (E15), few for a child, and no leaks (E1).
 
 mod support;
 
@@ -10,7 +10,7 @@ use crate::support::{TestResult, run_of, run_within};
 
 const TOKEN: EventName = EventName::new("token");
 
-/// Four levels deep, with a run in a run.
+/// Returns a root, and a run nested in another run, four levels deep.
 fn leaf() -> (Emitter, Emitter) {
     let root = Emitter::new();
     let agent = root.child("backend").and_then(|backend| backend.child("agent")).expect("a name");
@@ -52,7 +52,7 @@ fn an_emit_that_nobody_hears_allocates_nothing() -> TestResult {
     Ok(())
 }
 
-/// E15, and payloads are passed by `&mut`.
+/// E15: also, payloads are passed by `&mut`.
 #[test]
 fn an_emit_heard_by_a_sync_listener_allocates_nothing() -> TestResult {
     let matchers = ["token", "*", "*.*", "tool.token", "tok*", "**.token", "*.{token,x}"];
@@ -69,7 +69,7 @@ fn an_emit_heard_by_a_sync_listener_allocates_nothing() -> TestResult {
     Ok(())
 }
 
-/// An awaited listener's future stays in the future of the emit.
+/// The future of the emit holds the listener's future while the listener is awaited.
 #[test]
 fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() -> TestResult {
     let (_root, leaf) = leaf();
@@ -86,7 +86,7 @@ fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() ->
     Ok(())
 }
 
-/// Matching is paid once per emitter and path. After that, sync listeners are only called.
+/// Listeners are matched once per emitter and path. After that, sync listeners are only called.
 #[test]
 fn an_emit_heard_by_ten_of_a_thousand_listeners_allocates_nothing() -> TestResult {
     let (root, leaf) = leaf();
@@ -131,7 +131,8 @@ fn a_million_children_and_a_hundred_thousand_runs_created_and_dropped_leave_noth
             child.emit_now(TOKEN, &mut ()).expect("no listener fails");
         }
     };
-    // The second emit is the first of this thread that loads an existing snapshot. What that allocates is kept.
+    // The second emit is the first of this thread that loads an existing snapshot. The allocations of that load are
+    // kept.
     churn(2);
     let left = measure(|| churn(1_000_000));
     assert_eq!((left.bytes_current, left.count_current), (0, 0));

@@ -15,7 +15,7 @@ use regex::Regex;
 
 use crate::support::{Recorder, TestResult, block_on, emit, yield_once};
 
-/// E8: the first emit claims the call, the others find it claimed.
+/// E8: the first emit claims the call, and the other emits find it claimed.
 #[test]
 fn once_and_times_hold_under_concurrent_emits() -> TestResult {
     const EMITS: usize = 200;
@@ -59,7 +59,7 @@ fn once_and_times_hold_under_concurrent_emits() -> TestResult {
     Ok(())
 }
 
-/// E8: two emits have selected the listener before either reaches it.
+/// E8: two emits have selected the listener before either of them reaches it.
 #[test]
 fn once_is_a_claim_and_not_a_removal() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -168,7 +168,7 @@ fn a_drop_guard_removes_on_drop_unless_disarmed() -> TestResult {
     Ok(())
 }
 
-/// E9: with each method of registering. The removed listener comes later in the same dispatch.
+/// E9: for each method of registering. The removed listener comes later in the same dispatch.
 #[test]
 fn a_dispatch_under_way_does_not_call_what_is_off() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -408,7 +408,7 @@ fn off_and_wait_waits_for_a_sync_call_on_another_thread() -> TestResult {
     Ok(())
 }
 
-/// E9: an awaited call is under way until its future is ready or dropped, also if it is the last one allowed.
+/// E9: an awaited call is under way until its future is ready or dropped, even if it is the last call allowed.
 #[test]
 fn off_and_wait_waits_for_an_async_call_that_is_awaited_or_dropped() -> TestResult {
     for options in [Options::new(), Options::new().once()].map(Options::awaitable_off) {
@@ -511,8 +511,8 @@ fn off_and_wait_inside_a_call_waits_for_another_call() -> TestResult {
     Ok(())
 }
 
-/// E9, E16: the listener is removed before the future is polled. A fork counts its own calls. Uncounted calls are an
-/// error.
+/// E9, E16: the listener is removed before the future is polled. A fork counts its own calls. If calls are not counted,
+/// `off_and_wait` returns an error.
 #[test]
 fn off_and_wait_removes_at_once_and_tells_where_calls_are_not_counted() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());

@@ -1,4 +1,4 @@
-//! An emit whose delivery is cut: the awaited listener is dropped, and sync listeners receive the event.
+//! An emit whose delivery is cut: the future of the awaited listener is dropped, and sync listeners receive the event.
 
 mod support;
 
@@ -28,7 +28,7 @@ async fn never(noted: Noted) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Cutting a delivery wakes nobody. It takes effect when the emit is polled again.
+/// Cuts a delivery while a listener is awaited. The cut wakes no task, and takes effect when the emit is polled again.
 fn cut_while_awaiting(emitter: &Emitter, delivery: &Delivery) {
     let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
     let begun = emitter.emit_begin(DONE, &mut payload, &facet, (delivery, &stamp));
@@ -85,7 +85,7 @@ fn observers_that_are_awaited_when_patience_is_lost_are_dropped_and_counted() ->
     Ok(())
 }
 
-/// Without async listeners there is no future.
+/// Without async listeners, `emit_begin` returns the result, and no future is needed.
 #[test]
 fn sync_listeners_that_come_first_have_received_the_event_when_the_emit_has_begun() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
@@ -98,7 +98,7 @@ fn sync_listeners_that_come_first_have_received_the_event_when_the_emit_has_begu
     Ok(())
 }
 
-/// E11: also for listeners that were deferred.
+/// E11: deferred listeners are skipped, too.
 #[test]
 fn after_a_failure_of_a_sync_listener_that_comes_first_only_observers_are_awaited() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());

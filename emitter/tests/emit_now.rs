@@ -114,7 +114,7 @@ fn emit_now_runs_sync_listeners_and_observers_inline() -> TestResult {
     Ok(())
 }
 
-/// E17: at any place of the route, and with any matcher.
+/// E17: the async listener may be at any place of the route and have any matcher.
 #[test]
 fn emit_now_is_an_error_before_anything_runs_if_an_async_listener_would_hear_it() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -146,7 +146,7 @@ fn emit_now_is_an_error_before_anything_runs_if_an_async_listener_would_hear_it(
     Ok(())
 }
 
-/// E17: it fails with the same errors as `emit`.
+/// E17: `emit_now` fails with the same errors as `emit`.
 #[test]
 fn emit_now_fails_as_an_emit_does() -> TestResult {
     let emitter = Emitter::new();

@@ -70,7 +70,7 @@ fn sees_failing(options: Options) -> [Registration; 5] {
     ]
 }
 
-/// A failing listener between others, on the middle one of three emitters.
+/// Emits with a failing listener between others, on the second of three emitters.
 fn emit_among(failing: Registration) -> (Result<(), EmitError>, Vec<String>, Emitter) {
     emit_among_by(failing, |middle| block_on(middle.emit("x", &mut ())))
 }
@@ -118,7 +118,7 @@ fn after_a_failure_nobody_else_changes_the_event_and_observers_still_see_it() {
     }
 }
 
-/// E11: the emit goes on as if the listener had succeeded.
+/// E11: the emit continues as if the listener had succeeded.
 #[test]
 fn an_isolated_failure_is_counted_and_changes_nothing() {
     for registration in failing(Options::new().on_error(OnError::Isolate)) {
@@ -143,7 +143,7 @@ fn emit_with(emitter: &Emitter, facet: &Facet, delivery: &Delivery) -> Result<()
     }
 }
 
-/// E11: for any `OnError` of the listener.
+/// E11: failures are isolated for any `OnError` of the listener.
 #[test]
 fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners() {
     let propagates = || Options::new().on_error(OnError::Propagate);
@@ -155,7 +155,7 @@ fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners(
     }
 }
 
-/// E11: also where sync listeners run first and the others are awaited afterwards.
+/// E11: the same holds if sync listeners run first and async listeners are awaited afterwards.
 #[test]
 fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
     for registration in failing(Options::new().on_error(OnError::Isolate)) {
@@ -170,7 +170,7 @@ fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
     }
 }
 
-/// E11: also the failure of an observer that propagates. All other observers still run.
+/// E11: an observer's failure that propagates fails the emit. All other observers still run.
 #[test]
 fn a_propagated_failure_of_an_observer_fails_the_emit_after_all_have_observed() {
     for registration in sees_failing(Options::new().on_error(OnError::Propagate)) {
@@ -217,7 +217,7 @@ fn an_error_names_the_place_of_registration() -> TestResult {
     })
 }
 
-/// E11, R10: the error of an emit inside a listener is wrapped once, by the listener that made it.
+/// E11, R10: the error of an emit inside a listener is wrapped once, by the listener that emitted.
 #[test]
 fn the_error_of_an_emit_inside_a_listener_passes_unchanged() -> TestResult {
     let emitter = Emitter::new();

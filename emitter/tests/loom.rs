@@ -18,8 +18,8 @@ use self::calls::Calls;
 use self::claim::Claims;
 use self::published::Published;
 
-/// The primitives of the crate's `sync`, made of loom's. The crate reads a slot atomically and without a lock; here a
-/// lock makes the read atomic.
+/// The primitives of the crate's `sync` module, built on loom's. The crate reads a slot atomically and without a lock;
+/// here a lock makes the read atomic.
 mod sync {
     use std::sync::Arc;
 
@@ -135,7 +135,8 @@ fn once_ended_no_claim_succeeds() {
     }
 }
 
-/// E9: if no call is under way after the end, none begins. Otherwise the last one to finish reports it.
+/// E9: if no call is under way after the end, no call begins. Otherwise the last call to finish reports that it was the
+/// last.
 #[test]
 fn a_call_that_is_counted_is_over_before_the_wait_for_it() {
     model(|| {
@@ -178,7 +179,7 @@ fn a_fork_takes_what_was_left_and_leaves_it() {
     });
 }
 
-/// E10: a listener that was registered before a load began is in it.
+/// E10: a listener that was registered before a load began is in the loaded snapshot.
 #[test]
 fn who_has_returned_from_a_change_is_seen_by_every_later_load() {
     model(|| {

@@ -144,7 +144,7 @@ fn a_regex_takes_what_it_finds_anywhere_in_the_path_nested_events_too() -> TestR
     Ok(())
 }
 
-/// E4, row `Fn(&EventMeta) -> bool`.
+/// E4: the row `Fn(&EventMeta) -> bool` of the table.
 #[test]
 fn a_function_takes_what_it_says() {
     let short = |meta: &EventMeta<'_>| meta.name().len() == 5;
@@ -153,7 +153,7 @@ fn a_function_takes_what_it_says() {
     check(|w| &w.root, BY_DEFAULT, by_source, &["tool:start", "tool:new_token"]);
 }
 
-/// E4: *not nested* refers to this emitter's run. On an emitter without a run the option has no effect.
+/// E4: *nested* is relative to this emitter's run. On an emitter without a run, the option has no effect.
 #[test]
 fn the_nested_option_overrides_the_default_of_the_matcher() {
     let (yes, no) = (Options::new().nested(true), Options::new().nested(false));
@@ -177,7 +177,7 @@ fn documented() -> Vec<[Vec<&'static str>; 7]> {
     rows.map(|row| row.split(" | ").map(cells).collect::<Vec<_>>().try_into().expect("seven columns")).collect()
 }
 
-/// Runs of three instances, each started in the one before. The listener is in the middle one.
+/// Runs of three instances, each started in the run before it. The listener is on the middle run.
 struct Nest {
     run: Emitter,
     nested: Emitter,
@@ -216,7 +216,7 @@ fn documented_matcher(text: &str) -> Matcher {
     .expect("a matcher")
 }
 
-/// E4: on each sort of emitter, alone, among enough listeners for a table, and with pipes.
+/// E4: for each sort of emitter, with a listener alone, among enough listeners for a table, and with pipes.
 #[test]
 fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_documentation() {
     let (own, nested) = (" backend.chat.new_token", " tool.new_token");
@@ -251,7 +251,7 @@ fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_d
     assert_eq!(cells, 5 * 3 * 8, "eight matchers in three ways");
 }
 
-/// E4: whether the run parent or the tree leads from one run to the other.
+/// E4: this holds if the run parent leads from one run to the other, and if the tree does.
 #[test]
 fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -265,7 +265,8 @@ fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestR
         emit(nested, "start");
         recorder.expect([]);
     }
-    // A part of a run is in the run. A run of an instance is its own, wherever it was started.
+    // An emitter below a run's emitter is in the run. A run of an instance is not nested for the instance, wherever it
+    // was started.
     let again = run_within(&instance, &deep);
     for own in [&part, &again, &again.child("part")?] {
         emit(own, "start");
@@ -278,14 +279,14 @@ fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestR
     Ok(())
 }
 
-/// E4: several ways lead to an instance, one of them through its run.
+/// E4: several ways lead to an instance, and one way leads through its run.
 #[test]
 fn an_event_is_nested_for_an_instance_by_whichever_way_it_comes_there() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let (backend, tool) = (root.child("backend")?, root.child("tool")?);
     let chat = backend.child("chat")?;
     backend.with(Options::new().nested(false)).on("*.*", recorder.hears("backend"))?;
-    // The run of `backend` was started in a run of `chat`, and a run of a tool in it.
+    // The run of `backend` was started in a run of `chat`, and a run of a tool was started in the run of `backend`.
     let in_chat = run_within(&backend, &run_of(&chat));
     emit(&run_within(&tool, &in_chat), "start");
     recorder.expect([]);
@@ -295,7 +296,7 @@ fn an_event_is_nested_for_an_instance_by_whichever_way_it_comes_there() -> TestR
     Ok(())
 }
 
-/// E4: a part of a run is in the run.
+/// E4: an emitter below a run's emitter is in the run.
 #[test]
 fn what_is_below_a_run_is_not_nested_in_it() -> TestResult {
     let (recorder, instance) = (Recorder::new(), Emitter::new().child("a")?);
@@ -305,13 +306,13 @@ fn what_is_below_a_run_is_not_nested_in_it() -> TestResult {
     part.with(Options::new().nested(false)).on("*.*", recorder.hears("part"))?;
     emit(&part, "start");
     recorder.expect(["part a.part.start", "run a.part.start"]);
-    // A run of the part is another run than the one it is a part of. For the part itself, it is its own run.
+    // A run of `part` is nested in the run that `part` belongs to. For `part` itself, the run is not nested.
     emit(&run_within(&part, &run), "start");
     recorder.expect(["part a.part.start"]);
     Ok(())
 }
 
-/// E4: pipes change neither which events are nested nor which are own.
+/// E4: a pipe does not change whether an event is nested or own.
 #[test]
 fn what_comes_by_a_pipe_is_not_own_and_nested_as_before() -> TestResult {
     let (recorder, world) = (Recorder::new(), World::new());
@@ -500,7 +501,7 @@ fn as_sets_and_alone(patterns: &[Matcher], paths: &[String]) {
     }
 }
 
-/// E4: among any number of patterns, each matches what it matches alone.
+/// E4: among any number of patterns, each pattern matches the same paths as alone.
 #[test]
 fn a_thousand_patterns_answer_as_each_does_alone() -> TestResult {
     let patterns: Result<Vec<Matcher>, MatcherError> = (0..1000)

@@ -137,7 +137,7 @@ fn a_record_comes_back_from_its_json_as_it_went() -> TestResult {
     Ok(())
 }
 
-/// E13, E14: a malformed record is an error, never another record.
+/// E13, E14: parsing a malformed record returns an error, never another record.
 #[test]
 fn a_gap_is_a_record_and_nonsense_is_none() {
     let gap = SinkRecord::from_json(r#"{"gap":{"lost":3}}"#).expect("a gap");
@@ -184,7 +184,7 @@ fn a_meta_prints_its_path_and_type() -> TestResult {
     Ok(emitter.emit_now("x", &mut 1_u8)?)
 }
 
-/// E13, E14: an event whose payload panics when it is serialised is recorded all the same.
+/// E13, E14: an event whose payload panics when it is serialized is still recorded.
 #[test]
 fn a_payload_that_panics_when_it_is_serialised_says_so_in_its_record() -> TestResult {
     struct Panics;

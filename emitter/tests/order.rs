@@ -77,7 +77,7 @@ fn the_runs_of_the_tree_parent_come_before_the_run_parent() -> TestResult {
     Ok(())
 }
 
-/// E5: a fresh run reuses its parent's order.
+/// E5: a new run reuses the order of its parent.
 #[test]
 fn a_run_that_nobody_listens_to_is_heard_in_its_parents_order() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -91,7 +91,7 @@ fn a_run_that_nobody_listens_to_is_heard_in_its_parents_order() -> TestResult {
     Ok(())
 }
 
-/// E5: on one emitter.
+/// E5: the order on one emitter.
 #[test]
 fn higher_priority_hears_first_and_then_the_oldest() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -103,7 +103,7 @@ fn higher_priority_hears_first_and_then_the_oldest() -> TestResult {
     Ok(())
 }
 
-/// E5: `on` and `on_async` share one order. An async listener is awaited before the next one starts.
+/// E5: `on` and `on_async` share one order. An async listener is awaited before the next listener starts.
 #[test]
 fn sync_and_async_listeners_are_one_class_and_run_one_after_the_other() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
@@ -138,7 +138,8 @@ fn all_that_may_change_an_event_run_on_the_whole_way_up_before_any_that_observe_
     Ok(())
 }
 
-/// E5: observers start in the same order, async ones run together, and all have ended when the emit returns.
+/// E5: observers start in the same order, async observers run together, and all observers have ended when the emit
+/// returns.
 #[test]
 fn async_observers_start_in_order_run_together_and_are_awaited() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -175,7 +176,7 @@ fn an_emitter_sees_an_event_at_most_once_however_many_ways_lead_to_it() -> TestR
     Ok(())
 }
 
-/// E6: a tree too deep and too broad for the walk, which gives up in favour of the search.
+/// E6: the tree is too deep and too broad for the walk, so the search is used.
 #[test]
 fn a_recursion_of_a_thousand_runs_is_heard_once_by_each() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

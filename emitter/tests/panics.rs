@@ -22,7 +22,7 @@ use crate::support::{Any, Recorder, TestResult, block_on, yield_once};
 
 const TEXT: &str = "a non-string panic payload";
 
-/// Panics when it is dropped, with a payload that does the same: this many times, or forever.
+/// A value that panics when it is dropped, with another bomb as the payload: this many times, or forever.
 #[derive(Debug)]
 struct Bomb(Option<usize>);
 
@@ -114,7 +114,7 @@ fn a_payload_that_panics_when_it_is_dropped_does_not_leave_the_emit() -> TestRes
     Ok(())
 }
 
-/// E11: also for listeners that are called in a batch, from the second event on.
+/// E11: this also holds for listeners that are called in a batch, from the second event on.
 #[test]
 fn a_payload_that_panics_does_not_leave_an_emit_to_many() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -132,7 +132,7 @@ fn a_payload_that_panics_does_not_leave_an_emit_to_many() -> TestResult {
     Ok(())
 }
 
-/// E11: where an emit only checks for async listeners, and where a pipe's matcher is asked.
+/// E11: when an emit only checks for async listeners, and when a pipe's matcher is called.
 #[test]
 fn a_matcher_whose_panic_panics_does_not_leave_an_emit() -> TestResult {
     let (emitter, other) = (Emitter::new(), Emitter::new());
@@ -249,7 +249,7 @@ fn an_isolated_error_that_panics_when_it_is_dropped_or_displayed_does_not_leave_
     Ok(())
 }
 
-/// E11: an emit fails with the first error. The others are counted.
+/// E11: an emit fails with the first error. Later errors are counted.
 #[test]
 fn a_second_error_is_counted_and_does_not_leave_the_emit_when_it_is_dropped() -> TestResult {
     let emitter = Emitter::new();
@@ -262,7 +262,7 @@ fn a_second_error_is_counted_and_does_not_leave_the_emit_when_it_is_dropped() ->
     Ok(())
 }
 
-/// E11: the error of an emit that is dropped.
+/// E11: the emit is dropped while it holds an error.
 #[test]
 fn an_error_that_panics_does_not_leave_an_emit_that_is_given_up() -> TestResult {
     let emitter = Emitter::new();
@@ -304,7 +304,7 @@ fn what_a_listener_captured_does_not_leave_an_emit_that_drops_it() -> TestResult
     Ok(())
 }
 
-/// The text of a panic is read from its payload, whether or not the payload panics in its drop.
+/// The text of a panic is read from its payload, even if the payload panics in its drop.
 #[test]
 fn the_text_of_a_panic_survives_its_payload() {
     let cases: [(Box<dyn std::any::Any + Send>, &str); 4] = [
@@ -318,7 +318,7 @@ fn the_text_of_a_panic_survives_its_payload() {
     }
 }
 
-/// The behaviour of a sink's method.
+/// The behavior of a sink's method.
 type Act = fn() -> Result<(), BoxError>;
 
 /// A sink whose methods all panic or fail.
@@ -380,7 +380,7 @@ fn a_sink_that_panics_in_any_way_is_given_every_record_and_closed() -> TestResul
     Ok(())
 }
 
-/// E13: a payload that panics when it is serialised does not affect the emit.
+/// E13: a payload that panics when it is serialized does not affect the emit.
 #[test]
 fn a_payload_of_an_event_that_panics_with_a_bomb_is_recorded_as_text() -> TestResult {
     struct Unwritable;

@@ -1,5 +1,5 @@
-//! Globs and regexes of any number and length: an accepted pattern matches, and one that cannot be matched is refused
-//! at registration (E4).
+//! Globs and regexes of any number and length: an accepted pattern matches, and a pattern that cannot be compiled is
+//! refused at registration (E4).
 
 mod support;
 
@@ -39,7 +39,7 @@ fn a_pattern_that_is_too_long_is_refused_where_it_is_registered() -> TestResult 
     Ok(())
 }
 
-/// E4: for each kind of pattern, all of which together do not fit into one set.
+/// E4: for each kind of pattern; all patterns together do not fit into one set.
 #[test]
 fn the_longest_patterns_match_alone_and_together() -> TestResult {
     let long = |unit: &str| unit.repeat((LONGEST - 4) / unit.len());
@@ -60,7 +60,7 @@ fn the_longest_patterns_match_alone_and_together() -> TestResult {
     Ok(())
 }
 
-/// E4: each pattern compiles alone, and all together would exceed the limit of a set.
+/// E4: each pattern compiles alone, but all patterns together would exceed the limit of a set.
 #[test]
 fn regexes_that_are_too_large_for_one_set_are_heard_all_the_same() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -108,7 +108,7 @@ fn letter(letter: u8) -> char {
     char::from(b'a' + letter)
 }
 
-/// Half of them are globs of names. The others are globs of paths, and regexes.
+/// Returns a pattern. Half of the patterns are globs of names, the others are globs of paths and regexes.
 fn pattern(i: usize, begins: u8) -> Result<Matcher, MatcherError> {
     let begins = letter(begins);
     match i % 4 {

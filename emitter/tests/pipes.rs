@@ -120,7 +120,7 @@ fn pipe_matching_sends_on_what_its_matcher_takes_where_it_stands() -> TestResult
     Ok(())
 }
 
-/// E12, E4: a pipe's matcher takes nested events as a listener's does.
+/// E12, E4: a pipe's matcher takes the same nested events as a listener's matcher.
 #[test]
 fn a_pipe_of_a_run_sends_on_nested_events_as_its_matcher_has_it() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

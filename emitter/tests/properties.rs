@@ -1,5 +1,5 @@
-//! Order, at most once per emitter, and claims (E5, E6, E8, and E4, E9, E17 where they decide who receives an event):
-//! random trees, runs, pipes, listeners and emits, against a model that is written from the rules.
+//! The order of listeners, at most once per emitter, and claims (E5, E6, E8; E4, E9 and E17 as far as they select
+//! listeners): random trees, runs, pipes, listeners and emits are compared with a model of the rules.
 
 mod support;
 
@@ -13,7 +13,7 @@ use proptest::sample::select;
 
 use crate::support::{Recorder, block_on, emit, run_of, run_within, yield_once};
 
-/// Picks one of any number of items, by the remainder.
+/// A number that selects an item of a list by its remainder.
 const WHICH: std::ops::Range<usize> = 0..2520;
 
 const NAMES: [&str; 5] = ["x", "xy", "y", "r.x", "a.y"];
@@ -33,7 +33,7 @@ enum Verb {
     ObserveAsync,
 }
 
-/// A matcher. The function below says which events it should take.
+/// A matcher. The function below determines the events that it should take.
 #[derive(Clone, Debug, PartialEq)]
 enum Pattern {
     Own,
@@ -235,8 +235,8 @@ impl Model {
         if self.emitters[at].is_run { Some(at) } else { self.emitters[at].parent.and_then(|parent| self.run(parent)) }
     }
 
-    /// E4: of another run than the emitter's, or of a run below one of the emitter's; and not emitted on the emitter or
-    /// its run.
+    /// E4: an event of a run other than the emitter's own, or of a run below one of the emitter's runs, that was not
+    /// emitted on the emitter or its run.
     fn is_nested(&self, at: usize, source: usize) -> bool {
         let is_run_of = |run: usize| self.emitters[run].is_run && self.emitters[run].parent == Some(at);
         let is_below = match (self.run(at), self.run(source)) {
@@ -247,7 +247,7 @@ impl Model {
         !self.is_here(at, source) && is_below
     }
 
-    /// Returns everything above an emitter, in the tree and by runs.
+    /// Returns all emitters above an emitter, in the tree and by runs.
     fn above(&self, e: usize) -> Vec<usize> {
         let Place { parent, run_parent, .. } = &self.emitters[e];
         let next = [*parent, *run_parent].into_iter().flatten();
@@ -527,7 +527,7 @@ proptest! {
         acts.iter().for_each(|act| world.act(act));
     }
 
-    /// E8: in any order in which concurrent emits reach a listener.
+    /// E8: concurrent emits may reach a listener in any order.
     #[test]
     fn interleaved_emits_share_a_listeners_claims(
         limits in prop::collection::vec(1..5_usize, 1..4),
@@ -582,7 +582,7 @@ fn more_names_than_are_remembered_are_heard_all_the_same() {
     }
 }
 
-/// E4, E5: sets of patterns that are kept, extended and compiled anew as patterns come and go.
+/// E4, E5: sets of patterns are kept, extended and compiled again as patterns are added and removed.
 #[test]
 fn patterns_that_come_and_go_are_heard_while_they_are_there() {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());

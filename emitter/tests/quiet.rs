@@ -1,4 +1,4 @@
-//! The memory of having no listeners, against a walk over all emitters above (E15).
+//! The cache of emitters without listeners, compared with a walk over all emitters above (E15).
 
 mod support;
 
@@ -22,7 +22,7 @@ enum Node {
 #[derive(Clone, Debug)]
 enum Act {
     Make(Node),
-    /// Runs this many times, or until it is removed.
+    /// Registers a listener that runs this many times, or until it is removed.
     Listen {
         at: usize,
         times: Option<usize>,
@@ -65,10 +65,10 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Emitters, and the facts about them that are known without asking them.
+/// Emitters, and the expected facts about them.
 struct World {
     emitters: Vec<Emitter>,
-    /// The emitters above each: in the tree, and by the run that a run was started in.
+    /// The emitters above each emitter: its parent in the tree and, for a run, the run in which it was started.
     above: Vec<Vec<usize>>,
     pipes: Vec<usize>,
     subscriptions: Vec<Subscription>,
@@ -151,7 +151,7 @@ impl World {
 }
 
 proptest! {
-    /// E15: every emitter is asked after every step, so that each remembers as much as it can.
+    /// E15: every emitter is checked after every step, so that each cache is filled as often as possible.
     #[test]
     fn an_emitter_is_heard_if_and_only_if_somebody_listens_there_or_above(acts in prop::collection::vec(act(), 1..40)) {
         let mut world = World::new();
@@ -174,7 +174,7 @@ fn who_has_begun_to_listen_is_found_at_once_whoever_looks_meanwhile() -> TestRes
         for _ in 0..2 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    // Remembers, if there are no listeners right now.
+                    // Fills the cache if there are no listeners now.
                     std::hint::black_box(leaf.has_listeners());
                 }
             });

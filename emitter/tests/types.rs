@@ -81,7 +81,7 @@ fn a_listener_under_an_exact_name_that_meets_an_own_event_of_another_type_fails_
     Ok(())
 }
 
-/// E7: nested and piped events, and events received under a pattern, a regex or a function.
+/// E7: this holds for nested and piped events, and for events received under a pattern, a regex or a function.
 #[test]
 fn events_of_another_type_that_are_not_own_or_not_met_by_exact_name_are_filtered() -> TestResult {
     let (root, recorder) = (Emitter::new(), Recorder::new());
@@ -108,7 +108,7 @@ fn events_of_another_type_that_are_not_own_or_not_met_by_exact_name_are_filtered
     Ok(())
 }
 
-/// E7: an observer logs a mismatch, and the emit goes on.
+/// E7: the mismatch of an observer is logged, and the emit continues.
 #[test]
 fn an_observer_of_another_type_does_not_fail_the_emit_but_is_counted() -> TestResult {
     let emitter = Emitter::new();
@@ -182,7 +182,7 @@ fn what_cannot_be_serialised_is_wrapped_or_says_so() -> TestResult {
     Ok(())
 }
 
-/// E7: an emitter may use names with a dot, too.
+/// E7: an emitter that declares events may also use names with a dot.
 #[test]
 fn a_listener_under_the_exact_path_of_an_event_with_a_dotted_name_that_meets_another_type_is_an_error() -> TestResult {
     let app = Emitter::new().child("app")?;
@@ -222,7 +222,7 @@ fn an_event_declared_twice_or_for_a_sub_namespace_is_an_error_that_quotes_it() {
     assert!(below.expect_err("a dot").to_string().starts_with("`sub.n` cannot be declared: it has a dot"));
 }
 
-/// E7: a function with names is exact, as a name is. It filters where that is asked for.
+/// E7: a function with names is exact, like a name. With `of_types` or `nested(true)`, it filters by type.
 #[test]
 fn a_function_with_names_that_takes_an_own_event_of_another_type_fails_the_emit() -> TestResult {
     const FETCH: EventName = FetchData::NAME;

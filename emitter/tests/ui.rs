@@ -1,7 +1,6 @@
 //! Mistakes that must not compile, with the compiler's messages, and the closure forms that users try first.
 
-/// The methods accept the closures that a user writes first. Mistakes are reported in terms of this crate (STYLE, E7,
-/// E11).
+/// The methods accept the closures that a user writes first. Mistakes are reported in terms of this crate (E7, E11).
 #[test]
 fn misuse_does_not_compile_and_the_first_forms_one_tries_do() {
     let cases = trybuild::TestCases::new();

@@ -39,7 +39,7 @@ impl Recorder {
         move |_, meta| Box::pin(recorder.clone().slowly(who.clone(), meta))
     }
 
-    /// A listener for `observe_async` that does the same.
+    /// An observer for `observe_async` that records its start, yields, and records its end.
     pub(crate) fn sees_async(
         &self,
         who: impl ToString,
@@ -57,7 +57,7 @@ impl Recorder {
     }
 }
 
-/// Pending once, then wakes itself.
+/// Returns `Pending` once, after waking its own task.
 pub(crate) async fn yield_once() {
     let mut yielded = false;
     std::future::poll_fn(|cx| {
@@ -85,7 +85,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Emits a payload of no interest.
+/// Emits `()` as the payload.
 #[track_caller]
 pub(crate) fn emit(emitter: &Emitter, name: &str) {
     block_on(emitter.emit(name, &mut ())).expect("no listener fails");

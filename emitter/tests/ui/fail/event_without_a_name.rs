@@ -1,4 +1,4 @@
-//! E7: a payload type that is emitted without a name carries one.
+//! E7: a payload type that is emitted without a name implements `Event`.
 
 use emitree_emitter::Emitter;
 

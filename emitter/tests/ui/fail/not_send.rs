@@ -1,4 +1,4 @@
-//! A listener may be called on any thread, and so may its future be polled.
+//! A listener may be called on any thread, and its future may be polled on any thread.
 
 use std::rc::Rc;
 

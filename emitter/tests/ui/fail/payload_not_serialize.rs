@@ -1,4 +1,4 @@
-//! E7: a payload is serialisable, or wrapped in `Opaque`.
+//! E7: a payload is serializable, or wrapped in `Opaque`.
 
 use emitree_emitter::Emitter;
 

@@ -1,4 +1,4 @@
-//! A payload is passed by `&mut`, also if it is text.
+//! A payload is passed by `&mut`, even if it is text.
 
 use emitree_emitter::Emitter;
 
