@@ -33,12 +33,12 @@
 //!   listener receives; a payload is any type that serde can write, and may carry the name of its event ([`Event`]).
 //! - A [`Middleware`] registers listeners and layers when a run begins. [`for_tree`] binds it to the runs below as well.
 //! - A [`Layer`] wraps the work and calls it with [`Next`]. A [`Stack`] keeps layers in the order of their [`Phase`].
-//! - A [`Sink`] takes events out of the tree, to a file, a channel or memory.
+//! - A [`Sink`] writes records of events to a file, a channel or memory.
 //! - An [`Error`] has a kind, details and causes. An [`Outcome`] describes how a run ended.
 //!
 //! # Modules
 //!
-//! The root has the names that first programs and a middleware of your own need. The others are in modules:
+//! The root has the names that first programs and your own middleware need. The other names are in modules:
 //!
 //! | module | |
 //! |---|---|

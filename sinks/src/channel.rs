@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// The channel closes when the sink is closed, after the last record. If you drop the receiver, each further record counts
+/// The channel closes after the last record when the sink is closed. If you drop the receiver, each further record counts
 /// as failed.
 ///
 /// # When it is full
@@ -65,7 +65,8 @@ impl From<Sender<SinkRecord>> for Channel {
 
 impl Sink for Channel {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        // The sink's own thread is in no runtime, so it may call `blocking_send`, which panics inside of a runtime.
+        // The sink's own thread is outside of any runtime, so it may call `blocking_send`, which panics inside a
+        // runtime.
         self.sender.blocking_send(record.clone()).map_err(|_| "the receiver of the channel is gone".into())
     }
 

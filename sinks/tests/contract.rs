@@ -21,7 +21,7 @@ fn emit_now(emitter: &Emitter, numbers: impl IntoIterator<Item = u32>) {
     }
 }
 
-/// `delivered lost failed pending`
+/// Returns `[delivered, lost, failed, pending]`.
 fn counts(report: &Report) -> [u64; 4] {
     [report.delivered, report.lost, report.failed, report.pending]
 }
@@ -32,7 +32,7 @@ fn stalled(capacity: usize, overflow: Overflow) -> (Emitter, SinkHandle, Gate, S
     let (sink, gate, seen) = Gated::new(capacity, overflow);
     let handle = emitter.pipe_to(sink).unwrap();
     let first = emitter.clone();
-    // On a thread of its own: a sink that blocks needs an emit that can wait.
+    // Emit on another thread: a sink that blocks needs an emit that can wait.
     thread::spawn(move || block_on(async move { first.emit("n", &mut 0_u32).await.unwrap() })).join().unwrap();
     gate.entered();
     (emitter, handle, gate, seen)
@@ -142,7 +142,7 @@ async fn an_emit_dropped_while_it_waits_is_lost_and_counted() {
     assert_eq!(counts(&report), [4, 3, 0, 0]);
 }
 
-/// E13: the event of a waiting emit is accepted already.
+/// E13: the event of a waiting emit has already been accepted.
 #[tokio::test]
 async fn close_lets_waiting_emits_go_and_delivers_their_events() {
     let (emitter, handle, gate, seen) = stalled(1, Overflow::Block);
@@ -381,7 +381,7 @@ impl Sink for Impatient {
     }
 }
 
-/// E13, E16: a pipe to a sink belongs to its emitter, not to forks of it.
+/// E13, E16: a pipe to a sink belongs to its emitter, not to the emitter's forks.
 #[test]
 fn a_fork_is_not_piped_to_what_its_original_is_piped_to() {
     let emitter = Emitter::new().child("original").unwrap();

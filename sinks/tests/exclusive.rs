@@ -69,12 +69,12 @@ fn a_second_recorder_of_a_file_is_refused_and_changes_nothing() {
     let (emitter, handle) = recording(&JsonlFile::options(), &path);
     emit(&emitter, 60);
     handle.flush_blocking().complete().unwrap();
-    // Half a line: the first recorder may have written that much when the second one opens the file.
+    // The first recorder may have written half a line when the second recorder opens the file.
     let half = fs::read_to_string(&path).unwrap() + "{\"id";
     fs::write(&path, &half).unwrap();
     let error = JsonlFile::open(&path).unwrap_err();
     let expected = format!(
-        "`{}` is being recorded to already; close that recorder first, or record to another file",
+        "`{}` is open in another recorder; close that recorder first, or record to another file",
         path.display()
     );
     assert_eq!(error.to_string(), expected);
@@ -110,7 +110,7 @@ fn a_recording_can_be_opened_again_once_its_recorder_is_closed_or_dropped() {
     let error = emitree_emitter::Sink::flush(&mut closed).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("the recorder of `{}` is closed; open the file again to go on", path.display())
+        format!("the recorder of `{}` is closed; open the file again to continue", path.display())
     );
     let (emitter, handle) = recording(&JsonlFile::options(), &path);
     assert!(is_in_use(&path));
@@ -146,8 +146,8 @@ fn start_recorder(path: &Path) -> Child {
     child
 }
 
-/// Closes the standard input of the process, reads the rest of its output, and waits for it. (If the output were closed first, a write
-/// would fail.)
+/// Closes the standard input of the process, reads the rest of its output, and waits for it. If the output were closed first, a write
+/// would fail.
 fn to_its_end(child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
@@ -159,7 +159,7 @@ fn a_file_that_another_process_records_to_is_refused_until_that_process_is_done(
     let child = start_recorder(&path);
     assert!(is_in_use(&path));
     assert_eq!(lines(&path), 3);
-    // Closing its standard input lets it go on.
+    // Closing its standard input makes the process continue.
     let output = to_its_end(child);
     assert!(output.status.success(), "{output:?}");
     assert!(!is_in_use(&path));
@@ -214,7 +214,7 @@ fn a_file_that_is_removed_renamed_or_replaced_is_noticed_at_the_next_flush() {
         emit(&emitter, 7);
         let report = handle.flush_blocking();
         assert_eq!(outcome(&report), [10, 7], "{report}");
-        let message = format!("`{}` {expected} while it was recorded to; open it again to go on", path.display());
+        let message = format!("`{}` {expected} during the recording; open it again to continue", path.display());
         assert_eq!(report.error.as_ref(), Some(&message));
         emit(&emitter, 3);
         assert_eq!(outcome(&handle.flush_blocking()), [10, 10]);
@@ -225,7 +225,7 @@ fn a_file_that_is_removed_renamed_or_replaced_is_noticed_at_the_next_flush() {
     }
 }
 
-/// E13: a close flushes.
+/// E13: the close writes the buffer and notices the missing file.
 #[cfg(unix)]
 #[test]
 fn a_file_that_was_removed_is_noticed_by_the_close() {
@@ -240,7 +240,7 @@ fn a_file_that_was_removed_is_noticed_by_the_close() {
     }
 }
 
-/// E13: without any flush, because the buffer is written when it is full: the counts add up.
+/// E13: the counts add up without any flush, because the buffer is written when it is full.
 #[cfg(unix)]
 #[test]
 fn of_a_file_that_is_removed_under_a_busy_recorder_each_event_counts_once() {
@@ -257,7 +257,7 @@ fn of_a_file_that_is_removed_under_a_busy_recorder_each_event_counts_once() {
     }
 }
 
-/// E13: the recorder looks at the absolute path, also if the process changes its directory.
+/// E13: the recorder checks the absolute path, even if the process changes its directory.
 #[cfg(unix)]
 #[test]
 fn a_path_whose_folder_is_renamed_is_noticed_too() {

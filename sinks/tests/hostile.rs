@@ -1,4 +1,4 @@
-//! E13: a sink may emit on its emitter, close its own handle and attach other sinks: nothing waits for ever, and each event is
+//! E13: a sink may emit on its emitter, close its own handle and attach other sinks: no call waits forever, and each event is
 //! counted once.
 
 mod support;
@@ -74,7 +74,7 @@ fn a_full_sink_that_awaits_an_emit_to_itself_loses_and_counts_the_event_and_goes
     assert_eq!(seen.line(), "0 1 2 -3");
 }
 
-/// E13: each event causes another one; a close ends it.
+/// E13: each event causes another event, until a close ends the chain.
 #[test]
 fn a_sink_that_emits_to_itself_for_ever_can_be_closed() {
     for overflow in [Overflow::DropOldest, Overflow::DropNewest, Overflow::Block] {
@@ -177,7 +177,7 @@ fn a_sink_that_ends_itself_or_closes_its_emitter_gets_what_was_accepted_before()
     }
 }
 
-/// E13: the events of these emits are accepted already.
+/// E13: the events of these emits have already been accepted.
 #[test]
 fn emits_that_wait_for_a_full_sink_go_on_when_it_is_unpiped_also_if_its_emitter_is_closed() {
     for is_closed in [false, true] {
@@ -208,7 +208,7 @@ fn emits_that_wait_for_a_full_sink_go_on_when_it_is_unpiped_also_if_its_emitter_
     }
 }
 
-/// A sink that has written everything, and hangs in its close.
+/// A sink that has written all records, and hangs in its close.
 struct HangsInClose(mpsc::Receiver<()>);
 
 impl Sink for HangsInClose {
@@ -248,7 +248,7 @@ fn a_report_is_not_complete_while_the_sink_is_still_being_closed() {
     assert_eq!(handle.close_blocking(EVER).error.as_deref(), Some("it was too late"));
 }
 
-/// E13: the sink receives nothing, is closed at once, and reports that.
+/// E13: the sink receives no events, is closed at once, and reports the close.
 #[test]
 fn a_sink_that_is_piped_to_an_emitter_that_is_closed_or_dropped_is_closed_at_once() {
     let closed = Emitter::new();

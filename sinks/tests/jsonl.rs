@@ -146,7 +146,7 @@ fn the_flush_policy_says_when_the_file_has_a_record() {
     }
 }
 
-/// There is no disk behind this device: it takes every line, and a sync of it fails.
+/// This device has no disk: it accepts every line, and a sync fails.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_flush_waits_for_the_disk_if_that_was_asked_for() {
@@ -189,7 +189,7 @@ impl Sink for Stalls {
     }
 }
 
-/// E13: a report tells apart events that are buffered, with the operating system, and on disk.
+/// E13: a report distinguishes events that are buffered, passed to the operating system, and on disk.
 #[test]
 fn a_report_tells_buffered_from_flushed_from_synced() {
     let counts = |report: &Report| [report.pending, report.buffered, report.delivered, report.synced];
@@ -222,7 +222,7 @@ fn a_report_tells_buffered_from_flushed_from_synced() {
 fn what_could_not_be_synced_does_not_count_as_synced() {
     for policy in [FlushPolicy::OnClose, FlushPolicy::EachRecord] {
         let emitter = Emitter::new();
-        // There is no disk behind it: it takes every line, and a sync fails.
+        // `/dev/null` has no disk: it accepts every line, and a sync fails.
         let file = JsonlFile::options().flush(policy).sync(true).open("/dev/null").unwrap();
         let handle = emitter.pipe_to(file).unwrap();
         emitter.emit_now("n", &mut 1).unwrap();
@@ -355,7 +355,7 @@ fn a_bad_line_is_named_by_its_number_and_quoted() {
     assert_eq!(shown.len(), 6);
 }
 
-/// E13: a line that is not UTF-8 is an error.
+/// E13: reading a non-UTF-8 line returns an error.
 #[test]
 fn a_line_that_is_not_text_is_an_error() {
     let mut records = Records::new(&b"\xff\xfe\n{\"gap\":{\"lost\":1}}\n"[..]);
@@ -365,7 +365,7 @@ fn a_line_that_is_not_text_is_an_error() {
     assert!(records.next().is_none());
 }
 
-/// E13: one record a line, even if the payload is JSON with line breaks.
+/// E13: each line has one record, even if the payload is JSON with line breaks.
 #[test]
 fn json_that_is_laid_out_in_lines_is_written_in_one() {
     let (_folder, path) = folder();

@@ -1,4 +1,4 @@
-//! E13: `Memory` keeps what its emitter emits, and its clones share it.
+//! E13: `Memory` keeps the events of its emitter, and its clones share them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! E13: `emitter.stream(matcher, capacity)` keeps the rules of a sink, as a `Stream`.
+//! E13: `emitter.stream(matcher, capacity)` follows the rules of sinks, as a `Stream`.
 
 mod support;
 

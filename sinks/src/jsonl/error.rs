@@ -18,14 +18,14 @@ pub enum JsonlError {
         source: io::Error,
     },
     /// Another recorder, in this or another process, has the file open.
-    #[error("`{path}` is being recorded to already; close that recorder first, or record to another file")]
+    #[error("`{path}` is open in another recorder; close that recorder first, or record to another file")]
     InUse {
         /// The file.
         path: PathBuf,
     },
     /// The file could not be locked, for example because the file system has no locks.
     #[error(
-        "could not lock `{path}`; record to a file system with locks, or open the file and use `Jsonl::new`, which takes none"
+        "could not lock `{path}`; record to a file system with locks, or open the file and use `Jsonl::new`, which takes no lock"
     )]
     Lock {
         /// The file.
@@ -52,7 +52,7 @@ pub enum JsonlError {
         source: io::Error,
     },
     /// The file was written, but not synced. Events since the last sync may not be on disk, and never count as synced.
-    #[error("could not sync `{path}`; what was written since the last sync may not be on disk")]
+    #[error("could not sync `{path}`; events since the last sync may not be on disk")]
     Sync {
         /// The file.
         path: PathBuf,
@@ -60,19 +60,19 @@ pub enum JsonlError {
         source: io::Error,
     },
     /// The file was removed or renamed while it was open.
-    #[error("`{path}` was removed or renamed while it was recorded to; open it again to go on")]
+    #[error("`{path}` was removed or renamed during the recording; open it again to continue")]
     Removed {
         /// The path at which the file was opened.
         path: PathBuf,
     },
     /// Another file is now at the path of the file that was opened.
-    #[error("`{path}` was replaced by another file while it was recorded to; open it again to go on")]
+    #[error("`{path}` was replaced by another file during the recording; open it again to continue")]
     Replaced {
         /// The path at which the file was opened.
         path: PathBuf,
     },
     /// The recorder was closed.
-    #[error("the recorder of `{path}` is closed; open the file again to go on")]
+    #[error("the recorder of `{path}` is closed; open the file again to continue")]
     Closed {
         /// The file.
         path: PathBuf,

@@ -1,7 +1,7 @@
 //! A sink that appends records to a JSONL file.
 //!
-//! 1. An event is buffered until its line is written and a check then finds the file in place. Afterwards, the event counts as
-//!    delivered, and as unsynced until the next sync.
+//! 1. An event is buffered until its line is written and a check has then found the file at its path. Afterwards, the event
+//!    counts as delivered, and as unsynced until the next sync.
 //! 2. With `FlushPolicy::EachRecord` the result of `write` shows whether an event was written, so no event is counted as
 //!    buffered.
 //! 3. After a failed sync, the state of the disk is unknown: events that were unsynced then are never counted as synced.
@@ -53,19 +53,19 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// records, and its last line may be [`Torn`](super::ReadError::Torn) while it is being written.
 ///
 /// On Unix the lock is advisory: the recorder does not notice a program that writes into the file or truncates it without
-/// asking for the lock. On NFS, the server and the mount options decide whether a second opener is refused. Devices and
-/// pipes are not locked. On Windows, other programs can only read the file.
+/// taking the lock. On NFS, the server and the mount options determine whether a second recorder can open the file.
+/// Devices and pipes are not locked. On Windows, other programs can only read the file.
 ///
 /// # A file that is removed, renamed or replaced
 ///
 /// Each time the recorder writes its buffer, it checks that its path still leads to the file that it opened (by device and
 /// inode). If not, the events written since the last check count as failed, and so do all later events: each write, each flush
-/// and the close returns [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to go on; the old recorder
-/// never writes to the new file. A log rotation that renames the file is such a case: close the recorder before the rotation,
-/// and open the file after it. Some events that count as failed may be in the renamed file.
+/// and the close returns [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to continue; the old
+/// recorder never writes to the new file. A log rotation that renames the file is such a case: close the recorder before the
+/// rotation, and open the file after it. Some events that count as failed may be in the renamed file.
 ///
-/// On Windows, an open file cannot be removed or renamed. On systems other than Unix and Windows, a removed file is noticed, a
-/// replaced file is not.
+/// On Windows, an open file cannot be removed or renamed. On systems other than Unix and Windows, the recorder notices a
+/// removed file, but not a replaced file.
 ///
 /// # Its report
 ///
@@ -126,8 +126,8 @@ pub enum FlushPolicy {
     OnClose,
 }
 
-/// Writes every 250 ms: a crash of the program loses the records that the sink accepted in the last quarter of a second, and
-/// the records in its queue.
+/// Writes every 250 ms: a crash of the program may lose the records that the sink accepted in the last quarter of a second,
+/// and the records in its queue.
 impl Default for FlushPolicy {
     fn default() -> Self {
         Self::Interval(Duration::from_millis(250))
@@ -181,7 +181,7 @@ impl JsonlFile {
         &self.tail
     }
 
-    /// Writes the buffer, and confirms its events if the file is still in place (1).
+    /// Writes the buffer, and confirms its events if the file is still at its path (1).
     fn write_out(&mut self) -> Result<(), JsonlError> {
         self.check_open()?;
         let drained = self.lines.drain();
@@ -284,7 +284,7 @@ impl Default for JsonlOptions {
 impl Sink for JsonlFile {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         self.check_open()?;
-        // Drained before a record is added, so that a broken file does not make the buffer grow without bound.
+        // Drained before a record is added, so that a failing file does not make the buffer grow without bound.
         if self.lines.is_full() {
             self.write_out()?;
         }

@@ -126,7 +126,7 @@ mod platform {
         false
     }
 
-    /// Takes an advisory lock: programs that do not ask for it, such as readers, are not kept out.
+    /// Takes an advisory lock: programs that do not take it, such as readers, are not blocked.
     pub(super) fn lock(file: &File) -> Result<(), TryLockError> {
         file.try_lock()
     }
@@ -159,7 +159,7 @@ mod platform {
     const FILE_SHARE_READ: u32 = 1;
     const ERROR_SHARING_VIOLATION: i32 = 32;
 
-    /// Lets other programs read the file while it is open, but not write, remove or rename it. A lock would keep out readers,
+    /// Lets other programs read the file while it is open, but not write, remove or rename it. A lock would block readers,
     /// too.
     pub(super) fn options() -> OpenOptions {
         let mut options = super::append();
@@ -214,7 +214,7 @@ mod platform {
         file.unlock()
     }
 
-    /// Returns `true`: here the standard library cannot tell whether two files are the same.
+    /// Returns `true`: here the standard library cannot check whether two files are the same.
     pub(super) const fn is_same(_: &Metadata, _: &Metadata) -> bool {
         true
     }

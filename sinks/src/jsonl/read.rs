@@ -23,7 +23,7 @@ pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, Re
     }
 }
 
-/// An iterator over the records of a recording. Returns an error for each line that is not a record, and goes on with
+/// An iterator over the records of a recording. Returns an error for each line that is not a record, and continues with
 /// the next line.
 ///
 /// ```
@@ -46,7 +46,7 @@ pub struct Records<R> {
     ended: bool,
 }
 
-/// An error of reading a recording, or a line of it.
+/// An error of reading a recording or one of its lines.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {

@@ -73,7 +73,8 @@ fn set_aside(file: &File, path: &Path, begin: u64, mut line: Vec<u8>) -> io::Res
     line.push(b'\n');
     let mut torn = open_torn(&to, &file.metadata()?)?;
     torn.write_all(&line)?;
-    // The copy is on disk before the original is cut off: a crash in between leaves the line in both files, never in none.
+    // The copy is on disk before the original is cut off: a crash in between leaves the line in both files, and never
+    // loses it.
     torn.sync_data()?;
     file.set_len(begin)?;
     Ok(Tail::SetAside { bytes, to })
@@ -104,7 +105,8 @@ fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
     Ok(torn)
 }
 
-/// Opens the file for torn lines. It gets the permissions that its folder gives to new files, as the recording did.
+/// Opens the file for torn lines. A new file gets the permissions that its folder gives to new files, as the recording
+/// did.
 #[cfg(not(unix))]
 fn open_torn(to: &Path, _: &Metadata) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(to)

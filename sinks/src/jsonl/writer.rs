@@ -1,8 +1,8 @@
 //! A sink that writes records as lines of JSON into any [`io::Write`].
 //!
 //! 1. The buffer holds whole lines, except for the part of the first line that is already written.
-//! 2. Written bytes leave the buffer at once. After an error the next attempt goes on where the last one stopped, so a line
-//!    is neither torn nor written twice.
+//! 2. Written bytes leave the buffer at once. After an error, the next attempt continues where the last attempt stopped, so
+//!    a line is neither torn nor written twice.
 //! 3. The buffer has at most one record more than `MAX_BUFFERED` bytes.
 //! 4. `lines` has an entry for each line in the buffer, also for a line that is partly written. An event is counted in
 //!    `buffered` until its whole line is written, then in `written` until the caller confirms that it arrived.
@@ -113,7 +113,7 @@ impl<W> Jsonl<W> {
         mem::replace(&mut self.written, 0)
     }
 
-    /// Drops everything that is not confirmed; returns the number of its counted events.
+    /// Drops all lines that are not confirmed; returns the number of their counted events.
     pub(super) fn give_up(&mut self) -> u64 {
         self.buffer = Vec::new();
         self.lines.clear();

@@ -42,7 +42,7 @@ pub(crate) struct Gated {
     go: Receiver<()>,
 }
 
-/// Lets writes of a [`Gated`] sink through, one by one; dropping it lets all through.
+/// Lets writes of a [`Gated`] sink through, one by one. Dropping the gate lets all writes through.
 pub(crate) struct Gate {
     entered: Receiver<()>,
     go: Sender<()>,
