@@ -38,7 +38,7 @@ impl Emitter {
     /// Ends the emitter of a run, for the runtime that made it with [`for_run`](Self::for_run): drops its listeners and
     /// pipes, persistent or not, and refuses new listeners and pipes.
     ///
-    /// From now on, events that are emitted on this emitter, or on an emitter below it in the tree, are not delivered.
+    /// From then on, events that are emitted on this emitter, or on an emitter below it in the tree, are not delivered.
     /// [`late_emits`](Self::late_emits) counts them. If listeners were ever registered here, other events no longer
     /// rise through this emitter either: events piped to it, and events of runs of an instance below it in the tree.
     ///

@@ -107,7 +107,7 @@ impl Call {
     }
 }
 
-/// A sync closure that may change an event, without its payload type.
+/// A sync closure that may change an event, with its payload type erased.
 pub(crate) trait ErasedChange: Send + Sync {
     fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 
@@ -125,11 +125,11 @@ pub(crate) trait TypedChange<T: ?Sized>: Send + Sync {
     fn call_of(&self, event: &mut T, meta: &EventMeta<'_>) -> CallResult;
 }
 
-/// A closure and the payload type it takes.
+/// A closure and the type of its payload.
 struct Closure<T: ?Sized, F>(F, PhantomData<fn(&mut T)>);
 
 impl Call {
-    /// Makes the call of a sync closure that may change the event.
+    /// Creates the [`Call`] for a sync closure that may change the event.
     pub(crate) fn change<T, F, R>(f: F) -> Self
     where
         T: Payload + ?Sized + 'static,

@@ -222,8 +222,8 @@ pub struct Report {
     /// Events that have left the sink. An event written to a file is with the operating system, and survives a crash of
     /// this process.
     pub delivered: u64,
-    /// Delivered events that are on disk and survive a power failure, as far as the sink knows. 0 for a sink that does
-    /// not wait for a disk.
+    /// Delivered events that are on disk and survive a power failure, as reported by the sink. A sink that does not
+    /// wait for a disk reports 0.
     pub synced: u64,
     /// Events that the sink accepted and has not passed on, as [`Sink::progress`](crate::Sink::progress) reports it. A
     /// crash of this process may lose these events.

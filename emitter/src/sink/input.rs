@@ -23,7 +23,7 @@ impl QueueInput {
         Self { queue, overflow }
     }
 
-    /// Makes the call of an observer that queues each event.
+    /// Creates the [`Call`] for an observer that queues each event.
     pub(super) fn into_call(self) -> Call {
         match self.overflow {
             Overflow::Block => self.into_waiting_call(),
@@ -34,8 +34,8 @@ impl QueueInput {
         }
     }
 
-    /// Makes the call of an observer that waits if the queue is full. The record is then made a second time, which is
-    /// rare, and the emit has to wait anyway.
+    /// Creates the [`Call`] for an observer that waits if the queue is full. In that rare case the record is created
+    /// twice, but the emit has to wait anyway.
     fn into_waiting_call(self) -> Call {
         let now = Arc::new(self);
         let (later, room) = (Arc::clone(&now), Arc::clone(&now));

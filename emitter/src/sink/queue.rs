@@ -1,7 +1,7 @@
 //! A backlog behind a lock, between the emits and the reader (E13).
 //!
 //! 1. The lock is held for a few assignments. No user code runs under it, not even a waker or the drop of an item.
-//! 2. Before the reader sleeps, it records under the lock how it sleeps. A push thus knows whether to wake it, and no
+//! 2. Before the reader sleeps, it records under the lock how it sleeps. A push thus wakes it if necessary, and no
 //!    wake-up is lost. A lingering reader is woken only for a half-full backlog, a flush or the close.
 //! 3. After `close`, no item is accepted, so a take that found the queue closed is the last take.
 //! 4. A take empties the backlog. All items accepted before a flush was requested are thus in the batch that comes with

@@ -31,7 +31,7 @@ pub(super) struct TallyCounts {
     pub(super) accepted: u64,
     /// Events for which `write` returned an error or panicked.
     pub(super) refused: u64,
-    /// The progress of the accepted events, as far as the sink knows.
+    /// The progress of the accepted events, as reported by the sink.
     pub(super) progress: Progress,
     pub(super) error: Option<String>,
 }

@@ -41,7 +41,8 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// If the file cannot be written, the buffer is kept and written later. Once 64 KiB are buffered, each further record
 /// counts as failed. With [`FlushPolicy::EachRecord`], a record counts as failed if it cannot be written at once.
 ///
-/// Dropping a `JsonlFile` without `close` loses the buffer. A sink that is attached to an emitter is always closed.
+/// Dropping a `JsonlFile` without `close` loses the buffer. A sink that is attached to an emitter is closed through its
+/// handle, or when the emitter is closed or dropped.
 ///
 /// # One recorder, many readers
 ///

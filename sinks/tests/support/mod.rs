@@ -86,7 +86,7 @@ impl Sink for Gated {
     }
 }
 
-/// A sink made of a function, which notes `flush` and `close`.
+/// A sink that calls a function for each record, and notes `flush` and `close`.
 pub(crate) struct Calls<F> {
     pub(crate) write: F,
     pub(crate) seen: Seen,
