@@ -141,7 +141,7 @@ fn a_million_children_and_a_hundred_thousand_runs_created_and_dropped_leave_noth
     Ok(())
 }
 
-/// E1, with listeners and emits in between.
+/// E1: also with listeners on the children and emits between creation and drop.
 #[test]
 fn children_with_listeners_created_and_dropped_leave_nothing_behind() -> TestResult {
     let root = Emitter::new();

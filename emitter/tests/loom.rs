@@ -207,7 +207,7 @@ fn who_has_returned_from_a_change_is_seen_by_every_later_load() {
     });
 }
 
-/// E10: a thread never reads an older value after a newer one.
+/// E10: a thread never reads an older value after a newer value.
 #[test]
 fn nothing_older_is_published_after_a_change() {
     model(|| {

@@ -410,7 +410,7 @@ fn globs_treat_the_dot_as_the_separator() {
     }
 }
 
-/// E4: registering an empty matcher, or one that does not compile, fails with an error that quotes it.
+/// E4: registering an empty matcher, or a matcher that does not compile, fails with an error that quotes it.
 #[test]
 fn a_matcher_that_is_none_is_an_error_that_quotes_it() {
     let emitter = Emitter::new();

@@ -18,7 +18,7 @@ const WHICH: std::ops::Range<usize> = 0..2520;
 
 const NAMES: [&str; 5] = ["x", "xy", "y", "r.x", "a.y"];
 
-/// An emitter to be made below an earlier one; node 0 is the root.
+/// An emitter to be created below an earlier emitter; node 0 is the root.
 #[derive(Clone, Debug)]
 enum Node {
     Child { of: usize, segment: &'static str },

@@ -168,7 +168,7 @@ impl Emitter {
         self.emit_now(E::NAME, payload)
     }
 
-    /// Emits an event with a facet, which listeners find in its meta, from code that cannot await.
+    /// Emits an event with a facet, from code that cannot await. Listeners find the facet in the event's meta.
     ///
     /// # Errors
     ///

@@ -98,7 +98,7 @@ mod tests {
     use crate::Emitter;
     use crate::rt::RunLinks;
 
-    /// Other tests of the process may invalidate the cache as well; then it looks once more.
+    /// Other tests of the process may also invalidate the cache, which then calls `look` again.
     #[test]
     fn listeners_are_looked_for_again_only_after_one_was_added() {
         let (cache, mut looks) = (NoListenerCache::new(), 0);

@@ -135,7 +135,7 @@ impl<'s> MatchedListeners<'s> {
         .get(place.checked_sub(1)?)
     }
 
-    /// Returns the first listener from a place on, and moves the place past it.
+    /// Returns the first listener at or after a place, and moves the place past it.
     #[inline(always)]
     pub(crate) fn next(&self, place: &mut usize) -> Option<&'s Arc<Listener>> {
         let (listeners, at) = match *self {

@@ -180,7 +180,7 @@ impl Registry {
 }
 
 impl RegistryState {
-    /// Takes `what` out to be added, unless the registry is closed.
+    /// Takes the value to be added out of `what`, unless the registry is closed.
     fn take_unless_closed<T>(&self, what: &mut Option<T>) -> Result<T, RegistryClosed> {
         if self.is_closed { None } else { what.take() }.ok_or(RegistryClosed)
     }

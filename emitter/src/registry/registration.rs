@@ -95,8 +95,8 @@ impl Options {
     /// Counts the calls of the listener, so that [`Subscription::off_and_wait`](crate::Subscription::off_and_wait) can
     /// wait for the calls under way.
     ///
-    /// Each call then costs two atomic operations and two accesses to a thread-local; an async listener accesses it at
-    /// each poll. Listeners without this option pay nothing.
+    /// Each call then costs two atomic operations and two accesses to a thread-local; an async listener accesses the
+    /// thread-local at each poll. Listeners without this option pay nothing.
     #[must_use]
     pub const fn awaitable_off(mut self) -> Self {
         self.awaitable_off = true;

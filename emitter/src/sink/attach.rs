@@ -64,7 +64,7 @@ impl Emitter {
         Ok(SinkHandle::new(control, self.listen_for(Ok(matcher), input)?))
     }
 
-    /// Returns a stream of records of the events selected by a matcher, from now on.
+    /// Returns a stream of records of future events that a matcher selects.
     ///
     /// The stream buffers the last `capacity` events that were not read, at least 1. Older unread events are lost and
     /// counted.

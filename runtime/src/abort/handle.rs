@@ -196,8 +196,8 @@ impl Drop for Link {
 impl RunContext {
     /// Aborts the run and all runs below it with this reason. Returns `true` if this call aborted the run: the first reason wins.
     ///
-    /// The work is dropped at its next await; if it returns instead, its result is discarded. If an event is being emitted, that
-    /// emit is finished first. Once the work is over, the run cannot be aborted any more.
+    /// The work is dropped at its next await; if it returns instead, its result is discarded. If a lifecycle event is being
+    /// emitted, that emit is finished first. Once the work is over, the run cannot be aborted any more.
     ///
     /// ```
     /// use std::future::pending;
