@@ -1,10 +1,10 @@
-//! Models and tools as runs: each of their steps emits an event, and middleware can intercept each step.
+//! Models, tools and agents as runs: their steps emit events, and middleware can intercept each step.
 //!
 //! A [`ChatModel`] takes a conversation and answers with a [`Message`]; a [`Provider`] is the backend behind it. A
-//! [`Tool`] is a function that a model may call. Both are runnables of `emitree-runtime`: listeners, layers, guards and
-//! the built-in middleware apply to their runs as to any other. A [`Session`] keeps a [`History`], which stays valid even
-//! if a turn is aborted or dropped. An [`Agent`] calls a model and its tools in a loop whose steps are [`Place`]s:
-//! an [`AgentMiddleware`] adds [`Hooks`] to them.
+//! [`Tool`] is a function that a model may call. Models and tools are runnables of `emitree-runtime`: listeners,
+//! layers, guards and the built-in middleware apply to their runs as to any other run. A [`Session`] keeps a
+//! [`History`], which stays valid even if a turn is aborted or dropped. An [`Agent`] calls a model and its tools in a
+//! loop whose steps are [`Place`]s: an [`AgentMiddleware`] adds [`Hooks`] to these places.
 
 mod agent;
 mod message;

@@ -24,8 +24,8 @@ enum Settled {
 
 /// Executes the calls of a turn, and returns their results in call order.
 ///
-/// All calls settle before a result passes a hook or an error is returned. If there are several errors, the strongest is
-/// returned, see [`rank`].
+/// All calls settle before the first result passes a hook. If there are several errors, the strongest is returned, see
+/// [`rank`].
 pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Vec<CallResult>> {
     let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
     agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
@@ -59,7 +59,8 @@ async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
 /// Executes one call, and sets its result in the turn.
 async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall, is_gated: bool) -> Settled {
     let settled = execute(agent, turn, position, gated, is_gated).await;
-    // Answered at once: if the run ends while other calls are at work, the history must show that this call was executed.
+    // The answer is set at once, so that the history has this result even if the run ends while other calls are
+    // running.
     match &settled {
         Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
         Settled::Interrupted(call, _) => {
@@ -79,7 +80,7 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: 
         }
         (Some(Verdict::Interrupt(interrupt)), _) => return Settled::Interrupted(call, interrupt),
         (None, Some(fault)) => (How::Failed, ToolOutput::error(fault)),
-        // Gates may have changed name and arguments, so they are checked again.
+        // A gate may have changed the call, so its name and arguments are checked again.
         (None, None) => match if is_gated { check_call(agent, &call) } else { find_tool(agent, &call) } {
             Err(fault) => (How::Failed, ToolOutput::error(fault)),
             Ok((tool, arguments)) => {
@@ -95,15 +96,15 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: 
     Settled::Result(CallResult { call, how, output })
 }
 
-/// Returns the tool of a call and its arguments if the arguments fit, or a text for the model if the call cannot be
-/// executed.
+/// Returns the tool and the arguments of a call, or an error text for the model if the call cannot be executed.
 fn check_call<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
     let (tool, arguments) = find_tool(agent, call)?;
     tool.check(arguments).map_err(|fault| format!("the arguments of `{}` do not fit: {fault}", call.name))?;
     Ok((tool, arguments))
 }
 
-/// Returns the tool of a call and its arguments, or a text for the model if there is no such tool or no JSON.
+/// Returns the tool and the arguments of a call without checking the arguments, or an error text for the model if the
+/// tool does not exist or the arguments are not JSON.
 fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
     let tool = agent.tools.iter().find(|tool| tool.spec().name == call.name);
     let tool = tool.ok_or_else(|| unknown(&agent.tools, call))?;
@@ -125,13 +126,13 @@ async fn run_tool(agent: &Loop<'_>, tool: &Tool, arguments: Value, call: &ToolCa
     if !agent.agent.spawn_tools {
         return bind(tool, arguments, id, layers).await;
     }
-    // The task belongs to the agent's run: it ends with the agent's run, and the tool's run is nested in the agent's run.
+    // The task ends with the agent's run, and the tool's run is nested in the agent's run.
     let tool = tool.clone();
     agent.ctx.spawn(async move { bind(&tool, arguments, id, layers).await }).await?
 }
 
 fn bind(tool: &Tool, arguments: Value, id: CallId, layers: Vec<Stack<Tool>>) -> Run<'_, Tool> {
-    // An own extension is not inherited: runs that the tool starts are not calls of this agent.
+    // Own extensions are not inherited, because runs that the tool starts are not calls of this agent.
     let run = tool.run(arguments).own_extension(id);
     layers.into_iter().fold(run, |run, stack| run.middleware(stack))
 }
@@ -153,7 +154,7 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     }
     let (how, text) = if error.is_denied() { (How::Denied, denial(&error)) } else { (How::Failed, error.to_string()) };
     let result = CallResult { call, how, output: ToolOutput::error(text) };
-    // If only the tool was aborted, or if its retries are spent, the agent's run goes on.
+    // If only the tool was aborted, or if it has no retries left, the agent's run continues.
     let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
     if error.is_halted() || error.is_fatal() || is_aborted {
         Settled::Ends(result, error)
@@ -162,8 +163,8 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     }
 }
 
-/// Returns the explanation of a denial without repetition: the denial of a guard has the message of the guard's own error,
-/// which is its cause.
+/// Returns the explanation of a denial. The denial of a guard repeats the message of its cause, the guard's own error,
+/// so that cause is left out.
 fn denial(error: &Error) -> String {
     let mut report = error.report();
     if report.causes.first() == Some(&report.message) {
@@ -209,7 +210,8 @@ fn answer(result: &CallResult) -> ToolResult {
     ToolResult { id: result.call.id.clone(), response: output.content.clone(), is_error: output.is_error }
 }
 
-/// Ranks the errors of a turn, the strongest first: halt, a fatal error, abort, interrupt, request for a retry, the others.
+/// Ranks an error of a turn; the strongest error has rank 0. The order is halt, fatal error, abort, interrupt, request
+/// for a retry, any other error.
 fn rank(error: &Error) -> u8 {
     let is = [error.is_halted(), error.is_fatal(), error.is_aborted(), error.is_interrupted(), error.is_retry()];
     is.into_iter().zip(0..).find_map(|(is, rank)| is.then_some(rank)).unwrap_or(u8::MAX)

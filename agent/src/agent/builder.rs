@@ -27,17 +27,17 @@ pub struct AgentBuilder {
     max_steps: u32,
     max_depth: usize,
     spawn_tools: bool,
-    /// The first error of a tool or a middleware: `build` returns it.
+    /// The first error of a tool or a middleware, which `build` returns.
     failure: Option<Error>,
 }
 
-/// A tool, or the error of making a tool, which [`AgentBuilder::build`] then returns.
+/// A [`Tool`], or the error of its constructor, which [`AgentBuilder::build`] then returns.
 pub trait IntoTool {
     /// Returns the tool.
     ///
     /// # Errors
     ///
-    /// Returns the error of making the tool.
+    /// Returns the error of the tool's constructor.
     fn into_tool(self) -> Result<Tool, ToolError>;
 }
 
@@ -105,11 +105,11 @@ impl AgentBuilder {
     /// Registers hooks of the agent itself, without a middleware. Their names are `builder.<place>`. They are called before
     /// the hooks of the agent's middlewares.
     ///
-    /// At each place where the agent itself has a hook, it replaces the hooks of all middlewares: of the agent's, of the
-    /// middlewares that [`joins`](crate::joins) binds from a run above, and of the run's. [`Run::explain`] and
-    /// [`RunContext::explain`] list the names of the replaced hooks. At `model.prompt`, also the
-    /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware is replaced; [`prompt`](Self::prompt) on this
-    /// builder replaces nothing.
+    /// A hook of the agent itself replaces the hooks of all middlewares at its place, whether a middleware belongs to
+    /// the agent, to the run, or to a run above that binds it with [`joins`](crate::joins). [`Run::explain`] and
+    /// [`RunContext::explain`] list the names of the replaced hooks. A hook at `model.prompt` also replaces the
+    /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware; [`prompt`](Self::prompt) on this builder
+    /// replaces nothing.
     ///
     /// Guards are not replaced:
     ///
@@ -158,22 +158,24 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets the maximum number of model calls of an attempt, by default 20. An attempt that needs another call fails.
+    /// Sets the maximum number of turns, and so of model calls, in one attempt, by default 20. An attempt that needs
+    /// another turn fails.
     pub const fn max_steps(mut self, max_steps: u32) -> Self {
         self.max_steps = max_steps;
         self
     }
 
-    /// Sets the maximum number of agents' runs that this agent's run may be nested in, by default 20. A run that is nested
-    /// deeper fails with a fatal error, which also ends the runs of the agents above. The limit protects the thread's stack, of
-    /// which each level takes a part.
+    /// Sets the maximum number of agents' runs in which this agent's run may be nested, by default 20. A run that is
+    /// nested deeper fails with a fatal error, which also ends the runs of the agents above. The limit protects the
+    /// thread's stack, because each level uses a part of it.
     pub const fn max_depth(mut self, max_depth: usize) -> Self {
         self.max_depth = max_depth;
         self
     }
 
-    /// Runs each tool call in a task of its own, so that tools use several threads, and a tool that blocks its thread does
-    /// not delay the other calls of its turn. By default all calls of a turn share the task of the agent's run.
+    /// Sets whether each tool call runs in its own task, so that tools can use several threads, and a tool that blocks
+    /// its thread does not delay the other calls of its turn. By default all calls of a turn share the task of the
+    /// agent's run.
     pub const fn spawn_tools(mut self, spawn_tools: bool) -> Self {
         self.spawn_tools = spawn_tools;
         self
@@ -208,8 +210,8 @@ impl AgentBuilder {
         }
         tools.extend(installed.iter().flat_map(|installed| installed.tools.iter().cloned()));
         check_names(&name, &tools)?;
-        // Explanations list each middleware under its id. `Prepare` is the last: it binds the layers of inherited
-        // middleware, which come behind the agent's own although inherited middleware is bound first.
+        // Explanations list each middleware under its id. `Prepare` is bound last, because it binds the layers of
+        // inherited middleware, which have to follow the agent's own layers.
         middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
         middlewares.push(Arc::new(Prepare { summary: summary(&model, &tools), own: Arc::new(own) }));
         let namespace = name.replace(['-', ' '], "_");

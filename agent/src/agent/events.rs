@@ -27,10 +27,10 @@ pub struct Iteration {
 
 /// The event `message`: a message has entered the history.
 ///
-/// The run emits it for each message of [`AgentOutput::messages`](crate::AgentOutput::messages), in that order: for the input,
-/// responses, results of tools, and messages that hooks inject. The messages of a turn enter the history together, after its
-/// last tool has settled. If the run is aborted or dropped, the messages of the unfinished turn enter the history without this
-/// event.
+/// The run emits this event for each message of [`AgentOutput::messages`](crate::AgentOutput::messages), in their
+/// order: the input, responses, results of tools, and messages that hooks inject. The messages of a turn enter the
+/// history together, after its last tool has settled. If the run is aborted or dropped, the messages of the unfinished
+/// turn enter the history without this event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MessageAdded {
@@ -40,10 +40,10 @@ pub struct MessageAdded {
 
 /// The event `message_error`: a message reports an error to the model, or cannot be used.
 ///
-/// - For the result of a tool call that is an error, it is emitted after the event `message` of this result. The call failed,
-///   was denied, or could not be executed as the model made it: the tool does not exist, or the arguments do not fit.
-/// - For a response that cannot enter the history, because a hook of `turn.action` failed or the response is not valid, it is
-///   emitted instead of the event `message`. The run then fails.
+/// - For a tool result that is an error, this event follows the event `message` of the result. For example, the call
+///   failed, was denied, or had arguments that do not fit.
+/// - For a response that cannot enter the history, because a hook of `turn.action` failed or the response is not valid,
+///   this event is emitted instead of the event `message`. The run then fails.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MessageError {
@@ -53,8 +53,8 @@ pub struct MessageError {
     pub error: String,
 }
 
-/// The event `tool_call_identified`: the model asks for a tool call. Emitted for each call, after `tool.resolve` and
-/// before the gate.
+/// The event `tool_call_identified`: the model has requested a tool call. Emitted for each call, after `tool.resolve`
+/// and before the gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallIdentified {
@@ -72,8 +72,8 @@ pub struct ToolResponse {
     pub result: ToolResult,
 }
 
-/// The event `success`: the loop has ended with an answer. Emitted before the output middleware, which may still fail the
-/// run; [`Success`](emitree_runtime::Success) is emitted after it.
+/// The event `success`: the loop has ended with an answer. Emitted before the output middleware, which may still fail
+/// the run; [`Success`](emitree_runtime::Success) is emitted after the output middleware.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentSuccess {

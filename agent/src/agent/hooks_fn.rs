@@ -7,8 +7,8 @@ use emitree_runtime::{Result, Summary};
 
 use crate::{AgentMiddleware, HookResult, Hooks};
 
-/// Makes a middleware of a closure that registers hooks, without a type of its own. For tools, an `init` or a fixed part of
-/// the system prompt, implement [`AgentMiddleware`].
+/// Makes a middleware from a closure that registers hooks. To add tools, an `init` or a fixed part of the system
+/// prompt, implement [`AgentMiddleware`].
 ///
 /// ```
 /// use emitree_agent::{Agent, ChatModel, Message, ScriptedModel, hooks_fn};
@@ -31,8 +31,8 @@ use crate::{AgentMiddleware, HookResult, Hooks};
 /// # }
 /// ```
 ///
-/// The closure is called once, when the middleware is added. It returns nothing or a `Result<()>`; its error is returned as the
-/// error of [`install`](AgentMiddleware::install).
+/// The closure is called once, when the middleware is added. It returns nothing or a `Result<()>`, whose error is
+/// returned by [`install`](AgentMiddleware::install).
 pub fn hooks_fn<Out: HookResult>(
     id: impl Into<String>,
     install: impl Fn(&mut Hooks) -> Out + Send + Sync + 'static,

@@ -14,8 +14,8 @@ use crate::{ChatOptions, FinishReason, Message, ToolCall, Usage};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentInput {
-    /// The messages, usually one message of the user. They are appended to the history of the session, so they have to be
-    /// valid by themselves: see [`History::extend`](crate::History::extend).
+    /// The messages, usually one message of the user. They are appended to the history of the session, so they must be
+    /// valid by themselves, see [`History::extend`](crate::History::extend).
     pub messages: Vec<Message>,
     /// Options for the model calls of this run. An option that is not set is taken from the agent.
     #[serde(default)]
@@ -23,7 +23,7 @@ pub struct AgentInput {
 }
 
 impl AgentInput {
-    /// Makes an input of messages, without options.
+    /// Makes an input from messages, without options.
     pub fn new(messages: impl IntoIterator<Item = Message>) -> Self {
         Self { messages: messages.into_iter().collect(), options: ChatOptions::default() }
     }
@@ -59,7 +59,7 @@ impl From<Vec<Message>> for AgentInput {
 pub struct AgentOutput {
     /// The last answer of the model.
     pub answer: Message,
-    /// All messages that this run added to the history, the input and the answer included.
+    /// All messages that this run added to the history, including the input and the answer.
     pub messages: Vec<Arc<Message>>,
     /// The tokens of all model calls of the attempt that succeeded. The tokens of sub-agents are not included.
     pub usage: Usage,

@@ -12,7 +12,7 @@ use crate::agent::turn::LoopState;
 use crate::place::hooks::{Built, Hooks};
 use crate::{Agent, Place, Tool};
 
-/// Middleware of an agent: it adds hooks, tools and a part of the system prompt.
+/// Middleware of an agent, which adds hooks, tools and a part of the system prompt.
 ///
 /// All methods but [`id`](Self::id) have defaults. [`AgentBuilder::with`](crate::AgentBuilder::with) adds a middleware to
 /// an agent, [`AgentRun::with`] to one run, and `for_tree(joins(middleware))` to a run and all agents below it.
@@ -72,7 +72,8 @@ use crate::{Agent, Place, Tool};
 /// # }
 /// ```
 pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
-    /// Returns the id, unique among the middlewares of an agent. Hooks are called `<id>.<place>` in explanations and errors.
+    /// Returns the id, which is unique among the middlewares of an agent. Explanations and errors name each hook
+    /// `<id>.<place>`.
     fn id(&self) -> &str;
 
     /// Prepares the middleware. Called once, when the middleware is added.
@@ -104,9 +105,8 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns `true` if the hooks are guards, by default `false`. A guard's hooks are called even if
-    /// [`AgentBuilder::hooks`](crate::AgentBuilder::hooks) has a hook for the same place, which replaces the hooks of other
-    /// middlewares.
+    /// Returns `true` if the hooks are guards, by default `false`. A guard's hooks are called even if a hook of
+    /// [`AgentBuilder::hooks`](crate::AgentBuilder::hooks) replaces the hooks of other middlewares at the same place.
     fn is_guard(&self) -> bool {
         false
     }
@@ -155,7 +155,7 @@ impl Installed {
     }
 }
 
-/// Bound to each run of the agents that have this middleware, so that the run's explanation lists the hooks.
+/// Binds the layers of `agent.run`, and lists all hooks in the run's explanation.
 impl Middleware for Installed {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if self.hooks.agent_run.is_empty() { Ok(()) } else { self.hooks.agent_run.bind(ctx) }
@@ -178,7 +178,7 @@ impl Middleware for Installed {
     }
 }
 
-/// Prepares a run of an agent. It is bound last of the agent's own middleware.
+/// Prepares a run of an agent. It is bound after the agent's other middleware.
 #[derive(Debug)]
 pub(crate) struct Prepare {
     pub(crate) summary: Map<String, Value>,
@@ -188,7 +188,8 @@ pub(crate) struct Prepare {
 impl Middleware for Prepare {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         LoopState::prepare(ctx, Arc::clone(&self.own));
-        // Inherited middleware was bound before the agent's, but comes behind it, so its layers are bound only now.
+        // Inherited middleware is bound before the agent's own, but its layers have to follow the agent's, so they are
+        // bound only now.
         let Some(joined) = ctx.own_extension::<Joined>() else { return Ok(()) };
         joined.come_behind(&self.own);
         joined.all().iter().try_for_each(|installed| installed.bind(ctx))
@@ -222,13 +223,14 @@ fn described(ctx: &RunContext) -> (Vec<HookInfo>, Vec<String>) {
     (installed.iter().flat_map(|installed| installed.described.iter().cloned()).collect(), skipped)
 }
 
-/// Turns a middleware of agents into a middleware of runs. Bound to the run of an agent, it adds the middleware to that
-/// run; bound to any other run, it does nothing.
+/// Converts a middleware of agents into a middleware of runs. On an agent's run, it adds the middleware to that run; on
+/// any other run, it does nothing.
 ///
-/// `for_tree(joins(middleware))` adds the middleware to a run and to the runs of all agents below it. If an agent already has
-/// a middleware of the same id, the agent keeps it, and this middleware is skipped in the agent's runs: explanations of a run
-/// list its id as `skipped`. Of several middlewares of one id that runs above bind, the outermost is added.
-/// To bind a guard that no agent below can replace, bind a guard of runs: `for_tree(Stack::<AnyRun>::builder().guard(…).build())`.
+/// `for_tree(joins(middleware))` adds the middleware to a run and to the runs of all agents below it. If an agent
+/// already has a middleware with the same id, this middleware is skipped in the agent's runs, and their explanations
+/// list its id as `skipped`. If several runs above bind middlewares with the same id, only the outermost is added. To
+/// bind a guard that no agent below can replace, bind a guard of runs:
+/// `for_tree(Stack::<AnyRun>::builder().guard(…).build())`.
 #[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
 pub fn joins(middleware: impl AgentMiddleware) -> Joins {
     let id = middleware.id().to_owned();
@@ -237,25 +239,25 @@ pub fn joins(middleware: impl AgentMiddleware) -> Joins {
 
 /// A middleware of agents that can be bound to runs. Made by [`joins`].
 ///
-/// If `init` or `install` of the middleware failed, each run of an agent that it is bound to fails with that error.
+/// If `init` or `install` of the middleware failed, each agent's run to which it is bound fails with that error.
 #[derive(Clone)]
 pub struct Joins {
     id: String,
     installed: Result<Arc<Installed>>,
-    /// `true` if the run that it is bound to is certainly an agent's run.
+    /// `true` if it can only be bound to an agent's run.
     is_on_agent: bool,
 }
 
 impl Middleware for Joins {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // `for_tree` binds it to the runs of models and tools as well.
+        // `for_tree` also binds this middleware to the runs of models and tools.
         if ctx.types().runnable != std::any::type_name::<Agent>() {
             return Ok(());
         }
         let installed = self.installed.clone()?;
         let joined = ctx.own_extension_or_default::<Joined>();
         let Some(state) = LoopState::of(ctx) else {
-            // The agent's own middleware is not bound yet: `Prepare` decides and binds the layers later.
+            // The agent's own middleware is not bound yet: `Prepare` skips this middleware or binds its layers later.
             joined.add(installed);
             return Ok(());
         };
@@ -282,7 +284,7 @@ impl Middleware for Joins {
     fn layers(&self) -> Vec<LayerInfo> {
         match &self.installed {
             Ok(installed) if self.is_on_agent => installed.layers(),
-            // The run may not be an agent's, and then has no layers of this middleware.
+            // The run may not be an agent's run, and layers are bound only to agents' runs.
             _ => Vec::new(),
         }
     }
@@ -305,7 +307,7 @@ pub(crate) struct Joined(Mutex<JoinedList>);
 #[derive(Clone, Default)]
 struct JoinedList {
     installed: Vec<Arc<Installed>>,
-    /// The ids of the middlewares that were left out, because the agent has a middleware of the same id.
+    /// The ids of the middlewares that were skipped because their id was taken.
     skipped: Vec<String>,
 }
 
@@ -323,7 +325,7 @@ impl Joined {
         self.0.lock().skipped.push(id.to_owned());
     }
 
-    /// Leaves out each middleware whose id is taken, and the hooks that the agent's own hooks replace.
+    /// Skips each inherited middleware whose id is taken, and removes the hooks that the agent's own hooks replace.
     fn come_behind(&self, own: &OwnHooks) {
         let inherited = std::mem::take(&mut self.0.lock().installed);
         for installed in inherited {
@@ -342,22 +344,22 @@ impl Joined {
 
 pub(crate) fn twice(id: &str) -> Error {
     Error::new(format!(
-        "the agent has the middleware `{id}` twice: ids are unique, since state and errors are named by them"
+        "the agent has the middleware `{id}` twice: ids must be unique, because state and errors are named by id"
     ))
 }
 
-/// The methods of an agent's runs.
+/// Extension methods for the runs of agents.
 pub trait AgentRun: Sized {
-    /// Adds a middleware to this run. Its hooks are called after the hooks of the agent's middlewares. If the agent already
-    /// has a middleware of the same id, the run fails.
+    /// Adds a middleware to this run. Its hooks are called after the hooks of the agent's middlewares. If the agent
+    /// already has a middleware with the same id, the run fails.
     #[must_use]
     fn with(self, middleware: impl AgentMiddleware) -> Self;
 
     /// Streams the answers of this agent's model, and calls a function with each piece.
     ///
-    /// The function is also called with the tokens of other models below this run, such as a sub-agent's, if streaming is
-    /// on for them. A listener for `"new_token"` on an agent is never called, because tokens are events of the model's
-    /// run. The function is called before output middleware and guards receive the answer.
+    /// The function is also called with the tokens of other models below this run, such as a sub-agent's model, if
+    /// those models stream. A listener for `"new_token"` on an agent is never called, because tokens are events of the
+    /// model's run. The function is called before output middleware and guards receive the answer.
     #[must_use]
     fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self;
 

@@ -55,9 +55,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// Names in brackets are [`Place`](crate::Place)s.
 ///
 /// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`.
-/// 2. The model runs: `[model.call]` around it, `[model.chunk]` for each piece of the reply.
-/// 3. `[turn.action]` decides what follows from the response.
-/// 4. The response and the results of its calls enter the history together, even if the run ends before the next step.
+/// 2. The model runs inside of `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
+/// 3. `[turn.action]` decides how the turn continues after the response.
+/// 4. From here on, the response and the results of its calls enter the history together, even if the run ends early.
 /// 5. `[tool.resolve]` may replace each tool call by another call. Then the tool's name and the arguments are checked, and
 ///    `[tool.gate]` decides about all calls that passed the check, before any of them starts. Calls are checked again
 ///    after the gate. The history keeps the calls as the model wrote them.
@@ -76,12 +76,14 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | is interrupted | an error: the call was not executed | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and questions |
 /// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with it when the other calls have settled |
 ///
-/// If several calls end the run, the run returns one error: a halt before a fatal error, then an abort, then an interrupt.
+/// If several calls end the run, the run returns the error that comes first in this order: halt, fatal error, abort,
+/// interrupt.
 ///
 /// # Attempts
 ///
 /// If output middleware requests a retry, the next attempt begins with the session as it would be without the failed
-/// attempt. The reason of the request is the last part of the system prompt in the next attempt, and only there.
+/// attempt. The reason for the retry is the last part of the system prompt in the next attempt, but not in later
+/// attempts.
 ///
 /// # Its own events
 ///
@@ -105,7 +107,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// Dropping or aborting the run ends the model call and the tools that are running. The history of its
 /// [`Session`](crate::Session) stays valid: a call that has a result keeps it, and any other call is answered with an
-/// error that says whether its tool had been started.
+/// error that states whether its tool had been started.
 #[derive(Clone)]
 pub struct Agent {
     shared: Arc<AgentParts>,
@@ -128,12 +130,12 @@ pub(crate) struct AgentParts {
 
 #[derive(Deserialize, JsonSchema)]
 struct Task {
-    /// The task, with everything that has to be known for it.
+    /// The task, including all information that is needed for it.
     task: String,
 }
 
 impl Agent {
-    /// Returns a builder of an agent.
+    /// Returns a builder for an agent.
     pub fn builder(name: impl Into<String>, model: ChatModel) -> AgentBuilder {
         AgentBuilder::new(name.into(), model)
     }
@@ -143,7 +145,8 @@ impl Agent {
         self.run(input.into())
     }
 
-    /// Makes a tool of the agent, for other agents. The tool's argument is a task, and its result is the text of the answer.
+    /// Makes a tool from the agent, for use by other agents. The tool's argument is a task, and its result is the text
+    /// of the answer.
     ///
     /// # Errors
     ///

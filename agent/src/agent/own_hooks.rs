@@ -13,19 +13,20 @@ use crate::{Hooks, Place};
 /// The id of the builder's hooks.
 pub(crate) const BUILDER: &str = "builder";
 
-/// The decision which hooks of middlewares are called in the runs of an agent.
+/// Determines which hooks of middlewares are called in the runs of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct OwnHooks {
     /// The ids of the agent's middlewares.
     pub(crate) ids: Vec<String>,
     /// The places at which the builder has hooks.
     pub(crate) places: Vec<Place>,
-    /// All hooks of the agent, including replaced hooks. The builder's are the first.
+    /// All hooks of the agent, including replaced hooks. The builder's hooks come first.
     described: Vec<HookInfo>,
 }
 
 impl OwnHooks {
-    /// Puts the builder's hooks in front of the hooks of the agent's middlewares, and removes the hooks that they replace.
+    /// Puts the builder's hooks in front of the hooks of the agent's middlewares, and removes the hooks that the
+    /// builder's hooks replace.
     pub(crate) fn new(hooks: Hooks, installed: &mut Vec<Arc<Installed>>) -> Self {
         let hooks = hooks.build();
         let places = hooks.places();

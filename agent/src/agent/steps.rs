@@ -38,7 +38,7 @@ pub(crate) struct Loop<'a> {
     announced: usize,
 }
 
-/// The way in which a turn ended.
+/// The step after a turn: another model call, or the end of the loop.
 enum After {
     AskAgain,
     End,
@@ -52,11 +52,12 @@ impl<'a> Loop<'a> {
         // Schemas are large, so a run shares the agent's list, unless a middleware of the run adds tools.
         let mut specs = Arc::clone(&agent.specs);
         if let Some(joined) = ctx.own_extension::<Joined>() {
-            // Behind the agent's middleware, in the order of binding: inherited middleware, then the run's.
+            // Added after the agent's middleware, in the order of binding: first inherited middleware, then the run's
+            // own.
             let joined = joined.all();
             let more: Vec<_> = joined.iter().flat_map(|installed| installed.tools.clone()).collect();
             installed.extend(joined);
-            // The check of `build` is made here as well, before a message enters the session.
+            // Names are checked as in `build`, and before a message enters the session.
             if !more.is_empty() {
                 tools.extend(more);
                 check_names(ctx.name(), &tools)?;
@@ -67,7 +68,7 @@ impl<'a> Loop<'a> {
         let state = LoopState::of(ctx).ok_or_else(|| Error::new("the run of the agent has ended"))?;
         state.begin_attempt()?;
         state.session.extend(input.messages.iter().cloned())?;
-        // A session may go on without new messages, but providers refuse a conversation without messages.
+        // A run may continue a session without new messages, but providers refuse a conversation without messages.
         if state.session.history().messages().is_empty() {
             return Err(Error::new(format!("the input of the agent `{}` has no messages", ctx.name())));
         }
@@ -108,7 +109,7 @@ impl<'a> Loop<'a> {
             if matches!(after, After::AskAgain) {
                 continue;
             }
-            // `run.end` is called however the loop ended, so that no follow-up message is missed.
+            // `run.end` is called even if `turn.stop` ended the loop, so that no follow-up message is missed.
             let mut more = Vec::new();
             for chains in self.chains() {
                 chains.end.apply(&mut more, self.ctx).await?;
@@ -130,7 +131,7 @@ impl<'a> Loop<'a> {
     /// Emits an event for each message that has entered the history since the last call.
     async fn announce(&mut self) -> Result<()> {
         if !self.ctx.has_listeners() {
-            // A listener that is added later does not receive the messages before it.
+            // Listeners that are added later do not receive earlier messages.
             self.announced = self.state.session.count_added();
             return Ok(());
         }
@@ -161,7 +162,7 @@ impl<'a> Loop<'a> {
         })
     }
 
-    /// Asks the model once, and executes the tool calls of its response. Returns the response as the history keeps it.
+    /// Calls the model once, and executes the tool calls of its response. Returns the response as the history keeps it.
     async fn take_turn(&mut self) -> Result<(Arc<Message>, After)> {
         if self.turn().get().number == self.agent.max_steps {
             return Err(Error::new(format!(
@@ -176,7 +177,7 @@ impl<'a> Loop<'a> {
         self.turn().change(|turn| turn.add_response(&response));
         self.warnings.extend(response.warnings.iter().cloned());
         let acted = self.act(response).await;
-        // The turn is in the history, also if it failed.
+        // A failed turn may have entered the history as well.
         let told = self.announce().await;
         let (end, after) = match acted {
             Ok(acted) => told.map(|()| acted)?,
@@ -232,7 +233,8 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Returns the messages for one model call. The list is shared with the history, and only copied for hooks.
+    /// Returns the messages for one model call. The list is shared with the history, and copied only if there are hooks
+    /// at `model.context`.
     async fn context(&self, history: &History) -> Result<Arc<Vec<Arc<Message>>>> {
         if self.chains().all(|chains| chains.context.is_empty()) {
             return Ok(Arc::clone(history.messages()));
@@ -244,8 +246,8 @@ impl<'a> Loop<'a> {
         Ok(Arc::new(messages))
     }
 
-    /// Joins the agent's prompt, all contributions and the reason of a retry by blank lines, and passes the text through the
-    /// hooks of `model.prompt`. Returns `None` if the result is blank.
+    /// Joins the agent's prompt, all contributions and the reason for a retry with blank lines, and passes the text
+    /// through the hooks of `model.prompt`. Returns `None` if the result is blank.
     async fn system_prompt(&self) -> Result<Option<String>> {
         let mut texts: Vec<String> = self.agent.prompt.iter().cloned().collect();
         for chains in self.chains() {
@@ -281,11 +283,12 @@ impl<'a> Loop<'a> {
         run.await
     }
 
-    /// Passes a response through `turn.action`, and executes its tool calls. When it returns, the turn is in the history.
+    /// Passes a response through `turn.action`, and executes its tool calls. When it returns `Ok`, the turn is in the
+    /// history.
     async fn act(&self, response: ChatResponse) -> Result<(TurnEnd, After)> {
         let mut action = TurnAction::new(response);
         let decided = self.decide(&mut action).await;
-        // Copied only if a listener may receive it.
+        // The message is copied only if a listener may receive it.
         let copy = self.ctx.has_listeners().then(|| Arc::new(action.response.message.clone()));
         let TurnAction { response, inject, decision } = action;
         // When the turn is dropped, the response enters the history with a result for each call.
@@ -349,11 +352,12 @@ fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
     let agents = above.filter(|run| run.types().runnable == std::any::type_name::<Agent>()).count();
     if agents > agent.max_depth {
         let error = Error::new(format!(
-            "the agent `{}` runs inside of {agents} others, and at most {} are allowed (`max_depth`)",
+            "the agent `{}` runs inside of {agents} other agents, but at most {} are allowed (`max_depth`)",
             ctx.name(),
             agent.max_depth
         ));
-        // Fatal, because otherwise the error would be a result of the tool that runs this agent, and the model would try again.
+        // Fatal, because otherwise the error would become the result of the tool that runs this agent, and the model
+        // would call the tool again.
         return Err(error.fatal(true));
     }
     Ok(())

@@ -17,14 +17,15 @@ use crate::{ChatResponse, Session, Usage};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Turn {
-    /// The number of the turn, from 1; 0 before the first.
+    /// The number of the turn, from 1; 0 before the first turn.
     pub number: u32,
     /// The tokens of the model calls so far.
     pub usage: Usage,
     /// The cost of the model calls so far; `None` if no call has a cost. See [`ChatModel::price`](crate::ChatModel::price).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Decimal>,
-    /// The number of tool calls so far. The calls of this turn are included as soon as the model has asked for them.
+    /// The number of tool calls so far. The calls of the current turn are included as soon as the model has requested
+    /// them.
     pub tool_calls: u32,
 }
 
@@ -54,29 +55,30 @@ impl CurrentTurn {
     }
 }
 
-/// Turn, session and state of an agent's run. Hooks and tools in the runs below find it as an inherited extension; a
-/// sub-agent's run has one of its own.
+/// The turn, the session and the state of an agent's run. The runs below inherit it as an extension, unless an agent in
+/// between has its own.
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
     pub(crate) turn: CurrentTurn,
-    /// The depth of the agent's run. A run compares it with its own depth, to recognise inherited state.
+    /// The depth of the agent's run. A run compares it with its own depth, to recognize inherited state.
     depth: usize,
     /// The state of middleware before the first attempt.
     before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
-    /// The agent's own hooks, which decide about the middlewares that are bound to the run.
+    /// The agent's own hooks, which replace hooks of the middlewares that are bound to the run.
     pub(crate) own: Arc<OwnHooks>,
 }
 
 impl LoopState {
-    /// Makes the state of a run, as an extension that the runs below inherit.
+    /// Creates the state of a run, as an extension that the runs below inherit.
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) {
         let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
         ctx.set_extension(Self { session, turn, depth, before: Mutex::new(None), own });
     }
 
-    /// Returns the state of this run if it is prepared, and `None` instead of the state of an agent above.
+    /// Returns the state of this run, or `None` if the run is not prepared. The inherited state of an agent above is
+    /// ignored.
     pub(crate) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
     }
@@ -87,7 +89,8 @@ impl LoopState {
         let before = self.before.lock().take();
         let before = match before {
             Some(before) => {
-                // A layer or an output middleware asked for another attempt: the changes of the last attempt are undone.
+                // A layer or an output middleware requested another attempt: the changes of the last attempt are
+                // undone.
                 self.session.give_up();
                 self.session.slices().restore(&before);
                 self.turn.change(|turn| *turn = Turn::default());
@@ -101,9 +104,9 @@ impl LoopState {
     }
 }
 
-/// The methods of a [`RunContext`] in an agent's run.
+/// Extension methods for a [`RunContext`] in an agent's run or below.
 pub trait AgentContext {
-    /// Returns the state of the loop of the nearest agent: of this run, or of a run above it. `None` outside of agents.
+    /// Returns the state of the nearest agent's loop, in this run or a run above. Returns `None` outside of agents.
     fn turn(&self) -> Option<Turn>;
 }
 

@@ -30,7 +30,7 @@ impl ToolCall {
 /// The arguments of a [`ToolCall`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arguments {
-    /// JSON; an object in all but malformed calls.
+    /// A JSON value, which is an object in every call that fits its tool.
     Json(Value),
     /// Text that is not JSON, as the model wrote it. It is not equal to a JSON string with the same text.
     Malformed(String),
@@ -63,7 +63,7 @@ impl From<Value> for Arguments {
     }
 }
 
-/// Writes JSON, or malformed text unchanged. Send this text back to a provider.
+/// Writes JSON, or malformed text unchanged.
 impl fmt::Display for Arguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,7 +73,7 @@ impl fmt::Display for Arguments {
     }
 }
 
-/// The call in JSON. Malformed text has a mark, which distinguishes it from a JSON string.
+/// The JSON form of a call. A flag distinguishes malformed text from a JSON string.
 #[derive(Serialize, Deserialize)]
 struct CallRepr {
     #[serde(default)]

@@ -1,8 +1,8 @@
 //! Conversations that cannot become invalid.
 //!
-//! Invariant: every tool call has exactly one result, in the messages right after the message that calls, and there is
-//! no other result. Providers refuse a conversation that breaks the invariant, and every longer conversation that begins
-//! with it. So a model's response enters a [`History`] together with the results of all its calls
+//! Invariant: every tool call has exactly one result, in the messages directly after the message with the call, and
+//! there are no other results. Providers refuse a conversation that breaks the invariant, and every continuation of
+//! that conversation. Therefore, a model's response enters a [`History`] together with the results of all its calls
 //! ([`OpenTurn`](crate::message::session::OpenTurn)), even if the turn is aborted or dropped.
 
 use std::collections::HashSet;
@@ -44,7 +44,7 @@ pub enum HistoryError {
     /// A tool call has no result.
     #[error("message {position} calls `{name}` (id `{id}`), and no result follows")]
     Open {
-        /// The position of the message that calls.
+        /// The position of the message with the call.
         position: usize,
         /// The tool's name.
         name: String,
@@ -64,7 +64,7 @@ pub enum HistoryError {
     /// A tool call has no id, or the id of another call of its message.
     #[error("message {position} calls `{name}` with the id `{id}`, which is empty or occurs twice")]
     Id {
-        /// The position of the message that calls.
+        /// The position of the message with the call.
         position: usize,
         /// The tool's name.
         name: String,
@@ -81,7 +81,7 @@ pub enum HistoryError {
         /// The kind of part.
         part: &'static str,
     },
-    /// A model's response is a message of another role.
+    /// The message of a model's response does not have the role `assistant`.
     #[error("a model's response is of the role `{}`, and has to be of the role `assistant`", role.as_str())]
     Response {
         /// The message's role.
@@ -110,12 +110,12 @@ impl History {
         &self.0
     }
 
-    /// Appends messages. They have to be valid by themselves: append a call and its result together.
+    /// Appends messages. They must be valid by themselves, so append a call and its result together.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the first message that is not valid, and appends nothing. Positions count
-    /// from the first new message.
+    /// Returns an error that names the first invalid message, and appends nothing. Positions count from the first new
+    /// message.
     pub fn extend(&mut self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
         let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
         check(&messages)?;
@@ -126,7 +126,7 @@ impl History {
     /// Returns the messages after `prefix`, or `None` if this history does not begin with the same messages.
     pub(crate) fn strip_prefix(&self, prefix: &Self) -> Option<&[Arc<Message>]> {
         let (begin, rest) = self.0.split_at_checked(prefix.0.len())?;
-        // Compared by address, because an equal message of another run is not the same message.
+        // Messages are compared by address, because another run may add an equal message.
         let is_same = Arc::ptr_eq(&self.0, &prefix.0) || begin.iter().zip(&*prefix.0).all(|(a, b)| Arc::ptr_eq(a, b));
         is_same.then_some(rest)
     }
@@ -172,7 +172,7 @@ pub(crate) fn check(messages: &[Arc<Message>]) -> Result<(), HistoryError> {
             }
             continue;
         }
-        // A message without results may only come after all results.
+        // A message without results is valid only after all results.
         check_closed(&open)?;
         let mut ids = HashSet::new();
         for call in message.tool_calls() {

@@ -17,7 +17,7 @@ use crate::message::usage::FinishReason;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
-    /// The instructions that a model starts from.
+    /// The instructions for the model.
     System,
     /// The person or program that asks.
     User,
@@ -112,7 +112,7 @@ pub struct ToolResult {
     pub id: String,
     /// The result; text for most models.
     pub response: Value,
-    /// `true` if the call failed. The response then explains how.
+    /// `true` if the call failed. The response then explains the failure.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_error: bool,
 }
@@ -135,7 +135,7 @@ pub(crate) const fn is_false(value: &bool) -> bool {
 }
 
 impl Message {
-    /// Makes a message of parts.
+    /// Makes a message from parts.
     pub fn new(role: Role, parts: impl IntoIterator<Item = Part>) -> Self {
         Self { role, parts: parts.into_iter().collect(), finish_reason: None }
     }
@@ -160,7 +160,7 @@ impl Message {
         Self::new(Role::Assistant, (!content.is_empty()).then_some(Part::Text { content }))
     }
 
-    /// Makes a message of tool results.
+    /// Makes a message from tool results.
     pub fn tool(results: impl IntoIterator<Item = ToolResult>) -> Self {
         Self::new(Role::Tool, results.into_iter().map(Part::ToolCallResponse))
     }

@@ -16,16 +16,16 @@ use crate::place::state::Slices;
 /// A [`History`] that several runs can share and continue. The messages of a run stay, even if the run fails, is aborted or
 /// is dropped. A session also keeps the [`State`](crate::State) of middleware.
 ///
-/// Clones share the session. Several runs may use one session at the same time: each turn enters whole, in the order in
-/// which the turns end. Before another attempt of a run, the messages of its last attempt are removed and the messages of
-/// other runs stay; the state of middleware is reset to its values when the run began.
+/// Clones share the session. Several runs may use one session at the same time: each turn enters the history as a
+/// whole, in the order in which the turns end. Before another attempt of a run, the messages of its last attempt are
+/// removed and the messages of other runs stay; the state of middleware is reset to its values when the run began.
 /// # Storing a session
 ///
-/// A session is serializable: `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware under
-/// the middleware's id. Store it between runs: a turn of a run that is at work is not in the history yet, but the state has
-/// its changes already. Serializing fails if a value cannot be serialized. Deserializing fails if the version is not 1 or if
-/// the history is not valid; the value of a middleware is read when the middleware first uses it, and the value of a
-/// middleware that no agent has is kept as JSON.
+/// A session is serializable: `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
+/// under the middleware's id. Store it between runs: the turn of a working run is not in the history yet, while its
+/// changes of the state are already visible. Serializing fails if a value cannot be serialized. Deserializing fails if
+/// the version is not 1 or if the history is not valid; the value of a middleware is read when the middleware first
+/// uses it, and the value of a middleware that no agent has is kept as JSON.
 ///
 /// ```
 /// use emitree_agent::{Message, Session};
@@ -66,7 +66,7 @@ impl Session {
     ///
     /// Returns the errors of [`History::extend`].
     pub fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
-        // Messages are collected before the lock is taken: the iterator is user code.
+        // Messages are collected before the lock is taken, because the iterator is user code.
         let messages: Vec<_> = messages.into_iter().collect();
         self.history.lock().extend(messages)
     }
@@ -85,8 +85,8 @@ impl From<History> for Session {
 
 /// The session of one run, and the messages that the current attempt of the run added.
 ///
-/// Invariant: every change is made under the session's lock, and to the current history, because other runs may have
-/// changed the history meanwhile.
+/// Invariant: every change is made under the session's lock and to the current history, because other runs may change
+/// the history at any time.
 #[derive(Debug)]
 pub(crate) struct SessionRun {
     session: Session,
@@ -126,12 +126,12 @@ impl SessionRun {
         self.added.lock().len()
     }
 
-    /// Returns the messages that the current attempt added after the first `known` of them, in order.
+    /// Returns the messages that the current attempt added, in order and without the first `known`.
     pub(crate) fn added_after(&self, known: usize) -> Vec<Arc<Message>> {
         self.added.lock()[known..].to_vec()
     }
 
-    /// Appends messages, as [`History::extend`].
+    /// Appends messages as [`History::extend`] does.
     pub(crate) fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
         let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
         check(&messages)?;
@@ -154,7 +154,7 @@ impl SessionRun {
         }
         let mut current = self.session.history.lock();
         let Some(appended) = current.strip_prefix(read) else { return false };
-        // Both parts are valid by themselves, so the whole is.
+        // Both parts are valid by themselves, so the joined history is valid.
         let whole = History(Arc::new(changed.0.iter().chain(appended).cloned().collect()));
         match changed.strip_prefix(read) {
             Some(new) => self.added.lock().extend(new.iter().cloned()),
@@ -173,7 +173,8 @@ impl SessionRun {
         let mut current = self.session.history.lock();
         // Read and written under one lock, so that no message of another run is lost.
         let without = self.without(&current);
-        // If another run has rewritten a part of a turn of this run, removing the rest is not valid: the history stays.
+        // If another run has rewritten a part of a turn of this run, removing the rest would break the invariant, so
+        // the history stays unchanged.
         if check(&without).is_ok() {
             *current = History(Arc::new(without));
         }
@@ -184,7 +185,7 @@ impl SessionRun {
     /// Returns the messages of a history as they would be without this run's messages and without its rewriting.
     fn without(&self, history: &History) -> Vec<Arc<Message>> {
         let (added, rewritten) = (self.added.lock(), self.rewritten.lock());
-        // Compared by address, because an equal message of another run is not the same message.
+        // Messages are compared by address, because another run may add an equal message.
         let of_others = |message: &&Arc<Message>| !added.iter().any(|other| Arc::ptr_eq(other, message));
         let rewritten = rewritten.as_ref().and_then(|it| Some((&it.without, history.strip_prefix(&it.history)?)));
         match rewritten {
@@ -216,7 +217,7 @@ impl SessionRun {
     }
 }
 
-/// Replaces ids of calls that are empty or repeated, as some small servers send them.
+/// Replaces empty and repeated ids of calls, which some small servers send.
 fn give_ids(response: &mut Message) {
     let mut ids = HashSet::new();
     for part in &mut response.parts {
@@ -231,8 +232,8 @@ fn give_ids(response: &mut Message) {
     }
 }
 
-/// A response whose calls are being answered. It is made before the first call is executed, and its drop completes the
-/// turn, so that the history stays valid if the run fails, is aborted or is dropped.
+/// A response whose calls are being answered. It is created before the first call is executed, and dropping it
+/// completes the turn, so that the history stays valid if the run fails, is aborted or is dropped.
 ///
 /// A result is set by the position of its call, because the provider's ids are not reliable.
 #[derive(Debug)]
@@ -260,7 +261,7 @@ impl OpenTurn<'_> {
         &self.response
     }
 
-    /// Notes that the tool of the call at that position is about to run.
+    /// Records that the tool of the call at that position is about to run.
     pub(crate) fn start(&self, position: usize) {
         self.results.lock()[position] = CallState::Started;
     }
@@ -275,7 +276,7 @@ impl OpenTurn<'_> {
         self.unanswered = text;
     }
 
-    /// Appends messages behind the results. They have to be valid by themselves.
+    /// Appends messages behind the results. They must be valid by themselves.
     pub(crate) fn inject(&mut self, messages: Vec<Message>) -> Result<(), HistoryError> {
         check(&messages.iter().cloned().map(Arc::new).collect::<Vec<_>>())?;
         self.injected.extend(messages);
@@ -290,7 +291,7 @@ impl Drop for OpenTurn<'_> {
             let mut result = match state {
                 CallState::Answered(result) => result,
                 CallState::Open => ToolResult::error("", self.unanswered),
-                // Not "not executed", because the model would then call the tool again.
+                // The text is not "not executed", because the model would then call the tool again.
                 CallState::Started => ToolResult::error("", STOPPED),
             };
             // A hook may have changed the id, but the result belongs to this call.
@@ -320,8 +321,8 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Says(String),
-        /// A response with calls. Each call has an id, and `true` if it is answered before the turn ends. With `panics`,
-        /// the turn panics after the answers.
+        /// A response with calls. Each call is its id, and `true` if it is answered before the turn ends. With
+        /// `panics`, the turn panics after the answers.
         Turn {
             calls: Vec<(String, bool)>,
             panics: bool,

@@ -1,4 +1,4 @@
-//! The facts that a provider reports beside a message: token counts, and the reason why the model stopped.
+//! Data that a provider reports with a message: token counts, and the reason why the model stopped.
 
 use std::ops::AddAssign;
 
@@ -67,7 +67,7 @@ impl From<String> for FinishReason {
         match text.as_str() {
             "stop" => Self::Stop,
             "length" => Self::Length,
-            // Servers with OpenAI's protocol send the plural.
+            // Servers that speak OpenAI's protocol send the plural.
             "tool_call" | "tool_calls" => Self::ToolCall,
             "content_filter" => Self::ContentFilter,
             "stopped" => Self::Stopped,

@@ -400,7 +400,10 @@ async fn a_sub_agent_is_a_tool_with_its_own_history_and_turns_and_depth_is_limit
     cell.set(agent.clone()).expect("once");
     let error = agent.ask("go").await.unwrap_err();
     assert!(error.is_fatal());
-    assert_eq!(error.to_string(), "the agent `loop` runs inside of 4 others, and at most 3 are allowed (`max_depth`)");
+    assert_eq!(
+        error.to_string(),
+        "the agent `loop` runs inside of 4 other agents, but at most 3 are allowed (`max_depth`)"
+    );
     Ok(())
 }
 

@@ -500,7 +500,8 @@ async fn a_middleware_brings_tools_and_a_prompt_and_two_of_one_id_are_refused() 
     assert_eq!(results(&answer.messages), ["noon"]);
     assert_eq!(script.requests()[0].system.as_deref(), Some("You know the time."));
 
-    let twice = "the agent has the middleware `clock` twice: ids are unique, since state and errors are named by them";
+    let twice =
+        "the agent has the middleware `clock` twice: ids must be unique, because state and errors are named by id";
     assert_eq!(agent(&script).with(Clock).with(Clock).build().unwrap_err().to_string(), twice);
     let on_run = agent(&script).with(Clock).build()?.ask("x").with(Clock).await.unwrap_err();
     assert_eq!(on_run.to_string(), twice);
