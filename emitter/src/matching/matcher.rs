@@ -219,8 +219,8 @@ impl Matcher {
         }
     }
 
-    /// Returns `true` if the matcher takes an event on the emitter where it was emitted. Every event is an own event of
-    /// that emitter, and its name is the last segment of its path.
+    /// Returns `true` if the matcher takes an event on the emitter where it was emitted. Treats every event as an own
+    /// event of that emitter, whose name is the last segment of its path.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter, IntoMatcher};
