@@ -13,7 +13,7 @@ use crate::Delta;
 pub struct Chunks {
     /// The pieces. A stage may change, remove and add pieces. It may also keep pieces back and add them in a later call.
     pub deltas: Vec<Delta>,
-    /// `true` if the reply has ended. This is the last call of the stage, which now adds the pieces that it kept back.
+    /// `true` if the reply has ended. The stage is not called again, so it now has to add the pieces that it kept back.
     pub ended: bool,
 }
 
@@ -37,8 +37,8 @@ impl<F: FnMut(&mut Chunks, &RunContext) -> Result<()> + Send> ChunkStage for F {
 
 type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
 
-/// A list of functions that make the stages for the replies of a model's run, in order and anew for each attempt. Set it
-/// on a run as its own extension.
+/// A list of functions that make the stages for a model's run, anew for each attempt. Set the list on a run as its own
+/// extension.
 ///
 /// A reply that is not streamed passes through the same stages, in a single call with the whole reply and `ended` set. If
 /// a listener stops a stream, the stages are called with `ended` as well, so the pieces that they kept back are part of the

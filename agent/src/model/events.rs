@@ -149,7 +149,7 @@ fn milliseconds(text: &str) -> Option<u64> {
 pub struct UsageReported {
     /// The tokens.
     pub usage: Usage,
-    /// Their cost, if the model has a [price](crate::ChatModel::price).
+    /// The cost of these tokens, if the model has a [price](crate::ChatModel::price).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Decimal>,
 }
@@ -188,8 +188,8 @@ impl ChatError {
     }
 }
 
-/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped, these three events are
-/// not emitted; the run still emits [`Finish`](emitree_runtime::Finish).
+/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped before its end, none
+/// of these three events is emitted; the run still emits [`Finish`](emitree_runtime::Finish).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatFinish {}

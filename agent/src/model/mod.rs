@@ -63,13 +63,13 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 /// # Cost and budgets
 ///
 /// The tokens that a provider reports are charged to the [`Budget`](emitree_middleware::Budget)s of the run and of the
-/// runs above, under the name of the model. If the model has a [price](Self::price), the response has a cost, and budgets
-/// are charged with this cost instead of a cost by their own prices. An attempt that fails before its usage is reported
-/// charges nothing.
+/// runs above, under the name of the model. If the model has a [price](Self::price), the response has a cost, and
+/// budgets use this cost instead of computing a cost from their own prices. An attempt that fails before its usage is
+/// reported charges nothing.
 ///
 /// # Cancel safety
 ///
-/// Dropping or aborting the run drops the provider's call.
+/// Dropping or aborting the run drops the provider's future or stream, which ends its call.
 #[derive(Clone)]
 pub struct ChatModel {
     shared: Arc<ModelParts>,
@@ -83,11 +83,11 @@ struct ModelParts {
 }
 
 impl ChatModel {
-    /// Makes a model of a provider.
+    /// Makes a model from a provider.
     ///
     /// # Errors
     ///
-    /// Returns an error if the provider's name has other characters than letters, digits and `_`.
+    /// Returns an error if the provider's name contains characters other than letters, digits and `_`.
     pub fn new(provider: impl Provider) -> Result<Self, BuildError> {
         let creator = Creator::new("ChatModel", provider.model().to_owned());
         let emitter = Emitter::root()
@@ -100,7 +100,7 @@ impl ChatModel {
             .declares_event::<ChatSuccess>()
             .declares_event::<ChatError>()
             .declares_event::<ChatFinish>()
-            // Middleware that makes another attempt emits this event on the run.
+            // Middleware that starts another attempt emits this event on the run.
             .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
         let shared = Arc::new(ModelParts { provider: Box::new(provider), emitter });
@@ -114,8 +114,8 @@ impl ChatModel {
         self
     }
 
-    /// Sets the price of this model and of its later clones, from which the cost of each call is computed. Default: none,
-    /// and no costs.
+    /// Sets the price from which the cost of each call is computed, for this model and its later clones. By default
+    /// there is no price, and calls have no cost.
     ///
     /// ```
     /// use emitree_agent::{ChatModel, Reply, ScriptedModel, Usage};
@@ -182,7 +182,8 @@ impl ChatModel {
                 .output_tokens(usage.output_tokens);
             response.cost = self.price.map(|price| price.cost(&tokens));
             let tokens = response.cost.into_iter().fold(tokens, budget::Usage::cost);
-            // The tokens are spent, also if a listener fails. Listeners receive them before an exceeded budget ends the run.
+            // The tokens are spent even if a listener fails. Listeners receive the usage before an exceeded budget ends
+            // the run.
             let charged = budget::charge(ctx, tokens).await;
             tell(ctx, &mut UsageReported::new(usage, response.cost)).await?;
             charged?;

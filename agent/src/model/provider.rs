@@ -15,7 +15,7 @@ pub type DeltaStream = Pin<Box<dyn Stream<Item = Result<Delta>> + Send>>;
 
 /// A backend of [`ChatModel`](crate::ChatModel)s: it sends a request and returns the pieces of the reply.
 ///
-/// A provider only translates between a request and a backend's protocol. Retries, time-outs, limits and caches are
+/// A provider only translates between a request and a backend's protocol. Retries, timeouts, limits and caches are
 /// middleware around the run.
 ///
 /// ```

@@ -46,7 +46,7 @@ impl ChatModel {
     /// registered function unchanged.
     pub fn from_name(name: &str) -> Result<Self> {
         let (provider, model) = split(name)?;
-        // A copy, because user code must not run under the lock: the function may register another provider.
+        // The function is cloned out of the lock, because it is user code and may register another provider.
         let registered = REGISTERED.read().get(provider).cloned();
         if let Some(make) = registered {
             return make(model);
@@ -59,7 +59,8 @@ impl ChatModel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the provider is already known, or if its name has other characters than letters, digits and `_`.
+    /// Returns an error if the provider is already known, or if its name contains characters other than letters, digits
+    /// and `_`.
     pub fn register(
         provider: impl Into<String>,
         make: impl Fn(&str) -> Result<Self> + Send + Sync + 'static,

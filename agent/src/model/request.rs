@@ -33,13 +33,13 @@ fn is_empty(tools: &Arc<Vec<ToolSpec>>) -> bool {
 }
 
 impl ChatRequest {
-    /// Makes a request of messages, without a system prompt, tools and options.
+    /// Makes a request from messages, without a system prompt, tools or options.
     pub fn new(messages: impl IntoIterator<Item = Message>) -> Self {
         let messages = Arc::new(messages.into_iter().map(Arc::new).collect());
         Self { messages, ..Self::default() }
     }
 
-    /// Returns the text of the last user's message, or an empty string.
+    /// Returns the text of the last user message, or an empty string.
     #[must_use]
     pub fn last_user_text(&self) -> String {
         self.messages
@@ -114,7 +114,7 @@ pub struct ChatOptions {
     /// The seed of the randomness, for providers that support it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// The form of the answer.
+    /// The required format of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
     /// The tools that the model may or must call.
@@ -129,7 +129,7 @@ pub struct ChatOptions {
     pub extra: Map<String, Value>,
 }
 
-/// The form of a model's answer.
+/// The format of a model's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -148,7 +148,7 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// Makes the format of JSON that deserializes into a Rust type.
+    /// Makes the format for JSON that deserializes into a Rust type.
     #[must_use]
     pub fn of<T: JsonSchema>() -> Self {
         Self::JsonSchema { name: T::schema_name().into_owned(), schema: schema_of::<T>() }

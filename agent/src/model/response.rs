@@ -50,7 +50,7 @@ impl ChatResponse {
     }
 }
 
-/// A piece of a provider's reply, in the order of arrival.
+/// A piece of a provider's reply.
 ///
 /// A provider that does not stream returns the whole reply as a few large pieces, see [`whole`](crate::whole).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -176,7 +176,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Returns the response of a reply that was received whole.
+    /// Returns the response of a reply that was received to its end.
     pub(crate) fn finish(mut self) -> ChatResponse {
         let calls = take(&mut self.calls).into_values().map(|PartialCall { id, name, arguments }| {
             Part::ToolCall(ToolCall { id, name, arguments: Arguments::parse(&arguments) })

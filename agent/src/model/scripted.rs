@@ -66,7 +66,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Makes a reply of text.
+    /// Makes a reply with text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::response(finished(Message::assistant(text), FinishReason::Stop))
     }
@@ -80,13 +80,13 @@ impl Reply {
         Self::response(finished(message, FinishReason::ToolCall))
     }
 
-    /// Makes a reply of a response.
+    /// Makes a reply from a response.
     #[must_use]
     pub fn response(response: ChatResponse) -> Self {
         Self::deltas(Delta::of_response(response))
     }
 
-    /// Makes a reply of pieces, as they would arrive.
+    /// Makes a reply from pieces, in the order in which they arrive.
     pub fn deltas(deltas: impl IntoIterator<Item = Delta>) -> Self {
         Self { deltas: deltas.into_iter().collect(), ..Self::default() }
     }
@@ -111,14 +111,14 @@ impl Reply {
         self
     }
 
-    /// Cuts text and arguments into pieces of at most this many characters, at least one.
+    /// Cuts text and arguments into pieces of at most this many characters; 0 counts as 1.
     #[must_use]
     pub fn in_pieces(mut self, chars: usize) -> Self {
         self.deltas = self.deltas.into_iter().flat_map(|delta| cut(delta, chars.max(1))).collect();
         self
     }
 
-    /// Waits before the first piece, and before each further one.
+    /// Waits before the first piece, and before each later piece.
     #[must_use]
     pub const fn slow(mut self, before: Duration, between: Duration) -> Self {
         self.before = before;
@@ -141,7 +141,7 @@ fn cut(delta: Delta, chars: usize) -> Vec<Delta> {
         Delta::Text(text) => pieces(&text).into_iter().map(Delta::Text).collect(),
         Delta::Reasoning(text) => pieces(&text).into_iter().map(Delta::Reasoning).collect(),
         Delta::ToolCall { index, id, name, arguments } => {
-            // As from servers, only the first piece has the id and the name.
+            // As in servers' streams, only the first piece has the id and the name.
             let begin = Delta::ToolCall { index, id, name, arguments: String::new() };
             let more = |arguments| Delta::ToolCall { index, id: None, name: None, arguments };
             std::iter::once(begin).chain(pieces(&arguments).into_iter().map(more)).collect()

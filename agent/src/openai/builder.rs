@@ -30,7 +30,8 @@ pub struct OpenAiBuilder {
 }
 
 impl OpenAi {
-    /// Returns a builder of a provider for a model of OpenAI, or of the server at another [base URL](OpenAiBuilder::base_url).
+    /// Returns a builder of a provider for a model of OpenAI or, with another [base URL](OpenAiBuilder::base_url), of
+    /// another server.
     pub fn builder(model: impl Into<String>) -> OpenAiBuilder {
         OpenAiBuilder::new(&servers::OPENAI, model.into())
     }
@@ -82,8 +83,8 @@ impl OpenAiBuilder {
         }
     }
 
-    /// Sets the address below which `chat/completions` is, for example `http://localhost:8000/v1`. A query of the URL is sent with
-    /// each request.
+    /// Sets the base URL, to which `/chat/completions` is appended, for example `http://localhost:8000/v1`. A query of
+    /// the URL is sent with each request.
     pub fn base_url(mut self, url: impl Into<String>) -> Self {
         self.base_url = Some(url.into());
         self
@@ -109,27 +110,27 @@ impl OpenAiBuilder {
         self
     }
 
-    /// Sets the time-out for the connection, by default 10 s.
+    /// Sets the timeout for the connection, by default 10 s.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets the time from the request to the first byte of the reply, by default 10 min. A server that does not stream sends its
-    /// first byte only when the answer is complete.
+    /// Sets the timeout from the request to the first byte of the reply, by default 10 min. A server that does not
+    /// stream sends its first byte only when the answer is complete.
     pub const fn first_byte_timeout(mut self, timeout: Duration) -> Self {
         self.limits.first_byte = timeout;
         self
     }
 
-    /// Sets the time between two pieces of a reply, by default 5 min. Comments, with which servers keep a connection open,
-    /// count as pieces.
+    /// Sets the timeout between two pieces of a reply, by default 5 min. Comments, with which servers keep a connection
+    /// open, count as pieces.
     pub const fn chunk_timeout(mut self, timeout: Duration) -> Self {
         self.limits.between_chunks = timeout;
         self
     }
 
-    /// Sets the maximum size of a reply in bytes of the protocol, by default 64 MiB. A larger reply fails.
+    /// Sets the maximum number of bytes in the body of a reply, by default 64 MiB. A larger reply fails.
     pub const fn max_reply_bytes(mut self, max_bytes: usize) -> Self {
         self.limits.max_bytes = max_bytes;
         self
@@ -139,8 +140,9 @@ impl OpenAiBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if the model's name is empty, if the base URL is not an HTTP URL, if the key or a header cannot be sent, if
-    /// the server's own base URL needs a key and none is set, or if the certificates of the system cannot be read.
+    /// Returns an error if the model's name is empty, the base URL is not an HTTP URL, or the key or a header is not
+    /// valid in HTTP. Also returns an error if the server's own base URL needs a key and no key is set, or if the
+    /// certificates of the system cannot be read.
     pub fn build(self) -> Result<OpenAi> {
         let Self { model, server, base_url, api_key, headers, stream_usage, connect_timeout, limits } = self;
         if model.trim().is_empty() {
@@ -190,11 +192,11 @@ fn parse(text: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// Returns the part of a text between a password and a query.
+/// Returns the part of an invalid URL that contains neither a password nor a query.
 fn quotable(text: &str) -> &str {
     let end = text.find(['?', '#']).unwrap_or(text.len());
     match text.rfind('@') {
-        // A password with such a character, or a query with an `@`.
+        // The password contains `?` or `#`, or the query contains `@`.
         Some(at) if at > end => "…",
         Some(at) => &text[at + 1..end],
         None => &text[..end],
@@ -248,7 +250,7 @@ fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(He
         })?;
         if matches!(name.as_str(), "authorization" | "api-key" | "x-api-key" | "x-goog-api-key") {
             value.set_sensitive(true);
-            // A server that sends a key back leaves out the scheme before it, such as `Bearer`.
+            // A server may send a key back without the scheme before it, such as `Bearer`.
             let key = text.split_whitespace().last().unwrap_or_default();
             secrets.extend([text, key].into_iter().filter(|secret| !secret.is_empty()).map(ToString::to_string));
         }

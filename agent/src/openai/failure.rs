@@ -11,12 +11,12 @@ use thiserror::Error as ThisError;
 
 use crate::openai::retry_after;
 
-/// The number of characters that an error quotes of a text that is not an error message.
+/// The maximum number of characters that an error quotes from a text that is not an error message.
 const QUOTED: usize = 200;
-/// The number of characters that an error quotes of a server's error message.
+/// The maximum number of characters that an error quotes from a server's error message.
 const MESSAGE: usize = 1000;
 
-/// The types and codes of errors without a status for which another attempt may succeed.
+/// The types and codes of errors that are retryable although they have no status.
 const TRANSIENT: [&str; 6] = [
     "server_error",
     "internal_server_error",
@@ -117,7 +117,7 @@ impl Server {
         }
     }
 
-    /// Makes an error. `what` names the failure. `message` is a quoted text of the server.
+    /// Makes an error. `what` names the failure. `message` is a text that [`quote`](Self::quote) returned, or empty.
     fn error(&self, kind: ServerErrorKind, status: Option<StatusCode>, what: &str, message: String) -> Error {
         let status = status.map(|status| status.as_u16());
         self.error_of(what, ServerError { kind, status, message, headers: BTreeMap::new() })
@@ -174,7 +174,7 @@ impl Server {
     /// Makes the error of a text that is not JSON of the protocol. If the text was cut, another attempt may be complete.
     pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str, is_cut: bool) -> Error {
         let kind = if is_cut || fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
-        // The fault quotes texts, too.
+        // The fault may quote a secret from the text.
         let fault = self.quote(&fault.to_string(), QUOTED);
         let what = format!("sent {what} that does not fit the protocol ({fault})");
         self.error(kind, None, &what, self.quote(text, QUOTED))
@@ -237,7 +237,7 @@ fn message_of(error: &Value) -> Option<&str> {
     }
 }
 
-/// Returns the texts of an error and its causes. The client's own text alone is only "error sending request".
+/// Returns the texts of an error and its causes. The client's error alone is often just "error sending request".
 fn causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

@@ -127,7 +127,8 @@ type Events = Pin<Box<dyn Stream<Item = Result<Sse, EventError>> + Send>>;
 /// A stream of chunks.
 struct Chunks {
     events: Events,
-    /// `true` if the server has sent its last byte. An event that is read after it had no end, so its text may be cut.
+    /// `true` if the server has sent its last byte. An event that is read afterwards was not terminated, so its text
+    /// may be cut.
     has_ended: Arc<AtomicBool>,
     reply: Assembly,
     server: Arc<Server>,
@@ -183,7 +184,7 @@ impl Chunks {
                 Ok(error) => error.0,
                 Err(error) => self.server.unreadable(&error.to_string()),
             },
-            // A character was cut.
+            // The stream ended inside of a UTF-8 character.
             _ if self.has_ended.load(Ordering::Relaxed) => self.server.incomplete(),
             error => self.server.unreadable(&error.to_string()),
         }
@@ -193,7 +194,7 @@ impl Chunks {
     async fn end(&mut self) {
         self.is_done = true;
         let rest = async { while let Some(Ok(_)) = self.events.next().await {} };
-        // A server that does not end its response loses its connection.
+        // If the server does not end its response in time, the connection is closed.
         let _ = timeout(LINGER, rest).await;
     }
 }
@@ -204,7 +205,7 @@ fn is_cut(error: &Error) -> bool {
     error.find::<ServerError>().is_some_and(|cause| matches!(cause.kind, Connection | Incomplete | Timeout))
 }
 
-/// The pieces of a reply that have been received and not returned.
+/// The pieces of a reply that have been received but not returned yet.
 #[derive(Default)]
 struct Assembly {
     pending: VecDeque<Delta>,

@@ -37,7 +37,7 @@ pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String
     set("seed", seed.map(Value::from));
     set("response_format", response_format.as_ref().map(format));
     if tools.is_empty() {
-        // Servers refuse a choice among no tools.
+        // Servers refuse a tool choice without tools.
         if let Some(choice) = tool_choice {
             warnings.push(format!("the tool choice {choice:?} was not sent, because the request has no tools"));
         }
@@ -99,7 +99,7 @@ fn content(message: &Message) -> Result<Value> {
                     "an attachment of the kind `{modality}` cannot be sent in OpenAI's protocol: send an `image`, or text"
                 )));
             }
-            // The parts of models and tools are not part of such a message.
+            // System and user messages have no parts of models or tools.
             Part::Reasoning { .. } | Part::ToolCall(_) | Part::ToolCallResponse(_) => {}
         }
     }

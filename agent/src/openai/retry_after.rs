@@ -1,4 +1,4 @@
-//! The time after which a server wants to be asked again.
+//! The delay that a server requests before the next attempt.
 
 use std::time::{Duration, SystemTime};
 

@@ -15,7 +15,7 @@ pub(crate) struct Known {
     pub(super) base_url: &'static str,
     /// The variable that overrides the base URL.
     url_variable: Option<&'static str>,
-    /// The variables that may have the key. The first one that is set is used.
+    /// The variables that may contain the key. The first variable that is set is used.
     pub(super) key_variables: &'static [&'static str],
     /// `true` if the server at `base_url` refuses requests without a key.
     pub(super) needs_key: bool,
@@ -94,8 +94,8 @@ pub(super) fn builder(name: &str, environment: impl Fn(&str) -> Option<OsString>
     Ok(builder)
 }
 
-/// Returns the base URL for a value of `OLLAMA_HOST`. As in Ollama, the scheme is `http` by default, the port is 11434 if there is
-/// no scheme either, a host may be missing, and the value may have quotes around it.
+/// Returns the base URL for a value of `OLLAMA_HOST`. As in Ollama, the scheme is `http` by default, the port is 11434
+/// if the value has neither a scheme nor a port, the host may be missing, and the value may be in quotes.
 fn ollama(host: &str) -> String {
     let host = host.trim_matches(['"', '\'']);
     let (is_url, text) = match host.split_once("://") {
@@ -106,14 +106,14 @@ fn ollama(host: &str) -> String {
         None => (false, format!("http://{host}")),
     };
     let Ok(mut url) = Url::parse(&text) else {
-        // The builder returns the error with the text.
+        // The builder then returns an error for this text.
         return text;
     };
     // `url` leaves out the default port of `http`, so the port is read from a URL of another scheme.
     if !is_url && Url::parse(&text.replacen("http", "ollama", 1)).is_ok_and(|url| url.port().is_none()) {
         let _ = url.set_port(Some(11434));
     }
-    // A server listens at this address, but a client cannot call it on all systems.
+    // A server can listen at this address, but on some systems a client cannot connect to it.
     if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
         let _ = url.set_host(Some("localhost"));
     }

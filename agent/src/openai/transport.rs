@@ -1,4 +1,4 @@
-//! The bytes of a reply, with time-outs and a limit of their number.
+//! The bytes of a reply, with timeouts and a maximum size.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::openai::failure::Server;
 use crate::openai::{Limits, Shared};
 
-/// A time-out that is as good as none. The clock cannot represent much longer ones.
+/// The longest timeout, because the clock may not represent a much longer duration.
 const ENDLESS: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// The number of bytes that are read of a response whose status is not a success.
+/// The number of bytes after which the body of an error response is not read further.
 const MAX_ERROR: usize = 64 * 1024;
 
-/// A response whose status is a success, and the time at which its first byte has to be there.
+/// A response whose status is a success, and the deadline for its first byte.
 pub(super) struct Incoming {
     pub(super) response: Response,
     deadline: Instant,
@@ -36,7 +36,7 @@ pub(super) async fn send(request: RequestBuilder, shared: &Shared) -> Result<Inc
     if status.is_success() {
         return Ok(Incoming { response, deadline });
     }
-    // The text of an error is wanted, but its status alone is an error too.
+    // An error does not need the body: if reading the body fails, the error has the status alone.
     let mut body = Vec::new();
     let read = async {
         while body.len() < MAX_ERROR
@@ -49,7 +49,7 @@ pub(super) async fn send(request: RequestBuilder, shared: &Shared) -> Result<Inc
     Err(server.status(status, response.headers(), &body))
 }
 
-/// An error of the bytes, as the parser of events passes it on.
+/// An error of the byte stream, which the event parser passes on.
 #[derive(Debug)]
 pub(super) struct BytesError(pub(super) Error);
 

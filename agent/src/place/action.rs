@@ -11,21 +11,21 @@ use crate::{ChatResponse, Message, ToolCall};
 /// The messages of a model call. They are shared with the history until a hook changes them.
 pub type Messages = Vec<Arc<Message>>;
 
-/// The consequences of a model's response: the value at [`Place::TurnAction`](crate::Place::TurnAction).
+/// A model's response and the decision about it: the value at [`Place::TurnAction`](crate::Place::TurnAction).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TurnAction {
     /// The response. If a hook changes it, later hooks receive the changed response, and the history keeps it.
     pub response: ChatResponse,
-    /// Messages to add after the results of the turn. If there are any and the response calls no tools, the model is asked
-    /// again.
+    /// Messages to add after the results of the turn. If there are messages and the response calls no tools, the model
+    /// is called again.
     pub inject: Vec<Message>,
     /// The decision. A hook may replace the decision of an earlier hook. `None` means [`Decision::Natural`].
     pub decision: Option<Decision>,
 }
 
 impl TurnAction {
-    /// Makes the value that the first hook sees.
+    /// Makes the value that the first hook receives.
     #[must_use]
     pub const fn new(response: ChatResponse) -> Self {
         Self { response, inject: Vec::new(), decision: None }
@@ -40,7 +40,7 @@ pub enum Decision {
     Natural,
     /// The run ends here. Calls are answered with "not executed".
     Stop,
-    /// The model is asked again. Calls are answered with "not executed".
+    /// The model is called again. Calls are answered with "not executed".
     LoopToModel,
 }
 

@@ -35,7 +35,8 @@ impl Batch {
                     if let Err(error) = filters.apply(self, ctx).await {
                         // The failed gate might have denied any open call, so its error decides about all open calls.
                         self.open().try_for_each(|gated| gated.decide_by(by, &error))?;
-                        // Without open calls there is no call to decide about, but control flow still ends the run.
+                        // Without open calls the error decides about no call, but a halt or a fatal error, for example,
+                        // still ends the run.
                         if ends_the_run(&error) {
                             return Err(error);
                         }
@@ -49,7 +50,7 @@ impl Batch {
                     }
                 }
             }
-            // Results belong to calls by position and id, so a gate cannot change the id.
+            // Results are matched to calls by position and id, so changes of the id are undone.
             for (gated, id) in self.0.iter_mut().zip(&ids) {
                 gated.call.id.clone_from(id);
             }
@@ -69,7 +70,7 @@ pub struct GatedCall {
     /// tell the model about the change, write it into the result.
     pub call: ToolCall,
     verdict: Option<Verdict>,
-    /// The reason why the call could not be executed as the model made it. Gates are not asked about such a call.
+    /// The reason why the call cannot be executed as the model wrote it. Gates do not decide about a call with a fault.
     fault: Option<String>,
 }
 
@@ -79,7 +80,7 @@ pub struct GatedCall {
 pub enum Verdict {
     /// The tool does not run. The call has this output instead.
     Answer(ToolOutput),
-    /// The tool does not run. The model receives this reason, and not as an error.
+    /// The tool does not run. The model receives this reason as a result that is not an error.
     Skip(String),
     /// The tool does not run. The model receives an error with the name of the middleware and the reason.
     Deny {
@@ -129,7 +130,7 @@ impl GatedCall {
         self.decide(Verdict::Answer(output));
     }
 
-    /// Skips the call. The model receives the reason, and not as an error.
+    /// Skips the call. The model receives the reason as a result that is not an error.
     pub fn skip(&mut self, reason: impl Into<String>) {
         self.decide(Verdict::Skip(reason.into()));
     }

@@ -56,7 +56,7 @@ pub struct Hooks {
     model_call: StackBuilder<ChatModel>,
     tool_call: StackBuilder<Tool>,
     chains: Chains,
-    /// The types of the values that handles were asked for.
+    /// The types of the values for which handles were requested.
     states: Vec<(TypeId, &'static str)>,
 }
 
@@ -175,8 +175,9 @@ impl Hooks {
 
     /// Returns a handle to the value that the middleware keeps for a session. All handles of a middleware share the value.
     ///
-    /// A middleware keeps one value, because a stored session has its id and no types. If handles of two types are asked for,
-    /// [`AgentBuilder::build`](crate::AgentBuilder::build) fails, or the run to which the middleware is bound.
+    /// A middleware keeps only one value, because a stored session identifies values by the middleware's id alone.
+    /// After requests for handles of two types, [`AgentBuilder::build`](crate::AgentBuilder::build), or the run to
+    /// which the middleware is bound, fails.
     pub fn state<T: Default + Serialize + DeserializeOwned + Send + 'static>(&mut self) -> State<T> {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
         State::new(&self.owner)
@@ -209,7 +210,7 @@ impl Hooks {
     }
 
     chain! {
-        /// Changes the messages of one model call, and not the history. The system prompt is not one of the messages.
+        /// Changes the messages of one model call, but not the history. The system prompt is not one of the messages.
         on_context, on_context_async, context: Messages, ModelContext
     }
 
@@ -219,7 +220,7 @@ impl Hooks {
     }
 
     chain! {
-        /// Decides what follows from a response. See [`TurnAction`].
+        /// Decides how a turn continues after a response. See [`TurnAction`].
         on_action, on_action_async, action: TurnAction, TurnAction
     }
 
@@ -273,8 +274,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that changes the final messages of a model call, of which the first is the system message. Only one
-    /// hook is called: the hook of the last middleware that sets it.
+    /// Sets the hook that changes the final messages of a model call. The first of these messages is the system prompt,
+    /// if there is one. Only the hook of the last middleware that sets it is called.
     pub fn on_wire<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut Messages, &RunContext) -> Out + Send + Sync + 'static,
@@ -311,7 +312,7 @@ impl Hooks {
         hook: impl Fn(&ToolCall, &RunContext) -> Result<Option<ToolCall>> + Send + Sync + 'static,
     ) -> &mut Self {
         let name = self.name(Place::ToolResolve);
-        // The break that ends the chain needs a reason: the name of the hook.
+        // `Break`, which ends the chain, takes a reason: the name of the hook.
         let by = name.clone();
         let hook = move |call: &mut ToolCall, ctx: &RunContext| {
             let other = hook(call, ctx)?;
@@ -405,8 +406,8 @@ impl Hooks {
 }
 
 impl Built {
-    /// Returns a description of each place with hooks, in the order of a turn. A place has two descriptions if some of its
-    /// hooks are guards. If `is_guard` is set, all hooks are guards.
+    /// Returns a description of each place with hooks, in the order of a turn. A place has two descriptions if some,
+    /// but not all, of its hooks are guards. If `is_guard` is set, all hooks are guards.
     pub(crate) fn describe(&self, is_guard: bool) -> Vec<HookInfo> {
         let describe = |&place: &Place| {
             let name = format!("{}.{place}", self.owner);
@@ -470,7 +471,7 @@ impl Chains {
             Place::ToolResult => self.results.clear(),
             Place::TurnStop => self.stop = Filters::default(),
             Place::RunEnd => self.end = Filters::default(),
-            // Gates are guards. The onions are not part of the chains.
+            // Gates are guards, and onion places have no chains.
             Place::ToolGate | Place::AgentRun | Place::ModelCall | Place::ToolCall => {}
         }
     }

@@ -18,7 +18,7 @@ pub enum Place {
     AgentRun,
     /// The history before each model call: a chain. Its changes stay in the session.
     ModelState,
-    /// The messages of one model call: a chain that changes a copy, and not the history.
+    /// The messages of one model call: a chain that changes a copy, but not the history.
     ModelContext,
     /// The system prompt: contributions, then a chain.
     ModelPrompt,
@@ -28,7 +28,7 @@ pub enum Place {
     ModelCall,
     /// The pieces of a reply: stages, which are made anew for each attempt.
     ModelChunk,
-    /// The consequences of a response: a chain.
+    /// The decision about a response: a chain.
     TurnAction,
     /// A tool call before it is checked: the first hook that returns another call replaces it.
     ToolResolve,

@@ -37,7 +37,7 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if no run of an agent is found, if the stored value does not fit the type, or if `with` is called
+    /// Returns an error outside of an agent's run, if the stored value does not fit the type, or if `with` is called
     /// inside of the closure for the same value.
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {

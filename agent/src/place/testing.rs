@@ -113,8 +113,8 @@ impl HookTest {
         .await
     }
 
-    /// Passes the pieces of a reply through the stages of [`ModelChunk`](crate::Place::ModelChunk). Calls the stages once for
-    /// each list, and then with `ended`. Returns the pieces after the stages.
+    /// Passes the pieces of a reply through the stages of [`ModelChunk`](crate::Place::ModelChunk). Calls the stages
+    /// once for each list, and then once with `ended` set. Returns the pieces after the stages.
     pub async fn chunks(&self, arrivals: impl IntoIterator<Item = Vec<Delta>>) -> Result<Vec<Delta>> {
         let arrivals: Vec<_> = arrivals.into_iter().collect();
         self.in_run(move |it, ctx| {

@@ -84,7 +84,7 @@ pub enum ToolError {
     Schema {
         /// The tool's name.
         name: String,
-        /// The problem, and where in the schema it is.
+        /// The problem and its place in the schema.
         fault: String,
     },
     /// The emitter cannot be built.
@@ -92,7 +92,7 @@ pub enum ToolError {
     Emitter(#[from] BuildError),
 }
 
-/// Makes a tool of an async function. The model receives the JSON Schema of the function's argument type.
+/// Makes a tool from an async function. The model receives the JSON Schema of the function's argument type.
 ///
 /// The function may return any serializable value, or a [`ToolOutput`] with more fields. Doc comments of the argument's
 /// fields become descriptions in the schema.
@@ -156,7 +156,7 @@ impl Tool {
             .declares_event::<ToolFinish>()
             .declares_event::<ToolRetry>()
             .declares_event::<ToolRetriesExceeded>()
-            // Middleware that makes another attempt emits this event on the run.
+            // Middleware that starts another attempt emits this event on the run.
             .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
         Ok(Self { shared: Arc::new(ToolParts { spec, emitter, work }), middlewares: Vec::new(), retries: 0 })
@@ -190,7 +190,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// Returns a text for the model, which describes the problem and where in the arguments it is.
+    /// Returns a text for the model that describes the problem and its place in the arguments.
     pub fn check(&self, arguments: &Value) -> Result<(), String> {
         self.shared.work.check(arguments)
     }
@@ -246,7 +246,7 @@ impl Runnable for Tool {
                 return result;
             }
             retry += 1;
-            // Discard the events of the failed attempt: a stream that holds them back drops them.
+            // A stream that buffers the events of the failed attempt discards them now.
             ctx.discard_attempt(report.message.clone(), retry).await?;
             tell(ctx, &mut ToolRetry { retry, error: report }).await?;
         }

@@ -17,8 +17,8 @@ use crate::{ToolOutput, ToolSpec};
 const MAX_FAULTS: usize = 10;
 
 impl Tool {
-    /// Makes a tool of an async function that takes JSON, and of a JSON Schema written by hand, for example by the author of
-    /// a server that offers the tool.
+    /// Makes a tool from an async function that takes JSON, and a handwritten JSON Schema, for example the schema of a
+    /// server that offers the tool.
     ///
     /// The schema is of draft 2020-12, unless its `$schema` names another draft. The model receives the schema unchanged. The
     /// function is called only with arguments that fit the schema.
@@ -48,8 +48,8 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// Returns an error if models cannot call a tool of this name, or if the schema is not valid, does not have the type
-    /// `object`, or refers to a schema in another document: nothing is fetched.
+    /// Returns an error if models cannot call a tool of this name, or if the schema is not valid, does not have the
+    /// type `object`, or refers to a schema in another document, because nothing is fetched.
     pub fn with_schema<O, F, Fut>(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -68,7 +68,7 @@ impl Tool {
     }
 }
 
-/// A function of JSON, which a schema checks.
+/// A function that takes JSON, and the schema that checks its arguments.
 struct JsonFunction<F> {
     schema: Schema,
     f: F,
@@ -92,7 +92,7 @@ where
     }
 }
 
-/// A JSON Schema written by hand.
+/// A handwritten JSON Schema.
 pub(crate) struct Schema(jsonschema::Validator);
 
 impl Schema {
@@ -102,8 +102,8 @@ impl Schema {
         jsonschema::options().offline().build(schema).map(Self).map_err(|error| describe(&error))
     }
 
-    /// Returns a text for the model if the arguments do not fit. It lists at most the first problems, because each of them
-    /// costs tokens.
+    /// Returns a text for the model if the arguments do not fit. The text lists at most [`MAX_FAULTS`] problems,
+    /// because each problem costs tokens.
     pub(crate) fn check(&self, arguments: &Value) -> Result<(), String> {
         let faults: Vec<_> = self.0.iter_errors(arguments).take(MAX_FAULTS).map(|error| describe(&error)).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
