@@ -1,4 +1,4 @@
-//! Memory of runs that wait, counted by an allocator on one thread: in proportion to their number, and all given back.
+//! The memory of waiting runs, counted by an allocator on one thread, is proportional to their number and is freed.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Starts runs of an agent that wait for a tool, counts their bytes, and aborts them. Returns the bytes of all that wait,
-/// and those that are left.
+/// Starts runs of an agent that wait for a tool, counts their bytes, and aborts them. Returns the bytes that are
+/// allocated while the runs wait and after they are aborted.
 fn waiting(agent: &Arc<Agent>, runs: usize) -> (i64, i64) {
     let mut held = 0;
     let left = measure(|| {
-        // Inside, because its queue grows with the number of tasks.
+        // The runtime is measured too, because its queue grows with the number of tasks.
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let mut tasks = Vec::new();
         WAITING.store(0, Ordering::Relaxed);
@@ -50,12 +50,12 @@ fn ten_thousand_waiting_runs_take_memory_in_proportion_and_give_all_of_it_back()
         WAITING.fetch_add(1, Ordering::Relaxed);
         pending::<Result<()>>()
     });
-    // Keeps no requests, as a script would.
+    // This model keeps no requests, unlike a script.
     let model = ChatModel::new(Calls).expect("a model");
     let agent = Arc::new(Agent::builder("waiter", model).tool(wait).build().expect("an agent"));
     waiting(&agent, 10);
     let (thousand, _) = waiting(&agent, 1_000);
-    // The process lists its runs, and keeps the room of the longest list so far.
+    // The process keeps a list of its runs, which does not shrink.
     waiting(&agent, 10_000);
     let (ten_thousand, left) = waiting(&agent, 10_000);
     let each = ten_thousand / 10_000;

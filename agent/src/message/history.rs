@@ -30,7 +30,7 @@ use crate::message::{Message, Part, Role};
 /// assert_eq!(history.messages().len(), 3);
 ///
 /// let open = History::try_from(vec![Message::user("How many?"), asks]);
-/// assert_eq!(open.unwrap_err().to_string(), "message 1 calls `count` (id `c1`), and no result follows");
+/// assert_eq!(open.unwrap_err().to_string(), "message 1 calls `count` (id `c1`), but no result follows");
 /// # Ok::<(), emitree_agent::HistoryError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub struct History(pub(crate) Arc<Vec<Arc<Message>>>);
 #[non_exhaustive]
 pub enum HistoryError {
     /// A tool call has no result.
-    #[error("message {position} calls `{name}` (id `{id}`), and no result follows")]
+    #[error("message {position} calls `{name}` (id `{id}`), but no result follows")]
     Open {
         /// The position of the message with the call.
         position: usize,
@@ -51,9 +51,9 @@ pub enum HistoryError {
         /// The call's id.
         id: String,
     },
-    /// A result belongs to no call of the message before it.
+    /// A result belongs to no call of the message before it, or its call already has a result.
     #[error(
-        "message {position} has a result for the id `{id}`, which the message before it does not call, or has twice"
+        "message {position} has a result for the id `{id}`, but the message before it has no such call, or the result occurs twice"
     )]
     Unasked {
         /// The position of the message with the result.
@@ -72,7 +72,7 @@ pub enum HistoryError {
         id: String,
     },
     /// A part is of a kind that messages of this role do not have.
-    #[error("message {position} is of the role `{}` and has a {part}", role.as_str())]
+    #[error("message {position} has the role `{}`, which does not allow a {part}", role.as_str())]
     Part {
         /// The position of the message.
         position: usize,
@@ -82,13 +82,13 @@ pub enum HistoryError {
         part: &'static str,
     },
     /// The message of a model's response does not have the role `assistant`.
-    #[error("a model's response is of the role `{}`, and has to be of the role `assistant`", role.as_str())]
+    #[error("a model's response has the role `{}` instead of `assistant`", role.as_str())]
     Response {
         /// The message's role.
         role: Role,
     },
     /// A message has no content.
-    #[error("message {position} of the role `{}` is empty", role.as_str())]
+    #[error("message {position} with the role `{}` is empty", role.as_str())]
     Empty {
         /// The position of the message.
         position: usize,
@@ -225,15 +225,15 @@ mod tests {
         let asks = |id: &str| Message::assistant("").with_call(ToolCall::new(id, "t", json!({})));
         let gives = |id: &str| Message::tool([ToolResult::new(id, 1)]);
         let table = [
-            (vec![asks("a")], "message 0 calls `t` (id `a`), and no result follows"),
-            (vec![asks("a"), Message::user("x"), gives("a")], "message 0 calls `t` (id `a`), and no result follows"),
+            (vec![asks("a")], "message 0 calls `t` (id `a`), but no result follows"),
+            (vec![asks("a"), Message::user("x"), gives("a")], "message 0 calls `t` (id `a`), but no result follows"),
             (
                 vec![gives("a")],
-                "message 0 has a result for the id `a`, which the message before it does not call, or has twice",
+                "message 0 has a result for the id `a`, but the message before it has no such call, or the result occurs twice",
             ),
             (
                 vec![asks("a"), gives("a"), gives("a")],
-                "message 2 has a result for the id `a`, which the message before it does not call, or has twice",
+                "message 2 has a result for the id `a`, but the message before it has no such call, or the result occurs twice",
             ),
             (vec![asks("")], "message 0 calls `t` with the id ``, which is empty or occurs twice"),
             (
@@ -242,9 +242,9 @@ mod tests {
             ),
             (
                 vec![Message::user("x").with_call(ToolCall::new("a", "t", json!({})))],
-                "message 0 is of the role `user` and has a tool call",
+                "message 0 has the role `user`, which does not allow a tool call",
             ),
-            (vec![Message::new(Role::User, [])], "message 0 of the role `user` is empty"),
+            (vec![Message::new(Role::User, [])], "message 0 with the role `user` is empty"),
         ];
         for (messages, says) in table {
             let mut history = History::try_from(vec![Message::user("before")]).expect("valid");

@@ -37,7 +37,7 @@ use crate::place::state::Slices;
 /// assert_eq!(restored.history(), session.history());
 ///
 /// let error = serde_json::from_str::<Session>(r#"{"version": 7, "history": []}"#).unwrap_err();
-/// assert_eq!(error.to_string(), "the session is stored in version 7, and version 1 can be read");
+/// assert_eq!(error.to_string(), "the session is stored in version 7, but only version 1 can be read");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -412,10 +412,10 @@ mod tests {
     fn only_a_message_that_a_model_can_say_begins_a_turn() {
         let run = SessionRun::new(Session::new());
         let error = run.open(Message::user("x")).expect_err("a user's message").to_string();
-        assert_eq!(error, "a model's response is of the role `user`, and has to be of the role `assistant`");
+        assert_eq!(error, "a model's response has the role `user` instead of `assistant`");
         let result = Part::ToolCallResponse(ToolResult::new("a", 1));
         let error = run.open(Message::new(Role::Assistant, [result])).expect_err("a result").to_string();
-        assert_eq!(error, "message 0 is of the role `assistant` and has a tool result");
+        assert_eq!(error, "message 0 has the role `assistant`, which does not allow a tool result");
         assert!(run.history().messages().is_empty());
     }
 }

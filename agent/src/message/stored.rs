@@ -37,7 +37,7 @@ impl TryFrom<Stored> for Session {
 
     fn try_from(Stored { version, history, state }: Stored) -> Result<Self, String> {
         if version != VERSION {
-            return Err(format!("the session is stored in version {version}, and version {VERSION} can be read"));
+            return Err(format!("the session is stored in version {version}, but only version {VERSION} can be read"));
         }
         Ok(Self { history: Arc::new(Mutex::new(history)), slices: Slices::stored(state) })
     }

@@ -92,7 +92,7 @@ pub(crate) fn split(name: &str) -> Result<(&str, &str)> {
     let parts = name.split_once(':').map(|(provider, model)| (provider.trim(), model.trim()));
     match parts {
         Some((provider, "")) if !provider.is_empty() => Err(Error::new(format!(
-            "`{name}` does not name a model: write one after the colon, as in `ollama:granite4`"
+            "`{name}` does not name a model: write its name after the colon, as in `ollama:granite4`"
         ))),
         Some((provider, model)) if !provider.is_empty() => Ok((provider, model)),
         _ => Err(Error::new(format!(
@@ -133,6 +133,6 @@ fn unknown(provider: &str, name: &str) -> Error {
         format!("known are `{}`", known.join("`, `"))
     };
     Error::new(format!(
-        "the provider `{provider}` of `{name}` is not known; {known}; `ChatModel::register` adds another one"
+        "the provider `{provider}` of `{name}` is not known; {known}; `ChatModel::register` adds a provider"
     ))
 }

@@ -36,7 +36,7 @@ use crate::{ChatRequest, ChatResponse, Delta, DeltaStream, FinishReason, Message
 /// assert_eq!(script.requests()[0].last_user_text(), "How many words?");
 ///
 /// let error = model.run("And?".into()).await.unwrap_err();
-/// assert_eq!(error.to_string(), "the script of `test` has 3 answers, and this is call 4");
+/// assert_eq!(error.to_string(), "the script of `test` has 3 answers, but this is call 4");
 /// # Ok(())
 /// # }
 /// ```
@@ -212,7 +212,7 @@ impl ScriptedModel {
         let Some(by) = script.by.clone() else {
             let answers = script.replies.len();
             return Err(Error::new(format!(
-                "the script of `{}` has {answers} answers, and this is call {call}",
+                "the script of `{}` has {answers} answers, but this is call {call}",
                 self.model
             )));
         };

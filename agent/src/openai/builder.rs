@@ -146,7 +146,7 @@ impl OpenAiBuilder {
     pub fn build(self) -> Result<OpenAi> {
         let Self { model, server, base_url, api_key, headers, stream_usage, connect_timeout, limits } = self;
         if model.trim().is_empty() {
-            return Err(Error::new("a model without a name: give the name under which the server knows it"));
+            return Err(Error::new("the model's name is empty: use the name that the server uses for the model"));
         }
         let is_own_address = base_url.is_none();
         let base_url = base_url.unwrap_or_else(|| server.base_url.to_owned());

@@ -42,7 +42,7 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {
             Error::new(format!(
-                "the state `{}` belongs to an agent, and `{}` is not in a run of one",
+                "the state `{}` belongs to an agent, but the run `{}` is not an agent's run and not nested in one",
                 self.key,
                 ctx.name()
             ))
@@ -126,7 +126,7 @@ impl Slices {
         let taken = map.borrow_mut().insert(Arc::clone(key), Slice::Lent);
         if matches!(taken, Some(Slice::Lent)) {
             return Err(Error::new(format!(
-                "the state `{key}` is in use by the closure that asks for it again: use the value that the closure has"
+                "the state `{key}` is already borrowed by a closure on this thread: use the value that the closure received"
             )));
         }
         // From here on the value returns to the map, even if user code panics.
@@ -165,7 +165,7 @@ impl Slices {
                     .map_err(|error| Error::new(format!("the state `{key}` cannot be stored: {error}")))?,
                 Some(Slice::Lent) => {
                     return Err(Error::new(format!(
-                        "the state `{key}` is in use by the closure that stores the session: store it after the closure"
+                        "the state `{key}` is borrowed by the closure that stores the session: store the session after the closure"
                     )));
                 }
                 // Removed meanwhile.

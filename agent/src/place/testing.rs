@@ -228,7 +228,7 @@ impl HookTest {
         let run = runnable_fn("hook_test", move |(): (), ctx: RunContext| {
             let (installed, kept, work) = (Arc::clone(&installed), Arc::clone(&kept), work.lock().take());
             async move {
-                let work = work.ok_or_else(|| Error::new("a hook test makes one attempt"))?;
+                let work = work.ok_or_else(|| Error::new("a hook test allows only one attempt"))?;
                 let value = work(&installed, &ctx).await?;
                 *kept.lock() = Some(value);
                 Ok(())
@@ -241,7 +241,7 @@ impl HookTest {
         };
         run.run(()).own_extension(self.session.clone()).middleware(prepare).await?;
         let value = output.lock().take();
-        value.ok_or_else(|| Error::new("the run of the hook test was answered without its work"))
+        value.ok_or_else(|| Error::new("the run of the hook test ended without executing its work"))
     }
 }
 

@@ -70,7 +70,7 @@ pub enum ToolError {
     Name(String),
     /// The type of the arguments is not a JSON object.
     #[error(
-        "the schema of the arguments of `{name}` is `{schema}`: its `type` has to be `object`, as that of a struct with named fields"
+        "the schema of the arguments of `{name}` is `{schema}`: its `type` must be `object`, as for a struct with named fields"
     )]
     NotAnObject {
         /// The tool's name.

@@ -97,7 +97,7 @@ async fn each_message_is_announced_in_the_order_of_the_history_and_each_error_be
                 more.push(Message::user("really?"));
             }
         });
-        // The turn has been announced before.
+        // The events of the turn have been emitted before this hook is called.
         hooks.on_stop(|_, _| Ok(false));
     });
     let agent = agent(&script).with(hooks).build()?;
@@ -130,7 +130,7 @@ async fn a_response_that_cannot_be_used_is_a_message_error_and_a_failed_turn_is_
     let breaks = hooks_fn("m", |hooks| _ = hooks.on_action(|action, _| action.response.message.role = Role::User));
     for (hooks, role, error) in [
         (fails, "assistant", "rude"),
-        (breaks, "user", "a model's response is of the role `user`, and has to be of the role `assistant`"),
+        (breaks, "user", "a model's response has the role `user` instead of `assistant`"),
     ] {
         let agent = agent(&script()).with(hooks).build()?;
         let log = log_messages(&agent)?;
@@ -249,7 +249,7 @@ async fn calls_that_cannot_be_executed_are_explained_to_the_model() -> Result<()
         "!the arguments of `shout` do not fit: missing field `text`",
     ];
     assert_eq!(results(&answer.messages), expected);
-    // The model is sent back its own text.
+    // The model receives its own text again.
     let last = script.requests().pop().expect("a request");
     let malformed = last.messages[5].tool_calls().next().expect("a call").arguments.to_string();
     assert_eq!(malformed, r#"{"text": "#);
@@ -323,7 +323,7 @@ async fn whatever_ends_a_run_its_session_stays_valid_and_goes_on() -> Result<()>
             }
         }
         let history = assert_valid(&session);
-        // A call that has its result keeps it, and a tool that was at work may have had effects.
+        // A call that has a result keeps it, and the result of a stopped tool states that it may have had effects.
         let expected = match end {
             "max_steps" => ["late", "B"],
             _ => ["!the run was stopped while the tool was at work: it may have had effects", "B"],
@@ -331,7 +331,7 @@ async fn whatever_ends_a_run_its_session_stays_valid_and_goes_on() -> Result<()>
         assert_eq!(results(history.messages()), expected, "{end}");
         let answer = agent.ask("and now?").session(&session).await?;
         assert_eq!(answer.text(), "fine");
-        // The whole conversation is sent, and only what is new is the output's.
+        // The request has the whole conversation, and the output has only the new messages.
         assert_eq!(script.requests().last().expect("a request").messages.len(), 5);
         assert_eq!(answer.messages.len(), 2);
     }
@@ -343,12 +343,12 @@ async fn invalid_input_is_refused_before_the_model_is_asked() -> Result<()> {
     let script = ScriptedModel::new("test").text("never");
     let agent = agent(&script).build()?;
     let error = agent.ask(Message::new(Role::User, [])).await.unwrap_err();
-    assert_eq!(error.to_string(), "message 0 of the role `user` is empty");
+    assert_eq!(error.to_string(), "message 0 with the role `user` is empty");
     let error = agent.ask(Vec::<Message>::new()).await.unwrap_err();
     assert_eq!(error.to_string(), "the input of the agent `tester` has no messages");
     assert!(script.requests().is_empty());
 
-    // A session may go on without new messages.
+    // A run may continue a session without new messages.
     let session = Session::new();
     session.extend([Message::user("before")])?;
     assert_eq!(agent.ask(Vec::<Message>::new()).session(&session).await?.text(), "never");
@@ -365,7 +365,7 @@ async fn construction_refuses_what_cannot_work_in_plain_words() {
     let number = tool_fn("count", "", |_: u32, _: RunContext| async { Ok(()) });
     let says = build(number);
     assert!(says.starts_with("the schema of the arguments of `count` is `{"), "{says}");
-    assert!(says.ends_with("its `type` has to be `object`, as that of a struct with named fields"), "{says}");
+    assert!(says.ends_with("its `type` must be `object`, as for a struct with named fields"), "{says}");
     let none = Agent::builder("a", model()).max_steps(0).build().unwrap_err().to_string();
     assert_eq!(none, "`max_steps(0)` allows the agent `a` no model call: allow at least 1");
 }
@@ -570,7 +570,7 @@ fn tools_in_tasks_of_their_own_do_not_hold_each_other_up_and_are_the_same_runs()
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let (sender, receiver) = (std::sync::Mutex::new(sender), Arc::new(std::sync::Mutex::new(receiver)));
-    // It blocks the thread until its sibling has worked.
+    // This tool blocks its thread until the other tool has run.
     let waits = tool_fn("waits", "Waits", move |_: Text, ctx: RunContext| {
         let receiver = Arc::clone(&receiver);
         async move {

@@ -1,4 +1,4 @@
-//! What model calls cost, and the budgets that they are charged to.
+//! The costs of model calls, and the budgets to which they are charged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The gate: which calls are asked about, and what interrupts and failures do.
+//! The gate: the calls that it receives, and the effects of interrupts and failures.
 
 use emitree_agent::{AgentRun, Delta, Reply, ScriptedModel, Session, ToolCall, ToolOutput, hooks_fn};
 use emitree_runtime::{Error, Interrupt, Result};
@@ -88,7 +88,7 @@ async fn the_history_keeps_the_calls_of_the_model_and_result_hooks_receive_the_e
         let answer = agent(&script).with(edits(tells)).build()?.ask("go").session(&session).await?;
         let written = [ToolCall::new("0", "yell", json!({"text": "a"}))];
         assert_eq!(answer.tool_calls().cloned().collect::<Vec<_>>(), written);
-        // The model reads its own call again.
+        // The model receives its own call again.
         let sent: Vec<_> =
             script.requests()[1].messages.iter().flat_map(|message| message.tool_calls()).cloned().collect();
         assert_eq!(sent, written);

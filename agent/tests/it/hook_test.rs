@@ -127,7 +127,8 @@ fn response() -> ChatResponse {
     ChatResponse::new(Message::assistant("a"))
 }
 
-/// Calls the hook of one place, and returns whether its mark is there. A new place does not compile here without a test.
+/// Calls the hook of one place, and returns whether its mark is there. The match is exhaustive, so that a new place
+/// requires a test.
 async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
     Ok(match place {
         Place::AgentRun => {

@@ -115,7 +115,7 @@ async fn a_listener_stops_the_stream_and_incomplete_calls_are_dropped() -> Resul
         Delta::Finish(FinishReason::Stop),
     ];
     let script = ScriptedModel::new("test").reply(Reply::deltas(deltas));
-    // A stage that holds everything back until it is told of the end: nothing of it is lost.
+    // This stage holds all pieces back until `ended` is set, and no piece is lost.
     let response = model(&script)
         .run("hi".into())
         .on_start(|start, _| start.input.options.stream = Some(true))
@@ -137,7 +137,7 @@ async fn a_listener_stops_the_stream_and_incomplete_calls_are_dropped() -> Resul
 #[tokio::test]
 async fn what_a_stage_holds_back_is_released_when_the_stream_is_stopped() -> Result<()> {
     let script = ScriptedModel::new("test").reply(Reply::text("abcdef").in_pieces(1));
-    // Keeps the last piece until the next one comes.
+    // Keeps the last piece until the next piece arrives.
     let stages = ChunkStages::new().with(|| {
         let mut held = None;
         move |chunks: &mut Chunks, _: &RunContext| {
@@ -203,7 +203,7 @@ async fn a_provider_with_a_name_that_is_no_namespace_is_refused_with_the_name() 
 }
 
 proptest! {
-    /// The stages see the same text, and so does the caller, for every size of the pieces.
+    /// The stages and the caller receive the same text for every size of the pieces.
     #[test]
     fn a_reply_is_the_same_for_every_size_of_its_pieces(
         text in "[a-zé😀 ]{0,12}",
@@ -289,7 +289,7 @@ async fn each_of_several_stages_is_told_of_the_end_once_also_of_a_stopped_stream
                         log.add(name);
                         chunks.deltas.append(&mut held);
                     } else {
-                        // Everything but the newest piece goes on.
+                        // All pieces except the newest are passed on.
                         chunks.deltas.extend(held.drain(..held.len().saturating_sub(1)));
                     }
                     // Later stages do not see a change that a stage makes here.

@@ -22,8 +22,8 @@ fn a_name_without_a_provider_or_a_model_is_quoted_in_the_error() {
         ("granite4", "`granite4` does not name a provider: write `<provider>:<model>`, such as `ollama:granite4`"),
         ("", "`` does not name a provider: write `<provider>:<model>`, such as `ollama:granite4`"),
         (":granite4", "`:granite4` does not name a provider: write `<provider>:<model>`, such as `ollama:granite4`"),
-        ("ollama:", "`ollama:` does not name a model: write one after the colon, as in `ollama:granite4`"),
-        ("ollama: ", "`ollama: ` does not name a model: write one after the colon, as in `ollama:granite4`"),
+        ("ollama:", "`ollama:` does not name a model: write its name after the colon, as in `ollama:granite4`"),
+        ("ollama: ", "`ollama: ` does not name a model: write its name after the colon, as in `ollama:granite4`"),
     ];
     for (name, message) in table {
         assert_eq!(ChatModel::from_name(name).unwrap_err().to_string(), message);
@@ -36,7 +36,7 @@ fn an_unknown_provider_is_answered_with_the_known_ones() -> Result<()> {
     let message = ChatModel::from_name("lsited:a").unwrap_err().to_string();
     assert!(message.starts_with("the provider `lsited` of `lsited:a` is not known; known are "), "{message}");
     assert!(message.contains("`listed`"), "{message}");
-    assert!(message.ends_with("`ChatModel::register` adds another one"), "{message}");
+    assert!(message.ends_with("`ChatModel::register` adds a provider"), "{message}");
     Ok(())
 }
 

@@ -202,7 +202,7 @@ async fn an_inherited_middleware_whose_id_is_taken_is_skipped_and_explained() ->
     let explained = has.ask("go").middleware(for_tree(joins(named("once", "above")))).explain().to_string();
     assert!(explained.contains(r#"skipped=["once"]"#), "{explained}");
 
-    // Bound by a run above, and by two runs above.
+    // The middleware is bound by a run above, and then by two runs above.
     let only = |hooks| for_tree(Runs::named("tester").only(joins(hooks)));
     let above = |name: &str, inner: &Agent| {
         let script = ScriptedModel::new(name).call(inner.name(), json!({"task": "x"})).text("x");

@@ -87,7 +87,7 @@ fn mark(place: Place, id: &'static str, log: Log) -> HooksFn {
     })
 }
 
-/// How often each place is passed in a run of two model calls and one tool call.
+/// The number of times that each place is passed in a run of two model calls and one tool call.
 const fn passed(place: Place) -> usize {
     match place {
         Place::AgentRun
@@ -101,7 +101,7 @@ const fn passed(place: Place) -> usize {
     }
 }
 
-/// The agent's distance from the run that the test starts.
+/// The nesting of the agent below the run that the test starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Depth {
     TopLevel,
@@ -113,7 +113,7 @@ enum Depth {
     ToolOfATool,
 }
 
-/// The way in which the second middleware reaches the agent. The first is always the agent's.
+/// The way in which the second middleware reaches the agent. The first middleware always belongs to the agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bound {
     OnTheAgent,
@@ -121,7 +121,7 @@ enum Bound {
     FromAbove,
 }
 
-/// Makes a tool that asks an agent, with a middleware of the agent's run.
+/// Makes a tool that runs an agent, with a middleware of the agent's run.
 fn asking(agent: &Agent, of_run: Option<HooksFn>) -> Result<Tool> {
     let agent = agent.clone();
     Ok(tool_fn("below", "Asks below", move |args: Text, _: RunContext| {
@@ -137,7 +137,7 @@ fn above(tool: Tool) -> Result<Agent> {
     Agent::builder("outer", ChatModel::new(script)?).tool(tool).build()
 }
 
-/// Asks an agent at a depth, with a middleware of its run and a middleware of the outermost run.
+/// Runs an agent at a depth, with a middleware of its run and a middleware of the outermost run.
 async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above: Option<HooksFn>) -> Result<()> {
     let as_tool = || match &of_run {
         // `as_tool` makes the run itself, so a middleware of the run needs a function.
@@ -180,7 +180,7 @@ async fn every_place_is_passed_in_the_order_of_middlewares_streamed_or_not_at_ev
                     let second = |at| (bound == at).then(|| mark(place, "2", log.clone()));
                     let agent = second(Bound::OnTheAgent).into_iter().fold(builder, AgentBuilder::with).build()?;
                     ask_at(depth, &agent, second(Bound::OnTheRun), second(Bound::FromAbove)).await?;
-                    // A slot: the last registered hook alone.
+                    // A slot: only the last registered hook is called.
                     let each: &[&str] = if place == Place::ModelWire { &["2"] } else { &["1", "2"] };
                     let expected = each.repeat(passed(place));
                     assert_eq!(log.lines(), expected, "{place}, streams {streams}, {depth:?}, bound {bound:?}");
@@ -265,7 +265,8 @@ async fn an_action_stops_loops_injects_and_replaces() -> Result<()> {
     assert_eq!(results(session.history().messages()), ["!not executed: the model is asked again"]);
     assert_eq!(session.history().messages()[3].text(), "try without tools");
 
-    // An injected message asks the model again, and the history keeps the replaced response.
+    // After an injected message the model is called again, and the history keeps the response that replaced the
+    // model's.
     let (result, _, session) = ask(ScriptedModel::new("test").text("bad").text("good"), |hooks| {
         hooks.on_action(|action, _| {
             if action.response.text() == "bad" {
@@ -310,7 +311,7 @@ async fn a_gate_answers_skips_denies_edits_and_interrupts_before_anything_starts
     assert_eq!(results(&result?.messages), expected);
     assert_eq!(hows.lines(), ["Answered", "Skipped", "Denied", "Executed", "Denied"]);
 
-    // A failed batch gate lets nothing through that had no verdict before.
+    // A failed batch gate denies all calls that have no verdict yet.
     let (result, _, _) = ask(script(), |hooks| {
         hooks.on_gate(|batch, _| {
             batch.open().next().expect("a call").answer(ToolOutput::new("early"));
@@ -549,7 +550,7 @@ async fn a_stop_keeps_injected_messages_and_does_not_ask_the_model_again() -> Re
     let texts: Vec<_> = session.history().messages().iter().map(|message| message.text()).collect();
     assert_eq!(texts, ["go", "", "", "for later"]);
 
-    // An invalid message is an error, and the turn is complete nevertheless.
+    // An invalid message fails the run, but the turn is complete.
     let (result, _, session) = ask(two_turns(), |hooks| {
         hooks.on_action(|action, _| action.inject.push(Message::tool([emitree_agent::ToolResult::new("x", 1)])));
     })

@@ -35,7 +35,7 @@ async fn what_another_run_says_while_hooks_change_the_history_is_kept() -> Resul
     };
     let (slowly, quickly) = tokio::join!(slow.ask("slow").session(&session).into_future(), quick);
     assert_eq!(texts(&session), ["summary", "slow", "fast", "fast answer", "slow answer"]);
-    // An output has what its own run has added.
+    // An output has the messages that its own run added.
     let of = |output: AgentOutput| output.messages.iter().map(|message| message.text()).collect::<Vec<_>>();
     assert_eq!(of(quickly?), ["fast", "fast answer"]);
     assert_eq!(of(slowly?), ["slow", "slow answer"]);
@@ -137,7 +137,7 @@ async fn a_response_that_no_model_can_say_is_refused_and_the_history_stays_valid
         let session = Session::new();
         let agent = agent(&ScriptedModel::new("test").text("x")).with(replace).build()?;
         let error = agent.ask("go").session(&session).await.unwrap_err().to_string();
-        assert!(error.starts_with("a model's response is of the role `"), "{error}");
+        assert!(error.starts_with("a model's response has the role `"), "{error}");
         assert_eq!(texts(&session), ["go"]);
     }
     Ok(())
@@ -189,7 +189,7 @@ async fn a_panic_at_any_chain_place_ends_the_run_and_leaves_a_valid_history() ->
         let error = asked.ask("go").session(&session).await.unwrap_err();
         assert!(error.to_string().contains("bug"), "{at}: {error}");
         let history = assert_valid(&session);
-        // A gate that panics lets nothing through.
+        // After the panic of a gate, no call is executed.
         if at < 7 {
             assert!(results(history.messages()).iter().all(|result| result.starts_with("!not executed")), "{at}");
         }
@@ -224,7 +224,7 @@ async fn a_state_that_is_asked_for_in_its_own_closure_is_an_error_and_others_nes
     });
     agent(&ScriptedModel::new("test").text("x")).with(keeps_words).with(nests).build()?.ask("go").await?;
     let lines = log.lines();
-    assert!(lines[0].contains("is in use by the closure that asks for it again"), "{lines:?}");
+    assert!(lines[0].contains("is already borrowed by a closure on this thread"), "{lines:?}");
     assert_eq!(lines[1..], ["1", "1"]);
     Ok(())
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::{Log, agent, refuse_bad, texts};
 
-/// Numbers its calls in the system prompt.
+/// Writes the number of its calls into the system prompt.
 fn counter(id: &'static str) -> HooksFn {
     hooks_fn(id, move |hooks| {
         let count = hooks.state::<u32>();
@@ -42,9 +42,9 @@ async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_what_nobody
 #[tokio::test]
 async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
     let bad = [
-        (json!({"version": 2, "history": []}), "the session is stored in version 2, and version 1 can be read"),
+        (json!({"version": 2, "history": []}), "the session is stored in version 2, but only version 1 can be read"),
         (json!({"history": []}), "missing field `version`"),
-        (json!({"version": 1, "history": [{"role": "user", "parts": []}]}), "message 0 of the role `user` is empty"),
+        (json!({"version": 1, "history": [{"role": "user", "parts": []}]}), "message 0 with the role `user` is empty"),
     ];
     for (stored, expected) in bad {
         assert_eq!(serde_json::from_value::<Session>(stored).unwrap_err().to_string(), expected);
@@ -57,7 +57,7 @@ async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
         "{error}"
     );
 
-    // A map whose keys are no text is no JSON.
+    // A map with non-string keys has no JSON form.
     let session = Session::new();
     let keeps = hooks_fn("pairs", |hooks| {
         let pairs = hooks.state::<std::collections::BTreeMap<(u8, u8), u8>>();
@@ -67,7 +67,7 @@ async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
     let error = serde_json::to_value(&session).unwrap_err().to_string();
     assert_eq!(error, "the state `pairs` cannot be stored: key must be a string");
 
-    // Inside of a closure with a value, that value is not there.
+    // A value cannot be stored inside of a closure that uses it.
     let session = Session::new();
     let log = Log::default();
     let (stored, to) = (session.clone(), log.clone());
@@ -81,7 +81,7 @@ async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
     agent(&ScriptedModel::new("test").text("x")).with(stores).build()?.ask("go").session(&session).await?;
     assert_eq!(
         log.lines(),
-        ["the state `early` is in use by the closure that stores the session: store it after the closure"]
+        ["the state `early` is borrowed by the closure that stores the session: store the session after the closure"]
     );
     assert_eq!(serde_json::to_value(&session)?["state"], json!({"early": 0}));
     Ok(())
@@ -96,7 +96,7 @@ enum Asks {
     UnknownTool,
     /// The script has no answer.
     Failure,
-    /// Output middleware asks for a second attempt.
+    /// Output middleware requests a second attempt.
     SecondAttempt,
 }
 
@@ -113,7 +113,7 @@ async fn converse(runs: &[Asks], stores: bool) -> (serde_json::Value, Vec<Option
             Asks::Failure => script,
             Asks::SecondAttempt => script.text("bad").text("so"),
         };
-        // A run in three has another middleware, so that values are sometimes not used.
+        // Each run has one of three middlewares, so that some runs do not use all values.
         let built = agent(&script).with(counter(["a", "b", "c"][at % 3])).build().expect("an agent");
         let _ = built
             .ask(at.to_string())

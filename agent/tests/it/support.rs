@@ -33,7 +33,7 @@ pub(crate) fn agent(script: &ScriptedModel) -> AgentBuilder {
     Agent::builder("tester", ChatModel::new(script.clone()).expect("a model")).tool(shout())
 }
 
-/// Lines that hooks and listeners write.
+/// A log of lines that hooks and listeners write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -54,7 +54,7 @@ pub(crate) fn results(messages: &[Arc<Message>]) -> Vec<String> {
     results.map(|result| format!("{}{}", if result.is_error { "!" } else { "" }, text(&result.response))).collect()
 }
 
-/// Panics unless the history of a session can be read again, which checks it.
+/// Panics if the history of a session is not valid, which deserializing checks.
 pub(crate) fn assert_valid(session: &Session) -> History {
     let history = session.history();
     let json = serde_json::to_value(&history).expect("JSON");

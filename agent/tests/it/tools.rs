@@ -84,7 +84,7 @@ async fn arguments_that_no_gate_can_change_are_checked_once() -> Result<()> {
     agent(&script()).tool(echo()).build()?.ask("go").await?;
     assert_eq!(PARSED.swap(0, Ordering::Relaxed), 2, "once for the check, once for the tool");
 
-    // A gate may change them: they are checked again after it.
+    // The arguments are checked again after a gate, which may have changed them.
     #[derive(Debug)]
     struct Gate;
     impl AgentMiddleware for Gate {
@@ -101,7 +101,7 @@ async fn arguments_that_no_gate_can_change_are_checked_once() -> Result<()> {
     Ok(())
 }
 
-/// Tools whose schemas are written by hand.
+/// Tools with handwritten schemas.
 #[cfg(feature = "json-schema")]
 mod with_schema {
     use emitree_agent::{ToolError, ToolOutput};

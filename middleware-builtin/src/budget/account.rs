@@ -5,7 +5,7 @@
 //! 2. Usage has already happened: it is recorded in this account and all accounts above, even if it exceeds a limit.
 //!    The same lock covers the recording, the check and the closing.
 //! 3. A call has not happened yet: it is counted in all accounts or in no account. Locks are taken from the nearest
-//!    account upwards, and all locks are held until the topmost account has agreed.
+//!    account upwards, and are held until the topmost account has accepted the call.
 //! 4. A closed account stays closed, and no run begins below it.
 
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl Account {
             // A sum that overflows becomes the largest `Decimal`, which exceeds every smaller limit.
             Ok(cost) => state.spent.cost = state.spent.cost.checked_add(cost).unwrap_or(Decimal::MAX),
             Err(reason) if state.closed.is_none() => return self.close_unpriced(&mut state, reason, None),
-            // Closed already: the first reason stays (4).
+            // The account is already closed, and the first reason stays (4).
             Err(_) => {}
         }
         self.find_reached(&mut state)
@@ -138,7 +138,7 @@ impl Account {
             closed: closed.clone(),
             is_new,
         };
-        // The timer may not have fired yet: check the clock, so that no run begins after the time is over.
+        // Check the clock, because the timer may not have fired yet and no run may begin after the deadline.
         if let Some(closed) = self.close_if_late(&mut state) {
             return Err(refusal(&closed, true));
         }
@@ -151,7 +151,8 @@ impl Account {
             let closed = self.close_exceeded(&mut state, BudgetLimit::Calls, one_more);
             return Err(refusal(&closed, true));
         }
-        // The accounts above have to agree before this account counts the call, so keep its lock until then (3).
+        // The accounts above have to accept the call before this account counts it, so this account's lock is held
+        // until then (3).
         let mut warnings = match (&self.above, counts.above) {
             (Some(above), Some(counts)) => above.count(counts)?,
             _ => Vec::new(),
@@ -202,7 +203,7 @@ impl Account {
             BudgetLimit::Tokens => format!("the budget is exceeded: {spent} tokens{most}"),
             BudgetLimit::Cost => format!("the budget is exceeded: a cost of {spent}{most}"),
             BudgetLimit::Calls => format!("the budget is exceeded: {spent} calls{most}"),
-            BudgetLimit::WallTime => format!("the budget is exceeded: a time{most}"),
+            BudgetLimit::WallTime => format!("the budget is exceeded: more than the time{most}"),
         };
         let closed = BudgetClosed { reason, limit: Some(limit), holder: self.holder };
         // The first closing wins (4).

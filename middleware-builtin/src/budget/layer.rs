@@ -55,7 +55,7 @@ impl BudgetLayer {
         if let Some(closed) = &closed {
             account.options.own_events.emit(ctx, || closed.clone()).await;
         }
-        // Another run may have closed the account at the same moment: then return its reason.
+        // If another run has just closed the account, return the reason of that closing.
         let closed = closed.or_else(|| account.closed());
         closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), BudgetClosed::error)
     }

@@ -33,8 +33,8 @@ mod usage;
 /// A middleware that limits the tokens, money, calls and time that a run and all runs below it spend.
 ///
 /// Each run that it is bound to gets its own account. Runs below draw from the nearest account and from every account
-/// above it, so a budget bound further down cannot spend more than is left above. It accepts runs of any type and reads
-/// no values. Report token usage with [`charge`].
+/// above it, so a budget bound further down cannot spend more than is left above. The middleware accepts runs of any
+/// type and reads no inputs or outputs. Report token usage with [`charge`].
 ///
 /// ```
 /// use emitree_middleware::Budget;
@@ -72,7 +72,7 @@ mod usage;
 ///
 /// # When a limit is exceeded
 ///
-/// Spending exactly the limit is allowed. Exceeding it closes the account for good:
+/// Spending exactly the limit is allowed. Exceeding the limit closes the account for good:
 ///
 /// - *Usage* has already happened, so it is recorded in the nearest account and in all accounts above. `charge` returns
 ///   the error.
@@ -105,13 +105,13 @@ pub struct Budget(Arc<BudgetOptions>);
 #[non_exhaustive]
 pub enum BudgetError {
     /// The cost limit is negative.
-    #[error("a budget of `{0}` is negative: it may cost 0 or more")]
+    #[error("the cost limit `{0}` is negative: use 0 or more")]
     NegativeCost(Decimal),
     /// A price is negative.
-    #[error("a price of `{0}` is negative: it is 0 or more")]
+    #[error("the price `{0}` is negative: use 0 or more")]
     NegativePrice(Decimal),
     /// The part at which to warn is not between 0 and 1.
-    #[error("it cannot warn at `{0}` of a limit: say a part from 0 to 1, such as 0.8")]
+    #[error("cannot warn at `{0}` of a limit: use a part from 0 to 1, such as 0.8")]
     WarnAt(f64),
 }
 

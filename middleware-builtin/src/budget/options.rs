@@ -117,8 +117,10 @@ impl BudgetOptions {
     fn price(&self, usage: &Usage) -> Result<Option<Decimal>, String> {
         let Some(prices) = &self.prices else { return Ok(None) };
         match caught(|| prices.cost(usage)) {
-            Ok(cost) => cost.map_err(|error| format!("the price of {} was not found out: {error}", model_name(usage))),
-            Err(panic) => Err(format!("the price of {} was not found out: {panic}", model_name(usage))),
+            Ok(cost) => {
+                cost.map_err(|error| format!("the price of {} could not be determined: {error}", model_name(usage)))
+            }
+            Err(panic) => Err(format!("the price of {} could not be determined: {panic}", model_name(usage))),
         }
     }
 

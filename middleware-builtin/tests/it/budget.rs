@@ -211,12 +211,12 @@ async fn what_cannot_be_counted_closes_the_budget() -> TestResult {
         (
             limited().prices(|_: &Usage| Err(Error::new("no network"))),
             Usage::of("large"),
-            "the price of `large` was not found out: no network",
+            "the price of `large` could not be determined: no network",
         ),
         (
             limited().prices(|_: &Usage| panic!("oh no")),
             Usage::of("large"),
-            "the price of `large` was not found out: oh no",
+            "the price of `large` could not be determined: oh no",
         ),
         (limited(), Usage::of("large").cost(cents(-1)), "the cost of `large` is negative: `-0.01`"),
     ];
@@ -273,7 +273,7 @@ async fn a_call_after_the_time_does_not_begin_before_the_timer_has_run() {
         }
     });
     let error = outer.run(()).middleware(built(Budget::builder().wall_time(ms(10)))).await.expect_err("it is late");
-    assert_eq!(error.to_string(), "the budget is exceeded: a time of 10ms");
+    assert_eq!(error.to_string(), "the budget is exceeded: more than the time of 10ms");
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
@@ -341,7 +341,10 @@ async fn time_counts_from_the_binding_over_all_attempts() -> TestResult {
     let begun = Instant::now();
     let run = again.run(40).middleware(built(Budget::builder().wall_time(ms(100)))).max_middleware_retries(9);
     let error = run.await.expect_err("it never succeeds");
-    assert_eq!(error.explain(), "halted by budget: the budget is exceeded: a time of 100ms\n  limit: \"wall_time\"");
+    assert_eq!(
+        error.explain(),
+        "halted by budget: the budget is exceeded: more than the time of 100ms\n  limit: \"wall_time\""
+    );
     assert_eq!(begun.elapsed(), ms(100));
 
     let nap = instance(&root, "Tool", "nap", |after: u64, _: RunContext| async move {
@@ -422,7 +425,10 @@ async fn the_work_goes_on_while_a_listener_of_the_warning_is_awaited() -> TestRe
     assert_eq!(begun.elapsed(), ms(90));
     // If the time ends while the listener waits, the work is stopped, and the listener is not notified.
     let error = run(110, ms(200)).await.expect_err("it takes too long");
-    assert_eq!(error.explain().lines().next(), Some("halted by budget: the budget is exceeded: a time of 100ms"));
+    assert_eq!(
+        error.explain().lines().next(),
+        Some("halted by budget: the budget is exceeded: more than the time of 100ms")
+    );
     assert!(worked.notified().now_or_never().is_none());
     Ok(())
 }
@@ -539,18 +545,15 @@ async fn an_account_goes_with_its_run() -> TestResult {
 #[test]
 fn what_cannot_be_is_refused_and_quoted() {
     let rows = [
-        (Budget::builder().cost(cents(-1)), "a budget of `-0.01` is negative: it may cost 0 or more"),
-        (Budget::builder().warn_at(1.5), "it cannot warn at `1.5` of a limit: say a part from 0 to 1, such as 0.8"),
-        (
-            Budget::builder().warn_at(f64::NAN),
-            "it cannot warn at `NaN` of a limit: say a part from 0 to 1, such as 0.8",
-        ),
+        (Budget::builder().cost(cents(-1)), "the cost limit `-0.01` is negative: use 0 or more"),
+        (Budget::builder().warn_at(1.5), "cannot warn at `1.5` of a limit: use a part from 0 to 1, such as 0.8"),
+        (Budget::builder().warn_at(f64::NAN), "cannot warn at `NaN` of a limit: use a part from 0 to 1, such as 0.8"),
     ];
     for (builder, message) in rows {
         assert_eq!(builder.build().expect_err("it cannot be").to_string(), message);
     }
     let error = Price::per_million(cents(1), cents(-2)).expect_err("nobody is paid");
-    assert_eq!(error.to_string(), "a price of `-0.02` is negative: it is 0 or more");
+    assert_eq!(error.to_string(), "the price `-0.02` is negative: use 0 or more");
 }
 
 #[test]

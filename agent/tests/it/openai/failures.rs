@@ -22,7 +22,7 @@ fn streaming() -> ChatRequest {
     request
 }
 
-/// Returns the error of a run against a server that answers with this, and the server's address.
+/// Returns the error of a run against a server with this answer, and the server's address.
 async fn failure(answer: Answer) -> (Error, String) {
     let server = Server::start([answer]).await;
     let error = server.model().run(streaming()).await.unwrap_err();
@@ -262,7 +262,7 @@ async fn an_error_status_is_an_error_even_if_its_text_never_ends() -> Result<()>
     assert_eq!(error.to_string(), format!("`openai` at {} answered 503 Service Unavailable: so busy", server.url()));
     server.client_closes().await;
 
-    // The text is larger than what is read of it, and the connection stays open.
+    // The text is longer than the part that the client reads, and the connection stays open.
     let server = Server::start([Answer::endless("400 Bad Request", &"a".repeat(70_000))]).await;
     let error = server.model().run(streaming()).await.unwrap_err();
     assert!(error.to_string().ends_with("aaa…"), "{error}");
@@ -273,7 +273,7 @@ async fn an_error_status_is_an_error_even_if_its_text_never_ends() -> Result<()>
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn a_server_that_accepts_no_connection_is_given_up() -> Result<()> {
-    // The queue of connections that are not accepted is full, so the system does not answer another one.
+    // The queue of connections to accept is full, so the system does not answer another connection.
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind("127.0.0.1:0".parse().expect("an address"))?;
     let listener = socket.listen(0)?;
@@ -284,7 +284,7 @@ async fn a_server_that_accepts_no_connection_is_given_up() -> Result<()> {
         .connect_timeout(Duration::from_millis(200))
         .build()?;
     let model = ChatModel::new(provider)?;
-    // Sooner than by the default limit of 10 s.
+    // The error arrives before the default timeout of 10 s.
     let ended = tokio::time::timeout(Duration::from_secs(9), model.run("hi".into()).into_future()).await;
     let error = ended.expect("the limit that was set").unwrap_err();
     assert_eq!(error.to_string(), format!("`openai` at http://{address}/v1 accepted no connection in time"));

@@ -1,4 +1,4 @@
-//! Whole loops over a server that fails now and then.
+//! Whole agent loops against a server that sometimes fails.
 
 use std::time::Duration;
 

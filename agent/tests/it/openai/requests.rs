@@ -179,7 +179,7 @@ fn a_provider_that_cannot_work_is_refused_when_it_is_built() {
         (local().api_key("a\nb").build(), "the API key has characters that no header can have"),
         (local().header("a b", "c").build(), "`a b` is not the name of a header"),
         (local().header("a", "c\nd").build(), "the value of the header `a` has characters that no header can have"),
-        (OpenAi::builder(" ").build(), "a model without a name: give the name under which the server knows it"),
+        (OpenAi::builder(" ").build(), "the model's name is empty: use the name that the server uses for the model"),
         (
             OpenAi::builder("gpt-5").build(),
             "`openai` needs an API key: set the environment variable `OPENAI_API_KEY` and use `from_name(\"openai:gpt-5\")`, or call `api_key`",

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::server::{Answer, Server};
 
-/// A text in the form of a real key. It is put together here, so that no scanner takes this file for a leak.
+/// A text in the form of a real key. The parts are joined at run time, so that no secret scanner reports this file.
 fn key() -> String {
     ["sk", "proj", "Zk3vQ8rT1mX7bN5cW2yH9dL4sF6gJ0pA"].join("-")
 }
@@ -50,7 +50,7 @@ async fn a_key_is_in_no_error_event_debug_output_or_recording_even_if_the_server
     assert!(!seen.contains(&key), "{seen}");
     let found: Vec<_> = Scanner::keys().find(&seen).into_iter().map(|found| &seen[found.span]).collect();
     assert!(found.is_empty(), "{found:?}");
-    // The server did receive the key, twice.
+    // The server has received the key in two headers.
     assert_eq!(server.requests()[0].head.matches(&key.to_ascii_lowercase()).count(), 2);
     Ok(())
 }
@@ -67,7 +67,7 @@ async fn a_secret_that_the_server_sends_back_is_replaced_wherever_the_client_has
         server.provider().header("api-key", &key),
         server.provider().base_url(with_password),
         server.provider().base_url(format!("{at}?api-version=1&subscription-key={key}")),
-        // A secret may be the beginning of another one.
+        // A secret may be the prefix of another secret.
         server.provider().api_key(&key[..20]).header("x-goog-api-key", &key),
     ];
     for builder in builders {

@@ -71,13 +71,13 @@ impl Answer {
         Self { bytes, then: Then::Open }
     }
 
-    /// A text that does not end, and not in a stream.
+    /// A response that is not a stream, and whose body does not end.
     pub(super) fn endless(status: &str, text: &str) -> Self {
         let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n");
         Self { bytes: (head + text).into_bytes(), then: Then::Stalled }
     }
 
-    /// A stream that begins with this piece again and again, with a pause before each.
+    /// A stream that sends this piece again and again, with a pause before each piece.
     pub(super) fn slow(pause: Duration, times: usize, piece: &[u8]) -> Self {
         let Self { bytes, .. } = Self::open_stream([]);
         let piece = [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();

@@ -1,4 +1,4 @@
-//! Recorded replies: the same response however the bytes are cut.
+//! Recorded replies: the response is the same for all cuts of the bytes.
 
 use emitree_agent::{ChatRequest, ChatResponse, FinishReason, NewToken, Part, ResponseHeaders, Usage};
 use emitree_runtime::{Result, Runnable};
@@ -103,7 +103,7 @@ async fn a_recorded_stream_gives_the_same_response_wherever_its_bytes_are_cut() 
 #[tokio::test]
 async fn a_recorded_stream_that_ends_too_early_is_complete_or_can_be_tried_again() -> Result<()> {
     for (name, bytes, parts, finish_reason, _) in recorded() {
-        // The beginnings of long streams repeat themselves.
+        // Only the ends of long streams are cut, because their earlier chunks are alike.
         let cuts = || bytes.len().saturating_sub(700)..bytes.len();
         // The server ends the stream properly after the cut, or closes the connection.
         let ended = cuts().map(|cut| Answer::stream([&bytes[..cut]]));
