@@ -340,6 +340,7 @@ mod tests {
     }
 
     proptest! {
+        // A1
         #[test]
         fn whatever_ends_a_turn_each_call_has_exactly_one_result(steps in vec(step(), 0..12)) {
             let session = Session::new();

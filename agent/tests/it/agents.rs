@@ -160,6 +160,7 @@ async fn a_listener_of_messages_that_fails_ends_the_run_and_the_turn_stays_in_th
     Ok(())
 }
 
+// A4
 #[tokio::test]
 async fn each_error_of_a_tool_becomes_what_the_table_says_and_its_siblings_go_on() -> Result<()> {
     type Row = (&'static str, fn() -> Error, &'static str);
@@ -288,6 +289,7 @@ async fn repeated_and_missing_ids_get_fresh_ones_and_results_stay_with_their_cal
     Ok(())
 }
 
+// A1
 #[tokio::test(start_paused = true)]
 async fn whatever_ends_a_run_its_session_stays_valid_and_goes_on() -> Result<()> {
     let wait = || {
@@ -552,6 +554,7 @@ async fn an_interrupt_in_a_sub_agent_is_one_of_the_outer_agents_batch() -> Resul
     Ok(())
 }
 
+// A4
 #[tokio::test]
 async fn a_halt_comes_before_an_interrupt_and_before_other_errors_whatever_the_order_of_calls() -> Result<()> {
     let halt = || fail("halt", || Error::halted("switch", "enough"));

@@ -124,6 +124,7 @@ async fn an_exceeded_budget_ends_the_agent_after_listeners_received_the_usage() 
     Ok(())
 }
 
+// A9
 #[tokio::test]
 async fn tokens_are_charged_although_a_listener_fails_and_in_each_attempt() -> Result<()> {
     let usage = Usage::new(MILLION, 0);

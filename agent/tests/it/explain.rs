@@ -51,6 +51,7 @@ async fn hooks_of_the_agent_of_a_run_and_of_runs_above_are_explained_by_name() -
     Ok(())
 }
 
+// A3
 #[tokio::test]
 async fn the_error_of_a_hook_names_the_hook() -> Result<()> {
     let fails = hooks_fn("m", |hooks| _ = hooks.on_state(|_, _| Err(Error::new("broken"))));

@@ -45,6 +45,7 @@ async fn calls_that_cannot_be_executed_are_not_asked_about() -> Result<()> {
     Ok(())
 }
 
+// A5
 #[tokio::test]
 async fn what_a_gate_changes_is_checked_again_and_the_id_stays() -> Result<()> {
     let edits = hooks_fn("edits", |hooks| {

@@ -97,6 +97,7 @@ async fn a_failed_attempt_emits_error_and_finish_and_a_retry_begins_the_stream_a
     Ok(())
 }
 
+// A10
 #[tokio::test]
 async fn a_listener_stops_the_stream_and_incomplete_calls_are_dropped() -> Result<()> {
     let call = |index, arguments: &str| Delta::ToolCall {

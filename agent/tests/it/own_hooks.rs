@@ -56,6 +56,7 @@ fn explicit(script: &ScriptedModel, log: &Log) -> AgentBuilder {
     agent(script).with(logging("a", log)).hooks(|hooks| register(hooks, "own", log))
 }
 
+// A6
 #[tokio::test]
 async fn a_hook_of_the_builder_replaces_the_agents_the_inherited_and_the_runs_hooks_except_guards() -> Result<()> {
     let log = Log::default();
@@ -183,6 +184,7 @@ async fn the_wire_of_a_run_replaces_the_agents_before_the_run_and_in_it() -> Res
     Ok(())
 }
 
+// A6
 #[tokio::test]
 async fn an_inherited_middleware_whose_id_is_taken_is_skipped_and_explained() -> Result<()> {
     let log = Log::default();

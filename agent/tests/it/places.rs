@@ -164,6 +164,7 @@ async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above
     run.await.map(drop)
 }
 
+// A2
 #[tokio::test]
 async fn every_place_is_passed_in_the_order_of_middlewares_streamed_or_not_at_every_depth() -> Result<()> {
     for place in Place::ALL {
@@ -356,6 +357,7 @@ async fn the_first_resolver_wins_and_the_id_stays() -> Result<()> {
     Ok(())
 }
 
+// A3
 #[tokio::test]
 async fn a_failed_result_hook_is_the_result_and_control_flow_ends_the_run() -> Result<()> {
     let (result, _, _) = ask(two_turns(), |hooks| {
@@ -405,6 +407,7 @@ async fn a_stop_ends_the_run_after_the_turn_and_an_end_begins_another_round() ->
     Ok(())
 }
 
+// A3
 #[tokio::test]
 async fn a_failure_at_a_place_of_the_model_ends_the_run_with_that_error() {
     for place in [
@@ -457,6 +460,7 @@ async fn state_is_kept_for_a_session_and_shared_with_the_tools_of_its_middleware
     Ok(())
 }
 
+// A7
 #[tokio::test]
 async fn a_second_attempt_begins_with_the_session_as_the_first_found_it() -> Result<()> {
     let script = ScriptedModel::new("test").text("bad").text("good");

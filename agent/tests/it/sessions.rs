@@ -87,6 +87,7 @@ async fn a_second_attempt_removes_what_the_first_said_and_nothing_of_other_runs(
     Ok(())
 }
 
+// A7
 #[tokio::test]
 async fn with_and_without_a_session_a_second_attempt_begins_afresh_and_knows_the_reason() -> Result<()> {
     for has_session in [false, true] {

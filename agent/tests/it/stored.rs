@@ -134,6 +134,7 @@ async fn converse(runs: &[Asks], stores: bool) -> (serde_json::Value, Vec<Option
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    // A8
     #[test]
     fn a_session_that_is_stored_between_runs_goes_on_as_if_it_were_not(
         runs in vec(prop_oneof![
