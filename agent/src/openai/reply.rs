@@ -1,6 +1,8 @@
 //! A reply in OpenAI's protocol, whole or as a stream of chunks.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +13,9 @@ use emitree_runtime::{Error, Result};
 use futures_core::Stream;
 use futures_util::stream::{self, StreamExt};
 use reqwest::header::CONTENT_TYPE;
-use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sse_stream::{Error as EventError, Sse, SseByteStream};
 use tokio::time::timeout;
@@ -36,13 +40,14 @@ struct Reply {
     error: Option<Value>,
 }
 
+/// A choice. Its contents are in boxes, because a list of choices has room for several.
 #[derive(Deserialize)]
 struct Choice {
     index: Option<u64>,
     /// The message of a whole reply.
-    message: Option<Content>,
+    message: Option<Box<Content>>,
     /// The part of the message that a chunk adds.
-    delta: Option<Content>,
+    delta: Option<Box<Content>>,
     finish_reason: Option<String>,
 }
 
@@ -57,11 +62,34 @@ struct Content {
 }
 
 /// A text, or a list of parts in which a text may be nested.
-#[derive(Deserialize)]
-#[serde(untagged)]
 enum Text {
     Whole(String),
     Parts(Vec<Value>),
+}
+
+impl<'de> Deserialize<'de> for Text {
+    // An untagged enum would copy each text into a buffer first.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextVisitor)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Text;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a list of parts")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Text, E> {
+        Ok(Text::Whole(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<Text, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(parts)).map(Text::Parts)
+    }
 }
 
 #[derive(Deserialize)]
@@ -107,7 +135,8 @@ pub(super) async fn deltas(
     }));
     let events = Box::pin(SseByteStream::new(Box::pin(bytes)));
     let chunks = Chunks { events, has_ended, reply, server, is_done: false };
-    Ok(Box::pin(stream::try_unfold(chunks, |mut chunks| async {
+    // In a box, because the state is moved for each piece.
+    Ok(Box::pin(stream::try_unfold(Box::new(chunks), |mut chunks| async {
         let delta = chunks.next().await?;
         Ok(delta.map(|delta| (delta, chunks)))
     })))
@@ -217,7 +246,8 @@ struct Assembly {
 
 impl Assembly {
     fn receive_whole(&mut self, body: &[u8], server: &Server) -> Result<()> {
-        let text = String::from_utf8_lossy(body);
+        // The lossy conversion is slow, even if there is nothing to replace.
+        let text = str::from_utf8(body).map_or_else(|_| String::from_utf8_lossy(body), Cow::Borrowed);
         let malformed = |fault| server.malformed("a reply", &fault, &text, false);
         let reply: Reply = serde_json::from_str(&text).map_err(malformed)?;
         // JSON of another protocol must not become an empty answer.
@@ -254,7 +284,8 @@ impl Assembly {
             return;
         }
         let is_whole = delta.is_none();
-        if let Some(Content { content, reasoning_content, reasoning, refusal, tool_calls }) = delta.or(message) {
+        if let Some(content) = delta.or(message) {
+            let Content { content, reasoning_content, reasoning, refusal, tool_calls } = *content;
             let texts = |text: String| (!text.is_empty()).then_some(text);
             let reasoning = reasoning_content.and_then(texts).or_else(|| reasoning.and_then(texts));
             self.pending.extend(reasoning.map(Delta::Reasoning));

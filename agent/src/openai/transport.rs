@@ -1,6 +1,9 @@
 //! The bytes of a reply, with timeouts and a maximum size.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +11,7 @@ use emitree_runtime::{Error, Result};
 use futures_core::Stream;
 use futures_util::stream;
 use reqwest::{RequestBuilder, Response};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use crate::openai::failure::Server;
 use crate::openai::{Limits, Shared};
@@ -66,8 +69,11 @@ impl Incoming {
     pub(super) fn bytes(self, shared: &Shared) -> impl Stream<Item = Result<Bytes, BytesError>> + Send + use<> {
         let Self { response, deadline } = self;
         let Shared { server, limits, .. } = shared;
-        let body = Body { response, deadline: Some(deadline), received: 0, limits: *limits, server: server.clone() };
-        stream::try_unfold(body, |mut body| async {
+        let timer = Timer(Box::pin(sleep_until(deadline)));
+        let server = server.clone();
+        let body = Body { response, timer, first_byte: Some(deadline), received: 0, limits: *limits, server };
+        // In a box, because the state is moved for each piece.
+        stream::try_unfold(Box::new(body), |mut body| async {
             let bytes = body.next().await.map_err(BytesError)?;
             Ok(bytes.map(|bytes| (bytes, body)))
         })
@@ -76,8 +82,9 @@ impl Incoming {
 
 struct Body {
     response: Response,
+    timer: Timer,
     /// The deadline of the first byte, until it has arrived.
-    deadline: Option<Instant>,
+    first_byte: Option<Instant>,
     received: usize,
     limits: Limits,
     server: std::sync::Arc<Server>,
@@ -85,20 +92,71 @@ struct Body {
 
 impl Body {
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        let Self { response, deadline, received, limits, server } = self;
-        let bytes = match deadline.take() {
-            Some(deadline) => {
-                timeout_at(deadline, response.chunk()).await.map_err(|_| server.timed_out("did not answer in time"))
-            }
-            None => timeout(limits.between_chunks, response.chunk())
-                .await
-                .map_err(|_| server.timed_out("stopped in the middle of a reply")),
+        let Self { response, timer, first_byte, received, limits, server } = self;
+        let (deadline, late) = match first_byte.take() {
+            Some(deadline) => (deadline, "did not answer in time"),
+            None => (Instant::now() + limits.between_chunks.min(ENDLESS), "stopped in the middle of a reply"),
         };
+        let bytes = timer.until(deadline, response.chunk()).await.ok_or_else(|| server.timed_out(late));
         let bytes = bytes?.map_err(|error| server.disconnected(error))?;
         *received += bytes.as_ref().map_or(0, Bytes::len);
         if *received > limits.max_bytes {
             return Err(server.too_large(limits.max_bytes));
         }
         Ok(bytes)
+    }
+}
+
+/// A timer for the pieces of a reply, one after the other. A later deadline does not touch the runtime's timer, which costs as
+/// much as reading a small piece: the timer fires at the earlier deadline, and is then set to the later one.
+struct Timer(Pin<Box<Sleep>>);
+
+impl Timer {
+    /// Waits for a future. Returns `None` if the deadline passes first.
+    async fn until<F: Future>(&mut self, deadline: Instant, future: F) -> Option<F::Output> {
+        let sleep = &mut self.0;
+        if deadline < sleep.deadline() {
+            sleep.as_mut().reset(deadline);
+        }
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            while sleep.as_mut().poll(cx).is_ready() {
+                if sleep.deadline() >= deadline {
+                    return Poll::Ready(None);
+                }
+                sleep.as_mut().reset(deadline);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_wait_ends_at_its_own_deadline() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut timer = Timer(Box::pin(sleep_until(at(100))));
+        assert_eq!(timer.until(at(100), ready(1)).await, Some(1));
+        // Earlier than the deadline of the runtime's timer, then later.
+        for seconds in [5, 30, 40] {
+            assert_eq!(timer.until(at(seconds), pending::<()>()).await, None);
+            // The runtime's timer has a resolution of 1 ms.
+            assert_eq!((Instant::now() - start).as_secs(), seconds);
+        }
+        let late = async {
+            sleep_until(at(60)).await;
+            1
+        };
+        assert_eq!(timer.until(at(80), late).await, Some(1));
     }
 }
