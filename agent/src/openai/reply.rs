@@ -40,7 +40,7 @@ struct Reply {
     error: Option<Value>,
 }
 
-/// A choice. Its contents are in boxes, because a list of choices has room for several.
+/// A choice. The contents are boxed, because serde's list of choices allocates room for several choices.
 #[derive(Deserialize)]
 struct Choice {
     index: Option<u64>,
@@ -68,7 +68,7 @@ enum Text {
 }
 
 impl<'de> Deserialize<'de> for Text {
-    // An untagged enum would copy each text into a buffer first.
+    // An untagged enum would first copy each text into a buffer.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextVisitor)
     }
@@ -135,7 +135,7 @@ pub(super) async fn deltas(
     }));
     let events = Box::pin(SseByteStream::new(Box::pin(bytes)));
     let chunks = Chunks { events, has_ended, reply, server, is_done: false };
-    // In a box, because the state is moved for each piece.
+    // The state is boxed, because it is moved for each piece.
     Ok(Box::pin(stream::try_unfold(Box::new(chunks), |mut chunks| async {
         let delta = chunks.next().await?;
         Ok(delta.map(|delta| (delta, chunks)))
@@ -246,7 +246,7 @@ struct Assembly {
 
 impl Assembly {
     fn receive_whole(&mut self, body: &[u8], server: &Server) -> Result<()> {
-        // The lossy conversion is slow, even if there is nothing to replace.
+        // Valid UTF-8 is checked first, because the lossy conversion is slow even if it has nothing to replace.
         let text = str::from_utf8(body).map_or_else(|_| String::from_utf8_lossy(body), Cow::Borrowed);
         let malformed = |fault| server.malformed("a reply", &fault, &text, false);
         let reply: Reply = serde_json::from_str(&text).map_err(malformed)?;

@@ -39,7 +39,7 @@ pub(super) async fn send(request: RequestBuilder, shared: &Shared) -> Result<Inc
     if status.is_success() {
         return Ok(Incoming { response, deadline });
     }
-    // An error does not need the body: if reading the body fails, the error has the status alone.
+    // The error quotes as much of the body as can be read, but does not need a body.
     let mut body = Vec::new();
     let read = async {
         while body.len() < MAX_ERROR
@@ -72,7 +72,7 @@ impl Incoming {
         let timer = Timer(Box::pin(sleep_until(deadline)));
         let server = server.clone();
         let body = Body { response, timer, first_byte: Some(deadline), received: 0, limits: *limits, server };
-        // In a box, because the state is moved for each piece.
+        // The state is boxed, because it is moved for each piece.
         stream::try_unfold(Box::new(body), |mut body| async {
             let bytes = body.next().await.map_err(BytesError)?;
             Ok(bytes.map(|bytes| (bytes, body)))
@@ -107,12 +107,13 @@ impl Body {
     }
 }
 
-/// A timer for the pieces of a reply, one after the other. A later deadline does not touch the runtime's timer, which costs as
-/// much as reading a small piece: the timer fires at the earlier deadline, and is then set to the later one.
+/// A timer for the successive pieces of a reply. A later deadline does not reset the runtime's timer, because a reset
+/// costs as much as reading a small piece. The runtime's timer fires at the earlier deadline, and is then reset to the
+/// later deadline.
 struct Timer(Pin<Box<Sleep>>);
 
 impl Timer {
-    /// Waits for a future. Returns `None` if the deadline passes first.
+    /// Waits for a future, or returns `None` if the deadline passes first.
     async fn until<F: Future>(&mut self, deadline: Instant, future: F) -> Option<F::Output> {
         let sleep = &mut self.0;
         if deadline < sleep.deadline() {
@@ -147,7 +148,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut timer = Timer(Box::pin(sleep_until(at(100))));
         assert_eq!(timer.until(at(100), ready(1)).await, Some(1));
-        // Earlier than the deadline of the runtime's timer, then later.
+        // The first deadline is earlier than the deadline of the runtime's timer, and the others are later.
         for seconds in [5, 30, 40] {
             assert_eq!(timer.until(at(seconds), pending::<()>()).await, None);
             // The runtime's timer has a resolution of 1 ms.
