@@ -159,6 +159,8 @@ impl ChatModel {
         while let Some(delta) = deltas.next().await {
             if !reply.streams {
                 arrived.push(delta?);
+            } else if reply.is_unobserved() {
+                reply.builder.push(delta?);
             } else if reply.receive_one(delta?).await? {
                 // End the provider's call first, because the listeners of the last pieces may take long.
                 drop(deltas);
@@ -206,6 +208,11 @@ struct IncomingReply<'a> {
 }
 
 impl IncomingReply<'_> {
+    /// Returns `true` if the next piece only has to be added to the response. A listener may be added at any time.
+    fn is_unobserved(&self) -> bool {
+        self.stages.is_empty() && !self.ctx.has_listeners()
+    }
+
     /// Passes pieces through the stages, emits them and adds them to the response. Returns `true` if a listener stopped the
     /// stream; the pieces after the stop are dropped.
     async fn receive(&mut self, deltas: Vec<Delta>, ended: bool) -> Result<bool> {
