@@ -64,7 +64,7 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// `error.find::<ServerError>()` returns it, and the details `kind`, `status` and `retry_after_ms` contain its fields.
 /// Errors of the connection, timeouts, the statuses 408, 409, 429 and 5xx, and a stream that ends too early are
 /// [`retryable`](emitree_runtime::Error::is_retryable). A stream with a finish reason is complete, even if its
-/// connection breaks before `[DONE]`. Redirects are not followed, so that the key reaches no other server.
+/// connection breaks before `[DONE]`; the response then has a warning. Redirects are not followed, so that the key reaches no other server.
 ///
 /// The API key occurs in no error, event or `Debug` output. If a server sends the key back in an error or a header, it is replaced
 /// by `…`. The same holds for a password and for the keys and tokens in the query of the base URL.

@@ -177,12 +177,22 @@ impl Chunks {
             let received = match self.events.next().await {
                 Some(Ok(event)) => self.receive(&event).await,
                 Some(Err(error)) => Err(self.broken(error)),
+                // Some servers do not send `[DONE]`.
+                None if self.reply.is_finished => {
+                    self.is_done = true;
+                    Ok(())
+                }
                 None => Err(self.server.incomplete()),
             };
             match received {
                 Ok(()) => {}
-                // The reply is complete, and only the token counts or `[DONE]` may be missing.
-                Err(error) if self.reply.is_finished && is_cut(&error) => self.is_done = true,
+                // The message is complete, and only the token counts or `[DONE]` may be missing.
+                Err(error) if self.reply.is_finished && is_cut(&error) => {
+                    self.is_done = true;
+                    let warning =
+                        format!("the reply broke after its finish reason, so token counts may be missing: {error}");
+                    self.reply.pending.push_back(Delta::Warning(warning));
+                }
                 Err(error) => return Err(error),
             }
         }

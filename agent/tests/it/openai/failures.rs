@@ -155,7 +155,8 @@ async fn a_stream_without_an_end_can_be_tried_again_and_a_finish_reason_is_an_en
         [b"data: [DONE]\n\n", b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"];
     for end in ends {
         let server = Server::start([Answer::stream([TEXT, end])]).await;
-        assert_eq!(server.model().run(streaming()).await?.text(), "Hel");
+        let response = server.model().run(streaming()).await?;
+        assert_eq!((response.text().as_str(), response.warnings.as_slice()), ("Hel", &[][..]));
     }
     Ok(())
 }
@@ -171,6 +172,9 @@ async fn a_reply_with_a_finish_reason_is_complete_whatever_becomes_of_its_connec
         let response = model.run(streaming()).await?;
         assert_eq!(response.text(), "Hel", "{answer:?}");
         assert_eq!(response.message.finish_reason, Some(FinishReason::Stop), "{answer:?}");
+        let [warning] = response.warnings.as_slice() else { panic!("{answer:?}: {:?}", response.warnings) };
+        let expected = "the reply broke after its finish reason, so token counts may be missing: `openai` at ";
+        assert!(warning.starts_with(expected), "{warning}");
     }
     Ok(())
 }
