@@ -65,7 +65,7 @@ fn ten_thousand_waiting_runs_take_memory_in_proportion_and_give_all_of_it_back()
     assert!(left < 1_000, "{left} bytes are left");
 }
 
-/// A model that asks for the tool.
+/// A model that always calls the tool.
 struct Calls;
 
 impl emitree_agent::Provider for Calls {

@@ -14,8 +14,9 @@ use crate::{Agent, Place, Tool};
 
 /// Middleware of an agent, which adds hooks, tools and a part of the system prompt.
 ///
-/// All methods but [`id`](Self::id) have defaults. [`AgentBuilder::with`](crate::AgentBuilder::with) adds a middleware to
-/// an agent, [`AgentRun::with`] to one run, and `for_tree(joins(middleware))` to a run and all agents below it.
+/// All methods except [`id`](Self::id) have defaults. [`AgentBuilder::with`](crate::AgentBuilder::with) adds a
+/// middleware to an agent, [`AgentRun::with`] to one run, and `for_tree(joins(middleware))` to a run and all agents
+/// below it.
 ///
 /// ```
 /// use emitree_agent::{Agent, AgentMiddleware, ChatModel, Hooks, ScriptedModel, tool_fn};

@@ -101,7 +101,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used |
 /// | `success` | [`AgentSuccess`](crate::AgentSuccess) | the loop has an answer, before the output middleware |
 ///
-/// Tokens are events of the model's run: [`on_token`](crate::AgentRun::on_token).
+/// Tokens are events of the model's run; [`on_token`](crate::AgentRun::on_token) listens for them.
 ///
 /// # Cancel safety
 ///
@@ -120,7 +120,7 @@ pub(crate) struct AgentParts {
     pub(crate) prompt: Option<String>,
     pub(crate) options: ChatOptions,
     pub(crate) tools: Vec<Tool>,
-    /// The tools as models see them.
+    /// The descriptions of the tools that models receive.
     pub(crate) specs: Arc<Vec<ToolSpec>>,
     pub(crate) installed: Vec<Arc<Installed>>,
     pub(crate) max_steps: u32,

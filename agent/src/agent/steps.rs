@@ -34,7 +34,7 @@ pub(crate) struct Loop<'a> {
     state: Arc<LoopState>,
     warnings: Vec<String>,
     input: &'a AgentInput,
-    /// The number of messages of this attempt whose event has been emitted.
+    /// The number of messages of this attempt whose events have been emitted.
     announced: usize,
 }
 
@@ -253,7 +253,7 @@ impl<'a> Loop<'a> {
         for chains in self.chains() {
             chains.contributions.apply(&mut texts, self.ctx).await?;
         }
-        // Only the reason for this attempt: the reasons for earlier attempts no longer apply.
+        // Add only the reason for this attempt, because the reasons for earlier attempts no longer apply.
         if self.ctx.attempt() > 0
             && let Some(retry) = self.ctx.feedback().pop()
         {
@@ -269,7 +269,8 @@ impl<'a> Loop<'a> {
     /// Runs the model, with the hooks of `model.call` and `model.chunk` bound to its run.
     async fn ask_model(&self, request: ChatRequest) -> Result<ChatResponse> {
         let mut run = self.agent.model.run(request);
-        // Bound to the model's run and not to the agent's, so that other models below the agent do not inherit the hooks.
+        // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
+        // inherit them.
         let mut stages = ChunkStages::new();
         for installed in &self.installed {
             if !installed.hooks.model_call.is_empty() {

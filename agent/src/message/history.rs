@@ -71,7 +71,7 @@ pub enum HistoryError {
         /// The call's id.
         id: String,
     },
-    /// A part is of a kind that messages of this role do not have.
+    /// A message has a part that its role does not allow.
     #[error("message {position} has the role `{}`, which does not allow a {part}", role.as_str())]
     Part {
         /// The position of the message.

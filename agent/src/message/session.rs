@@ -18,14 +18,15 @@ use crate::place::state::Slices;
 ///
 /// Clones share the session. Several runs may use one session at the same time: each turn enters the history as a
 /// whole, in the order in which the turns end. Before another attempt of a run, the messages of its last attempt are
-/// removed and the messages of other runs stay; the state of middleware is reset to its values when the run began.
+/// removed, and the messages of other runs stay. The state of middleware is reset to its values at the beginning of the
+/// run.
 /// # Storing a session
 ///
 /// A session is serializable: `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
 /// under the middleware's id. Store it between runs: the turn of a working run is not in the history yet, while its
 /// changes of the state are already visible. Serializing fails if a value cannot be serialized. Deserializing fails if
-/// the version is not 1 or if the history is not valid; the value of a middleware is read when the middleware first
-/// uses it, and the value of a middleware that no agent has is kept as JSON.
+/// the version is not 1 or if the history is not valid. The value of a middleware is read when the middleware first
+/// uses it, and stays JSON if no agent has the middleware.
 ///
 /// ```
 /// use emitree_agent::{Message, Session};
@@ -99,7 +100,7 @@ pub(crate) struct SessionRun {
 struct Rewritten {
     /// The conversation as it would be without this run.
     without: Vec<Arc<Message>>,
-    /// The conversation after the hooks.
+    /// The conversation as the hooks changed it.
     history: History,
 }
 
@@ -182,7 +183,7 @@ impl SessionRun {
         *self.rewritten.lock() = None;
     }
 
-    /// Returns the messages of a history as they would be without this run's messages and without its rewriting.
+    /// Returns the messages of a history as they would be without the messages and the rewriting of this run.
     fn without(&self, history: &History) -> Vec<Arc<Message>> {
         let (added, rewritten) = (self.added.lock(), self.rewritten.lock());
         // Messages are compared by address, because another run may add an equal message.

@@ -57,8 +57,9 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 /// | `error` | [`ChatError`] | the attempt has failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
 ///
-/// Each attempt emits these events, so a run with a layer that calls the model again, such as `Retry`, emits them several
-/// times. On a run above, listen for their paths: `"backend.chat.*.new_token"`, or `"**.new_token"` for any model.
+/// Each attempt emits these events, so a run with a layer that calls the model again, such as `Retry`, emits them
+/// several times. On a run above, listen for the paths of these events: `"backend.chat.*.new_token"`, or
+/// `"**.new_token"` for any model.
 ///
 /// # Cost and budgets
 ///
@@ -232,7 +233,7 @@ impl IncomingReply<'_> {
         Ok(false)
     }
 
-    /// Receives one piece of a stream. Without stages, no list is allocated for it.
+    /// Receives one piece of a stream. Without stages, no list is allocated for the piece.
     async fn receive_one(&mut self, delta: Delta) -> Result<bool> {
         if !self.stages.is_empty() {
             return self.receive(vec![delta], false).await;
@@ -271,7 +272,7 @@ impl IncomingReply<'_> {
     }
 }
 
-/// Emits an own event of the run, if it has listeners.
+/// Emits an own event of a run, if the run has listeners.
 pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()> {
     if ctx.has_listeners() {
         ctx.emitter().emit_event(event).await?;
@@ -279,7 +280,7 @@ pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()
     Ok(())
 }
 
-/// Logs the error of a listener, if it cannot change the outcome.
+/// Logs the error of a listener that cannot change the outcome.
 pub(crate) fn log(told: Result<()>, event: &str) {
     if let Err(error) = told {
         tracing::warn!(%error, event, "a listener failed after the attempt had failed");

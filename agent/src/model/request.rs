@@ -71,7 +71,7 @@ impl From<Message> for ChatRequest {
     }
 }
 
-/// Makes a request with one message of a user.
+/// Makes a request with one user message.
 impl From<&str> for ChatRequest {
     fn from(text: &str) -> Self {
         Self::new([Message::user(text)])

@@ -163,7 +163,7 @@ impl ScriptedModel {
         scripted
     }
 
-    /// Appends an answer of text.
+    /// Appends a text answer.
     #[must_use]
     pub fn text(self, text: impl Into<String>) -> Self {
         self.reply(Reply::text(text))

@@ -103,8 +103,8 @@ impl OpenAiBuilder {
         self
     }
 
-    /// Sets whether a request for a stream asks for token counts, by default `true`. Switch it off for servers that refuse
-    /// `stream_options`.
+    /// Sets whether requests for streams ask for token counts, by default `true`. Disable this option for servers that
+    /// refuse `stream_options`.
     pub const fn stream_usage(mut self, stream_usage: bool) -> Self {
         self.stream_usage = stream_usage;
         self

@@ -30,7 +30,7 @@ pub(super) struct Calls(Vec<OpenCall>);
 
 #[derive(Default)]
 struct OpenCall {
-    /// The index that the server gave.
+    /// The index that the server sent.
     index: Option<u64>,
     id: String,
     name: String,
@@ -78,7 +78,7 @@ impl Calls {
     }
 }
 
-/// Sets the id or the name of a call. Returns it only if it was not known.
+/// Sets the id or the name of a call. Returns the new text only if none was set before.
 fn set(known: &mut String, new: String) -> Option<String> {
     if new.is_empty() || !known.is_empty() {
         return None;

@@ -77,12 +77,12 @@ impl ServerErrorKind {
     }
 }
 
-/// A server in errors, and the secrets that no error may contain.
+/// The name and the address of a server for errors, and the secrets that no error may contain.
 pub(super) struct Server {
     pub(super) provider: String,
     /// The base URL without user, password and query.
     pub(super) address: String,
-    /// The longest first, because a secret may be the beginning of another one.
+    /// The longest secret comes first, because a secret may be the prefix of another secret.
     pub(super) secrets: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl Server {
         reported
     }
 
-    /// Returns a text of the server for an error: without secrets, on one line, and cut.
+    /// Prepares a text of the server for an error: replaces secrets, joins lines and cuts the text.
     fn quote(&self, text: &str, characters: usize) -> String {
         // The secrets are replaced first, because half of a secret would not be found.
         let line = self.scrub(text).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -182,7 +182,7 @@ impl Server {
 
     /// Makes the error that a server sent in place of a reply or of a chunk.
     pub(super) fn refused(&self, error: &Value) -> Error {
-        // The error itself, or an object that has it as a field.
+        // The argument is the error itself, or an object with the error as a field.
         let fields = error.get("error").filter(|inner| inner.is_object()).unwrap_or(error);
         let (code, sort) = (&fields["code"], &fields["type"]);
         let status = code.as_u64().or_else(|| code.as_str()?.parse().ok());

@@ -66,8 +66,8 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// [`retryable`](emitree_runtime::Error::is_retryable). A stream with a finish reason is complete, even if its
 /// connection breaks before `[DONE]`; the response then has a warning. Redirects are not followed, so that the key reaches no other server.
 ///
-/// The API key occurs in no error, event or `Debug` output. If a server sends the key back in an error or a header, it is replaced
-/// by `…`. The same holds for a password and for the keys and tokens in the query of the base URL.
+/// The API key occurs in no error, event or `Debug` output. If a server sends the key back in an error or a header, the
+/// key is replaced by `…`. The same holds for a password and for the keys and tokens in the query of the base URL.
 ///
 /// # Cancel safety
 ///

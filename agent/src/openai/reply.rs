@@ -116,7 +116,7 @@ pub(super) async fn deltas(
     let server = Arc::clone(&shared.server);
     let headers = incoming.response.headers();
     let content_type = headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
-    // Some servers answer whole although they were asked to stream, and some leave out the type of a stream.
+    // Some servers return a whole reply although a stream was requested, and some omit the content type of a stream.
     let streams = content_type.map_or(asked_to_stream, |value| value.starts_with(b"text/event-stream"));
     let mut reply = Assembly::default();
     reply.pending.push_back(Delta::Headers(server.reported(headers)));
@@ -321,7 +321,7 @@ impl Assembly {
     }
 }
 
-/// Returns the piece of a part of a content: text, or reasoning in which the text is nested.
+/// Converts a part of a content to a piece of the reply: text, or reasoning, whose text is nested in the part.
 fn part(part: &Value) -> Option<Delta> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     match &part["thinking"] {

@@ -16,13 +16,13 @@ pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filt
     *filters = take(filters).with(filter);
 }
 
-/// Adds the name of a hook to its error as the detail `by`, unless the error already has a name.
+/// Adds the name of a hook to its error as the detail `by`, unless the error already has this detail.
 pub(crate) fn by(name: &str, error: Error) -> Error {
     let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
     if is_named { error } else { error.context("by", name) }
 }
 
-/// A closure that does not wait, as a filter.
+/// A sync closure as a filter.
 pub(crate) struct SyncHook<F> {
     pub(crate) name: String,
     pub(crate) hook: F,

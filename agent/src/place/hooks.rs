@@ -233,7 +233,7 @@ impl Hooks {
         &mut self,
         hook: impl Fn(&mut CallResult, &RunContext) -> Out + Send + Sync + 'static,
     ) -> &mut Self {
-        // A list for each hook, because a failure ends its list, and later hooks receive the failure as the result.
+        // Each hook has its own list, because a failure ends a list, and later hooks receive the failure as the result.
         let filters = Filters::new().with(self.sync(Place::ToolResult, hook));
         self.chains.results.push(filters);
         self
@@ -250,8 +250,8 @@ impl Hooks {
     }
 
     chain! {
-        /// Adds messages when the run is about to end. If there are any, another round begins; a run that needs more than
-        /// 100 rounds fails.
+        /// Adds messages when the run is about to end. If there are messages, another round begins; an attempt that
+        /// needs more than 100 additional rounds fails.
         on_end, on_end_async, end: Vec<Message>, RunEnd
     }
 
@@ -436,7 +436,7 @@ impl Built {
         Place::ALL.into_iter().filter(|place| self.kinds(*place).contains(&true)).collect()
     }
 
-    /// Returns these hooks without the hooks of some places. Guards stay.
+    /// Returns the hooks without the hooks at these places. Guards stay.
     pub(crate) fn without(&self, places: &[Place]) -> Self {
         let mut rest = self.clone();
         for place in places {

@@ -9,7 +9,7 @@ pub(crate) mod testing;
 
 use std::fmt;
 
-/// A step of an agent's loop that middleware can intercept, in the order of a turn.
+/// A step of an agent's loop that middleware can intercept. The variants are in the order of a turn.
 ///
 /// At an onion place, hooks are layers around a run. At a chain place, a value passes from hook to hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

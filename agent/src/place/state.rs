@@ -29,8 +29,8 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
         Self { key: owner.into(), of: PhantomData }
     }
 
-    /// Calls a closure with the value of the nearest agent: the agent of this run, or of the nearest run above it. At its
-    /// first use, the value is the type's default.
+    /// Calls a closure with the value of the nearest agent, in this run or a run above. At its first use, the value is
+    /// the type's default.
     ///
     /// All values of the session are locked while the closure runs, so other threads wait. The closure may use other values.
     /// If the closure panics, its changes so far stay.
@@ -152,7 +152,7 @@ impl Slices {
     /// Returns an error if a value cannot be serialized, or if a closure of this thread uses it.
     pub(crate) fn snapshot(&self) -> Result<BTreeMap<Arc<str>, Value>> {
         let map = self.0.lock();
-        // A `Serialize` may use another state, so each value is lent here as it is to a closure.
+        // An implementation of `Serialize` may use another state, so each value is lent as to a closure of `with`.
         let keys: Vec<_> = map.borrow().keys().cloned().collect();
         let mut values = BTreeMap::new();
         for key in keys {

@@ -45,7 +45,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// All methods return the error of a hook as the agent's loop would see it.
+/// All methods return the error of a hook as the agent's loop would receive it.
 #[derive(Debug)]
 pub struct HookTest {
     installed: Arc<Installed>,

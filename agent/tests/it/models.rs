@@ -55,7 +55,7 @@ async fn a_model_emits_its_own_events_in_order_and_streams_only_when_asked() -> 
     model.run("hi".into()).await?;
     assert_eq!(log.lines(), ["start", "headers Some(17)", "usage 7", "success hello", "finish"]);
 
-    // A listener of the start switches the stream on.
+    // A listener for `start` enables streaming.
     let streams = model.emitter().on("start", |start: &mut ChatStart, _| start.request.options.stream = Some(true))?;
     let response = model.run("hi".into()).await?;
     let expected = ["start", "headers Some(17)", "token aga", "token in", "usage 7", "success again", "finish"];

@@ -1,4 +1,4 @@
-//! Each place: how the hooks of several middlewares compose, and what a failure does.
+//! The places: the composition of the hooks of several middlewares, and the effects of failures.
 
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ fn above(tool: Tool) -> Result<Agent> {
 /// Runs an agent at a depth, with a middleware of its run and a middleware of the outermost run.
 async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above: Option<HooksFn>) -> Result<()> {
     let as_tool = || match &of_run {
-        // `as_tool` makes the run itself, so a middleware of the run needs a function.
+        // `as_tool` creates the run itself, so only a function can bind a middleware to the run.
         Some(_) => asking(agent, of_run.clone()),
         None => Ok(agent.as_tool("Asks")?),
     };

@@ -45,8 +45,8 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     closed.map_or(Ok(()), |closed| Err(closed.error()))
 }
 
-/// The warnings and the closing of an account that are to be emitted. Dropping the report stops the account's work if
-/// the account closed.
+/// The events of an account that are to be emitted: warnings, and the closing. Dropping the report stops the account's
+/// work if the account closed.
 pub(super) struct LimitReport {
     account: Arc<Account>,
     warnings: Vec<BudgetWarning>,
@@ -73,7 +73,7 @@ impl LimitReport {
 impl Drop for LimitReport {
     fn drop(&mut self) {
         if let Some(closed) = &self.closed {
-            // Stop only now, after the events, so that their listeners are not cut off by the end of their run.
+            // Stop the work only after the events, so that the end of the run does not cut off their listeners.
             self.account.stop.with(closed.error());
         }
     }

@@ -32,9 +32,9 @@ mod usage;
 
 /// A middleware that limits the tokens, money, calls and time that a run and all runs below it spend.
 ///
-/// Each run that it is bound to gets its own account. Runs below draw from the nearest account and from every account
-/// above it, so a budget bound further down cannot spend more than is left above. The middleware accepts runs of any
-/// type and reads no inputs or outputs. Report token usage with [`charge`].
+/// Each run to which the budget is bound gets its own account. Runs below draw from the nearest account and from every
+/// account above it, so a budget bound further down cannot spend more than is left above. The middleware accepts runs
+/// of any type and reads no inputs or outputs. Report token usage with [`charge`].
 ///
 /// ```
 /// use emitree_middleware::Budget;
@@ -90,8 +90,8 @@ mod usage;
 ///
 /// # Its own events
 ///
-/// In the namespace `middleware.budget`. Listeners of the run that charges or begins receive these events too. If a
-/// timer fires, listeners of the run that holds the budget receive them.
+/// The budget emits these events in the namespace `middleware.budget`. Listeners of the run that charges or begins
+/// receive these events too. If a timer fires, listeners of the run that holds the budget receive them.
 ///
 /// - `charged`, a [`Charged`]: once for each charge, with the cost of the nearest account.
 /// - `warning`, a [`BudgetWarning`]: once for each limit of an account.

@@ -17,7 +17,7 @@ fn model() -> ChatModel {
 #[tokio::test]
 #[ignore = "needs `scripts/local-model.sh start`"]
 async fn a_real_model_streams_its_answer_and_reports_its_tokens() -> Result<()> {
-    // Without a limit, a small model may talk until no second question fits into its context.
+    // Without a limit, a small model may generate text until no second question fits into its context.
     let mut options = ChatOptions::default();
     options.max_tokens = Some(50);
     let agent = Agent::builder("talker", model()).options(options).build()?;

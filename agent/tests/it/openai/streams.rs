@@ -294,7 +294,7 @@ async fn the_last_token_counts_of_a_stream_are_the_counts_of_the_reply() -> Resu
     Ok(())
 }
 
-/// Returns the tool calls of a stream, each chunk of which has these pieces of calls.
+/// Returns the tool calls of a stream whose chunks have these pieces of calls.
 async fn calls(chunks: Value) -> Result<Value> {
     let event = |pieces: &Value| format!("data: {}\n\n", json!({"choices": [{"delta": {"tool_calls": pieces}}]}));
     let events: String = chunks.as_array().expect("chunks").iter().map(event).collect();
