@@ -14,14 +14,15 @@ use std::sync::Arc;
 
 use emitree_emitter::{BuildError, Creator, Emitter, Event};
 use emitree_middleware::budget::{self, Price};
-use emitree_runtime::{AttemptDiscarded, IntoMiddleware, Middleware, Result, RunContext, Runnable};
+use emitree_runtime::{AttemptDiscarded, Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
 use futures_util::StreamExt;
+use rust_decimal::Decimal;
 
 use crate::model::chunks::{ChunkStage, Chunks};
 use crate::model::events::{ChatError, ChatFinish, ChatStart, ChatSuccess, NewToken, ResponseHeaders, UsageReported};
 use crate::model::provider::DynProvider;
 use crate::model::response::ResponseBuilder;
-use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
+use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 
 /// A language model. Each call is a run of the kind `ChatModel`.
 ///
@@ -52,7 +53,7 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 /// | `start` | [`ChatStart`] | before a request is sent; a listener may change it |
 /// | `response_headers` | [`ResponseHeaders`] | the provider begins to answer, if it reports headers |
 /// | `new_token` | [`NewToken`] | each piece of text, if the request asks to stream; a listener may change it, or stop the stream |
-/// | `usage` | [`UsageReported`] | the reply is complete, if the provider reports token counts, which are charged first |
+/// | `usage` | [`UsageReported`] | the reply is complete or has failed, if the provider has reported token counts, which are charged first |
 /// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
 /// | `error` | [`ChatError`] | the attempt has failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
@@ -65,12 +66,18 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider};
 ///
 /// The tokens that a provider reports are charged to the [`Budget`](emitree_middleware::Budget)s of the run and of the
 /// runs above, under the name of the model. If the model has a [price](Self::price), the response has a cost, and
-/// budgets use this cost instead of computing a cost from their own prices. An attempt that fails before its usage is
-/// reported charges nothing.
+/// budgets use this cost instead of computing a cost from their own prices.
+///
+/// Each attempt is charged once, when its reply is complete or fails. An attempt charges nothing if it fails, or if a
+/// listener stops its stream, before the provider has reported tokens. A response that a layer returns instead of the
+/// model, such as a cached response, charges nothing, and keeps the usage and the cost of the call that made it. A stage
+/// may change the token counts; if it removes them, the counts of the provider are used. A listener of `success` that
+/// changes the usage or the cost does not change the charge.
 ///
 /// # Cancel safety
 ///
-/// Dropping or aborting the run drops the provider's future or stream, which ends its call.
+/// Dropping or aborting the run drops the provider's future or stream, which ends its call. If the reply is not complete
+/// by then, nothing is charged.
 #[derive(Clone)]
 pub struct ChatModel {
     shared: Arc<ModelParts>,
@@ -138,8 +145,14 @@ impl ChatModel {
         self
     }
 
-    /// Sends a request and receives the reply.
-    async fn attempt(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
+    /// Sends a request and receives the reply. Sets `reported` to the tokens that the provider reports, so that they are
+    /// known even if the reply fails.
+    async fn attempt(
+        &self,
+        input: &ChatRequest,
+        ctx: &RunContext,
+        reported: &mut Option<Usage>,
+    ) -> Result<ChatResponse> {
         let mut request = Cow::Borrowed(input);
         if ctx.has_listeners() {
             // The request is copied only if a listener may change it.
@@ -158,11 +171,15 @@ impl ChatModel {
         // A reply that is not streamed passes through the stages in one call.
         let mut arrived = Vec::new();
         while let Some(delta) = deltas.next().await {
+            let delta = delta?;
+            if let Delta::Usage(usage) = &delta {
+                *reported = Some(*usage);
+            }
             if !reply.streams {
-                arrived.push(delta?);
+                arrived.push(delta);
             } else if reply.is_unobserved() {
-                reply.builder.push(delta?);
-            } else if reply.receive_one(delta?).await? {
+                reply.builder.push(delta);
+            } else if reply.receive_one(delta).await? {
                 // End the provider's call first, because the listeners of the last pieces may take long.
                 drop(deltas);
                 // The stages are called with `ended`, so that the pieces that they kept back are not lost.
@@ -176,20 +193,34 @@ impl ChatModel {
 }
 
 impl ChatModel {
+    /// Charges the tokens of an attempt to the budgets of the run. Returns their cost, and the error of a budget that is
+    /// exceeded.
+    async fn charge(&self, usage: Usage, ctx: &RunContext) -> (Option<Decimal>, Result<()>) {
+        let tokens = budget::Usage::of(self.name().to_owned())
+            .input_tokens(usage.input_tokens)
+            .cached_input_tokens(usage.cached_input_tokens)
+            .output_tokens(usage.output_tokens);
+        let cost = self.price.map(|price| price.cost(&tokens));
+        let tokens = cost.into_iter().fold(tokens, budget::Usage::cost);
+        (cost, budget::charge(ctx, tokens).await)
+    }
+
     /// Accounts for the tokens of a response, and emits the events of success.
-    async fn succeed(&self, mut response: ChatResponse, ctx: &RunContext) -> Result<ChatResponse> {
+    async fn succeed(
+        &self,
+        mut response: ChatResponse,
+        ctx: &RunContext,
+        reported: Option<Usage>,
+    ) -> Result<ChatResponse> {
+        // Stages may have removed the counts, and a stopped stream drops the pieces that stages kept back.
+        response.usage = response.usage.or(reported);
         if let Some(usage) = response.usage {
-            let tokens = budget::Usage::of(self.name().to_owned())
-                .input_tokens(usage.input_tokens)
-                .cached_input_tokens(usage.cached_input_tokens)
-                .output_tokens(usage.output_tokens);
-            response.cost = self.price.map(|price| price.cost(&tokens));
-            let tokens = response.cost.into_iter().fold(tokens, budget::Usage::cost);
-            // The tokens are spent even if a listener fails. Listeners receive the usage before an exceeded budget ends
-            // the run.
-            let charged = budget::charge(ctx, tokens).await;
-            tell(ctx, &mut UsageReported::new(usage, response.cost)).await?;
-            charged?;
+            // The tokens are spent even if a listener fails. Listeners are called even if a budget is exceeded.
+            let (cost, charged) = self.charge(usage, ctx).await;
+            let told = tell(ctx, &mut UsageReported::new(usage, cost)).await;
+            // The error of the budget comes first, because no layer retries it.
+            charged.and(told)?;
+            response.cost = cost;
         }
         if !ctx.has_listeners() {
             return Ok(response);
@@ -197,6 +228,17 @@ impl ChatModel {
         let mut success = ChatSuccess::new(response);
         tell(ctx, &mut success).await?;
         Ok(success.response)
+    }
+
+    /// Accounts for the tokens of an attempt that has failed, and returns its error or the error of a budget that is
+    /// exceeded.
+    async fn fail(&self, error: Error, ctx: &RunContext, reported: Option<Usage>) -> Result<ChatResponse> {
+        if let Some(usage) = reported {
+            let (cost, charged) = self.charge(usage, ctx).await;
+            log(tell(ctx, &mut UsageReported::new(usage, cost)).await, "usage");
+            charged?;
+        }
+        Err(error)
     }
 }
 
@@ -296,10 +338,11 @@ impl Runnable for ChatModel {
     }
 
     async fn execute(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
-        let mut result = self.attempt(input, ctx).await;
-        if let Ok(response) = result {
-            result = self.succeed(response, ctx).await;
-        }
+        let mut reported = None;
+        let result = match self.attempt(input, ctx, &mut reported).await {
+            Ok(response) => self.succeed(response, ctx, reported).await,
+            Err(error) => self.fail(error, ctx, reported).await,
+        };
         if !ctx.has_listeners() {
             return result;
         }

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentContext, AgentOutput, AgentRun, ChatModel, Reply, ScriptedModel, Usage, UsageReported, hooks_fn,
+    Agent, AgentContext, AgentOutput, AgentRun, ChatModel, ChatRequest, Chunks, Delta, Reply, ScriptedModel, Usage,
+    UsageReported, hooks_fn,
 };
-use emitree_middleware::budget::{Charged, Decimal, Price, PriceTable};
-use emitree_middleware::{Budget, Retry};
-use emitree_runtime::{Error, Result, Runnable};
+use emitree_middleware::budget::{Charged, Decimal, Price, PriceTable, UnknownPrice};
+use emitree_middleware::{Budget, Cache, Retry};
+use emitree_runtime::{Error, Result, RunContext, Runnable};
 use serde_json::json;
 
 use crate::support::{Log, shout};
@@ -150,5 +151,134 @@ async fn tokens_are_charged_although_a_listener_fails_and_in_each_attempt() -> R
     assert_eq!(charges.lines(), ["small 1000000 1", "small 1000000 1"]);
     // The output counts the attempt that succeeded.
     assert_eq!((answer.cost, answer.usage), (Some(1.into()), usage));
+    Ok(())
+}
+
+fn unlimited() -> Result<Budget> {
+    Ok(Budget::builder().build()?)
+}
+
+// A9
+#[tokio::test]
+async fn tokens_that_a_provider_has_reported_are_charged_although_the_reply_then_fails() -> Result<()> {
+    for stream in [false, true] {
+        let pieces =
+            [Delta::Usage(Usage::new(1, 0)), Delta::Usage(Usage::new(MILLION, 0)), Delta::Text("A".to_owned())];
+        let cut = || Reply::deltas(pieces.clone()).then_error(Error::new("cut off"));
+        let model = ChatModel::new(ScriptedModel::new("small").reply(cut()).reply(cut()))?.price(per_million(1, 1));
+        let mut request = ChatRequest::from("Say A.");
+        request.options.stream = Some(stream);
+
+        let budget = unlimited()?;
+        let (charges, log) = (charges_of(&budget)?, Log::default());
+        let to = log.clone();
+        let error = model
+            .run(request.clone())
+            .on("usage", move |event: &mut UsageReported, _| {
+                to.add(shown(event.cost));
+                Err(Error::new("not now").into())
+            })
+            .middleware(budget)
+            .await
+            .unwrap_err();
+        assert_eq!(error.to_string(), "cut off");
+        assert_eq!(charges.lines(), ["small 1000000 1"], "{stream}");
+        assert_eq!(log.lines(), ["1"]);
+
+        let strict = Budget::builder().tokens(10).build()?;
+        let error = model.run(request).middleware(strict).await.unwrap_err();
+        assert_eq!(error.to_string(), "the budget is exceeded: 1000000 tokens of 10");
+    }
+    // A failure without a report charges nothing.
+    let budget = unlimited()?;
+    let charges = charges_of(&budget)?;
+    let cut = Reply::text("A").then_error(Error::new("cut off"));
+    ChatModel::new(ScriptedModel::new("small").reply(cut))?.run("Say A.".into()).middleware(budget).await.unwrap_err();
+    assert!(charges.lines().is_empty());
+    Ok(())
+}
+
+// A9
+#[tokio::test]
+async fn tokens_that_stages_hold_back_or_remove_are_charged() -> Result<()> {
+    let holds = hooks_fn("holds", |hooks| {
+        hooks.chunks(|| {
+            let mut held = Vec::new();
+            move |chunks: &mut Chunks, _: &RunContext| {
+                held.append(&mut chunks.deltas);
+                if chunks.ended {
+                    chunks.deltas.append(&mut held);
+                }
+                Ok(())
+            }
+        });
+    });
+    let removes = hooks_fn("removes", |hooks| {
+        hooks.chunks(|| {
+            |chunks: &mut Chunks, _: &RunContext| {
+                chunks.deltas.retain(|delta| matches!(delta, Delta::Text(_)));
+                Ok(())
+            }
+        });
+    });
+    let changes = hooks_fn("changes", |hooks| {
+        hooks.chunks(|| {
+            |chunks: &mut Chunks, _: &RunContext| {
+                for delta in &mut chunks.deltas {
+                    if let Delta::Usage(usage) = delta {
+                        *usage = Usage::new(7, 0);
+                    }
+                }
+                Ok(())
+            }
+        });
+    });
+    for (hooks, stops, tokens) in [(holds, true, 5), (removes, false, 5), (changes, false, 7)] {
+        let reply = Reply::text("one two").in_pieces(3).usage(Usage::new(4, 1));
+        let agent = Agent::builder("tester", ChatModel::new(ScriptedModel::new("small").reply(reply))?).build()?;
+        let budget = unlimited()?;
+        let charges = charges_of(&budget)?;
+        let run = agent.ask("Count.").with(hooks).middleware(budget);
+        // A stop drops the pieces that `holds` has kept back, among them the token counts.
+        let answer = run
+            .on_token(move |token| {
+                if stops {
+                    token.stop()
+                }
+            })
+            .await?;
+        assert_eq!(charges.lines(), [format!("small {tokens} 0")]);
+        assert_eq!(answer.usage.total(), tokens);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cached_response_keeps_its_cost_and_is_not_charged_again() -> Result<()> {
+    let reply = Reply::text("A").usage(Usage::new(MILLION, 0));
+    let model = ChatModel::new(ScriptedModel::new("small").reply(reply))?
+        .price(per_million(1, 1))
+        .middleware(Cache::json().build()?);
+    let agent = Agent::builder("tester", model).build()?;
+    for expected in [vec!["small 1000000 1"], vec![]] {
+        let budget = unlimited()?;
+        let charges = charges_of(&budget)?;
+        let answer = agent.ask("Say A.").middleware(budget).await?;
+        assert_eq!((answer.cost, charges.lines()), (Some(1.into()), expected.into_iter().map(String::from).collect()));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_budget_of_costs_ends_a_run_whose_price_is_not_known() -> Result<()> {
+    let agent = Agent::builder("tester", ChatModel::new(script())?).tool(shout()).build()?;
+    let budget = Budget::builder().cost(100.into()).build()?;
+    let error = agent.ask("Shout a.").middleware(budget).await.unwrap_err();
+    assert!(error.is_denied(), "{error}");
+    assert_eq!(error.to_string(), "the price of `small` is not known");
+
+    let agent = Agent::builder("tester", ChatModel::new(script())?).tool(shout()).build()?;
+    let budget = Budget::builder().cost(100.into()).unknown_prices(UnknownPrice::Free).build()?;
+    assert_eq!(agent.ask("Shout a.").middleware(budget).await?.text(), "A");
     Ok(())
 }
