@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::agent::events::{ToolCallIdentified, ToolResponse};
 use crate::agent::steps::Loop;
+use crate::message::arguments::{MAX_NESTING, is_too_deep};
 use crate::message::session::OpenTurn;
 use crate::model::tell;
 use crate::place::action::{CallResult, How};
@@ -111,9 +112,12 @@ fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &
     let arguments = match &call.arguments {
         Arguments::Json(arguments) => arguments,
         Arguments::Malformed(text) => {
-            let fault = serde_json::from_str::<serde::de::IgnoredAny>(text).err();
-            let fault = fault.map_or_else(String::new, |fault| format!(": {fault}"));
-            return Err(format!("the arguments of `{}` are not JSON{fault}", call.name));
+            // Text that is JSON is malformed only because of its nesting, which is not limited here.
+            let fault = match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+                Ok(_) => format!("nested too deeply: at most {MAX_NESTING} levels are allowed"),
+                Err(fault) => format!("not JSON: {fault}"),
+            };
+            return Err(format!("the arguments of `{}` are {fault}", call.name));
         }
     };
     Ok((tool, arguments))
@@ -207,7 +211,9 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
 
 fn answer(result: &CallResult) -> ToolResult {
     let output = &result.output;
-    ToolResult { id: result.call.id.clone(), response: output.content.clone(), is_error: output.is_error }
+    // A result that is nested too deeply enters the history as text, because a stored session could not be read again.
+    let response = if is_too_deep(&output.content) { output.text().into() } else { output.content.clone() };
+    ToolResult { id: result.call.id.clone(), response, is_error: output.is_error }
 }
 
 /// Ranks an error of a turn; the strongest error has rank 0. The order is halt, fatal error, abort, interrupt, request

@@ -27,24 +27,44 @@ impl ToolCall {
     }
 }
 
+/// The maximum nesting of arguments and results. `serde_json` reads 128 levels, and a stored session adds levels of its
+/// own: a value that is nested deeper would make the session unreadable.
+pub(crate) const MAX_NESTING: usize = 64;
+
+/// Returns `true` if arrays and objects are nested more than [`MAX_NESTING`] levels deep.
+pub(crate) fn is_too_deep(value: &Value) -> bool {
+    fn exceeds(value: &Value, levels: usize) -> bool {
+        match value {
+            Value::Array(values) => levels == 0 || values.iter().any(|value| exceeds(value, levels - 1)),
+            Value::Object(map) => levels == 0 || map.values().any(|value| exceeds(value, levels - 1)),
+            _ => false,
+        }
+    }
+    exceeds(value, MAX_NESTING)
+}
+
 /// The arguments of a [`ToolCall`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arguments {
     /// A JSON value, which is an object in every call that fits its tool.
     Json(Value),
-    /// Text that is not JSON, as the model wrote it. It is not equal to a JSON string with the same text.
+    /// Text that is not JSON, or nested too deeply, as the model wrote it. It is not equal to a JSON string with the same
+    /// text.
     Malformed(String),
 }
 
 impl Arguments {
     /// Parses a model's text. Empty text becomes an empty object, because models send no arguments for a tool without
-    /// parameters.
+    /// parameters. JSON that is nested more than 64 levels deep is malformed, so that a stored session can be read again.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {
             return Self::Json(Value::Object(Map::new()));
         }
-        serde_json::from_str(text).map_or_else(|_| Self::Malformed(text.to_owned()), Self::Json)
+        match serde_json::from_str(text) {
+            Ok(value) if !is_too_deep(&value) => Self::Json(value),
+            _ => Self::Malformed(text.to_owned()),
+        }
     }
 
     /// Returns the JSON value, or `None` for malformed text.

@@ -20,6 +20,7 @@ use crate::place::state::Slices;
 /// whole, in the order in which the turns end. Before another attempt of a run, the messages of its last attempt are
 /// removed, and the messages of other runs stay. The state of middleware is reset to its values at the beginning of the
 /// run.
+///
 /// # Storing a session
 ///
 /// A session is serializable: `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware

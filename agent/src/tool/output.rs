@@ -12,7 +12,7 @@ use crate::message::is_false;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolOutput {
-    /// The result that the model receives.
+    /// The result that the model receives. A value that is nested more than 64 levels deep enters the history as JSON text.
     pub content: Value,
     /// Values for the program, which the model does not receive.
     #[serde(default, skip_serializing_if = "Map::is_empty")]

@@ -1,12 +1,17 @@
 //! Sessions that are stored and restored.
 
-use emitree_agent::{AgentRun, HooksFn, ScriptedModel, Session, hooks_fn};
-use emitree_runtime::{Result, map_output};
+use emitree_agent::{AgentRun, Delta, HooksFn, Reply, ScriptedModel, Session, hooks_fn, tool_fn};
+use emitree_runtime::{Result, RunContext, map_output};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use crate::support::{Log, agent, refuse_bad, texts};
+use crate::support::{Log, agent, refuse_bad, results, texts};
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
 
 /// Writes the number of its calls into the system prompt.
 fn counter(id: &'static str) -> HooksFn {
@@ -87,6 +92,44 @@ async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
     Ok(())
 }
 
+// A8
+#[tokio::test]
+async fn a_session_with_values_of_any_depth_can_be_read_again() -> Result<()> {
+    let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    // The deepest value that JSON of `serde_json` has.
+    let deepest = nested(127);
+    let returned = deepest.clone();
+    let deep = tool_fn("deep", "Returns a deep value", move |_: Nothing, _: RunContext| {
+        let value = serde_json::from_str::<Value>(&returned);
+        async move { Ok(value?) }
+    });
+    let of = |arguments: String| {
+        let (id, name) = (Some("a".to_owned()), Some("deep".to_owned()));
+        Reply::deltas([Delta::ToolCall { index: 0, id, name, arguments }])
+    };
+    let ignored = |levels: usize| of(format!(r#"{{"ignored":{}}}"#, nested(levels - 1)));
+    let script = ScriptedModel::new("test")
+        .reply(ignored(64))
+        .reply(ignored(65))
+        .reply(ignored(127))
+        .reply(ignored(10_000))
+        .reply(of(r#"{"ignored":"#.to_owned()))
+        .text("so");
+    let session = Session::new();
+    let answer = agent(&script).tool(deep).build()?.ask("go").session(&session).await?;
+    let too_deep = "!the arguments of `deep` are nested too deeply: at most 64 levels are allowed";
+    let cut = "!the arguments of `deep` are not JSON: EOF while parsing a value at line 1 column 11";
+    assert_eq!(results(&answer.messages), [&*deepest, too_deep, too_deep, too_deep, cut]);
+
+    let stored = serde_json::to_string(&json!({"users": [{"session": session}]}))?;
+    let restored: Value = serde_json::from_str(&stored)?;
+    let restored: Session = serde_json::from_value(restored["users"][0]["session"].clone())?;
+    assert_eq!(restored.history(), session.history());
+    let text = serde_json::to_string(&session)?;
+    assert_eq!(serde_json::from_str::<Session>(&text)?.history(), session.history());
+    Ok(())
+}
+
 /// A run of a conversation.
 #[derive(Clone, Debug)]
 enum Asks {
@@ -101,7 +144,7 @@ enum Asks {
 }
 
 /// Makes the runs of a conversation. With `stores`, the session is stored and restored between the runs.
-async fn converse(runs: &[Asks], stores: bool) -> (serde_json::Value, Vec<Option<String>>) {
+async fn converse(runs: &[Asks], stores: bool) -> (Value, Vec<Option<String>>) {
     let mut session = Session::new();
     let mut prompts = Vec::new();
     for (at, asks) in runs.iter().enumerate() {
