@@ -27,8 +27,9 @@ use crate::{ToolOutput, ToolSpec};
 
 /// A tool that models may call. Each call is a run of the kind `Tool`.
 ///
-/// Made by [`tool_fn`], or by `Tool::with_schema` (feature `json-schema`). The input of a run is the arguments as JSON. It does not contain the id of the call, so that caches
-/// and approvals can compare inputs; the id is the run's own extension [`CallId`].
+/// Made by [`tool_fn`], or by `Tool::with_schema` (feature `json-schema`). The input of a run is the arguments as JSON.
+/// It does not contain the id of the call, so that caches and approvals can compare inputs; the id is the run's own
+/// extension [`CallId`].
 ///
 /// # Its own events
 ///
@@ -190,7 +191,8 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// Returns a text for the model that describes the problem and its place in the arguments.
+    /// Returns a text for the model that describes the problem and its place in the arguments. A description of more than
+    /// 500 characters is shortened in the middle.
     pub fn check(&self, arguments: &Value) -> Result<(), String> {
         self.shared.work.check(arguments)
     }
@@ -293,6 +295,20 @@ where
     }
 }
 
+/// The maximum number of characters of one problem that a model reads.
+const MAX_FAULT: usize = 500;
+
+/// Shortens the description of a problem in the middle, because the description may quote a value of any size. The begin
+/// has the place of the problem, and the end has its kind.
+fn shortened(fault: String) -> String {
+    let chars = fault.chars().count();
+    if chars <= MAX_FAULT {
+        return fault;
+    }
+    let half = MAX_FAULT / 2;
+    fault.chars().take(half).chain(" … ".chars()).chain(fault.chars().skip(chars - half)).collect()
+}
+
 fn does_not_fit(fault: &str) -> Error {
     Error::new(format!("the arguments do not fit: {fault}"))
 }
@@ -300,6 +316,6 @@ fn does_not_fit(fault: &str) -> Error {
 fn parse<A: DeserializeOwned>(arguments: &Value) -> Result<A, String> {
     serde_path_to_error::deserialize(arguments).map_err(|error| {
         let (path, fault) = (error.path().to_string(), error.into_inner());
-        if path == "." { fault.to_string() } else { format!("at `{path}`: {fault}") }
+        shortened(if path == "." { fault.to_string() } else { format!("at `{path}`: {fault}") })
     })
 }

@@ -10,7 +10,7 @@ use jsonschema::paths::LocationSegment;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::tool::{Tool, ToolError, Work, does_not_fit};
+use crate::tool::{Tool, ToolError, Work, does_not_fit, shortened};
 use crate::{ToolOutput, ToolSpec};
 
 /// The maximum number of problems of one call that a model reads.
@@ -21,7 +21,12 @@ impl Tool {
     /// server that offers the tool.
     ///
     /// The schema is of draft 2020-12, unless its `$schema` names another draft. The model receives the schema unchanged. The
-    /// function is called only with arguments that fit the schema.
+    /// function is called only with arguments that fit the schema. Keywords that a draft does not define, and the keyword
+    /// `format` since draft 2019-09, are not checked.
+    ///
+    /// Check the schema of a server that you do not trust before you use it: the time of a check can grow exponentially with
+    /// the size of the schema, for example if each of 30 definitions refers to the next definition twice. The check blocks
+    /// the thread.
     ///
     /// ```
     /// use emitree_agent::Tool;
@@ -49,7 +54,7 @@ impl Tool {
     /// # Errors
     ///
     /// Returns an error if models cannot call a tool of this name, or if the schema is not valid, does not have the
-    /// type `object`, or refers to a schema in another document, because nothing is fetched.
+    /// type `object`, names an unknown draft, or refers to a schema in another document, because nothing is fetched.
     pub fn with_schema<O, F, Fut>(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -121,5 +126,5 @@ fn describe(error: &ValidationError<'_>) -> String {
             LocationSegment::Index(index) => drop(write!(path, "[{index}]")),
         }
     }
-    if path.is_empty() { error.to_string() } else { format!("at `{path}`: {error}") }
+    shortened(if path.is_empty() { error.to_string() } else { format!("at `{path}`: {error}") })
 }

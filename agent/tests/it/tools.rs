@@ -101,6 +101,22 @@ async fn arguments_that_no_gate_can_change_are_checked_once() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_problem_that_quotes_a_long_value_is_shortened_in_the_middle() {
+    #[derive(Deserialize, schemars::JsonSchema)]
+    struct Number {
+        #[allow(dead_code, reason = "only its type matters")]
+        number: u32,
+    }
+    let tool = tool_fn("t", "", |_: Number, _: RunContext| async { Ok(()) }).expect("a tool");
+    let wrong = tool.check(&json!({"number": "ü".repeat(100_000)})).unwrap_err();
+    assert_eq!(wrong.chars().count(), 503);
+    assert!(wrong.starts_with("at `number`: invalid type: string \"üü"), "{wrong}");
+    assert!(wrong.contains("ü … ü") && wrong.ends_with("üü\", expected u32"), "{wrong}");
+    let wrong = tool.check(&json!({"number": "ü".repeat(400)})).unwrap_err();
+    assert!(wrong.contains(&"ü".repeat(400)), "{wrong}");
+}
+
 /// Tools with handwritten schemas.
 #[cfg(feature = "json-schema")]
 mod with_schema {
@@ -126,6 +142,10 @@ mod with_schema {
                 "at `properties.n.minimum`: \"1\" is not of type \"number\"",
             ),
             (json!({"type": "object", "$ref": "https://example.com/a.json"}), "https://example.com/a.json"),
+            (json!({"type": "object", "$ref": "file:///etc/hosts"}), "file:///etc/hosts"),
+            (json!({"type": "object", "$ref": "other.json"}), "other.json"),
+            (json!({"type": "object", "$id": "https://example.com/a", "$ref": "b"}), "https://example.com/b"),
+            (json!({"type": "object", "$schema": "https://example.com/mine"}), "https://example.com/mine"),
             (json!({"type": "object", "$ref": "#/$defs/none"}), "/$defs/none"),
             (json!({"type": "object", "properties": {"a": {"pattern": "("}}}), "("),
             (json!("text"), "\"text\" is not of types \"boolean\", \"object\""),
@@ -175,8 +195,30 @@ mod with_schema {
         for (arguments, expected) in table {
             assert_eq!(tool.check(&arguments).err().unwrap_or_default(), expected, "{arguments}");
         }
+        let long = tool.check(&json!({"a b": "x".repeat(100_000), "n": vec!["y"; 1000]})).unwrap_err();
+        assert_eq!(long.len(), 2 * 505 + 2, "{long}");
+        assert!(long.starts_with("at `a b`: \"xxx") && long.contains("x … x"), "{long}");
+        assert!(long.contains("x\" is not of type \"array\"; at `n`: [\"y"), "{long}");
+        assert!(long.ends_with("\"y\"] is not of type \"integer\""), "{long}");
         let many = json!({"a b": vec![json!({"text": 1}); 1000]});
         assert_eq!(tool.check(&many).unwrap_err().matches("; ").count(), 9);
+        Ok(())
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_is_checked_to_the_end() -> Result<()> {
+        let list = json!({"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}});
+        let nested = |last: Value| (0..100).fold(last, |inner, _| json!({"next": inner}));
+        assert_eq!(echo(list.clone())?.check(&nested(json!({"n": 1}))), Ok(()));
+        let wrong = echo(list)?.check(&nested(json!({"n": "1"}))).unwrap_err();
+        assert!(wrong.ends_with(".next.n`: \"1\" is not of type \"integer\""), "{wrong}");
+
+        let endless = json!({"type": "object", "$ref": "#", "allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/a"}}});
+        assert_eq!(echo(endless)?.check(&json!({})), Ok(()));
+        // A pattern that backtracks without end is stopped.
+        let slow = json!({"type": "object", "properties": {"a": {"pattern": "^(a|aa)+\\1$"}}});
+        let wrong = echo(slow)?.check(&json!({"a": "a".repeat(60) + "!"})).unwrap_err();
+        assert!(wrong.starts_with("at `a`: ") && wrong.contains("backtracking"), "{wrong}");
         Ok(())
     }
 
