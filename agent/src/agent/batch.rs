@@ -112,7 +112,7 @@ fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &
     let arguments = match &call.arguments {
         Arguments::Json(arguments) => arguments,
         Arguments::Malformed(text) => {
-            // Text that is JSON is malformed only because of its nesting, which is not limited here.
+            // Valid JSON is malformed only if it is nested too deeply; this parser does not limit the nesting.
             let fault = match serde_json::from_str::<serde::de::IgnoredAny>(text) {
                 Ok(_) => format!("nested too deeply: at most {MAX_NESTING} levels are allowed"),
                 Err(fault) => format!("not JSON: {fault}"),
@@ -192,7 +192,8 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
                 continue;
             }
         };
-        // An error ends the run only after all results have passed, because every result is part of the history.
+        // An error ends the run only after all results have passed the hooks, because every result is part of the
+        // history.
         let hooks = agent.chains().flat_map(|chains| &chains.results);
         errors.extend(result.pass(hooks, agent.ctx).await.err());
         turn.answer(position, answer(&result));
@@ -211,7 +212,8 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
 
 fn answer(result: &CallResult) -> ToolResult {
     let output = &result.output;
-    // A result that is nested too deeply enters the history as text, because a stored session could not be read again.
+    // A result that is nested too deeply enters the history as text, because otherwise a stored session could not be
+    // read again.
     let response = if is_too_deep(&output.content) { output.text().into() } else { output.content.clone() };
     ToolResult { id: result.call.id.clone(), response, is_error: output.is_error }
 }

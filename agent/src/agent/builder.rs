@@ -158,7 +158,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets the maximum number of turns, and so of model calls, in one attempt, by default 20. An attempt that needs
+    /// Sets the maximum number of turns, each with one model call, in one attempt, by default 20. An attempt that needs
     /// another turn fails.
     pub const fn max_steps(mut self, max_steps: u32) -> Self {
         self.max_steps = max_steps;

@@ -106,8 +106,9 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns `true` if the hooks are guards, by default `false`. A guard's hooks are called even if a hook of
-    /// [`AgentBuilder::hooks`](crate::AgentBuilder::hooks) replaces the hooks of other middlewares at the same place.
+    /// Returns `true` if the hooks are guards, by default `false`. Hooks of
+    /// [`AgentBuilder::hooks`](crate::AgentBuilder::hooks) replace the hooks of other middlewares at the same place,
+    /// but not a guard's hooks.
     fn is_guard(&self) -> bool {
         false
     }
@@ -189,8 +190,8 @@ pub(crate) struct Prepare {
 impl Middleware for Prepare {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         LoopState::prepare(ctx, Arc::clone(&self.own));
-        // Inherited middleware is bound before the agent's own, but its layers have to follow the agent's, so they are
-        // bound only now.
+        // Inherited middleware is bound before the agent's own, but its layers have to follow the agent's, so these
+        // layers are bound only now.
         let Some(joined) = ctx.own_extension::<Joined>() else { return Ok(()) };
         joined.come_behind(&self.own);
         joined.all().iter().try_for_each(|installed| installed.bind(ctx))

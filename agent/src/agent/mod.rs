@@ -55,35 +55,35 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// Names in brackets are [`Place`](crate::Place)s.
 ///
 /// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`.
-/// 2. The model runs inside of `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
+/// 2. The model runs inside `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
 /// 3. `[turn.action]` decides how the turn continues after the response.
 /// 4. From here on, the response and the results of its calls enter the history together, even if the run ends early.
-/// 5. `[tool.resolve]` may replace each tool call by another call. Then the tool's name and the arguments are checked, and
-///    `[tool.gate]` decides about all calls that passed the check, before any of them starts. Calls are checked again
-///    after the gate. The history keeps the calls as the model wrote them.
-/// 6. The tools run side by side in one task, each inside of `[tool.call]`. A tool that blocks the thread delays the
-///    other tools, unless each call has [a task of its own](crate::AgentBuilder::spawn_tools).
+/// 5. `[tool.resolve]` may replace each tool call with another call. Then the tool's name and the arguments are
+///    checked, and `[tool.gate]` decides about all calls that passed the check, before any of them starts. Calls are
+///    checked again after the gate. The history keeps the calls as the model wrote them.
+/// 6. The tools run side by side in one task, each inside `[tool.call]`. A tool that blocks the thread delays the other
+///    tools, unless each call has [a task of its own](crate::AgentBuilder::spawn_tools).
 /// 7. When all calls have settled, `[tool.result]` receives each result in call order.
-/// 8. `[turn.stop]` may end the run. The run also ends if the model called no tool and no message was injected, or if
-///    all results have [`terminate`](crate::ToolOutput::terminate). Before it ends, `[run.end]` may start another round.
+/// 8. `[turn.stop]` may end the loop. The loop also ends if the model called no tool and no message was injected, or if
+///    all results have [`terminate`](crate::ToolOutput::terminate). Then `[run.end]` may start another round.
 ///
 /// # Errors of tools
 ///
 /// | the run of a tool | the model reads | the agent |
 /// |---|---|---|
-/// | fails, panics, takes too long, is aborted alone, does not exist, or its arguments do not fit | an error, with the reason | goes on |
-/// | is denied | an error, with the explanation | goes on |
+/// | fails, panics, takes too long, is aborted alone, does not exist, or its arguments do not fit | an error, with the reason | continues |
+/// | is denied | an error, with the explanation | continues |
 /// | is interrupted | an error: the call was not executed | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and questions |
-/// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with it when the other calls have settled |
+/// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with this error when the other calls have settled |
 ///
 /// If several calls end the run, the run returns the error that comes first in this order: halt, fatal error, abort,
 /// interrupt.
 ///
 /// # Attempts
 ///
-/// If output middleware requests a retry, the next attempt begins with the session as it would be without the failed
-/// attempt. The reason for the retry is the last part of the system prompt in the next attempt, but not in later
-/// attempts.
+/// If output middleware requests a retry, or a layer calls the agent again, the next attempt begins with the session as
+/// it would be without the previous attempt. The reason for the retry is the last part of the system prompt in the next
+/// attempt, but not in later attempts.
 ///
 /// # Its own events
 ///

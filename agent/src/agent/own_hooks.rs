@@ -39,8 +39,8 @@ impl OwnHooks {
         Self { ids, places, described }
     }
 
-    /// Describes the hooks of a run that replace other hooks, at the places of the builder's hooks and at `model.wire`.
-    /// `more` are the hooks of the middlewares that are bound to the run.
+    /// Adds to `fields`, for each place of the builder's hooks and for `model.wire`, the hook that is used and the
+    /// hooks that it replaces. `more` are the hooks of the middlewares that are bound to the run.
     pub(crate) fn describe(&self, more: &[HookInfo], fields: &mut Map<String, Value>) {
         for place in Place::ALL {
             let suffix = format!(".{place}");

@@ -34,7 +34,8 @@ pub(crate) struct Loop<'a> {
     state: Arc<LoopState>,
     warnings: Vec<String>,
     input: &'a AgentInput,
-    /// The number of messages of this attempt whose events have been emitted.
+    /// The number of messages of this attempt whose events have been emitted, or skipped because there were no
+    /// listeners.
     announced: usize,
 }
 
@@ -109,7 +110,8 @@ impl<'a> Loop<'a> {
             if matches!(after, After::AskAgain) {
                 continue;
             }
-            // `run.end` is called even if `turn.stop` ended the loop, so that no follow-up message is missed.
+            // The hooks of `run.end` are called even if `turn.stop` ended the loop, so that no follow-up message is
+            // missed.
             let mut more = Vec::new();
             for chains in self.chains() {
                 chains.end.apply(&mut more, self.ctx).await?;
@@ -128,7 +130,7 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Emits an event for each message that has entered the history since the last call.
+    /// Emits an event for each message that this attempt has added to the history since the last call.
     async fn announce(&mut self) -> Result<()> {
         if !self.ctx.has_listeners() {
             // Listeners that are added later do not receive earlier messages.
@@ -284,8 +286,8 @@ impl<'a> Loop<'a> {
         run.await
     }
 
-    /// Passes a response through `turn.action`, and executes its tool calls. When it returns `Ok`, the turn is in the
-    /// history.
+    /// Passes a response through `turn.action`, and executes its tool calls. When this function returns `Ok`, the turn
+    /// is in the history.
     async fn act(&self, response: ChatResponse) -> Result<(TurnEnd, After)> {
         let mut action = TurnAction::new(response);
         let decided = self.decide(&mut action).await;
@@ -335,7 +337,7 @@ impl<'a> Loop<'a> {
         Ok(())
     }
 
-    /// Calls the hooks of `turn.stop`, which may end the run.
+    /// Calls the hooks of `turn.stop`, which may end the loop.
     async fn stop(&self, mut end: TurnEnd, after: After) -> Result<After> {
         for chains in self.chains() {
             if chains.stop.pass(&mut end, self.ctx).await?.is_break() {

@@ -24,8 +24,8 @@ pub struct Turn {
     /// The cost of the model calls so far; `None` if no call has a cost. See [`ChatModel::price`](crate::ChatModel::price).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Decimal>,
-    /// The number of tool calls so far. The calls of the current turn are included as soon as the model has requested
-    /// them.
+    /// The number of tool calls so far. The calls of the current turn are included after `turn.action`, if its decision
+    /// is to execute them.
     pub tool_calls: u32,
 }
 
@@ -55,8 +55,8 @@ impl CurrentTurn {
     }
 }
 
-/// The turn, the session and the state of an agent's run. The runs below inherit it as an extension, unless an agent in
-/// between has its own.
+/// The turn, the session and the state of an agent's run. The runs below inherit this state as an extension, unless an
+/// agent in between has a state of its own.
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
@@ -106,7 +106,7 @@ impl LoopState {
 
 /// Extension methods for a [`RunContext`] in an agent's run or below.
 pub trait AgentContext {
-    /// Returns the state of the nearest agent's loop, in this run or a run above. Returns `None` outside of agents.
+    /// Returns the state of the nearest agent's loop, in this run or a run above. Returns `None` outside agents.
     fn turn(&self) -> Option<Turn>;
 }
 

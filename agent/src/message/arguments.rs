@@ -55,7 +55,8 @@ pub enum Arguments {
 
 impl Arguments {
     /// Parses a model's text. Empty text becomes an empty object, because models send no arguments for a tool without
-    /// parameters. JSON that is nested more than 64 levels deep is malformed, so that a stored session can be read again.
+    /// parameters. JSON that is nested more than 64 levels deep counts as malformed, so that a stored session can be
+    /// read again.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {

@@ -19,7 +19,7 @@ use crate::message::usage::FinishReason;
 pub enum Role {
     /// The instructions for the model.
     System,
-    /// The person or program that asks.
+    /// The person or program that uses the model.
     User,
     /// The model.
     Assistant,

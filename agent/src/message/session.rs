@@ -18,16 +18,16 @@ use crate::place::state::Slices;
 ///
 /// Clones share the session. Several runs may use one session at the same time: each turn enters the history as a
 /// whole, in the order in which the turns end. Before another attempt of a run, the messages of its last attempt are
-/// removed, and the messages of other runs stay. The state of middleware is reset to its values at the beginning of the
-/// run.
+/// removed, and the messages of other runs stay. The state of middleware is then reset to its values at the beginning
+/// of the run, which also undoes changes by other runs.
 ///
 /// # Storing a session
 ///
 /// A session is serializable: `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
-/// under the middleware's id. Store it between runs: the turn of a working run is not in the history yet, while its
-/// changes of the state are already visible. Serializing fails if a value cannot be serialized. Deserializing fails if
-/// the version is not 1 or if the history is not valid. The value of a middleware is read when the middleware first
-/// uses it, and stays JSON if no agent has the middleware.
+/// under the middleware's id. Store a session between runs: the current turn of an unfinished run is not in the history
+/// yet, while its changes to the state are already visible. Serializing fails if a value cannot be serialized.
+/// Deserializing fails if the version is not 1 or if the history is not valid. The value of a middleware is read when
+/// the middleware first uses it, and stays JSON if no agent has the middleware.
 ///
 /// ```
 /// use emitree_agent::{Message, Session};
@@ -147,9 +147,9 @@ impl SessionRun {
         Arc::make_mut(&mut self.session.history.lock().0).extend(messages);
     }
 
-    /// Replaces the conversation that hooks have read with the changed conversation. Messages that another run has appended
-    /// meanwhile stay, behind the changes. Returns `false`, and changes nothing, if another run has rewritten the
-    /// conversation meanwhile.
+    /// Replaces the conversation that hooks have read with the changed conversation. Messages that another run has
+    /// appended meanwhile stay, after the changed messages. Returns `false`, and changes nothing, if another run has
+    /// rewritten the conversation meanwhile.
     pub(crate) fn update(&self, read: &History, changed: History) -> bool {
         if Arc::ptr_eq(&read.0, &changed.0) {
             return true;
@@ -184,7 +184,7 @@ impl SessionRun {
         *self.rewritten.lock() = None;
     }
 
-    /// Returns the messages of a history as they would be without the messages and the rewriting of this run.
+    /// Returns the messages of a history as they would be if this run had added and rewritten nothing.
     fn without(&self, history: &History) -> Vec<Arc<Message>> {
         let (added, rewritten) = (self.added.lock(), self.rewritten.lock());
         // Messages are compared by address, because another run may add an equal message.
@@ -278,7 +278,7 @@ impl OpenTurn<'_> {
         self.unanswered = text;
     }
 
-    /// Appends messages behind the results. They must be valid by themselves.
+    /// Appends messages after the results. They must be valid by themselves.
     pub(crate) fn inject(&mut self, messages: Vec<Message>) -> Result<(), HistoryError> {
         check(&messages.iter().cloned().map(Arc::new).collect::<Vec<_>>())?;
         self.injected.extend(messages);
@@ -307,7 +307,7 @@ impl Drop for OpenTurn<'_> {
     }
 }
 
-/// The result of a call whose tool was at work when the run ended.
+/// The result of a call whose tool was running when the run ended.
 const STOPPED: &str = "the run was stopped while the tool was at work: it may have had effects";
 
 #[cfg(test)]
@@ -395,7 +395,8 @@ mod tests {
         ours.extend([Message::user("ours")]).expect("valid");
         theirs.extend([Message::user("theirs")]).expect("valid");
 
-        // Hooks rewrite the messages that they read. Messages that are added meanwhile stay behind the rewritten messages.
+        // Hooks rewrite the messages that they read. Messages that are added meanwhile stay, after the rewritten
+        // messages.
         let read = session.history();
         theirs.extend([Message::user("meanwhile")]).expect("valid");
         let summary = History::try_from(vec![Message::user("summary")]).expect("valid");

@@ -40,9 +40,9 @@ type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
 /// A list of functions that make the stages for a model's run, anew for each attempt. Set the list on a run as its own
 /// extension.
 ///
-/// A reply that is not streamed passes through the same stages, in a single call with the whole reply and `ended` set. If
-/// a listener stops a stream, the stages are called with `ended` as well, so the pieces that they kept back are part of the
-/// answer.
+/// A reply that is not streamed passes through the same stages, in a single call with the whole reply and `ended` set.
+/// If a listener stops a stream, the stages are called with `ended` as well, so that they can add the pieces that they
+/// kept back.
 ///
 /// ```
 /// use emitree_agent::{ChatModel, Chunks, ChunkStages, Delta, ScriptedModel};

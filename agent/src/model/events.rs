@@ -188,8 +188,8 @@ impl ChatError {
     }
 }
 
-/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped before its end, none
-/// of these three events is emitted; the run still emits [`Finish`](emitree_runtime::Finish).
+/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped before `success` or
+/// `error`, none of these three events is emitted; the run still emits [`Finish`](emitree_runtime::Finish).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatFinish {}

@@ -145,8 +145,8 @@ impl ChatModel {
         self
     }
 
-    /// Sends a request and receives the reply. Sets `reported` to the tokens that the provider reports, so that they are
-    /// known even if the reply fails.
+    /// Sends a request and receives the reply. Sets `reported` to the tokens that the provider reports, so that the
+    /// caller has the counts even if the reply fails.
     async fn attempt(
         &self,
         input: &ChatRequest,
@@ -182,7 +182,7 @@ impl ChatModel {
             } else if reply.receive_one(delta).await? {
                 // End the provider's call first, because the listeners of the last pieces may take long.
                 drop(deltas);
-                // The stages are called with `ended`, so that the pieces that they kept back are not lost.
+                // The stages are called with `ended`, so that they can add the pieces that they kept back.
                 reply.receive(Vec::new(), true).await?;
                 return Ok(reply.builder.stopped());
             }
@@ -212,7 +212,7 @@ impl ChatModel {
         ctx: &RunContext,
         reported: Option<Usage>,
     ) -> Result<ChatResponse> {
-        // Stages may have removed the counts, and a stopped stream drops the pieces that stages kept back.
+        // Stages may have removed the counts, and a listener that stops the stream drops the pieces after the stop.
         response.usage = response.usage.or(reported);
         if let Some(usage) = response.usage {
             // The tokens are spent even if a listener fails. Listeners are called even if a budget is exceeded.

@@ -118,7 +118,7 @@ impl Reply {
         self
     }
 
-    /// Waits before the first piece, and before each later piece.
+    /// Waits for the time `before` before the first piece, and for the time `between` before each later piece.
     #[must_use]
     pub const fn slow(mut self, before: Duration, between: Duration) -> Self {
         self.before = before;
@@ -151,7 +151,7 @@ fn cut(delta: Delta, chars: usize) -> Vec<Delta> {
 }
 
 impl ScriptedModel {
-    /// Makes a model of that name, with an empty script.
+    /// Makes a model with this name and an empty script.
     pub fn new(model: impl Into<String>) -> Self {
         Self { model: model.into(), script: Arc::default() }
     }

@@ -123,8 +123,8 @@ impl OpenAiBuilder {
         self
     }
 
-    /// Sets the timeout between two pieces of a reply, by default 5 min. Comments, with which servers keep a connection
-    /// open, count as pieces.
+    /// Sets the timeout between two pieces of a reply, by default 5 min. Comments that servers send to keep a
+    /// connection open count as pieces.
     pub const fn chunk_timeout(mut self, timeout: Duration) -> Self {
         self.limits.between_chunks = timeout;
         self
@@ -265,7 +265,7 @@ fn tls(is_used: bool) -> Result<ClientConfig> {
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let no_tls = |error: rustls::Error| Error::from(error).message("TLS cannot be set up");
     let builder = versions.map_err(no_tls)?;
-    // A server on loopback is reached without TLS, also on a machine without certificates.
+    // A server with an `http` URL, for example on loopback, can be used even on a machine without certificates.
     let builder = if is_used {
         builder.with_platform_verifier().map_err(no_tls)?
     } else {

@@ -1,4 +1,4 @@
-//! Tool calls, put together from pieces.
+//! Tool calls, assembled from pieces.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -99,8 +99,8 @@ impl OpenCall {
         if differ(&self.id, &call.id) || differ(&self.name, &call.name) {
             return true;
         }
-        // A server that repeats the name in each piece sends pieces of one object, and any other server sends one object after
-        // the other.
+        // A server that repeats the name in each piece splits one object into pieces; any other server sends a complete
+        // object for each call.
         self.arguments.starts_with('{') && is_object(&call.arguments)
     }
 }

@@ -35,7 +35,7 @@ pub struct ServerError {
     pub kind: ServerErrorKind,
     /// The HTTP status, if the server answered.
     pub status: Option<u16>,
-    /// The server's own message. If the server did not answer, a description of the failure.
+    /// The server's own message, or details of the failure; empty if there are none.
     pub message: String,
     /// The headers of a response whose status is not a success, with names in lower case. Empty for other errors.
     pub headers: BTreeMap<String, String>,

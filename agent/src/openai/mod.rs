@@ -53,18 +53,20 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 ///
 /// # Replies
 ///
-/// Servers deviate from the protocol, and the provider accepts what it understands: `reasoning_content` and `reasoning`, a
-/// content in parts, tool calls without an index or with a repeated one, arguments as an object, a whole reply to a request
-/// that asked to stream. A refusal is text of the answer, with a warning. All headers of a response are reported, also of an error
-/// status; the values of `set-cookie` are replaced by `…`.
+/// Servers deviate from the protocol, and the provider accepts what it understands: `reasoning_content` and
+/// `reasoning`, a content in parts, tool calls without an index or with a repeated one, arguments as an object, and a
+/// whole reply to a request for a stream. A refusal is text of the answer, with a warning. All headers of a response
+/// are reported, even for an error status; the values of `set-cookie` are replaced by `…`.
 ///
 /// # Errors
 ///
-/// The message contains the server's own message. A [`ServerError`] is the error's cause, so
-/// `error.find::<ServerError>()` returns it, and the details `kind`, `status` and `retry_after_ms` contain its fields.
-/// Errors of the connection, timeouts, the statuses 408, 409, 429 and 5xx, and a stream that ends too early are
+/// The cause of an error of the server or of the connection is a [`ServerError`], which `error.find::<ServerError>()`
+/// returns. The error's message contains the server's own message, if there is one, and the details `kind`, `status`
+/// and `retry_after_ms` contain the kind, the HTTP status and the delay that the server requested. Errors of the
+/// connection, timeouts, the statuses 408, 409, 429 and 5xx, and a stream that ends too early are
 /// [`retryable`](emitree_runtime::Error::is_retryable). A stream with a finish reason is complete, even if its
-/// connection breaks before `[DONE]`; the response then has a warning. Redirects are not followed, so that the key reaches no other server.
+/// connection breaks before `[DONE]`; the response then has a warning. Redirects are not followed, so that the key
+/// reaches no other server.
 ///
 /// The API key occurs in no error, event or `Debug` output. If a server sends the key back in an error or a header, the
 /// key is replaced by `…`. The same holds for a password and for the keys and tokens in the query of the base URL.

@@ -36,7 +36,7 @@ struct Reply {
     model: Option<String>,
     choices: Option<Vec<Choice>>,
     usage: Option<Tokens>,
-    /// An error in place of a reply. Some servers send it with a status of success.
+    /// An error in place of a reply. Some servers send the error with a success status.
     error: Option<Value>,
 }
 
@@ -223,7 +223,7 @@ impl Chunks {
                 Ok(error) => error.0,
                 Err(error) => self.server.unreadable(&error.to_string()),
             },
-            // The stream ended inside of a UTF-8 character.
+            // The stream ended inside a UTF-8 character.
             _ if self.has_ended.load(Ordering::Relaxed) => self.server.incomplete(),
             error => self.server.unreadable(&error.to_string()),
         }

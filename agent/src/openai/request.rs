@@ -30,7 +30,7 @@ pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String
         }
     };
     set("temperature", temperature.map(Value::from));
-    // OpenAI's newer models refuse `max_tokens`, and other servers do not know the new name.
+    // OpenAI's newer models refuse `max_tokens`, and many other servers do not support the new name.
     let max = if shared.is_official { "max_completion_tokens" } else { "max_tokens" };
     set(max, max_tokens.map(Value::from));
     set("stop", (!stop.is_empty()).then(|| stop.clone().into()));

@@ -52,7 +52,7 @@ pub(super) async fn send(request: RequestBuilder, shared: &Shared) -> Result<Inc
     Err(server.status(status, response.headers(), &body))
 }
 
-/// An error of the byte stream, which the event parser passes on.
+/// An error of the byte stream, which the event parser wraps in its own error.
 #[derive(Debug)]
 pub(super) struct BytesError(pub(super) Error);
 
@@ -65,7 +65,8 @@ impl fmt::Display for BytesError {
 impl std::error::Error for BytesError {}
 
 impl Incoming {
-    /// Returns the bytes of the body as they arrive. The stream owns the connection: dropping it closes the connection.
+    /// Returns the bytes of the body as they arrive. The stream owns the connection: dropping the stream closes the
+    /// connection.
     pub(super) fn bytes(self, shared: &Shared) -> impl Stream<Item = Result<Bytes, BytesError>> + Send + use<> {
         let Self { response, deadline } = self;
         let Shared { server, limits, .. } = shared;

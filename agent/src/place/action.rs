@@ -17,8 +17,8 @@ pub type Messages = Vec<Arc<Message>>;
 pub struct TurnAction {
     /// The response. If a hook changes it, later hooks receive the changed response, and the history keeps it.
     pub response: ChatResponse,
-    /// Messages to add after the results of the turn. If there are messages and the response calls no tools, the model
-    /// is called again.
+    /// Messages to add after the results of the turn. If there are messages, [`Decision::Natural`] calls the model
+    /// again even if the response calls no tools.
     pub inject: Vec<Message>,
     /// The decision. A hook may replace the decision of an earlier hook. `None` means [`Decision::Natural`].
     pub decision: Option<Decision>,
@@ -36,11 +36,11 @@ impl TurnAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decision {
-    /// Calls are executed, and an answer without calls ends the run.
+    /// Calls are executed. An answer without calls ends the loop, unless messages are injected.
     Natural,
-    /// The run ends here. Calls are answered with "not executed".
+    /// The loop ends, but hooks of `run.end` may start another round. Calls are answered with "not executed".
     Stop,
-    /// The model is called again. Calls are answered with "not executed".
+    /// The model is called again, unless `turn.stop` ends the loop. Calls are answered with "not executed".
     LoopToModel,
 }
 
@@ -106,7 +106,7 @@ pub enum How {
 pub struct TurnEnd {
     /// The response, as the history keeps it.
     pub response: Arc<Message>,
-    /// The results of its calls, in call order.
+    /// The results of the calls, in call order; empty if the decision was not to execute them.
     pub results: Vec<CallResult>,
 }
 

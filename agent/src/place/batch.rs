@@ -84,7 +84,7 @@ pub enum Verdict {
     Skip(String),
     /// The tool does not run. The model receives an error with the name of the middleware and the reason.
     Deny {
-        /// The middleware that denies.
+        /// The name of the middleware that denies the call.
         by: String,
         /// The reason.
         reason: String,

@@ -16,7 +16,8 @@ pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filt
     *filters = take(filters).with(filter);
 }
 
-/// Adds the name of a hook to its error as the detail `by`, unless the error already has this detail.
+/// Adds the name of a hook to its error as the detail `by`, unless the error is a denial or a halt, which has a name of
+/// its own, or already has this detail.
 pub(crate) fn by(name: &str, error: Error) -> Error {
     let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
     if is_named { error } else { error.context("by", name) }
@@ -110,7 +111,7 @@ pub(crate) fn resolved(call: &mut ToolCall, other: Option<ToolCall>, by: &str) -
     ControlFlow::Break(by.to_owned())
 }
 
-/// An async closure that may end the run. The first `true` ends the chain.
+/// An async closure that may end the loop. The first `true` ends the chain.
 pub(crate) struct StopCheck<F> {
     pub(crate) name: String,
     pub(crate) hook: F,

@@ -48,8 +48,8 @@ impl HookResult for Result<()> {
 ///
 /// An async hook returns a boxed future: `hooks.on_context_async(|messages, ctx| Box::pin(async move { Ok(()) }))`.
 ///
-/// If a hook fails or panics, the agent's run ends, unless the method's documentation says otherwise. The error has the
-/// name of the hook, `<id>.<place>`, in its detail `by`. The history stays valid.
+/// If a hook fails or panics, the agent's run ends, unless the method's documentation says otherwise. The error, unless
+/// it is a denial or a halt, has the name of the hook, `<id>.<place>`, in its detail `by`. The history stays valid.
 pub struct Hooks {
     owner: String,
     agent_run: StackBuilder<Agent>,
@@ -175,9 +175,9 @@ impl Hooks {
 
     /// Returns a handle to the value that the middleware keeps for a session. All handles of a middleware share the value.
     ///
-    /// A middleware keeps only one value, because a stored session identifies values by the middleware's id alone.
-    /// After requests for handles of two types, [`AgentBuilder::build`](crate::AgentBuilder::build), or the run to
-    /// which the middleware is bound, fails.
+    /// A middleware keeps only one value, because a stored session identifies values by the middleware's id alone. If a
+    /// middleware requests handles of two types, [`AgentBuilder::build`](crate::AgentBuilder::build) fails, or the run
+    /// to which the middleware is bound fails.
     pub fn state<T: Default + Serialize + DeserializeOwned + Send + 'static>(&mut self) -> State<T> {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
         State::new(&self.owner)
@@ -255,7 +255,7 @@ impl Hooks {
         on_end, on_end_async, end: Vec<Message>, RunEnd
     }
 
-    /// Adds a part to the system prompt of each model call. Parts are joined by blank lines, and empty parts are left
+    /// Adds a part to the system prompt of each model call. Parts are joined with blank lines, and empty parts are left
     /// out.
     pub fn prompt(&mut self, contribute: impl Fn(&RunContext) -> Result<String> + Send + Sync + 'static) -> &mut Self {
         let append = move |texts: &mut Vec<String>, ctx: &RunContext| contribute(ctx).map(|text| texts.push(text));
@@ -380,7 +380,8 @@ impl Hooks {
         self
     }
 
-    /// Ends the run after a turn if the hook returns `true`. Later hooks are then not called.
+    /// Ends the loop after a turn if the hook returns `true`. Later hooks of this place are then not called. Hooks of
+    /// [`on_end`](Self::on_end) are still called, and may start another round.
     pub fn on_stop(
         &mut self,
         hook: impl Fn(&TurnEnd, &RunContext) -> Result<bool> + Send + Sync + 'static,

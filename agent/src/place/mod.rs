@@ -38,9 +38,10 @@ pub enum Place {
     ToolCall,
     /// The result of each call, in call order, after all calls have settled: a chain.
     ToolResult,
-    /// The end of a turn: the first hook that returns `true` ends the run.
+    /// The end of a turn: the first hook that returns `true` ends the loop, after which [`RunEnd`](Self::RunEnd)
+    /// follows.
     TurnStop,
-    /// The end of a run: hooks may add messages, which start another round.
+    /// The end of the loop: hooks may add messages, which start another round.
     RunEnd,
 }
 

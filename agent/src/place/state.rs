@@ -17,8 +17,8 @@ use crate::agent::turn::LoopState;
 
 /// A value that a middleware keeps for a session. Made by [`Hooks::state`](crate::Hooks::state).
 ///
-/// The id of the middleware identifies the value, also in a stored [`Session`](crate::Session). All handles of a middleware
-/// share the value.
+/// The id of the middleware identifies the value, even in a stored [`Session`](crate::Session). All handles of a
+/// middleware share the value.
 pub struct State<T> {
     key: Arc<str>,
     of: PhantomData<fn() -> T>,
@@ -29,16 +29,16 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
         Self { key: owner.into(), of: PhantomData }
     }
 
-    /// Calls a closure with the value of the nearest agent, in this run or a run above. At its first use, the value is
-    /// the type's default.
+    /// Calls a closure with the value of the nearest agent, in this run or a run above. If the session has no value
+    /// yet, the value is the type's default.
     ///
-    /// All values of the session are locked while the closure runs, so other threads wait. The closure may use other values.
-    /// If the closure panics, its changes so far stay.
+    /// All values of the session are locked while the closure runs, so other threads that use a value wait. The closure
+    /// may use other values. If the closure panics, its changes so far stay.
     ///
     /// # Errors
     ///
-    /// Returns an error outside of an agent's run, if the stored value does not fit the type, or if `with` is called
-    /// inside of the closure for the same value.
+    /// Returns an error outside an agent's run, if the stored value does not fit the type, or if `with` is called for
+    /// the same value inside the closure.
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {
             Error::new(format!(
@@ -65,9 +65,9 @@ impl<T> fmt::Debug for State<T> {
 
 /// The state of all middlewares of a session. Clones share it.
 ///
-/// Invariant: user code (a closure of `with`, a `Default`, a `Deserialize`) runs while the mutex is held, but never while
-/// the map is borrowed: while user code has a value, the value is not in the map. So a nested `with` of another value
-/// works, and a nested `with` of the same value returns an error instead of a deadlock.
+/// Invariant: user code (a closure of `with`, a `Default`, a `Deserialize`) runs while the mutex is held, but never
+/// while the map is borrowed: while user code has a value, the value is not in the map. Therefore, a nested `with` of
+/// another value works, and a nested `with` of the same value returns an error instead of deadlocking.
 #[derive(Clone, Default)]
 pub(crate) struct Slices(Arc<ReentrantMutex<Map>>);
 
@@ -81,7 +81,7 @@ enum Slice {
     Lent,
 }
 
-/// A value that was taken out of the map. Dropping the loan puts the value back, also during a panic.
+/// A value that was taken out of the map. Dropping the loan puts the value back, even during a panic.
 struct Loan<'a> {
     map: &'a Map,
     key: &'a Arc<str>,
@@ -129,7 +129,7 @@ impl Slices {
                 "the state `{key}` is already borrowed by a closure on this thread: use the value that the closure received"
             )));
         }
-        // From here on the value returns to the map, even if user code panics.
+        // From here on, the value returns to the map, even if user code panics.
         let mut loan = Loan { map: &map, key, slice: taken };
         if let Some(Slice::Stored(value)) = &loan.slice {
             let value: T = serde_path_to_error::deserialize(value)
@@ -177,7 +177,7 @@ impl Slices {
         Ok(values)
     }
 
-    /// Returns values that are read when they are first used. A value that no middleware uses is kept as it is.
+    /// Returns values that are read when they are first used. A value that no middleware uses is kept unchanged.
     pub(crate) fn stored(values: BTreeMap<Arc<str>, Value>) -> Self {
         let values = values.into_iter().map(|(key, value)| (key, Slice::Stored(value))).collect();
         Self(Arc::new(ReentrantMutex::new(RefCell::new(values))))
@@ -187,7 +187,7 @@ impl Slices {
     pub(crate) fn restore(&self, snapshot: &BTreeMap<Arc<str>, Value>) {
         let stored = snapshot.iter().map(|(key, value)| (Arc::clone(key), Slice::Stored(value.clone()))).collect();
         let before = self.0.lock().replace(stored);
-        // Dropping values may call user code, so the mutex is no longer held.
+        // Dropping values may call user code, so the mutex is unlocked before.
         drop(before);
     }
 }

@@ -173,7 +173,7 @@ impl HookTest {
         self.pass(result, |result, it, ctx| Box::pin(result.pass(it.hooks.chains.results.iter(), ctx))).await
     }
 
-    /// Calls the hooks of [`TurnStop`](crate::Place::TurnStop). Returns `true` if a hook ends the run.
+    /// Calls the hooks of [`TurnStop`](crate::Place::TurnStop). Returns `true` if a hook ends the loop.
     pub async fn stop(&self, mut end: TurnEnd) -> Result<bool> {
         self.in_run(move |it, ctx| {
             Box::pin(async move { Ok(it.hooks.chains.stop.pass(&mut end, ctx).await?.is_break()) })
@@ -245,7 +245,7 @@ impl HookTest {
     }
 }
 
-/// Joins the parts of a system prompt by blank lines, without empty parts.
+/// Joins the non-empty parts of a system prompt with blank lines.
 pub(crate) fn join(mut texts: Vec<String>) -> String {
     texts.retain(|text| !text.trim().is_empty());
     texts.join("\n\n")

@@ -41,7 +41,7 @@ pub struct ToolRetry {
     pub error: ErrorReport,
 }
 
-/// The event `retries_exceeded`: the last retry has failed as well. The run returns its error.
+/// The event `retries_exceeded`: the last retry has failed as well, with a retryable error. The run returns this error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolRetriesExceeded {
@@ -51,8 +51,8 @@ pub struct ToolRetriesExceeded {
     pub error: ErrorReport,
 }
 
-/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped before its end, none
-/// of these three events is emitted; the run still emits [`Finish`](emitree_runtime::Finish).
+/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped before `success` or
+/// `error`, none of these three events is emitted; the run still emits [`Finish`](emitree_runtime::Finish).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolFinish {}

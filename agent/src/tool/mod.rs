@@ -44,7 +44,7 @@ use crate::{ToolOutput, ToolSpec};
 /// | `error` | [`ToolFailure`] | the attempt has failed |
 /// | `finish` | [`ToolFinish`] | after `success` or `error` |
 /// | `retry` | [`ToolRetry`] | another attempt follows, see [`retries`](Self::retries) |
-/// | `retries_exceeded` | [`ToolRetriesExceeded`] | the last of these attempts has failed |
+/// | `retries_exceeded` | [`ToolRetriesExceeded`] | the last of these attempts has failed with a retryable error |
 #[derive(Clone)]
 pub struct Tool {
     shared: Arc<ToolParts>,
@@ -173,7 +173,7 @@ impl Tool {
     /// Sets the maximum number of retries, by default 0. The function is called again, without a delay, if it fails with an
     /// error that is [`retryable`](Error::retryable). Applies to this tool and to its later clones.
     ///
-    /// All attempts are made in one run, inside of its layers. For delays between attempts, or limits on retries, bind a
+    /// All attempts are made in one run, inside its layers. For delays between attempts, or limits on retries, bind a
     /// middleware that retries instead.
     #[must_use]
     pub const fn retries(mut self, retries: u32) -> Self {
@@ -298,8 +298,8 @@ where
 /// The maximum number of characters of one problem that a model reads.
 const MAX_FAULT: usize = 500;
 
-/// Shortens the description of a problem in the middle, because the description may quote a value of any size. The begin
-/// has the place of the problem, and the end has its kind.
+/// Shortens the description of a problem in the middle, because the description may quote a value of any size. The
+/// beginning has the place of the problem, and the end has its kind.
 fn shortened(fault: String) -> String {
     let chars = fault.chars().count();
     if chars <= MAX_FAULT {

@@ -20,7 +20,8 @@ pub struct ToolOutput {
     /// `true` if the content explains a failure.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_error: bool,
-    /// `true` if the agent's run may end after this turn. The run ends if `terminate` is `true` in all results of the turn.
+    /// `true` if the agent's loop may end after this turn. The loop ends if `terminate` is `true` in all results of the
+    /// turn.
     #[serde(default, skip_serializing_if = "is_false")]
     pub terminate: bool,
 }
@@ -43,8 +44,8 @@ impl ToolOutput {
         self
     }
 
-    /// Sets [`terminate`](Self#structfield.terminate): the agent's run ends after this turn if all results of the turn have it
-    /// set.
+    /// Sets [`terminate`](Self#structfield.terminate): the agent's loop ends after this turn if all results of the turn
+    /// have `terminate` set.
     #[must_use]
     pub const fn terminate(mut self) -> Self {
         self.terminate = true;

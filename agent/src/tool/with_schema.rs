@@ -20,13 +20,13 @@ impl Tool {
     /// Makes a tool from an async function that takes JSON, and a handwritten JSON Schema, for example the schema of a
     /// server that offers the tool.
     ///
-    /// The schema is of draft 2020-12, unless its `$schema` names another draft. The model receives the schema unchanged. The
-    /// function is called only with arguments that fit the schema. Keywords that a draft does not define, and the keyword
-    /// `format` since draft 2019-09, are not checked.
+    /// The schema is of draft 2020-12, unless its `$schema` names another draft. The model receives the schema
+    /// unchanged. The function is called only with arguments that fit the schema. Keywords that the draft does not
+    /// define, and the keyword `format` since draft 2019-09, are not checked.
     ///
-    /// Check the schema of a server that you do not trust before you use it: the time of a check can grow exponentially with
-    /// the size of the schema, for example if each of 30 definitions refers to the next definition twice. The check blocks
-    /// the thread.
+    /// Review the schema of a server that you do not trust before you use it: the time to check arguments can grow
+    /// exponentially with the size of the schema, for example if each of 30 definitions refers to the next definition
+    /// twice. The check blocks the thread.
     ///
     /// ```
     /// use emitree_agent::Tool;

@@ -325,7 +325,8 @@ async fn whatever_ends_a_run_its_session_stays_valid_and_goes_on() -> Result<()>
             }
         }
         let history = assert_valid(&session);
-        // A call that has a result keeps it, and the result of a stopped tool states that it may have had effects.
+        // A call that has a result keeps it, and the result of a stopped tool states that the tool may have had
+        // effects.
         let expected = match end {
             "max_steps" => ["late", "B"],
             _ => ["!the run was stopped while the tool was at work: it may have had effects", "B"],

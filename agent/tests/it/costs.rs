@@ -239,7 +239,8 @@ async fn tokens_that_stages_hold_back_or_remove_are_charged() -> Result<()> {
         let budget = unlimited()?;
         let charges = charges_of(&budget)?;
         let run = agent.ask("Count.").with(hooks).middleware(budget);
-        // A stop drops the pieces that `holds` has kept back, among them the token counts.
+        // `holds` passes all pieces at the end, and the stop drops the pieces after the first, including the token
+        // counts.
         let answer = run
             .on_token(move |token| {
                 if stops {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{Log, agent, fail};
 
-/// A middleware with a hook at some places.
+/// A middleware with hooks at four places.
 fn hooked(id: &'static str) -> HooksFn {
     hooks_fn(id, |hooks| {
         hooks.agent_run(|stack| {
@@ -86,7 +86,7 @@ async fn the_error_of_a_stage_or_a_layer_names_it_and_an_error_from_inside_keeps
                         move |_: &mut Chunks, _: &RunContext| if fails { Err(broken()) } else { Ok(()) }
                     })),
                 });
-            // An outer layer passes the error on.
+            // An outer layer adds a detail to the error.
             let passes = hooks_fn("outer", |hooks| {
                 hooks.agent_run(|stack| {
                     stack.layer_fn("l", |input, _, next: Next<'_, Agent>| {

@@ -10,7 +10,7 @@ use emitree_agent::{
 use emitree_runtime::{Error, Next, Result, RunContext};
 use serde_json::json;
 
-/// Registers a hook at a place that leaves the mark `x`.
+/// Registers, at a place, a hook that leaves the mark `x`.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
 fn marks(place: Place, is_async: bool) -> HooksFn {
     hooks_fn("m", move |hooks| {
@@ -127,7 +127,7 @@ fn response() -> ChatResponse {
     ChatResponse::new(Message::assistant("a"))
 }
 
-/// Calls the hook of one place, and returns whether its mark is there. The match is exhaustive, so that a new place
+/// Calls the hook of one place, and returns `true` if its mark is there. The match is exhaustive, so that a new place
 /// requires a test.
 async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
     Ok(match place {

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::support::{Log, Text, agent, assert_valid, results};
 
-/// Registers a hook at a place that writes `id` to the log, and leaves a mark where the place has a value.
+/// Registers, at a place, a hook that writes `id` to the log, and leaves a mark if the place has a value.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
 fn mark(place: Place, id: &'static str, log: Log) -> HooksFn {
     hooks_fn(id, move |hooks| {

@@ -72,7 +72,7 @@ async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
     let error = serde_json::to_value(&session).unwrap_err().to_string();
     assert_eq!(error, "the state `pairs` cannot be stored: key must be a string");
 
-    // A value cannot be stored inside of a closure that uses it.
+    // A value cannot be stored inside a closure that uses it.
     let session = Session::new();
     let log = Log::default();
     let (stored, to) = (session.clone(), log.clone());
@@ -96,7 +96,7 @@ async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
 #[tokio::test]
 async fn a_session_with_values_of_any_depth_can_be_read_again() -> Result<()> {
     let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
-    // The deepest value that JSON of `serde_json` has.
+    // The deepest value that `serde_json` can read.
     let deepest = nested(127);
     let returned = deepest.clone();
     let deep = tool_fn("deep", "Returns a deep value", move |_: Nothing, _: RunContext| {

@@ -269,7 +269,7 @@ async fn fields_without_a_value_are_as_good_as_missing() -> Result<()> {
         json!({"id": null, "model": null, "error": null, "usage": {}, "choices": [
             {"index": null, "delta": {"content": "a", "tool_calls": null, "refusal": null}, "finish_reason": null},
         ]}),
-        // Some servers have a message in each chunk.
+        // Some servers send a message in each chunk.
         json!({"usage": null, "choices": [{"delta": {"content": "b"}, "message": {"content": null}, "finish_reason": ""}]}),
         json!({"choices": null}),
         json!({"choices": [{"delta": null, "message": null, "finish_reason": "stop"}]}),
