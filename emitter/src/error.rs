@@ -12,7 +12,7 @@ use crate::NameError;
 /// The error type of listeners: any error, boxed.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
-/// The error of a matcher that is empty, too long, or does not compile.
+/// The error returned for a matcher that is empty, too long, not a valid name, or does not compile.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum MatcherError {
@@ -50,7 +50,7 @@ pub enum MatcherError {
     },
 }
 
-/// The error of a listener that was not registered.
+/// The error returned when a listener is not registered.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -85,7 +85,7 @@ pub enum ListenError {
     },
 }
 
-/// The error of an emitter that was not built.
+/// The error returned when an emitter cannot be built.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -112,7 +112,7 @@ pub enum BuildError {
 #[derive(Debug)]
 pub struct EmitError(Box<EmitErrorKind>);
 
-/// The reason why an emit failed.
+/// The reason for the failure of an emit.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EmitErrorKind {
@@ -139,7 +139,7 @@ pub enum EmitErrorKind {
         /// The message of the panic.
         message: String,
     },
-    /// A listener registered under exactly this name takes another type.
+    /// A listener with an exact matcher, such as this name, takes another type.
     #[error("`{path}` carries `{carried}`, but a listener takes `{heard}` (registered at {at})")]
     TypeMismatch {
         /// The path of the event.

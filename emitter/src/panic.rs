@@ -58,7 +58,7 @@ fn drop_rounds(mut payload: Box<dyn Any + Send>) -> bool {
             Err(next) => payload = next,
         }
     }
-    // Leaking is the only way to dispose of a value whose drops never stop panicking.
+    // Leak the value: each drop may yield another payload that panics when it is dropped.
     std::mem::forget(payload);
     true
 }

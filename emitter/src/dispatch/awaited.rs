@@ -20,8 +20,8 @@ use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 impl DispatchProgress {
     /// Awaits the listeners that have to be awaited, and calls the other listeners in between.
     ///
-    /// Nothing is allocated for listeners that may change the event, nor for an observer that is ready when it is first
-    /// polled.
+    /// Besides the listeners' own futures, nothing is allocated for listeners that may change the event, nor for an
+    /// observer that is ready when it is first polled.
     pub(super) async fn finish(
         &mut self,
         route: &Route,

@@ -1,4 +1,4 @@
-//! Batches: adjacent sync listeners that may change the event, take the same type, and run without limit.
+//! Batches: adjacent sync listeners that may change the event, take the same type, and have no call limit.
 //!
 //! A single listener checks the type of each event. A batch checks it once and then calls closures whose type is known.
 //! Restoring the types of closures is expensive, so batches are made where matches are stored
@@ -59,8 +59,8 @@ impl<T: ?Sized> OfType<T> {
 }
 
 impl Listener {
-    /// Returns the closure if the listener may be part of a batch: it runs without limit, and has no matcher function
-    /// that must be called for each event.
+    /// Returns the closure if the listener may be part of a batch: it has no call limit, and no matcher function that
+    /// must be called for each event.
     fn unlimited_change(&self) -> Option<&Arc<dyn ErasedChange>> {
         match &self.call {
             Call::Change(change) if self.claims.claim_unlimited() && !self.matcher.is_function() => Some(change),

@@ -8,9 +8,9 @@ const CUT: u8 = 2;
 
 /// The delivery mode of the events of one source: in order, sync listeners first, or without awaiting listeners.
 ///
-/// It is passed to [`Emitter::emit_begin`](crate::Emitter::emit_begin) and shared with code that may change the mode
-/// during the emit, but only to a later mode of this list. A runtime uses it to end a run whose future is being
-/// dropped.
+/// It is passed to [`Emitter::emit_begin`](crate::Emitter::emit_begin) and shared with other code. That code may change
+/// the mode during the emit, but only to a later mode in this list. A runtime uses it to end a run whose future is
+/// being dropped.
 #[derive(Debug, Default)]
 pub struct Delivery {
     mode: AtomicU8,
@@ -32,8 +32,8 @@ impl Delivery {
 
     /// Stops awaiting listeners, from now on.
     ///
-    /// In an emit under way, a listener that is being awaited is dropped when the emit is polled next. Listeners that
-    /// would have to be awaited are skipped and counted. Sync listeners still receive the event.
+    /// In an emit under way, the future of a listener is dropped when the emit is next polled. Listeners that would
+    /// have to be awaited are skipped, and the skips are counted. Sync listeners still receive the event.
     pub fn cut(&self) {
         self.mode.fetch_max(CUT, Ordering::AcqRel);
     }
@@ -44,7 +44,7 @@ impl Delivery {
         self.mode.load(Ordering::Acquire) == CUT
     }
 
-    /// Returns how many times a listener was skipped, or dropped while it was awaited.
+    /// Returns how many times a listener was skipped, or its future was dropped while it was awaited.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.skipped.load(Ordering::Acquire)

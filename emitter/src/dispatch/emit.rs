@@ -26,9 +26,9 @@ impl Emitter {
     ///    async listener is awaited before the next listener starts.
     /// 3. Observers run in the same order. Async observers are started in that order and awaited together.
     ///
-    /// If a listener in step 2 fails, the remaining listeners of step 2 are not called. Step 3 still takes
-    /// place, and the emit then returns the error. Changes made before the failure stay in the payload. Failures of observers are logged
-    /// and counted by default; [`OnError`](crate::OnError) sets the effect of a listener's failure.
+    /// By default, if a listener in step 2 fails, the remaining listeners of step 2 are not called; step 3 still takes
+    /// place, and the emit then returns the error. Changes made before the failure stay in the payload. By default,
+    /// failures of observers are logged and counted. [`OnError`](crate::OnError) sets the effect of a failure.
     ///
     /// With no listeners this costs a few atomic loads.
     ///
@@ -244,7 +244,7 @@ impl<'a> Emit<'a> {
             declared.check_emit(self.name.as_str(), self.carried.id, self.carried.name())?;
         }
         let first = self.source.first_receiver(self.name_bits);
-        // On a run that has ended, an event that has listeners is counted instead of delivered (R14).
+        // On a run that has ended, an event that may have listeners is counted instead of delivered (R14).
         Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
     }
 

@@ -30,7 +30,7 @@ impl DispatchProgress {
             // An emit has one error, the first. Later errors are logged and counted.
             Some(_) => isolate(listener, error),
         }
-        // The event may be half changed: no other listener may change it, and observers receive it as it is.
+        // The event may be half changed: no other listener may change it, and observers receive it in this state.
         if listener.call.role() == Role::Change {
             self.skip_changing();
         }

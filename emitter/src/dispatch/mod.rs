@@ -6,8 +6,8 @@
 //!    listeners.
 //! 2. Sync listeners are called by the loop itself. The first listener that has to be awaited turns the rest of the
 //!    dispatch into a future.
-//! 3. After a listener that may change the event fails, no other listener may change it. Observers still receive it
-//!    (E11).
+//! 3. After a listener that may change the event fails, no other listener may change it, unless the failure is
+//!    isolated. Observers still receive the event (E11).
 //! 4. No lock is held while a listener is called.
 
 mod awaited;

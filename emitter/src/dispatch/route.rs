@@ -19,7 +19,7 @@ use crate::registry::listener::{EventView, Listener, Role};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
 
-/// The number of emitters after which a walk stops and the search begins, which visits each emitter once.
+/// The number of emitters after which a walk is replaced by the search, which visits each emitter once.
 const MAX_WALK: usize = 256;
 
 /// The listeners that receive one event, emitter by emitter. They are fixed when the event is emitted (E10).
@@ -370,8 +370,8 @@ impl Emitter {
     /// Returns `true` if a listener, sink or pipe is registered here or above, for any event. If the result is `false`,
     /// an emit delivers nothing, but still returns an error if the name is not valid or the event is not declared.
     ///
-    /// Returns `false` on the emitter of a run that has ended. Outside of runs, the result `false` is remembered until
-    /// a listener is added.
+    /// Returns `false` on the emitter of a run that has ended. Outside runs, the result `false` is remembered until a
+    /// listener, sink or pipe is added.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter};
@@ -393,8 +393,8 @@ impl Emitter {
         }
     }
 
-    /// Returns `true` if there are listeners here or above in the tree. Unlike [`has_listeners`](Self::has_listeners), it does
-    /// not look at the runs that a run was started in, nor whether a run has ended.
+    /// Returns `true` if there are listeners here or above in the tree. Unlike [`has_listeners`](Self::has_listeners),
+    /// it checks neither the runs in which a run was started, nor whether a run has ended.
     #[must_use]
     pub fn has_listeners_in_tree(&self) -> bool {
         let mut at = self;
@@ -408,7 +408,7 @@ impl Emitter {
         at.has_listeners()
     }
 
-    /// Looks up the tree for listeners, from an emitter outside of runs.
+    /// Looks up the tree for listeners, from an emitter outside runs.
     fn has_no_listeners_in_tree(&self) -> bool {
         self.first_receiver(u64::MAX).is_none()
     }

@@ -3,8 +3,8 @@
 //!
 //! 1. The cursor moves past a listener before it is called, so that it shows which listener failed, panicked or has to
 //!    be awaited.
-//! 2. One `catch_or` covers all listeners that are called in one go. A panic leaves the loop, which is entered again
-//!    after the listener that panicked.
+//! 2. One `catch_or` covers all listeners that are called in one go. A panic ends the loop, which is then entered again
+//!    at the next listener to be called.
 //! 3. The delivery mode determines only what the loop does with a listener that has to be awaited.
 
 use std::collections::VecDeque;
@@ -82,8 +82,8 @@ impl<'a> Dispatch<'a> {
         if emit.delivery.is_some_and(|delivery| !delivery.is_in_order()) {
             progress.deferred = Some(Box::default());
         }
-        // Listeners run inside the scope of the run that emits (R9). Usually the emit itself is inside of the scope
-        // already, or there is no run.
+        // Listeners run inside the scope of the run that emits (R9). Usually the emit itself is already inside the
+        // scope, or there is no run.
         let scope = if emit.source.is_in_run() { emit.source.scope_to_enter() } else { None };
         let awaited = match scope {
             None => progress.advance::<true>(route, PayloadRef::Changing(event), meta),
@@ -101,7 +101,7 @@ impl<'a> Dispatch<'a> {
     }
 
     /// Finds the listeners and calls them where nothing can be awaited. If a listener would have to be awaited, returns
-    /// an error, and calls no listener (E17).
+    /// an error without calling any listener (E17); a sink that fills up during the call is the exception.
     pub(super) fn start_now(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);

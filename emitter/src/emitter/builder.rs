@@ -183,8 +183,8 @@ impl<'a> RunLinks<'a> {
         self
     }
 
-    /// Sets a function that checks, by the address of a scope, whether the calling code is inside of it. If it returns
-    /// `true`, the scope is not entered again, so that a run emits its own events at a lower cost.
+    /// Sets a function that checks, by the address of a scope, whether the calling code is inside that scope. If the
+    /// function returns `true`, the scope is not entered again, so that a run emits its own events at a lower cost.
     pub const fn inside_if(mut self, is_inside: fn(*const ()) -> bool) -> Self {
         self.is_inside = Some(is_inside);
         self
@@ -235,7 +235,7 @@ impl Emitter {
 }
 
 impl From<Value> for Context {
-    /// Converts an object unchanged, and `null` into an empty context. Any other value is set under the key `value`.
+    /// An object becomes the context, and `null` an empty context. Any other value is set under the key `value`.
     fn from(value: Value) -> Self {
         match value {
             Value::Object(map) => map.into(),

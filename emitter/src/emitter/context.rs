@@ -35,7 +35,7 @@ impl OwnContext {
     }
 
     pub(crate) fn get(&self) -> Context {
-        // Most contexts never change, and are read without a lock.
+        // Most contexts never change, and are then read without a lock.
         self.changed.get().map_or_else(|| self.given.clone(), |changed| changed.context.lock().clone())
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct Node {
     pub(crate) emits_for_run: bool,
     /// Allocated with the first listener or pipe.
     pub(crate) registry: OnceLock<Box<Registry>>,
-    /// Used outside of runs only.
+    /// Only used outside runs.
     pub(crate) no_listener_cache: NoListenerCache,
     /// `None` if the namespace is the same as the parent's, as it is in every run.
     pub(crate) namespace: Option<Arc<str>>,
@@ -160,8 +160,8 @@ impl Emitter {
     /// Creates an emitter in the same place with the same properties, without listeners (E16).
     pub(crate) fn copy_without_listeners(&self) -> Self {
         let (from, mut copy) = (&self.0, Node::root());
-        // No event rises through a run that has ended. So that events of the copy cannot bypass the run, the copy
-        // becomes its child (R14).
+        // Events emitted below a run that has ended are not delivered. The copy becomes a child of the run, so that its
+        // events cannot bypass the run (R14).
         let has_ended = from.run.is_some() && self.has_run_ended();
         copy.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
         copy.emits_for_run = from.emits_for_run;
@@ -253,7 +253,7 @@ impl Emitter {
         if key == RESERVED {
             return Err(BuildError::ReservedKey(RESERVED));
         }
-        // The runtime may change the value. `admit` is called outside of the context's lock, because it runs user code.
+        // The runtime may change the value. `admit` is called outside the context's lock, because it runs user code.
         let value = match self.scope() {
             Some(scope) => scope.admit(&key, value),
             None => value,
@@ -400,15 +400,15 @@ impl Emitter {
         self.run_link()?.scope.as_ref()?.upgrade()
     }
 
-    /// Returns the scope of the run, or `None` if the calling code is already inside of it, which is the case when a
-    /// run emits its own events.
+    /// Returns the scope of the run, or `None` if the calling code is already inside the scope, as when a run emits its
+    /// own events.
     #[inline]
     pub(crate) fn scope_to_enter(&self) -> Option<Arc<dyn Scope>> {
         self.run_link().filter(|run| !run.is_inside())?.scope.as_ref()?.upgrade()
     }
 
     /// Returns the scope in which an emit is continued and the run's values are dropped; `None` if the calling code is
-    /// already inside of it. If the run is gone, returns the scope of the next run above (R14).
+    /// already inside that scope. If the run is gone, returns the scope of the next run above (R14).
     pub(crate) fn nearest_scope(&self) -> Option<Arc<dyn Scope>> {
         // Walk up the run parents, to the first run whose scope can still be entered.
         let own = self.run_link().filter(|run| !run.is_inside())?;

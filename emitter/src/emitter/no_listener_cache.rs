@@ -2,14 +2,14 @@
 //! the tree.
 //!
 //! 1. A listener or pipe can be found before it is counted in an epoch, and is counted before the call that adds it
-//!    returns. Listeners in runs have their own epoch, so that they do not invalidate caches outside of runs, which
-//!    they cannot affect.
-//! 2. The epoch is read before the search for listeners. While it is unchanged, no listener was added.
+//!    returns. Listeners in runs have their own epoch, so that they do not invalidate caches outside runs, which they
+//!    cannot affect.
+//! 2. The epoch is read before the search for listeners. While it is unchanged, no registration has completed.
 //! 3. A removed listener does not change the epoch. At worst, a check walks up the tree and finds nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the listeners and pipes added outside of runs, in all trees of the process. Starts at 1, so that 0 means that
+/// Counts the listeners and pipes added outside runs, in all trees of the process. Starts at 1, so that 0 means that
 /// nothing is remembered.
 static LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(1));
 
@@ -21,7 +21,7 @@ static RUN_LISTENER_EPOCH: OwnCacheLine = OwnCacheLine(AtomicU64::new(0));
 #[repr(align(128))]
 struct OwnCacheLine(AtomicU64);
 
-/// Records that a listener or pipe was added outside of runs.
+/// Records that a listener or pipe was added outside runs.
 pub(crate) fn invalidate() {
     LISTENER_EPOCH.0.fetch_add(1, Ordering::Release);
 }
@@ -74,7 +74,7 @@ impl NoListenerCache {
 }
 
 impl NoListenerCache {
-    /// Returns `true` if an emitter outside of runs has no listeners. Calls `look` if the cache is out of date.
+    /// Returns `true` if an emitter outside runs has no listeners. Calls `look` if the cache is out of date.
     #[inline]
     pub(crate) fn holds_or(&self, look: impl FnOnce() -> bool) -> bool {
         // Read before `look`, so that a listener that is added meanwhile changes the epoch (invariant 2).

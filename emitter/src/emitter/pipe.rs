@@ -35,7 +35,7 @@ impl Pipe {
 }
 
 /// Matcher functions are user code and may panic when they are dropped. The listeners of the target may panic, too, if
-/// the pipe has the last handle to it. Both are dropped in the run that the pipe belongs to, on any thread (R14).
+/// the pipe has the last handle to it. Both are dropped inside the run that the pipe belongs to, on any thread (R14).
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;

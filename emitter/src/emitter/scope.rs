@@ -72,7 +72,7 @@ pin_project! {
         source: &'e Emitter,
         // Most scopes keep their run alive. This field keeps it alive until the emit ends.
         _kept: Option<Arc<dyn Scope>>,
-        // `None` once it has finished or was dropped.
+        // `None` once the future has finished or was dropped.
         #[pin]
         future: Option<F>,
     }

@@ -25,7 +25,7 @@ pub struct Trace {
 /// Describes an event: source, time, context, run.
 ///
 /// Listeners receive it by reference. Most of it is computed on first use. Time and context are fixed on first use, or
-/// before the emit first awaits, so that all listeners see the same values.
+/// before the emit first awaits a listener, so that all listeners see the same values.
 pub struct EventMeta<'a> {
     pub(crate) emit: &'a Emit<'a>,
     fixed: Option<FixedValues>,
@@ -63,12 +63,12 @@ impl<'a> EventMeta<'a> {
         self.emit.stamp.id_at(self.time())
     }
 
-    /// Returns the time at which the event was emitted.
+    /// Returns the time of the event, which is read from the clock on first use.
     pub fn created_at(&self) -> DateTime<Utc> {
         self.time().into()
     }
 
-    /// Returns the time at which the event was emitted, as the standard library's type.
+    /// Returns the time of the event, as the standard library's type.
     pub fn time(&self) -> SystemTime {
         self.fixed.as_ref().map_or_else(|| self.emit.stamp.time(), |fixed| fixed.time)
     }

@@ -149,7 +149,7 @@ impl ExpectedType {
     }
 }
 
-/// The payload type of an emit. Stored as one constant per type, so that an emit passes on a single pointer.
+/// The payload type of an emit. Stored as one constant per type, so that an emit only passes a single pointer.
 #[derive(Debug)]
 pub(crate) struct CarriedType {
     pub(crate) id: TypeId,

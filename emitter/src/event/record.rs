@@ -97,8 +97,8 @@ impl Emitter {
     }
 }
 
-/// Serializes a payload. If that panics, the result is a string with the message of the panic, so that the event is not
-/// lost.
+/// Serializes a payload. If the serialization panics, the result is a string with the panic's message, so that the
+/// event is not lost.
 fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
     let said = |panic| format!("<{} cannot be serialized: it panicked: {panic}>", event.type_name()).to_raw_json();
     catch_or(|| event.to_raw_json(), said)
@@ -114,7 +114,7 @@ pub enum SinkRecord {
     Gap(Gap),
 }
 
-/// A place where events were lost because a sink was slower than the emits.
+/// A place where events were lost because a sink or stream was slower than the emits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Gap {

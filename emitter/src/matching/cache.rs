@@ -2,7 +2,7 @@
 //! listeners. Each table belongs to one snapshot and is dropped with it.
 //!
 //! 1. A slot is written once and then only read, so that reading needs no lock.
-//! 2. At least a quarter of the slots stays empty, so that every probe ends.
+//! 2. At least a quarter of the slots stay empty, so that every probe ends.
 
 use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -10,8 +10,9 @@ use crate::{AsName, EventMeta, EventName, IntoMatcher, Matcher, MatcherError};
 /// A function as a matcher. Its clones are equal, so that [`off_matching`](crate::Emitter::off_matching) finds the
 /// listeners that were registered with a clone. Created by [`matcher_fn`].
 ///
-/// A typed listener is only called for events of its type. With [`named`](Self::named), an own event of another type
-/// makes the emit fail, as with an exact name; after [`of_types`](Self::of_types), the listener skips such events.
+/// A typed listener is only called for events of its type. With [`named`](Self::named), an accepted own event of
+/// another type fails the emit, as with an exact name; after [`of_types`](Self::of_types), the listener skips such
+/// events.
 #[derive(Clone)]
 pub struct FnMatcher {
     function: Arc<dyn Fn(&EventMeta<'_>) -> bool + Send + Sync>,

@@ -220,7 +220,7 @@ impl Matcher {
     }
 
     /// Returns `true` if the matcher takes an event on the emitter where it was emitted. Treats every event as an own
-    /// event of that emitter, whose name is the last segment of its path.
+    /// event of that emitter, named by the last segment of the event's path.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter, IntoMatcher};
@@ -266,7 +266,7 @@ impl Matcher {
         matches!(self.0, MatcherKind::Function(_))
     }
 
-    /// Calls the matcher function for an event. Returns `true` for other matchers, which `takes` has checked before.
+    /// Calls the matcher function for an event. Returns `true` for other matchers, which `takes` has already checked.
     #[inline]
     pub(crate) fn accepts(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {

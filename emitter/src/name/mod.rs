@@ -192,7 +192,7 @@ impl<N: AsName + ?Sized> AsName for &N {
     }
 }
 
-/// The error of a name that is not valid.
+/// The error returned for a name that is not valid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{name}` is not a valid name: {fault}; use segments of [A-Za-z0-9_]+ joined by dots")]
 pub struct NameError {
@@ -219,7 +219,7 @@ enum NameFault {
 }
 
 impl NameFault {
-    /// Returns the first fault of a dotted name, if it has one.
+    /// Returns the first fault in a dotted name, if it has one.
     const fn of(name: &str) -> Option<Self> {
         let bytes = name.as_bytes();
         if bytes.is_empty() {

@@ -1,7 +1,7 @@
 //! The methods of [`Emitter`] that register and remove listeners and pipes, and create forks (E9, E12, E16).
 //!
 //! `on`, `on_async`, `observe` and `observe_async` make a [`Registration`]; `register` checks it and adds it to the
-//! registry. From then on [`dispatch`](crate::dispatch) finds it.
+//! registry. From then on, [`dispatch`](crate::dispatch) finds the listener.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -21,8 +21,8 @@ macro_rules! verbs {
     ($options:expr) => {
         /// Registers a listener that may change the event.
         ///
-        /// Listeners run one after the other, before all observers. An error or panic of the listener fails the emit,
-        /// and no other listener may change the event after that.
+        /// Listeners run one after the other, before all observers. By default, an error or panic of the listener fails
+        /// the emit, and no other listener may change the event after that.
         ///
         /// # Errors
         ///
@@ -61,7 +61,7 @@ macro_rules! verbs {
         /// { … Ok(()) })`. Clone captured values before the `async move`. [`listener`](crate::listener) and
         /// [`async_fn`](crate::async_fn) adapt structs and functions.
         ///
-        /// An error or panic of the listener fails the emit, and no other listener may change the event after that.
+        /// By default, an error or panic of the listener fails the emit; no other listener may change the event then.
         ///
         /// # Errors
         ///
@@ -101,7 +101,7 @@ macro_rules! verbs {
 
         /// Registers an observer. It runs after all listeners that may change the event.
         ///
-        /// An error or panic of the observer is logged and counted, and does not fail the emit.
+        /// By default, an error or panic of the observer is logged and counted, and does not fail the emit.
         ///
         /// # Errors
         ///
@@ -139,7 +139,7 @@ macro_rules! verbs {
         /// Registers an async observer. It starts after all listeners that may change the event, and is awaited
         /// together with the other async observers before the emit returns.
         ///
-        /// An error or panic of the observer is logged and counted, and does not fail the emit.
+        /// By default, an error or panic of the observer is logged and counted, and does not fail the emit.
         ///
         /// # Errors
         ///
@@ -159,8 +159,8 @@ macro_rules! verbs {
 
         /// Registers a listener under the name that its payload type carries. The listener may change the event.
         ///
-        /// The listener receives events that are emitted on this emitter or on a run of its instance. For events of
-        /// emitters below, listen under `"**.name"`.
+        /// The listener receives the emitter's own events with that name, including those of its runs (see
+        /// [`Matcher`]). For events of emitters below, listen under `"**.name"`.
         ///
         /// # Errors
         ///
@@ -237,8 +237,8 @@ impl Emitter {
         Ok(subscription)
     }
 
-    /// Removes the listeners that were registered here with an equal matcher, except persistent listeners. Returns the
-    /// number of removed listeners.
+    /// Removes the non-persistent listeners that were registered here with an equal matcher. Returns the number of
+    /// removed listeners.
     ///
     /// # Errors
     ///
@@ -345,8 +345,8 @@ impl Emitter {
     /// The copy of a listener with `n` calls left has `n` calls of its own. Pipes, sinks and streams are not copied.
     /// Context, creator, group id, trace and declared events are copied.
     ///
-    /// A fork of the emitter of a run that has ended has no listeners, and events emitted on it are not delivered,
-    /// because the listeners that redacted the run's events are gone. The run's emitter counts such events.
+    /// If the emitter's run has ended, the fork has no listeners, and events emitted on it are not delivered, because
+    /// the listeners that redacted the run's events are gone. The run's emitter counts such events.
     #[must_use]
     pub fn fork(&self) -> Self {
         // Read before the copy is made: if the run ends in between, the copy below it receives no events, with or

@@ -42,7 +42,7 @@ pub(crate) enum Role {
     Observe,
 }
 
-/// The reason why a call failed.
+/// The reason for the failure of a call.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Error(BoxError),
@@ -269,7 +269,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let Self { home, call, matcher, .. } = self;
         drop_in_run_of(home, || {
-            // One by one, so that a panic of the first drop does not leave out the second.
+            // One by one, so that the second is dropped even if the drop of the first panics.
             drop_catching("a value captured by a listener", replace(call, Call::Dropped));
             drop_catching("a value captured by a matcher", replace(matcher, Matcher::own()));
         });
@@ -287,7 +287,7 @@ pub(crate) struct EventView<'a> {
     /// `true` if the event was emitted on this emitter, on one of its runs, or on a child that emits for it (E4).
     pub(crate) here: bool,
     /// `true` if the event happened in another run and is not `here` (E4). For an emitter in a run, that is any other
-    /// run. For an emitter outside of runs, it is a run below one of the emitter's runs.
+    /// run. For an emitter outside runs, it is a run below one of the emitter's runs.
     pub(crate) nested: bool,
     /// `true` if the event is `here` and has a second name, under which listeners of exactly its type take it.
     pub(crate) has_other_name: bool,

@@ -76,7 +76,7 @@ impl Registry {
     }
 
     pub(crate) fn add(&self, listener: Arc<Listener>) -> Result<(), RegistryClosed> {
-        // An `Option`, so that a listener that is not accepted is dropped outside of the lock.
+        // An `Option`, so that a listener that is not accepted is dropped outside the lock.
         let mut listener = Some(listener);
         let renewed = self.published.change(|state| {
             let listener = state.take_unless_closed(&mut listener)?;
@@ -91,7 +91,7 @@ impl Registry {
             state.listeners.insert(at, listener);
             Ok((state.fresh_patterns >= CHUNK).then(|| state.renew_patterns().to_vec()))
         })?;
-        // Compiled here instead of in the next emit, and outside of the lock, because it takes a while.
+        // Compiled here instead of in the next emit, and outside the lock, because compiling takes a while.
         for set in renewed.iter().flatten() {
             set.compile();
         }

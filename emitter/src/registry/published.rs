@@ -70,7 +70,7 @@ impl<S, T> Published<S, T> {
         if first.is_some() {
             slot.store(first);
         }
-        // Still under the lock, so that no change comes in between (invariant 2).
+        // Still under the lock, so that no change happens in between (invariant 2).
         state.is_published = true;
         drop(state);
         Guard::from_inner(Some(derived))

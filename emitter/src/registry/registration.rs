@@ -34,7 +34,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Creates the default options: priority 0, no limit of calls, the matcher's default for nested events, not
+    /// Creates the default options: priority 0, no limit on calls, the matcher's default for nested events, not
     /// persistent.
     #[must_use]
     pub const fn new() -> Self {

@@ -23,8 +23,8 @@ impl Subscription {
     /// Removes the listener. Returns `true` if this call removed it.
     ///
     /// After `off` has returned, no emit begins to call the listener, not even an emit that had already selected it. A
-    /// call that another thread has just claimed still happens, and an async listener that is being awaited continues.
-    /// Use [`off_and_wait`](Self::off_and_wait) to wait for such calls.
+    /// call that another thread has already claimed still happens, and an async listener that is being awaited
+    /// continues. Use [`off_and_wait`](Self::off_and_wait) to wait for such calls.
     ///
     /// ```
     /// use emitree_emitter::Emitter;
@@ -125,7 +125,8 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// The error of [`Subscription::off_and_wait`] for a listener whose calls are not counted. The listener was removed.
+/// The error returned by [`Subscription::off_and_wait`] if the listener's calls are not counted. The listener was
+/// removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the listener was removed, but its calls are not counted; register it with `Options::awaitable_off`")]
 pub struct UncountedCalls(());

@@ -1,6 +1,6 @@
 //! Waits for the calls of a removed listener that are under way (E9).
 //!
-//! Each thread records the counted calls that it is inside of: the call of a sync listener while it runs, and the call
+//! Each thread records the counted calls that it is executing: the call of a sync listener while it runs, and the call
 //! of an async listener while it is polled. A wait inside such a call does not wait for that call, because it would
 //! never end.
 
@@ -13,7 +13,7 @@ use event_listener::Event;
 use crate::registry::calls::Calls;
 
 thread_local! {
-    /// The addresses of the [`TrackedCalls`] whose calls this thread is inside of, the innermost last.
+    /// The addresses of the [`TrackedCalls`] whose calls this thread is executing, the innermost last.
     static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -55,7 +55,7 @@ impl TrackedCalls {
         }
     }
 
-    /// Returns how many calls of this listener the thread is inside of.
+    /// Returns how many calls of this listener the thread is executing.
     fn enclosing(&self) -> usize {
         INSIDE.with_borrow(|inside| inside.iter().filter(|address| **address == self.address()).count())
     }
@@ -69,7 +69,7 @@ impl TrackedCalls {
 pub(crate) struct UnderWay<'a>(&'a TrackedCalls);
 
 impl UnderWay<'_> {
-    /// Runs or polls the call, and marks the thread as inside of it.
+    /// Runs or polls the call, and marks it as being executed by this thread.
     pub(crate) fn within<R>(&self, call: impl FnOnce() -> R) -> R {
         struct Leave;
         impl Drop for Leave {

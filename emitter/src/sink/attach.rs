@@ -13,13 +13,13 @@ use crate::{Emitter, IntoMatcher, ListenError, Matcher, MatcherError, Options, R
 impl Emitter {
     /// Sends records of all events that reach this emitter to a sink, on a thread of its own.
     ///
-    /// The sink is an observer: it receives each event with the changes of all listeners. Call
+    /// The sink is an observer: it receives each event with the changes made by all listeners. Call
     /// [`close`](SinkHandle::close) on the handle before the program ends, so that the last events are written.
     ///
     /// # Errors
     ///
-    /// Returns an error if the sink's thread cannot be started, or if the emitter belongs to a run that has ended. The
-    /// sink is dropped.
+    /// Returns an error if the sink's thread cannot be started, or if the emitter belongs to a run that has ended. In
+    /// both cases, the sink is dropped.
     ///
     /// # Examples
     ///
@@ -56,7 +56,7 @@ impl Emitter {
     /// # Errors
     ///
     /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event, if the run
-    /// that the emitter belongs to has ended, or if the sink's thread cannot be started. The sink is dropped.
+    /// that the emitter belongs to has ended, or if the sink's thread cannot be started. The sink is then dropped.
     #[track_caller]
     pub fn pipe_to_matching(&self, matcher: impl IntoMatcher, sink: impl Sink) -> Result<SinkHandle, SinkError> {
         let matcher = matcher.into_matcher().map_err(ListenError::from)?;
@@ -66,8 +66,7 @@ impl Emitter {
 
     /// Returns a stream of records of future events that a matcher selects.
     ///
-    /// The stream buffers the last `capacity` events that were not read, at least 1. Older unread events are lost and
-    /// counted.
+    /// The stream buffers the last `capacity` unread events (at least one). Older unread events are lost and counted.
     ///
     /// # Errors
     ///

@@ -15,8 +15,8 @@ use crate::{SinkRecord, Subscription};
 
 /// A handle to an attached sink. Returned by [`Emitter::pipe_to`](crate::Emitter::pipe_to), and cheap to clone.
 ///
-/// Dropping the handle leaves the sink attached. The sink is then closed when its emitter is closed or dropped, but a
-/// process that ends does not wait for the close. Call [`close`](Self::close) before `main` returns if the recording
+/// Dropping the handle leaves the sink attached. The sink is then closed when its emitter is closed or dropped or its
+/// run ends, but a process that exits does not wait. Call [`close`](Self::close) before `main` returns if the recording
 /// must be complete.
 #[derive(Clone, Debug)]
 pub struct SinkHandle {
@@ -210,11 +210,11 @@ impl Alarm {
     }
 }
 
-/// The numbers of events that a sink has delivered, has lost, or has still to deliver.
+/// The numbers of events that a sink has delivered, has lost, or still has to deliver.
 ///
-/// Each event is counted once: `delivered + buffered + lost + failed + pending` is the number of events emitted. An
-/// event moves from `pending` to `buffered` or `delivered`. After [`close`](SinkHandle::close) has returned in time, no
-/// event is pending or buffered.
+/// Each event is counted once: `delivered + buffered + lost + failed + pending` is the number of events selected for
+/// the sink. A pending event later counts as delivered, buffered, lost or failed. After [`close`](SinkHandle::close)
+/// has returned in time, no event is pending or buffered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "a report says whether everything was delivered"]
 #[non_exhaustive]
@@ -277,7 +277,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The error of [`Report::complete`]: an event was not delivered, or the sink failed.
+/// The error returned by [`Report::complete`]: an event was not delivered, or the sink failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incomplete(Report);
 

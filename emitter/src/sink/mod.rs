@@ -31,23 +31,23 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// [`Emitter::pipe_to`](crate::Emitter::pipe_to) attaches a sink and returns a [`SinkHandle`]. The sink then belongs to
 /// its own thread, so it may block and needs no lock:
 ///
-/// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events were emitted.
+/// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events reached it.
 ///    Where events were lost, it is called with a [`SinkRecord::Gap`] that counts them.
 /// 2. [`flush`](Self::flush) is called on request, after the records of all events that were emitted before the
 ///    request. It is also called when [`flush_interval`](Self::flush_interval) has passed since the first record that
 ///    was not flushed.
 /// 3. [`close`](Self::close) is called once, at the end, after all accepted records were written. The end comes when
-///    the sink is closed or unpiped, or when its emitter is closed or dropped. Then the sink is dropped and its thread
-///    ends.
+///    the sink is closed or unpiped, when its emitter is closed or dropped, or when the emitter's run ends. Then the
+///    sink is dropped and its thread ends.
 ///
 /// If a call returns an error or panics, the first failure in a row is logged, and the sink is called again for the
 /// next record.
 ///
-/// A sink with a handle to the emitter that it is piped to keeps that emitter alive, so only `close` or `unpipe` ends
-/// the sink. A sink may emit on that emitter and attach other sinks. If it awaits an emit on its own thread while its
-/// queue is full, no other thread can make room: the event is lost and counted. Do not wait in a sink for an emit on
-/// another thread, or for another sink that waits for this sink. Such a cycle is not detected, and lasts until one of
-/// the sinks is closed.
+/// A sink with a handle to the emitter that it is piped to keeps that emitter alive: dropping the other handles does
+/// not end the sink. A sink may emit on that emitter and attach other sinks. If it awaits an emit on its own thread
+/// while its queue is full, no other thread can make room: the event is lost and counted. Do not wait in a sink for an
+/// emit on another thread, or for another sink that waits for this sink. Such a cycle is not detected, and lasts until
+/// one of the sinks is closed.
 ///
 /// # When it is full
 ///
@@ -218,7 +218,7 @@ pub enum Overflow {
     DropNewest,
 }
 
-/// The error of a sink that could not be attached. The sink was dropped.
+/// The error returned when a sink cannot be attached. The sink was dropped.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {

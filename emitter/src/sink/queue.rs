@@ -3,7 +3,7 @@
 //! 1. The lock is held for a few assignments. No user code runs under it, not even a waker or the drop of an item.
 //! 2. Before the reader sleeps, it records under the lock how it sleeps. A push thus wakes it if necessary, and no
 //!    wake-up is lost. A lingering reader is woken only for a half-full backlog, a flush or the close.
-//! 3. After `close`, no item is accepted, so a take that found the queue closed is the last take.
+//! 3. After `close`, no item is accepted, so a take that finds the queue closed is the last take.
 //! 4. A take empties the backlog. All items accepted before a flush was requested are thus in the batch that comes with
 //!    the request, or in an earlier batch.
 //! 5. `end` is called last. Afterwards, no caller waits for a flush or for the end.
@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     state: Mutex<QueueState<T>>,
-    /// Notified when the reader's thread has something to do.
+    /// Notified when the reader's thread has work.
     work: Condvar,
     /// Notified when there is room again, and at the close.
     room: Event,
@@ -115,7 +115,7 @@ impl<T> Queue<T> {
     pub(super) fn try_push(&self, item: T) -> bool {
         let state = self.state.lock();
         if state.backlog.is_full() && !state.closed {
-            // The item is dropped after the guard, outside of the lock (invariant 1).
+            // The item is dropped after the guard, outside the lock (invariant 1).
             return false;
         }
         self.offer_to(state, item);
@@ -178,7 +178,7 @@ impl<T> Queue<T> {
     pub(super) fn abandon(&self) {
         self.close();
         let mut unread = VecDeque::new();
-        // `unread` is dropped after the guard, outside of the lock (invariant 1).
+        // `unread` is dropped after the guard, outside the lock (invariant 1).
         self.state.lock().backlog.take(&mut unread);
     }
 
@@ -276,7 +276,7 @@ impl<T> Queue<T> {
         if let Some(entry) = self.pop() {
             return Poll::Ready(Some(entry));
         }
-        // A waker is the executor's code: it is cloned and dropped outside of the lock (invariant 1).
+        // A waker is the executor's code: it is cloned and dropped outside the lock (invariant 1).
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
         // Checked again under the lock that stores the waker, so that no push is missed (invariant 2).

@@ -19,8 +19,8 @@ use crate::{SinkRecord, Subscription};
 /// event. The next record is then a [`SinkRecord::Gap`] that counts the lost events. An emit never waits for the
 /// stream.
 ///
-/// The stream ends when its emitter is closed or dropped, after the events that were emitted before. Dropping the
-/// stream removes its listener.
+/// The stream ends when its emitter is closed or dropped or its run ends, after all earlier events. Dropping the stream
+/// removes its listener.
 #[must_use = "dropping a stream stops it from listening"]
 pub struct EventStream {
     queue: Arc<Queue<SinkRecord>>,
