@@ -61,12 +61,14 @@ pub struct AgentOutput {
     pub answer: Message,
     /// All messages that this run added to the history, including the input and the answer.
     pub messages: Vec<Arc<Message>>,
-    /// The tokens of all model calls of the attempt that succeeded. The tokens of sub-agents are not included.
+    /// The tokens of all responses of the model in the attempt that succeeded. The tokens of sub-agents are not
+    /// included.
     pub usage: Usage,
-    /// The cost of these model calls; `None` if no call has a cost. See [`ChatModel::price`](crate::ChatModel::price).
+    /// The cost of these responses; `None` if no response has a cost. See
+    /// [`ChatModel::price`](crate::ChatModel::price).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Decimal>,
-    /// The number of model calls of the attempt that succeeded.
+    /// The number of turns in the attempt that succeeded.
     pub turns: u32,
     /// The reason why the model stopped, if the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -225,8 +225,8 @@ fn described(ctx: &RunContext) -> (Vec<HookInfo>, Vec<String>) {
     (installed.iter().flat_map(|installed| installed.described.iter().cloned()).collect(), skipped)
 }
 
-/// Converts a middleware of agents into a middleware of runs. On an agent's run, it adds the middleware to that run; on
-/// any other run, it does nothing.
+/// Converts a middleware of agents into a middleware of runs. Bound to an agent's run, the result adds the middleware
+/// to that run; bound to any other run, the result does nothing.
 ///
 /// `for_tree(joins(middleware))` adds the middleware to a run and to the runs of all agents below it. If an agent
 /// already has a middleware with the same id, this middleware is skipped in the agent's runs, and their explanations
@@ -241,7 +241,8 @@ pub fn joins(middleware: impl AgentMiddleware) -> Joins {
 
 /// A middleware of agents that can be bound to runs. Made by [`joins`].
 ///
-/// If `init` or `install` of the middleware failed, each agent's run to which it is bound fails with that error.
+/// If `init` or `install` of the middleware failed, each agent's run to which the middleware is bound fails with that
+/// error.
 #[derive(Clone)]
 pub struct Joins {
     id: String,

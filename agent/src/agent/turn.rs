@@ -19,9 +19,10 @@ use crate::{ChatResponse, Session, Usage};
 pub struct Turn {
     /// The number of the turn, from 1; 0 before the first turn.
     pub number: u32,
-    /// The tokens of the model calls so far.
+    /// The tokens of the model's responses so far.
     pub usage: Usage,
-    /// The cost of the model calls so far; `None` if no call has a cost. See [`ChatModel::price`](crate::ChatModel::price).
+    /// The cost of the model's responses so far; `None` if no response has a cost. See
+    /// [`ChatModel::price`](crate::ChatModel::price).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Decimal>,
     /// The number of tool calls so far. The calls of the current turn are included after `turn.action`, if its decision
@@ -30,7 +31,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Adds the tokens and the cost of a model call.
+    /// Adds the tokens and the cost of a response.
     pub(crate) fn add_response(&mut self, response: &ChatResponse) {
         if let Some(usage) = response.usage {
             self.usage += usage;
@@ -61,7 +62,7 @@ impl CurrentTurn {
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
     pub(crate) turn: CurrentTurn,
-    /// The depth of the agent's run. A run compares it with its own depth, to recognize inherited state.
+    /// The depth of the agent's run. A run compares this depth with its own to recognize inherited state.
     depth: usize,
     /// The state of middleware before the first attempt.
     before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,

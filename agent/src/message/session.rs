@@ -323,7 +323,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Says(String),
-        /// A response with calls. Each call is its id, and `true` if it is answered before the turn ends. With
+        /// A response with calls. Each call has its id, and `true` if the call is answered before the turn ends. With
         /// `panics`, the turn panics after the answers.
         Turn {
             calls: Vec<(String, bool)>,

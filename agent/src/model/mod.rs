@@ -193,8 +193,8 @@ impl ChatModel {
 }
 
 impl ChatModel {
-    /// Charges the tokens of an attempt to the budgets of the run. Returns their cost, and the error of a budget that is
-    /// exceeded.
+    /// Charges the tokens of an attempt to the budgets of the run. Returns their cost, and the error of a closed
+    /// budget.
     async fn charge(&self, usage: Usage, ctx: &RunContext) -> (Option<Decimal>, Result<()>) {
         let tokens = budget::Usage::of(self.name().to_owned())
             .input_tokens(usage.input_tokens)
@@ -215,10 +215,10 @@ impl ChatModel {
         // Stages may have removed the counts, and a listener that stops the stream drops the pieces after the stop.
         response.usage = response.usage.or(reported);
         if let Some(usage) = response.usage {
-            // The tokens are spent even if a listener fails. Listeners are called even if a budget is exceeded.
+            // The tokens are spent even if a listener fails. Listeners are called even if a budget is closed.
             let (cost, charged) = self.charge(usage, ctx).await;
             let told = tell(ctx, &mut UsageReported::new(usage, cost)).await;
-            // The error of the budget comes first, because no layer retries it.
+            // The error of the budget takes precedence, because it is not retryable.
             charged.and(told)?;
             response.cost = cost;
         }
@@ -230,8 +230,7 @@ impl ChatModel {
         Ok(success.response)
     }
 
-    /// Accounts for the tokens of an attempt that has failed, and returns its error or the error of a budget that is
-    /// exceeded.
+    /// Accounts for the tokens of an attempt that has failed, and returns its error or the error of a closed budget.
     async fn fail(&self, error: Error, ctx: &RunContext, reported: Option<Usage>) -> Result<ChatResponse> {
         if let Some(usage) = reported {
             let (cost, charged) = self.charge(usage, ctx).await;

@@ -37,8 +37,8 @@ impl ChatModel {
     /// # }
     /// ```
     ///
-    /// With the feature `openai`, the servers that `OpenAi::from_name` knows are providers, and their
-    /// environment variables are read.
+    /// With the feature `openai`, the servers that `OpenAi::from_name` supports are providers, and their environment
+    /// variables are read.
     ///
     /// # Errors
     ///
@@ -102,7 +102,8 @@ pub(crate) fn split(name: &str) -> Result<(&str, &str)> {
     }
 }
 
-/// Makes a model of a server that [`OpenAi`](crate::OpenAi) knows. Returns `None` for another provider.
+/// Makes a model of a server that [`OpenAi::from_name`](crate::OpenAi::from_name) supports. Returns `None` for another
+/// provider.
 #[cfg(feature = "openai")]
 fn built_in(provider: &str, name: &str) -> Option<Result<ChatModel>> {
     let make = || Ok(ChatModel::new(crate::OpenAi::from_name(name)?.build()?)?);

@@ -105,7 +105,7 @@ pub struct ChatOptions {
     /// The randomness of the answer, usually from 0 to 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// The maximum number of tokens of the answer.
+    /// The maximum number of tokens in the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// Texts at which the model stops.

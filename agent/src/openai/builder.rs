@@ -110,7 +110,7 @@ impl OpenAiBuilder {
         self
     }
 
-    /// Sets the timeout for the connection, by default 10 s.
+    /// Sets the timeout for connecting to the server, by default 10 s.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -203,7 +203,7 @@ fn quotable(text: &str) -> &str {
     }
 }
 
-/// Returns the password of a URL, and the keys and tokens of its query, as they are sent and decoded.
+/// Returns the password of a URL, and the keys and tokens of its query, both as sent and decoded.
 fn secrets_of(url: &Url) -> Vec<String> {
     let is_secret = |name: &str| {
         let name = name.to_ascii_lowercase();

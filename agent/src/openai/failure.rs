@@ -11,7 +11,7 @@ use thiserror::Error as ThisError;
 
 use crate::openai::retry_after;
 
-/// The maximum number of characters that an error quotes from a text that is not an error message.
+/// The maximum number of characters that an error quotes from a server's text other than an error message.
 const QUOTED: usize = 200;
 /// The maximum number of characters that an error quotes from a server's error message.
 const MESSAGE: usize = 1000;
@@ -141,7 +141,8 @@ impl Server {
         error.caused_by(cause)
     }
 
-    /// Makes the error of a failed connection. The error of the client names the address with its query, so its URL is removed.
+    /// Makes the error of a failed connection. The error of the client names the URL with its query, so the URL is
+    /// removed.
     pub(super) fn disconnected(&self, error: reqwest::Error) -> Error {
         if error.is_timeout() && error.is_connect() {
             return self.timed_out("accepted no connection in time");

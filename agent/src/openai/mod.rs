@@ -37,14 +37,14 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// # }
 /// ```
 ///
-/// [`OpenAi::from_name`] and [`ChatModel::from_name`](crate::ChatModel::from_name) know the base URLs and the environment
-/// variables of common servers. Clones share one pool of connections.
+/// [`OpenAi::from_name`] and [`ChatModel::from_name`](crate::ChatModel::from_name) use the base URLs and the
+/// environment variables of common servers. Clones share one pool of connections.
 ///
 /// # Requests
 ///
-/// - A message of text is sent as text. An image is sent as `image_url`; other attachments fail the call, because a server
-///   cannot see them.
-/// - A reasoning part of an earlier answer is not sent back.
+/// - A message that has only text is sent as a string. An image in a user or system message is sent as `image_url`; any
+///   other attachment in these messages fails the call.
+/// - Reasoning and attachments of an earlier answer are not sent back.
 /// - Malformed arguments of an earlier tool call are sent as `{"malformed": "<text>"}`, because many servers refuse a
 ///   conversation with arguments that are not JSON.
 /// - `max_tokens` is sent as `max_completion_tokens` to OpenAI itself, and as `max_tokens` to any other server.

@@ -256,7 +256,8 @@ struct Assembly {
 
 impl Assembly {
     fn receive_whole(&mut self, body: &[u8], server: &Server) -> Result<()> {
-        // Valid UTF-8 is checked first, because the lossy conversion is slow even if it has nothing to replace.
+        // The body is first checked for valid UTF-8, because the lossy conversion is slow even if it has nothing to
+        // replace.
         let text = str::from_utf8(body).map_or_else(|_| String::from_utf8_lossy(body), Cow::Borrowed);
         let malformed = |fault| server.malformed("a reply", &fault, &text, false);
         let reply: Reply = serde_json::from_str(&text).map_err(malformed)?;

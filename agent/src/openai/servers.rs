@@ -9,7 +9,7 @@ use reqwest::Url;
 use crate::model::registry::split;
 use crate::openai::OpenAiBuilder;
 
-/// A server that [`OpenAi::from_name`](crate::OpenAi::from_name) knows.
+/// A server that [`OpenAi::from_name`](crate::OpenAi::from_name) supports.
 pub(crate) struct Known {
     pub(crate) name: &'static str,
     pub(super) base_url: &'static str,

@@ -215,7 +215,7 @@ impl Hooks {
     }
 
     chain! {
-        /// Changes the system prompt of one model call, after all contributions were joined.
+        /// Changes the system prompt of one model call, after all contributions have been joined.
         on_prompt, on_prompt_async, prompt: String, ModelPrompt
     }
 
@@ -225,7 +225,8 @@ impl Hooks {
     }
 
     /// Changes the result of a call. When all calls of a turn have settled, the hook is called for each call, in call
-    /// order. It is also called for calls that were answered, skipped, denied or failed, but not for interrupted calls.
+    /// order. It is also called for calls that were answered, skipped or denied, and for calls that failed, but not for
+    /// interrupted calls.
     ///
     /// If the hook fails, its error becomes the result, which later hooks receive. A halt, an abort, an interrupt, a fatal
     /// error or a request for a retry ends the run instead.

@@ -28,8 +28,8 @@ use crate::{ToolOutput, ToolSpec};
 /// A tool that models may call. Each call is a run of the kind `Tool`.
 ///
 /// Made by [`tool_fn`], or by `Tool::with_schema` (feature `json-schema`). The input of a run is the arguments as JSON.
-/// It does not contain the id of the call, so that caches and approvals can compare inputs; the id is the run's own
-/// extension [`CallId`].
+/// The input does not contain the id of the call, so that caches and approvals can compare inputs; the id is the run's
+/// own extension [`CallId`].
 ///
 /// # Its own events
 ///
