@@ -174,7 +174,7 @@ impl AgentBuilder {
     }
 
     /// Sets whether each tool call runs in its own task, so that tools can use several threads, and a tool that blocks
-    /// its thread does not delay the other calls of its turn. By default all calls of a turn share the task of the
+    /// its thread does not delay the other calls of its turn. By default, all calls of a turn share the task of the
     /// agent's run.
     pub const fn spawn_tools(mut self, spawn_tools: bool) -> Self {
         self.spawn_tools = spawn_tools;
@@ -189,8 +189,9 @@ impl AgentBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an
-    /// error if the agent's name cannot be part of a namespace, if two tools have the same name or two middlewares the same id, or if `max_steps` is 0.
+    /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an error if
+    /// the agent's name cannot be part of a namespace, if two tools have the same name, if two middlewares have the
+    /// same id, or if `max_steps` is 0.
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
         let Self { max_steps, max_depth, spawn_tools, failure, .. } = self;

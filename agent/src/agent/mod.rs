@@ -69,7 +69,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// # Errors of tools
 ///
-/// | the run of a tool | the model reads | the agent |
+/// | a tool | the model receives | the agent |
 /// |---|---|---|
 /// | fails, panics, takes too long, is aborted alone, does not exist, or its arguments do not fit | an error, with the reason | continues |
 /// | is denied | an error, with the explanation | continues |

@@ -143,7 +143,7 @@ fn milliseconds(text: &str) -> Option<u64> {
     u64::try_from(time.as_millis()).ok()
 }
 
-/// The event `usage`: the provider has reported the tokens of a call.
+/// The event `usage`: the reply is complete or has failed, and the provider has reported its tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UsageReported {

@@ -52,7 +52,7 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 /// |---|---|---|
 /// | `start` | [`ChatStart`] | before a request is sent; a listener may change it |
 /// | `response_headers` | [`ResponseHeaders`] | the provider begins to answer, if it reports headers |
-/// | `new_token` | [`NewToken`] | each piece of text, if the request asks to stream; a listener may change it, or stop the stream |
+/// | `new_token` | [`NewToken`] | each piece of text, if the request enables streaming; a listener may change it, or stop the stream |
 /// | `usage` | [`UsageReported`] | the reply is complete or has failed, if the provider has reported token counts, which are charged first |
 /// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
 /// | `error` | [`ChatError`] | the attempt has failed |

@@ -54,7 +54,7 @@ impl OpenAi {
     /// | `vllm` | `http://localhost:8000/v1`, `HOSTED_VLLM_API_BASE` | `VLLM_API_KEY` |
     /// | `xai` | `https://api.x.ai/v1` | `XAI_API_KEY` |
     ///
-    /// `OLLAMA_HOST` is a host, a port, or a URL, as Ollama itself reads it. An empty variable counts as not set.
+    /// `OLLAMA_HOST` is a host, a port, or a URL, as Ollama itself reads it. An empty variable counts as unset.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl OpenAiBuilder {
     }
 
     /// Sets the timeout from the request to the first byte of the reply, by default 10 min. A server that does not
-    /// stream sends its first byte only when the answer is complete.
+    /// stream usually sends its first byte only when the answer is complete.
     pub const fn first_byte_timeout(mut self, timeout: Duration) -> Self {
         self.limits.first_byte = timeout;
         self

@@ -197,7 +197,8 @@ impl Hooks {
     }
 
     /// Adds layers around each tool call, from its arguments to its output. The id of the call is not part of the
-    /// arguments: it is the run's own extension [`CallId`](crate::CallId).
+    /// arguments: it is the run's own extension [`CallId`](crate::CallId). The error of a layer becomes the result of
+    /// the call, as an error of the tool does.
     pub fn tool_call(&mut self, build: impl FnOnce(StackBuilder<Tool>) -> StackBuilder<Tool>) -> &mut Self {
         self.tool_call = build(std::mem::replace(&mut self.tool_call, Stack::builder()));
         self
