@@ -244,7 +244,7 @@ async fn tokens_that_stages_hold_back_or_remove_are_charged() -> Result<()> {
         let answer = run
             .on_token(move |token| {
                 if stops {
-                    token.stop()
+                    token.stop();
                 }
             })
             .await?;

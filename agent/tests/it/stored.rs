@@ -1,11 +1,16 @@
 //! Sessions that are stored and restored.
 
-use emitree_agent::{AgentRun, Delta, HooksFn, Reply, ScriptedModel, Session, hooks_fn, tool_fn};
-use emitree_runtime::{Result, RunContext, map_output};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use emitree_agent::{AgentOutput, AgentRun, Delta, HooksFn, Reply, Role, ScriptedModel, Session, hooks_fn, tool_fn};
+use emitree_runtime::{Error, Result, RunContext, map_output};
+use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::support::{Log, agent, refuse_bad, results, texts};
@@ -89,6 +94,121 @@ async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
         ["the state `early` is borrowed by the closure that stores the session: store the session after the closure"]
     );
     assert_eq!(serde_json::to_value(&session)?["state"], json!({"early": 0}));
+    Ok(())
+}
+
+/// A value whose code panics while `PANICS` has its name. Each test has a thread of its own.
+#[derive(Debug, PartialEq)]
+struct Panics(u32);
+
+thread_local! {
+    static PANICS: Cell<&'static str> = const { Cell::new("") };
+}
+
+fn panic_in(place: &str) {
+    assert!(PANICS.get() != place, "a bug in {place}");
+}
+
+impl Default for Panics {
+    fn default() -> Self {
+        panic_in("default");
+        Self(0)
+    }
+}
+
+impl Serialize for Panics {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        panic_in("serialize");
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Panics {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        panic_in("deserialize");
+        u32::deserialize(deserializer).map(Self)
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic_in("drop");
+        }
+    }
+}
+
+// A8
+#[tokio::test]
+async fn a_value_whose_code_panics_ends_its_run_and_blocks_no_other() -> Result<()> {
+    let counts = hooks_fn("counts", |hooks| {
+        let count = hooks.state::<Panics>();
+        hooks.on_state(move |_, ctx| count.with(ctx, |count| count.0 += 1));
+    });
+    let script = ScriptedModel::by("test", |_| Reply::text("so"));
+    let agent = agent(&script).with(counts).with(counter("other")).build()?;
+    let session = Session::new();
+    // Each run fails at another place, and the next run finds the session as it was.
+    for (place, expected) in [("default", 1), ("serialize", 2), ("deserialize", 3)] {
+        let session = match place {
+            "deserialize" => serde_json::from_value(serde_json::to_value(&session)?)?,
+            _ => session.clone(),
+        };
+        PANICS.set(place);
+        let error = agent.ask("go").session(&session).await.unwrap_err().to_string();
+        PANICS.set("");
+        assert!(error.contains(&format!("a bug in {place}")), "{error}");
+        agent.ask("go").session(&session).await?;
+        let state = serde_json::to_value(&session)?["state"].clone();
+        assert_eq!(state["counts"], expected, "{place}: {state}");
+    }
+
+    // The values of a discarded attempt are dropped after the values of the first attempt are back.
+    PANICS.set("drop");
+    let first = AtomicBool::new(true);
+    let retry = map_output(
+        move |_: &mut AgentOutput, _: &RunContext| {
+            if first.swap(false, Ordering::Relaxed) { Err(Error::retry("again")) } else { Ok(()) }
+        },
+    );
+    let run = agent.ask("go").session(&session).max_middleware_retries(1).middleware(retry);
+    let error = run.await.unwrap_err().to_string();
+    PANICS.set("");
+    assert!(error.contains("a bug in drop"), "{error}");
+    assert_eq!(serde_json::to_value(&session)?["state"]["counts"], 2);
+    Ok(())
+}
+
+// A1, A8
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_another_thread_stores_while_runs_work_is_valid_each_time() -> Result<()> {
+    let script = ScriptedModel::by("test", |request| match request.messages.last() {
+        Some(message) if message.role == Role::User => Reply::calls([("shout", json!({"text": "a"}))]),
+        _ => Reply::text("so"),
+    });
+    let agent = agent(&script).with(counter("a")).build()?;
+    let session = Session::new();
+    let (shared, is_done) = (session.clone(), Arc::new(AtomicBool::new(false)));
+    let done = Arc::clone(&is_done);
+    let stores = std::thread::spawn(move || {
+        let mut turns = 0;
+        while !done.load(Ordering::Acquire) {
+            let text = serde_json::to_string(&shared).expect("JSON");
+            let stored = serde_json::from_str::<Session>(&text).expect("a valid session").history().messages().len();
+            assert!(stored >= turns, "{stored} messages after {turns}");
+            turns = stored;
+        }
+    });
+    for _ in 0..50 {
+        let runs = [agent.ask("go").session(&session), agent.ask("go").session(&session)];
+        for answer in join_all(runs.map(IntoFuture::into_future)).await {
+            assert_eq!(answer?.messages.len(), 4);
+        }
+    }
+    is_done.store(true, Ordering::Release);
+    stores.join().expect("no panic");
+    assert_eq!(session.history().messages().len(), 400);
+    assert_eq!(serde_json::to_value(&session)?["state"]["a"], 200);
     Ok(())
 }
 
