@@ -13,5 +13,6 @@ mod own_hooks;
 mod places;
 mod sessions;
 mod stored;
+mod sums;
 mod support;
 mod tools;

@@ -1,0 +1,177 @@
+//! What an agent's run adds up or joins: tools, options, counts, warnings and messages.
+
+use std::sync::Arc;
+
+use emitree_agent::{
+    AgentContext, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, Delta, History, Message, MessageAdded,
+    NewToken, Reply, ScriptedModel, Session, Tool, ToolCall, ToolResult, Usage, hooks_fn,
+};
+use emitree_runtime::{Result, Runnable};
+use serde_json::json;
+
+use crate::support::{Log, agent, fail, results};
+
+/// Brings a tool along.
+#[derive(Debug)]
+struct Brings(&'static str);
+
+impl AgentMiddleware for Brings {
+    fn id(&self) -> &str {
+        "brings"
+    }
+
+    fn tools(&self) -> Vec<Tool> {
+        vec![fail(self.0, || emitree_runtime::Error::new("brought"))]
+    }
+}
+
+#[tokio::test]
+async fn models_receive_the_tools_of_middlewares_of_the_agent_and_of_the_run() -> Result<()> {
+    let script = || ScriptedModel::new("test").call("extra", json!({"text": "a"})).text("so");
+    let names =
+        |script: &ScriptedModel| script.requests()[0].tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+    let of_agent = script();
+    let answer = agent(&of_agent).with(Brings("extra")).build()?.ask("go").await?;
+    assert_eq!(
+        (names(&of_agent), results(&answer.messages)),
+        (vec!["shout".into(), "extra".into()], vec!["!brought".into()])
+    );
+    let of_run = script();
+    let answer = agent(&of_run).build()?.ask("go").with(Brings("extra")).await?;
+    assert_eq!(
+        (names(&of_run), results(&answer.messages)),
+        (vec!["shout".into(), "extra".into()], vec!["!brought".into()])
+    );
+
+    let session = Session::new();
+    let error = agent(&script()).build()?.ask("go").session(&session).with(Brings("shout")).await.unwrap_err();
+    assert!(error.to_string().contains("two tools called `shout`"), "{error}");
+    assert!(session.history().messages().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn turns_count_calls_tokens_and_warnings_of_all_responses() -> Result<()> {
+    let mut usage = Usage::new(4, 3);
+    (usage.cached_input_tokens, usage.reasoning_tokens) = (2, 1);
+    let shout = |text: &str| ("shout", json!({"text": text}));
+    let warn = |text: &str| Reply::deltas([Delta::Warning(text.to_owned()), Delta::Text("so".to_owned())]);
+    let script = ScriptedModel::new("test")
+        .reply(Reply::calls([shout("a"), shout("b")]).usage(usage))
+        .reply(Reply::calls([shout("c")]).usage(usage))
+        .reply(warn("first").usage(usage))
+        .reply(warn("second"));
+    let log = Log::default();
+    let to = log.clone();
+    let hooks = hooks_fn("log", move |hooks| {
+        let to = to.clone();
+        hooks.on_gate(move |_, ctx| to.add(ctx.turn().expect("an agent").tool_calls.to_string()));
+        hooks.on_end(|more, ctx| {
+            if ctx.turn().expect("an agent").number == 3 {
+                more.push(Message::user("more"));
+            }
+        });
+    });
+    let answer = agent(&script).with(hooks).build()?.ask("go").await?;
+    assert_eq!(log.lines(), ["2", "3"]);
+    assert_eq!(answer.warnings, ["first", "second"]);
+    let sum = (answer.usage.cached_input_tokens, answer.usage.reasoning_tokens, answer.usage.total());
+    assert_eq!(sum, (6, 3, 21));
+    Ok(())
+}
+
+#[tokio::test]
+async fn extra_options_of_a_run_join_those_of_the_agent() -> Result<()> {
+    let mut of_agent = emitree_agent::ChatOptions::default();
+    of_agent.extra.extend([("a".to_owned(), json!(1)), ("b".to_owned(), json!(1))]);
+    let mut input = AgentInput::from("go");
+    input.options.extra.extend([("b".to_owned(), json!(2)), ("c".to_owned(), json!(2))]);
+    let script = ScriptedModel::new("test").text("so");
+    agent(&script).options(of_agent).build()?.ask(input).await?;
+    assert_eq!(json!(script.requests()[0].options.extra), json!({"a": 1, "b": 2, "c": 2}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_message_is_announced_when_it_enters_the_history() -> Result<()> {
+    let log = Log::default();
+    let (to, at_state, at_end) = (log.clone(), log.clone(), log.clone());
+    let hooks = hooks_fn("adds", move |hooks| {
+        let (at_state, at_end) = (at_state.clone(), at_end.clone());
+        hooks.on_state(move |history: &mut History, ctx| {
+            at_state.add("state");
+            if ctx.turn().expect("an agent").number == 1 {
+                history.extend([Message::user("remember")])?;
+            }
+            Ok(())
+        });
+        hooks.on_context(|_, _| ());
+        hooks.prompt(move |ctx| {
+            at_end.add(format!("prompt {}", ctx.turn().expect("an agent").number));
+            Ok(String::new())
+        });
+        hooks.on_end(|more, ctx| {
+            if ctx.turn().expect("an agent").number == 1 {
+                more.push(Message::user("more"));
+            }
+        });
+    });
+    let script = ScriptedModel::new("test").text("one").text("two");
+    agent(&script)
+        .with(hooks)
+        .build()?
+        .ask("go")
+        .on("message", move |event: &mut MessageAdded, _| to.add(event.message.text()))
+        .await?;
+    assert_eq!(log.lines(), ["go", "state", "remember", "prompt 1", "one", "more", "state", "prompt 2", "two"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_listener_changes_and_stops_reasoning_as_it_does_text() -> Result<()> {
+    let reply = Reply::deltas(["a", "b", "c"].map(|text| Delta::Reasoning(text.to_owned())));
+    let mut request = ChatRequest::from("go");
+    request.options.stream = Some(true);
+    let log = Log::default();
+    let to = log.clone();
+    let response = ChatModel::new(ScriptedModel::new("test").reply(reply))?
+        .run(request)
+        .on("new_token", move |token: &mut NewToken, _| {
+            assert_eq!((token.text(), token.is_reasoning), ("", true));
+            to.add(token.text.clone());
+            token.text.make_ascii_uppercase();
+            if token.text == "B" {
+                token.stop();
+            }
+        })
+        .await?;
+    assert_eq!(log.lines(), ["a", "b"]);
+    assert_eq!(json!(response.message)["parts"][0]["content"], "AB");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_async_gate_decides_about_each_call() -> Result<()> {
+    let gate = hooks_fn("gate", |hooks| {
+        hooks.on_gate_each_async(|gated, _| {
+            Box::pin(async move {
+                gated.call.id = "another".to_owned();
+                gated.deny("gate", "no");
+                Ok(())
+            })
+        });
+    });
+    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("so");
+    let answer = agent(&script).with(gate).build()?.ask("go").await?;
+    assert_eq!(results(&answer.messages), ["!denied by gate: no"]);
+    Ok(())
+}
+
+#[test]
+fn shared_messages_are_checked_as_well() {
+    let calls = Arc::new(Message::assistant("").with_call(ToolCall::new("a", "t", json!({}))));
+    let error = History::try_from(vec![Arc::clone(&calls)]).unwrap_err().to_string();
+    assert_eq!(error, "message 0 calls `t` (id `a`), but no result follows");
+    let result = Arc::new(Message::tool([ToolResult::new("a", 1)]));
+    assert_eq!(History::try_from(vec![calls, result]).map(|history| history.messages().len()), Ok(2));
+}
