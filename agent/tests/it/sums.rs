@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use emitree_agent::{
-    AgentContext, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, Delta, History, Message, MessageAdded,
-    NewToken, Reply, ScriptedModel, Session, Tool, ToolCall, ToolResult, Usage, hooks_fn,
+    AgentContext, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, ChatResponse, Delta, FinishReason,
+    History, Message, MessageAdded, NewToken, Reply, ScriptedModel, Session, Tool, ToolCall, ToolResult, Usage,
+    hooks_fn,
 };
 use emitree_runtime::{Result, Runnable};
 use serde_json::json;
@@ -174,4 +175,23 @@ fn shared_messages_are_checked_as_well() {
     assert_eq!(error, "message 0 calls `t` (id `a`), but no result follows");
     let result = Arc::new(Message::tool([ToolResult::new("a", 1)]));
     assert_eq!(History::try_from(vec![calls, result]).map(|history| history.messages().len()), Ok(2));
+}
+
+#[tokio::test]
+async fn a_response_that_a_provider_returns_as_pieces_stays_as_it_is() -> Result<()> {
+    let message = Message::assistant("so")
+        .with_call(ToolCall::new("a", "t", json!({"n": 1})))
+        .with_call(ToolCall::new("b", "u", json!({})));
+    let mut response = ChatResponse::new(message);
+    response.message.finish_reason = Some(FinishReason::Length);
+    response.usage = Some(Usage::new(1, 2));
+    (response.id, response.model) = (Some("r1".to_owned()), Some("test-1".to_owned()));
+    response.headers.insert("x-a".to_owned(), "1".to_owned());
+    response.warnings.push("careful".to_owned());
+    // A later piece without an id and a model keeps both.
+    let again = Delta::Response { id: None, model: None };
+    let deltas = Delta::of_response(response.clone()).into_iter().chain([again]);
+    let model = ChatModel::new(ScriptedModel::new("test").reply(Reply::deltas(deltas)))?;
+    assert_eq!(model.run("go".into()).await?, response);
+    Ok(())
 }
