@@ -177,7 +177,7 @@ fn inputs(adder: Adder, input: impl Fn(u64) -> u64) -> impl Case {
     }
 }
 
-/// Runs inside of a run with a middleware.
+/// Runs inside a run with a middleware.
 fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     let adder = Arc::new(adder(Vec::new()));
     let host = runnable_fn("host", move |n: u64, _: RunContext| {

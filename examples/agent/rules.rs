@@ -81,7 +81,7 @@ fn steps(question: &str) -> Vec<Step> {
     steps
 }
 
-/// Splits a question where a new question begins, but not inside of quotes.
+/// Splits a question where a new question begins, but not inside quotes.
 fn parts(question: &str) -> Vec<String> {
     const BEGINS: [&str; 12] = [
         "how ",

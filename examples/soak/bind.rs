@@ -41,7 +41,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let current = RunContext::current();
-        // A run below that is about to begin shares these bindings: if it begins too late, they may be dropped inside of
+        // A run below that is about to begin shares these bindings: if it begins too late, they may be dropped inside
         // it.
         let is_shared = matches!(self.binding.place, Place::Observer | Place::Nested);
         let mut around = successors(current.as_ref(), |run| run.parent().filter(|_| is_shared));

@@ -57,7 +57,7 @@ async fn spawn_apart(branch: &Arc<Branch>, then: Then) -> Option<Result<u32>> {
     }
 }
 
-/// Returns `true` inside of a runtime: plain threads have none.
+/// Returns `true` inside a runtime: plain threads have none.
 fn has_runtime() -> bool {
     Handle::try_current().is_ok()
 }

@@ -37,7 +37,7 @@ pub(crate) enum Entry {
     RuntimeGoes,
     /// The runtime has been dropped.
     RuntimeGone,
-    /// Code inside of a run found another current run, or none.
+    /// Code inside a run found another current run, or none.
     Astray {
         run: Id,
     },

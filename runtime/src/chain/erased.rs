@@ -43,7 +43,7 @@ pub(crate) trait LayerDescription: Send + Sync {
     fn warning(&self, nesting: &Nesting<'_>) -> Option<String>;
 }
 
-/// The work inside of layers. A layer may call it any number of times.
+/// The work inside layers. A layer may call it any number of times.
 pub(crate) trait Work<I, O>: Send + Sync {
     fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
 
@@ -136,7 +136,7 @@ impl<O: Op, L: Layer<O>> LayerDescription for Erased<L, O> {
 /// A layer and its phase.
 pub(crate) struct LayerEntry<I, O> {
     pub(crate) phase: Phase,
-    /// `true` if the layer is inside of all layers of its phase that are not innermost, regardless of the order of
+    /// `true` if the layer is inside all layers of its phase that are not innermost, regardless of the order of
     /// registration.
     pub(crate) is_innermost: bool,
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
@@ -194,10 +194,10 @@ impl<I, O> Call<'_, I, O> {
     }
 }
 
-/// The layers inside of a layer, and the work. Small, because the future of every layer contains a copy.
+/// The layers inside a layer, and the work. Small, because the future of every layer contains a copy.
 pub(crate) struct RawNext<'a, I, O> {
     call: &'a Call<'a, I, O>,
-    /// The number of the call's layers outside of this point.
+    /// The number of the call's layers outside this point.
     passed: usize,
     /// The layer that received this value.
     frame: Frame,

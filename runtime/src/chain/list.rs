@@ -65,7 +65,7 @@ impl<T> FreezableList<T> {
         frozen
     }
 
-    /// Drops the items, outside of the lock. Items that the work still shares are dropped with the work.
+    /// Drops the items, outside the lock. Items that the work still shares are dropped with the work.
     pub(crate) fn release(&self) {
         // Taken out under the lock, and dropped after it: the drops may call user code.
         let list = replace(&mut *self.0.lock(), ListState::Frozen(None));

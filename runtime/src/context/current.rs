@@ -22,7 +22,7 @@ pub(crate) fn enter<T>(run: &RunContext, f: impl FnOnce() -> T) -> T {
     CURRENT.set(run, f)
 }
 
-/// Calls a function, inside of the run if there is one.
+/// Calls a function, inside the run if there is one.
 pub(crate) fn enter_some<T>(run: Option<&RunContext>, f: impl FnOnce() -> T) -> T {
     match run {
         Some(run) => enter(run, f),
@@ -30,13 +30,13 @@ pub(crate) fn enter_some<T>(run: Option<&RunContext>, f: impl FnOnce() -> T) -> 
     }
 }
 
-/// Returns a future that is polled and dropped inside of a run.
+/// Returns a future that is polled and dropped inside a run.
 pub(crate) const fn within<F: Future>(run: RunContext, future: F) -> Within<F> {
     Within { run, future: Some(future) }
 }
 
 pin_project! {
-    /// A future that is polled and dropped inside of a run.
+    /// A future that is polled and dropped inside a run.
     pub(crate) struct Within<F> {
         run: RunContext,
         // `None` once the future is dropped.

@@ -214,14 +214,14 @@ impl RunContext {
     }
 
     /// Sets a value unless another thread has set a value meanwhile, and returns the value that is set. A value that comes too
-    /// late is dropped inside of the run.
+    /// late is dropped inside the run.
     fn keep_first<T: Send + Sync + 'static>(&self, made: Arc<T>, of: fn(&mut Values) -> &mut Extensions) -> Arc<T> {
         let kept = self.change_values(|values| of(values).get_or_insert(&made));
         enter(self, || drop(made));
         kept
     }
 
-    /// Changes the values under the lock. A replaced value is dropped inside of the run, on any thread (R1).
+    /// Changes the values under the lock. A replaced value is dropped inside the run, on any thread (R1).
     fn change_values<T>(&self, change: impl FnOnce(&mut Values) -> T) -> T {
         let RunExtensions { given, set } = &self.shared().extensions;
         let mut values = set.get_or_init(|| Box::new(Mutex::new(given.clone()))).lock();

@@ -33,7 +33,7 @@ impl<T> InheritedList<T> {
         if self.is_empty() { None } else { self.list.lock().clone() }
     }
 
-    /// Drops the items, outside of the lock.
+    /// Drops the items, outside the lock.
     #[inline]
     pub(crate) fn release(&self) {
         if !self.is_empty() {

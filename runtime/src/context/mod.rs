@@ -46,7 +46,7 @@ use crate::tree::parent::Parent;
 
 /// A handle to a run, for its work, its middlewares and its listeners; cheap to clone.
 ///
-/// The work, layers and middlewares receive the handle as an argument. Other code inside of a run gets the handle from
+/// The work, layers and middlewares receive the handle as an argument. Other code inside a run gets the handle from
 /// [`current`](Self::current).
 #[derive(Clone)]
 pub struct RunContext(Handle);
@@ -132,7 +132,7 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     }
 }
 
-/// Drops the values inside of the parent: runs that these drops start belong to the parent, on whichever thread the last handle
+/// Drops the values inside the parent: runs that these drops start belong to the parent, on whichever thread the last handle
 /// is dropped (R1). A chain of runs is dropped in a loop, not by recursion.
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
@@ -194,7 +194,7 @@ impl RunContext {
     /// Returns the current run. A run is current in its work, in its tasks and scopes, in a middleware that is being bound to
     /// it, and in listeners of its events, no matter on which emitter they are registered.
     ///
-    /// Returns `None` outside of a run, and in tasks that were neither spawned with [`spawn`](Self::spawn) nor wrapped in
+    /// Returns `None` outside a run, and in tasks that were neither spawned with [`spawn`](Self::spawn) nor wrapped in
     /// [`scope`](Self::scope).
     ///
     /// ```
@@ -329,7 +329,7 @@ impl RunContext {
         self.shared().core.supervised();
     }
 
-    /// Drives the run towards its end without its work, inside of the run.
+    /// Drives the run towards its end without its work, inside the run.
     pub(crate) fn drive(&self, who: Driver, cx: &mut TaskContext<'_>) -> Driven {
         self.drive_handing_over(who, None, cx)
     }
@@ -416,7 +416,7 @@ impl RunContext {
 }
 
 impl RunContext {
-    /// Calls a function inside of the run: the run is the current run, and its span is entered.
+    /// Calls a function inside the run: the run is the current run, and its span is entered.
     pub(crate) fn inside<R>(&self, f: impl FnOnce() -> R) -> R {
         enter(self, || self.span().in_scope(f))
     }

@@ -1,4 +1,4 @@
-//! Tasks of a run, which do not outlive it, and scopes, in which code on other tasks and threads is inside of the run (R9, R13).
+//! Tasks of a run, which do not outlive it, and scopes, in which code on other tasks and threads is inside the run (R9, R13).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -43,7 +43,7 @@ impl RunContext {
     ///
     /// # Panics
     ///
-    /// Panics outside of a tokio runtime, as [`tokio::spawn`] does.
+    /// Panics outside a tokio runtime, as [`tokio::spawn`] does.
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Task<T> {
         let (sender, output) = oneshot::channel();
         let work = async move {
@@ -66,7 +66,7 @@ impl RunContext {
         Task(output)
     }
 
-    /// Returns a future that is inside of the run wherever it is polled or dropped: [`current`](Self::current) returns this run, and
+    /// Returns a future that is inside the run wherever it is polled or dropped: [`current`](Self::current) returns this run, and
     /// the run's span is entered. Use it for tasks in a [`JoinSet`] or actor of your own. Prefer [`spawn`](Self::spawn) otherwise,
     /// because its tasks end with the run.
     ///
@@ -91,10 +91,10 @@ impl RunContext {
         within(self.for_task(), future.instrument(self.span().clone()))
     }
 
-    /// Calls a function inside of the run, as [`scope`](Self::scope) does with a future. Use it in
+    /// Calls a function inside the run, as [`scope`](Self::scope) does with a future. Use it in
     /// [`tokio::task::spawn_blocking`], or on a thread of a pool.
     ///
-    /// The parent may be entered in the same way. A run that is made inside of the parent is a child of the parent: middleware
+    /// The parent may be entered in the same way. A run that is made inside the parent is a child of the parent: middleware
     /// that is bound for the runs below this run, including guards, does not apply to that child.
     ///
     /// ```

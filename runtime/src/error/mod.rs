@@ -281,7 +281,7 @@ impl Error {
     #[must_use]
     pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
         self.chain().find_map(|cause| match cause.downcast_ref::<StdErrorAdapter>() {
-            // An adapter without a message displays its source and skips it in `source()`: search inside of the adapter, so
+            // An adapter without a message displays its source and skips it in `source()`: search inside the adapter, so
             // that the source is found too.
             Some(adapter) => adapter.0.find(),
             None => cause.downcast_ref(),

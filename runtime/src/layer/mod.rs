@@ -111,7 +111,7 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The layers inside of a layer, and the work. A layer calls them with [`run`](Self::run): once, several times, with another
+/// The layers inside a layer, and the work. A layer calls them with [`run`](Self::run): once, several times, with another
 /// input, or not at all.
 pub struct Next<'a, O: Op>(pub(crate) RawNext<'a, O::In, O::Out>);
 

@@ -12,7 +12,7 @@ use crate::{Middleware, Phase, RunContext, Summary};
 
 /// The middlewares of a run, and the layers and functions that its values pass through.
 ///
-/// Returned by [`Run::explain`](crate::Run::explain) for a run that has not begun, and by [`RunContext::explain`] inside of a
+/// Returned by [`Run::explain`](crate::Run::explain) for a run that has not begun, and by [`RunContext::explain`] inside a
 /// run. It displays as a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -92,7 +92,7 @@ pub enum Place {
     Transform,
     /// A layer of [`Phase::Guard`].
     Guard,
-    /// A layer that was added as [innermost](crate::StackBuilder::innermost), inside of all other layers.
+    /// A layer that was added as [innermost](crate::StackBuilder::innermost), inside all other layers.
     InnermostGuard,
     /// A [`map_output`](crate::map_output), after all layers.
     Output,

@@ -112,7 +112,7 @@ impl RunContext {
     }
 
     /// Ends the run, after its last event: calls the end hooks, drops the bindings, and deregisters the run from its parent.
-    /// Called inside of the run.
+    /// Called inside the run.
     pub(crate) fn end(&self, status: impl FnOnce() -> Status) {
         let run = self.shared();
         if run.bindings.has_end_hooks.load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! Drops long chains of runs in a loop: the parent of a run is dropped after the run and not inside of its drop, so that the
+//! Drops long chains of runs in a loop: the parent of a run is dropped after the run and not inside its drop, so that the
 //! stack does not grow with the length of the chain.
 
 use std::cell::RefCell;

@@ -105,7 +105,7 @@ impl RunContext {
     fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Functions, T) -> T) -> T {
         let Some(maps) = self.shared().bindings.exit_maps.get() else { return value };
         // A clone, so that the functions are called under no lock. If the run releases them meanwhile, the clone is their last
-        // owner, and they are dropped here, inside of the run (R14).
+        // owner, and they are dropped here, inside the run (R14).
         let functions = maps.0.lock().clone();
         enter(self, || {
             let value = pass(&functions, value);
@@ -125,7 +125,7 @@ impl RunContext {
     /// called in order of registration.
     ///
     /// It receives errors of the work, of layers, listeners, aborts, panics, and of middlewares that fail to bind. Layers inside
-    /// of the run, and subscribers of its attempts, see the error before it is rewritten.
+    /// the run, and subscribers of its attempts, see the error before it is rewritten.
     ///
     /// The function changes the message and the details of an error, not how the run ends: the [kind](Error::kind) stays, and so
     /// do an interrupt and a requested retry. If the function panics, the error reports that panic and nothing else.

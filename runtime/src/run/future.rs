@@ -71,7 +71,7 @@ impl<'a, R: Runnable> Run<'a, R> {
             run.core().lease.over(None);
         }
         self.watch = None;
-        // Work that has begun was dropped already. A plan is dropped inside of the run, because runs that its drop starts belong
+        // Work that has begun was dropped already. A plan is dropped inside the run, because runs that its drop starts belong
         // to this run.
         if let WorkState::Planned(_) = self.work {
             enter(&run, || discard(replace(&mut self.work, WorkState::Done)));
@@ -94,7 +94,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         supervise(run);
     }
 
-    /// Drops the plan of a run that has not begun, inside of its parent, because runs that the drop starts belong to the parent
+    /// Drops the plan of a run that has not begun, inside its parent, because runs that the drop starts belong to the parent
     /// (R1).
     fn drop_config(&mut self) {
         let parent = self.config_mut().and_then(|config| config.parent.take());
@@ -143,7 +143,7 @@ impl<R: Runnable> Drop for Run<'_, R> {
 }
 
 impl<R: Runnable> WorkState<'_, R> {
-    /// Advances the run from a step, inside of the run (R9, R12). Parks the step at which the run has to wait.
+    /// Advances the run from a step, inside the run (R9, R12). Parks the step at which the run has to wait.
     fn advance(
         &mut self,
         run: &StartedRun<R>,
@@ -168,7 +168,7 @@ impl<R: Runnable> WorkState<'_, R> {
         polled
     }
 
-    /// Polls the work, and drops it when it is over: inside of the run and before the run's next step, so that runs that the
+    /// Polls the work, and drops it when it is over: inside the run and before the run's next step, so that runs that the
     /// work still holds are dropped first.
     fn poll(
         &mut self,

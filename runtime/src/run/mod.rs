@@ -103,7 +103,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// Dropping a run before its first poll has no effect. Dropping it later aborts the run: the work is dropped, and with it the
 /// runs that it awaits. Sync listeners receive `error` and `finish` during the drop, async listeners in a task, which
 /// [`wait_for_ends`](crate::wait_for_ends) waits for. If a lifecycle event is being emitted, that emit is finished first.
-/// Outside of a tokio runtime, async listeners are skipped.
+/// Outside a tokio runtime, async listeners are skipped.
 ///
 /// # Cancel safety
 ///

@@ -92,7 +92,7 @@ impl Drop for Listed {
 ///
 /// # Panics
 ///
-/// Panics in a tokio runtime without a clock, and outside of a runtime, as [`tokio::time::timeout`] does.
+/// Panics in a tokio runtime without a clock, and outside a runtime, as [`tokio::time::timeout`] does.
 ///
 /// # Cancel safety
 ///

@@ -104,7 +104,7 @@ impl Wake for Again {
 ///
 /// # Panics
 ///
-/// Panics in a tokio runtime without a clock, and outside of a runtime, as [`tokio::time::timeout`] does.
+/// Panics in a tokio runtime without a clock, and outside a runtime, as [`tokio::time::timeout`] does.
 pub async fn wait_for_ends(deadline: Duration) -> Shutdown {
     let waiting = to_come();
     tokio::time::timeout(deadline, until_over()).await.ok();

@@ -1,6 +1,6 @@
 //! The buffer between a run and the reader of its stream (R11, M7).
 //!
-//! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside of the lock: all of these
+//! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside the lock: all of these
 //!    may call code of users or of an executor.
 //! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first, so all events that `missed` counts came
 //!    before the kept events. An event whose clone panics is counted in `missed` too.
@@ -139,7 +139,7 @@ impl<E> StreamBuffer<E> {
             return Poll::Ready(item);
         }
         drop(state);
-        // The waker is cloned outside of the lock (invariant 1). Look again afterwards: an event that arrived meanwhile has not
+        // The waker is cloned outside the lock (invariant 1). Look again afterwards: an event that arrived meanwhile has not
         // woken the reader.
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
@@ -189,7 +189,7 @@ impl<E> StreamBuffer<E> {
         let state = self.state.lock();
         let (is_work_done, held, run) = (state.is_work_done, state.held, state.run.clone());
         drop(state);
-        // Upgrade the run outside of the lock: the upgraded handle may be the last, and then drops the run's values (invariant
+        // Upgrade the run outside the lock: the upgraded handle may be the last, and then drops the run's values (invariant
         // 1).
         let may_retry = |run: RunContext| run.existing_chain().is_some_and(|chain| chain.may_retry_output());
         !is_work_done && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
@@ -218,7 +218,7 @@ impl<E> BufferState<E> {
     }
 
     /// Adds an event, and removes the oldest event if the buffer is full. Returns the event that the caller has to drop outside
-    /// of the lock: the oldest event, or the new event if the buffer is closed (invariants 1 and 2).
+    /// the lock: the oldest event, or the new event if the buffer is closed (invariants 1 and 2).
     fn keep(&mut self, kept: KeptEvent<E>) -> Option<KeptEvent<E>> {
         if self.closed {
             return Some(kept);

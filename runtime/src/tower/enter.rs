@@ -1,4 +1,4 @@
-//! Calls a service inside of the run that the request carries.
+//! Calls a service inside the run that the request carries.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,13 +13,13 @@ use tracing::instrument::Instrumented;
 use super::with_run::WithRun;
 use crate::context::current::{Within, within};
 
-/// A layer of `tower` that calls a service inside of the run that the request carries, in any task. A
+/// A layer of `tower` that calls a service inside the run that the request carries, in any task. A
 /// [`PropagateRunLayer`](crate::PropagateRunLayer) further out attaches the run to the request.
 ///
 /// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while the service's future
 /// is polled or dropped. The run does not wait for that future. Runs that are created there are children of the run: they end
 /// before the run ends, and do not start once the run has ended. If the request carries no run, the service is called outside
-/// of a run.
+/// a run.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]
@@ -40,7 +40,7 @@ impl<S> tower_layer::Layer<S> for EnterRunLayer {
     }
 }
 
-/// A service that is called inside of the run of its request. Created by [`EnterRunLayer`].
+/// A service that is called inside the run of its request. Created by [`EnterRunLayer`].
 #[derive(Clone, Debug)]
 pub struct EnterRun<S>(S);
 
@@ -68,7 +68,7 @@ where
 }
 
 pin_project! {
-    /// The future of a call of [`EnterRun`], which is polled and dropped inside of the run.
+    /// The future of a call of [`EnterRun`], which is polled and dropped inside the run.
     #[must_use = "the response is lost unless the future is awaited"]
     pub struct EnterRunFuture<F> {
         #[pin]

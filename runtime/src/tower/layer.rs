@@ -47,7 +47,7 @@ pub struct TowerLayer<S> {
 ///
 /// This function creates the service, around a [`TicketService`]. All runs that the layer or its clones are bound to share this
 /// one service, even if their types differ. Some layers need tokio's timer to create their service, `RateLimitLayer` for
-/// example: with these, call this function inside of a tokio runtime. Each call of the work takes these steps:
+/// example: with these, call this function inside a tokio runtime. Each call of the work takes these steps:
 ///
 /// 1. The run waits until the service is ready. Runs are admitted in order of arrival.
 /// 2. The service is called with a [`Ticket`], and its response is awaited.
@@ -56,13 +56,13 @@ pub struct TowerLayer<S> {
 /// 5. The run continues with the result of the work, even if the service returns an error.
 ///
 /// If the service returns before the work is over, the work is dropped, and the service's error is the result. tower's
-/// `Elapsed` becomes a timeout, an [`Error`] inside of the service's error keeps its kind, and any other error becomes a
+/// `Elapsed` becomes a timeout, an [`Error`] inside the service's error keeps its kind, and any other error becomes a
 /// failure. If the service returns `Ok` before the work is over, the run fails too, because there is no output. A
 /// `TimeoutLayer` does not measure the wait for readiness, wherever it is in the stack; [`Run::timeout`](crate::Run::timeout)
 /// does.
 ///
-/// The work is always inside of its run, even if the ticket passes through other tasks. Layers behind a `Buffer` are called
-/// outside of the run; if they create runs, [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run along with the
+/// The work is always inside its run, even if the ticket passes through other tasks. Layers behind a `Buffer` are called
+/// outside the run; if they create runs, [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run along with the
 /// ticket.
 ///
 /// Poll or drop a waiting run, because the runs behind it wait for it. A run that holds a permit of a limit, and awaits a run

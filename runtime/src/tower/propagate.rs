@@ -10,7 +10,7 @@ use super::with_run::WithRun;
 ///
 /// The current run is the run of the task that polls. tower's `Buffer` calls the inner service in a task of its own, which
 /// has no current run. A run that is created there would have no parent, and inherited middleware, including guards, would
-/// not apply to it. So put `PropagateRunLayer` outside of the buffer, and [`EnterRunLayer`](crate::EnterRunLayer) inside.
+/// not apply to it. So put `PropagateRunLayer` outside the buffer, and [`EnterRunLayer`](crate::EnterRunLayer) inside.
 /// The services between them are called with [`WithRun`] requests.
 ///
 /// ```
@@ -35,10 +35,10 @@ use super::with_run::WithRun;
 /// # }
 /// ```
 ///
-/// If [`RunLayer`](crate::RunLayer) is the next layer inside of a `Buffer`, neither of the two layers is needed: the run that
+/// If [`RunLayer`](crate::RunLayer) is the next layer inside a `Buffer`, neither of the two layers is needed: the run that
 /// awaits the call becomes the parent of the call's run.
 ///
-/// The run is not propagated to `poll_ready` of the services inside of the buffer, which belongs to no request, nor to tasks
+/// The run is not propagated to `poll_ready` of the services inside the buffer, which belongs to no request, nor to tasks
 /// and threads that a service starts by itself. In these places, enter the run with
 /// [`RunContext::scope`](crate::RunContext::scope) or [`in_scope`](crate::RunContext::in_scope).
 #[derive(Clone, Copy, Debug, Default)]

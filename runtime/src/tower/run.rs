@@ -32,7 +32,7 @@ use crate::runnable::value::Data;
 /// # }
 /// ```
 ///
-/// The parent of the run is the run in which `call` is called. If `call` is called outside of a run, as in the task of a tower
+/// The parent of the run is the run in which `call` is called. If `call` is called outside a run, as in the task of a tower
 /// `Buffer` further out, the parent is the run in which the future is first polled.
 ///
 /// Request and response are the input and output of the run: both are [`Data`](crate::Data), and the request is [`Clone`]. HTTP
@@ -40,7 +40,7 @@ use crate::runnable::value::Data;
 /// tower's `map_request`.
 ///
 /// The inner service must be [`Clone`], because the instance that is ready moves into the run and a clone replaces it. Put a
-/// service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or outside of this layer.
+/// service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or outside this layer.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RunLayer(Identity);

@@ -42,7 +42,7 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// If the service fails, the run fails with an error whose source is the service's error. An [`Error`](crate::Error) that went
 /// through the service is returned unchanged, and tower's `Elapsed` becomes a timeout.
 ///
-/// A service that works in another task, as tower's `Buffer` does, is outside of the run: runs that are created there have no
+/// A service that works in another task, as tower's `Buffer` does, is outside the run: runs that are created there have no
 /// parent, and inherited middleware does not apply to them. [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run
 /// into that task.
 ///

@@ -10,7 +10,7 @@ use crate::context::current::enter_some;
 /// [`scope`](RunContext::scope) or [`in_scope`](RunContext::in_scope).
 ///
 /// A `WithRun` keeps the context of the run in memory, but does not keep the run from ending; no run starts in a run that has
-/// ended. A request that is not taken out is dropped inside of the run.
+/// ended. A request that is not taken out is dropped inside the run.
 #[derive(Clone, Debug)]
 pub struct WithRun<T> {
     run: Option<RunContext>,
