@@ -85,7 +85,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Makes a case of a function that sends one request and returns the time that counts.
+    /// Makes a case from a function that sends one request and returns the time that counts.
     fn case<F: AsyncFn() -> Duration + 'static>(&self, ask: F) -> impl Case + use<F> {
         let runtime = Rc::clone(&self.runtime);
         move |n| {
@@ -208,8 +208,8 @@ impl Clients {
     }
 }
 
-/// The time that counts. While the server writes token by token, it depends on the scheduler how often the client has to wait,
-/// so the processor time of its thread is measured.
+/// The time that counts. While the server writes token by token, the scheduler determines how often the client waits, so the
+/// processor time of the client's thread is measured.
 fn now(form: Form) -> Duration {
     let clock = if let Form::Pieces = form { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
     clock_gettime(clock).try_into().expect("a time after the start")

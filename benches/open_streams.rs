@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A bench of its own, because its allocator counts, which takes time. The clients of the bench `models` receive the first half
-//! of an answer and wait for the rest. Counted are the bytes that their thread has requested from the allocator; the server has
-//! another thread.
+//! of an answer and wait for the rest. The bench counts the bytes that their thread has requested from the allocator; the
+//! server runs on another thread.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn main() {
     println!("| MM | 1,000 open streams: bytes each | {emitree} | {bare} | {genai} | {ratio:.2} |");
 }
 
-/// Returns the bytes of each of many streams that have received a part of their answer.
+/// Returns the average bytes per stream when many streams have received a part of their answers.
 fn bytes<F: Future<Output = ()> + Send + 'static>(stream: impl Fn() -> F) -> i64 {
     // The first streams pay for one-time work.
     open(&stream, 10);

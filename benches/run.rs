@@ -241,7 +241,7 @@ fn recordings() -> impl Case {
     move |n| {
         let start = Instant::now();
         runtime.block_on(async {
-            // So many runs that the wait for the sink's thread at the end of a batch is negligible.
+            // Enough runs that the wait for the sink's thread at the end of a batch is negligible.
             ask(&asker, n * MANY, |run| run).await;
             assert!(sink.flush().await.is_complete(), "everything is written");
         });

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 const RECORDED: &str = include_str!("../../agent/tests/it/openai/streams/llama-cpp.txt");
 /// The number of tokens of each answer.
 const TOKENS: usize = 200;
-/// The number of tokens of an answer that does not go on.
+/// The number of tokens of an answer that stalls.
 pub(crate) const OPEN_TOKENS: usize = 100;
 
 /// The form of an answer. Its name is the first segment of the request's path.
@@ -24,7 +24,7 @@ pub(crate) enum Form {
     Once,
     /// A stream, written by one call for each event.
     Pieces,
-    /// A stream that does not go on after some tokens.
+    /// A stream that stalls after `OPEN_TOKENS` tokens.
     Open,
     /// A whole answer.
     Whole,
@@ -42,8 +42,8 @@ impl Form {
         }
     }
 
-    /// Returns the writes of an answer. As servers do, each event is a chunk of the transfer encoding, also if several are
-    /// written at once.
+    /// Returns the writes of an answer. As with real servers, each event is one chunk of the transfer encoding, even if several
+    /// are written at once.
     fn writes(self) -> Vec<Vec<u8>> {
         let head = "HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-type: text/event-stream\r\n\
                     access-control-allow-origin: \r\nkeep-alive: timeout=5, max=100\r\ntransfer-encoding: chunked\r\n\r\n";

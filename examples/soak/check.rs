@@ -61,7 +61,7 @@ impl Life<'_> {
         self.events.iter().find(|(_, event)| event.stage == stage).and_then(|(_, event)| event.status)
     }
 
-    /// Returns the reason of the run's abort.
+    /// Returns the reason for the run's abort.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.events.iter().find_map(|(_, event)| event.reason.as_deref())
     }

@@ -60,7 +60,7 @@ pub(crate) struct Event {
     pub(crate) stage: Stage,
     /// For `error` and `finish`: the status of the run.
     pub(crate) status: Option<Status>,
-    /// For `error`: the reason of the abort.
+    /// For `error`: the reason for the abort.
     pub(crate) reason: Option<String>,
     /// For `start`.
     pub(crate) begun: Option<Begun>,

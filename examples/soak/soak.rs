@@ -31,7 +31,7 @@ impl Settings {
         if self.damage.is_some_and(Damage::is_endless) { SHORT_PATIENCE } else { PATIENCE }
     }
 
-    /// Returns the number of bytes per run that a damage keeps: over all runs, twice the allowed growth.
+    /// Returns the number of bytes per run that the damage keeps: over all runs, twice the allowed growth.
     fn kept_of_a_run(&self) -> usize {
         let is_kept = self.damage == Some(Damage::KeptMemory);
         if is_kept { (2 * MOST as u64 / self.runs) as usize } else { 0 }
@@ -49,7 +49,7 @@ pub(crate) struct Report {
     pub(crate) examples: Vec<String>,
     pub(crate) memory: Memory,
     pub(crate) took: Duration,
-    /// Values that a damage keeps.
+    /// Values that the damage keeps.
     kept: Vec<u8>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Report {
 const BATCH: u64 = 128;
 /// The maximum time for a batch to end once the soak waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The maximum time if a damage keeps the batch from ending.
+/// The maximum time if the damage keeps the batch from ending.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 const EXAMPLES: usize = 8;
 

@@ -100,7 +100,7 @@ impl AbortSignal {
         }
     }
 
-    /// Returns the reason of the abort, if there was one.
+    /// Returns the reason for the abort, if there was one.
     #[must_use]
     pub fn reason(&self) -> Option<Arc<str>> {
         match &self.0 {
@@ -223,8 +223,8 @@ impl RunContext {
         AbortHandle(AbortTarget::Run(self.clone()))
     }
 
-    /// Returns a signal that reports the run's abort: by a handle, by a timeout, by a run above, or because the run's future was
-    /// dropped.
+    /// Returns a signal that reports the run's abort: by a handle, a signal, a timeout or a run above, or because the run's
+    /// future was dropped.
     #[must_use]
     pub fn abort_signal(&self) -> AbortSignal {
         self.abort_handle().signal()

@@ -2,8 +2,8 @@
 //!
 //! 1. The first reason wins, on any thread ([`RunState`]).
 //! 2. A stop reaches all runs below a run, and none above it, before any task is woken ([`Stops`]).
-//! 3. A run checks its own state only. A new run registers with its parent before it checks the parent's state, and a stop is
-//!    written before the children are looked up. So either the new run sees the stop, or the stop finds the new run.
+//! 3. Once made, a run checks only its own state. A new run registers with its parent before it checks the parent's state,
+//!    and a stop is written before the children are looked up. So either the new run sees the stop, or the stop finds the run.
 
 pub(crate) mod fall;
 pub(crate) mod handle;
@@ -24,7 +24,7 @@ use crate::sync::Mutex;
 use crate::tree::children::{ChildKey, Children};
 use crate::{Error, ErrorKind, RunContext};
 
-/// The reason of a stop.
+/// The reason for a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Aborted(Arc<str>),

@@ -43,9 +43,9 @@ impl Event for AttemptDiscarded {
 }
 
 impl RunContext {
-    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt; a stream that buffers
-    /// these events drops them. Layers call it before they call `next` again. The number of the run's [`attempt`](Self::attempt)
-    /// does not change.
+    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt; a stream
+    /// that holds these events back drops them. Layers call it before they call `next` again. The number of the run's
+    /// [`attempt`](Self::attempt) does not change.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};

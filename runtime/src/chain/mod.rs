@@ -181,11 +181,11 @@ impl RunContext {
         let run = self.shared();
         let chain = run.bindings.chain.get_or_init(run.bindings.make_chain);
         // Add the chain to the state only after it is made, because the work may begin on another thread meanwhile: either the
-        // work passes this chain, or no layer is added to it.
+        // work passes through this chain, or no layer is added to it.
         if run.node.state.add_chain() { Ok(&**chain) } else { Err(too_late()) }
     }
 
-    /// Returns the chain that values of the run pass. A chain that was made after the work had begun is not returned.
+    /// Returns the chain that values of the run pass through. A chain that was made after the work had begun is not returned.
     pub(crate) fn existing_chain(&self) -> Option<&dyn AnyChain> {
         let run = self.shared();
         if run.node.state.has_chain() { run.bindings.chain.get().map(|chain| &**chain) } else { None }

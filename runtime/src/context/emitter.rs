@@ -1,6 +1,6 @@
 //! The emitter of a run (R2).
 //!
-//! A run without listeners has no emitter until code calls [`RunContext::emitter`], which few runs do. The inherited context is
+//! A run without listeners has no emitter until code calls [`RunContext::emitter`], which is rare. The inherited context is
 //! read when the run begins, so it does not matter when the emitter is made.
 
 use std::iter::successors;

@@ -329,7 +329,7 @@ impl RunContext {
         self.shared().core.supervised();
     }
 
-    /// Drives the run towards its end without its work, inside the run.
+    /// Drives the run toward its end without its work, inside the run.
     pub(crate) fn drive(&self, who: Driver, cx: &mut TaskContext<'_>) -> Driven {
         self.drive_handing_over(who, None, cx)
     }

@@ -51,7 +51,7 @@ impl RunContext {
             // If the handle was dropped, the output is dropped here, and its drop may panic.
             discard(sender.send(output));
         };
-        // The set drops tasks under its lock: no task may panic there.
+        // The set drops tasks under its lock, so the drop of a task must not panic.
         let task = Isolated::new(self.scope(work));
         let set = self.shared().tasks.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
         // Mark the run before the task is added: the end of the work either sees the mark and waits for the tasks, or it has

@@ -65,7 +65,7 @@ impl Error {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
-                // Control flow is returned as it is. Add the place to a failure, whose message may not name the place.
+                // Control flow is returned unchanged. The message of a failure may not name event and listener: add both.
                 if error.kind().is_control_flow() {
                     return error;
                 }

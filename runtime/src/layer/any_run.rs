@@ -11,8 +11,8 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext};
 /// A kind of work that stands for runs of any type: a `Layer<AnyRun>` decides whether, when and how often the layers inside
 /// are called, but sees neither input nor output.
 ///
-/// Unlike with [`JsonRun`](crate::JsonRun), values are not converted to JSON. The run continues with the output that `next`
-/// produced last. If a layer returns `Ok` although no call of `next` has succeeded, the run has no output, and fails.
+/// Unlike with [`JsonRun`](crate::JsonRun), values are not converted to JSON. The call returns the output that `next`
+/// produced last. If a layer returns `Ok` although no call of `next` has succeeded, the call has no output, and fails.
 ///
 /// A layer that is generic over the kind of work is a `Layer<AnyRun>`, and also fits runs of known types:
 ///

@@ -14,8 +14,8 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 /// A layer that checks input and output, and can deny but not change them.
 ///
 /// A guard fails closed: if a check fails, panics or times out, the call is denied by this guard, with the error as the cause.
-/// Other control flow that a check returns, such as [`Error::halted`] or [`Error::retry`], is passed on unchanged.
-/// [`GuardOptions`] limit the time of a check, or let the guard report denials without enforcing them.
+/// Control flow that a check returns, such as [`Error::halted`] or [`Error::retry`], is returned unchanged, except for a timeout.
+/// [`GuardOptions`] limit the time of a check, or let the guard report any error of a check and continue the call.
 ///
 /// ```
 /// use emitree_runtime::{Error, Guard, Op, Result, RunContext, Runnable, runnable_fn};
@@ -105,7 +105,7 @@ pub struct GuardOptions {
 }
 
 impl GuardOptions {
-    /// Creates options without a timeout, whose denials are enforced.
+    /// Creates the default options: the guard has no timeout, and enforces its denials.
     #[must_use]
     pub const fn new() -> Self {
         Self { timeout: None, evaluate_only: false }
@@ -120,8 +120,8 @@ impl GuardOptions {
         self
     }
 
-    /// Makes the guard report denials instead of enforcing them: for each check that fails, the run emits a [`WouldDeny`]
-    /// event.
+    /// Makes the guard report denials instead of enforcing them: for each check that returns an error, panics or times out,
+    /// the run emits a [`WouldDeny`] event, and the call continues.
     #[must_use]
     pub const fn evaluate_only(mut self) -> Self {
         self.evaluate_only = true;

@@ -83,9 +83,9 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// Returns a warning if binding the layer both to a run and to a run above it is likely to be a mistake, for example
     /// because attempts multiply. By default there is no warning.
     ///
-    /// This method is called when the layer is bound to a run that has a parent. Each layer logs its first warning only;
-    /// [`RunContext::explain`] lists the warnings of a run. If this method panics, the panic is logged, and there is no
-    /// warning.
+    /// This method is called when the layer is bound to a run that has a parent, until the layer has logged its one
+    /// warning. [`RunContext::explain`] also calls it, and lists the warnings of a run. If this method panics, the panic is
+    /// logged, and there is no warning.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Nesting, Next, Op, Result, RunContext};
@@ -150,9 +150,9 @@ impl<'a, O: Op> Next<'a, O> {
     /// If `next` returns a denial, a halt, an abort, an interrupt or a request for a retry, this error overrules the result of
     /// the layer, unless the layer absorbs the error. So no layer swallows control flow by accident.
     ///
-    /// A layer that awaits several calls of `next` at the same time has to absorb the error of each call. Of the errors that it
-    /// has not absorbed, the most severe error is the result. From most to least severe, these are: a denial, a halt, an abort,
-    /// an interrupt, a request for a retry.
+    /// A layer that awaits several calls of `next` at the same time must absorb each such error that it handles. Of the errors
+    /// that it has not absorbed, the most severe error is the result. From most to least severe, these are: a denial, a halt,
+    /// an abort, an interrupt, a request for a retry.
     ///
     /// ```
     /// use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};

@@ -89,8 +89,8 @@ impl SwallowedControlFlow {
         }
     }
 
-    /// Adds a note to the layer outside for control flow that the layer inside returned, unless the layer outside has this
-    /// note. Removes the inner layer's note of the same control flow, and moves its other notes to the layer outside. Returns
+    /// Adds a note to the layer outside for control flow that the layer inside returned, unless the layer outside already
+    /// has it. Removes the inner layer's note of the same control flow, and moves its other notes to the layer outside. Returns
     /// the error that the layer outside receives.
     fn note(&self, inside: Frame, outside: Frame, error: Error) -> Error {
         let mut notes = self.notes.lock();

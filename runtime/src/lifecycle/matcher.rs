@@ -97,8 +97,8 @@ pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
 
 /// Returns a matcher of `start`, `success`, `error` and `finish` of the runs of every instance.
 ///
-/// If an own event has another type than the listener, the run fails, as with [`Stage`]. An event that is not the emitter's own
-/// is skipped if its type differs from the listener's.
+/// If the emitter's own event has another payload type than the listener takes, the run fails, as with [`Stage`]. Events that
+/// are not the emitter's own are skipped if their type differs.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter};

@@ -16,7 +16,7 @@ use crate::{Data, Error, ErrorKind, LifecycleRef, Result, RunContext, Stage};
 /// the payload as the listeners left it.
 ///
 /// Its methods return the same values as the methods of [`EventMeta`](emitree_emitter::EventMeta). Id, path and time are
-/// computed when they are first read.
+/// computed when they are first needed.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
 //! Subscribers of runs, which receive the lifecycle events of a run without an emit.
 //!
-//! 1. A subscriber receives `start`, then `success` or `error`, then `finish`, once each (R4), and each after all listeners.
+//! 1. A subscriber receives a run's `start`, then `success` or `error`, then `finish`, each at most once, after all listeners.
 //! 2. A subscriber is not a listener: a run with subscribers but no listeners has no emitter, and emits nothing (E15).
 //! 3. A subscriber cannot change anything, and its panics are logged (M5). It is called with no lock held.
 

@@ -207,7 +207,7 @@ pub(crate) type Inherited = InheritedList<Arc<dyn Middleware>>;
 
 impl RunContext {
     /// Binds a middleware to every run that is started below this run from now on, however deep. In each of these runs, the
-    /// middleware is bound before the run's own middlewares.
+    /// middleware is bound before the run's own middlewares, unless an [`Order`] moves it.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};

@@ -29,16 +29,16 @@ impl Order {
         Self { before: Vec::new(), after: Vec::new() }
     }
 
-    /// Binds the middleware before the middlewares with this name: its listeners are called first, and within a phase its
-    /// layers wrap their layers.
+    /// Binds the middleware before the middlewares with this name: at equal priority its listeners are called first, and within
+    /// a phase its layers wrap their layers.
     #[must_use]
     pub fn before(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.before.push(name.into());
         self
     }
 
-    /// Binds the middleware after the middlewares with this name: their listeners are called first, and within a phase their
-    /// layers wrap its layers.
+    /// Binds the middleware after the middlewares with this name: at equal priority their listeners are called first, and
+    /// within a phase their layers wrap its layers.
     #[must_use]
     pub fn after(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.after.push(name.into());

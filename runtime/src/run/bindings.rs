@@ -31,7 +31,7 @@ type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
 /// The bindings of a run, except listeners, subscribers and middlewares for the runs below.
 pub(crate) struct Bindings {
     pub(crate) make_chain: fn() -> Box<dyn AnyChain>,
-    /// Made when the first layer or value middleware is bound. The run's state determines whether the work passes the chain.
+    /// Made when the first layer or value middleware is bound. The run's state determines whether the work uses the chain.
     pub(crate) chain: OnceLock<Box<dyn AnyChain>>,
     pub(crate) middlewares: Option<Mutex<Bound>>,
     /// Empty for most runs.

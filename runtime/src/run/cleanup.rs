@@ -3,7 +3,7 @@
 //! 1. The tasks are aborted and awaited before the children are looked up: tasks may begin runs until they have ended.
 //! 2. A child that has children itself hands them over to the run that ends it, and waits for them. So a chain of runs of any
 //!    length is ended from one list, the innermost run first, and not by recursion.
-//! 3. Each child is driven at most twice: once to find its children, and once more when they have ended.
+//! 3. A child with children is driven once to find them, and again only after they have ended.
 
 use std::task::{Context as TaskContext, Poll, ready};
 

@@ -138,7 +138,7 @@ impl<R: Runnable> RunConfig<'_, R> {
     }
 
     /// Sets the run's signals and timeout, and then binds inherited middlewares, the instance's middlewares, and the run's own
-    /// middlewares and listeners in the order of the calls, changed by `Order`s (R4).
+    /// middlewares and listeners in the order of the calls, unless an `Order` changes it (R4).
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
         let Self { runnable, input, overrides, .. } = self;
         if let Some(overrides) = overrides {

@@ -141,7 +141,7 @@ impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
 
 /// The core of a run with erased types.
 pub(crate) trait ErasedRun: Any + Send + Sync {
-    /// Drives the run towards its end without its work, until it has to wait. Children have to end first: they are driven as
+    /// Drives the run toward its end without its work, until it has to wait. Children have to end first: they are driven as
     /// well, or handed over to `below` if it is a list.
     fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven;
 

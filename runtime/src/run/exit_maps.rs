@@ -124,8 +124,8 @@ impl RunContext {
     /// Registers a function that rewrites the error with which the run fails, before events and the caller see it. Functions are
     /// called in order of registration.
     ///
-    /// It receives errors of the work, of layers, listeners, aborts, panics, and of middlewares that fail to bind. Layers inside
-    /// the run, and subscribers of its attempts, see the error before it is rewritten.
+    /// The function receives errors from the work, layers, listeners, aborts, panics, and middlewares that fail to bind. The
+    /// layers of the run, and subscribers of its attempts, see the error before it is rewritten.
     ///
     /// The function changes the message and the details of an error, not how the run ends: the [kind](Error::kind) stays, and so
     /// do an interrupt and a requested retry. If the function panics, the error reports that panic and nothing else.

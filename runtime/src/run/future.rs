@@ -208,7 +208,7 @@ impl<R: Runnable> WorkState<'_, R> {
             return Poll::Ready(Err(stop.error()));
         }
         if let WorkState::Planned(_) = self {
-            // Another thread may bind a layer meanwhile: either the work passes the chain with that layer, or the layer is
+            // Another thread may bind a layer meanwhile: either the work uses the chain with that layer, or the layer is
             // refused.
             let has_chain = node.state.begin_work();
             if !has_chain && let Some(answer) = early.take() {
@@ -219,7 +219,7 @@ impl<R: Runnable> WorkState<'_, R> {
             if let WorkState::Planned(RunConfig { runnable, .. }) = replace(self, WorkState::Done) {
                 let (run, answer) = (run.clone(), early.take());
                 *self = WorkState::Running(if has_chain {
-                    // An answer passes the chain too (M6).
+                    // An answer passes through the chain too (M6).
                     let work = async move { attempts(&run, &*runnable, answer).await };
                     Box::pin(caught_async(work).map(Result::flatten))
                 } else {

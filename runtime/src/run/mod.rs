@@ -35,12 +35,12 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// 1. The run's context is created. The run's emitter is created now if there are listeners, and otherwise when it is first
 ///    used.
-/// 2. Middlewares are bound: first the middlewares that are inherited from the runs above, then the instance's, then the run's
-///    own. The run's listeners are registered in their place among its middlewares: with `.on(a).middleware(m).on(b)`, an event
+/// 2. Middlewares are bound: by default those inherited from the runs above first, then the instance's, then the run's own.
+///    The run's listeners are registered in their place among its middlewares: with `.on(a).middleware(m).on(b)`, an event
 ///    is received by `a`, by the listeners that `m` registers, and then by `b`.
 /// 3. `start` is emitted. Listeners may change the input, or answer the run by setting the output.
-/// 4. The input passes input middlewares and layers, the work runs, and the output passes layers and output middlewares. An
-///    output that was set at `start` replaces the work. A requested retry repeats this step.
+/// 4. The input passes through input middlewares and layers, the work runs, and the output passes through layers and output
+///    middlewares. An output that was set at `start` replaces the work. An accepted request for a retry repeats this step.
 /// 5. Tasks that the run has spawned, and runs started in it that have not ended, are aborted and awaited.
 /// 6. `success` or `error` is emitted. Listeners of `success` may change the output.
 /// 7. `finish` is emitted, and the result is returned.
@@ -100,10 +100,10 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// # Dropping
 ///
-/// Dropping a run before its first poll has no effect. Dropping it later aborts the run: the work is dropped, and with it the
-/// runs that it awaits. Sync listeners receive `error` and `finish` during the drop, async listeners in a task, which
-/// [`wait_for_ends`](crate::wait_for_ends) waits for. If a lifecycle event is being emitted, that emit is finished first.
-/// Outside a tokio runtime, async listeners are skipped.
+/// Dropping a run before its first poll has no effect. Dropping it later, before its work is over, aborts the run: the work
+/// is dropped, and with it the runs that it awaits. Sync listeners receive `error` and `finish` during the drop, async
+/// listeners in a task, which [`wait_for_ends`](crate::wait_for_ends) waits for. If a lifecycle event is being
+/// emitted, that emit is finished first. Outside a tokio runtime, async listeners are skipped.
 ///
 /// # Cancel safety
 ///

@@ -16,7 +16,7 @@ use crate::RunContext;
 use crate::run::supervise::{OVER, Shutdown, give_up_on, supervise, to_come};
 use crate::tree::children::{ChildKey, Children};
 
-/// The reason of the abort, and the error of runs that are refused.
+/// The reason for the abort, and the error of runs that are refused.
 pub(crate) const REASON: &str = "the process shuts down";
 
 /// Set while no run may begin.

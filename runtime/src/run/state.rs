@@ -1,16 +1,16 @@
 //! The state of a run in one atomic word: stopped or settled, closed, released, ended (R7, R13, R14).
 //!
-//! 1. Bits are only ever added.
+//! 1. Bits are only ever added; only `end` may lose a bit that another thread adds at the same time.
 //! 2. `STOPPED` and `SETTLED` race, and the bit that is added first wins: a settled run is not stopped any more, and `settle`
 //!    reports an earlier stop.
-//! 3. The reason of a stop is written before `STOPPED`, and never again: the first reason wins.
+//! 3. The reason for a stop is written before `STOPPED`, and never again: the first reason wins.
 //! 4. A `stop` that loses to another `stop` adds `STOPPED` too: once any `stop` has returned, the run is not open.
 //! 5. Of `TASKS` and `SETTLED`, the bit that is added first wins: a settled run takes no tasks. A run with tasks is not closed
 //!    when it is settled, because its tasks may begin runs until they have ended.
 //! 6. `SETTLED` and `CLOSED` are sequentially consistent with the registration of tasks and children: either a run that ends sees
 //!    the task or child, or the code that registers it sees the bit.
 //! 7. Of `CHAINED` and `WORKING`, the bit that is added first wins: either a chain is added before the work begins, and the
-//!    work passes it, or the chain is refused.
+//!    work passes through it, or the chain is refused.
 //! 8. Code that binds adds `BOUND` after the binding, and the end of the run adds `RELEASED` before it looks at the bindings: the
 //!    second of the two sees both bits, and drops the binding.
 
@@ -30,7 +30,7 @@ const TASKS: u16 = 16;
 const BOUND: u16 = 32;
 /// The run has dropped its bindings, or is about to drop them.
 const RELEASED: u16 = 64;
-/// The run has a chain, which its values pass.
+/// The run has a chain, which its values pass through.
 const CHAINED: u16 = 128;
 /// The run's work has begun: no chain is added from now on.
 const WORKING: u16 = 256;

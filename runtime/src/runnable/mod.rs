@@ -123,8 +123,8 @@ pub trait Runnable: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Dropping a run that has emitted `start` aborts it: it emits `error` and `finish`. A run that is dropped before its first
-    /// poll leaves no trace.
+    /// Dropping a run before its work is over aborts it: after `start`, it emits `error` and `finish`. A run that is dropped
+    /// before its first poll leaves no trace.
     fn run(&self, input: Self::Input) -> Run<'_, Self>
     where
         Self: Sized,
@@ -159,7 +159,7 @@ pub trait Runnable: Send + Sync {
 }
 
 /// A conversion into an [`Arc`] of a runnable. Implemented for every runnable, and for an `Arc` of a runnable, which is
-/// returned as it is.
+/// returned unchanged.
 ///
 /// ```
 /// use std::sync::Arc;

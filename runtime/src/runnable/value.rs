@@ -46,7 +46,7 @@ impl RunTypes {
 
 /// Converts JSON into a `T`, or returns an error that names the place where the JSON does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
-    // Deserializing recurses: a value that is nested too deep would overflow the stack.
+    // Deserializing recurses: a value that is nested too deeply would overflow the stack.
     check_depth(value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
     serde_path_to_error::deserialize(value).map_err(|error| {
         let shown = elide(&sorted(value).to_string());

@@ -2,8 +2,8 @@
 //!
 //! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside the lock: all of these
 //!    may call code of users or of an executor.
-//! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first, so all events that `missed` counts came
-//!    before the kept events. An event whose clone panics is counted in `missed` too.
+//! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first and counted in `missed`, so they came
+//!    before the kept events. An event whose clone panics is counted at once, possibly before older events are read.
 //! 3. While events are held back, each remembers the runs in which it was emitted. A run that gives up an attempt removes its
 //!    own events and the events of the runs below it, which may have ended by then.
 
@@ -49,7 +49,7 @@ struct BufferState<E> {
 /// The next item for the reader.
 pub(crate) enum BufferedItem<E> {
     Event(E),
-    /// The number of events that were lost before the next item.
+    /// The number of events that were lost since the last such item.
     Missed(u64),
 }
 

@@ -23,7 +23,7 @@ use crate::{Result, Run, RunContext, Runnable};
 pub enum StreamItem<O, E = Box<EventRecord>> {
     /// An event of the run, or of a run below it.
     Event(E),
-    /// The number of events that were lost at this position, because the buffer was full or the clone of a payload panicked.
+    /// The number of events that were lost since the last such item, because the buffer was full or the clone of a payload panicked.
     Missed(u64),
     /// The run's result. It is the last item.
     Result(Result<O>),
@@ -31,7 +31,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 
 /// A run as a stream: its events, then its result. Created by [`Run::events`], [`Run::events_of`] and [`Run::into_stream`].
 ///
-/// Polling the stream drives the run. The run is polled only when all buffered events are read, so a slow reader slows the run
+/// Polling the stream drives the run. The run is polled only when no event is ready to be read, so a slow reader slows the run
 /// down. The buffer is bounded, because one poll of the run, its tasks or other threads may emit many events. If more events
 /// are unread than its [`capacity`](Self::capacity) allows, the oldest events are dropped, and counted as
 /// [missed](StreamItem::Missed).

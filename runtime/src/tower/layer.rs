@@ -70,7 +70,7 @@ pub struct TowerLayer<S> {
 ///
 /// # Cancel safety
 ///
-/// A run that is dropped or aborted while it waits has consumed nothing; the next run is admitted instead. A permit that the
+/// A run that is dropped or aborted while it waits has not called the service; the next run is admitted instead. A permit that the
 /// service has acquired meanwhile stays reserved for its next call. Other services that share the limit, as with
 /// `GlobalConcurrencyLimitLayer`, lack the permit until then.
 pub fn tower_layer<L>(layer: L) -> TowerLayer<L::Service>

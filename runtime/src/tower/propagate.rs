@@ -38,8 +38,8 @@ use super::with_run::WithRun;
 /// If [`RunLayer`](crate::RunLayer) is the next layer inside a `Buffer`, neither of the two layers is needed: the run that
 /// awaits the call becomes the parent of the call's run.
 ///
-/// The run is not propagated to `poll_ready` of the services inside the buffer, which belongs to no request, nor to tasks
-/// and threads that a service starts by itself. In these places, enter the run with
+/// The run is propagated neither to `poll_ready` of the services inside the buffer, because that call belongs to no request,
+/// nor to tasks and threads that a service starts. In these places, enter the run with
 /// [`RunContext::scope`](crate::RunContext::scope) or [`in_scope`](crate::RunContext::in_scope).
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]

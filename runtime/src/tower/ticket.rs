@@ -13,8 +13,8 @@ use crate::Result;
 /// A request for a service in a [`TowerLayer`](crate::TowerLayer): when it reaches the innermost service, the work of its
 /// run begins.
 ///
-/// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which call twice, do not compile with
-/// tickets; use an emitree [`Layer`](crate::Layer) for retries.
+/// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which may call twice, do not compile
+/// with tickets; use an emitree [`Layer`](crate::Layer) for retries.
 ///
 /// ```compile_fail
 /// fn clone(ticket: &emitree_runtime::Ticket) -> emitree_runtime::Ticket {
@@ -77,7 +77,7 @@ impl Service<Ticket> for TicketService {
     }
 }
 
-/// The future of a [`TicketService`]: the work begins at its first poll, and it returns `()` or the work's error.
+/// The future of a [`TicketService`]: the work begins at its first poll, and the future returns `()` or the work's error.
 ///
 /// Dropping the future does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has returned.
 #[derive(Debug)]

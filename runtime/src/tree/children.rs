@@ -1,4 +1,4 @@
-//! The children of a run: runs that were started in it. Also the runs that follow an abort signal.
+//! The children of a run: runs that were started in it. The same list holds the runs that follow an abort signal.
 //!
 //! 1. The first thread that registers a child owns a slot for one child. All further children are registered in `SHARDS` shards,
 //!    which are made with the first of these children. The thread selects the shard, so runs that begin and end on several
