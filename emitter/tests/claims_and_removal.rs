@@ -325,7 +325,7 @@ fn a_removed_listener_is_dropped() -> TestResult {
     Ok(())
 }
 
-/// E9: a removed listener is dropped after unlocking, so its captured values may remove, register and emit.
+/// E9: a removed listener is dropped after unlocking, so dropping its captured values may remove, register and emit.
 #[test]
 fn a_closure_that_holds_its_own_guard_is_removed_without_a_deadlock() -> TestResult {
     struct Parting(Emitter, Recorder);
@@ -485,7 +485,7 @@ fn off_and_wait_does_not_wait_for_the_calls_that_it_is_awaited_in() -> TestResul
     Ok(())
 }
 
-/// E9: only the calls that enclose the wait are left out.
+/// E9: the wait leaves out only the calls that enclose it.
 #[test]
 fn off_and_wait_inside_a_call_waits_for_another_call() -> TestResult {
     let (emitter, own) = (Emitter::new(), Arc::new(OnceLock::<Subscription>::new()));

@@ -114,7 +114,7 @@ fn emit_now_runs_sync_listeners_and_observers_inline() -> TestResult {
     Ok(())
 }
 
-/// E17: the async listener may be at any place of the route and have any matcher.
+/// E17: the async listener may be at any place in the route and have any matcher.
 #[test]
 fn emit_now_is_an_error_before_anything_runs_if_an_async_listener_would_hear_it() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -166,7 +166,7 @@ impl Scope for Bracket {
     }
 }
 
-/// R9, as far as the emitter is concerned: the scope of the event's run is entered for each call and each poll.
+/// R9, the emitter's part: the scope of the event's run is entered for each call and each poll.
 #[test]
 fn listeners_of_a_runs_events_are_called_and_polled_inside_its_scope() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

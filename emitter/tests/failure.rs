@@ -257,7 +257,7 @@ fn the_emitter_stays_usable() -> TestResult {
     Ok(())
 }
 
-/// E11: a dropped emit calls no further listener, and leaves the emitter usable.
+/// E11: an emit that is dropped calls no further listeners and leaves the emitter usable.
 #[test]
 fn a_dropped_emit_drops_the_listener_under_way_and_calls_no_further_one() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());

@@ -135,8 +135,8 @@ fn once_ended_no_claim_succeeds() {
     }
 }
 
-/// E9: if no call is under way after the end, no call begins. Otherwise the last call to finish reports that it was the
-/// last.
+/// E9: if the end finds no call under way, no call begins afterwards. Otherwise, the last call to finish reports that
+/// it was the last.
 #[test]
 fn a_call_that_is_counted_is_over_before_the_wait_for_it() {
     model(|| {

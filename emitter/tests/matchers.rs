@@ -272,7 +272,7 @@ fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestR
         emit(own, "start");
         assert_eq!(recorder.take().len(), 2, "{own:?}");
     }
-    // Emitters below the instance in the tree, outside of its runs.
+    // Emitters below the instance in the tree, outside its runs.
     emit(&instance.child("b")?, "start");
     emit(&run_of(&instance.child("b")?), "start");
     assert_eq!(recorder.take().len(), 4);

@@ -77,7 +77,7 @@ fn the_runs_of_the_tree_parent_come_before_the_run_parent() -> TestResult {
     Ok(())
 }
 
-/// E5: a new run reuses the order of its parent.
+/// E5: the events of a run without listeners are received in the order of its parent run.
 #[test]
 fn a_run_that_nobody_listens_to_is_heard_in_its_parents_order() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

@@ -1,5 +1,5 @@
-//! Globs and regexes of any number and length: an accepted pattern matches, and a pattern that cannot be compiled is
-//! refused at registration (E4).
+//! Globs and regexes in any number and of any length: a pattern that is accepted matches, and a pattern that cannot be
+//! compiled is refused at registration (E4).
 
 mod support;
 

@@ -152,7 +152,7 @@ fn the_source_tells_whether_an_event_was_emitted_here_or_came_by() -> TestResult
     Ok(())
 }
 
-/// E12: a listener reached through the pipe changes the event for all that follow, and its failure fails the emit.
+/// E12: a listener reached through the pipe changes the event for all later listeners, and its failure fails the emit.
 #[test]
 fn a_listener_reached_by_a_pipe_is_a_listener_like_any_other() -> TestResult {
     let (from, to) = (Emitter::new(), Emitter::new());

@@ -33,7 +33,7 @@ enum Verb {
     ObserveAsync,
 }
 
-/// A matcher. The function below determines the events that it should take.
+/// A matcher. [`Pattern::takes`] models the events that it takes.
 #[derive(Clone, Debug, PartialEq)]
 enum Pattern {
     Own,
@@ -221,7 +221,7 @@ impl Model {
         }
     }
 
-    /// E4: emitted on this emitter or on a run of it.
+    /// E4: emitted on this emitter or on one of its runs.
     fn is_here(&self, at: usize, source: usize) -> bool {
         let run_of_it = self.emitters[source].is_run && self.emitters[source].parent == Some(at);
         source == at || run_of_it

@@ -186,7 +186,7 @@ fn each_run_is_said_to_be_counted_once_however_it_ends_and_whoever_listens() -> 
         said.sort_by_key(|status| status.as_str());
         let mut expected: Vec<_> = ENDS.iter().flat_map(|(status, n)| std::iter::repeat_n(*status, *n)).collect();
         if is_awaited {
-            // One run has no `finish`, where an async listener could be awaited.
+            // One run has no `finish` at which an async listener could be awaited.
             let unbound = expected.iter().position(|status| *status == Status::Halted).expect("one");
             expected.remove(unbound);
         }

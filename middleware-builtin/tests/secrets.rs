@@ -1,4 +1,4 @@
-//! Measures which secrets of a corpus are found and which other texts are taken for secrets; text in chunks gives the
+//! Measures which secrets in a corpus are found and which other texts are taken for secrets. Text in chunks has the
 //! same results.
 
 mod corpus;
@@ -188,7 +188,7 @@ fn zero_width_characters_and_soft_hyphens_inside_a_token_are_looked_through() {
         let found = &Scanner::new().find(&text)[0];
         assert_eq!(&text[found.span.clone()], inside.trim_end_matches(hidden));
     }
-    // A row of more than 16 invisible characters separates the text around it.
+    // A sequence of more than 16 invisible characters separates the text around it.
     let apart = token.replace("aB3d", &format!("aB{}3d", "\u{200b}".repeat(17)));
     assert_eq!(redacted(&apart), apart);
     assert_eq!(chunked(&apart, std::iter::repeat_n(5, apart.len())), apart);

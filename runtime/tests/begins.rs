@@ -222,7 +222,7 @@ async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> 
     Ok(())
 }
 
-// R7, R13: in either order, the run that begins is aborted with its parent, or does not begin.
+// R7, R13: in either order, the child is aborted with its parent, or does not begin.
 #[test]
 fn a_run_that_begins_while_its_parent_is_aborted_and_ends_is_aborted_with_it_or_does_not_begin() -> TestResult {
     for _ in 0..256 {

@@ -1,5 +1,5 @@
-//! If another thread drops a value of a run, the value is dropped inside of that run, or inside of the next run above if
-//! that run has ended (R14, R1). So a guard that is bound above sees the runs that the drop starts.
+//! If another thread drops a value of a run, the value is dropped inside that run, or inside the next run above if that
+//! run has ended (R14, R1). A guard that is bound above thus sees the runs that the drop starts.
 
 #[path = "support/starts.rs"]
 mod starts;
@@ -55,7 +55,7 @@ fn waits_with(starts: Option<Starts>) -> BoxFuture<'static, std::result::Result<
     })
 }
 
-/// Starts a call on another thread, which lasts until the returned function sends on `go_on`.
+/// Starts a call that runs on another thread until the returned function sends on `go_on`.
 fn calling(entered: &Receiver<()>, go_on: Sender<()>, call: impl FnOnce() + Send + 'static) -> Drops {
     let calls = thread::spawn(call);
     entered.recv().expect("it is called");

@@ -87,7 +87,7 @@ fn who_drops_a_run_because_one_above_is_aborted_finds_the_reason_there() {
     });
 }
 
-/// R7: of two aborts at two levels, a run below both has the reason of the nearer abort.
+/// R7: of two aborts at two levels, a run below both has the nearer abort's reason.
 #[test]
 fn of_two_aborts_a_run_has_that_of_the_nearest_run_above() {
     model(|| {

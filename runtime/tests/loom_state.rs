@@ -31,7 +31,7 @@ fn join<T>(thread: JoinHandle<T>) -> T {
     thread.join().expect("it does not panic")
 }
 
-/// Settles the state, and returns the reason of an earlier stop.
+/// Settles the state, and returns the reason for an earlier stop.
 fn close(state: &RunState<&'static str>) -> Result<(), &'static str> {
     state.settle().map_err(|stop| *stop)
 }
@@ -68,7 +68,7 @@ fn of_two_aborts_and_the_end_of_the_work_one_comes_first() {
     });
 }
 
-/// R7: an abort that lost against another abort, and not against the end of the work, reads the reason of the winner.
+/// R7: an abort that lost to another abort, and not to the end of the work, reads the winner's reason.
 #[test]
 fn the_reason_that_the_loser_reads_is_the_winners() {
     model(|| {

@@ -13,7 +13,7 @@ use emitree_runtime::{
 use journal::Journal;
 use support::{Recorder, TestResult, below};
 
-/// A layer that warns of each run above that it is bound to.
+/// A layer that warns about each run above to which it is also bound.
 #[derive(Debug)]
 struct Warns;
 

@@ -1,5 +1,5 @@
-//! R14: when a run has ended, its bindings are dropped inside of it, so that a binding that holds its own run does not
-//! keep the run alive.
+//! R14: when a run has ended, its bindings are dropped inside that run, so that a binding that holds its own run does
+//! not keep the run alive.
 
 mod support;
 
@@ -311,7 +311,7 @@ fn nor_where_a_thread_binds_while_the_run_ends() {
         let (alive_of_run, (send, receive)) = (alive.clone(), std::sync::mpsc::channel::<RunContext>());
         let binder = std::thread::spawn(move || {
             let Ok(ctx) = receive.recv() else { return };
-            // Some bindings come before the end and some after it; the test is about those in between.
+            // Some bindings come before the end and some after it; the test targets bindings during the end.
             for _ in 0..20 {
                 bind(&ctx, Arc::new(ctx.clone())).ok();
             }
@@ -609,8 +609,8 @@ async fn a_middleware_is_dropped_under_no_lock() -> TestResult {
     Ok(())
 }
 
-/// Redaction still applies to an event that is under way; the redacting listener is dropped after the event, inside of
-/// the run.
+/// Redaction still applies to an event that is under way; the redacting listener is dropped after the event, inside the
+/// run.
 #[tokio::test]
 async fn an_emit_under_way_when_the_run_ends_is_heard_by_all_that_it_had_found() -> TestResult {
     let (tree, recorder, gate) = (Emitter::new(), Recorder::new(), Arc::new(tokio::sync::Notify::new()));
@@ -731,7 +731,7 @@ async fn listeners_of_an_instance_below_a_run_that_has_ended_hear_its_runs() -> 
     Ok(())
 }
 
-/// Panics as it is dropped.
+/// Panics when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {

@@ -1,4 +1,5 @@
-//! Code that enters a run from another task or thread is inside of it (R9), and the runs that it starts are below it (R1).
+//! Code that enters a run from another task or thread is inside the run (R9), and the runs that it starts are below it
+//! (R1).
 
 mod support;
 
@@ -86,7 +87,7 @@ impl<R: Runnable<Input = ()>> Drop for RunsAtDrop<R> {
     }
 }
 
-// R9, M4: a task that is aborted is dropped inside of its run too, whether or not it has begun.
+// R9, M4: a task that is aborted is also dropped inside its run, whether or not it has begun.
 #[tokio::test]
 async fn a_run_that_is_made_where_a_task_or_a_scope_is_dropped_is_nested_and_guarded() -> TestResult {
     for (is_task, is_begun) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -21,7 +21,7 @@ async fn tell(ctx: &RunContext, token: u32) -> Result<()> {
     Ok(ctx.emitter().emit("token", &mut { token }).await?)
 }
 
-/// Emits as many tokens as its input, one at each poll.
+/// Emits as many tokens as its input says, one per poll.
 fn teller(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(tree, "teller", |tokens: u32, ctx: RunContext| async move {
         for token in 0..tokens {
@@ -32,7 +32,7 @@ fn teller(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static 
     })
 }
 
-/// Emits as many tokens as its input, all in one poll.
+/// Emits as many tokens as its input says, all in one poll.
 fn burster(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(tree, "burster", |tokens: u32, ctx: RunContext| async move {
         for token in 0..tokens {
@@ -78,7 +78,7 @@ impl Event for Token {
 fn speaker(tree: &Emitter) -> impl Runnable<Input = (), Output = u32> + 'static {
     let inner = Arc::new(below(tree, "inner", |(): (), ctx: RunContext| async move {
         ctx.emitter().emit_event(&mut Token { text: "inner" }).await?;
-        // An event with that name and another type, which in a run below is not an error.
+        // An event with that name and another type: in a run below, the emit succeeds.
         tell(&ctx, 7).await
     }));
     below(tree, "speaker", move |(): (), ctx: RunContext| {
@@ -163,7 +163,7 @@ async fn a_stream_of_one_type_is_bounded_and_counts_what_was_missed() {
     assert_eq!(texts(burst.run(()).events_of::<Token>().capacity(2)).await, ["missed 2", "c", "d", "Ok(())"]);
 }
 
-// M7: the events of an attempt that was given up are discarded, also those of a run below.
+// M7: the events of an attempt that was given up are discarded, including the events of a run below.
 #[tokio::test]
 async fn a_stream_of_one_type_holds_and_takes_back_as_one_of_records() {
     let tree = Emitter::new();

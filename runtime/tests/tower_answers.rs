@@ -1,4 +1,5 @@
-//! Layers of tower around runs: the result if the layer returns first, or the work, and the result that the layers see.
+//! Layers of tower around runs: the run's result, whether a layer or the work ends first, and the result that the
+//! layers see.
 #![cfg(feature = "tower")]
 
 mod support;

@@ -57,7 +57,7 @@ where
     }
 }
 
-/// Calls, from many runs at the same time, a service that returns the parent of a run inside of it.
+/// From many runs at the same time, calls a service that returns the parent of a run that it starts.
 async fn expect_below<S>(service: S)
 where
     S: Service<(), Response = Option<String>, Error: Into<BoxError>, Future: Send> + Send + 'static,

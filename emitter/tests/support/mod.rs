@@ -91,7 +91,7 @@ pub(crate) fn emit(emitter: &Emitter, name: &str) {
     block_on(emitter.emit(name, &mut ())).expect("no listener fails");
 }
 
-/// Returns the emitter of a run of an instance, started outside of any other run.
+/// Returns the emitter of a run of an instance, started outside any other run.
 pub(crate) fn run_of(instance: &Emitter) -> Emitter {
     instance.for_run(RunLinks::new())
 }

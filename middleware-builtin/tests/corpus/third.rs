@@ -31,7 +31,7 @@ pub(super) fn made(template: &str, rng: &mut Rng) -> String {
             // A check digit that is wrong.
             ("W", _) => text.push(char::from(b'0' + (luhn_digit(&text) as u8 - b'0' + 1) % 10)),
             ("I", _) => text += "00",
-            // An empty hole, so that no text in this file looks like a secret in source code.
+            // An empty placeholder, so that no text in this file looks like a secret in source code.
             ("", _) => {}
             (class, count) => {
                 let chars = chars(class);

@@ -435,7 +435,7 @@ async fn that_who_asks_is_aborted_is_no_answer_for_those_who_wait() -> TestResul
         let (first, waits) = (counts.fetch_add(1, Ordering::Relaxed) == 0, Arc::clone(&waits));
         async move {
             waits.acquire().await?.forget();
-            // The same error as from an aborted run that the responder has started.
+            // The same error as if the responder had started a run that was aborted.
             if first { Err(Error::aborted("enough")) } else { Ok(Decision::Approve) }
         }
     })

@@ -125,7 +125,7 @@ async fn a_budget_further_down_is_capped_by_what_is_left_above() -> TestResult {
     });
     let budget = built(Budget::builder().tokens(100));
     let (left, spent) = outer.run(vec![10, 30, 60]).middleware(budget.clone()).await?;
-    // 80 - 10 below; 100 - 40 above; nothing is left above.
+    // 80 - 10 and 80 - 30 remain of the inner budgets; nothing remains of the outer budget.
     assert_eq!((left, spent), (vec![Some(70), Some(50), Some(0)], Some(100)));
     let error = outer.run(vec![81]).middleware(budget.clone()).await.expect_err("too much below");
     assert_eq!(error.to_string(), "the budget is exceeded: 81 tokens of 80");

@@ -87,7 +87,7 @@ fn unicode_escaped(text: &str) -> String {
     })
 }
 
-/// Returns `false` for personal data, which the guard does not look for by default.
+/// Returns `false` for personal data, which the guard does not search for by default.
 fn is_secret_kind(planted: &Planted) -> bool {
     !["email", "phone", "card", "ip", "iban", "ssn"].contains(&planted.kind)
 }
@@ -132,8 +132,8 @@ const FORMS: [(&str, Write); 11] = [
     ("`\\u`", unicode_escaped),
 ];
 
-/// Uses an eighth of the part, so that the test does not take minutes: a different one of each eight texts, so that all
-/// shapes are included.
+/// Uses one text in eight, because the whole part would take minutes. The position within each group of eight varies,
+/// so that all shapes are included.
 #[test]
 fn of_what_was_written_from_documentation_it_denies_99_percent_of_each_kind_in_each_form_as_its_document_says() {
     let (guard, mut half) = (ExfilGuard::new(), Half::documented());

@@ -450,8 +450,8 @@ async fn what_was_dropped_or_ran_out_of_time_stays_pending_until_that_happens_ag
     assert!(result.expect_err("aborted").is_aborted());
     let replay = Replay::from(record.journal().expect("it has ended"));
     let error = agent.run(true).middleware(replay).await.expect_err("there is no more");
-    // The replay ends at the first run that was stopped in the recording, because the recording does not show which
-    // stopped run ended it.
+    // The replay ends at the first run that was stopped in the recording, because the recording does not show which of
+    // the stopped runs ended the recorded run.
     assert!(matches!(difference(&error), Difference::Ends { .. }), "{error}");
     Ok(())
 }

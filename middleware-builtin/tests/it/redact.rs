@@ -145,7 +145,7 @@ async fn what_is_bound_to_the_run_sees_neither_what_came_in_nor_what_came_out_as
 async fn a_run_that_is_answered_at_its_start_tells_nothing_of_the_answer_there() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
-    // The listener is outside of the run, so it is called after the run's own listeners.
+    // The listener is outside the run, so it is called after the run's own listeners.
     let answer = |start: &mut Start<Value, Value>, _: &EventMeta<'_>| start.output = Some(json!([MAIL]));
     let echo = echo(&root);
     let run = echo.run(json!(CARD)).middleware(Redact::new()).on_start(move |start, meta| answer(start, meta));
@@ -521,7 +521,7 @@ async fn pseudonyms_are_the_same_below_and_restored_for_the_caller_of_the_outerm
     let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
     for _ in 0..2 {
         let output = outer.run(json!(MAIL)).middleware(for_tree(redact.clone())).await?;
-        // Secrets that are new in the output stay hidden.
+        // Secrets that first occur in the output are not restored.
         assert_eq!(output, json!([MAIL, "li@mailbox.org", "[EMAIL_3]"]));
     }
     Ok(())

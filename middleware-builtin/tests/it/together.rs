@@ -297,7 +297,7 @@ impl Log {
             }
             _ => None,
         };
-        // The run of an alternative inherits the context, so ignore its `call`.
+        // The run of an alternative inherits the context, so its `call` is ignored.
         let is_called = meta.source().namespace().starts_with("node");
         let call = meta.context().get("call").and_then(serde_json::Value::as_u64).filter(|_| is_called);
         let (run, parent, at) = (trace.run_id, trace.parent_run_id, Instant::now());

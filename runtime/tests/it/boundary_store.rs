@@ -131,7 +131,7 @@ impl<O: Op<In: Named>> Guard<O> for OnlyScope {
     }
 }
 
-/// Caches reads, and passes on keys that are not in the cache.
+/// Caches reads, and forwards reads of keys that are not in the cache.
 #[derive(Debug, Default)]
 struct Cache(Mutex<HashMap<Key, Option<String>>>);
 

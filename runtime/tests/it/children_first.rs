@@ -1,5 +1,5 @@
 //! R13: a run ends after all runs that were started in it, including runs whose futures are held elsewhere. A run that
-//! its parent has ended reports that at its next poll.
+//! its parent has ended reports its end at its next poll.
 
 use std::sync::Arc;
 

@@ -25,8 +25,8 @@ fn begun(tree: &Emitter, blocked: Stage) -> Run<'static, impl Runnable<Input = (
     run
 }
 
-/// Drops, outside of a runtime, a run that waits forever and has begun a child in a runtime that is not driven. Returns
-/// the events.
+/// Outside a runtime, drops a run that waits forever and has begun a child in a runtime that is not driven. Returns the
+/// events.
 fn dropped_outside(begin_child: impl Fn(&RunContext, &Emitter) + Send + Sync + 'static) -> Vec<String> {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.ends(&tree);
@@ -67,7 +67,7 @@ fn outside_of_a_runtime_a_held_run_ends_with_its_parent_and_nobody_is_awaited() 
     drop(held.take());
 }
 
-// R8, R13: the same for a run that a task of an idle runtime was to end.
+// R8, R13: the same for a run whose end is pending in a task of an idle runtime.
 #[test]
 fn outside_of_a_runtime_the_pending_end_of_a_child_comes_with_its_parents() {
     let recorded = dropped_outside(|_, tree| drop(begun(tree, Stage::Error)));

@@ -242,7 +242,7 @@ impl Stand {
         listening.fold(run, |run, (stage, verb, manner)| run.register(verb.registration(Options::new(), stage, manner)))
     }
 
-    /// Awaits a run, or drops it at its work.
+    /// Awaits a run, or drops it during its work.
     async fn attend<T>(&self, run: impl Future<Output = T> + Unpin) {
         match self.row.end {
             End::IsDropped | End::ParentIsAborted => drop(select(run, Box::pin(self.working.pass())).await),

@@ -29,7 +29,7 @@ fn tally(tree: &Emitter) -> std::result::Result<Tally, BoxError> {
     Ok(tally)
 }
 
-/// Runs a run in another run; the inner run awaits many runs, which wait forever and report that on `waits`.
+/// Runs a run in another run; the inner run awaits many runs, which report on `waits` and wait forever.
 async fn wide(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
         let told = waits.send(());

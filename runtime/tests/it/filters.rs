@@ -1,4 +1,4 @@
-//! M3: filters pass a value on in list order, and the first break ends it.
+//! M3: filters receive a value in list order, and no filter is called after the first break.
 
 use std::ops::ControlFlow;
 

@@ -30,7 +30,7 @@ fn explode() -> ! {
     panic_any(Bomb(1))
 }
 
-/// A value that panics when it is dropped, unless it was moved on.
+/// A value that panics when it is dropped, unless `explodes` is `false`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Value {
     explodes: bool,

@@ -192,7 +192,7 @@ fn end() -> impl Strategy<Value = End> {
     (0..ENDS.len() * 2).prop_map(|i| ENDS.get(i).copied().unwrap_or(End::Output))
 }
 
-/// Runs work through layers. The path of a call determines how the work ends, and how often it yields before.
+/// Runs work through layers. The path of a call determines how often the work yields, and how it then ends.
 fn run(layers: &[Treats], work: &[End], yields: &[u8]) -> Result<u32> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let (work, yields) = (work.to_vec(), yields.to_vec());

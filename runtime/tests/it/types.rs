@@ -195,7 +195,7 @@ async fn listened(at: &str, n: u32, listeners: Vec<Registration>) -> Result<u32>
     }
 }
 
-// E4: as in a program of BeeAI.
+// E4: programs written for BeeAI do this.
 #[tokio::test]
 async fn a_plain_lifecycle_name_takes_the_runs_own_event_for_a_listener_of_exactly_its_type() -> TestResult {
     for (at, others) in PLACES.into_iter().flat_map(|at| [(at, 0), (at, 20)]) {

@@ -99,7 +99,7 @@ pub(crate) fn doubling(recorder: &Recorder) -> impl Runnable<Input = u32, Output
     })
 }
 
-/// Calls a function inside of a run, for functions that require a context.
+/// Calls a function inside a run, for functions that require a context.
 pub(crate) async fn inside<T, F>(f: impl Fn(RunContext) -> F + Send + Sync) -> Result<T>
 where
     F: Future<Output = Result<T>> + Send,

@@ -1,4 +1,4 @@
-//! Helpers of the integration tests: one recorder, listeners that misbehave, and an isolated tree.
+//! Helpers for the integration tests: one recorder, listeners that misbehave, and an isolated tree.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::Future;
@@ -20,13 +20,13 @@ pub(crate) use recorder::{Any, Recorder};
 pub(crate) type TestResult = std::result::Result<(), BoxError>;
 
 impl Recorder {
-    /// A listener for `observe` that notes paths.
+    /// A listener for `observe` that records paths.
     pub(crate) fn paths(&self) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
         let recorder = self.clone();
         move |_, meta| recorder.note(meta.path())
     }
 
-    /// A listener for `on` that notes paths.
+    /// A listener for `on` that records paths.
     pub(crate) fn changes(&self) -> impl Fn(&mut Any, &EventMeta<'_>) + Send + Sync + 'static {
         let recorder = self.clone();
         move |_, meta| recorder.note(meta.path())
