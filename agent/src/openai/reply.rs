@@ -1,6 +1,5 @@
 //! A reply in OpenAI's protocol, whole or as a stream of chunks.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
@@ -256,9 +255,7 @@ struct Assembly {
 
 impl Assembly {
     fn receive_whole(&mut self, body: &[u8], server: &Server) -> Result<()> {
-        // The body is first checked for valid UTF-8, because the lossy conversion is slow even if it has nothing to
-        // replace.
-        let text = str::from_utf8(body).map_or_else(|_| String::from_utf8_lossy(body), Cow::Borrowed);
+        let text = String::from_utf8_lossy(body);
         let malformed = |fault| server.malformed("a reply", &fault, &text, false);
         let reply: Reply = serde_json::from_str(&text).map_err(malformed)?;
         // JSON of another protocol must not become an empty answer.
