@@ -56,8 +56,14 @@ async fn what_a_gate_changes_is_checked_again_and_the_id_stays() -> Result<()> {
             open.next().expect("a call").call.name = "sing".to_owned();
         });
     });
-    let session = Session::new();
-    agent(&calls()).with(edits).build()?.ask("go").session(&session).await?;
+    let (session, ids) = (Session::new(), Log::default());
+    let to = ids.clone();
+    let reads = hooks_fn("reads", move |hooks| {
+        let to = to.clone();
+        hooks.on_result(move |result, _| to.add(&result.call.id));
+    });
+    let answer = agent(&calls()).with(edits).with(reads).build()?.ask("go").session(&session).await?;
+    assert_eq!(ids.lines(), answer.tool_calls().map(|call| call.id.as_str()).collect::<Vec<_>>());
     let expected = [
         "!the arguments of `shout` do not fit: at `text`: invalid type: integer `1`, expected a string",
         "!there is no tool `sing`; there are `shout`",

@@ -563,3 +563,20 @@ async fn a_stop_keeps_injected_messages_and_does_not_ask_the_model_again() -> Re
     assert_eq!(results(session.history().messages()), ["!not executed: the run was stopped"]);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_hook_at_the_end_of_a_turn_finds_the_turn_in_the_history() -> Result<()> {
+    let (session, log) = (Session::new(), Log::default());
+    let (of_hook, to) = (session.clone(), log.clone());
+    let reads = hooks_fn("reads", move |hooks| {
+        let (session, to) = (of_hook.clone(), to.clone());
+        hooks.on_stop(move |_, _| {
+            to.add(session.history().messages().len().to_string());
+            Ok(false)
+        });
+    });
+    agent(&two_turns()).with(reads).build()?.ask("go").session(&session).await?;
+    // The question, a call and its result; then the answer.
+    assert_eq!(log.lines(), ["3", "4"]);
+    Ok(())
+}

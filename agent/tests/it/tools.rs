@@ -117,6 +117,18 @@ fn a_problem_that_quotes_a_long_value_is_shortened_in_the_middle() {
     assert!(wrong.contains(&"ü".repeat(400)), "{wrong}");
 }
 
+#[tokio::test]
+async fn a_middleware_of_a_tool_is_bound_to_its_runs_and_to_the_runs_of_later_clones() -> Result<()> {
+    let earlier = flaky(0, false);
+    let refuse = |_: &mut serde_json::Value, _: &RunContext| Err(Error::new("no input"));
+    let tool = earlier.clone().middleware(emitree_runtime::map_input(refuse));
+    for tool in [&tool, &tool.clone()] {
+        assert_eq!(tool.run(json!({"text": "x"})).await.unwrap_err().to_string(), "no input");
+    }
+    earlier.run(json!({"text": "x"})).await?;
+    Ok(())
+}
+
 /// Tools with handwritten schemas.
 #[cfg(feature = "json-schema")]
 mod with_schema {
