@@ -50,7 +50,7 @@ fn main() {
     suite.run();
 }
 
-/// AC, AU: hooks of a chain place, and middlewares without hooks. Many of each, because the noise between two cases is larger
+/// AC, AU: hooks at one chain place, and middlewares without hooks. Many of each, because the noise between two cases is larger
 /// than the cost of one hook.
 fn chains(suite: &mut Suite, plain: support::Id) {
     const MANY: usize = 200;

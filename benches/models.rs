@@ -1,4 +1,4 @@
-//! The cost of a model's answer over HTTP, beside the same request without a library of models.
+//! The cost of a model's answer over HTTP, compared with the same request without a model library.
 //!
 //! ```text
 //! cargo bench --manifest-path benches/Cargo.toml --features models --bench models

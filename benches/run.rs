@@ -77,7 +77,7 @@ fn aborts(suite: &mut Suite) {
     row.at_most(1.5, "a chain of 1,000", Extra::per(short, 1_000));
 }
 
-/// WB, WT: a further run below a run, beside other runs.
+/// WB, WT: one more run below a run that has other runs below it.
 fn beside_others(suite: &mut Suite) {
     let [alone, crowded] = [0, 1_000].map(|siblings| suite.case(below::runs(siblings)));
     suite.row("WB", "a run below another run, with 1,000 living siblings", crowded).at_most(

@@ -1,4 +1,4 @@
-//! A chat completion without a library of models: reqwest, sse-stream, and structs for the parts of a reply that are used.
+//! A chat completion without a model library: reqwest, sse-stream, and structs for the parts of a reply that are used.
 
 use std::error::Error;
 

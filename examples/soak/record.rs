@@ -1,4 +1,4 @@
-//! The records of the runs of a tree: the events that one observer above all of them received, in order, and entries of
+//! The records of the runs of a tree: the events that one observer above all of them received, in order, and entries from
 //! code that was called or that awaited a run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// A question that ends a run, as data that you can store and ask somewhere else.
+/// A question that ends a run, as data: you can store the question and ask it elsewhere.
 ///
-/// When you have the answer, start the run again, in the same or in another process. The code that asked looks up the answer by
+/// When you have the answer, start the run again, in the same or another process. The code that asked then looks up the answer by
 /// the question's [`id`](Self::id). `Approval` of `emitree-middleware` works like this.
 ///
 /// ```

@@ -62,7 +62,7 @@ pub trait Guard<O: Op>: fmt::Debug + Send + Sync + 'static {
         ready(Ok(()))
     }
 
-    /// Returns the name for denials, lists of layers and the layer's span. By default it is the type name.
+    /// Returns the name used in denials, in lists of layers and in the layer's span. By default it is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }

@@ -1,7 +1,7 @@
 //! Prevents layers from swallowing control flow by accident (M9).
 //!
-//! 1. Each call of `next` that ends with control flow adds a note for the layer that made the call. A call of a layer is
-//!    identified by its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
+//! 1. Each call of `next` that ends with control flow, except a timeout, adds a note for the layer that made the call. A call of
+//!    a layer is identified by its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
 //! 2. When a layer returns or is dropped, its notes become notes of the layer outside. That layer receives the most severe
 //!    note, and no output of the inner layer. So no layer outside, such as a cache, receives an output in place of a denial.
 //! 3. While a layer has a note, its further calls of `next` run nothing. While the layer runs, only `absorb` removes its

@@ -1,7 +1,7 @@
 //! The steps of a run and their events (R4): `start`; then, when the work is over and all runs below have ended, `success` or
 //! `error`; then `finish`.
 //!
-//! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`.
+//! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`, unless a panic loses a step.
 //! 2. An emit that has begun is finished, by any driver; its delivery mode determines how long listeners are awaited.
 //! 3. When `finish` is emitted, every run that was started in this run has ended (R13).
 //! 4. A step that does not have to wait leads to the next step directly, without a future.

@@ -21,7 +21,7 @@ use crate::RunContext;
 use crate::run::drive::Driven;
 use crate::run::lease::Driver;
 
-/// The runs of the process whose futures were dropped, and that have not ended.
+/// The runs whose futures were dropped and that have not ended yet.
 static PENDING: LazyLock<Mutex<Slab<RunContext>>> = LazyLock::new(Mutex::default);
 
 /// Notified when a pending run has ended, and when a listed run is over.

@@ -20,8 +20,8 @@ use crate::{Result, Run, Runnable};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future aborts the run, which then emits `error` and `finish`. A future that is dropped before its first poll
-/// leaves no trace.
+/// Dropping the future before the work is over aborts the run, which then emits `error` and `finish`. A future that is dropped
+/// before its first poll leaves no trace.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct RunServiceFuture<S, I>(Run<'static, TowerRunnable<S, I>>)
 where
