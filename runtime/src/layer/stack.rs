@@ -313,7 +313,7 @@ impl<O: Op> StackBuilder<O> {
     }
 
     /// Adds a layer in [`Phase::Guard`], inside all layers that were not added as innermost. Of several innermost layers,
-    /// the layer that was added last sees exactly the input that the work receives.
+    /// the layer that was added last calls the work itself.
     pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(Phase::Guard, layer) });
         self

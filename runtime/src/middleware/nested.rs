@@ -29,8 +29,8 @@ pub struct ForNested<M>(Arc<M>);
 /// # }
 /// ```
 ///
-/// A [`Stack`](crate::Stack) for one pair of types makes a run of other types fail. Use a `Stack` of [`AnyRun`](crate::AnyRun), which
-/// fits all runs.
+/// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of
+/// [`AnyRun`](crate::AnyRun), which fits all runs.
 pub fn for_nested<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForNested<M::Middleware> {
     ForNested(Arc::new(middleware.into_middleware()))
 }
@@ -70,8 +70,8 @@ pub struct ForTree<M>(Arc<M>);
 /// attempts of the work below. Such a layer [warns](crate::Layer::nesting_warning) once. Bind it at one level: with
 /// `Runs::only` of `emitree-middleware`, or without `for_tree` to the run that needs it.
 ///
-/// A [`Stack`](crate::Stack) for one pair of types makes a run of other types fail. Use a `Stack` of [`AnyRun`](crate::AnyRun), which
-/// fits all runs.
+/// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of
+/// [`AnyRun`](crate::AnyRun), which fits all runs.
 ///
 /// ```
 /// use std::sync::Arc;
