@@ -58,7 +58,8 @@ impl RunHalf {
     }
 }
 
-/// The innermost service of a [`TowerLayer`](crate::TowerLayer). It is always ready, and the future of a call completes when the work is over.
+/// The innermost service of a [`TowerLayer`](crate::TowerLayer). It is always ready, and the future of a call
+/// completes when the work is over.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TicketService;
