@@ -122,7 +122,7 @@ pub mod lifecycle {
     };
 }
 
-/// Built-in middleware, one feature each, and middleware made of functions.
+/// Built-in middleware, one feature each, and middleware made from functions.
 pub mod middleware {
     pub use emitree_middleware::*;
     pub use emitree_runtime::{
@@ -131,7 +131,7 @@ pub mod middleware {
     };
 }
 
-/// Runnables of closures and of erased types, and the bounds of inputs and outputs.
+/// Runnables made from closures, runnables of erased types, and the bounds of inputs and outputs.
 pub mod runnable {
     pub use emitree_runtime::{AnyRunnable, BoxRunnable, Data, IntoShared, RunTypes, RunnableFn};
 }

@@ -65,7 +65,7 @@ impl From<Sender<SinkRecord>> for Channel {
 
 impl Sink for Channel {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        // The sink's own thread is outside of any runtime, so it may call `blocking_send`, which panics inside a
+        // The sink's own thread is outside any runtime, so it may call `blocking_send`, which panics inside a
         // runtime.
         self.sender.blocking_send(record.clone()).map_err(|_| "the receiver of the channel is gone".into())
     }
