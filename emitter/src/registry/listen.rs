@@ -278,10 +278,10 @@ impl Emitter {
 
     /// Forwards every event that reaches this emitter to another emitter, and from there to all emitters above.
     ///
-    /// The pipe keeps its target alive until it is removed by [`unpipe`](PipeHandle::unpipe) or [`close`](Self::close).
-    /// In a cycle of pipes, each emitter receives an event once. A pipe into a run that has ended forwards no events,
-    /// if that run ever had listeners. If this emitter belongs to a run that has ended, no pipe is made and a warning
-    /// is logged.
+    /// The pipe keeps its target alive until [`unpipe`](PipeHandle::unpipe), [`close`](Self::close), the end of this
+    /// emitter's run or the drop of this emitter removes the pipe. In a cycle of pipes, each emitter receives an event
+    /// once. A pipe into a run that has ended forwards no events, if that run ever had listeners. If this emitter
+    /// belongs to a run that has ended, no pipe is made and a warning is logged.
     ///
     /// ```
     /// use emitree_emitter::Emitter;

@@ -198,8 +198,8 @@ impl Registration {
         Self { options, matcher, expected, call, is_pipe: false, at: Location::caller() }
     }
 
-    /// Marks the listener as part of a pipe, sink or stream: only removing the pipe, sink or stream removes the
-    /// listener, and forks do not copy it.
+    /// Marks the listener as part of a pipe, sink or stream: `reset` and `off_matching` do not remove the listener, and
+    /// forks do not copy it.
     #[doc(hidden)]
     pub const fn for_pipe(mut self) -> Self {
         self.is_pipe = true;

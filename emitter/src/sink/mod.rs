@@ -40,8 +40,8 @@ use crate::{BoxError, ListenError, SinkRecord};
 ///    the sink is closed or unpiped, when its emitter is closed or dropped, or when the emitter's run ends. Then the
 ///    sink is dropped and its thread ends.
 ///
-/// If a call returns an error or panics, the first failure in a row is logged, and the sink is called again for the
-/// next record.
+/// If a call returns an error or panics, the sink is called again for the next record. Only the first failure since the
+/// last successful write of an event is logged.
 ///
 /// A sink with a handle to the emitter that it is piped to keeps that emitter alive: dropping the other handles does
 /// not end the sink. A sink may emit on that emitter and attach other sinks. If it awaits an emit on its own thread

@@ -1,7 +1,8 @@
 //! The thread that owns a sink. It takes batches from the queue and writes them.
 //!
 //! 1. Only this thread calls the sink, and it does so outside the queue's lock.
-//! 2. After a call that fails or panics, the next call is still made. The first failure of a series is logged.
+//! 2. After a call that fails or panics, the next call is still made. Only the first failure since the last successful
+//!    write is logged.
 //! 3. The thread ends when the queue is closed and drained. However it ends, it reports the end to the queue
 //!    ([`EndGuard`]).
 //! 4. The sink is dropped before the end is reported, so that its files are closed when `close` returns.
