@@ -12,7 +12,7 @@ use crate::NameError;
 /// The error type of listeners: any error, boxed.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
-/// The error returned for a matcher that is empty, too long, not a valid name, or does not compile.
+/// The error returned for a matcher that is empty, is too long, is not a valid name, or does not compile.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum MatcherError {
@@ -60,7 +60,7 @@ pub enum ListenError {
     /// The emitter declares its events, but none with this name.
     #[error("`{name}` is not declared by this emitter; it declares {declared}")]
     Undeclared {
-        /// The name of the listener's matcher.
+        /// The event name in the listener's matcher.
         name: String,
         /// The names that are declared.
         declared: String,
@@ -68,7 +68,7 @@ pub enum ListenError {
     /// The emitter declares the event with another type.
     #[error("`{name}` is declared with payload `{declared}`, but the listener takes `{heard}`")]
     DeclaredType {
-        /// The name of the listener's matcher.
+        /// The event name in the listener's matcher.
         name: String,
         /// The declared type.
         declared: &'static str,
@@ -107,8 +107,8 @@ pub enum BuildError {
 
 /// The error of an emit.
 ///
-/// A listener may return the `EmitError` of its own emit. If that error names the listener that failed, it is passed on
-/// unchanged instead of being wrapped again.
+/// A listener may return the `EmitError` of an emit that it made itself. If that error names the listener that failed,
+/// it is passed on unchanged instead of being wrapped again.
 #[derive(Debug)]
 pub struct EmitError(Box<EmitErrorKind>);
 
@@ -139,7 +139,7 @@ pub enum EmitErrorKind {
         /// The message of the panic.
         message: String,
     },
-    /// A listener with an exact matcher, such as this name, takes another type.
+    /// A listener with an exact matcher, such as the name of the event, takes another type.
     #[error("`{path}` carries `{carried}`, but a listener takes `{heard}` (registered at {at})")]
     TypeMismatch {
         /// The path of the event.
@@ -180,7 +180,7 @@ pub enum EmitErrorKind {
 }
 
 impl EmitError {
-    /// Returns the reason.
+    /// Returns the reason for the failure.
     #[must_use]
     pub fn kind(&self) -> &EmitErrorKind {
         &self.0
@@ -192,7 +192,7 @@ impl EmitError {
         matches!(*self.0, Listener { .. } | Panicked { .. } | TypeMismatch { .. })
     }
 
-    /// Converts the error into its reason.
+    /// Converts the error into the reason for the failure.
     #[must_use]
     pub fn into_kind(self) -> EmitErrorKind {
         *self.0

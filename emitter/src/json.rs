@@ -1,6 +1,6 @@
 //! Conversion of values to JSON with a limit on nesting.
 //!
-//! `serde_json` reads at most 128 levels but writes any number: serializing a value that is nested 3,000 levels deep
+//! `serde_json` reads at most 127 levels but writes any number: serializing a value that is nested 3,000 levels deep
 //! overflows the stack. Here the depth is checked before each level of recursion.
 
 use std::cell::Cell;
@@ -12,8 +12,8 @@ use serde::ser::{
 };
 use serde_json::Value;
 
-/// The largest number of levels to which arrays and objects may be nested. It is also the limit of `serde_json` for
-/// reading.
+/// The largest number of levels to which arrays and objects may be nested. By default, `serde_json` reads at most 127
+/// levels.
 pub const MAX_DEPTH: usize = 128;
 
 /// Converts a value to JSON.
@@ -30,7 +30,7 @@ pub fn to_value<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Value> {
 ///
 /// # Errors
 ///
-/// As [`to_value`].
+/// Returns an error in the same cases as [`to_value`].
 pub fn to_value_noting<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<(Value, bool)> {
     let loss = LossFlag::default();
     let value = value.serialize(Bounded { inner: serde_json::value::Serializer, depth: 0, loss: &loss })?;
@@ -48,7 +48,7 @@ pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&AtDep
 ///
 /// Returns an error if the value is nested deeper than [`MAX_DEPTH`].
 pub fn check_depth(value: &Value) -> serde_json::Result<()> {
-    // A list instead of recursion: the value may be deeper than the stack.
+    // A list replaces recursion, which would overflow the stack for a deep value.
     let mut open = vec![(value, 1)];
     while let Some((value, depth)) = open.pop() {
         let is_nested = matches!(value, Value::Array(_) | Value::Object(_));

@@ -27,12 +27,14 @@
 //! - A [`Matcher`] selects events: by name, path, glob, regex or function.
 //! - [`Options`] set the priority of a listener, how often it runs, and what happens when it fails.
 //! - A [`Subscription`] is a handle that removes a listener.
-//! - [`EventMeta`] describes an event: id, time, path, source, context, run. Most of it is computed on first use.
-//! - A *pipe* forwards events to another emitter. A [`Sink`] receives them as owned records, on a thread of its own.
+//! - [`EventMeta`] describes an event: its id, time, path, source, context and run. Most of it is computed on first
+//!   use.
+//! - A *pipe* forwards events to another emitter. A [`Sink`] receives events as owned records, on a thread of its own.
 //!
 //! The module [`rt`] is the interface for a runtime that wraps work in runs.
 
-// Numbers such as E5 and R14 in comments refer to `RULES.md` in the repository.
+// Numbers such as E5 and R14 in comments refer to `RULES.md` in the repository, and `bench W10` to a row of the bench
+// `emit`.
 
 #![cfg_attr(
     not(test),

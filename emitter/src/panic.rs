@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::panic_message;
 
-/// The number of payloads that are dropped before the next payload is leaked. Each comes from the panic in the drop of
-/// the payload before it.
+/// The number of payloads that are dropped before the next payload is leaked. Each payload after the first comes from
+/// the panic in the drop of the payload before it.
 const MAX_DROPS: usize = 4;
 
 /// Returns the message of a caught panic and disposes of its payload.

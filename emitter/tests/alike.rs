@@ -9,10 +9,10 @@ use emitree_emitter::{BoxError, EmitErrorKind, Emitter, EventMeta, ListenError, 
 
 use crate::support::{Any, Recorder, TestResult, block_on, emit};
 
-/// More listeners than are checked one by one.
+/// Enough listeners to be matched by a table instead of one by one.
 const MANY: usize = 12;
 
-/// Listeners of one type, each named by its number.
+/// Registers many listeners of one type, each named by its number.
 fn many(emitter: &Emitter, recorder: &Recorder) -> Result<Vec<Subscription>, BoxError> {
     let hears = |n: usize| {
         let recorder = recorder.clone();
@@ -28,7 +28,7 @@ fn expect(recorder: &Recorder, numbers: impl IntoIterator<Item = usize>) {
     recorder.expect(numbers.iter().map(String::as_str));
 }
 
-/// E5: the oldest listener is called first, also with other listeners in between.
+/// E5: the oldest listener is called first, even with other listeners in between.
 #[test]
 fn they_are_called_in_their_order_among_others() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());

@@ -10,7 +10,7 @@ use crate::support::{TestResult, run_of, run_within};
 
 const TOKEN: EventName = EventName::new("token");
 
-/// Returns a root, and a run nested in another run, four levels deep.
+/// Returns a root, and a run below it that was started in another run.
 fn leaf() -> (Emitter, Emitter) {
     let root = Emitter::new();
     let agent = root.child("backend").and_then(|backend| backend.child("agent")).expect("a name");
@@ -18,7 +18,7 @@ fn leaf() -> (Emitter, Emitter) {
     (root, run)
 }
 
-/// Counts the allocations of a thousand emits, by `EventName` and by text, awaited and not.
+/// Counts the allocations of a thousand rounds of four emits: by `EventName` and by text, awaited and not awaited.
 #[track_caller]
 fn count_emits(emitter: &Emitter) -> AllocationInfo {
     let emit = || {
@@ -52,7 +52,7 @@ fn an_emit_that_nobody_hears_allocates_nothing() -> TestResult {
     Ok(())
 }
 
-/// E15: also, payloads are passed by `&mut`.
+/// E7, E15: the payload is passed by `&mut`, without an allocation.
 #[test]
 fn an_emit_heard_by_a_sync_listener_allocates_nothing() -> TestResult {
     let matchers = ["token", "*", "*.*", "tool.token", "tok*", "**.token", "*.{token,x}"];
@@ -80,13 +80,13 @@ fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() ->
         })
     })?;
     let emit = || leaf.emit(TOKEN, &mut 7_u64).now_or_never().expect("it answers at once").expect("it does not fail");
-    // The first emit makes the snapshot, the second the thread's slot for loading snapshots.
+    // The first emit makes the snapshot, and the second makes the thread's slot for loading snapshots.
     (0..2).for_each(|_| emit());
     assert_eq!(measure(|| (0..1000).for_each(|_| emit())).count_total, 1000);
     Ok(())
 }
 
-/// Listeners are matched once per emitter and path. After that, sync listeners are only called.
+/// Listeners are matched once per emitter and path. After that, an emit only calls the sync listeners.
 #[test]
 fn an_emit_heard_by_ten_of_a_thousand_listeners_allocates_nothing() -> TestResult {
     let (root, leaf) = leaf();
@@ -141,7 +141,7 @@ fn a_million_children_and_a_hundred_thousand_runs_created_and_dropped_leave_noth
     Ok(())
 }
 
-/// E1: also with listeners on the children and emits between creation and drop.
+/// E1: this holds even with listeners on the children, and with emits between creation and drop.
 #[test]
 fn children_with_listeners_created_and_dropped_leave_nothing_behind() -> TestResult {
     let root = Emitter::new();

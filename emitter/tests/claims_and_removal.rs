@@ -1,4 +1,4 @@
-//! How often a listener or its fork runs, and when it no longer runs (E8, E9, E16).
+//! Limits on the calls of listeners and their forks, and the removal of listeners (E8, E9, E16).
 
 mod support;
 
@@ -168,7 +168,7 @@ fn a_drop_guard_removes_on_drop_unless_disarmed() -> TestResult {
     Ok(())
 }
 
-/// E9: for each method of registering. The removed listener comes later in the same dispatch.
+/// E9: this holds for each method of registering. The removed listeners come later in the same dispatch.
 #[test]
 fn a_dispatch_under_way_does_not_call_what_is_off() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -195,7 +195,7 @@ fn a_dispatch_under_way_does_not_call_what_is_off() -> TestResult {
     Ok(())
 }
 
-/// E9: for `reset`, `close` and `off_matching`, in a dispatch that is suspended.
+/// E9: a suspended dispatch does not call listeners that `reset`, `close` or `off_matching` has removed.
 #[test]
 fn a_dispatch_under_way_does_not_call_what_reset_close_or_off_matching_removed() -> TestResult {
     let removals: [fn(&Emitter); 3] = [
@@ -278,7 +278,7 @@ fn persistent_listeners_fall_only_to_their_own_off_and_to_close() -> TestResult 
     Ok(())
 }
 
-/// E9: removing listeners stops neither bubbling nor pipes.
+/// E9: events still rise after listeners are removed. Only `close` also removes pipes.
 #[test]
 fn removing_listeners_never_cuts_the_way_up() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -299,7 +299,7 @@ fn removing_listeners_never_cuts_the_way_up() -> TestResult {
     Ok(())
 }
 
-/// E9: a removed listener drops its closure and captured values, in each way of removing it.
+/// E9: each way of removing a listener drops its closure and captured values.
 #[test]
 fn a_removed_listener_is_dropped() -> TestResult {
     let removals: [fn(&Emitter, &Subscription); 6] = [
@@ -325,7 +325,8 @@ fn a_removed_listener_is_dropped() -> TestResult {
     Ok(())
 }
 
-/// E9: a removed listener is dropped after unlocking, so dropping its captured values may remove, register and emit.
+/// E9: a removed listener is dropped after unlocking, so the drop of its captured values may remove and register
+/// listeners, and emit events.
 #[test]
 fn a_closure_that_holds_its_own_guard_is_removed_without_a_deadlock() -> TestResult {
     struct Parting(Emitter, Recorder);
@@ -386,7 +387,7 @@ fn is_ready<F: Future + Unpin>(future: &mut F) -> bool {
     future.now_or_never().is_some()
 }
 
-/// E9: a call on another thread.
+/// E9: while the call is under way on another thread, a further emit does not call the listener.
 #[test]
 fn off_and_wait_waits_for_a_sync_call_on_another_thread() -> TestResult {
     let (emitter, [entered, leave]) = (Emitter::new(), std::array::from_fn(|_| Arc::new(Barrier::new(2))));
@@ -436,7 +437,8 @@ fn off_and_wait_waits_for_an_async_call_that_is_awaited_or_dropped() -> TestResu
     Ok(())
 }
 
-/// E9: in a sync and in an async listener, and in a listener that receives its own event.
+/// E9: this holds in a sync listener, in an async listener, and in a listener that is called again inside its own
+/// calls.
 #[test]
 fn off_and_wait_does_not_wait_for_the_calls_that_it_is_awaited_in() -> TestResult {
     let (emitter, own) = (Emitter::new(), Arc::new(Mutex::new(Vec::<Subscription>::new())));

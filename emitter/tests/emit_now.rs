@@ -28,7 +28,7 @@ fn where_nobody_listens_is_known_before_anything_is_made() -> TestResult {
     Ok(())
 }
 
-/// E15: properties that are first read after an emit without listeners are computed then.
+/// E15: if the time and the context are first read after an emit without listeners, they are computed then.
 #[test]
 fn of_an_event_that_nobody_hears_neither_time_nor_context_is_made() -> TestResult {
     const X: EventName = EventName::new("x");

@@ -155,7 +155,7 @@ fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners(
     }
 }
 
-/// E11: the same holds if sync listeners run first and async listeners are awaited afterwards.
+/// E11: if sync listeners run first, the async listeners that are awaited afterwards are still called.
 #[test]
 fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
     for registration in failing(Options::new().on_error(OnError::Isolate)) {
@@ -196,7 +196,7 @@ fn of_several_failures_the_first_is_told() -> TestResult {
     Ok(())
 }
 
-/// E11: the error names the line of the registration, for each way of registering.
+/// E11: for each way of registering a listener, the error names the line of the registration.
 #[test]
 fn an_error_names_the_place_of_registration() -> TestResult {
     let lines = |register: &dyn Fn(&Emitter) -> Result<u32, BoxError>| -> Result<(), BoxError> {
@@ -217,7 +217,7 @@ fn an_error_names_the_place_of_registration() -> TestResult {
     })
 }
 
-/// E11, R10: the error of an emit inside a listener is wrapped once, by the listener that emitted.
+/// E11, R10: the error names the listener that failed, and the emits around it do not wrap it again.
 #[test]
 fn the_error_of_an_emit_inside_a_listener_passes_unchanged() -> TestResult {
     let emitter = Emitter::new();

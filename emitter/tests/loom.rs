@@ -1,5 +1,5 @@
-//! Every interleaving of claims (E8, E9), and of changes and loads (E10). The models include the crate's own source
-//! files.
+//! Interleavings of claims (E8, E9), and of changes and loads (E10), explored by loom. The models include the crate's
+//! own source files.
 
 #[path = "../src/registry/calls.rs"]
 mod calls;
@@ -75,7 +75,7 @@ mod sync {
     }
 }
 
-/// Runs a model with at most three threads and three preemptions, which is enough to show races.
+/// Runs a model in all interleavings that have at most three preemptions.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -105,7 +105,7 @@ fn as_many_claims_succeed_as_were_allowed() {
     });
 }
 
-/// E9: nothing is claimed after the end, in any interleaving, and exactly one call of `end` returns `true`.
+/// E9: nothing is claimed after the end, and at most one call of `end` returns `true`.
 #[test]
 fn once_ended_no_claim_succeeds() {
     for limit in [None, Some(1), Some(2)] {
@@ -135,8 +135,8 @@ fn once_ended_no_claim_succeeds() {
     }
 }
 
-/// E9: if the end finds no call under way, no call begins afterwards. Otherwise, the last call to finish reports that
-/// it was the last.
+/// E9: if the end finds no call under way, no call begins afterwards. Otherwise, at least one call that finishes later
+/// reports that a caller may wait for it.
 #[test]
 fn a_call_that_is_counted_is_over_before_the_wait_for_it() {
     model(|| {

@@ -18,7 +18,7 @@ struct World {
     root: Emitter,
     backend: Emitter,
     chat: Emitter,
-    /// Another emitter of the same namespace.
+    /// Another emitter with the same namespace.
     twin: Emitter,
     run: Emitter,
     tool: Emitter,
@@ -36,8 +36,8 @@ impl World {
         Self { root, backend, chat, twin, run, tool, again }
     }
 
-    /// Emits `start` and `new_token` on every emitter, and `run.start` on the run. Returns `emitter:name` of each event
-    /// that a listener on `at` receives.
+    /// Emits `start` and `new_token` on every emitter, and `run.start` on the run. Returns `emitter:name` for each
+    /// event that a listener on `at` receives.
     fn heard(&self, at: impl Fn(&Self) -> &Emitter, options: Options, matcher: Matcher) -> Vec<String> {
         let recorder = Recorder::new();
         let named = self.named();
@@ -153,7 +153,8 @@ fn a_function_takes_what_it_says() {
     check(|w| &w.root, BY_DEFAULT, by_source, &["tool:start", "tool:new_token"]);
 }
 
-/// E4: *nested* is relative to this emitter's run. On an emitter without a run, the option has no effect.
+/// E4: *nested* is relative to the runs of the listening emitter. On an emitter that has no runs and is in no run, the
+/// option has no effect.
 #[test]
 fn the_nested_option_overrides_the_default_of_the_matcher() {
     let (yes, no) = (Options::new().nested(true), Options::new().nested(false));
@@ -216,7 +217,8 @@ fn documented_matcher(text: &str) -> Matcher {
     .expect("a matcher")
 }
 
-/// E4: for each sort of emitter, with a listener alone, among enough listeners for a table, and with pipes.
+/// E4: each cell of the table is checked with a listener alone, among enough listeners for a cache of matches, and with
+/// pipes.
 #[test]
 fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_documentation() {
     let (own, nested) = (" backend.chat.new_token", " tool.new_token");
@@ -251,7 +253,7 @@ fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_d
     assert_eq!(cells, 5 * 3 * 8, "eight matchers in three ways");
 }
 
-/// E4: this holds if the run parent leads from one run to the other, and if the tree does.
+/// E4: this holds whether the run parent or the tree leads from one run to the other.
 #[test]
 fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -399,7 +401,7 @@ const UNHEARD: [(&str, &str); 25] = [
     ("start*", "a.start_it.b"),
 ];
 
-/// E4: the syntax of globset with `.` as the separator, which `?` and `[…]` do not match either.
+/// E4: globs have the syntax of globset with `.` as the separator, which `*`, `?` and `[…]` do not match.
 #[test]
 fn globs_treat_the_dot_as_the_separator() {
     for (glob, path) in HEARD {
@@ -410,7 +412,7 @@ fn globs_treat_the_dot_as_the_separator() {
     }
 }
 
-/// E4: registering an empty matcher, or a matcher that does not compile, fails with an error that quotes it.
+/// E4: registering a matcher that is not valid fails with an error that quotes the matcher, unless it is empty.
 #[test]
 fn a_matcher_that_is_none_is_an_error_that_quotes_it() {
     let emitter = Emitter::new();
@@ -542,7 +544,7 @@ fn pattern() -> impl Strategy<Value = Matcher> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// E4, over random patterns and paths.
+    /// E4: this holds for random patterns and paths.
     #[test]
     fn patterns_answer_as_sets_as_each_does_alone(
         patterns in prop::collection::vec(pattern(), 1..60),
@@ -551,7 +553,7 @@ proptest! {
         as_sets_and_alone(&patterns, &paths);
     }
 
-    /// E2, E4: no text panics as a matcher or name. The error quotes it.
+    /// E2, E4: no text causes a panic when it is used as a matcher or a name. The error quotes the text.
     #[test]
     fn any_text_is_a_matcher_or_an_error_that_quotes_it(text in prop_oneof!["\\PC*", r"[a-c.*?!^\[\]{},\\/-]{0,12}"]) {
         let emitter = Emitter::new().child("a.b").expect("a name");

@@ -56,7 +56,7 @@ fn the_time_of_an_event_is_that_of_the_first_look() -> TestResult {
     Ok(emitter.emit_now("x", &mut ())?)
 }
 
-/// E14: fixed before the first await, even if no listener has read it.
+/// E14: time and context are fixed even if no listener has read them before the first await.
 #[test]
 fn time_and_context_are_fixed_before_the_dispatch_first_awaits() -> TestResult {
     let emitter = Emitter::new();
@@ -154,7 +154,7 @@ struct Length(fn(&dyn AnyEvent) -> Option<usize>);
 
 static LENGTH: Length = Length(|event| event.downcast_ref::<Token>().map(|token| token.text.len()));
 
-/// E17: an emit may attach a facet. Only events that the runtime marks carry `internal`.
+/// R3: an emit may attach a facet. Only events that the runtime marks carry `internal`.
 #[test]
 fn a_facet_travels_beside_the_payload() -> TestResult {
     let emitter = Emitter::new();

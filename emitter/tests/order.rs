@@ -176,7 +176,7 @@ fn an_emitter_sees_an_event_at_most_once_however_many_ways_lead_to_it() -> TestR
     Ok(())
 }
 
-/// E6: the tree is too deep and too broad for the walk, so the search is used.
+/// E6: too many emitters are above the run for the walk, so the search is used.
 #[test]
 fn a_recursion_of_a_thousand_runs_is_heard_once_by_each() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

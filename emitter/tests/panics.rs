@@ -132,7 +132,7 @@ fn a_payload_that_panics_does_not_leave_an_emit_to_many() -> TestResult {
     Ok(())
 }
 
-/// E11: when an emit only checks for async listeners, and when a pipe's matcher is called.
+/// E11: this holds when an emit only checks for async listeners, and when a pipe's matcher is called.
 #[test]
 fn a_matcher_whose_panic_panics_does_not_leave_an_emit() -> TestResult {
     let (emitter, other) = (Emitter::new(), Emitter::new());
@@ -321,7 +321,7 @@ fn the_text_of_a_panic_survives_its_payload() {
 /// The behavior of a sink's method.
 type Act = fn() -> Result<(), BoxError>;
 
-/// A sink whose methods all panic or fail.
+/// A sink whose methods panic or fail; `write` does so only for odd numbers.
 struct Rigged {
     act: Act,
     written: mpsc::Sender<u64>,
@@ -372,7 +372,7 @@ fn a_sink_that_panics_in_any_way_is_given_every_record_and_closed() -> TestResul
         assert_eq!((flushed.buffered, flushed.failed, flushed.pending), (5, 5, 0), "{flushed}");
         emitter.emit_now("n", &mut 10_u64)?;
         let closed = sink.close_blocking(Duration::MAX);
-        // The sink never flushed the events it accepted.
+        // No flush succeeded, so the accepted events count as failed, too.
         assert_eq!((closed.failed, closed.buffered, closed.lost, closed.pending), (11, 0, 0, 0), "{closed}");
         assert!(closed.error.is_some());
         assert_eq!(reads.into_iter().collect::<Vec<_>>(), (0..=10).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Globs and regexes in any number and of any length: a pattern that is accepted matches, and a pattern that cannot be
+//! Globs and regexes in any number and of any length: an accepted pattern is matched, and a pattern that cannot be
 //! compiled is refused at registration (E4).
 
 mod support;
@@ -39,7 +39,7 @@ fn a_pattern_that_is_too_long_is_refused_where_it_is_registered() -> TestResult 
     Ok(())
 }
 
-/// E4: for each kind of pattern; all patterns together do not fit into one set.
+/// E4: this holds for each kind of glob, even if all globs together do not fit into one set.
 #[test]
 fn the_longest_patterns_match_alone_and_together() -> TestResult {
     let long = |unit: &str| unit.repeat((LONGEST - 4) / unit.len());
@@ -108,7 +108,7 @@ fn letter(letter: u8) -> char {
     char::from(b'a' + letter)
 }
 
-/// Returns a pattern. Half of the patterns are globs of names, the others are globs of paths and regexes.
+/// Returns a pattern. Half of the patterns are globs of names; the others are globs of paths and regexes.
 fn pattern(i: usize, begins: u8) -> Result<Matcher, MatcherError> {
     let begins = letter(begins);
     match i % 4 {
@@ -121,7 +121,7 @@ fn pattern(i: usize, begins: u8) -> Result<Matcher, MatcherError> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 48, ..ProptestConfig::default() })]
 
-    /// E4, E10: with any sets, a listener receives exactly the events that its pattern matches.
+    /// E4, E10: whichever sets the patterns are in, a listener receives exactly the events that its pattern matches.
     #[test]
     fn patterns_that_come_and_go_hear_what_their_model_hears(steps in steps()) {
         let (emitter, recorder) = (Emitter::new().child("app").unwrap(), Recorder::new());

@@ -1,5 +1,5 @@
-//! The order of listeners, at most once per emitter, and claims (E5, E6, E8; E4, E9 and E17 as far as they select
-//! listeners): random trees, runs, pipes, listeners and emits are compared with a model of the rules.
+//! Random trees, runs, pipes, listeners and emits, compared with a model of the rules: the order of listeners, at most
+//! one delivery per emitter, and claims (E5, E6, E8; E4, E9 and E17 as far as they select listeners).
 
 mod support;
 
@@ -221,7 +221,7 @@ impl Model {
         }
     }
 
-    /// E4: emitted on this emitter or on one of its runs.
+    /// E4: returns `true` if the event was emitted on this emitter or on one of its runs.
     fn is_here(&self, at: usize, source: usize) -> bool {
         let run_of_it = self.emitters[source].is_run && self.emitters[source].parent == Some(at);
         source == at || run_of_it
@@ -235,8 +235,8 @@ impl Model {
         if self.emitters[at].is_run { Some(at) } else { self.emitters[at].parent.and_then(|parent| self.run(parent)) }
     }
 
-    /// E4: an event of a run other than the emitter's own, or of a run below one of the emitter's runs, that was not
-    /// emitted on the emitter or its run.
+    /// E4: returns `true` if the event was not emitted here, and happened outside the emitter's run or, for an emitter
+    /// outside runs, below one of its runs.
     fn is_nested(&self, at: usize, source: usize) -> bool {
         let is_run_of = |run: usize| self.emitters[run].is_run && self.emitters[run].parent == Some(at);
         let is_below = match (self.run(at), self.run(source)) {
@@ -495,7 +495,7 @@ proptest! {
         acts.iter().for_each(|act| world.act(act));
     }
 
-    /// E5, E6: with a listener on each emitter, and an emit from each.
+    /// E5, E6: each emitter has a listener, and an event is emitted on each emitter.
     #[test]
     fn every_emitter_hears_once_in_the_order_of_the_design(
         nodes in prop::collection::vec(node(), 4..10),
@@ -562,7 +562,8 @@ proptest! {
     }
 }
 
-/// E4, E5: a full table of matches is replaced by a larger one. At its largest, further matches are not remembered.
+/// E4, E5: a full table of matches is replaced by a larger one. A full table of the largest size is replaced by an
+/// empty one.
 #[test]
 fn more_names_than_are_remembered_are_heard_all_the_same() {
     let (recorder, root) = (Recorder::new(), Emitter::new());

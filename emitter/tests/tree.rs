@@ -176,7 +176,7 @@ fn a_group_that_is_set_is_that_of_later_events_and_of_children_made_later() -> T
     Ok(())
 }
 
-/// E3: a run is a child of its instance, started in another run.
+/// E3: the run is a child of its instance, and was started in another run.
 #[test]
 fn a_run_inherits_from_its_instance_and_from_the_run_that_started_it() -> TestResult {
     let root = Emitter::builder().group_id("all").build()?;

@@ -55,7 +55,7 @@ fn a_payload_is_heard_as_its_type_or_as_any_and_changed_in_place() -> TestResult
     Ok(())
 }
 
-/// E7: for sync and async listeners, registered by name or by path.
+/// E7: this holds for sync and async listeners, registered by name or by path.
 #[test]
 fn a_listener_under_an_exact_name_that_meets_an_own_event_of_another_type_fails_the_emit() -> TestResult {
     let instance = Emitter::new().child("a")?;
@@ -182,7 +182,7 @@ fn what_cannot_be_serialised_is_wrapped_or_says_so() -> TestResult {
     Ok(())
 }
 
-/// E7: an emitter that declares events may also use names with a dot.
+/// E7: a path is exact, even if the name of the event has a dot.
 #[test]
 fn a_listener_under_the_exact_path_of_an_event_with_a_dotted_name_that_meets_another_type_is_an_error() -> TestResult {
     let app = Emitter::new().child("app")?;
@@ -199,7 +199,7 @@ impl Event for Below {
     const NAME: EventName = EventName::new("sub.below");
 }
 
-/// E7: `emit_event` and `on_event` need no string, also for names with a dot.
+/// E7: `emit_event` and `on_event` need no string, even for names with a dot.
 #[test]
 fn an_event_with_a_dotted_name_is_heard_by_its_type() -> TestResult {
     let app = Emitter::new().child("app")?;

@@ -20,8 +20,8 @@ use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 impl DispatchProgress {
     /// Awaits the listeners that have to be awaited, and calls the other listeners in between.
     ///
-    /// Besides the listeners' own futures, nothing is allocated for listeners that may change the event, nor for an
-    /// observer that is ready when it is first polled.
+    /// Listeners that may change the event, and observers that are ready when they are first polled, cost no allocation
+    /// besides their own futures.
     pub(super) async fn finish(
         &mut self,
         route: &Route,
@@ -142,7 +142,7 @@ impl<'f> Awaited<'f> {
                 return awaited;
             }
         }
-        // Making the future runs user code, too: it belongs to the call and may panic.
+        // The function that makes the future is user code, too: it is part of the call and may panic.
         let make = || call().map_or_else(|| CallState::Answered(Err(Box::new(Failure::Mismatch))), CallState::Running);
         awaited.state =
             catch_or(|| counted(awaited.under_way.as_ref(), make), |panic| CallState::Answered(Err(panicked(panic))));

@@ -2,7 +2,7 @@
 //!
 //! A single listener checks the type of each event. A batch checks it once and then calls closures whose type is known.
 //! Restoring the types of closures is expensive, so batches are made where matches are stored
-//! ([`cache`](crate::matching::cache)), and only once a match is found a second time.
+//! ([`cache`](crate::matching::cache)), and only when a match is found for the second time.
 //!
 //! 1. The cursor moves past a listener before it is called, so that it shows which listener panicked or failed (E11).
 //! 2. Each listener's claims are checked just before its call (E9).
@@ -34,10 +34,10 @@ pub(crate) fn of_type<T: Payload + ?Sized + 'static>(listeners: &[Arc<Listener>]
 
 impl<T: Payload + ?Sized + 'static> Batch for OfType<T> {
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult {
-        // One check for the whole batch.
+        // Check the type once for the whole batch.
         let Some(event) = T::of_mut(event) else { return self.refuse(place) };
         for (change, listener) in &self.0 {
-            // Before the call (invariant 1).
+            // Move past the listener before calling it (invariant 1).
             *place += 1;
             if listener.claims.claim_unlimited() {
                 change.call_of(event, meta)?;
@@ -74,7 +74,7 @@ impl Listener {
     }
 }
 
-/// The batch that starts at each place of a list, if any. Empty if the list has no batches.
+/// The batch that starts at each place of a list, if any. The slice is empty if the list has no batches.
 pub(crate) type BatchStarts = Box<[Option<Box<dyn Batch>>]>;
 
 pub(crate) fn batch_starts(listeners: &[Arc<Listener>]) -> BatchStarts {

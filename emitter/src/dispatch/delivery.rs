@@ -44,7 +44,7 @@ impl Delivery {
         self.mode.load(Ordering::Acquire) == CUT
     }
 
-    /// Returns how many times a listener was skipped, or its future was dropped while it was awaited.
+    /// Returns how many times [`cut`](Self::cut) has caused a listener to be skipped, or its future to be dropped.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.skipped.load(Ordering::Acquire)

@@ -30,7 +30,7 @@ impl Emitter {
     /// place, and the emit then returns the error. Changes made before the failure stay in the payload. By default,
     /// failures of observers are logged and counted. [`OnError`](crate::OnError) sets the effect of a failure.
     ///
-    /// With no listeners this costs a few atomic loads.
+    /// With no listeners, an emit costs a few atomic loads.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Emitter {
         let stamp = const { EventStamp::new() };
         let emit = Emit::of::<P>(self, name.as_name(), None, &stamp);
         let Some(first) = emit.first_receiver()? else { return Ok(()) };
-        // The dispatch stays in this future, so that nothing is moved when a listener has to be awaited (WA).
+        // The dispatch stays in this future, so that nothing is moved when a listener has to be awaited (bench WA).
         let mut dispatch = Dispatch::new(&emit);
         match dispatch.start(first, payload) {
             Some(result) => result,
@@ -80,11 +80,11 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// As [`emit`](Self::emit).
+    /// Returns an error in the same cases as [`emit`](Self::emit).
     ///
     /// # Cancel safety
     ///
-    /// As [`emit`](Self::emit).
+    /// See [`emit`](Self::emit).
     pub async fn emit_event<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
         self.emit(E::NAME, payload).await
     }
@@ -92,7 +92,7 @@ impl Emitter {
     /// Begins to emit an event with a facet, and calls listeners until one has to be awaited.
     ///
     /// If a listener has to be awaited, the rest of the emit is returned, and [`emit_rest`](Self::emit_rest) continues
-    /// it. A caller on a hot path thus pays for a future only if the emit needs it.
+    /// it. A caller on a hot path thus pays for a future only if the emit needs one.
     pub fn emit_begin<P: Serialize + Send + Sync + 'static>(
         &self,
         name: EventName,
@@ -108,11 +108,11 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// As [`emit`](Self::emit).
+    /// Returns an error in the same cases as [`emit`](Self::emit).
     ///
     /// # Cancel safety
     ///
-    /// As [`emit`](Self::emit).
+    /// See [`emit`](Self::emit).
     pub async fn emit_rest<P: Serialize + Send + Sync + 'static>(
         &self,
         pending: Box<PendingDispatch>,
@@ -122,7 +122,7 @@ impl Emitter {
         (delivery, stamp): (&Delivery, &EventStamp),
     ) -> Result<(), EmitError> {
         let emit = Emit { delivery: Some(delivery), ..Emit::of::<P>(self, name.as_name(), Some(facet), stamp) };
-        // Boxed, because it is rare, and the future of every run contains this future.
+        // The inner future is boxed: few emits need it, but the future of every run contains this one.
         Box::pin(async { Dispatch::resume(&emit, *pending).finish(payload).await }).await
     }
 
@@ -133,7 +133,7 @@ impl Emitter {
     /// Returns an error if an async listener, or a full sink that blocks, would receive the event. No listener is
     /// called in that case, unless a sink fills up during this call.
     ///
-    /// Otherwise as [`emit`](Self::emit).
+    /// Also returns an error in the same cases as [`emit`](Self::emit).
     ///
     /// # Examples
     ///
@@ -163,7 +163,7 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// As [`emit_now`](Self::emit_now).
+    /// Returns an error in the same cases as [`emit_now`](Self::emit_now).
     pub fn emit_event_now<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
         self.emit_now(E::NAME, payload)
     }
@@ -172,7 +172,7 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// As [`emit_now`](Self::emit_now).
+    /// Returns an error in the same cases as [`emit_now`](Self::emit_now).
     pub fn emit_now_with<P: Serialize + Send + Sync + 'static>(
         &self,
         name: impl AsName,
@@ -188,7 +188,7 @@ impl Emitter {
 pub enum Emitted {
     /// The emit has finished, with this result.
     Done(Result<(), EmitError>),
-    /// The next listener has to be awaited: pass this to [`Emitter::emit_rest`].
+    /// The next listener has to be awaited: pass this value to [`Emitter::emit_rest`].
     Waits(Box<PendingDispatch>),
 }
 
@@ -230,10 +230,10 @@ impl<'a> Emit<'a> {
         self.source.context_with(self.facet)
     }
 
-    /// Returns the first emitter from the source up that may have listeners for the event; `None` if there are none
-    /// (E15).
+    /// Returns the first emitter from the source up that may have listeners for the event, or `None` if there is no
+    /// such emitter (E15).
     ///
-    /// Always inlined: without listeners this is all that an emit does (W0).
+    /// Always inlined: without listeners, this is all that an emit does (bench W0).
     #[inline(always)]
     fn first_receiver(&self) -> Result<Option<&'a Emitter>, EmitError> {
         self.name.check()?;

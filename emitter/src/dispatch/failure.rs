@@ -37,8 +37,8 @@ impl DispatchProgress {
     }
 }
 
-/// Converts a failure into the error of an emit. The error of a nested emit inside the listener passes unchanged, so
-/// that it is wrapped once (E11, R10).
+/// Converts a failure into the error of an emit. If the listener returns the error of a nested emit, and this error
+/// already names a listener, it is not wrapped again (E11, R10).
 fn explain(listener: &Listener, failure: Failure, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> EmitError {
     let (path, at) = (meta.path().to_owned(), listener.at);
     match failure {

@@ -1,5 +1,6 @@
-//! One event, from its emit to its last listener. `emit.rs` begins, `route.rs` finds the listeners, `sync.rs` calls
-//! them, and `awaited.rs` continues from the first listener that has to be awaited. No other module calls listeners.
+//! One event, from its emit to its last listener. `emit.rs` begins the emit, `route.rs` finds the listeners, `sync.rs`
+//! calls them, some as a `batch`, and `awaited.rs` continues from the first listener that has to be awaited. No module
+//! outside this folder calls listeners.
 //!
 //! 1. All listeners that may change the event are called first, one after the other, all the way up. Then the observers
 //!    are called (E5). A [`Cursor`](route::Cursor) walks the whole route in that order, and one loop calls the

@@ -3,8 +3,8 @@
 //!
 //! order(e) = e, then order(tree parent), then order(run parent), then order(target) of each pipe. An emitter that
 //! occurs several times keeps its last place. Without pipes, this order is found by a walk up the tree and up the runs,
-//! which keeps the last occurrence of each emitter. With pipes, it is found by a depth-first search that visits the
-//! parts in reverse order and is read backwards: an emitter that a later part has visited is not visited again.
+//! which keeps the last occurrence of each emitter. With pipes, a depth-first search visits the parts in reverse order,
+//! and its result is reversed. The search visits each emitter once, so an emitter keeps its last place.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Route {
     /// Most events have listeners on one emitter only.
     first: Option<RouteStop>,
     others: Option<SmallVec<[RouteStop; 3]>>,
-    /// `true` if there may be observers. Most events have no observers, and the second pass is skipped.
+    /// `true` if there may be observers. Most events have no observers, so the second pass is usually skipped.
     is_observed: bool,
 }
 
@@ -121,7 +121,8 @@ impl Route {
         let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
         let (name_bits, origin, mut below) = (meta.emit.name_bits, meta.source().run(), None::<&Emitter>);
         let over = from.walk_up(|emitter| {
-            // The emitter after a run is its instance. For the instance, an event of a run below that run is nested.
+            // The walk visits a run's instance right after the run. For the instance, an event of a run below that run
+            // is nested.
             let through = below.is_some_and(|below| below.is_run() && Some(below) != origin);
             receivers.extend(emitter.receiver(name_bits).map(|registry| Receiver { emitter, registry, through }));
             below = Some(emitter);
@@ -154,7 +155,7 @@ impl Route {
         let matches = snapshot.find(&view());
         match matches {
             Matches::Few(0) => return true,
-            // The table was full. The next snapshot gets a larger table.
+            // The table was full. The next snapshot gets an empty table, which is larger, up to a bound.
             Matches::Uncached(_) => registry.forget_matches(),
             Matches::Few(_) | Matches::Cached(_) => {}
         }
@@ -200,8 +201,8 @@ impl Route {
                         emitter.count_late(|| meta.path().to_owned());
                         continue;
                     };
-                    // The stack is popped from its end: the last pipe is visited first and the tree parent last, the
-                    // order in reverse.
+                    // The stack is popped from its end, so the last pipe is visited first and the tree parent last: the
+                    // reverse of the final order.
                     stack.extend(emitter.parent().cloned().map(SearchStep::Enter));
                     stack.extend(emitter.run_parent().cloned().map(SearchStep::Enter));
                     stack.extend(piped.into_iter().map(SearchStep::Enter));
@@ -210,7 +211,7 @@ impl Route {
                 SearchStep::Leave(stop) => stops.extend(stop),
             }
         }
-        // The search has visited the parts in reverse.
+        // The search has visited the parts in reverse order.
         let mut route = Self { is_observed: true, ..Self::new() };
         stops.into_iter().rev().for_each(|stop| route.push(stop));
         route
@@ -239,7 +240,7 @@ impl Route {
         }
     }
 
-    /// Returns the listener before the cursor, the listener that was returned last.
+    /// Returns the listener before the cursor, which is the listener that was returned last.
     pub(super) fn before(&self, cursor: &Cursor) -> Option<&Arc<Listener>> {
         let stop = self.stop(cursor.stop)?;
         stop.snapshot.as_ref()?.matched(&stop.matches, cursor.role).before(cursor.place)
@@ -272,7 +273,8 @@ enum SearchStep {
     Leave(Option<RouteStop>),
 }
 
-/// Returns the targets of the pipes that take the event. `None` if the run has ended: no event rises from here (R14).
+/// Returns the targets of the pipes that take the event. Returns `None` if the run has ended, because no event rises
+/// from here (R14).
 fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitter>> {
     let snapshot = snapshot.as_ref();
     let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
@@ -354,8 +356,8 @@ impl Emitter {
     }
 
     /// Returns the first emitter, from here up the tree, that may have listeners or pipes for an event with one of
-    /// these name bits. Also stops at a run in another run, because several ways lead up from there. `None` if the
-    /// event has no listeners (E15).
+    /// these name bits. Also stops at a run in another run, because several ways lead up from there. If there is no
+    /// such emitter, the event has no listeners, and the result is `None` (E15).
     #[inline]
     pub(crate) fn first_receiver(&self, name_bits: u64) -> Option<&Self> {
         let mut at = self;

@@ -56,7 +56,7 @@ impl PayloadRef<'_> {
 
 /// The outcome of a listener's turn.
 enum CallOutcome {
-    /// The listener was called, has no calls left (E8, E9), or its matcher function does not accept the event.
+    /// The listener was called or has no calls left (E8, E9), or its matcher function does not accept the event.
     Done,
     /// The listener has to be awaited.
     MustAwait,
@@ -127,7 +127,7 @@ impl DispatchProgress {
     ///
     /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
     /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if it
-    /// has one caller (W10).
+    /// has one caller (bench W10).
     #[inline(always)]
     fn advance<'r, const START: bool>(
         &mut self,
@@ -263,7 +263,8 @@ fn claim_and_call(listener: &Listener, call: impl FnOnce() -> CallResult) -> Cal
     if listener.claims.claim_unlimited() { call() } else { claim_and_call_counted(listener, call) }
 }
 
-/// Calls a listener whose calls are limited or counted, if it has a call left. Kept out of the loop of every emit.
+/// Calls a listener whose calls are limited or counted, if it has a call left. Never inlined, so that it stays out of
+/// the loop of every emit.
 #[inline(never)]
 fn claim_and_call_counted(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
     if !listener.claims.claim() {

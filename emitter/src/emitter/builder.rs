@@ -15,7 +15,7 @@ use crate::name::check;
 use crate::rt::Scope;
 use crate::{BuildError, Context, Creator, Emitter, Event, Trace};
 
-/// Builds an emitter. Returned by [`Emitter::builder`] and [`Emitter::child_builder`].
+/// Builds an emitter. [`Emitter::builder`] and [`Emitter::child_builder`] return this builder.
 #[must_use = "nothing is made before `build`"]
 #[derive(Debug)]
 pub struct EmitterBuilder {
@@ -107,7 +107,7 @@ fn with(mut node: Node, change: impl FnOnce(&mut Node)) -> Node {
     node
 }
 
-/// The properties of a run's emitter: its parent run, context, ids and scope. Passed to [`Emitter::for_run`].
+/// The properties of a run's emitter: its parent run, context, ids and scope. Pass them to [`Emitter::for_run`].
 #[must_use = "nothing is made before `Emitter::for_run`"]
 #[derive(Default)]
 pub struct RunLinks<'a> {
@@ -235,7 +235,8 @@ impl Emitter {
 }
 
 impl From<Value> for Context {
-    /// An object becomes the context, and `null` an empty context. Any other value is set under the key `value`.
+    /// An object becomes the context, and `null` becomes an empty context. Any other value is set under the key
+    /// `value`.
     fn from(value: Value) -> Self {
         match value {
             Value::Object(map) => map.into(),

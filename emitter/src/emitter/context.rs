@@ -12,12 +12,12 @@ use crate::emitter::group::GroupIds;
 /// The key that marks the runtime's own events. Users cannot set it (R3).
 pub(crate) const RESERVED: &str = "internal";
 
-/// A shared, immutable JSON map that every event of an emitter carries. Cheap to clone.
+/// A shared, immutable JSON map that every event of an emitter carries. It is cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context(Option<Arc<Map<String, Value>>>);
 
-/// The context of an emitter, and the group ids that were set later. A context that never changed is read without a
-/// lock.
+/// The context of an emitter, and the group ids that were set later. If neither the context nor the group id was
+/// changed, the context is read without a lock.
 #[derive(Default)]
 pub(crate) struct OwnContext {
     given: Context,
@@ -35,7 +35,7 @@ impl OwnContext {
     }
 
     pub(crate) fn get(&self) -> Context {
-        // Most contexts never change, and are then read without a lock.
+        // Most emitters never change their context or group id, and read the context without a lock.
         self.changed.get().map_or_else(|| self.given.clone(), |changed| changed.context.lock().clone())
     }
 

@@ -1,4 +1,4 @@
-//! The creator of events: kind, name and identity of what an emitter belongs to.
+//! The creator of events: the kind, name and identity of the thing that an emitter belongs to.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::panic::drop_catching;
 
-/// Describes what an emitter belongs to: a kind (`"Tool"`), a name (`"read_file"`), an identity, and optionally the
-/// value itself.
+/// Describes the thing that an emitter belongs to: its kind (`"Tool"`), its name (`"read_file"`), its identity, and
+/// optionally the thing itself as a shared value.
 ///
 /// Creators are compared by identity, not by kind and name.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl Creator {
         self.0.thing.as_deref()?.downcast_ref()
     }
 
-    /// Returns kind, name and id as an owned record.
+    /// Returns the kind, name and id as an owned record.
     #[must_use]
     pub fn to_record(&self) -> CreatorRecord {
         CreatorRecord { kind: self.0.kind.clone(), name: self.0.name.clone(), id: self.0.id }

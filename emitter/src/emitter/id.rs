@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 /// Returns a version 7 UUID (RFC 9562, 5.7) for a time: 48 bits of milliseconds, 74 random bits.
 ///
-/// The random bits come from a generator that the operating system seeds once per thread. The ids are unique, not
-/// secret.
+/// The random bits come from a generator that is seeded once per thread, from the monotonic clock and the id of the
+/// thread. The ids are unique, not secret.
 pub(crate) fn at(time: SystemTime) -> Uuid {
     // A clock before 1970 counts as 1970, so that this function cannot fail.
     let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);

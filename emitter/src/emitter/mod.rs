@@ -32,7 +32,7 @@ use crate::registry::Registry;
 use crate::rt::Scope;
 use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Trace};
 
-/// A node of a tree on which events are emitted and listeners registered. Cheap to clone.
+/// A node of a tree on which events are emitted and listeners registered. It is cheap to clone.
 ///
 /// An event is delivered to the emitter it is emitted on, then to the parent, and so on up to the root. Two handles are
 /// equal if they belong to the same emitter.
@@ -62,7 +62,7 @@ pub(crate) struct Node {
     /// `true` for the emitter of a run, and for every emitter below it in the tree.
     pub(crate) is_in_run: bool,
     /// `true` if events emitted here count as emitted by the run above (E4). This is `true` for a `()` child of a run's
-    /// emitter, and for a `()` child of such a child.
+    /// emitter or of such a child, unless the child has its own creator or trace.
     pub(crate) emits_for_run: bool,
     /// Allocated with the first listener or pipe.
     pub(crate) registry: OnceLock<Box<Registry>>,
@@ -120,7 +120,7 @@ impl Emitter {
 
     /// Creates a child.
     ///
-    /// The namespace is one dotted name or several segments, `"backend.chat"` or `["backend", "chat"]`. With `()` the
+    /// The namespace is one dotted name or several segments, `"backend.chat"` or `["backend", "chat"]`. With `()`, the
     /// child has the namespace of its parent.
     ///
     /// Each call creates another emitter, even for the same name: two children do not receive each other's events, and
@@ -329,7 +329,7 @@ impl Emitter {
         Arc::downgrade(&self.0)
     }
 
-    /// Returns the namespace as a shared string; `None` if it is empty.
+    /// Returns the namespace as a shared string, or `None` if it is empty.
     #[inline]
     pub(crate) fn shared_namespace(&self) -> Option<&Arc<str>> {
         self.upwards().find_map(|emitter| emitter.0.namespace.as_ref())
@@ -339,12 +339,12 @@ impl Emitter {
         self.0.namespace_hash
     }
 
-    /// Joins namespace and name with a dot.
+    /// Joins the namespace and a name with a dot.
     pub(crate) fn join(&self, name: &str) -> String {
         join(self.namespace(), name)
     }
 
-    /// Compares a path with the joined namespace and name, without joining them.
+    /// Returns `true` if `path` is the namespace and `name`, joined with a dot. Does not allocate.
     pub(crate) fn joins_to(&self, name: &str, path: &str) -> bool {
         let rest = path.strip_suffix(name);
         match (self.namespace(), rest) {
@@ -355,7 +355,7 @@ impl Emitter {
         }
     }
 
-    /// Returns the listeners and pipes of this emitter; `None` if it never had a listener or pipe.
+    /// Returns the listeners and pipes of this emitter, or `None` if it never had a listener or pipe.
     #[inline]
     pub(crate) fn registry(&self) -> Option<&Registry> {
         self.0.registry.get().map(|registry| &**registry)
@@ -407,8 +407,8 @@ impl Emitter {
         self.run_link().filter(|run| !run.is_inside())?.scope.as_ref()?.upgrade()
     }
 
-    /// Returns the scope in which an emit is continued and the run's values are dropped; `None` if the calling code is
-    /// already inside that scope. If the run is gone, returns the scope of the next run above (R14).
+    /// Returns the scope in which an emit is continued and the run's values are dropped, or `None` if the calling code
+    /// is already inside that scope. If the run is gone, returns the scope of the next run above (R14).
     pub(crate) fn nearest_scope(&self) -> Option<Arc<dyn Scope>> {
         // Walk up the run parents, to the first run whose scope can still be entered.
         let own = self.run_link().filter(|run| !run.is_inside())?;
@@ -472,7 +472,7 @@ impl Node {
     fn drop_in_run(&mut self) {
         let Some(parent) = self.parent.as_ref().filter(|_| self.is_in_run && self.run.is_none()) else { return };
         let mut registry = self.registry.take();
-        // Most emitters have no listeners, and need no scope to be entered.
+        // Most emitters have no listeners, so no scope has to be entered.
         if registry.is_some() {
             drop_within(parent.nearest_scope(), || drop(registry.take()));
         }
@@ -481,7 +481,7 @@ impl Node {
     /// Releases the nodes above this one. Nodes without another handle are pushed to `orphans`, so that the caller can
     /// drop them without recursion.
     fn detach(&mut self, orphans: &mut Vec<Self>) {
-        // First, while the run above can still be found: the drop enters its scope (R14).
+        // Drop the listeners first, while the run above can still be found: their drop enters its scope (R14).
         self.drop_in_run();
         if let Some(run_parent) = self.run.as_mut().and_then(|run| run.parent.take()) {
             orphans.extend(Arc::into_inner(run_parent.0));
@@ -532,7 +532,7 @@ impl<'a> TraceSource<'a> {
         }
     }
 
-    /// Returns the trace id. Only called for the outermost run.
+    /// Returns the trace id. This method is called only for the outermost run.
     fn id(self) -> Uuid {
         match self {
             Self::Given(trace) => trace.id,

@@ -77,7 +77,8 @@ impl NoListenerCache {
     /// Returns `true` if an emitter outside runs has no listeners. Calls `look` if the cache is out of date.
     #[inline]
     pub(crate) fn holds_or(&self, look: impl FnOnce() -> bool) -> bool {
-        // Read before `look`, so that a listener that is added meanwhile changes the epoch (invariant 2).
+        // Read the epoch before the call of `look`, so that a listener that is added meanwhile changes the epoch
+        // (invariant 2).
         let epoch = LISTENER_EPOCH.0.load(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == epoch || self.look(epoch, look)
     }

@@ -24,7 +24,7 @@ impl Pipe {
         Self { matcher, target: Some(target.clone()), home: home.downgrade() }
     }
 
-    /// Returns the target if the pipe takes an event. If a matcher function panics, the pipe does not take the event.
+    /// Returns the target if the pipe takes the event. If a matcher function panics, the pipe does not take the event.
     pub(crate) fn target_for(&self, view: &EventView<'_>) -> Option<Emitter> {
         let takes = (self.matcher.nested_by_default() || !view.nested)
             && self.matcher.takes(view)

@@ -10,8 +10,8 @@ use crate::Emitter;
 use crate::name::NameRef;
 use crate::panic::log_quietly;
 
-/// 0 while the run lasts. After its end, 1 plus the number of late events. Only 32 bits, because every run has this
-/// counter.
+/// The value is 0 while the run lasts, and afterwards 1 plus the number of late events. It has only 32 bits, because
+/// every run has this counter.
 #[derive(Default)]
 pub(crate) struct RunEnd(AtomicU32);
 
@@ -63,13 +63,13 @@ impl Emitter {
     /// Returns the number of events that came after the end of this run: events emitted on this emitter, and events
     /// that would have risen through it. They were delivered neither here nor above.
     ///
-    /// An event that had no listeners anyway may not be counted.
+    /// Events without listeners are not necessarily counted.
     #[must_use]
     pub fn late_emits(&self) -> u32 {
         self.run_end().map_or(0, RunEnd::late_emits)
     }
 
-    /// Returns `true` if the run has ended, and counts the event.
+    /// If the run has ended, counts the event and returns `true`.
     #[inline]
     pub(crate) fn is_too_late_for(&self, name: NameRef<'_>) -> bool {
         let is_too_late = self.has_run_ended();

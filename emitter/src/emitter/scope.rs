@@ -22,8 +22,8 @@ pub trait Scope: Send + Sync {
     /// Calls `f` exactly once, inside the scope.
     fn within(self: Arc<Self>, f: &mut dyn FnMut());
 
-    /// Returns `false` if the scope does not keep its run alive, and the run is gone. The scope of the next run above
-    /// is entered instead.
+    /// Returns `false` if the scope does not keep its run alive, and the run is gone. In that case, the scope of the
+    /// next run above is entered.
     fn is_there(&self) -> bool {
         true
     }
@@ -42,7 +42,7 @@ pub(crate) fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R)
     let Some(scope) = scope else { return f() };
     let mut result = None;
     scope.within(&mut || result = Some(f()));
-    // A scope that did not call `f` breaks its contract; the listeners are called anyway.
+    // A scope that did not call `f` breaks its contract; `f` is called anyway.
     result.unwrap_or_else(f)
 }
 
@@ -70,7 +70,7 @@ pin_project! {
     /// A future that is polled and dropped inside a run, because it contains the futures and errors of listeners.
     pub(crate) struct Within<'e, F> {
         source: &'e Emitter,
-        // Most scopes keep their run alive. This field keeps it alive until the emit ends.
+        // Most scopes keep their run alive, so this field keeps the run alive until the emit ends.
         _kept: Option<Arc<dyn Scope>>,
         // `None` once the future has finished or was dropped.
         #[pin]
@@ -87,7 +87,7 @@ pin_project! {
 }
 
 impl<F> Within<'_, F> {
-    /// Drops an unfinished future inside the run. Kept out of line, because every emit that has listeners contains this
+    /// Drops an unfinished future inside the run. Never inlined, because every emit that has listeners contains this
     /// code.
     #[cold]
     #[inline(never)]

@@ -65,7 +65,7 @@ impl Facet {
         self.also_named.as_ref()
     }
 
-    /// Returns the bit of the second name, or no bit without a second name.
+    /// Returns the bit of the second name, or 0 if there is no second name.
     pub(crate) fn name_bits(&self) -> u64 {
         self.also_named.as_ref().map_or(0, |name| bit(name.as_name().hash()))
     }

@@ -22,10 +22,10 @@ pub struct Trace {
     pub parent_run_id: Option<Uuid>,
 }
 
-/// Describes an event: source, time, context, run.
+/// Describes an event: its source, time, context and run.
 ///
-/// Listeners receive it by reference. Most of it is computed on first use. Time and context are fixed on first use, or
-/// before the emit first awaits a listener, so that all listeners see the same values.
+/// Listeners receive it by reference. Most of it is computed on first use. The time and the context are fixed on first
+/// use, or before the emit first awaits a listener, so that all listeners see the same values.
 pub struct EventMeta<'a> {
     pub(crate) emit: &'a Emit<'a>,
     fixed: Option<FixedValues>,
@@ -43,9 +43,9 @@ impl<'a> EventMeta<'a> {
         Self { emit, fixed: None, path: OnceLock::new() }
     }
 
-    /// Fixes time and context, used or not, before listeners are awaited (E14).
+    /// Fixes the time and the context before listeners are awaited, even if no listener has read them (E14).
     pub(crate) fn fix(&mut self) {
-        // Values that a listener has seen already stay as they are.
+        // Values that a listener has already read do not change.
         let (time, context) = self.emit.stamp.known();
         let context = context.cloned().unwrap_or_else(|| self.emit.context());
         self.fixed = Some(FixedValues { time: time.unwrap_or_else(SystemTime::now), context });
@@ -68,7 +68,7 @@ impl<'a> EventMeta<'a> {
         self.time().into()
     }
 
-    /// Returns the time of the event, as the standard library's type.
+    /// Returns the time of the event as a [`SystemTime`].
     pub fn time(&self) -> SystemTime {
         self.fixed.as_ref().map_or_else(|| self.emit.stamp.time(), |fixed| fixed.time)
     }

@@ -21,7 +21,7 @@ use crate::json::{bounded, to_value};
 
 /// A payload of any type. It can be read as JSON or downcast to its type.
 ///
-/// Implemented for every `Serialize + Send + Sync + 'static` type.
+/// This trait is implemented for every `Serialize + Send + Sync + 'static` type.
 pub trait AnyEvent: Any + Send + Sync {
     /// Returns the payload as JSON.
     ///
@@ -84,8 +84,8 @@ impl fmt::Debug for dyn AnyEvent {
     }
 }
 
-/// A payload type that carries the name of its event. [`Emitter::emit_event`](crate::Emitter::emit_event) and
-/// [`Emitter::on_event`](crate::Emitter::on_event) then need no name.
+/// A payload type that carries the name of its event, so that [`Emitter::emit_event`](crate::Emitter::emit_event) and
+/// [`Emitter::on_event`](crate::Emitter::on_event) need no name.
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Event, EventName};
@@ -117,14 +117,14 @@ pub trait Event: Serialize + Send + Sync + 'static {
 
 /// The argument type of a listener: a payload type, or [`dyn AnyEvent`](AnyEvent) for all payloads.
 ///
-/// Implemented for every payload type.
+/// This trait is implemented for every payload type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the payload of an event",
     label = "payloads are `Serialize + Send + Sync + 'static`",
     note = "derive `serde::Serialize`, or wrap a value that cannot be serialized: `Opaque<{Self}>`"
 )]
 pub trait Payload {
-    /// Returns the expected payload type; `None` if any type is accepted.
+    /// Returns the expected payload type, or `None` if any type is accepted.
     #[doc(hidden)]
     fn expected() -> Option<ExpectedType>;
     /// Returns the event as a listener's argument, if it has the expected type.
@@ -149,7 +149,7 @@ impl ExpectedType {
     }
 }
 
-/// The payload type of an emit. Stored as one constant per type, so that an emit only passes a single pointer.
+/// The payload type of an emit. It is stored as one constant per type, so that an emit only passes a single pointer.
 #[derive(Debug)]
 pub(crate) struct CarriedType {
     pub(crate) id: TypeId,

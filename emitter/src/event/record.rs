@@ -141,14 +141,14 @@ impl SinkRecord {
     ///
     /// Returns an error if the text is neither an event nor a gap.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        // The first key decides, so that the error for a malformed event describes the event and not the gap.
+        // The first key selects the type, so that the error for a malformed event describes the event and not a gap.
         if text.trim_start().starts_with("{\"gap\"") {
             return serde_json::from_str::<GapLine>(text).map(|line| Self::Gap(line.gap));
         }
         serde_json::from_str(text).map(|event| Self::Event(Box::new(event)))
     }
 
-    /// Returns the event; `None` for a gap.
+    /// Returns the event, or `None` for a gap.
     #[must_use]
     pub fn as_event(&self) -> Option<&EventRecord> {
         match self {

@@ -10,8 +10,8 @@ use crate::emitter::id;
 
 /// The id, time and context of an event, each computed on first use.
 ///
-/// Pass it to [`Emitter::emit_begin`](crate::Emitter::emit_begin) to read afterwards the id, time and context that
-/// listeners have seen.
+/// Pass it to [`Emitter::emit_begin`](crate::Emitter::emit_begin), and afterwards read from it the id, time and context
+/// that listeners have seen.
 #[derive(Debug, Default)]
 pub struct EventStamp {
     time: OnceLock<SystemTime>,

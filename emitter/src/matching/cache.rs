@@ -63,7 +63,7 @@ impl RoleList {
     /// Makes the batches for the second event: many paths occur only once, and batches are expensive to make.
     #[cold]
     fn make_batches(&self, place: usize) -> Option<&BatchStarts> {
-        // This is called at each place of the list. Place 0 counts the event.
+        // This is called at each place of the list. Only the call at place 0 counts the event.
         let again = place == 0 && self.was_found.swap(true, Ordering::Relaxed);
         again.then(|| self.batches.get_or_init(|| batch_starts(&self.listeners)))
     }
@@ -154,14 +154,14 @@ impl MatchCache {
     /// Stores an entry in the first free slot from `vacant` on, and returns the slot. If three quarters of the table
     /// are in use, returns the entry as an error.
     pub(crate) fn remember(&self, vacant: usize, matched: Box<CacheEntry>) -> Result<usize, Box<CacheEntry>> {
-        // The count may exceed the bound; what matters is that no slot is written above it (invariant 2).
+        // The count may exceed the bound, but then no slot is written (invariant 2).
         if self.used.fetch_add(1, Ordering::Relaxed) >= self.slots.len() / 4 * 3 {
             return Err(matched);
         }
         let mut at = vacant;
         let mut matched = matched;
         loop {
-            // Another thread may take the slot first: the next free slot is as good.
+            // If another thread has taken the slot first, the next free slot is used.
             match self.slots[at].set(matched) {
                 Ok(()) => return Ok(at),
                 Err(back) => matched = back,

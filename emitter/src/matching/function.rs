@@ -7,12 +7,12 @@ use crate::matching::matcher::MatcherKind;
 use crate::name::{NameRef, bit};
 use crate::{AsName, EventMeta, EventName, IntoMatcher, Matcher, MatcherError};
 
-/// A function as a matcher. Its clones are equal, so that [`off_matching`](crate::Emitter::off_matching) finds the
-/// listeners that were registered with a clone. Created by [`matcher_fn`].
+/// A function as a matcher, created by [`matcher_fn`]. Its clones are equal, so that
+/// [`off_matching`](crate::Emitter::off_matching) finds the listeners that were registered with a clone.
 ///
-/// A typed listener is only called for events of its type. With [`named`](Self::named), an accepted own event of
-/// another type fails the emit, as with an exact name; after [`of_types`](Self::of_types), the listener skips such
-/// events.
+/// A typed listener is only called for events of its type. After [`named`](Self::named), the emit fails if the function
+/// accepts an own event of another type, as with an exact name. After [`of_types`](Self::of_types), the listener skips
+/// such events.
 #[derive(Clone)]
 pub struct FnMatcher {
     function: Arc<dyn Fn(&EventMeta<'_>) -> bool + Send + Sync>,
@@ -87,7 +87,7 @@ impl FnMatcher {
         self
     }
 
-    /// Makes the listener skip all events of another type, own events too, instead of failing the emit.
+    /// Makes the listener skip all events of another type, including own events, instead of failing the emit.
     #[must_use]
     pub const fn of_types(mut self) -> Self {
         self.exact = Exact::Nowhere;
@@ -101,7 +101,7 @@ impl FnMatcher {
         self.bits & name.bit() != 0 && self.names.as_ref().is_none_or(is_named)
     }
 
-    /// Calls the function.
+    /// Calls the function, without checking the names.
     #[inline]
     pub(crate) fn accepts(&self, meta: &EventMeta<'_>) -> bool {
         (self.function)(meta)

@@ -38,7 +38,7 @@ pub(crate) fn slashed(path: &str) -> String {
     path.replace('.', "/")
 }
 
-/// Replaces the separator `.` of a glob by `/`, and keeps character classes from matching the separator.
+/// Replaces the separator `.` of a glob with `/`, and keeps character classes from matching the separator.
 ///
 /// - A `.` in a class stays a `.`, which no converted path contains, and so matches nothing.
 /// - A negated class also excludes the separator.
@@ -69,7 +69,7 @@ fn with_slashes(glob: &str) -> String {
     out
 }
 
-/// Returns the length of a class up to its `]`. A `]` in first position belongs to the class.
+/// Returns the length of a class up to its `]`. A `]` in the first position belongs to the class.
 fn class_len(rest: &str) -> usize {
     let negation = usize::from(rest.starts_with(['!', '^']));
     let first = negation + usize::from(rest[negation..].starts_with(']'));
@@ -84,7 +84,7 @@ fn push_class(out: &mut String, class: &str) {
     while let Some(from) = chars.next() {
         let mut ahead = chars.clone();
         match (ahead.next(), ahead.next()) {
-            // The range contains `/`: `.` is the character before it, `0` the character after it.
+            // The range contains `/`: `.` is the character before it, and `0` is the character after it.
             (Some('-'), Some(to)) if from < '/' && '/' <= to && !negated => {
                 out.extend([from, '-', '.']);
                 if '/' < to {
@@ -96,7 +96,7 @@ fn push_class(out: &mut String, class: &str) {
         }
     }
     if negated && !body.is_empty() {
-        // A `-` at the end means itself and has to stay there.
+        // A `-` at the end of a class stands for itself, and has to stay there.
         let literal = body.ends_with('-').then(|| out.pop());
         out.push('/');
         out.extend(literal.flatten());

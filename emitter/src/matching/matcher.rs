@@ -1,5 +1,5 @@
-//! Matchers select the events that a listener takes (E4). A match is a function `(matcher, event) -> bool` that neither
-//! locks nor awaits.
+//! Matchers select the events that a listener takes (E4). Matching is a function `(matcher, event) -> bool` that
+//! neither locks nor awaits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// | `Fn(&EventMeta) -> bool`, [`matcher_fn`](crate::matcher_fn) | where it returns `true` | no |
 ///
 /// An event is an emitter's *own* if it is emitted under a name without a dot on the emitter itself, on one of its
-/// runs, or on a `()` child of such a run's emitter. A name with a dot belongs to a sub-namespace, as the lifecycle
-/// events of runs do (`run.start`).
+/// runs, or on a `()` child of such a run's emitter. A name with a dot, such as the name `run.start` of a lifecycle
+/// event, belongs to a sub-namespace.
 ///
 /// Globs and regexes are at most 16 KiB long. Many patterns on one emitter are matched as sets. Compiling a set takes
-/// some tens of microseconds per pattern. The next emit waits for the compilation. After each 2,048 new patterns, the
+/// some tens of microseconds per pattern. The next emit waits for the compilation. After every 2,048 new patterns, the
 /// registration of the last pattern waits instead.
 ///
 /// Matchers are equal if their strings are equal, if their regexes have the same pattern, or if they are clones of the
@@ -106,7 +106,7 @@ impl Matcher {
 
     /// Matches a regex anywhere in the path.
     ///
-    /// All such regexes on one emitter are matched together, as sets. A ready-made [`Regex`] is matched on its own,
+    /// Many such regexes on one emitter are matched together, as sets. A ready-made [`Regex`] is matched on its own,
     /// because its pattern does not show the options it was built with. Write options into the pattern instead:
     /// `(?i)token`.
     ///
@@ -139,7 +139,7 @@ impl Matcher {
         }))
     }
 
-    /// Matches events emitted here under exactly that name, which may have a dot.
+    /// Matches events emitted here under exactly this name, which may have a dot.
     #[doc(hidden)]
     #[must_use]
     pub fn emitted(name: EventName) -> Self {
@@ -290,7 +290,7 @@ impl Matcher {
 /// globset allows.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
-/// Refuses a pattern that is empty, or so long that it may not compile.
+/// Refuses a pattern that is empty, or so long that compiling it might fail.
 fn check_pattern(pattern: &str) -> Result<(), MatcherError> {
     match pattern.len() {
         0 => Err(MatcherError::Empty),

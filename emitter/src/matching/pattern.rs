@@ -5,7 +5,7 @@
 //!    existing sets that are not much larger. A pattern is thus compiled again each time the number of patterns
 //!    doubles, up to the size of a chunk.
 //! 2. A set is compiled when it is first used. After a chunk of new patterns, the thread that registers the last of
-//!    them compiles the sets instead, so that an emit never waits for more than a chunk.
+//!    them compiles the sets instead, so that new patterns never make an emit compile more than a chunk.
 //! 3. A pattern that fits into no set is matched on its own, so that no listener is lost.
 
 use std::cmp::Reverse;
@@ -52,7 +52,7 @@ impl PatternSet {
         if patterns.len() <= MAX_WITHOUT_SETS {
             return sets.clear();
         }
-        // A set that has lost many members is dropped. The rest of its patterns is compiled anew.
+        // A set that has lost many members is dropped. Its remaining patterns are compiled again.
         sets.retain(|set| {
             let left = set.members.iter().filter(|(id, _)| patterns.contains_key(id)).count();
             set.members.len() - left <= SLACK + set.members.len() / 4

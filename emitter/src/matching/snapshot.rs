@@ -1,8 +1,8 @@
 //! The listeners of one emitter at one moment, and the lookup of the listeners that take an event.
 //!
 //! A few listeners are checked one by one for each event. Many listeners, or patterns, are checked once per path, and
-//! the result is stored in a table that only grows. Matching is thus paid once per emitter and path. A change of the
-//! listeners invalidates nothing: the next snapshot starts with an empty table.
+//! the result is stored in a table that only grows. The cost of matching is thus paid once per emitter and path. A
+//! change of the listeners invalidates nothing: the next snapshot starts with an empty table.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) struct Snapshot {
 
 /// The way in which the listeners of an event are found.
 enum Lookup {
-    /// Asks each listener. `observers` has a bit for each observer.
+    /// Checks each listener. `observers` has a bit for each observer.
     Each {
         observers: usize,
     },
@@ -40,7 +40,7 @@ enum Lookup {
 }
 
 struct MatchTable {
-    /// Positions of listeners without a pattern, or whose pattern no set covers.
+    /// Positions of listeners that have no pattern, or whose pattern no set covers.
     singly: Box<[u32]>,
     patterns: PatternIndex,
     cache: MatchCache,
@@ -195,7 +195,7 @@ impl MatchTable {
         }
     }
 
-    /// Asks all listeners. Patterns are matched as sets.
+    /// Checks all listeners. Patterns are matched as sets.
     #[cold]
     fn search(&self, listeners: &[Arc<Listener>], key: &CacheKey<'_>, view: &EventView<'_>) -> Box<CacheEntry> {
         let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(view));

@@ -18,7 +18,7 @@ use thiserror::Error;
 /// ```
 ///
 /// A name has one or more segments of `[A-Za-z0-9_]+`. A name with a dot (`"run.start"`) names an event of a
-/// sub-namespace: its path ends in both segments, and it is not an *own* event of any emitter.
+/// sub-namespace: its path ends with the whole name, and it is not an *own* event of any emitter.
 #[derive(Clone, Copy, Debug)]
 pub struct EventName(HashedName<'static>);
 

@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 
 use crate::Namespace;
 
-/// Joins namespace and name with a dot.
+/// Joins a namespace and a name with a dot.
 pub(crate) fn join(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { [namespace, ".", name].concat() }
 }
 
-/// Joins namespace and name into a shared string. Names of usual length are joined on the stack, so that only the
+/// Joins a namespace and a name into a shared string. Names of usual length are joined on the stack, so that only the
 /// result is allocated.
 pub(crate) fn join_shared(namespace: &str, name: &str) -> Arc<str> {
     let mut joined = SmallVec::<[u8; 128]>::from_slice(namespace.as_bytes());

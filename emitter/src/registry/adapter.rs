@@ -45,7 +45,7 @@ where
 {
     let listener = Arc::new(listener);
     move |event, meta| {
-        // The future owns its listener, because it may not borrow from the closure.
+        // The future owns its listener, because it cannot borrow from the closure.
         let listener = Arc::clone(&listener);
         Box::pin(async move { listener.hear(event, meta).await })
     }
@@ -61,7 +61,7 @@ where
 {
     let observer = Arc::new(observer);
     move |event, meta| {
-        // The future owns its observer, because it may not borrow from the closure.
+        // The future owns its observer, because it cannot borrow from the closure.
         let observer = Arc::clone(&observer);
         Box::pin(async move { observer.see(event, meta).await })
     }

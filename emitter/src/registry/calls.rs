@@ -30,7 +30,7 @@ impl Calls {
         self.0.fetch_sub(1, Ordering::AcqRel) & ENDED != 0
     }
 
-    /// Lets no further call begin.
+    /// Prevents further calls from beginning.
     pub(crate) fn end(&self) {
         self.0.fetch_or(ENDED, Ordering::AcqRel);
     }

@@ -1,13 +1,14 @@
 //! Limits how often a listener runs (E8), and ends its calls (E9).
 //!
-//! 1. `left` is `UNLIMITED`, `COUNTED` (also without a limit), or the number of calls left. 0 means ended and stays 0.
+//! 1. `left` is `UNLIMITED`, `COUNTED` (also without a limit), or the number of calls left. At 0, no call is left,
+//!    and the value never changes again.
 //! 2. A call is claimed before it is made, and no more claims succeed than were allowed.
 //! 3. After `end` has returned, no claim succeeds.
 
 use crate::sync::{AtomicUsize, Ordering};
 
 const UNLIMITED: usize = usize::MAX;
-/// No limit, but each call is counted and must not take the short path of `claim_unlimited`.
+/// There is no limit, but each call is counted and must not take the short path of `claim_unlimited`.
 const COUNTED: usize = UNLIMITED - 1;
 
 /// The calls that a listener has left.
@@ -36,7 +37,8 @@ impl Claims {
         self.claim_unlimited() || self.claim_limited()
     }
 
-    /// Claims one call of a listener without a limit: one load, and nothing to do after the call.
+    /// Claims one call if the listener has no limit and its calls are not counted. This costs one load, and there is
+    /// nothing to do after the call.
     #[inline]
     pub(crate) fn claim_unlimited(&self) -> bool {
         self.left.load(Ordering::Acquire) == UNLIMITED

@@ -61,7 +61,8 @@ macro_rules! verbs {
         /// { … Ok(()) })`. Clone captured values before the `async move`. [`listener`](crate::listener) and
         /// [`async_fn`](crate::async_fn) adapt structs and functions.
         ///
-        /// By default, an error or panic of the listener fails the emit; no other listener may change the event then.
+        /// By default, an error or panic of the listener fails the emit, and no other listener may change the event
+        /// after that.
         ///
         /// # Errors
         ///
@@ -159,8 +160,8 @@ macro_rules! verbs {
 
         /// Registers a listener under the name that its payload type carries. The listener may change the event.
         ///
-        /// The listener receives the emitter's own events with that name, including those of its runs (see
-        /// [`Matcher`]). For events of emitters below, listen under `"**.name"`.
+        /// The listener receives events that are emitted under that name on this emitter, on one of its runs, or on a
+        /// `()` child of such a run's emitter. For events of emitters below, listen under `"**.name"`.
         ///
         /// # Errors
         ///
@@ -183,7 +184,7 @@ impl Emitter {
         self.register(registration)
     }
 
-    /// Returns the emitter's methods that register listeners, which then apply these options.
+    /// Returns a [`With`], whose methods register listeners with these options.
     ///
     /// ```
     /// use emitree_emitter::{Emitter, Options};
@@ -203,7 +204,7 @@ impl Emitter {
         With { emitter: self, options }
     }
 
-    /// Registers a listener made by the methods of [`Options`].
+    /// Registers a listener that was created by a method of [`Options`].
     ///
     /// # Errors
     ///
@@ -335,7 +336,8 @@ impl Emitter {
         fence(Ordering::SeqCst);
         let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };
         if self.has_run_ended() { Err(RegistryClosed) } else { add(registry) }.map_err(too_late)?;
-        // Called after the listener can be found, and before this call returns (invariant 1 of `no_listener_cache`).
+        // This comes after the listener or pipe can be found, and before this method returns (invariant 1 of
+        // `no_listener_cache`).
         self.invalidate();
         Ok(())
     }
@@ -349,8 +351,8 @@ impl Emitter {
     /// the listeners that redacted the run's events are gone. The run's emitter counts such events.
     #[must_use]
     pub fn fork(&self) -> Self {
-        // Read before the copy is made: if the run ends in between, the copy below it receives no events, with or
-        // without listeners.
+        // The listeners are read before the copy is made: if the run ends in between, the copy below it receives no
+        // events, with or without listeners.
         let listeners: Vec<_> = self.registry().into_iter().flat_map(Registry::listeners).collect();
         let fork = self.copy_without_listeners();
         for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {
@@ -362,7 +364,7 @@ impl Emitter {
     }
 }
 
-/// The methods of an emitter that register listeners, with options. Returned by [`Emitter::with`].
+/// Registers listeners with [`Options`] on an emitter. [`Emitter::with`] returns this value.
 #[must_use = "options do nothing until a listener is registered with them"]
 #[derive(Debug)]
 pub struct With<'a> {

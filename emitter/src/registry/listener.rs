@@ -1,4 +1,4 @@
-//! A listener: the events that it takes, its call, and the result of the call. `emit` finds listeners through the
+//! A listener: the events that it takes, its call, and the result of the call. An emit finds listeners through the
 //! registry's snapshot and calls them through [`Call`].
 
 use std::any::Any;
@@ -55,7 +55,7 @@ pub(crate) fn panicked(message: String) -> Box<Failure> {
     Box::new(Failure::Panic(message))
 }
 
-/// Boxed, so that the usual result fits into a register.
+/// The result of a call. The failure is boxed, so that the usual result fits into a register.
 pub(crate) type CallResult = Result<(), Box<Failure>>;
 impl From<BoxError> for Box<Failure> {
     fn from(error: BoxError) -> Self {
@@ -63,7 +63,7 @@ impl From<BoxError> for Box<Failure> {
     }
 }
 
-/// The future of an async listener. `None` if the event is not of its type.
+/// The future of an async listener, or `None` if the event is not of the listener's type.
 pub(crate) type ListenerFuture<'a> = Option<BoxFuture<'a, Result<(), BoxError>>>;
 
 type ChangeAsyncFn = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>) -> ListenerFuture<'a> + Send + Sync;
@@ -177,7 +177,7 @@ pub(crate) struct Listener {
     /// Unique among the listeners of the process.
     pub(crate) id: u64,
     pub(crate) matcher: Matcher,
-    /// The payload type that the listener takes; `None` for any type.
+    /// The payload type that the listener takes, or `None` for any type.
     pub(crate) expected: Option<ExpectedType>,
     /// The events for which a type other than the listener's makes the emit fail (E7). The listener skips all other
     /// events of another type.
@@ -269,7 +269,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let Self { home, call, matcher, .. } = self;
         drop_in_run_of(home, || {
-            // One by one, so that the second is dropped even if the drop of the first panics.
+            // Drop them one by one, so that the second is dropped even if the drop of the first panics.
             drop_catching("a value captured by a listener", replace(call, Call::Dropped));
             drop_catching("a value captured by a matcher", replace(matcher, Matcher::own()));
         });
@@ -301,7 +301,7 @@ impl EventView<'_> {
     }
 }
 
-/// The result of a sync listener: nothing, or `Result<(), BoxError>`.
+/// The result of a sync listener: `()` or `Result<(), BoxError>`.
 ///
 /// Futures are not results: register async work with `on_async` or `observe_async`.
 ///

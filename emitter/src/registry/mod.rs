@@ -1,8 +1,8 @@
 //! The listeners and pipes of one emitter, in order (E5).
 //!
 //! `listen` and `registration` create a [`Listener`](listener::Listener) and add it here; `subscription` removes it.
-//! Each emit reads a [`Snapshot`], which `published` derives from the registry without blocking. Before a listener is
-//! called, `claim` and `calls` check whether it may run.
+//! Emits read a published [`Snapshot`] without a lock. After a change, the next emit derives a new snapshot under the
+//! lock (`published`). Before a listener is called, `claim` and `calls` check whether it may run.
 
 pub(crate) mod adapter;
 pub(crate) mod calls;
@@ -27,7 +27,7 @@ use crate::registry::listener::Listener;
 use crate::registry::published::Published;
 use crate::sync::Guard;
 
-/// The listeners and pipes of an emitter. Allocated with the first of them.
+/// The listeners and pipes of an emitter. The registry is allocated with the first of them.
 pub(crate) struct Registry {
     /// The bits of the names that listeners here may take. Every emit that passes this emitter reads them.
     name_bits: AtomicU64,
@@ -86,12 +86,13 @@ impl Registry {
                 .store(self.name_bits.load(Ordering::Relaxed) | listener.matcher.name_bits(), Ordering::Release);
             state.fresh_patterns += usize::from(listener.matcher.is_pattern());
             let is_before = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
-            // After all listeners of the same priority, which are older (E5).
+            // The listener comes after all listeners of the same priority, which are older (E5).
             let at = state.listeners.partition_point(is_before);
             state.listeners.insert(at, listener);
             Ok((state.fresh_patterns >= CHUNK).then(|| state.renew_patterns().to_vec()))
         })?;
-        // Compiled here instead of in the next emit, and outside the lock, because compiling takes a while.
+        // The sets are compiled here instead of in the next emit, and outside the lock, because compiling takes a
+        // while.
         for set in renewed.iter().flatten() {
             set.compile();
         }
@@ -180,7 +181,7 @@ impl Registry {
 }
 
 impl RegistryState {
-    /// Takes the value to be added out of `what`, unless the registry is closed.
+    /// Takes the listener or pipe to be added out of `what`, unless the registry is closed.
     fn take_unless_closed<T>(&self, what: &mut Option<T>) -> Result<T, RegistryClosed> {
         if self.is_closed { None } else { what.take() }.ok_or(RegistryClosed)
     }
@@ -192,8 +193,8 @@ impl RegistryState {
         &self.patterns
     }
 
-    /// Returns the bits of the names that listeners here may take. Pipes may forward any event, and after the end of a
-    /// run every event is to be counted: both set all bits.
+    /// Returns the bits of the names that listeners here may take. All bits are set if there are pipes, which may
+    /// forward any event, and after the end of a run, because every event is then counted.
     fn name_bits(&self) -> u64 {
         let is_all = !self.pipes.is_empty() || self.is_closed;
         self.listeners

@@ -39,7 +39,7 @@ impl<S, T> Published<S, T> {
             _ => None,
         };
         drop(state);
-        // After unlocking (invariant 4).
+        // The withdrawn value is dropped after unlocking (invariant 4).
         drop(withdrawn);
         result
     }
@@ -70,7 +70,7 @@ impl<S, T> Published<S, T> {
         if first.is_some() {
             slot.store(first);
         }
-        // Still under the lock, so that no change happens in between (invariant 2).
+        // The lock is still held, so that no change happens in between (invariant 2).
         state.is_published = true;
         drop(state);
         Guard::from_inner(Some(derived))

@@ -95,7 +95,7 @@ impl Options {
     /// Counts the calls of the listener, so that [`Subscription::off_and_wait`](crate::Subscription::off_and_wait) can
     /// wait for the calls under way.
     ///
-    /// Each call then costs two atomic operations and two accesses to a thread-local; an async listener accesses the
+    /// Each call then costs a few atomic operations and two accesses to a thread-local; an async listener accesses the
     /// thread-local at each poll. Listeners without this option pay nothing.
     #[must_use]
     pub const fn awaitable_off(mut self) -> Self {
@@ -175,8 +175,8 @@ impl Options {
 
 /// A listener that is not registered yet. Pass it to [`Emitter::register`](crate::Emitter::register).
 ///
-/// Made by the methods of [`Options`]. It records the source location of that call for error messages. An error of the
-/// matcher is returned when the listener is registered.
+/// The methods of [`Options`] create registrations. A registration records the source location where it was created,
+/// for error messages. An error of the matcher is returned when the listener is registered.
 #[must_use = "a registration does nothing until an emitter registers it"]
 pub struct Registration {
     options: Options,
@@ -223,7 +223,7 @@ impl Registration {
             exact: if filters { Exact::Nowhere } else { matcher.exact() },
             claims: match options.times {
                 Some(times) => Claims::times(times),
-                // Not `unlimited`: its short path would skip the counting.
+                // Not `Claims::unlimited`, because its short path would skip the counting.
                 None if options.awaitable_off => Claims::counted(),
                 None => Claims::unlimited(),
             },

@@ -83,7 +83,7 @@ impl Subscription {
     /// # Ok::<(), emitree_emitter::BoxError>(())
     /// ```
     pub fn off_and_wait(&self) -> impl Future<Output = Result<bool, UncountedCalls>> + Send + Sync + use<> {
-        // A listener that is already dropped has no call under way: an emit keeps the listener that it calls alive.
+        // A listener that is already dropped has no call under way: an emit keeps alive the listener that it calls.
         let calls = self.0.upgrade().map(|listener| listener.tracked.clone().ok_or(UncountedCalls(())));
         let removed = self.off();
         if let Some(Ok(tracked)) = &calls {
@@ -103,7 +103,7 @@ impl Subscription {
         self.0.upgrade().is_some_and(|listener| !listener.claims.is_spent())
     }
 
-    /// Returns a guard that removes the listener when it is dropped.
+    /// Returns a guard that removes the listener when the guard is dropped.
     pub fn drop_guard(self) -> DropGuard {
         DropGuard(Some(self))
     }
@@ -131,7 +131,7 @@ impl fmt::Debug for Subscription {
 #[error("the listener was removed, but its calls are not counted; register it with `Options::awaitable_off`")]
 pub struct UncountedCalls(());
 
-/// A guard that removes a listener when it is dropped. Returned by [`Subscription::drop_guard`].
+/// A guard, returned by [`Subscription::drop_guard`], that removes the listener when the guard is dropped.
 #[must_use = "the listener is removed when the guard is dropped"]
 #[derive(Debug)]
 pub struct DropGuard(Option<Subscription>);

@@ -33,12 +33,13 @@ impl TrackedCalls {
     /// Counts a call. Returns `None` if no more calls may begin.
     pub(crate) fn begin(&self) -> Option<UnderWay<'_>> {
         let may_be_made = self.calls.begin();
-        // Also made if the call may not begin: dropping it finishes what `begin` has counted (invariant 3 of `calls`).
+        // The guard is made even if the call must not begin: its drop is the `finish` that follows each `begin`
+        // (invariant 3 of `calls`).
         let under_way = UnderWay(self);
         may_be_made.then_some(under_way)
     }
 
-    /// Lets no further call begin.
+    /// Prevents further calls from beginning.
     pub(crate) fn end(&self) {
         self.calls.end();
     }
@@ -55,7 +56,7 @@ impl TrackedCalls {
         }
     }
 
-    /// Returns how many calls of this listener the thread is executing.
+    /// Returns how many calls of this listener the current thread is executing.
     fn enclosing(&self) -> usize {
         INSIDE.with_borrow(|inside| inside.iter().filter(|address| **address == self.address()).count())
     }
@@ -78,7 +79,7 @@ impl UnderWay<'_> {
             }
         }
         INSIDE.with_borrow_mut(|inside| inside.push(self.0.address()));
-        // A guard, because the call may panic.
+        // A guard removes the address, because the call may panic.
         let _leave = Leave;
         call()
     }

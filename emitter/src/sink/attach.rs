@@ -11,7 +11,7 @@ use super::{EventStream, Overflow, Sink, SinkError, SinkHandle};
 use crate::{Emitter, IntoMatcher, ListenError, Matcher, MatcherError, Options, Registration, Subscription};
 
 impl Emitter {
-    /// Sends records of all events that reach this emitter to a sink, on a thread of its own.
+    /// Sends records of all events that reach this emitter to a sink, which gets a thread of its own.
     ///
     /// The sink is an observer: it receives each event with the changes made by all listeners. Call
     /// [`close`](SinkHandle::close) on the handle before the program ends, so that the last events are written.

@@ -1,10 +1,10 @@
-//! The items that wait for a reader, and the losses among them (E13). Plain data; [`queue`](super::queue) adds the
-//! lock.
+//! The items that wait for a reader, and the losses among them (E13). A backlog is plain data; [`queue`](super::queue)
+//! adds the lock.
 //!
 //! 1. Each offer is accounted for once: `offered` = items taken + items in the backlog + `lost`.
 //! 2. The entries stand for the offers from `taken` to `offered`, in order and without gaps: an item stands for one
-//!    offer, a loss for as many offers as it counts. The position of an offer is thus found by counting back from the
-//!    end.
+//!    offer, and a loss stands for the number of offers that it counts. The position of an offer is thus found by
+//!    counting back from the end.
 //! 3. Two losses are never adjacent: they are merged.
 //! 4. With a policy that drops, the backlog has at most `capacity` items. With [`Overflow::Block`], each further item
 //!    belongs to an offer that still waits, and is lost if the offer is withdrawn.
@@ -102,7 +102,8 @@ impl<T> Backlog<T> {
             return Offered::Held;
         }
         match self.overflow {
-            // Held above the capacity: the emit that waits for room has handed its item over (invariant 4).
+            // The item is held above the capacity, because the emit that waits for room has already handed it over
+            // (invariant 4).
             Overflow::Block => {
                 self.hold(item);
                 Offered::Waits(ticket)
@@ -166,7 +167,7 @@ impl<T> Backlog<T> {
         let entry = mem::replace(entry, Entry::Lost(1));
         self.held -= 1;
         self.lost += 1;
-        // The later pair first: joining removes an entry and would move it (invariant 3).
+        // Join the later pair first: joining the earlier pair would move it (invariant 3).
         self.join(at + 1);
         self.join(at);
         match entry {
@@ -187,7 +188,7 @@ impl<T> Backlog<T> {
 
     /// Returns the position of the offer with this ticket, counted back from the end (invariant 2).
     fn place_of(&self, ticket: u64) -> Option<usize> {
-        // Counted from the end, because the offers that wait are the newest.
+        // Search from the end, because the offers that wait are the newest.
         let mut begins = self.offered;
         for (at, entry) in self.entries.iter().enumerate().rev() {
             begins -= entry.span();
@@ -205,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// Formats entries as `1 2 -3 4`: items as they are, losses by their count.
+    /// Formats entries as `1 2 -3 4`: items as they are, and losses as negative counts.
     fn show(entries: impl IntoIterator<Item = Entry<u32>>) -> String {
         let show = |entry: Entry<u32>| match entry {
             Entry::Item(item) => item.to_string(),

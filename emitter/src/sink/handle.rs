@@ -13,11 +13,11 @@ use super::queue::{Queue, QueueCounts};
 use super::worker::{Tally, TallyCounts};
 use crate::{SinkRecord, Subscription};
 
-/// A handle to an attached sink. Returned by [`Emitter::pipe_to`](crate::Emitter::pipe_to), and cheap to clone.
+/// A handle to an attached sink, returned by [`Emitter::pipe_to`](crate::Emitter::pipe_to). It is cheap to clone.
 ///
-/// Dropping the handle leaves the sink attached. The sink is then closed when its emitter is closed or dropped or its
-/// run ends, but a process that exits does not wait. Call [`close`](Self::close) before `main` returns if the recording
-/// must be complete.
+/// Dropping the handle leaves the sink attached. The sink is then closed when its emitter is closed or dropped, or when
+/// the emitter's run ends, but a process that exits does not wait for the sink. Call [`close`](Self::close) before
+/// `main` returns if the recording must be complete.
 #[derive(Clone, Debug)]
 pub struct SinkHandle {
     control: SinkControl,
@@ -29,13 +29,14 @@ impl SinkHandle {
         Self { control, subscription }
     }
 
-    /// Waits until all events emitted before this call were written and the sink was flushed, and returns its report.
+    /// Waits until all events emitted before this call have been written and the sink has been flushed, and returns its
+    /// report.
     ///
     /// On the sink's own thread, this method does not wait: the sink is flushed after the write under way.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, the flush takes place even if the future is dropped.
+    /// Once the future has been polled, the flush takes place even if the future is dropped.
     pub async fn flush(&self) -> Report {
         let ticket = self.control.queue.request_flush();
         self.control.wait_until(|queue| queue.has_flushed(ticket)).await;
@@ -56,21 +57,22 @@ impl SinkHandle {
         self.report()
     }
 
-    /// Removes the sink from its emitter, waits until the sink has written all earlier events and was closed, and
+    /// Removes the sink from its emitter, waits until the sink has written all earlier events and has been closed, and
     /// returns its report.
     ///
-    /// After the deadline, `close` stops waiting. It reports the remaining events as pending or buffered, with the
-    /// error that the sink was not closed in time. The sink's thread continues until it is done, and a second `close`
-    /// waits for it again. A temporary thread measures the deadline, because there may be no runtime.
+    /// After the deadline, `close` stops waiting. Its report counts the remaining events as pending or buffered. If the
+    /// sink has not failed, the error of the report is that the sink was not closed in time. The sink's thread
+    /// continues until it is done, and a second `close` waits for it again. A temporary thread measures the deadline,
+    /// because there may be no runtime.
     ///
     /// On the sink's own thread, this method does not wait.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, the sink is closed even if the future is dropped.
+    /// Once the future has been polled, the sink is closed even if the future is dropped.
     pub async fn close(&self, deadline: Duration) -> Report {
         self.unpipe();
-        // Nothing to wait for, so no alarm thread is needed.
+        // There is nothing to wait for, so no alarm thread is needed.
         if self.control.is_done(Queue::has_ended) || deadline.is_zero() {
             return self.report_of_close(deadline);
         }
@@ -98,7 +100,7 @@ impl SinkHandle {
 
     /// Returns the report of a close. A sink that is still being closed may fail later, so its report is not complete.
     fn report_of_close(&self, deadline: Duration) -> Report {
-        // Read before the report, so that a report of a sink that has ended is final.
+        // `has_ended` is read before the report, so that the report of a sink that has ended is final.
         let has_ended = self.control.queue.has_ended();
         let report = self.report();
         match has_ended {
@@ -212,25 +214,25 @@ impl Alarm {
 
 /// The numbers of events that a sink has delivered, has lost, or still has to deliver.
 ///
-/// Each event is counted once: `delivered + buffered + lost + failed + pending` is the number of events selected for
-/// the sink. A pending event later counts as delivered, buffered, lost or failed. After [`close`](SinkHandle::close)
-/// has returned in time, no event is pending or buffered.
+/// Each event that reaches the queue of the sink before the queue is closed is counted once: `delivered + buffered +
+/// lost + failed + pending` is the number of these events. A pending event later counts as delivered, buffered, lost or
+/// failed. After [`close`](SinkHandle::close) has returned in time, no event is pending or buffered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "a report says whether everything was delivered"]
 #[non_exhaustive]
 pub struct Report {
-    /// Events that have left the sink. An event written to a file is with the operating system, and survives a crash of
-    /// this process.
+    /// Events that have left the sink. An event written to a file has been handed to the operating system, and survives
+    /// a crash of this process.
     pub delivered: u64,
     /// Delivered events that are on disk and survive a power failure, as reported by the sink. A sink that does not
     /// wait for a disk reports 0.
     pub synced: u64,
-    /// Events that the sink accepted and has not passed on, as [`Sink::progress`](crate::Sink::progress) reports it. A
+    /// Events that the sink accepted and has not passed on, according to [`Sink::progress`](crate::Sink::progress). A
     /// crash of this process may lose these events.
     pub buffered: u64,
     /// Events that were lost because the sink was too slow.
     pub lost: u64,
-    /// Events that the sink refused by an error or a panic, or accepted and could not pass on.
+    /// Events that the sink refused with an error or a panic, or accepted but could not pass on.
     pub failed: u64,
     /// Events that wait for the sink, or are being written.
     pub pending: u64,

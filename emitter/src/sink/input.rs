@@ -50,7 +50,7 @@ impl QueueInput {
     fn push_and_wait(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> BoxFuture<'static, Result<(), BoxError>> {
         let mut ticket = self.queue.push(record(event, meta));
         if self.queue.is_read_here() {
-            // The sink emits to itself: only this thread could make room, so it would wait forever.
+            // The sink emits to itself: only this thread could make room, so the emit would wait forever.
             ticket.take().into_iter().for_each(|ticket| self.lose(ticket, meta));
         }
         let admission = ticket.map(|ticket| Admission::new(&self.queue, ticket));

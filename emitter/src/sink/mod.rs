@@ -5,8 +5,8 @@
 //!                                              └─> stream.rs ──> poll_next       the task that polls
 //! ```
 //!
-//! `attach.rs` connects these parts and registers the input as an observer. `admission.rs` is the wait for room.
-//! [`handle.rs`](SinkHandle) makes the worker flush and close, and reports how many events were delivered.
+//! `attach.rs` connects these parts and registers the input as an observer. `admission.rs` implements the wait for
+//! room. [`handle.rs`](SinkHandle) makes the worker flush and close, and reports how many events were delivered.
 
 mod admission;
 mod attach;
@@ -26,13 +26,13 @@ pub use self::handle::{Incomplete, Report, SinkHandle};
 pub use self::stream::EventStream;
 use crate::{BoxError, ListenError, SinkRecord};
 
-/// A destination of event records: a file, a channel, a socket.
+/// A destination of event records, such as a file, a channel or a socket.
 ///
 /// [`Emitter::pipe_to`](crate::Emitter::pipe_to) attaches a sink and returns a [`SinkHandle`]. The sink then belongs to
 /// its own thread, so it may block and needs no lock:
 ///
-/// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events reached it.
-///    Where events were lost, it is called with a [`SinkRecord::Gap`] that counts them.
+/// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events reached the
+///    sink. Where events were lost, it is called with a [`SinkRecord::Gap`] that counts them.
 /// 2. [`flush`](Self::flush) is called on request, after the records of all events that were emitted before the
 ///    request. It is also called when [`flush_interval`](Self::flush_interval) has passed since the first record that
 ///    was not flushed.
@@ -49,7 +49,7 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// emit on another thread, or for another sink that waits for this sink. Such a cycle is not detected, and lasts until
 /// one of the sinks is closed.
 ///
-/// # When it is full
+/// # When the queue is full
 ///
 /// Up to [`capacity`](Self::capacity) records wait for the sink. In addition, its thread keeps up to `capacity` records
 /// that it is about to write, and up to `capacity` written records, which are dropped when the thread goes to sleep.
@@ -104,27 +104,29 @@ pub trait Sink: Send + 'static {
         self.flush()
     }
 
-    /// Returns the progress of the accepted events, for which [`write`](Self::write) returned `Ok`. Called after each
-    /// write, flush and close.
+    /// Returns the progress of the accepted events, for which [`write`](Self::write) returned `Ok`. This method is
+    /// called after each write, flush and close.
     ///
-    /// By default `None`: an event then counts as buffered until a flush or the close succeeds, and as failed if the
-    /// close fails. A sink that counts its events itself returns `Some`, for example [`Progress::default()`] if it has
-    /// no buffer.
+    /// By default, returns `None`: an event then counts as buffered until a flush or the close succeeds, and as failed
+    /// if the close fails. A sink that counts its events itself returns `Some`, for example [`Progress::default()`] if
+    /// it has no buffer.
     fn progress(&self) -> Option<Progress> {
         None
     }
 
-    /// Returns how long a written record may wait for a flush. By default, forever. Called once.
+    /// Returns how long a written record may wait for a flush. By default, it may wait forever. This method is called
+    /// once.
     fn flush_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns how many records may wait for the sink, at least 1. By default 1024. Called once.
+    /// Returns how many records may wait for the sink, at least 1. The default is 1024. This method is called once.
     fn capacity(&self) -> usize {
         1024
     }
 
-    /// Returns what happens to events when the queue is full. By default [`Overflow::Block`]. Called once.
+    /// Returns the treatment of events when the queue is full. The default is [`Overflow::Block`]. This method is
+    /// called once.
     fn overflow(&self) -> Overflow {
         Overflow::Block
     }
@@ -162,7 +164,7 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
 /// The progress of a sink: the counts of the events that it accepted. [`Gap`](crate::Gap)s are not counted.
 ///
-/// Returned by [`Sink::progress`]. A sink sets the counts that it can determine:
+/// [`Sink::progress`] returns this value. A sink sets the counts that it can determine:
 ///
 /// ```
 /// use emitree_emitter::Progress;
@@ -208,8 +210,9 @@ impl Progress {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The emit waits for room. No event is lost, unless the emit is dropped while it waits.
-    /// [`emit_now`](crate::Emitter::emit_now) cannot wait and returns an error while there is no room.
+    /// The emit waits for room. An event is lost only if its emit stops waiting, for example because the emit is
+    /// dropped, or if the sink itself awaits the emit on its own thread. [`emit_now`](crate::Emitter::emit_now) cannot
+    /// wait and returns an error while there is no room.
     #[default]
     Block,
     /// The event that has waited longest is lost.

@@ -1,6 +1,6 @@
 //! A backlog behind a lock, between the emits and the reader (E13).
 //!
-//! 1. The lock is held for a few assignments. No user code runs under it, not even a waker or the drop of an item.
+//! 1. The lock is held only for a short time. No user code runs under it, not even a waker or the drop of an item.
 //! 2. Before the reader sleeps, it records under the lock how it sleeps. A push thus wakes it if necessary, and no
 //!    wake-up is lost. A lingering reader is woken only for a half-full backlog, a flush or the close.
 //! 3. After `close`, no item is accepted, so a take that finds the queue closed is the last take.
@@ -8,8 +8,8 @@
 //!    the request, or in an earlier batch.
 //! 5. `end` is called last. Afterwards, no caller waits for a flush or for the end.
 //! 6. Items that were read are given back, and each push drops one of them. Freeing memory is cheap on the thread that
-//!    allocates it. On the reader's thread, it costs both threads more than everything else here. A reader that goes to
-//!    sleep drops the remaining items.
+//!    allocates it. On the reader's thread, it would cost both threads more than all other work of the queue. A reader
+//!    that goes to sleep drops the remaining items.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -63,7 +63,7 @@ enum ReaderState {
     Lingers,
     /// The reader's thread sleeps until it is woken.
     Sleeps,
-    /// The reader's task waits for this waker.
+    /// The reader's task waits to be woken by this waker.
     Waits(Waker),
 }
 
@@ -134,7 +134,7 @@ impl<T> Queue<T> {
             return Offered::Lost(Some(item));
         }
         let offered = state.backlog.offer(item);
-        // All decisions are made under the lock, and carried out after it (invariants 1 and 2).
+        // All decisions are made under the lock, and carried out after unlocking (invariants 1 and 2).
         let urgent = state.backlog.is_half_full();
         let asleep = state.mark_awake(urgent);
         // For each item that is pushed, one item that was read is dropped (invariant 6).
@@ -230,20 +230,20 @@ impl<T> Queue<T> {
         QueueCounts { offered: state.backlog.offered(), lost: state.backlog.lost() }
     }
 
-    /// Sleeps until there is something to do or until a time, then moves all entries into the empty `batch`.
+    /// Sleeps until there is work, at most until the time `until`, and then moves all entries into the empty `batch`.
     pub(super) fn wait(&self, batch: &mut VecDeque<Entry<T>>, until: Option<Instant>) -> AfterBatch {
         let mut state = self.state.lock();
         if state.is_idle() {
-            // Collect for a moment first: more items are likely (invariant 2).
+            // Linger for a moment first, because more items are likely (invariant 2).
             state.reader = ReaderState::Lingers;
             self.work.wait_for(&mut state, LINGER);
         }
         if state.is_idle() {
-            // About to sleep: drop the remaining items that were read (invariant 6).
+            // Before sleeping, drop the remaining items that were read (invariant 6).
             let spent = mem::take(&mut state.spent);
             MutexGuard::unlocked(&mut state, || drop(spent));
         }
-        // Checked again after each wake-up, which may be spurious.
+        // Check again after each wake-up, which may be spurious.
         while state.is_idle() {
             state.reader = ReaderState::Sleeps;
             if self.sleep(&mut state, until) == WakeReason::TimedOut {
@@ -271,7 +271,7 @@ impl<T> Queue<T> {
         batch.clear();
     }
 
-    /// Takes the first entry, or registers the task to be woken for the next entry. `None` at the end.
+    /// Takes the first entry, or registers the task to be woken for the next entry. Returns `None` at the end.
     pub(super) fn poll_pop(&self, cx: &Context<'_>) -> Poll<Option<Entry<T>>> {
         if let Some(entry) = self.pop() {
             return Poll::Ready(Some(entry));
@@ -279,7 +279,7 @@ impl<T> Queue<T> {
         // A waker is the executor's code: it is cloned and dropped outside the lock (invariant 1).
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
-        // Checked again under the lock that stores the waker, so that no push is missed (invariant 2).
+        // Check again under the lock that stores the waker, so that no push is missed (invariant 2).
         if let Some(entry) = state.backlog.pop() {
             return Poll::Ready(Some(entry));
         }

@@ -13,14 +13,14 @@ use super::queue::Queue;
 use crate::event::record::Gap;
 use crate::{SinkRecord, Subscription};
 
-/// A stream of records of events. Returned by [`Emitter::stream`](crate::Emitter::stream).
+/// A stream of records of events, returned by [`Emitter::stream`](crate::Emitter::stream).
 ///
-/// It receives events from its creation on, polled or not. When its buffer is full, each new event replaces the oldest
-/// event. The next record is then a [`SinkRecord::Gap`] that counts the lost events. An emit never waits for the
-/// stream.
+/// The stream receives events from its creation on, even while it is not polled. When its buffer is full, each new
+/// event replaces the oldest event. The next record is then a [`SinkRecord::Gap`] that counts the lost events. An emit
+/// never waits for the stream.
 ///
-/// The stream ends when its emitter is closed or dropped or its run ends, after all earlier events. Dropping the stream
-/// removes its listener.
+/// The stream ends after all earlier events when its emitter is closed or dropped, or when the emitter's run ends.
+/// Dropping the stream removes its listener.
 #[must_use = "dropping a stream stops it from listening"]
 pub struct EventStream {
     queue: Arc<Queue<SinkRecord>>,

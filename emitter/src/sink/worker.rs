@@ -1,6 +1,6 @@
 //! The thread that owns a sink. It takes batches from the queue and writes them.
 //!
-//! 1. Only this thread calls the sink, and it does so outside the queue's lock.
+//! 1. After its start, this thread alone calls the sink, outside the queue's lock.
 //! 2. After a call that fails or panics, the next call is still made. Only the first failure since the last successful
 //!    write is logged.
 //! 3. The thread ends when the queue is closed and drained. However it ends, it reports the end to the queue
@@ -99,7 +99,7 @@ impl<S: Sink> Worker<S> {
             let after_batch = end_guard.0.wait(&mut batch, self.flush_due());
             self.write_all(&batch);
             end_guard.0.give_back(&mut batch);
-            // After the batch, which has all items that were accepted before the request.
+            // Flush after the batch, which has all items that were accepted before the request.
             if after_batch.flush.is_some() || self.is_flush_due() {
                 self.flush();
             }
@@ -158,9 +158,9 @@ impl<S: Sink> Worker<S> {
         let closed = call_catching(|| self.sink.close());
         self.confirm(closed);
         let Self { sink, tally, .. } = self;
-        // After the close: events that are still buffered are lost with the sink.
+        // After the close, events that are still buffered are lost with the sink.
         tally.fail_buffered();
-        // Dropped here, before the guard reports the end (invariant 4).
+        // Drop the sink here, before the guard reports the end (invariant 4).
         let dropped = call_catching(|| {
             drop(sink);
             Ok(())
@@ -179,7 +179,8 @@ impl<S: Sink> Worker<S> {
         self.tally.progressed(progress);
     }
 
-    /// Reads the progress of the sink. If the sink returns `None`, all events since the last flush count as buffered.
+    /// Reads the progress of the sink. If the sink returns `None`, all events accepted since the last successful flush
+    /// count as buffered.
     fn progress(&mut self) -> Progress {
         let mut progress = None;
         let asked = call_catching(|| {

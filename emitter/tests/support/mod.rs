@@ -1,4 +1,4 @@
-//! Shared by the integration tests: a recorder, and a way to poll.
+//! Helpers that the integration tests share: a recorder, and functions that emit and poll.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::needless_pass_by_value, reason = "a label is a literal, a number or formatted text")]
 
@@ -57,7 +57,7 @@ impl Recorder {
     }
 }
 
-/// Returns `Pending` once, after waking its own task.
+/// Yields once: the future wakes its own task, and is ready when it is polled again.
 pub(crate) async fn yield_once() {
     let mut yielded = false;
     std::future::poll_fn(|cx| {
@@ -85,7 +85,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Emits `()` as the payload.
+/// Emits an event with the payload `()`, and panics if a listener fails.
 #[track_caller]
 pub(crate) fn emit(emitter: &Emitter, name: &str) {
     block_on(emitter.emit(name, &mut ())).expect("no listener fails");

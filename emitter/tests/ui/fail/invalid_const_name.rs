@@ -1,4 +1,4 @@
-//! E2: a name in a `const` is checked when it is compiled.
+//! E2: a name in a `const` is checked at compile time.
 
 use emitree_emitter::{EventName, Namespace};
 
