@@ -28,7 +28,7 @@
 //!   [`map_output`] create a middleware from a function that changes a value.
 //! - An [`Op`] is a kind of work: a runnable, or an operation of yours for which you define a marker type. A [`Layer`] wraps
 //!   the work, which it calls through [`Next`]. [`Observe`], [`Transform`] and [`Guard`] are restricted kinds of layers. A
-//!   [`Stack`] sorts layers by [`Phase`]; call it with work, or bind it to runs as a middleware.
+//!   [`Stack`] sorts layers by [`Phase`]; pass work to [`Stack::call`], or bind the stack to runs as a middleware.
 //! - With the feature `tower`, `TowerRunnable` turns a service into a runnable, `RunLayer` turns each call of a service into a
 //!   run, and `tower_layer` wraps runs with a layer of tower. `PropagateRunLayer` and `EnterRunLayer` carry a run into a
 //!   service that works in another task.

@@ -7,7 +7,7 @@ use emitree_runtime::{AbortHandle, Error, Result, RunContext, RunEvent, Runnable
 use support::Any;
 use tokio::runtime::{Builder, Runtime};
 
-/// Doubles, or fails at zero; allocates nothing itself.
+/// A runnable that doubles its input, or fails if the input is zero. The work allocates only the error.
 struct Double(Emitter);
 
 impl Runnable for Double {
@@ -41,7 +41,7 @@ fn runtime() -> Runtime {
 
 const RUNS: u32 = 100_000;
 
-/// Measures the allocations of runs, after one run that warms up what is created once in a process.
+/// Measures the allocations of runs, after one run that allocates the values that a process creates only once.
 fn measure_runs(once: impl Fn(&Runtime, u32)) -> AllocationInfo {
     let runtime = runtime();
     once(&runtime, 1);
@@ -121,7 +121,7 @@ const OF_ITS_CREATOR: u64 = 3;
 fn a_run_that_nobody_hears_allocates_twice_at_most() {
     let (runtime, double, unnamed) = (runtime(), Double::named(), Double::new());
     let allocations = |double: &Double| measure(|| drop(runtime.block_on(double.run(2)))).count_total;
-    // Allocates what is created once per process.
+    // The first call also allocates the values that a process creates only once.
     allocations(&double);
     let (named, unnamed) = (allocations(&double), allocations(&unnamed));
     assert!(named <= OF_A_RUN, "{named} allocations");
@@ -139,7 +139,7 @@ fn a_run_that_is_only_observed_has_no_emitter() {
     let run =
         runnable_fn("run", |asks: bool, ctx: RunContext| async move { Ok(asks && ctx.emitter().has_listeners()) });
     let allocations = |asks: bool| measure(|| drop(runtime.block_on(run.run(asks).middleware(looks)))).count_total;
-    // Allocates what is created once per process.
+    // The first call also allocates the values that a process creates only once.
     allocations(true);
     assert!(allocations(false) < allocations(true));
 }

@@ -193,7 +193,7 @@ async fn a_run_begun_in_a_task_that_is_being_stopped_has_its_parent_whether_anyb
     Ok(())
 }
 
-// R1, R13: a run that begins late cannot evade what its parent has bound for the runs below.
+// R1, R13: a run that begins late cannot evade the middlewares that its parent has bound for the runs below.
 #[tokio::test]
 async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> TestResult {
     for has_listeners in [false, true] {
@@ -222,7 +222,8 @@ async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> 
     Ok(())
 }
 
-// R7, R13: in either order, the child is aborted with its parent, or does not begin.
+// R7, R13: whether the child begins before or after the abort of its parent, it is aborted as well, or does not
+// begin.
 #[test]
 fn a_run_that_begins_while_its_parent_is_aborted_and_ends_is_aborted_with_it_or_does_not_begin() -> TestResult {
     for _ in 0..256 {

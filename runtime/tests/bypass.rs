@@ -120,7 +120,7 @@ fn nested(
     let Plan { place, moment, .. } = *plan;
     let held = (place == Place::Runnable).then(|| starts.clone());
     let is_of_work = matches!(place, Place::Output | Place::Error | Place::Panic | Place::Task);
-    // The first attempt moves the value out, so that the value that is dropped is the last clone.
+    // The first attempt takes the value out of the mutex, so that the value that the work drops is the last clone.
     let of_work = Mutex::new(is_of_work.then(|| starts.clone()));
     let begun = Arc::clone(&plan.begun);
     let work = move |_: Value, ctx: RunContext| {
@@ -315,7 +315,8 @@ fn what_a_drop_starts_is_guarded_by_the_run_above_as_long_as_that_lives() {
     );
 }
 
-/// The only value of this run with a drop is its error, which was not fetched when the run above ended the run.
+/// The only value of this run that starts another run when it is dropped is the error, which was not fetched when the
+/// run above ended this run.
 #[tokio::test]
 async fn nor_by_an_error_that_nobody_has_fetched() {
     let (tree, seen) = (Emitter::new(), Seen::default());

@@ -1,4 +1,4 @@
-//! A value that panics while it is dropped is contained like any other panic of a run: the run ends all the same (R4, R8).
+//! A panic of a value that is dropped is contained like any other panic of a run: the run still ends (R4, R8).
 
 mod support;
 
@@ -11,7 +11,7 @@ use emitree_runtime::{AbortHandle, Error, ErrorKind, Result, RunContext, Runnabl
 use serde::{Deserialize, Serialize};
 use support::{Any, Recorder, below, silence_planned_panics};
 
-/// Panics when it is dropped.
+/// A value that panics when it is dropped.
 struct Bad;
 
 impl Drop for Bad {
@@ -212,7 +212,7 @@ impl std::fmt::Display for Mute {
 
 impl std::error::Error for Mute {}
 
-// R10: logging the failure displays it.
+// R10: logging a failure calls its `Display`, which panics here.
 #[test]
 fn a_listener_whose_failure_panics_while_it_is_logged_keeps_nobody_from_hearing_the_end() {
     let (tree, recorder) = tree();

@@ -41,7 +41,8 @@ fn emitting(emitter: &Emitter) -> Result<Drops> {
     Ok(Box::new(move || drop(emit)))
 }
 
-/// Reads the first item of a stream, during which the run of the stream ends, and returns the stream.
+/// Reads the first item of a stream, and returns the function that drops the stream. The stream's run ends while the
+/// item is read.
 fn unread<R: Runnable>(mut stream: RunStream<'static, R, Told>) -> Result<Drops> {
     let read = pin!(stream.recv()).poll(&mut TaskContext::from_waker(Waker::noop()));
     assert!(matches!(read, Poll::Ready(Some(StreamItem::Event(Told { starts: None })))));

@@ -106,7 +106,7 @@ impl Drop for Bad {
     }
 }
 
-// R1, R4: dropping the input is user code.
+// R1, R4: dropping the input calls user code.
 #[test]
 fn a_run_that_does_not_begin_gives_its_error_though_its_input_panics_when_it_is_dropped() -> TestResult {
     support::silence_planned_panics();

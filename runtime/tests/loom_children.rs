@@ -1,6 +1,6 @@
-//! R13: every interleaving of a run that ends with a run that is made below it on another thread, with the source files of
-//! the crate. The lower run is ended with the upper run, or is not below it. A task that waits until the lower run is made
-//! is woken.
+//! R13: one thread ends a run while another thread makes a run below it. The models explore the interleavings with the
+//! source files of the crate. The lower run is ended with the upper run, or is not below it. A task that waits until
+//! the lower run is made is woken.
 
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/tree/children.rs"]

@@ -1,5 +1,5 @@
-//! R7: every interleaving of an abort with the drop of a run below by a thread that saw the abort, with the source file
-//! of the crate: the run below has the abort's reason.
+//! R7: one thread aborts a run while another thread, which has seen the abort, drops a run below. The models explore
+//! the interleavings with the source file of the crate: the run below has the abort's reason.
 
 #[allow(dead_code, reason = "the model uses its part")]
 #[path = "../src/abort/fall.rs"]
@@ -87,7 +87,7 @@ fn who_drops_a_run_because_one_above_is_aborted_finds_the_reason_there() {
     });
 }
 
-/// R7: of two aborts at two levels, a run below both has the nearer abort's reason.
+/// R7: if a run and the run above it are aborted at the same time, the run has the reason of the abort that came first.
 #[test]
 fn of_two_aborts_a_run_has_that_of_the_nearest_run_above() {
     model(|| {

@@ -1,5 +1,5 @@
-//! R8, R13: every interleaving of the threads that may end a run, with the source file of the crate itself: exactly one
-//! of them ends it, and none waits forever.
+//! R8, R13: several threads may end a run. The models explore the interleavings with the source file of the crate:
+//! exactly one thread ends the run, and none waits forever.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/lease.rs"]

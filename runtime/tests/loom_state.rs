@@ -1,5 +1,5 @@
-//! R7: every interleaving of aborts with the end of the work, with the source file of the crate: exactly one of them
-//! comes first, and every thread that checks afterwards sees the same state.
+//! R7: aborts race with the end of the work. The models explore the interleavings with the source file of the crate:
+//! exactly one of the racing calls comes first, and every thread that checks afterwards sees the same state.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/state.rs"]

@@ -96,7 +96,7 @@ async fn a_layer_that_is_bound_to_one_level_of_each_path_warns_of_nothing() -> T
         top.run(()).middleware(for_tree(one_level)).await?;
         recorder.expect(["[]"; 3]);
     }
-    // Another layer of the same type is a different layer.
+    // Each run has a layer of its own here. Different layers of one type cause no warning.
     let stack = || Stack::<AnyRun>::builder().layer(Warns).build();
     top.run(()).middleware(for_tree(move |ctx: &RunContext| stack().bind(ctx))).await?;
     recorder.expect(["[]"; 3]);

@@ -301,7 +301,7 @@ async fn nor_in_a_run_below_another() {
     assert_eq!(alive.count(), 0);
 }
 
-/// Bindings are dropped on the thread that comes last: the one that ends the run, or the one that binds too late.
+/// Bindings are dropped on the thread that comes last, which either ends the run or binds too late.
 #[test]
 fn nor_where_a_thread_binds_while_the_run_ends() {
     let (tree, alive) = (Emitter::new(), Alive::default());
@@ -380,7 +380,7 @@ async fn they_are_dropped_in_the_run_after_its_end_hooks_and_before_the_run_abov
         });
         above.run(()).await.expect("it succeeds");
         let dropped = ["dropped in work", "guarded late", "started in above"];
-        // An end hook is dropped by its call.
+        // The call of an end hook consumes the hook, and drops its values.
         let expected: Vec<_> =
             ["guarded work", "finish", "at end"].into_iter().chain(dropped).chain(["goes on"]).collect();
         assert_eq!(recorder.take(), expected, "{kind}");
@@ -480,7 +480,7 @@ async fn that_values_are_withheld_is_said_once() -> TestResult {
     tracing::subscriber::with_default(subscriber, || {
         ctx.set("a", 1)?;
         ctx.set("b", 2)?;
-        // The values are withheld from the beginning.
+        // A function that is added after the end receives no value: the values are already withheld.
         ctx.map_context(|_, value| value);
         ctx.set("c", 3)
     })?;
@@ -731,7 +731,7 @@ async fn listeners_of_an_instance_below_a_run_that_has_ended_hear_its_runs() -> 
     Ok(())
 }
 
-/// Panics when it is dropped.
+/// A value that panics when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {

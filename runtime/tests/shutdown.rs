@@ -70,7 +70,7 @@ async fn a_shutdown_aborts_every_run_alive_and_waits_for_its_end() {
     assert!(position("inner.run.finish aborted") < position("outer.run.error"), "{all:#?}");
 }
 
-// R8: this includes runs that are made in living runs.
+// R8: runs that are made in living runs do not begin either.
 #[tokio::test(start_paused = true)]
 async fn during_and_after_a_shutdown_no_run_begins() {
     let _alone = alone().await;

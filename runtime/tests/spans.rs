@@ -58,7 +58,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
 }
 
 impl Spans {
-    /// Collects what this thread traces until the guard is dropped.
+    /// Collects the spans of this thread until the guard is dropped.
     fn collect() -> (Self, DefaultGuard) {
         let spans = Self::default();
         let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));

@@ -109,7 +109,7 @@ async fn a_stream_of_one_type_gives_payloads_as_they_are_though_they_cannot_be_r
     let speaker = speaker(&tree);
     assert_eq!(texts(speaker.run(()).events_of::<Token>()).await, ["one", "two", "Ok(2)"]);
     assert_eq!(texts(speaker.run(()).events_of::<Token>().nested(true)).await, ["one", "inner", "two", "Ok(2)"]);
-    // As JSON, the payload need not be `Clone`.
+    // A stream of JSON records does not require that the payload is `Clone`.
     let lines = lines(speaker.run(()).events(Token::NAME)).await;
     assert_eq!(lines, [r#"speaker.token {"text":"one"}"#, r#"speaker.token {"text":"two"}"#, "Ok(2)"]);
 }
@@ -435,7 +435,7 @@ async fn the_starts_of_runs_in_an_attempt_that_was_given_up_are_taken_back() {
     assert_eq!(paths, ["outer.run.start", "inner1.run.start"]);
 }
 
-// M7: events are held back until the output has passed, and not until the run is over.
+// M7: events are held back until the output middlewares have accepted the output, and not until the run is over.
 #[tokio::test]
 async fn what_was_held_is_shown_while_finish_is_still_told() {
     let (tree, gate) = (Emitter::new(), Gate::new());
@@ -495,7 +495,7 @@ async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
     assert_eq!(lines(run()).await, ["burster.token 0", discarded, "burster.token 0", "Ok(1)"]);
 }
 
-// M7: a run below discards its own events and those of the runs below it, which are over by then, and no others.
+// M7: a run below discards only its own events and the events of the runs below it, which are over by then.
 #[tokio::test]
 async fn an_attempt_that_a_run_below_discards_is_taken_back_with_what_is_below_that_and_nothing_else() {
     let tree = Emitter::new();
@@ -541,7 +541,7 @@ impl Serialize for Telling {
     }
 }
 
-// M7: this includes events that overtake others, as happens with several threads.
+// M7: events of runs below are discarded even if one overtakes another, as may happen with several threads.
 #[tokio::test]
 async fn what_was_told_below_is_taken_back_in_whatever_order_it_is_heard() {
     let tree = Emitter::new();
@@ -583,7 +583,7 @@ async fn events_are_shown_as_they_come_where_no_output_middleware_may_retry() {
     let tree = Emitter::new();
     let teller = teller(&tree);
     let shown = ["teller.token 0", "teller.token 1"];
-    // This excludes runs with one attempt, and runs without a `map_output`.
+    // Each of these runs has only one attempt, or no `map_output`.
     let passes = || map_output(|_: &mut u32, _: &RunContext| Ok(()));
     let input = || map_input(|_: &mut u32, _: &RunContext| Ok(()));
     for run in [

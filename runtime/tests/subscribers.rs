@@ -181,7 +181,7 @@ async fn it_sees_what_comes_after_it_was_bound_and_may_bind_another() -> TestRes
     });
     outer.run(()).await?;
     recorder.expect([
-        // Bound here, to the inner run.
+        // During this event, `second` is bound to the inner run.
         "first inner.run.start",
         "second inner.run.success",
         "first inner.run.success",
@@ -335,7 +335,7 @@ async fn the_context_is_that_of_the_event_and_nothing_is_serialised_for_it() -> 
     Ok(())
 }
 
-/// Panics when it is dropped.
+/// A value that panics when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {

@@ -57,7 +57,8 @@ where
     }
 }
 
-/// From many runs at the same time, calls a service that returns the parent of a run that it starts.
+/// Calls a service from many runs at the same time. Each call starts a run and returns the parent of that run, which
+/// must be the calling run.
 async fn expect_below<S>(service: S)
 where
     S: Service<(), Response = Option<String>, Error: Into<BoxError>, Future: Send> + Send + 'static,

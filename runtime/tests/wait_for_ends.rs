@@ -179,7 +179,7 @@ fn outside_of_a_runtime_the_whole_end_comes_during_the_drop() -> TestResult {
     Ok(())
 }
 
-// R8: a start under way is cut too, and the run ends.
+// R8: a `start` that is being emitted is cut too, and the run ends.
 #[test]
 fn outside_of_a_runtime_a_drop_during_start_ends_the_run() {
     let _alone = ALONE.blocking_lock();
@@ -244,7 +244,7 @@ async fn observers_that_are_still_awaited_at_the_deadline_are_cut_too() {
     let run = [false, true, false].map(observes).into_iter().fold(endless_run(&tree, "run"), Run::register);
     drop_run(run);
     let report = wait_for_ends(SECOND).await;
-    // Two observers that were being awaited at `error`, and all three at `finish`.
+    // Two observers were being awaited at `error`, and three observers were skipped at `finish`.
     assert_eq!(report.undelivered.iter().map(|run| run.skipped).collect::<Vec<_>>(), [5], "{report}");
     recorder.expect(["run.run.start", "run.run.error", "run.run.finish dropped"]);
 }

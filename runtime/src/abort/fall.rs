@@ -1,8 +1,8 @@
 //! Passes a stop on to all runs below, as one step (R7).
 //!
 //! 1. Stops are written one at a time, under a process-wide lock, so that no stop is written while another is half done. If
-//!    code sees the stop of a run and drops a run below it, that drop waits for the lock; by then the run below has the first
-//!    reason, not `Dropped`.
+//!    code observes that a run is stopped, and then drops a run below it, the drop waits for the lock. When the drop has the
+//!    lock, the run below already has the first reason, and does not become `Dropped`.
 //! 2. A run that is already stopped or settled keeps its state and passes nothing on: it has already stopped the runs below it,
 //!    or stops them when it ends.
 //! 3. No task is woken, and no handle is dropped, under the lock: both may run user code.
@@ -16,7 +16,7 @@ pub(crate) trait Stoppable: Sized {
 
     fn state(&self) -> &RunState<Self::Stop>;
 
-    /// Returns the runs directly below, and the runs that follow its signal.
+    /// Returns the runs directly below this run, and the runs that follow its signal.
     fn followers(&self) -> Vec<Self>;
 }
 
@@ -28,9 +28,9 @@ impl Stops {
         Self(lock)
     }
 
-    /// Writes a stop with `first`, and then writes `fallen` to all runs below. `first` returns the runs directly below, or
-    /// `None` if it stopped nothing; in that case `stop` returns `None` too. Otherwise `stop` returns the runs that may have
-    /// been stopped, which the caller wakes and drops.
+    /// Calls `first`, which stops one run or handle and returns its followers, and then writes `fallen` to them and, level by
+    /// level, to their followers. `first` returns `None` if it stopped nothing; in that case `stop` returns `None` too.
+    /// Otherwise `stop` returns the runs that may have been stopped, which the caller wakes and drops.
     pub(crate) fn stop<N: Stoppable>(
         &self,
         fallen: &N::Stop,
@@ -38,7 +38,7 @@ impl Stops {
     ) -> Option<Vec<N>> {
         let one_at_a_time = self.0.lock();
         let mut reached = first()?;
-        // Level by level and not by recursion, because runs may be nested deeply.
+        // Proceed level by level instead of recursing, because runs may be nested deeply.
         let mut next = 0;
         while let Some(node) = reached.get(next) {
             next += 1;

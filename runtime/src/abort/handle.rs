@@ -54,8 +54,9 @@ impl AbortHandle {
         Self(AbortTarget::Own(Arc::new(AbortNode::new(RunState::open()))))
     }
 
-    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`.
-    /// Once the work of a run is over, the handle from its `abort_handle` returns `false` as well.
+    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`. If
+    /// the handle was returned by [`RunContext::abort_handle`], this method also returns `false` once the work of that run is
+    /// over.
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.0.node().stop(Stop::aborted(reason))
     }
@@ -79,8 +80,8 @@ impl fmt::Debug for AbortHandle {
     }
 }
 
-/// A signal that reports an abort and its reason. Returned by [`AbortHandle::signal`] and [`RunContext::abort_signal`], or
-/// converted from a [`CancellationToken`].
+/// A signal that reports an abort and its reason. [`AbortHandle::signal`] and [`RunContext::abort_signal`] return signals, and
+/// a [`CancellationToken`] can be converted into one.
 #[derive(Clone)]
 pub struct AbortSignal(Source);
 
@@ -100,7 +101,7 @@ impl AbortSignal {
         }
     }
 
-    /// Returns the reason for the abort, if there was one.
+    /// Returns the reason for the abort, or `None` if there was no abort.
     #[must_use]
     pub fn reason(&self) -> Option<Arc<str>> {
         match &self.0 {
@@ -124,7 +125,7 @@ impl AbortSignal {
         }
     }
 
-    /// Returns a `tokio-util` token that is canceled on abort. Canceling the token aborts nothing.
+    /// Returns a `tokio-util` token that is canceled on abort. Canceling the returned token does not affect the signal.
     #[must_use]
     pub fn to_token(&self) -> CancellationToken {
         match &self.0 {
@@ -133,7 +134,7 @@ impl AbortSignal {
         }
     }
 
-    /// Makes a run follow the signal. If the signal is a token, returns `Err(token)`, and the run has to poll the token.
+    /// Makes a run follow the signal. If the signal wraps a token, returns `Err(token)`, and the run has to poll the token.
     pub(crate) fn link(self, run: &RunContext) -> Result<Link, CancellationToken> {
         match self.0 {
             Source::Here(target) => Ok(Link::new(target, run)),
@@ -217,14 +218,13 @@ impl RunContext {
         self.node().stop(Stop::aborted(reason))
     }
 
-    /// Returns a handle that aborts the run, for other tasks and threads.
+    /// Returns a handle that aborts the run, for use in other tasks and threads.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(AbortTarget::Run(self.clone()))
     }
 
-    /// Returns a signal that reports the run's abort: by a handle, a signal, a timeout or a run above, or because the run's
-    /// future was dropped.
+    /// Returns a signal that reports when this run or a run above it is aborted, times out or is dropped.
     #[must_use]
     pub fn abort_signal(&self) -> AbortSignal {
         self.abort_handle().signal()

@@ -2,8 +2,9 @@
 //!
 //! 1. The first reason wins, on any thread ([`RunState`]).
 //! 2. A stop reaches all runs below a run, and none above it, before any task is woken ([`Stops`]).
-//! 3. Once made, a run checks only its own state. A new run registers with its parent before it checks the parent's state,
-//!    and a stop is written before the children are looked up. So either the new run sees the stop, or the stop finds the run.
+//! 3. A run that has been made checks only its own state. A new run registers with its parent before it checks the parent's
+//!    state, and a stop is written before the children are looked up. So either the new run sees the stop, or the stop finds
+//!    the run.
 
 pub(crate) mod fall;
 pub(crate) mod handle;
@@ -37,7 +38,7 @@ impl Stop {
         Self::Aborted(reason.into())
     }
 
-    /// Returns the reason for the runs below. If the run timed out, the runs below it are aborted.
+    /// Returns the reason that is written to the runs below. If a run timed out, the runs below it are aborted.
     fn fallen(&self) -> Self {
         match self {
             Self::TimedOut(_) => Self::Aborted(format!("the run above {}", self.reason()).into()),
@@ -106,7 +107,7 @@ impl AbortNode {
 
     /// Stops the run and all runs below, and then wakes their tasks. Returns `true` if this call stopped the run.
     pub(crate) fn stop(&self, stop: Stop) -> bool {
-        // A run that is already stopped needs no lock: a run is often aborted first and then dropped.
+        // Skip the lock if the run was already stopped or settled: a run is often aborted first and then dropped.
         if !self.state.is_open() {
             return false;
         }
@@ -115,7 +116,7 @@ impl AbortNode {
         let Some(reached) = STOPS.stop(&fallen, first) else { return false };
         self.tell();
         reached.iter().for_each(|run| run.node().tell());
-        // Dropping the last handle of a run drops its values, which may call user code.
+        // Dropping the last handle of a run drops the run's values, and these drops may call user code.
         reached.into_iter().for_each(discard);
         true
     }

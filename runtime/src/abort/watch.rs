@@ -39,7 +39,7 @@ impl Watch {
         }
     }
 
-    /// Starts the timeout.
+    /// Starts the timer that stops the run. Returns an error outside a tokio runtime, or if the runtime has no clock.
     pub(crate) fn timeout(&mut self, after: Duration) -> Result<()> {
         let no_clock = |why: &dyn Display| Error::new(format!("a timeout of {after:?} needs tokio's clock: {why}"));
         Handle::try_current().map_err(|error| no_clock(&error))?;

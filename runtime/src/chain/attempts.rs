@@ -26,15 +26,15 @@ use crate::{Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runn
 /// An event that reports that an attempt was given up and another attempt follows. Receivers should discard the events of the
 /// attempt that was given up.
 ///
-/// Emitted before a run starts another attempt, and by [`RunContext::discard_attempt`].
+/// A run emits this event before it starts another attempt; layers emit it with [`RunContext::discard_attempt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AttemptDiscarded {
     /// The number of the run's attempt, starting from 0. Calls that a layer repeats by itself are not counted.
     pub attempt: u32,
-    /// Why the attempt was given up.
+    /// The reason for giving up the attempt.
     pub reason: String,
-    /// The metadata of the request for a retry, or of the layer that tries again.
+    /// Metadata from the request for a retry, or from the layer that tries again.
     pub metadata: Value,
 }
 
@@ -43,8 +43,8 @@ impl Event for AttemptDiscarded {
 }
 
 impl RunContext {
-    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt; a stream
-    /// that holds these events back drops them. Layers call it before they call `next` again. The number of the run's
+    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt; a stream that holds
+    /// these events back drops them. Layers call this method before they call `next` again. The number of the run's
     /// [`attempt`](Self::attempt) does not change.
     ///
     /// ```
@@ -127,7 +127,7 @@ pub(crate) async fn attempts<R: Runnable>(
             run.show_attempt(&result);
             result
         }
-        // Boxed, because these futures are larger and needed by few runs.
+        // Box these futures: they are larger, and few runs need them.
         None => Box::pin(parts.repeat(&Executes(runnable), input, run)).await,
         Some(output) => Box::pin(parts.repeat(&Answered::new(output), input, run)).await,
     }
@@ -186,7 +186,7 @@ impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
 /// from JSON.
 struct Answered<O> {
     first: Mutex<Option<O>>,
-    /// An error if JSON cannot represent the whole answer: a call must not return a part of it.
+    /// The answer as JSON, or an error if JSON cannot represent the whole answer: a call must not return a part of it.
     again: Result<Value>,
 }
 
@@ -222,7 +222,7 @@ impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
     }
 }
 
-/// Sets the number of retries that a run may make, and replaces a number that was set before.
+/// A middleware that sets the number of retries that a run may make, and replaces a number that was set before.
 #[derive(Debug)]
 pub(crate) struct MaxRetries(pub(crate) u32);
 

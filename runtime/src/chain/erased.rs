@@ -1,4 +1,4 @@
-//! Layers around work, erased to the types of input and output.
+//! Layers around work, with all types erased except the types of input and output.
 
 use std::fmt;
 use std::future::Future;
@@ -28,7 +28,7 @@ pub(crate) trait DynLayer<I, O>: Send + Sync {
     /// Returns the layer's description. An adapter returns the description of the layer that it adapts.
     fn description(&self) -> &dyn LayerDescription;
 
-    /// Returns the name by which the layer's errors refer to it, if there is one.
+    /// Returns the name by which the layer's errors refer to it, if it has such a name.
     fn by(&self) -> Option<&str> {
         None
     }
@@ -168,7 +168,7 @@ pub(crate) async fn call<I, O>(
     input: &I,
     ctx: &RunContext,
 ) -> Result<O> {
-    // Checked once for all layers: without a subscriber no layer makes a span.
+    // Check once for all layers: without a `tracing` subscriber, no layer makes a span.
     let is_traced = level_enabled!(Level::DEBUG) && is_traced();
     Call { layers, work, ctx, noted: &SwallowedControlFlow::default(), frame: Frame::OUTSIDE, is_traced }
         .next()
@@ -194,12 +194,12 @@ impl<I, O> Call<'_, I, O> {
     }
 }
 
-/// The layers inside a layer, and the work. Small, because the future of every layer contains a copy.
+/// The layers inside a layer, and the work. The struct is small, because the future of every layer contains a copy.
 pub(crate) struct RawNext<'a, I, O> {
     call: &'a Call<'a, I, O>,
-    /// The number of the call's layers outside this point.
+    /// The number of layers that are outside this point in the call.
     passed: usize,
-    /// The layer that received this value.
+    /// The call of the layer that received this `RawNext`.
     frame: Frame,
 }
 
@@ -216,7 +216,7 @@ impl<'a, I, O> RawNext<'a, I, O> {
         Running { next: self, input, frame: None, inside: None }
     }
 
-    /// Calls the next layer as this frame, or the work if no layer is left.
+    /// Calls the next layer, or the work if no layer is left. `frame` identifies the call of that layer.
     fn begin(self, input: &'a I, frame: Frame) -> BoxFuture<'a, Result<O>> {
         let Self { call, passed, .. } = self;
         match call.layers.get(passed) {
@@ -246,7 +246,8 @@ impl<'a, I, O> RawNext<'a, I, O> {
         self.call.noted.absorb(self.frame, error);
     }
 
-    /// Returns a call of work with other types, at the same point.
+    /// Returns a call without layers, whose work has other types. An adapter passes the `next` of this call to the layer that
+    /// it adapts. Notes and frame stay the same.
     pub(crate) const fn around<'b, J, P>(self, work: &'b dyn Work<J, P>) -> Call<'b, J, P>
     where
         'a: 'b,
@@ -258,7 +259,8 @@ impl<'a, I, O> RawNext<'a, I, O> {
 
 /// The future of [`RawNext::run`], which makes its call at the first poll.
 ///
-/// Written by hand, because the future of every layer contains it, and an async function would store all of its parts twice.
+/// This future is written by hand, because the future of every layer contains one, and an async function would store all of its
+/// parts twice.
 #[must_use = "nothing is called before it is polled"]
 pub(crate) struct Running<'a, I, O> {
     next: RawNext<'a, I, O>,
@@ -270,8 +272,8 @@ pub(crate) struct Running<'a, I, O> {
 }
 
 impl<'a, I, O> Running<'a, I, O> {
-    /// Returns a panic as an error to the layer outside, which may call again. If the call had returned before its drop panicked,
-    /// returns its result, and logs the panic.
+    /// Returns a panic as an error to the layer outside, which may call again. If only the drop of the call panicked, after the
+    /// call had returned, logs the panic and returns the call's result.
     #[cold]
     fn panicked(&mut self, polled: Poll<Result<O>>, panic: Error) -> Result<O> {
         discard(self.inside.take());
@@ -292,7 +294,8 @@ impl<I, O> Future for Running<'_, I, O> {
                 let error = Error::new("`next` was polled again after it had returned");
                 return Poll::Ready(Err(error));
             }
-            // If the layer outside has swallowed control flow, return that error again, and call nothing (M9).
+            // If an earlier call of the layer outside ended with control flow that the layer has not absorbed, return that
+            // error again, and call nothing (M9).
             (None, _) => {
                 let frame = *self.frame.insert(Frame::new());
                 if let Some(error) = noted.pending(outside) {
@@ -322,7 +325,7 @@ impl<I, O> Future for Running<'_, I, O> {
     }
 }
 
-/// Passes the notes on to the layer outside when a call is dropped under way (M9).
+/// Passes the notes on to the layer outside when a call is dropped before it has returned (M9).
 impl<I, O> Drop for Running<'_, I, O> {
     #[inline]
     fn drop(&mut self) {

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// A list that accepts items until it is frozen, which happens when the work begins. From then on the work shares the items.
 pub(crate) struct FreezableList<T>(Mutex<ListState<T>>);
 
-/// A list with room for two items in place, which is enough for most runs.
+/// A list with inline room for two items, which is enough for most runs.
 pub(crate) type SmallList<T> = SmallVec<[T; 2]>;
 
 enum ListState<T> {
@@ -67,7 +67,7 @@ impl<T> FreezableList<T> {
 
     /// Drops the items, outside the lock. Items that the work still shares are dropped with the work.
     pub(crate) fn release(&self) {
-        // Taken out under the lock, and dropped after it: the drops may call user code.
+        // Take the items out under the lock, and drop them after unlocking: the drops may call user code.
         let list = replace(&mut *self.0.lock(), ListState::Frozen(None));
         match list {
             ListState::Open(list) => discard_all(list),

@@ -1,6 +1,7 @@
 //! The chain that a run's values pass through: input middlewares, layers, and output middlewares.
 //!
-//! The chain is made when the first layer or value middleware is bound. A run without a chain pays for one check of its state.
+//! The chain is made when the first layer or value middleware is bound. For a run without a chain, the only cost is a check of
+//! its state.
 
 pub(crate) mod attempts;
 pub(crate) mod erased;
@@ -35,7 +36,7 @@ pub(crate) trait AnyChain: Any + Send + Sync {
     /// Adds layers that see no values.
     fn add_opaque(&self, layers: &[LayerEntry<(), ()>]) -> Result<()>;
     fn attempts(&self) -> &Attempts;
-    /// Drops the layers and value middlewares. From now on, none can be added.
+    /// Drops the layers and value middlewares. After that, no layer or value middleware can be added.
     fn release(&self);
     /// Returns `true` if an output middleware may still request another attempt.
     fn may_retry_output(&self) -> bool;
@@ -92,7 +93,7 @@ impl<I, O> Chain<I, O> {
     }
 }
 
-/// Sorts layers by phase, innermost guards last. The sort is stable: within a phase the order of binding stays (M2).
+/// Sorts layers by phase, innermost guards last. The sort is stable: within a phase, the order of binding is kept (M2).
 pub(crate) fn by_phase<I, O>(layers: &mut [LayerEntry<I, O>]) {
     layers.sort_by_key(|entry| (entry.phase as u8, entry.is_innermost));
 }
@@ -172,11 +173,12 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 }
 
 impl RunContext {
-    /// Returns the chain of the run, to add to it. Makes the chain if there is none.
+    /// Returns the chain of the run, so that the caller can add to it. Makes the chain if there is none.
     ///
     /// # Errors
     ///
-    /// Returns an error if the work has begun without a chain: a layer that is added would be skipped.
+    /// Returns an error if the run has no chain, and its work has begun or its bindings were dropped: a layer that is added now
+    /// would be skipped.
     pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
         let run = self.shared();
         let chain = run.bindings.chain.get_or_init(run.bindings.make_chain);
@@ -203,8 +205,9 @@ impl RunContext {
         self.existing_chain().map(|chain| chain.attempts().feedback()).unwrap_or_default()
     }
 
-    /// Returns the caller's input, as it was before listeners of `start` changed it. Returns `None` unless a
-    /// [`map_input`](crate::map_input) was bound to the run before its `start`.
+    /// Returns the caller's input, as it was before listeners of `start` changed it. The run keeps this input only if a
+    /// [`map_input`](crate::map_input) is bound to it before its `start`. Otherwise, or if the input is not an `I`, this method
+    /// returns `None`.
     #[must_use]
     pub fn original<I: 'static>(&self) -> Option<Arc<I>> {
         self.existing_chain()?.existing_inputs()?.downcast_ref::<InputMaps<I>>()?.original()

@@ -44,8 +44,8 @@ struct Made {
 }
 
 impl LazyEmitter {
-    /// Reads the inherited context and group. The context is the instance's, in which keys of the parent's context replace
-    /// equal keys. The group is the parent's, or the instance's if the parent has none.
+    /// Reads the inherited context and group. The run inherits the context of the instance, in which keys of the parent's
+    /// context replace equal keys. It inherits the group of the parent, or the group of the instance if the parent has none.
     #[inline(always)]
     pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: EmitterSpec, run_id: Option<Uuid>) -> Self {
         let inherited = match above {
@@ -102,14 +102,15 @@ impl LazyEmitter {
 }
 
 impl RunContext {
-    /// Returns the run's own emitter. Its events are received by listeners on the run, on its instance and all emitters above the
-    /// instance, and on the runs above.
+    /// Returns the run's own emitter. Listeners on the run, on its instance and all emitters above the instance, and on the
+    /// runs above receive the emitter's events.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.shared().lazy_emitter.made().unwrap_or_else(|| self.make_emitter())
     }
 
-    /// Makes the emitters of the runs above first, in a loop, because runs may be nested deeply.
+    /// Makes the run's emitter, after the emitters of the runs above. These are made in a loop, because runs may be nested
+    /// deeply.
     #[cold]
     fn make_emitter(&self) -> &Emitter {
         let unmade = |run: &&Self| run.shared().lazy_emitter.made().is_none();
@@ -122,7 +123,7 @@ impl RunContext {
         self.make_own()
     }
 
-    /// Makes the run's emitter, after its parent's.
+    /// Makes the run's emitter. The parent's emitter has already been made.
     fn make_own(&self) -> &Emitter {
         let made = self.shared().lazy_emitter.made.get_or_init(|| {
             let scope = Arc::new(self.downgrade());
@@ -134,8 +135,8 @@ impl RunContext {
         &made.emitter
     }
 
-    /// Returns the creator of the run's events: the instance's creator, or a separate creator if the kind or name of the
-    /// runnable differs from it.
+    /// Returns the creator of the run's events: the instance's creator, or a separate creator if the runnable has another kind
+    /// or name.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
         let LazyEmitter { instance, own, .. } = &self.shared().lazy_emitter;
@@ -187,7 +188,7 @@ impl RunContext {
         self.emitter().set_group_id(group_id);
     }
 
-    /// Returns the context that events of the run carry, and that runs started in it inherit.
+    /// Returns the context that events of the run carry, and that nested runs inherit.
     #[must_use]
     pub fn context(&self) -> Context {
         let lazy = &self.shared().lazy_emitter;

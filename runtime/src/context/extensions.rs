@@ -63,7 +63,7 @@ impl Extensions {
     }
 }
 
-/// The values of a run.
+/// The typed values of a run: the values that nested runs inherit, and the values of the run alone.
 #[derive(Clone, Default)]
 pub(crate) struct Values {
     /// Values for the run and the runs started in it.
@@ -84,8 +84,7 @@ pub(crate) struct RunExtensions {
 }
 
 impl RunExtensions {
-    /// Merges the run's own settings with the values of the parent: a value in `given` replaces a parent's value of the same
-    /// type.
+    /// Merges `given` with the values that the parent passes on: a value in `given` replaces a parent's value of the same type.
     #[inline]
     pub(crate) fn new(above: Option<&RunContext>, mut given: Values) -> Self {
         if let Some(above) = above {
@@ -118,7 +117,7 @@ impl RunExtensions {
 }
 
 impl RunContext {
-    /// Returns a snapshot of the typed values that runs started in this run inherit.
+    /// Returns a snapshot of the typed values that nested runs inherit.
     #[must_use]
     pub fn extensions(&self) -> Extensions {
         self.shared().extensions.look(|values| values.inherited.clone())
@@ -149,13 +148,14 @@ impl RunContext {
         self.shared().extensions.look(|values| values.inherited.get())
     }
 
-    /// Sets a typed value for the run, and for runs that are started in it later. A replaced value that was set by this method
-    /// is dropped at once, unless a run below or a snapshot shares it; a value that the run began with is dropped with the run.
+    /// Sets a typed value for the run, and for runs that are started in it later. A replaced value that was set after the run
+    /// began is dropped at once, unless it is still shared, for example with a run below or a snapshot. A value that the run
+    /// began with is dropped with the run.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
         self.change_values(|values| values.inherited.insert(value));
     }
 
-    /// Returns the value of type `T`. If there is none, sets `T::default()`. Concurrent callers get the same value.
+    /// Returns the value of type `T`. If there is none, sets and returns `T::default()`. Concurrent callers get the same value.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -206,22 +206,22 @@ impl RunContext {
         self.change_values(|values| values.own.insert(value));
     }
 
-    /// Returns the value of type `T` that was set for this run alone. If there is none, sets `T::default()`. Concurrent callers
-    /// get the same value.
+    /// Returns the value of type `T` that was set for this run alone. If there is none, sets and returns `T::default()`.
+    /// Concurrent callers get the same value.
     #[must_use]
     pub fn own_extension_or_default<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.own_extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.own))
     }
 
-    /// Sets a value unless another thread has set a value meanwhile, and returns the value that is set. A value that comes too
-    /// late is dropped inside the run.
+    /// Sets a value, unless another thread has set a value of this type in the meantime. Returns the value that is now set. If
+    /// `made` comes too late, it is dropped inside the run.
     fn keep_first<T: Send + Sync + 'static>(&self, made: Arc<T>, of: fn(&mut Values) -> &mut Extensions) -> Arc<T> {
         let kept = self.change_values(|values| of(values).get_or_insert(&made));
         enter(self, || drop(made));
         kept
     }
 
-    /// Changes the values under the lock. A replaced value is dropped inside the run, on any thread (R1).
+    /// Changes the values under the lock. A replaced value is dropped inside the run, whichever thread drops it (R1).
     fn change_values<T>(&self, change: impl FnOnce(&mut Values) -> T) -> T {
         let RunExtensions { given, set } = &self.shared().extensions;
         let mut values = set.get_or_init(|| Box::new(Mutex::new(given.clone()))).lock();

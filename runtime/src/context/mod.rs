@@ -44,22 +44,22 @@ use crate::run::state::RunState;
 use crate::runnable::value::{Data, RunTypes};
 use crate::tree::parent::Parent;
 
-/// A handle to a run, for its work, its middlewares and its listeners; cheap to clone.
+/// A handle to a run, for use in its work, middlewares and listeners. Clones are cheap.
 ///
 /// The work, layers and middlewares receive the handle as an argument. Other code inside a run gets the handle from
 /// [`current`](Self::current).
 #[derive(Clone)]
 pub struct RunContext(Handle);
 
-/// A handle holds a reference to its run. In a task of the run it holds a reference to the task instead, so that threads that
-/// clone and drop handles do not contend for one counter.
+/// A handle holds a reference to its run. In a task of the run, it holds a reference to the task's [`OfTask`] instead, so that
+/// threads that clone and drop handles do not contend for one counter.
 #[derive(Clone)]
 enum Handle {
     OfRun(Arc<SharedRun>),
     OfTask(Arc<OfTask>),
 }
 
-/// A reference count on cache lines of its own.
+/// A reference count for the handles of one task, on cache lines of its own.
 #[repr(align(128))]
 struct OfTask(Arc<SharedRun>);
 
@@ -132,12 +132,12 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     }
 }
 
-/// Drops the values inside the parent: runs that these drops start belong to the parent, on whichever thread the last handle
-/// is dropped (R1). A chain of runs is dropped in a loop, not by recursion.
+/// Drops the values inside the parent, so that runs that these drops start belong to the parent, whichever thread drops the
+/// last handle (R1). A chain of runs is dropped in a loop, not by recursion.
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
-        // Most runs have no value whose drop may call user code: no run has to be entered then.
+        // Most runs have no value whose drop may call user code, and need not enter the parent.
         if self.core.has_values() || !self.extensions.is_empty() {
             enter_some(above.as_ref().map(Parent::run), || {
                 replace(&mut self.extensions, RunExtensions::new(None, Values::NONE)).discard();
@@ -236,7 +236,7 @@ impl RunContext {
         look(open).flatten()
     }
 
-    /// Returns `true` if this is the address of the current run's scope.
+    /// Returns `true` if `scope` is the address of the current run's scope.
     pub(crate) fn is_current(scope: *const ()) -> bool {
         let is_its =
             |run: &Self| Arc::as_ptr(run.shared()).cast::<()>() == scope || run.shared().lazy_emitter.is_scope(scope);
@@ -246,8 +246,8 @@ impl RunContext {
     /// Makes a run (R2). Returns `Err(parent)` if the parent has closed: a run without its parent would evade the middlewares
     /// that the parent has bound for the runs below (R1).
     ///
-    /// Inlined, as are the functions that make the run's parts: values that are stored in small pieces and loaded in large ones
-    /// stall the processor.
+    /// This function and the functions that make the run's parts are inlined: a value that is stored in small pieces and then
+    /// loaded in large pieces stalls the processor.
     #[inline(always)]
     pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
         let has_listeners = seed.has_listeners;
@@ -276,7 +276,7 @@ impl RunContext {
             let scope: Weak<SharedRun<RunCore<I, O>>> = Arc::downgrade(&run);
             run.lazy_emitter.make_with(run.parent.as_ref().map(Parent::run), scope);
         }
-        // The run is made: a parent that waits for this is woken, and a stop that was written meanwhile reaches the run here
+        // The run is made now: wake a parent that waits for it, and apply a stop that was written to the parent in the meantime
         // (R7, R13).
         if let Some(above) = &run.parent {
             above.arrive();
@@ -334,7 +334,8 @@ impl RunContext {
         self.drive_handing_over(who, None, cx)
     }
 
-    /// Drives the run as [`drive`](Self::drive) does, and hands over the runs below that have to end before it.
+    /// Drives the run as [`drive`](Self::drive) does. If `below` is a list, adds to it the children that have to end before
+    /// this run.
     pub(crate) fn drive_handing_over(&self, who: Driver, mut below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven {
         let mut driven = None;
         isolated(|| self.inside(|| driven = Some(self.shared().core.drive(self, who, below.as_deref_mut(), cx))));
@@ -387,7 +388,8 @@ impl RunContext {
         self.context().get(key).cloned()
     }
 
-    /// Sets a key of the run's context. Later events of the run carry the key, and so do runs that are started in the run later.
+    /// Sets a key of the run's context. Later events of the run carry the key, and runs that are started in it later inherit
+    /// the key.
     ///
     /// # Errors
     ///
@@ -453,7 +455,7 @@ impl Scope for WeakRun {
     }
 }
 
-/// Two contexts are equal if they belong to the same run.
+/// Two handles are equal if they belong to the same run.
 impl PartialEq for RunContext {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.shared(), other.shared())

@@ -1,4 +1,5 @@
-//! Tasks of a run, which do not outlive it, and scopes, in which code on other tasks and threads is inside the run (R9, R13).
+//! Tasks that belong to a run and end before it does, and scopes that run code on other tasks and threads inside the run (R9,
+//! R13).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -59,7 +60,7 @@ impl RunContext {
         if self.node().state.take_task()
             && let Some(tasks) = &mut *set.lock()
         {
-            // Remove finished tasks, so that a run that lives long does not collect them.
+            // Remove finished tasks, so that a long-lived run does not accumulate them.
             while tasks.try_join_next().is_some() {}
             tasks.spawn(task);
         }
@@ -70,8 +71,8 @@ impl RunContext {
     /// the run's span is entered. Use it for tasks in a [`JoinSet`] or actor of your own. Prefer [`spawn`](Self::spawn) otherwise,
     /// because its tasks end with the run.
     ///
-    /// The run does not wait for the future. A run that is started in the future is a child of this run, and inherits the
-    /// middlewares that are bound for the runs below. Once this run has ended, no run can start in the future.
+    /// The run does not wait for the future. Runs that the future starts are children of this run, and inherit the middlewares
+    /// that are bound for the runs below. Once this run has ended, the future cannot start any more runs.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -79,7 +80,7 @@ impl RunContext {
     /// # async fn main() -> emitree_runtime::Result<()> {
     /// let outer = runnable_fn("outer", |n: u32, ctx: RunContext| async move {
     ///     let double = runnable_fn("double", |n: u32, ctx: RunContext| async move { Ok((n * 2, ctx.depth())) });
-    ///     // A bare task is in no run: its runs would be neither nested nor guarded.
+    ///     // Without `scope`, the task is outside the run: its runs would be neither nested nor guarded.
     ///     let task = tokio::spawn(ctx.scope(async move { double.run(n).await }));
     ///     task.await?
     /// });
@@ -94,8 +95,8 @@ impl RunContext {
     /// Calls a function inside the run, as [`scope`](Self::scope) does with a future. Use it in
     /// [`tokio::task::spawn_blocking`], or on a thread of a pool.
     ///
-    /// The parent may be entered in the same way. A run that is made inside the parent is a child of the parent: middleware
-    /// that is bound for the runs below this run, including guards, does not apply to that child.
+    /// You can enter the [`parent`](Self::parent) in the same way. A run that is made inside the parent is a child of the
+    /// parent: middleware that is bound for the runs below this run, including guards, does not apply to that child.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};

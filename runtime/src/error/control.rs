@@ -49,7 +49,7 @@ impl Error {
         Self::of_kind(ErrorKind::Aborted, reason)
     }
 
-    /// Creates a timeout, which is not [retryable](Self::retryable) unless you mark it so.
+    /// Creates a timeout. To allow retries, mark it as [retryable](Self::retryable).
     #[must_use]
     pub fn timed_out(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::TimedOut, message)
@@ -176,8 +176,8 @@ impl Error {
         }
     }
 
-    /// Returns `true` if a layer has to return this error, unless the layer absorbs it (M9). A layer may catch a timeout,
-    /// which is control flow only for the run that took too long.
+    /// Returns `true` if a layer must either return this error or absorb it (M9). A layer may catch a timeout, which is control
+    /// flow only for the run that took too long.
     pub(crate) fn must_pass(&self) -> bool {
         match self.kind() {
             // A request that has left its run is a failure for the runs above (M7).

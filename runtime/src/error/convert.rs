@@ -39,9 +39,9 @@ impl Error {
 
     /// Converts an `anyhow::Error`, which `?` cannot convert: `.map_err(Error::from_anyhow)?`. Needs the feature `anyhow`.
     ///
-    /// An `Error` that became an `anyhow::Error` is returned unchanged; an [`EmitError`] is converted as by
-    /// [`from_boxed`](Self::from_boxed). If anyhow added context to an `Error`, the new error has the context as its message
-    /// and the `Error` as a cause; control flow also keeps its kind. The backtrace is lost.
+    /// An `Error` that became an `anyhow::Error` is returned unchanged; an [`EmitError`] is converted as
+    /// [`from_boxed`](Self::from_boxed) converts it. If anyhow added context to an `Error`, the new error has the context as
+    /// its message and the `Error` as a cause; control flow also keeps its kind. The backtrace is lost.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -65,7 +65,7 @@ impl Error {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
-                // Control flow is returned unchanged. The message of a failure may not name event and listener: add both.
+                // Control flow is returned unchanged. The message of a failure may lack the event and the listener: add both.
                 if error.kind().is_control_flow() {
                     return error;
                 }
@@ -100,8 +100,8 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Restores an error from a report, with the same kind and the same [`explain`](Error::explain). Its causes are restored as
-/// text. A restored request for a retry starts no further attempt.
+/// Restores an error from a report. The kind and the text of [`explain`](Error::explain) stay the same. The causes are restored
+/// as text. A restored request for a retry starts no further attempt.
 ///
 /// ```
 /// use emitree_runtime::{Error, ErrorReport};

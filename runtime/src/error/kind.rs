@@ -1,4 +1,4 @@
-//! The kinds of errors, and their properties (R6, M9). A new kind is added here and in `outcome.rs`.
+//! The kinds of errors, and their properties (R6, M9). To add a kind, change this file and `outcome.rs`.
 
 use emitree_emitter::EmitErrorKind;
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The work, or a listener, failed.
+    /// The work, a listener or a middleware failed.
     Failed,
-    /// The work, or a listener, panicked.
+    /// The work, a listener or a middleware panicked.
     Panicked,
     /// A value does not fit its type, or a middleware does not fit the run.
     Invalid,

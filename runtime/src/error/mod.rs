@@ -27,8 +27,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The error of a run: a kind, a message, a chain of causes, and context values.
 ///
 /// `?` converts any [`std::error::Error`] into an `Error`, so `Error` does not implement that trait itself. In the other
-/// direction, `?` and `into` convert an `Error` into a [`BoxError`]. An error that passes through a listener and back keeps its
-/// kind. Clones are cheap: they share their data.
+/// direction, `?` and `into` convert an `Error` into a [`BoxError`]. An `Error` that a listener returns keeps its kind when `?`
+/// converts the error of the emit. Clones are cheap: they share their data.
 ///
 /// ```
 /// use emitree_runtime::{Error, ErrorKind};
@@ -93,7 +93,7 @@ impl Error {
         Self::of_kind(ErrorKind::Panicked, panic_text(payload))
     }
 
-    /// Sets the cause, replacing the error's earlier cause.
+    /// Sets the cause, replacing any earlier cause.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -178,7 +178,7 @@ impl Error {
     /// are denials, or both are halts, this error keeps its kind (R7).
     pub(crate) fn ending_as(self, other: &Self) -> Self {
         let ErrorData { kind, control, .. } = &*other.0;
-        // The same error: do not copy its data.
+        // Do not copy the data if both are the same error.
         if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
             return self;
         }
@@ -206,8 +206,8 @@ impl Error {
         if self.0.note == note { self } else { self.with(|data| data.note = note) }
     }
 
-    /// Marks the error as returned in a call through layers. The first layer of a call that returns an error has created that
-    /// error: the layer's name `by` becomes the detail `by`, unless the error already names its origin.
+    /// Marks the error as returned in a call through layers. An error that is not marked yet was created by the layer that
+    /// returns it: the layer's name `by` becomes the detail `by`, unless the error already names its origin.
     pub(crate) fn returned_in(self, call: usize, by: Option<&str>) -> Self {
         if self.0.returned_in == call {
             return self;
@@ -250,13 +250,14 @@ impl Error {
         &self.0.kind
     }
 
-    /// Returns `true` if a retry may help. Set by [`retryable`](Self::retryable); `false` by default.
+    /// Returns `true` if a retry may help. The default is `false`; [`retryable`](Self::retryable) sets the value.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.is_retryable && self.0.kind.may_be_retryable()
     }
 
-    /// Returns `true` if all work that depends on the run has to stop. Set by [`fatal`](Self::fatal); `false` by default.
+    /// Returns `true` if all work that depends on the run has to stop. The default is `false`; [`fatal`](Self::fatal) sets the
+    /// value.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.0.is_fatal && !self.0.kind.is_control_flow()

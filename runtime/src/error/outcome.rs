@@ -27,7 +27,7 @@ pub enum Outcome<O> {
         /// The output that the caller receives.
         output: O,
     },
-    /// The work or a listener failed.
+    /// The work, a listener or a middleware failed.
     Failed {
         /// The error that the caller receives.
         error: Error,
@@ -58,7 +58,7 @@ pub enum Outcome<O> {
         /// The question.
         interrupt: Interrupt,
     },
-    /// The work or a listener panicked.
+    /// The work, a listener or a middleware panicked.
     Panicked {
         /// The message of the panic.
         message: String,

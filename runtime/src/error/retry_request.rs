@@ -9,8 +9,8 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RetryRequest {
-    /// The error's context value `by`, if it is a string: the name of the `map_input` or `map_output` that requested the retry,
-    /// unless the error already had a value `by`.
+    /// The error's context value `by`, if that is a string. A `map_input` or `map_output` that requests a retry adds its name
+    /// as this value, unless it is a guard or the error already has a value `by`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The reason.

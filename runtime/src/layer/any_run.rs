@@ -1,4 +1,4 @@
-//! Layers that fit runs of any type, because they do not see the values (M1). Calling them converts nothing.
+//! Layers that fit runs of any type, because they do not see the values (M1). A call of such a layer converts no values.
 
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
@@ -11,8 +11,9 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext};
 /// A kind of work that stands for runs of any type: a `Layer<AnyRun>` decides whether, when and how often the layers inside
 /// are called, but sees neither input nor output.
 ///
-/// Unlike with [`JsonRun`](crate::JsonRun), values are not converted to JSON. The call returns the output that `next`
-/// produced last. If a layer returns `Ok` although no call of `next` has succeeded, the call has no output, and fails.
+/// Unlike a layer of [`JsonRun`](crate::JsonRun), a layer of `AnyRun` converts no values to JSON. The call returns the output
+/// that `next` produced last. If a layer returns `Ok` although no call of `next` has succeeded, the call has no output, and
+/// fails.
 ///
 /// A layer that is generic over the kind of work is a `Layer<AnyRun>`, and also fits runs of known types:
 ///

@@ -1,4 +1,4 @@
-//! Pipelines of filters, which a value passes through until a filter breaks (M3).
+//! Pipelines of filters, which a value passes through until a filter returns `Break` (M3).
 
 use std::any::type_name;
 use std::fmt;
@@ -17,7 +17,7 @@ pub trait Filter<T>: fmt::Debug + Send + Sync + 'static {
     /// to end the pipeline.
     fn filter(&self, value: &mut T, ctx: &RunContext) -> impl Future<Output = Result<ControlFlow<String>>> + Send;
 
-    /// Returns the name that [`Broken::by`] contains if this filter breaks. By default it is the type name.
+    /// Returns the name that [`Broken::by`] contains if this filter returns `Break`. By default it is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
@@ -69,7 +69,7 @@ impl<F> fmt::Debug for FilterFn<F> {
     }
 }
 
-/// The filter that broke a pipeline, and its reason.
+/// The name of the filter that ended a pipeline, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Broken {
@@ -143,7 +143,7 @@ impl<T: Send + 'static> Filters<T> {
     ///
     /// Dropping the future leaves the value as the filters have changed it so far.
     pub async fn pass(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<Broken>> {
-        // The first filter that breaks or fails ends the pipeline: the filters after it are not called (M3).
+        // The first filter that returns `Break` or an error ends the pipeline: the filters after it are not called (M3).
         for filter in &self.0 {
             if let ControlFlow::Break(reason) = filter.filter(value, ctx).await? {
                 return Ok(ControlFlow::Break(Broken { by: filter.name().to_owned(), reason }));
@@ -152,7 +152,8 @@ impl<T: Send + 'static> Filters<T> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Passes a value through the filters as [`pass`](Self::pass) does, and returns `Ok(())` even if a filter breaks.
+    /// Passes a value through the filters as [`pass`](Self::pass) does, and returns `Ok(())` even if a filter returns
+    /// [`ControlFlow::Break`].
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl<T: Send + 'static> Filters<T> {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`pass`](Self::pass).
+    /// Dropping the future leaves the value as the filters have changed it so far.
     pub async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
         self.pass(value, ctx).await.map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! Layers that deny (M2, M5).
+//! Layers that check values and may deny a call (M2, M5).
 
 use std::any::type_name;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::layer::would_deny::{Checked, WouldDeny};
 use crate::run::panic::{caught, caught_async, discard};
 use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
-/// A layer that checks input and output, and can deny but not change them.
+/// A layer that checks input and output. It can deny the call, but cannot change the values.
 ///
 /// A guard fails closed: if a check fails, panics or times out, the call is denied by this guard, with the error as the cause.
 /// Control flow that a check returns, such as [`Error::halted`] or [`Error::retry`], is returned unchanged, except for a timeout.

@@ -1,4 +1,4 @@
-//! Layers for runs of any type, through JSON (M1).
+//! Layers that fit runs of any type, because they see the values as JSON (M1).
 
 use emitree_emitter::json::to_value_noting;
 use futures_core::future::BoxFuture;

@@ -52,8 +52,8 @@ impl<R: Runnable> Run<'_, R> {
         self.middleware(MaxRetries(most))
     }
 
-    /// Returns the middlewares and layers that the run will have: the middlewares that its parent hands down at this moment,
-    /// the middlewares of its runnable, and its own. Once the run has begun, the explanation is empty; call
+    /// Returns the middlewares and layers that the run will have: the middlewares that its parent currently passes on, the
+    /// middlewares of its runnable, and the run's own middlewares. Once the run has begun, the explanation is empty; call
     /// [`RunContext::explain`](crate::RunContext::explain) instead.
     ///
     /// ```

@@ -83,9 +83,9 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// Returns a warning if binding the layer both to a run and to a run above it is likely to be a mistake, for example
     /// because attempts multiply. By default there is no warning.
     ///
-    /// This method is called when the layer is bound to a run that has a parent, until the layer has logged its one
-    /// warning. [`RunContext::explain`] also calls it, and lists the warnings of a run. If this method panics, the panic is
-    /// logged, and there is no warning.
+    /// This method is called each time the layer is bound to a run that has a parent, until the layer has logged a warning.
+    /// [`RunContext::explain`] also calls it, and lists the warnings of a run. If this method panics, the panic is logged, and
+    /// there is no warning.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Nesting, Next, Op, Result, RunContext};

@@ -44,7 +44,7 @@ pub trait Observe<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// Looks at the input, before the layers inside are called.
     fn before(&self, input: &O::In, ctx: &RunContext) -> Self::Memo;
 
-    /// Looks at the result. Not called if the call was dropped, or if `before` panicked.
+    /// Looks at the result. This method is not called if the call was dropped, or if `before` panicked.
     fn after(&self, memo: Self::Memo, result: &Result<O::Out>, ctx: &RunContext);
 
     /// Returns the name for lists of layers and for the layer's span. By default it is the type name.

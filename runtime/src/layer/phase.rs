@@ -15,7 +15,7 @@ pub enum Phase {
     /// Layers that change values, and layers that are registered without a phase.
     #[default]
     Transform,
-    /// Layers that may deny. They see the input that the work receives, and the output that the work returns.
+    /// Layers that may deny the call. They see the input that the work receives, and the output that the work returns.
     Guard,
 }
 

@@ -19,8 +19,8 @@ use crate::{
 
 /// A stack of layers for a kind of work, outermost first. Clones share the layers.
 ///
-/// Use a stack for work of your own with [`call`](Self::call), or bind it to runs as a [`Middleware`]. The layers of a bound
-/// stack and the other layers of the run are sorted by phase together.
+/// Pass work of your own to [`call`](Self::call), or bind the stack to runs as a [`Middleware`]. The layers of a bound stack
+/// and the other layers of the run are sorted by phase together.
 ///
 /// ```
 /// use emitree_runtime::{Guard, Op, Result, RunContext, Runnable, Stack, Transform, runnable_fn};
@@ -306,7 +306,7 @@ impl<O: Op> StackBuilder<O> {
         self.layer_in(Phase::default(), layer)
     }
 
-    /// Adds any layer, in the phase `phase`.
+    /// Adds any layer, in the given phase.
     pub fn layer_in(mut self, phase: Phase, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry::new(phase, layer));
         self
@@ -328,8 +328,8 @@ impl<O: Op> StackBuilder<O> {
     }
 
     /// Adds a name to the errors of the layers that were added so far: an error that one of these layers returns has the name
-    /// as its detail `by`. An error of `next` that a layer passes on keeps its origin, and so does an error that already has a
-    /// name: a denial, a halt, or an error with the detail `by`.
+    /// as its detail `by`. An error of `next` that a layer passes on is left unchanged. An error that already has a name keeps
+    /// this name; these are denials, halts, and errors with the detail `by`.
     ///
     /// ```
     /// use emitree_runtime::{Error, Next, Op, RunContext, Runnable, Stack, runnable_fn};
@@ -362,10 +362,10 @@ impl<O: Op> StackBuilder<O> {
         self
     }
 
-    /// Builds the stack: layers sorted by phase, and within a phase in order of registration.
+    /// Builds the stack. Its layers are sorted by phase, and within a phase by order of registration.
     #[must_use]
     pub fn build(mut self) -> Stack<O> {
-        // The sort is stable: within a phase the order of registration stays (M2).
+        // The sort is stable: within a phase, the order of registration is kept (M2).
         by_phase(&mut self.0);
         Stack(self.0.into())
     }

@@ -2,8 +2,9 @@
 //!
 //! 1. Each call of `next` that ends with control flow, except a timeout, adds a note for the layer that made the call. A call of
 //!    a layer is identified by its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
-//! 2. When a layer returns or is dropped, its notes become notes of the layer outside. That layer receives the most severe
-//!    note, and no output of the inner layer. So no layer outside, such as a cache, receives an output in place of a denial.
+//! 2. When a layer returns or is dropped, its notes become notes of the layer outside. If the layer had notes, the layer
+//!    outside receives the most severe error instead of an output. So no layer outside, such as a cache, receives an output in
+//!    place of a denial.
 //! 3. While a layer has a note, its further calls of `next` run nothing. While the layer runs, only `absorb` removes its
 //!    notes, one at a time.
 
@@ -50,12 +51,13 @@ fn unique_number() -> u64 {
 /// The notes of all layers around one piece of work.
 #[derive(Debug, Default)]
 pub(crate) struct SwallowedControlFlow {
-    /// Set with the first note. Most calls never have a note, and take no lock.
+    /// Set when the first note is added. Most calls never have a note, and take no lock.
     is_noted: AtomicBool,
     notes: Mutex<Vec<Note>>,
 }
 
-/// Control flow that a layer has received. The error carries the number of its note, and so do copies with another message.
+/// Control flow that a layer has received. The error carries the number of its note. Copies of the error with another message
+/// carry the same number.
 #[derive(Debug)]
 struct Note {
     frame: Frame,

@@ -31,7 +31,7 @@ use crate::{Layer, Next, Op, Result, RunContext, Summary};
 /// # }
 /// ```
 pub trait Transform<O: Op>: fmt::Debug + Send + Sync + 'static {
-    /// Returns a new input, or `None` to keep the input. By default `None`.
+    /// Returns a new input, or `None` to keep the input. By default this method returns `None`.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ pub enum LifecycleMut<'a> {
     Start(&'a mut dyn AnyStart),
     /// A run has an output.
     Success(&'a mut dyn AnySuccess),
-    /// A run has failed.
+    /// A run ends with an error.
     Error(&'a Failure),
     /// A run has ended.
     Finish(&'a dyn AnyFinish),
@@ -63,7 +63,7 @@ pub enum LifecycleRef<'a> {
     Start(&'a dyn AnyStart),
     /// A run has an output.
     Success(&'a dyn AnySuccess),
-    /// A run has failed.
+    /// A run ends with an error.
     Error(&'a Failure),
     /// A run has ended.
     Finish(&'a dyn AnyFinish),
@@ -94,9 +94,10 @@ debug_by_name!(LifecycleMut, LifecycleRef);
 
 /// A [`Start`] with any input and output types, read and changed through JSON.
 pub trait AnyStart: Send + Sync {
-    /// Returns the input as JSON. A value that JSON cannot represent becomes a string with the reason.
+    /// Returns the input as JSON. An input that cannot be serialized, or is nested too deeply, becomes a string with the
+    /// reason.
     fn input_json(&self) -> Value;
-    /// Returns the input as JSON, or an error if JSON cannot represent it.
+    /// Returns the input as JSON, or an error if it cannot be converted.
     ///
     /// # Errors
     ///
@@ -138,7 +139,8 @@ pub trait AnyStart: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the place in the JSON if the value does not fit the output type. No output is then set.
+    /// Returns an error that names the place in the JSON if the value does not fit the output type. The output then stays
+    /// unchanged.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
@@ -146,9 +148,10 @@ pub trait AnyStart: Send + Sync {
 pub trait AnySuccess: Send + Sync {
     /// Returns the input as JSON.
     fn input_json(&self) -> Value;
-    /// Returns the output as JSON. A value that JSON cannot represent becomes a string with the reason.
+    /// Returns the output as JSON. An output that cannot be serialized, or is nested too deeply, becomes a string with the
+    /// reason.
     fn output_json(&self) -> Value;
-    /// Returns the output as JSON, or an error if JSON cannot represent it.
+    /// Returns the output as JSON, or an error if it cannot be converted.
     ///
     /// # Errors
     ///
@@ -172,7 +175,7 @@ pub trait AnyFinish: Send + Sync {
     fn outcome_json(&self) -> Value;
     /// Returns the outcome without its data.
     fn status(&self) -> crate::Status;
-    /// Returns how long the run took.
+    /// Returns the duration of the run.
     fn duration(&self) -> Duration;
 }
 
@@ -241,7 +244,7 @@ impl<I: Data, O: Data> AnyFinish for Finish<I, O> {
     }
 }
 
-/// The types that the runs of a runnable report: its own, or the types of the runnable that it wraps.
+/// The types that the runs of a runnable report: the types of the runnable itself, or of the runnable that it wraps.
 #[derive(Clone, Copy)]
 pub struct Face(pub(crate) &'static LifecycleFacets);
 
@@ -251,7 +254,7 @@ impl std::fmt::Debug for Face {
     }
 }
 
-/// The facets of the four events of a run, and its types.
+/// The facets of the four events of a run, and the names of the run's types.
 pub(crate) struct LifecycleFacets {
     pub(crate) facets: [&'static Facet; 4],
     types: fn() -> RunTypes,

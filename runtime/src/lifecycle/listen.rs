@@ -69,7 +69,7 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        // Registered with `on`, so that it is called before observers; the closure passes the payload read-only.
+        // Register the listener with `on`, so that it is called before observers; the closure passes the payload read-only.
         self.emitter()
             .on(lifecycle_of(self).only([Stage::Error]).of_types(), move |failure: &mut Failure, meta| f(failure, meta))
     }

@@ -97,8 +97,8 @@ pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
 
 /// Returns a matcher of `start`, `success`, `error` and `finish` of the runs of every instance.
 ///
-/// If the emitter's own event has another payload type than the listener takes, the run fails, as with [`Stage`]. Events that
-/// are not the emitter's own are skipped if their type differs.
+/// If the payload type of the emitter's own event differs from the type that the listener takes, the run fails, as described
+/// for [`Stage`]. Events that are not the emitter's own are skipped if their type differs.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter};
@@ -170,7 +170,8 @@ impl IntoMatcher for LifecycleOf {
         let matcher = matcher_fn(move |meta| self.matches(meta)).named(names);
         match (filters_types, is_of_one) {
             (true, _) => matcher.of_types(),
-            // All runs of one instance have the same types: a listener of another type is a mistake, on any emitter (E7).
+            // The runs of one instance are expected to have the same types, so a listener of another type is a mistake, on any
+            // emitter (E7).
             (false, true) => matcher.of_one_source(),
             (false, false) => matcher,
         }

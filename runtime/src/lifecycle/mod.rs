@@ -44,7 +44,7 @@ impl<I: 'static, O> Success<I, O> {
     }
 }
 
-/// The payload of `error`: a run has failed. Listeners cannot change it.
+/// The payload of `error`: a run ends with an error. Listeners cannot change it.
 #[derive(Debug, Serialize)]
 pub struct Failure {
     pub(crate) error: Error,
@@ -77,8 +77,8 @@ impl<I: 'static, O> Finish<I, O> {
         &self.outcome
     }
 
-    /// Returns how long the run took since its first poll, measured with tokio's clock. In JSON this is `duration_ns`, in whole
-    /// nanoseconds.
+    /// Returns the duration of the run since its first poll, measured with tokio's clock. In JSON, the duration is the field
+    /// `duration_ns`, in whole nanoseconds.
     pub fn duration(&self) -> Duration {
         self.duration.of(&self.input.run)
     }
@@ -86,7 +86,7 @@ impl<I: 'static, O> Finish<I, O> {
 
 impl<I: Serialize + 'static, O: Serialize> Serialize for Finish<I, O> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Whole nanoseconds, so that a recorded duration loses no digits.
+        // Write whole nanoseconds, so that a recorded duration loses no digits.
         let nanoseconds = u64::try_from(self.duration().as_nanos()).unwrap_or(u64::MAX);
         let mut members = serializer.serialize_struct("Finish", 3)?;
         members.serialize_field("input", &self.input)?;

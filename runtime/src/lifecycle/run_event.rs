@@ -15,7 +15,7 @@ use crate::{Data, Error, ErrorKind, LifecycleRef, Result, RunContext, Stage};
 /// One of the four lifecycle events of a run, as its [subscribers](crate::RunSubscriber) receive it: after all listeners, with
 /// the payload as the listeners left it.
 ///
-/// Its methods return the same values as the methods of [`EventMeta`](emitree_emitter::EventMeta). Id, path and time are
+/// Its methods return the same values as the methods of [`EventMeta`](emitree_emitter::EventMeta). The id, path and time are
 /// computed when they are first needed.
 ///
 /// ```
@@ -59,7 +59,7 @@ impl<'a> RunEvent<'a> {
         Self { run, stage, payload, stamp, path: OnceLock::new() }
     }
 
-    /// Returns the context of the run that emitted the event.
+    /// Returns the run that the event belongs to.
     #[must_use]
     pub const fn run(&self) -> &'a RunContext {
         self.run

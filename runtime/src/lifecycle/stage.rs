@@ -10,11 +10,11 @@ use crate::lifecycle::erased::ErasedAccess;
 /// A stage of a run, which has one lifecycle event. As a matcher, it matches this event of every run except
 /// [nested](Matcher#nested-events) runs.
 ///
-/// If a listener that is registered with a stage takes another payload type than the emitter's own event has, such as
-/// `Start<u64, u64>` for `Start<u32, u32>`, the run ends with an error that names both types. At `error` and `finish`, which
-/// only report, and for observers, that error is logged and counted instead. Events that are not the emitter's own are skipped
-/// if their type differs. With [nested](emitree_emitter::Options::nested) events, or with [`of_types`](Self::of_types), own
-/// events of another type are skipped too.
+/// A listener that is registered with a stage has to take the payload type of the emitter's own event. If it takes another
+/// type, such as `Start<u64, u64>` for `Start<u32, u32>`, the run ends with an error that names both types. At `error` and
+/// `finish`, which only report, and for observers, that error is logged and counted instead. Events that are not the emitter's
+/// own are skipped if their type differs. With [nested](emitree_emitter::Options::nested) events, or with
+/// [`of_types`](Self::of_types), own events of another type are skipped too.
 ///
 /// The plain name `"start"` matches the run's own event for a listener of exactly its type, `Start<I, O>`. A listener that
 /// takes `Start` with other type parameters makes the run fail. For a listener of any other payload type, or of `dyn AnyEvent`,
@@ -56,7 +56,7 @@ impl Stage {
         }
     }
 
-    /// Returns the name under which a listener of exactly the run's types receives the event as well.
+    /// Returns the plain name, which also matches the event for a listener of exactly its type (E4).
     pub(crate) const fn plain_name(self) -> EventName {
         const START: EventName = EventName::new("start");
         const SUCCESS: EventName = EventName::new("success");

@@ -72,7 +72,7 @@ impl Subscribers {
     }
 
     fn each(&self, f: impl Fn(&dyn RunSubscriber)) {
-        // A snapshot, so that no lock is held while subscribers run (invariant 3): they may register further subscribers.
+        // Take a snapshot, so that no lock is held while subscribers run (invariant 3): they may register further subscribers.
         let all = self.all.all();
         all.iter().flat_map(|all| all.iter()).for_each(|subscriber| isolated(|| f(&**subscriber)));
         // The run may have ended meanwhile: this snapshot then holds the last references to the subscribers, whose drop may
@@ -88,7 +88,8 @@ impl Subscribers {
 }
 
 impl RunContext {
-    /// Registers a subscriber for the events of this run, and of every run that is started below it from now on, however deep.
+    /// Registers a subscriber for the events of this run, of the children that begin from now on, and of all runs below these
+    /// children.
     ///
     /// For each event:
     ///

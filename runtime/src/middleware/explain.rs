@@ -45,7 +45,8 @@ pub struct MiddlewareInfo {
     pub hooks: Vec<HookInfo>,
 }
 
-/// A hook in an [`Explanation`]: a function for a step of a run that has no layers.
+/// A hook in an [`Explanation`]: a function that a middleware registers for a step without layers, such as a step of an
+/// agent's loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HookInfo {
@@ -75,7 +76,8 @@ pub struct LayerInfo {
     pub summary: Summary,
 }
 
-/// The position of a layer or function in the chain of a run. The variants have the order of the list in an [`Explanation`].
+/// The position of a layer or function in the chain of a run. An [`Explanation`] lists layers and functions in the order of
+/// these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -173,7 +175,7 @@ impl Explanation {
 
 impl RunContext {
     /// Returns the middlewares that are bound to this run, including inherited middlewares, and the layers and functions of its
-    /// chain. Both lists are empty once the run has ended.
+    /// chain. The lists are empty once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
         // If the run ends meanwhile on another thread, this call holds the last references to its middlewares: enter the run,

@@ -62,8 +62,8 @@ where
     MapValue::new::<F>(Some(I::clone), Arc::new(move |input: &mut I, ctx| Box::pin(ready(f(input, ctx)))))
 }
 
-/// Creates a middleware from an async function that may change the input: [`map_input`] for a function that returns a boxed
-/// future.
+/// Creates a middleware from an async function that may change the input. It works like [`map_input`], but the function
+/// returns a boxed future.
 ///
 /// ```
 /// use emitree_runtime::{RunContext, Runnable, map_input_async, runnable_fn};
@@ -117,8 +117,8 @@ where
     MapValue::new::<F>(None, Arc::new(move |output: &mut O, ctx| Box::pin(ready(f(output, ctx)))))
 }
 
-/// Creates a middleware from an async function that may change the output: [`map_output`] for a function that returns a boxed
-/// future, as in [`map_input_async`].
+/// Creates a middleware from an async function that may change the output. It works like [`map_output`], but the function
+/// returns a boxed future, as in [`map_input_async`].
 pub fn map_output_async<O, F>(f: F) -> MapValue<O>
 where
     O: Send + Sync + 'static,
@@ -272,7 +272,7 @@ impl<T> Maps<T> {
 }
 
 fn guards_last<T>(maps: &mut [NamedMap<T>]) {
-    // The sort is stable: guards keep their order of binding, and so do the other functions.
+    // The sort is stable, so the guards and the other functions each keep their order of binding.
     maps.sort_by_key(|map| map.is_guard);
 }
 
@@ -313,7 +313,7 @@ impl<I> InputMaps<I> {
         match self.maps.apply(&mut copied, ctx).await {
             Ok(()) => Ok(Some(copied)),
             Err(error) => {
-                // Dropping the copy may call user code: a panic there would replace the error, a denial for example.
+                // Dropping the copy may call user code: a panic there would replace the error, which may be a denial.
                 discard(copied);
                 Err(error)
             }

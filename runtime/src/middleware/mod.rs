@@ -133,7 +133,7 @@ impl<F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static> IntoMiddleware<fn
     }
 }
 
-/// A function as a middleware, named after the function's type. Created by [`middleware_fn`].
+/// A middleware that calls a function. Its name is the name of the function's type. Created by [`middleware_fn`].
 #[derive(Clone, Copy)]
 pub struct MiddlewareFn<F>(F);
 

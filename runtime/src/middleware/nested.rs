@@ -53,7 +53,7 @@ impl<M: Middleware> Middleware for ForNested<M> {
         format!("{summary} (for the runs below)").into()
     }
 
-    // `layers` and `hooks` stay empty: neither is added to this run.
+    // `layers` and `hooks` stay empty, because the middleware adds nothing to this run.
 
     fn order(&self) -> Option<&Order> {
         self.0.order()
@@ -67,8 +67,9 @@ pub struct ForTree<M>(Arc<M>);
 /// Binds a middleware to this run and to every run below it, however deep; [`for_nested`] leaves this run out.
 ///
 /// Retries and limits then apply at each level: a `Retry` with two retries, on a run with a run below it, makes up to nine
-/// attempts of the work below. Such a layer [warns](crate::Layer::nesting_warning) once. Bind it at one level: with
-/// `Runs::only` of `emitree-middleware`, or without `for_tree` to the run that needs it.
+/// attempts of the work below. `Retry`, `Concurrency` and `RateLimit` of `emitree-middleware` can
+/// [warn](crate::Layer::nesting_warning) about that once. Bind such a middleware at one level: with `Runs::only`, or without
+/// `for_tree` to the run that needs it.
 ///
 /// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of
 /// [`AnyRun`](crate::AnyRun), which fits all runs.
@@ -100,7 +101,7 @@ pub fn for_tree<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForTree<M::Midd
 
 impl<M: Middleware> Middleware for ForTree<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Bind it here first: if that fails, the run ends, and nothing has been handed down.
+        // Bind the middleware to this run first: if that fails, the run ends, and nothing has been handed down.
         self.0.bind(ctx)?;
         ctx.bind_nested(Arc::clone(&self.0));
         Ok(())

@@ -86,7 +86,7 @@ pub struct Ordered<M> {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> emitree_runtime::Result<()> {
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
-/// // The name of a function is the name of its type.
+/// // A function is a middleware with the name of its type.
 /// let double = double.middleware(ordered(greet, Order::new().after(std::any::type_name_of_val(&tenant))));
 /// assert_eq!(double.run(2).middleware(tenant).await?, 4);
 /// # Ok(())

@@ -1,11 +1,11 @@
-//! The bindings of a run, and the end of the run, which drops them (R14): listeners, layers, middlewares, subscribers, end hooks,
-//! and the functions that rewrite errors and context values.
+//! The bindings of a run, and the end of the run, which drops them (R14). Bindings are listeners, layers, middlewares,
+//! subscribers, end hooks, and the functions that rewrite errors and context values.
 //!
 //! 1. Each binding is dropped once, under no lock, with the run as the current run. Runs that are started in such a drop belong
 //!    to the nearest run above that accepts runs (R1).
-//! 2. A binding is added before the run is marked as bound, and the run is marked as released before its end looks for
-//!    bindings. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so at least one side sees the other's
-//!    mark: a binding that comes too late is dropped at once.
+//! 2. A binding is added before the run is marked as bound, and the run is marked as released before its bindings are
+//!    dropped. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so the code that sets the second mark
+//!    also sees the first: a binding that comes too late is dropped at once.
 //! 3. If the drop of a binding panics, the others are still dropped.
 
 use std::mem::take;
@@ -64,10 +64,10 @@ impl RunContext {
     /// Registers a function that is called once when the run ends: after `finish`, in order of registration, and before the
     /// caller receives the result. It cannot change the result; a panic is logged.
     ///
-    /// Middlewares use it to count runs, or to release resources that belong to a run. The function is called however the run
-    /// ends, even if the run is dropped, panics, or ends before `start` because a middleware failed to bind. Unlike a listener
-    /// of `finish`, the function does not make the run emit events. If the run has ended already, the function is dropped and
-    /// never called.
+    /// Middlewares use this method to count runs, or to release resources that belong to a run. The function is called however
+    /// the run ends, even if the run is dropped, panics, or ends before `start` because a middleware failed to bind. Unlike a
+    /// listener of `finish`, the function does not make the run emit events. If the run has ended already, the function is
+    /// dropped and never called.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -136,8 +136,8 @@ impl RunContext {
     /// Drops all bindings. From now on layers are refused, and other bindings are dropped by the code that binds them.
     fn drop_bound(&self) {
         let run = self.shared();
-        // End the emitter first, so that an event that arrives meanwhile reaches no listener, instead of a listener whose
-        // redaction is already gone.
+        // End the emitter first, so that an event that arrives meanwhile reaches no listener. Otherwise it could reach a
+        // listener after its redaction is gone.
         if let Some(emitter) = run.lazy_emitter.made() {
             emitter.end_run();
         }
@@ -146,7 +146,7 @@ impl RunContext {
             chain.release();
         }
         if let Some(middlewares) = middlewares {
-            // Taken out first: their drops may call user code, which runs under no lock (invariant 1).
+            // Take the middlewares out first: their drops may call user code, which runs under no lock (invariant 1).
             let bound = take(&mut *middlewares.lock());
             discard_all(bound);
         }

@@ -21,7 +21,7 @@ pub(crate) type Deferred<'a> = Option<&'a mut Vec<RunContext>>;
 pub(crate) struct Cleanup<O> {
     result: Option<Result<O>>,
     tasks: Option<JoinSet<()>>,
-    /// The children, ended from the last to the first; `None` before they were looked up.
+    /// The children, which are ended from the last to the first. `None` until they have been looked up.
     below: Option<Vec<RunContext>>,
 }
 
@@ -48,7 +48,7 @@ impl<O> Cleanup<O> {
         };
         match handed_over {
             None => ready!(end_all(run, below, cx)),
-            // The parent ends this run, and ends its children first, from its own list (invariant 2).
+            // The parent ends this run. From its own list, it first ends the children of this run (invariant 2).
             Some(list) => {
                 let ended = below.extract_if(.., |run| run.has_ended()).collect::<Vec<_>>();
                 ended.into_iter().for_each(discard);
@@ -63,7 +63,7 @@ impl<O> Cleanup<O> {
         )
     }
 
-    /// Waits for the tasks. If the delivery is cut, does not wait.
+    /// Waits for the tasks, unless the delivery is cut.
     fn poll_tasks(&mut self, run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<()> {
         while let Some(tasks) = &mut self.tasks {
             if run.delivery().is_cut() {
@@ -83,20 +83,20 @@ impl<O> Cleanup<O> {
 fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContext>> {
     let below = ready!(run.node().below.poll_all(cx));
     for child in &below {
-        // A stop of this run may have missed a child that is beginning on another thread and has not checked its parent yet. That
-        // stop came first, so its reason is passed on before the reason below (R7).
+        // A stop of this run may have missed a child that is beginning on another thread and has not checked its parent yet.
+        // The stop came first, so its reason is passed on before this abort's reason (R7).
         child.node().follow(run.node());
         child.abort("the parent run has ended");
     }
     Poll::Ready(below)
 }
 
-/// Ends the runs of a list, the last first; children that a run hands over are ended before that run.
+/// Ends the runs of a list, from the last to the first. Children that a run hands over are ended before that run.
 fn end_all(run: &RunContext, runs: &mut Vec<RunContext>, cx: &mut TaskContext<'_>) -> Poll<()> {
     while let Some(child) = runs.last() {
         let mut before = Vec::new();
         match end(run, child, &mut before, cx) {
-            // This may be the last handle of the run, with user values to drop.
+            // This may be the last handle of the run, and dropping it may drop user values.
             Driven::Over => discard(runs.pop()),
             Driven::Pending if !before.is_empty() => runs.append(&mut before),
             Driven::Pending | Driven::Elsewhere => return Poll::Pending,

@@ -1,4 +1,4 @@
-//! The configuration of a run. Makes the run, and binds its middlewares and listeners.
+//! The configuration of a run, which makes the run, and binds its middlewares and listeners.
 
 use std::mem::take;
 use std::ops::Deref;
@@ -42,7 +42,7 @@ pub(crate) struct RunConfig<'a, R: Runnable> {
 /// Settings that apply to one run only.
 #[derive(Default)]
 pub(crate) struct Overrides {
-    /// In the order of the calls (R4).
+    /// The listeners and middlewares, in the order of the calls (R4).
     pub(crate) bindings: SmallVec<[Binding; 2]>,
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
@@ -54,7 +54,7 @@ pub(crate) struct Overrides {
 
 /// A listener or middleware of one run.
 pub(crate) enum Binding {
-    /// Set until it is registered.
+    /// `Some` until the listener is registered.
     Listener(Option<Registration>),
     Middleware(Arc<dyn Middleware>),
 }
@@ -98,7 +98,7 @@ impl<R: Runnable> RunConfig<'_, R> {
         let has_listeners = self.runnable.emitter().has_listeners()
             || parent.is_some_and(RunContext::has_listeners)
             || self.overrides.as_ref().is_some_and(|overrides| overrides.has_listeners());
-        // Read once: a subscriber or middleware that is bound above from now on does not apply to this run.
+        // Read once: a subscriber or middleware that is bound to a run above from now on does not apply to this run.
         let subscribers = Subscribers::new(parent);
         let inherited = Inherited::new(parent.and_then(|parent| parent.shared().inherited.all()));
         let has_middlewares =
@@ -138,7 +138,7 @@ impl<R: Runnable> RunConfig<'_, R> {
     }
 
     /// Sets the run's signals and timeout, and then binds inherited middlewares, the instance's middlewares, and the run's own
-    /// middlewares and listeners in the order of the calls, unless an `Order` changes it (R4).
+    /// middlewares and listeners in the order of the calls, unless an `Order` moves a middleware (R4).
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
         let Self { runnable, input, overrides, .. } = self;
         if let Some(overrides) = overrides {
@@ -149,7 +149,8 @@ impl<R: Runnable> RunConfig<'_, R> {
                 watch.get_or_insert_default().timeout(after)?;
             }
         }
-        // A snapshot, because a middleware that is bound here may add middlewares for the runs below to the same list.
+        // Use a snapshot, because a middleware that is bound here may add middlewares for the runs below to the same
+        // list.
         let inherited = ctx.shared().inherited.all();
         let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
         let middlewares = inherited.chain(runnable.middlewares()).map(|given| PendingBinding::Middleware(&**given));

@@ -97,8 +97,8 @@ impl<I: Data, O: Data> TypedRun<I, O> {
         }
     }
 
-    /// Calls `f` with a step, as the holder of the lease. If `f` panics, as a `tracing` subscriber may, the step is parked, so that
-    /// the run still ends (R4).
+    /// Calls `f` with a step, as the holder of the lease. If `f` panics, for example in a `tracing` subscriber, the step is
+    /// parked, so that the run still ends (R4).
     pub(crate) fn holding<T>(&self, step: &mut Step<I, O>, who: Driver, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
         let mut held = LeaseGuard { run: self, step, who, is_left: true };
         let done = f(held.step);

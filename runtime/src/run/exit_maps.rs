@@ -1,7 +1,7 @@
 //! The functions that rewrite errors and context values of a run before events and callers see them (R10).
 //!
-//! An error may come from the work, a layer, a listener or an abort, and a value from any holder of the context. So the functions
-//! are called in one place, where the error or value enters the run's events and result.
+//! An error may come from the work, a layer, a listener or an abort, and any holder of the context may set a value. So the
+//! functions are called in one place, where the error or value enters the run's events and result.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ struct Functions {
 }
 
 impl ExitMaps {
-    /// Drops the functions. From now on, errors are withheld if there was a function for errors, and values if there was a
-    /// function for values.
+    /// Drops the functions. From now on, errors are withheld if there was a function for errors, and values are withheld
+    /// if there was a function for values.
     pub(crate) fn release(&self) {
         let released = {
             let mut functions = self.0.lock();
@@ -92,20 +92,20 @@ impl Functions {
 }
 
 impl RunContext {
-    /// Passes the error with which the run is about to end through the functions of `map_error`.
+    /// Passes an error through the functions of `map_error`, before the run ends with that error.
     pub(crate) fn exit_error(&self, error: Error) -> Error {
         self.pass_out(error, Functions::error)
     }
 
-    /// Passes a value that is about to be set on the run's context through the functions of `map_context`.
+    /// Passes a value through the functions of `map_context`, before the value is set on the run's context.
     pub(crate) fn exit_value(&self, key: &str, value: Value) -> Value {
         self.pass_out(value, |functions, value| functions.value(key, value))
     }
 
     fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Functions, T) -> T) -> T {
         let Some(maps) = self.shared().bindings.exit_maps.get() else { return value };
-        // A clone, so that the functions are called under no lock. If the run releases them meanwhile, the clone is their last
-        // owner, and they are dropped here, inside the run (R14).
+        // Clone the functions, so that they are called under no lock. If the run releases them meanwhile, the clone is their
+        // last owner, and they are dropped here, inside the run (R14).
         let functions = maps.0.lock().clone();
         enter(self, || {
             let value = pass(&functions, value);
@@ -127,8 +127,8 @@ impl RunContext {
     /// The function receives errors from the work, layers, listeners, aborts, panics, and middlewares that fail to bind. The
     /// layers of the run, and subscribers of its attempts, see the error before it is rewritten.
     ///
-    /// The function changes the message and the details of an error, not how the run ends: the [kind](Error::kind) stays, and so
-    /// do an interrupt and a requested retry. If the function panics, the error reports that panic and nothing else.
+    /// The function changes the message and the details of an error, not how the run ends: the [kind](Error::kind), an
+    /// interrupt and a requested retry are kept. If the function panics, the error reports that panic and nothing else.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};

@@ -1,5 +1,5 @@
-//! The future of a run. Its first poll makes the run and binds its middlewares and listeners; each poll advances its steps and
-//! its work; its drop ends the run without the work (R4, R8).
+//! The future of a run. The first poll makes the run, and binds its middlewares and listeners. Each poll advances the run's
+//! steps and its work. The drop ends the run without the work (R4, R8).
 //!
 //! Work, middlewares and listeners are user code. Their panics are caught, and become errors.
 
@@ -72,7 +72,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         }
         self.watch = None;
         // Work that has begun was dropped already. A plan is dropped inside the run, because runs that its drop starts belong
-        // to this run.
+        // to the nearest run above that accepts runs (R14).
         if let WorkState::Planned(_) = self.work {
             enter(&run, || discard(replace(&mut self.work, WorkState::Done)));
         }
@@ -84,12 +84,12 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Ends a run that is under way, without its work (R8).
     fn abandon(&mut self) {
         let Some(run) = &self.run else { return };
-        // If a token was canceled before the drop, the run ends for the token's reason and not as dropped (R7).
+        // If a token was canceled before the drop, the run ends with the token's reason and not as dropped (R7).
         if let Some(watch) = &mut self.watch {
             isolated(|| _ = watch.look(run.node(), &mut TaskContext::from_waker(Waker::noop())));
         }
         run.node().stop(Stop::Dropped);
-        // The run's span is entered, and its subscriber may panic.
+        // Entering the run's span calls the `tracing` subscriber, which may panic.
         isolated(|| run.inside(|| self.work.drop_work_logged()));
         supervise(run);
     }
@@ -135,7 +135,8 @@ impl<R: Runnable> Drop for Run<'_, R> {
             return;
         }
         self.abandon();
-        // These are user values. A panic in their drops is caught, because a second panic during an unwind aborts the process.
+        // Each of these drops may call user code. A panic is caught, because a second panic during an unwind aborts the
+        // process.
         self.drop_config();
         discard(self.run.take());
         discard(self.watch.take());
@@ -247,7 +248,7 @@ impl<R: Runnable> WorkState<'_, R> {
 
     /// Returns the result of a run that another driver has ended (R13).
     fn ended_by_other(&mut self, run: &StartedRun<R>, result: Option<Result<R::Output>>) -> Result<R::Output> {
-        // The run's span is entered, and its subscriber may panic.
+        // Entering the run's span calls the `tracing` subscriber, which may panic.
         isolated(|| run.inside(|| self.drop_work_logged()));
         result.unwrap_or_else(|| {
             let error = run.node().state.stopped().map_or_else(|| Error::new("the run is over"), Stop::error);

@@ -2,7 +2,8 @@
 //!
 //! 1. Only the driver touches a run's steps.
 //! 2. Nothing is polled under the lock.
-//! 3. A lease becomes `Over` once, after the run has ended, and stays so.
+//! 3. A lease becomes `Over` after the run has ended. From then on, no driver receives steps. A driver that fetches the
+//!    result sets the lease to `Over` again if another driver may be waiting.
 //! 4. Once the parent or a supervisor has requested the lease, the run's own future cannot acquire it again. Once the run is
 //!    supervised, the parent cannot acquire it either. A refused driver is woken when it can acquire the lease, or when the run
 //!    is over.
@@ -49,12 +50,12 @@ enum LeaseState<S, T> {
     Over(Option<T>),
 }
 
-/// The code that acquires a lease, lowest rank first.
+/// The drivers that can acquire a lease, in ascending rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Driver {
     /// The run's own future.
     Own,
-    /// The parent, when it ends.
+    /// The parent of the run, when the parent ends.
     Parent,
     /// A task that ends the run after its future was dropped, or code that ends it at once.
     Supervisor,

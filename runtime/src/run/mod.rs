@@ -31,13 +31,14 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// A future that runs a [`Runnable`] once and returns its result. Created by [`Runnable::run`].
 ///
 /// Its methods add listeners, middlewares, limits and context to this run only. Nothing happens before the first poll. An invalid
-/// argument of these methods, such as an invalid matcher, makes the run fail. From the first poll on, in this order:
+/// argument of these methods, such as an invalid matcher, makes the run fail. From the first poll on, these steps
+/// are taken in order:
 ///
 /// 1. The run's context is created. The run's emitter is created now if there are listeners, and otherwise when it is first
 ///    used.
-/// 2. Middlewares are bound: by default those inherited from the runs above first, then the instance's, then the run's own.
-///    The run's listeners are registered in their place among its middlewares: with `.on(a).middleware(m).on(b)`, an event
-///    is received by `a`, by the listeners that `m` registers, and then by `b`.
+/// 2. Middlewares are bound: by default, first the middlewares inherited from the runs above, then the instance's, then the
+///    run's own. The run's listeners are registered in their place among its middlewares: with
+///    `.on(a).middleware(m).on(b)`, an event is received by `a`, by the listeners that `m` registers, and then by `b`.
 /// 3. `start` is emitted. Listeners may change the input, or answer the run by setting the output.
 /// 4. The input passes through input middlewares and layers, the work runs, and the output passes through layers and output
 ///    middlewares. An output that was set at `start` replaces the work. An accepted request for a retry repeats this step.
@@ -60,10 +61,10 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// | the run or a run above it is aborted before the work is over | `error`, `finish` aborted | an error with the reason |
 /// | the run takes too long | `error`, `finish` timed out | an error of kind `TimedOut` |
 /// | the run is interrupted | `error`, `finish` interrupted | an error with the interrupt |
-/// | its future is dropped after the first poll | `error`, `finish` dropped | – |
+/// | its future is dropped after the first poll and before the work is over | `error`, `finish` dropped | – |
 /// | its parent ends before it | `error`, `finish` aborted | an error, at the next poll |
-/// | [`shutdown`](crate::shutdown) is called | as when it is aborted | an error with the reason |
-/// | the tokio runtime shuts down | as when it is dropped; async listeners are skipped | – |
+/// | [`shutdown`](crate::shutdown) is called | `error`, `finish` aborted | an error with the reason |
+/// | the tokio runtime shuts down | `error`, `finish` dropped; async listeners are skipped | – |
 ///
 /// The parent of a run is the run in which it was made. If the parent has ended before the first poll, the run never starts: it
 /// emits nothing, and the caller receives an error of kind `Aborted`. So a run cannot evade middleware that its parent has
@@ -74,7 +75,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// # Order of events
 ///
-/// The events of a run, and the times at which its work begins and is dropped:
+/// These traces list the events of a run, and show when its work begins and is dropped:
 ///
 /// ```text
 /// the work returns               1 start  2 works  3 success  4 finish success
@@ -93,21 +94,21 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// # Nesting
 ///
-/// A run polls the runs that it awaits, as with all futures, so each level uses stack space. On a thread with 2 MB of stack, a
-/// debug build reaches about 300 levels, 130 with a layer around each run. Limit recursion that depends on user input: `Limits`
-/// of `emitree-middleware` can limit the depth. A run in its own task, spawned with [`RunContext::spawn`], does not use the
-/// stack of the run above, so such a chain may have any length.
+/// Like any future, a run polls the runs that it awaits, so each level uses stack space. On a thread with 2 MB of stack, a
+/// debug build reaches about 300 levels, or 130 with a layer around each run. Limit recursion that depends on user input:
+/// `Limits` of `emitree-middleware` can limit the depth. A run in its own task, spawned with [`RunContext::spawn`], does not
+/// use the stack of the run above, so such a chain may have any length.
 ///
 /// # Dropping
 ///
 /// Dropping a run before its first poll has no effect. Dropping it later, before its work is over, aborts the run: the work
-/// is dropped, and with it the runs that it awaits. Sync listeners receive `error` and `finish` during the drop, async
-/// listeners in a task, which [`wait_for_ends`](crate::wait_for_ends) waits for. If a lifecycle event is being
-/// emitted, that emit is finished first. Outside a tokio runtime, async listeners are skipped.
+/// is dropped, and with it the runs that it awaits. Sync listeners receive `error` and `finish` during the drop. Async
+/// listeners receive them in a task, and [`wait_for_ends`](crate::wait_for_ends) waits until the run has ended. If a
+/// lifecycle event is being emitted, that emit is finished first. Outside a tokio runtime, async listeners are skipped.
 ///
 /// # Cancel safety
 ///
-/// Dropping cancels the run, as described above. Polling it by reference in a `select!` loses nothing.
+/// Dropping a run aborts it, as described above. Polling it by reference in a `select!` loses nothing.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct Run<'a, R: Runnable> {
     /// `Some` while the run is under way.
@@ -224,8 +225,9 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 
     /// Aborts the run when a signal reports an abort: the signal of an [`AbortHandle`](crate::AbortHandle) or of another run,
-    /// or a [`CancellationToken`](tokio_util::sync::CancellationToken). May be called several times: the first abort sets the
-    /// reason. If several signals reported an abort before the first poll, it is unspecified which reason the run has.
+    /// or a [`CancellationToken`](tokio_util::sync::CancellationToken). If this method is called several times, the first
+    /// abort sets the reason. If several signals reported an abort before the first poll, it is unspecified which reason the
+    /// run has.
     ///
     /// ```
     /// use emitree_runtime::{AbortHandle, RunContext, Runnable, runnable_fn};
@@ -362,8 +364,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.register(Options::new().observe(matcher, f))
     }
 
-    /// Registers an async observer of the run's events, which is awaited together with the other async observers of an emitter;
-    /// see [`Emitter::observe_async`](emitree_emitter::Emitter::observe_async).
+    /// Registers an async observer of the run's events, which is awaited together with the other async observers of the run's
+    /// emitter; see [`Emitter::observe_async`](emitree_emitter::Emitter::observe_async).
     #[track_caller]
     pub fn observe_async<T>(
         self,

@@ -1,4 +1,4 @@
-//! Catches panics of user code; the only module of this crate that does so (R4).
+//! Catches panics of user code. No other module of this crate does so (R4).
 //!
 //! 1. A caught panic becomes an error with its message, or a warning in the log if it cannot change the run any more.
 //! 2. The payload of a panic is a user value. It is dropped here, where its `Drop` may panic as well ([`panic_text`]).
@@ -24,7 +24,8 @@ pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T> {
 
 /// Awaits user code, and returns a panic as an error.
 ///
-/// Not an `async fn`, which would store the future twice: as its argument, and as the future that it awaits.
+/// This is not an `async fn`, because an `async fn` would store the future twice: as its argument, and as the future
+/// that it awaits.
 pub(crate) fn caught_async<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T>> {
     AssertUnwindSafe(future).catch_unwind().map(|caught| caught.map_err(Error::of_panic))
 }

@@ -32,7 +32,7 @@ impl Listed {
     /// Lists a run that has to wait. Aborts it if a shutdown has begun.
     pub(crate) fn new(run: &RunContext) -> Self {
         let listed = Self(ALIVE.add(run.downgrade()));
-        // Either the shutdown finds the run in the list, or this finds `CLOSED` (invariant 2).
+        // Either the shutdown finds the run in the list, or this code finds `CLOSED` (invariant 2).
         fence(Ordering::SeqCst);
         if CLOSED.load(Ordering::Acquire) {
             run.abort(REASON);
@@ -51,16 +51,16 @@ impl Drop for Listed {
 /// Ends every run of the process: refuses new runs, aborts the living runs, waits for their ends until the deadline, and
 /// reports each run that did not end in time.
 ///
-/// In this order:
+/// A shutdown takes these steps, in order:
 ///
 /// 1. From now on no run begins, not even inside a living run: the first poll of a run returns an error of kind
 ///    [`Aborted`](crate::ErrorKind::Aborted), "the process shuts down".
 /// 2. Every living run, and every run below it, is aborted with the same reason. A run that another thread is polling for the
-///    first time is aborted when it first has to wait, and may be missing in the report.
+///    first time is aborted when it first has to wait, and may be missing from the report.
 /// 3. The tasks that hold these runs drop the work and emit the last events. After half of the time, the shutdown itself ends
 ///    the runs that have not ended, such as runs that are not polled; their work is dropped later, with their futures.
-/// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, async listeners are skipped
-///    and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
+/// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, and async listeners are
+///    skipped and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
 ///
 /// `shutdown` also waits for runs whose futures were dropped earlier and that have not ended yet. Call `shutdown` before the
 /// tokio runtime is dropped, and close your sinks afterwards with `handle.close(deadline)`. To let runs end by themselves,
@@ -112,7 +112,7 @@ pub async fn shutdown(deadline: Duration) -> Shutdown {
     waited.report()
 }
 
-/// Lets runs begin again after a [`shutdown`]: for programs that restart in place, and for tests. Runs that were refused or
+/// Lets runs begin again after a [`shutdown`], in programs that restart in place and in tests. Runs that were refused or
 /// aborted are not started again.
 pub fn accept_runs() {
     CLOSED.store(false, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! The state of a run in one atomic word: stopped or settled, closed, released, ended (R7, R13, R14).
 //!
-//! 1. Bits are only ever added; only `end` may lose a bit that another thread adds at the same time.
+//! 1. A bit that is added stays, except that `end` may lose a bit that another thread adds at the same time.
 //! 2. `STOPPED` and `SETTLED` race, and the bit that is added first wins: a settled run is not stopped any more, and `settle`
 //!    reports an earlier stop.
 //! 3. The reason for a stop is written before `STOPPED`, and never again: the first reason wins.
@@ -11,8 +11,8 @@
 //!    the task or child, or the code that registers it sees the bit.
 //! 7. Of `CHAINED` and `WORKING`, the bit that is added first wins: either a chain is added before the work begins, and the
 //!    work passes through it, or the chain is refused.
-//! 8. Code that binds adds `BOUND` after the binding, and the end of the run adds `RELEASED` before it looks at the bindings: the
-//!    second of the two sees both bits, and drops the binding.
+//! 8. `BOUND` is added after a binding, and `RELEASED` is added before the bindings of the run are dropped. The code that adds
+//!    the second of the two bits sees both, and drops the binding.
 
 use crate::sync::{AtomicU16, OnceLock, Ordering};
 
@@ -22,7 +22,7 @@ const STOPPED: u16 = 1;
 const SETTLED: u16 = 2;
 /// The run accepts no more children.
 const CLOSED: u16 = 4;
-/// The run has ended, and so have all runs below it.
+/// The run and all runs below it have ended.
 const ENDED: u16 = 8;
 /// The run has, or has had, tasks.
 const TASKS: u16 = 16;
@@ -87,8 +87,8 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & SETTLED != 0
     }
 
-    /// Settles the run. A run without tasks is closed as well, and released if nothing is bound to it: one atomic operation for
-    /// the common run.
+    /// Settles the run. A run without tasks is closed as well, and released if nothing is bound to it. The common run needs
+    /// only this one atomic operation.
     pub(crate) fn settle_and_close(&self) -> Result<(), &S> {
         let settled = |word| {
             Some(match (word & TASKS, word & BOUND) {
@@ -106,7 +106,7 @@ impl<S> RunState<S> {
         self.word.fetch_or(TASKS, Ordering::SeqCst) & SETTLED == 0
     }
 
-    /// Returns `true` if the run has had a task. Reliable once the run is settled.
+    /// Returns `true` if the run has had a task. The answer is final once the run is settled.
     pub(crate) fn has_tasks(&self) -> bool {
         self.word.load(Ordering::SeqCst) & TASKS != 0
     }
@@ -120,7 +120,7 @@ impl<S> RunState<S> {
     }
 
     /// Marks the run as bound and as having a chain, which the caller has made. Returns `true` if the run has a chain
-    /// afterwards. A run without a chain refuses it once the work has begun or the run was released.
+    /// afterwards. A run without a chain refuses the new chain once the work has begun or the run was released.
     pub(crate) fn add_chain(&self) -> bool {
         let chained = |word| (word & (CHAINED | WORKING | RELEASED) == 0).then_some(word | CHAINED | BOUND);
         let added = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, chained);
@@ -136,8 +136,8 @@ impl<S> RunState<S> {
         self.word.load(Ordering::Acquire) & CHAINED != 0
     }
 
-    /// Marks the run as bound, after something was bound to it. Returns `false` if it is released: then the caller drops the
-    /// binding.
+    /// Marks the run as bound, after something was bound to it. Returns `false` if the run is released: then the caller
+    /// drops the binding.
     pub(crate) fn bind(&self) -> bool {
         self.word.fetch_or(BOUND, Ordering::AcqRel) & RELEASED == 0
     }

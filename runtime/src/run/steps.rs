@@ -1,7 +1,8 @@
 //! The steps of a run and their events (R4): `start`; then, when the work is over and all runs below have ended, `success` or
 //! `error`; then `finish`.
 //!
-//! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`, unless a panic loses a step.
+//! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`, unless a panic loses the
+//!    run's current step.
 //! 2. An emit that has begun is finished, by any driver; its delivery mode determines how long listeners are awaited.
 //! 3. When `finish` is emitted, every run that was started in this run has ended (R13).
 //! 4. A step that does not have to wait leads to the next step directly, without a future.
@@ -26,13 +27,13 @@ use crate::{Error, Outcome, Result, Stage, Status};
 /// A step of a run, with the emit or cleanup that the run waits for in this step.
 pub(crate) enum Step<I: 'static, O> {
     Starting(Emitting<Start<I, O>>),
-    /// With the answer that was set at `start`, until the work begins.
+    /// Contains the answer that was set at `start`, if any, until the work begins.
     Working(Option<O>),
-    /// Tasks and runs below are ended.
+    /// The run's tasks and the runs below are being ended.
     CleaningUp(Box<Cleanup<O>>),
     Succeeding(Emitting<Success<I, O>>),
     Failing(Emitting<Failure>),
-    /// Runs that listeners of `success` or `error` have started are ended.
+    /// Runs that listeners of `success` or `error` have started are being ended.
     Closing(Box<Cleanup<O>>),
     Finishing(Emitting<Finish<I, O>>, Option<Error>),
     Over(Result<O>),
@@ -98,8 +99,8 @@ fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delive
     }
 }
 
-/// Continues after the work is over, or was skipped. A run that was aborted before ends as aborted, even if the work returned
-/// (R7).
+/// Continues after the work is over or was skipped. A run that was aborted by then ends as aborted, even if the work returned
+/// an output (R7).
 pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));
@@ -191,7 +192,8 @@ fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Opti
         Err(error) => (Outcome::of_error(&error), Some(error)),
     };
     let input = input.unwrap_or_else(|| Input::of(run));
-    // Measure now if there are listeners, because they may be awaited; otherwise only when a subscriber reads the duration.
+    // Measure the duration now if there are listeners, because they may be awaited. Otherwise, it is measured when a
+    // subscriber reads it.
     let duration = match recipients {
         Recipients::Listeners(_) => Measured::now(run),
         Recipients::Subscribers => Measured::later(),
@@ -202,7 +204,7 @@ fn finish<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Opti
     }
 }
 
-/// Continues after `finish`. Failures of its listeners were isolated, too (R10).
+/// Continues after `finish`. Failures of its listeners were isolated where the listeners were called (R10).
 fn on_finished<I: Data, O: Data>(
     run: &TypedRun<I, O>,
     (finish, _): Delivered<Finish<I, O>>,
@@ -223,8 +225,8 @@ fn end<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> 
     Step::Over(result.map_err(Error::leaving))
 }
 
-/// Emits an event to the listeners, and then shows it to the subscribers. Returns the delivered event, or as `Err` a future
-/// that delivers it.
+/// Emits an event to the listeners, and then shows it to the subscribers. Returns the delivered event, or, as `Err`, a
+/// future that delivers it.
 fn emit<I: Data, O: Data, P>(
     run: &TypedRun<I, O>,
     recipients: Recipients<'_>,

@@ -1,6 +1,6 @@
 //! Ends runs whose futures were dropped (R8).
 //!
-//! 1. A run is in `PENDING` before a task is spawned for its end, and until it has ended.
+//! 1. A run is added to `PENDING` before a task is spawned for its end, and stays there until it has ended.
 //! 2. If no task can be spawned, or the task is dropped because its runtime shuts down, the run ends at once, and async listeners
 //!    are skipped.
 
@@ -27,7 +27,8 @@ static PENDING: LazyLock<Mutex<Slab<RunContext>>> = LazyLock::new(Mutex::default
 /// Notified when a pending run has ended, and when a listed run is over.
 pub(crate) static OVER: Event = Event::new();
 
-/// Ends a run whose work was dropped: sync listeners receive the last events now, async listeners in a task.
+/// Ends a run whose work was dropped: sync listeners receive the last events now, and async listeners receive them in a
+/// task.
 pub(crate) fn supervise(run: &RunContext) {
     run.delivery().sync_first();
     let mut cx = TaskContext::from_waker(Waker::noop());
@@ -175,7 +176,7 @@ pub struct Undelivered {
     pub namespace: String,
     /// The run's id.
     pub run_id: Uuid,
-    /// How many times an async listener was skipped, or dropped while it was awaited.
+    /// The number of times that an async listener was skipped, or was dropped while it was awaited.
     pub skipped: usize,
     /// `true` if the run had ended when the report was made. If not, its work or a listener blocks a thread.
     pub has_ended: bool,

@@ -35,7 +35,8 @@ pub trait AnyRunnable: Send + Sync {
     /// the error names the place in the JSON.
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>>;
 
-    // Named differently from the methods of `Runnable`, so that no call is ambiguous where both traits are imported.
+    // These methods are named differently from the methods of `Runnable`, so that no call is ambiguous where both
+    // traits are imported.
     #[doc(hidden)]
     fn any_kind(&self) -> &str;
     #[doc(hidden)]

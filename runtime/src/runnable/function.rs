@@ -1,4 +1,4 @@
-//! An async function as a runnable.
+//! Runnables that call an async function.
 
 use std::fmt;
 use std::future::Future;
@@ -10,7 +10,7 @@ use emitree_emitter::{Creator, Emitter};
 use crate::runnable::value::Data;
 use crate::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
 
-/// An async function as a runnable. Created by [`runnable_fn`].
+/// A runnable that calls an async function. Created by [`runnable_fn`].
 pub struct RunnableFn<F, I, O> {
     f: F,
     name: String,

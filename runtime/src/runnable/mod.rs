@@ -134,9 +134,9 @@ pub trait Runnable: Send + Sync {
 
     /// Creates a run that owns an `Arc` of the runnable, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
     ///
-    /// As with [`run`](Self::run), its parent is the run in which this method is called, not the run of the task that awaits
-    /// it. The run ends before its parent ends. A run that is created inside a bare `tokio::spawn` has no parent; spawn the
-    /// task with [`RunContext::spawn`](crate::RunContext::spawn) instead.
+    /// As with [`run`](Self::run), the run's parent is the run in which this method is called, not the run of the task that
+    /// awaits the new run. The run ends before its parent ends. A run that is created inside a bare `tokio::spawn` has no
+    /// parent; spawn the task with [`RunContext::spawn`](crate::RunContext::spawn) instead.
     ///
     /// ```
     /// use std::sync::Arc;

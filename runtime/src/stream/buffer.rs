@@ -26,7 +26,7 @@ use crate::{Middleware, Result, RunContext, Stage};
 /// The default capacity.
 const CAPACITY: usize = 1024;
 
-/// Buffers an `E` for each matching event, from the run's `start` on.
+/// Buffers an `E` for each matching event that is emitted after the stream's listeners were bound.
 pub(crate) struct StreamBuffer<E> {
     state: Mutex<BufferState<E>>,
 }
@@ -268,8 +268,8 @@ fn is_named(meta: &EventMeta<'_>, name: &str) -> bool {
 impl<E: Send + 'static> Middleware for StreamBinding<E> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let Self { buffer, matcher, listener } = self;
-        // Registered first and with the highest priority, so that the buffer is cleared before the stream's own listener
-        // receives `attempt_discarded`: that event and all later events are kept.
+        // This observer is registered first and with the highest priority, so that the buffer is cleared before the
+        // stream's own listener receives `attempt_discarded`: that event and all later events are kept.
         let first = || Options::new().priority(i32::MAX).nested(true);
         let discard_from = Arc::clone(buffer);
         let is_discarded = |meta: &EventMeta<'_>| meta.name() == AttemptDiscarded::NAME.as_str();
@@ -278,7 +278,8 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
                 discard_from.discard(trace.run_id);
             }
         });
-        // Registered in the same way as a pipe, so that `off_matching` does not remove it with the run's other listeners.
+        // The observer is registered in the same way as a pipe, so that `off_matching` does not remove it with the run's
+        // other listeners.
         ctx.emitter().register(take_back.for_pipe())?;
         let until_done = Arc::clone(buffer);
         let is_end = |meta: &EventMeta<'_>| matches!(Stage::of(meta), Some(Stage::Success | Stage::Error));

@@ -75,7 +75,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// # Events of runs below
 ///
 /// A name without a dot matches the run's own events. Events of runs below are matched by paths: `events("**.new_token")` or
-/// `events("model.new_token")`. A stream that was created by [`Run::events_of`] includes them if you call
+/// `events("model.new_token")`. A stream that was created by [`Run::events_of`] includes events of runs below if you call
 /// [`nested`](Self::nested).
 #[must_use = "a stream does nothing until it is polled"]
 pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
@@ -125,7 +125,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     ///
     /// There is no matcher, because [`Event::NAME`] is the name of the events. An item is a clone of the payload, whose type
     /// need not be `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs below. For a type that is not
-    /// `Clone`, use `events(Token::NAME)`.
+    /// `Clone`, use `events(T::NAME)`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -295,7 +295,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
         let Some(run) = &mut self.run else { return true };
         if let Poll::Ready(result) = Pin::new(run).poll(cx) {
             (self.run, self.result) = (None, Some(result));
-            // A run that failed at `bind` emits no lifecycle event: release the events that are held back here too.
+            // A run that failed at `bind` emits no lifecycle event, so its held events are also released here.
             self.buffer.on_work_done();
         }
         self.run.is_none()
@@ -322,8 +322,8 @@ impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
             if driven {
                 return Poll::Pending;
             }
-            // Poll the run once only, and then look into the buffer again, so that its events are yielded before the run
-            // continues (R11).
+            // Poll the run only once, and then look into the buffer again, so that the events of this poll are yielded
+            // before the run continues (R11).
             driven = !self.drive(cx);
         }
     }

@@ -46,7 +46,8 @@ where
     type Output = Result<S::Response, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        // If a task without a run made the call, as tower's `Buffer` does, the run that awaits it becomes the parent (invariant 4).
+        // If a task without a run made the call, as in tower's `Buffer`, the run that awaits the call becomes the parent
+        // (invariant 4).
         self.0.start_here_if_alone();
         self.0.poll_unpin(cx).map_err(Into::into)
     }

@@ -6,7 +6,7 @@ use emitree_emitter::{Creator, Emitter};
 
 use crate::Middleware;
 
-/// Name, emitter and middlewares of a service.
+/// The name, the emitter and the middlewares of a service.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(crate) name: String,

@@ -46,12 +46,13 @@ pub struct TowerLayer<S> {
 /// ```
 ///
 /// This function creates the service, around a [`TicketService`]. All runs that the layer or its clones are bound to share this
-/// one service, even if their types differ. Some layers need tokio's timer to create their service, `RateLimitLayer` for
-/// example: with these, call this function inside a tokio runtime. Each call of the work takes these steps:
+/// one service, even if their types differ. Some layers, such as `RateLimitLayer`, need tokio's timer to create their service:
+/// call this function inside a tokio runtime if you use them. Each call of the work takes these steps:
 ///
 /// 1. The run waits until the service is ready. Runs are admitted in order of arrival.
 /// 2. The service is called with a [`Ticket`], and its response is awaited.
-/// 3. When the ticket reaches the innermost service, the work begins, in the run's own future.
+/// 3. When the innermost service has received the ticket, and its future is first polled, the work begins, in the run's
+///    own future.
 /// 4. When the work is over, the service receives `()` or the work's error, and is polled to its end.
 /// 5. The run continues with the result of the work, even if the service returns an error.
 ///

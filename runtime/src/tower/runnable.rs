@@ -108,7 +108,8 @@ where
     }
 }
 
-// Otherwise the compiler would suggest this type instead of `runnable_fn` for a value that is not a runnable.
+// Without this attribute, the compiler would suggest this type instead of `runnable_fn` for a value that is not a
+// runnable.
 #[diagnostic::do_not_recommend]
 impl<S, I> Runnable for TowerRunnable<S, I>
 where

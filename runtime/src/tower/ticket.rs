@@ -1,4 +1,4 @@
-//! The request of a service around a run, which takes the place of the input (invariant 3).
+//! The request that a service around a run receives in place of the run's input (invariant 3).
 
 use std::future::pending;
 use std::pin::Pin;
@@ -10,8 +10,8 @@ use tower_service::Service;
 
 use crate::Result;
 
-/// A request for a service in a [`TowerLayer`](crate::TowerLayer): when it reaches the innermost service, the work of its
-/// run begins.
+/// A request for a service in a [`TowerLayer`](crate::TowerLayer). When the innermost service has received a ticket, and
+/// its future is first polled, the work of the ticket's run begins.
 ///
 /// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which may call twice, do not compile
 /// with tickets; use an emitree [`Layer`](crate::Layer) for retries.
@@ -52,7 +52,7 @@ impl RunHalf {
         }
         let result = work.await;
         let done = result.as_ref().map(drop).map_err(|error| error.clone().into());
-        // If the service has stopped waiting, nobody receives this, and the service returns its own error.
+        // If the service has stopped waiting, the result is not received, and the service returns its own error.
         drop(self.done.send(done));
         result
     }
@@ -78,7 +78,8 @@ impl Service<Ticket> for TicketService {
     }
 }
 
-/// The future of a [`TicketService`]: the work begins at its first poll, and the future returns `()` or the work's error.
+/// The future of a call of [`TicketService`]. The work begins when this future is first polled. The future returns `()`
+/// or the work's error.
 ///
 /// Dropping the future does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has returned.
 #[derive(Debug)]

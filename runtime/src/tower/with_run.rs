@@ -6,7 +6,7 @@ use crate::context::current::enter_some;
 /// A request with the run in which it was created. [`PropagateRun`](crate::PropagateRun) creates it, and
 /// [`EnterRun`](crate::EnterRun) takes it apart.
 ///
-/// Instead of using `EnterRun`, a service that passes requests to another task may enter [`run`](Self::run) itself, with
+/// Instead of using `EnterRun`, a service that passes requests to another task may itself enter [`run`](Self::run), with
 /// [`scope`](RunContext::scope) or [`in_scope`](RunContext::in_scope).
 ///
 /// A `WithRun` keeps the context of the run in memory, but does not keep the run from ending; no run starts in a run that has

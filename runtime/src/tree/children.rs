@@ -50,13 +50,15 @@ impl Children {
         }
         let shard = thread % SHARDS;
         let more = self.more.get_or_init(Box::default);
-        // A parent that does not see `more` has already closed: the child checks that next, and is refused.
+        // Either the parent, after it has closed, sees `more`, or the child, which checks its parent next, sees that
+        // the parent has closed, and is refused.
         fence(Ordering::SeqCst);
         ChildKey::More { shard, key: more[shard].0.lock().insert(run) }
     }
 
-    /// Returns the owner of the slot; sets it to this thread if there is none. Sequentially consistent, so that a parent that calls
-    /// `is_empty` and a child that registers see each other.
+    /// Returns the owner of the slot, after setting it to this thread if there was none. The accesses are sequentially
+    /// consistent: either a parent that closes and calls `is_empty` sees the child, or the child sees that the parent has
+    /// closed.
     fn owner(&self, thread: usize) -> usize {
         match self.owner.load(Ordering::SeqCst) {
             0 => self

@@ -34,7 +34,7 @@ async fn where_the_signal_was_aborted_before_the_work_never_begins_but_start_err
     recorder.expect(NEVER_WORKED);
 }
 
-// R7: the same without listeners.
+// R7: without listeners, the work does not begin either.
 #[tokio::test]
 async fn where_nobody_listens_the_work_of_an_aborted_run_never_begins_either() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -173,7 +173,7 @@ async fn work_that_notices_and_says_that_all_is_well_is_aborted_all_the_same() {
     let run = below(&tree, "run", move |(), ctx: RunContext| {
         let notes = notes.clone();
         async move {
-            // The work sees the abort in the same poll in which it is aborted.
+            // The work sees the abort in the same poll in which it aborts its run.
             assert!(ctx.abort("enough") && ctx.is_aborted());
             notes.note(format!("noticed: {}", ctx.abort_signal().aborted().await));
             Ok("all is well".to_owned())
@@ -240,7 +240,7 @@ async fn an_abort_after_the_work_is_over_changes_nothing_and_says_so() -> TestRe
     Ok(())
 }
 
-// R7, R10: listeners of `error` and the caller receive the same error of an abort.
+// R7, R10: after an abort, listeners of `error` and the caller receive the same error.
 #[tokio::test]
 async fn an_abort_is_control_flow_and_explains_itself() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -278,7 +278,7 @@ async fn an_abort_while_a_listener_of_start_is_awaited_is_looked_at_after_it() {
     recorder.expect(NEVER_WORKED);
 }
 
-// R7: the same for a run that could not begin.
+// R7: an abort after the run has failed to bind has no effect.
 #[tokio::test]
 async fn an_abort_after_a_run_could_not_be_bound_changes_nothing_and_says_so() {
     let (tree, kept) = (Emitter::new(), Slot::new());
@@ -303,7 +303,7 @@ async fn a_run_that_is_aborted_while_it_is_bound_is_aborted_even_if_it_cannot_be
     expect_aborted(run.await, "not today");
 }
 
-// R7: work that ignores its abort is still aborted, also without listeners.
+// R7: a run whose work ignores the abort still ends as aborted, also without listeners.
 #[tokio::test]
 async fn where_nobody_listens_work_that_says_that_all_is_well_is_aborted_all_the_same() {
     let run = below(&Emitter::new(), "run", |(), ctx: RunContext| async move {

@@ -12,7 +12,7 @@ use emitree_runtime::{
     map_output,
 };
 
-/// A kind of work from number to number.
+/// A kind of work from a number to a number.
 struct Number;
 
 impl Op for Number {
@@ -46,7 +46,7 @@ fn binds_late(late: Arc<dyn Middleware>) -> impl Runnable<Input = u32, Output = 
     })
 }
 
-// M4, M5: a guard that is bound too late would silently be skipped.
+// M4, M5: a guard that is bound too late would be skipped silently, so it is refused.
 #[tokio::test]
 async fn what_is_bound_once_the_work_has_begun_is_an_error() -> TestResult {
     let recorder = Recorder::new();
@@ -153,7 +153,7 @@ async fn a_map_of_the_output_sees_that_of_its_own_attempt() -> TestResult {
     Ok(())
 }
 
-// M7: aborts are never retried, and neither is a request for a retry in a run that was aborted.
+// M7: aborts are never retried. If a run was aborted, its request for a retry has no effect.
 #[tokio::test]
 async fn an_aborted_run_is_not_attempted_again() {
     let attempts = Arc::new(AtomicU32::new(0));

@@ -66,7 +66,7 @@ async fn a_run_that_was_ended_from_above_ends_once_when_its_holder_drops_it() ->
     Ok(())
 }
 
-// R13: the same without listeners.
+// R13: a run without listeners is ended with its parent too.
 #[tokio::test]
 async fn where_nobody_listens_a_held_run_is_ended_with_its_parent_too() -> TestResult {
     let held = Slot::new();
@@ -227,7 +227,7 @@ async fn a_task_that_awaits_a_run_whose_work_was_over_is_told_when_it_is_ended_f
 }
 
 // R13: a task that awaits a run whose work is over is woken when the run above has ended the run, even if another task
-// polled it before.
+// polled that run before.
 #[tokio::test]
 async fn a_task_that_waits_for_listeners_of_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
     let (gate, tasks) = (Gate::new(), Slot::new());
@@ -316,7 +316,7 @@ async fn a_run_that_took_the_place_of_one_that_is_over_is_ended_with_its_parent(
     Ok(())
 }
 
-// R13: the same if another child was dropped before.
+// R13: a child is ended with its parent, even if another child was dropped before.
 #[tokio::test]
 async fn of_two_runs_the_one_that_is_left_is_ended_with_its_parent_before_its_success() -> TestResult {
     let (tree, recorder) = recorded();

@@ -305,8 +305,8 @@ async fn current_is_the_events_run_in_its_listeners_wherever_they_are_registered
     assert_eq!(current_id(), None);
 
     let recorded = recorder.take();
-    // Four events of the inner run at three emitters, three events of the outer run at two, and all seven at the
-    // builder's listener.
+    // Three emitters receive the four events of the inner run, two emitters receive the three events of the outer
+    // run, and the listener of the builder receives all seven events.
     assert_eq!(recorded.len(), NOTES_PER_EVENT * (4 * 3 + 3 * 2) + 7, "{recorded:#?}");
     assert!(recorded.iter().all(|line| line.ends_with(" right")), "{recorded:#?}");
     Ok(())

@@ -67,7 +67,7 @@ fn outside_of_a_runtime_a_held_run_ends_with_its_parent_and_nobody_is_awaited() 
     drop(held.take());
 }
 
-// R8, R13: the same for a run whose end is pending in a task of an idle runtime.
+// R8, R13: the end of a run that is pending in a task of an idle runtime is cut too.
 #[test]
 fn outside_of_a_runtime_the_pending_end_of_a_child_comes_with_its_parents() {
     let recorded = dropped_outside(|_, tree| drop(begun(tree, Stage::Error)));

@@ -1,5 +1,5 @@
-//! R8: a run whose future is dropped, at any moment, ends once: sync listeners receive its end during the drop, async
-//! listeners from a task; and a run that was never awaited leaves no trace.
+//! R8: a run whose future is dropped at any moment ends once. Sync listeners receive its end during the drop, and
+//! async listeners receive it in a task. A run that was never polled leaves no trace.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ async fn dropped_after_its_work_it_ends_as_its_work_did() {
     }
 }
 
-// R9: the current run in a drop.
+// R9: the current run during and after the drop of another run.
 #[tokio::test]
 async fn in_a_drop_the_current_run_is_the_one_that_ends_and_then_the_one_that_drops() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -165,7 +165,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-// R13: also if the end of a run below has to be awaited.
+// R13: the runs below end first, even if a listener of their end has to be awaited.
 #[tokio::test]
 async fn the_runs_in_a_run_that_is_dropped_end_before_it() {
     for awaited in [false, true] {

@@ -6,7 +6,8 @@ use crate::support::{Recorder, TestResult, below, emitter_of};
 use emitree_emitter::{Emitter, EventMeta};
 use emitree_runtime::{Result, RunContext, Runnable};
 
-/// `outer` runs `middle` runs `inner`, which emits `ping`; the events of each run and each instance are recorded.
+/// `outer` runs `middle`, which runs `inner`, which emits `ping`. The events of each run and each instance are
+/// recorded.
 fn three_deep(tree: &Emitter, recorder: &Recorder) -> impl Runnable<Input = (), Output = ()> + 'static {
     let inner = Arc::new(below(tree, "inner", |(), ctx: RunContext| async move {
         ctx.emitter().emit("ping", &mut ()).await?;

@@ -1,19 +1,19 @@
-//! R4, R6, R8, R13: with every end, every listener and every place of its start, a run starts once, then succeeds or
-//! fails once, then finishes once, before the run above finishes. No event follows.
+//! R4, R6, R8, R13: for every end, every listener and every place where it is started, a run emits `start` once, then
+//! `success` or `error` once, then `finish` once, before the run above emits `finish`. No event follows.
 //!
 //! | ends by                        | as          | none   | sync | blocking | observing | failing        | panicking      | top level | nested | spawned |
 //! |--------------------------------|-------------|--------|------|----------|-----------|----------------|----------------|-----------|--------|---------|
-//! | its work: well                 | success     | =      | =    | =        | =         | start, success | start, success | yes       | yes    | yes     |
+//! | its work: an output            | success     | =      | =    | =        | =         | start, success | start, success | yes       | yes    | yes     |
 //! | an answer at its start         | success     | =      | =    | =        | =         | start, success | start, success | yes       | yes    | yes     |
 //! | its work: an error             | failed      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | its work: a panic              | panicked    | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | its work: a denial             | denied      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | its work: a halt               | halted      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | its work: an interrupt         | interrupted | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
-//! | a guard that says no           | denied      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | a guard that denies            | denied      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | a layer that halts             | halted      | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | an abort before it begins      | aborted     | =      | =    | =        | =         | =              | =              | yes       | yes    | yes     |
-//! | an abort between: at its start | aborted     | =      | =    | =        | =         | =              | =              | yes       | yes    | yes     |
+//! | an abort at its start          | aborted     | =      | =    | =        | =         | =              | =              | yes       | yes    | yes     |
 //! | an abort during its work       | aborted     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | a timeout                     | timed out   | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | the abort of its parent        | aborted     | =      | =    | =        | =         | start          | start          | –         | yes    | yes     |
@@ -23,9 +23,9 @@
 //! The run has no listener, or one at one of the four stages: sync (`on`), blocking (`on_async`), observing (`observe`
 //! and `observe_async`). With each of these methods, the listener succeeds, fails or panics. `=` means that the run
 //! ends as it does without listeners. The columns *failing* and *panicking* list the stages at which a sync or blocking
-//! listener makes the run end as failed or panicked instead; for other stages, and for observers, `=` applies. A
-//! failure at `start` comes before the work, so an end of the work comes too late; a failure at `success` comes after
-//! the work. Each case is tested at the top, in another run, and in a task of another run.
+//! listener makes the run end as failed or panicked instead; for other stages, and for observers, `=` applies. After a
+//! failure at `start` the work does not begin, so a later end has no effect. A failure at `success` comes after the
+//! work. Each case is tested at the top, in another run, and in a task of another run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,7 +165,7 @@ impl Row {
         (stage == at && verb.may_fail() && manner != Manner::Fine).then_some(status)
     }
 
-    /// Returns `true` if the work begins and this end can reach it.
+    /// Returns `true` unless a listener of `start` makes the run fail before this end.
     fn comes_to_end(&self) -> bool {
         matches!(self.end, End::IsAbortedBefore | End::IsAbortedBetween) || self.fails_at(Stage::Start).is_none()
     }

@@ -1,4 +1,4 @@
-//! R10: one error type, which keeps its kind and causes, and returns an explanation.
+//! R10: one error type, which keeps its kind and its causes, and lists them in `explain`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ async fn a_foreign_error_of_a_listener_says_of_which_event_and_where_it_was_regi
     Ok(())
 }
 
-/// Nests `levels` runs. Each run is started by a listener of the `start` of the run above, which passes its error on. A
+/// Nests `levels` runs. A listener of each run's `start` starts the next run, and returns the error of that run. A
 /// listener of the innermost run's `start` fails with the error that `error` returns.
 fn nest(tree: &Emitter, levels: u32, error: fn() -> BoxError) -> Arc<dyn AnyRunnable> {
     let level = below(tree, &format!("level{levels}"), |(), _: RunContext| async { Ok(()) });

@@ -148,7 +148,7 @@ async fn control_flow_that_comes_too_late_and_errors_that_cannot_be_shown_deny_t
     }
 }
 
-/// Panics when it is dropped.
+/// A value that panics when it is dropped.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Bad;
 

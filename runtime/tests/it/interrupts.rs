@@ -1,5 +1,5 @@
-//! M8, M9, R6, R10: interrupts as data, ends that are not failures, and errors that find control flow among their
-//! causes.
+//! M8, M9, R6, R10: interrupts as data, ends that are not failures, and control flow that is found among the causes
+//! of an error.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! R3: the four lifecycle events of a run, the paths, types and matchers that match them, and the keys that they
-//! reserve.
+//! R3: the four lifecycle events of a run, their paths and types, the matchers that match them, and the keys that
+//! they reserve.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use emitree_runtime::{
 };
 use serde_json::json;
 
-/// Doubles, or fails at zero.
+/// Returns a runnable that doubles its input, or fails if the input is zero.
 fn double(parent: &Emitter, namespace: &str) -> impl Runnable<Input = u32, Output = u32> + use<> {
     below(parent, namespace, |n: u32, _: RunContext| async move {
         if n == 0 { Err(emitree_runtime::Error::new("nothing to double")) } else { Ok(n * 2) }

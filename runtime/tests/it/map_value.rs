@@ -29,7 +29,7 @@ fn echo(recorder: &Recorder) -> impl Runnable<Input = String, Output = String> +
     })
 }
 
-// Section 5: agent.input, agent.output
+// Both the functions on the input and the functions on the output are called in list order.
 #[tokio::test]
 async fn both_sides_go_in_list_order_and_each_sees_what_the_one_before_left() {
     let recorder = Recorder::new();
@@ -45,7 +45,7 @@ async fn both_sides_go_in_list_order_and_each_sees_what_the_one_before_left() {
     recorder.expect(["1 sees x!", "2 sees x!1", "work x!12", "3 sees x!12", "4 sees x!123"]);
 }
 
-// Section 5: guardrails come last on their side.
+// Guards come last on their side.
 #[tokio::test]
 async fn guards_see_what_all_others_of_their_side_have_made() {
     let recorder = Recorder::new();
@@ -85,7 +85,6 @@ async fn explained(how: &'static str, make: impl Fn(MapValue<String>) -> MapValu
     ]
 }
 
-// Section 5
 #[tokio::test]
 async fn errors_name_the_function_unless_they_name_somebody() {
     silence_planned_panics();
@@ -161,7 +160,6 @@ async fn the_original_is_the_callers_and_is_kept_where_a_map_input_is_bound() ->
     Ok(())
 }
 
-// Section 5
 #[tokio::test]
 async fn one_of_another_type_than_the_runs_is_an_error_that_names_both() {
     let echo = echo(&Recorder::new());
@@ -173,7 +171,6 @@ async fn one_of_another_type_than_the_runs_is_an_error_that_names_both() {
     assert_eq!(error.to_string(), "`map_output` of `u32` was bound to a run whose output is `alloc::string::String`");
 }
 
-// Section 5
 #[tokio::test]
 async fn after_one_that_fails_the_rest_is_not_called() {
     let recorder = Recorder::new();

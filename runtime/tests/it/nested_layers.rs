@@ -177,7 +177,7 @@ async fn layers_for_any_run_stand_by_phase_among_those_of_the_runs_types() -> Te
     Ok(())
 }
 
-// R1, M4: in either order of the task and the end of the run in which the task's run was made.
+// R1, M4: the task polls the run before or after the end of the run in which that run was made.
 #[tokio::test]
 async fn a_run_that_is_spawned_and_left_behind_does_not_slip_away_from_a_guard_for_nested_runs() -> TestResult {
     for yields in [false, true] {

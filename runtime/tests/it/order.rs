@@ -36,7 +36,7 @@ fn note_stages(recorder: &Recorder, tree: &Emitter) {
     tree.observe("*.*", note).expect("a valid matcher");
 }
 
-/// Records the end of the task that holds this value.
+/// A value that records the end of the task that holds it.
 struct Ends(Recorder);
 
 impl Drop for Ends {
@@ -52,7 +52,8 @@ async fn context_then_listeners_and_middlewares_then_start_then_work_then_succes
     let binds = |label: &'static str| {
         let notes = recorder.clone();
         move |ctx: &RunContext| {
-            // Step 1 is complete, so context and emitter exist; of step 2, the earlier bindings are complete.
+            // Step 1 is complete, so the context and the emitter exist. The earlier bindings of step 2 are complete
+            // too.
             assert_eq!(RunContext::current().map(|run| run.run_id()), Some(ctx.run_id()));
             let (user, listeners) = (ctx.get("user_id"), ctx.emitter().listener_count());
             notes.note(format!("2 bind {label}, context {user:?}, {listeners} listeners"));

@@ -145,7 +145,7 @@ fn who_cannot_end_a_run_any_more_is_woken_when_it_is_over_and_not_before() -> Te
     Ok(())
 }
 
-// R13: both are dropped, the child first; the parent ends after the child.
+// R13: the work of the parent drops the child and then returns; the parent ends after the child.
 #[tokio::test]
 async fn a_parent_waits_for_the_pending_end_of_a_child_that_was_dropped() -> TestResult {
     let (tree, recorder) = recorded();
@@ -167,7 +167,7 @@ async fn a_parent_waits_for_the_pending_end_of_a_child_that_was_dropped() -> Tes
     Ok(())
 }
 
-// R8, R13: a parent that waits for the end of the child does not take it over.
+// R8, R13: a parent that waits for the end of a dropped child does not take over that end.
 #[tokio::test]
 async fn the_end_of_a_dropped_run_comes_whether_its_parent_is_polled_or_not() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -327,7 +327,7 @@ fn a_parent_dropped_outside_of_a_runtime_ends_with_the_last_of_two_children_that
     Ok(())
 }
 
-// M1: in either order, a layer that was accepted is called.
+// M1: whether the binding or the work comes first, a layer is called if and only if it was accepted.
 #[test]
 fn a_layer_that_another_thread_binds_as_the_work_begins_is_called_or_refused() {
     let (ctx, contexts) = mpsc::channel::<RunContext>();

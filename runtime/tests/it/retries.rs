@@ -129,7 +129,7 @@ async fn a_request_that_was_not_met_is_none_for_the_run_above() {
     let error = outer.run(()).max_middleware_retries(5).await.expect_err("the inner run failed");
     assert!(error.is_retry(), "{error:?}");
     recorder.expect(["outer"]);
-    // The same with a listener.
+    // A listener does not change the result.
     let heard = outer
         .run(())
         .observe("*.*", |_: &crate::support::Any, _: &emitree_emitter::EventMeta<'_>| ())
@@ -256,7 +256,7 @@ async fn what_is_bound_after_an_answer_at_start_is_passed_by_the_answer() -> Tes
     Ok(())
 }
 
-// M6: an answer without a chain is the end of the work.
+// M6: without a chain, the work is over as soon as the answer is taken.
 #[tokio::test]
 async fn what_is_bound_after_an_answer_was_taken_is_refused() -> TestResult {
     let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(1) });

@@ -134,7 +134,7 @@ async fn one_handle_aborts_as_many_runs_as_have_its_signal_and_those_that_begin_
     expect_aborted(endless_run(&tree, "run").abort_on(handle.clone().signal()).await, "all of you");
 }
 
-// R7: of several signals, the first that is aborted counts, in any order of registration.
+// R7: of several signals, the first that reports an abort sets the reason, in any order of registration.
 #[tokio::test]
 async fn any_of_many_signals_aborts() {
     for aborted in 0..4 {

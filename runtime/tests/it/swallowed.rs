@@ -1,5 +1,5 @@
 //! M9 as a property: control flow reaches the caller through any layers, unless a layer absorbs it on purpose. If a
-//! layer calls `next` twice at the same time, each end counts by itself.
+//! layer calls `next` twice at the same time, the ends of the two calls are absorbed separately.
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, ErrorKind, Interrupt, Layer, Next, Op, Result, RunContext, Runnable};
@@ -107,8 +107,8 @@ impl<O: Op<In = usize, Out = u32>> Layer<O> for Treats {
             (Self::Wraps, result) => result.map_err(|error| Error::new(error.to_string())),
             (Self::Fails, _) => Err(Error::new("planned")),
             (Self::Halts, _) => {
-                // Yield first: a first joined call that ends as control flow at once would keep the second call from
-                // running anything.
+                // Yield first: if the first of two joined calls ended as control flow at once, the second call would
+                // run nothing.
                 yield_now().await;
                 Err(Error::halted("layer", "enough"))
             }
@@ -164,7 +164,7 @@ fn model(layers: &[Treats], work: &[End], path: usize) -> (End, Vec<End>) {
             (_, end) => end,
         },
     };
-    // The returned error stands for an error that the layer received.
+    // Note the returned control flow, unless an equal end is already noted.
     if returned.is_control_flow() && !notes.contains(&returned) {
         notes.push(returned);
     }

@@ -7,7 +7,7 @@ use crate::support::{Recorder, TestResult, below, silence_planned_panics};
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, ErrorKind, Result, RunContext, Runnable, Task};
 
-/// Records its drop.
+/// A value that records its drop.
 struct Noted(Recorder, &'static str);
 
 impl Drop for Noted {

@@ -48,7 +48,7 @@ fn matchers(stage: Stage, double: &impl Runnable) -> [Matcher; 4] {
     .map(|matcher| matcher.expect("a matcher"))
 }
 
-// E7: on the run and on its instance, sync and async.
+// E7: the listener is registered on the run or on its instance, and is sync or async.
 #[tokio::test]
 async fn a_lifecycle_listener_of_other_types_than_the_runs_fails_the_run_with_an_error_that_names_both() -> TestResult {
     for stage in [Stage::Start, Stage::Success] {
@@ -139,7 +139,7 @@ async fn of_types_filters_own_lifecycle_events_by_type() -> TestResult {
     shared.on(Stage::Start.of_types(), move |_: &mut Start<u32, u32>, _| a.note("stage"))?;
     let of_number = lifecycle_of(&number).only([Stage::Start]).of_types();
     shared.on(of_number, move |_: &mut Start<u32, u32>, _| b.note("lifecycle_of"))?;
-    // The types of this run are the instance's.
+    // `on_start` of the instance needs no filter, because all runs of the instance have its types.
     number.on_start(move |_, _| c.note("on_start"))?;
     text.run("a".into()).await?;
     recorder.expect([]);
@@ -166,7 +166,7 @@ async fn an_event_of_ones_own_under_the_name_of_a_stage_is_no_mismatch() -> Test
     Ok(())
 }
 
-/// The places where a listener can be registered for its own events of the run.
+/// The places at which the run's events are own events.
 const PLACES: [&str; 3] = ["run", "instance", "middleware"];
 
 /// Runs `double`, with listeners at a place.
@@ -195,7 +195,7 @@ async fn listened(at: &str, n: u32, listeners: Vec<Registration>) -> Result<u32>
     }
 }
 
-// E4: programs written for BeeAI do this.
+// E4: programs written for BeeAI listen under plain names such as `"start"`.
 #[tokio::test]
 async fn a_plain_lifecycle_name_takes_the_runs_own_event_for_a_listener_of_exactly_its_type() -> TestResult {
     for (at, others) in PLACES.into_iter().flat_map(|at| [(at, 0), (at, 20)]) {

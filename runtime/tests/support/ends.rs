@@ -29,7 +29,7 @@ pub(crate) fn waits_at(gate: &Gate, stage: Stage) -> Registration {
     })
 }
 
-/// Returns a listener of a stage that waits at a gate, and records that.
+/// Returns a listener of a stage that waits at a gate, and records when it begins and stops waiting.
 pub(crate) fn notes_waiting_at(gate: &Gate, recorder: &Recorder, stage: Stage) -> Registration {
     let (gate, recorder) = (gate.clone(), recorder.clone());
     Options::new().on_async(stage, move |_: &mut Any, _| {
@@ -58,7 +58,7 @@ pub(crate) fn endless_run(
     Arc::new(endless(tree, name, &Recorder::new())).run_shared(())
 }
 
-/// Polls a run once, and returns it waiting.
+/// Polls a run once, checks that the run waits, and returns the run.
 pub(crate) fn begun<R: Runnable<Input = ()> + 'static>(mut run: Run<'static, R>) -> Run<'static, R> {
     assert!(poll_once(&mut run).is_pending());
     run

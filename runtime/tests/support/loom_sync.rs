@@ -27,8 +27,8 @@ pub(crate) fn be_thread(number: usize) {
 /// 1. Each access first modifies a word beside the value. If two threads load and then modify a word, loom 0.7.2
 ///    forgets the load of the first thread when the second thread loads as well, and explores no interleaving of the
 ///    two. It does not forget modifications.
-/// 2. The load itself stays a load. A modification would never read an old value, which the load's ordering may allow,
-///    and loom would let it write an old value back over a newer store.
+/// 2. The load itself is not replaced by a modification. A modification would never read an old value, although the
+///    load's ordering may allow it. Loom would also let the modification write an old value back over a newer store.
 /// 3. An access with `SeqCst` has fences around it, because loom treats `SeqCst` as `AcqRel` except in fences.
 macro_rules! atomic {
     ($name:ident, $of:ty) => {

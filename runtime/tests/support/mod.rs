@@ -148,7 +148,7 @@ impl Recorder {
     }
 }
 
-/// Records its drop.
+/// A value that records its drop.
 pub(crate) struct Noted(pub(crate) Recorder, pub(crate) &'static str);
 
 impl Drop for Noted {

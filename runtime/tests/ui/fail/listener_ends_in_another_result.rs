@@ -1,4 +1,4 @@
-//! A listener that ends in a `Result` of the runtime ends with `Ok(f()?)`.
+//! A listener cannot return a `Result` of the runtime: it has to end with `Ok(f()?)`.
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! The output that a listener of `start` sets has the type of the run (R5).
+//! The output that a listener of `start` sets has the output type of the run (R5).
 use emitree_runtime::{RunContext, Runnable, runnable_fn};
 
 fn main() {

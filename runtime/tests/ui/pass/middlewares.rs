@@ -1,4 +1,4 @@
-//! Middlewares: closures, functions, structs, shared ones.
+//! Middlewares: closures, functions, structs, shared middlewares.
 use std::sync::Arc;
 
 use emitree_emitter::AnyEvent;

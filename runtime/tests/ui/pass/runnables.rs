@@ -1,4 +1,4 @@
-//! Runnables: a struct with an `async fn`, generic ones, functions, `?` on errors of the standard library.
+//! Runnables: a struct with an `async fn`, generic structs, functions, `?` on errors of the standard library.
 use std::sync::Arc;
 
 use emitree_emitter::Emitter;
