@@ -1,4 +1,4 @@
-//! Built-in middleware: one module and one feature each.
+//! Built-in middleware. Each built-in has its own module and its own feature.
 //!
 //! ```
 //! # #[cfg(not(feature = "trajectory"))]
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Bind a built-in to an instance or to one run with `.middleware(...)`. [`for_tree`](emitree_runtime::for_tree) binds
-//! it to every run below as well, and [`Runs::only`] to selected runs. Each built-in emits its own events,
+//! it to every run below as well. [`Runs::only`] restricts it to selected runs. Each built-in emits its own events,
 //! `middleware.<name>.*`, on an emitter below the root. Listeners of the run receive these events too, except the
 //! events of a [`Trajectory`].
 //!

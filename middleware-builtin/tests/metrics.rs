@@ -15,7 +15,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use support::{Page, TestResult, instance, poll_once};
 use tokio::time::sleep;
 
-/// Returns the metrics of a recorder, sorted: `name{kind="Tool"} value`, a histogram with `[values]`.
+/// Returns the metrics of a recorder as sorted lines: `name{kind="Tool"} value`. The value of a histogram is a list.
 fn told(snapshotter: &Snapshotter) -> Vec<String> {
     let all = snapshotter.snapshot().into_vec().into_iter();
     let mut lines: Vec<_> = all
@@ -125,7 +125,7 @@ async fn end_in_every_way(metrics: &Metrics) {
     wait_for_ends(Duration::from_secs(1)).await;
 }
 
-/// The outcomes of these runs, and their numbers.
+/// The outcomes of the runs of `end_in_every_way`, and the number of runs with each outcome.
 const ENDS: [(Status, usize); 9] = [
     (Status::Aborted, 1),
     (Status::Denied, 1),
@@ -153,7 +153,7 @@ fn each_run_is_counted_once_however_it_ends() {
     expect_ends(&counted(async { end_in_every_way(&Metrics::new()).await }));
 }
 
-/// Records the own events of a `Metrics` in a listener, which is async or fails.
+/// Records the events that a `Metrics` emits. The listener fails; it is async if `is_awaited` is `true`.
 fn note(metrics: &Metrics, is_awaited: bool) -> TestResult<Arc<Mutex<Vec<Status>>>> {
     let said = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&said);
@@ -175,7 +175,7 @@ fn note(metrics: &Metrics, is_awaited: bool) -> TestResult<Arc<Mutex<Vec<Status>
     Ok(said)
 }
 
-// R4, M5: the own event is emitted exactly once for each run, and listeners do not change the counts.
+// R4, M5: `counted` is emitted exactly once for each run, and listeners do not change the counts.
 #[test]
 fn each_run_is_said_to_be_counted_once_however_it_ends_and_whoever_listens() -> TestResult {
     for is_awaited in [false, true] {
@@ -250,7 +250,7 @@ async fn a_trajectory_shows_it_of_each_run() -> TestResult {
     Ok(())
 }
 
-/// Returns the own events that a listener receives if the run's own work registers it.
+/// Returns the outcomes that a listener of `counted` receives if the run's own work registers the listener.
 async fn listen_under_way(metrics: &Metrics, is_awaited: bool) -> TestResult<Vec<Status>> {
     let (said, noted) = (Arc::new(Mutex::new(None)), metrics.clone());
     let keep = Arc::clone(&said);
@@ -444,7 +444,7 @@ fn a_recorder_that_panics_never_hurts_a_run() {
 fn the_recorder_that_counts_is_the_one_that_is_there_when_a_run_is_bound() {
     let (metrics, wait) = (Metrics::new(), wait(&Emitter::new(), "Tool", "wait"));
     let run = || block_on(async { wait.run(1).middleware(metrics.clone()).await }).expect("it succeeds");
-    // None is there.
+    // No recorder is installed.
     run();
     let recorders = [DebuggingRecorder::new(), DebuggingRecorder::new()];
     for recorder in &recorders {
@@ -465,7 +465,7 @@ fn a_run_that_ends_where_another_recorder_is_there_leaves_nothing_behind_for_oth
         with_local_recorder(&recorder, || {
             assert!(poll_once(&mut run).is_pending());
         });
-        // Outside, without any.
+        // Drop the run while no recorder is installed.
         drop(run);
     });
     with_local_recorder(&recorder, || {

@@ -41,7 +41,7 @@ const LOOK_AROUND: [&str; 16] = [
     r"z{1,40}(?:\z|\b{end-half})",
 ];
 
-/// Returns a scanner for each of these patterns, and one scanner for all of them.
+/// Returns a scanner for each pattern of `LOOK_AROUND`, and one scanner for all of these patterns.
 fn looking_around() -> Vec<Scanner> {
     let add = |scanner: Scanner, regex: &&str| scanner.pattern(regex, regex).expect("it is taken");
     let each = LOOK_AROUND.iter().map(|regex| add(Scanner::only([]), regex));
@@ -130,7 +130,7 @@ fn of_each_part_of_the_corpus_it_hides_99_percent_and_takes_2_percent_of_look_al
     expect_documented(&columns);
 }
 
-/// Every line of the table names a page that documents the format, and its example is found as its kind.
+/// Every line of the table names a page that documents the format. Its example is found, with the kind of the line.
 #[test]
 fn each_line_of_the_table_names_its_source_and_its_example_is_found_as_its_kind() {
     let scanner = Scanner::new();
@@ -274,7 +274,7 @@ fn in_ordinary_text_there_is_at_most_one_false_alarm_in_500_kb() {
     assert!(alarms <= total / 500_000, "{alarms} false alarms in {total} bytes");
 }
 
-/// A secret counts as missed even if only a part of it remains.
+/// A secret counts as missed if more than 3 consecutive characters of it remain.
 #[test]
 fn of_a_secret_that_is_hidden_no_piece_longer_than_3_characters_stays() {
     let planted = Planted { kind: "assigned", text: "key: Zq7-Zq7-99 abcd".into(), secret: "Zq7-Zq7-99 abcd".into() };
@@ -333,7 +333,7 @@ fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_i
     }
 }
 
-/// Texts in the place of a login on a command line that are not logins.
+/// Some texts in the place of a password are not passwords.
 #[test]
 fn an_address_a_variable_or_a_placeholder_on_a_command_line_or_in_a_definition_is_no_password() {
     let rows = [
@@ -410,7 +410,7 @@ fn where_the_group_of_a_pattern_is_empty_all_that_it_matches_is_the_secret() {
     }
 }
 
-/// All texts except the texts that are made from the table.
+/// All texts of the corpus, except the texts that are made from the table.
 static TEXTS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let planted = PARTS[1..].iter().flat_map(|(_, half)| half.planted.iter().map(|planted| &*planted.text));
     planted.chain(PARTS[1..].iter().flat_map(|(_, half)| half.look_alikes.iter().map(|text| &**text))).collect()
@@ -430,7 +430,7 @@ fn texts_by_kind() -> BTreeMap<&'static str, Vec<&'static str>> {
 #[test]
 fn chunks_of_any_size_make_no_difference_to_the_corpus() {
     for (kind, texts) in texts_by_kind() {
-        // Use each size once; of a kind with more texts than sizes, use evenly spaced texts.
+        // Use each size once. If a kind has more texts than sizes, use evenly spaced texts.
         let texts: Vec<_> = texts.iter().step_by(texts.len().div_ceil(64)).collect();
         let each = 64_usize.div_ceil(texts.len());
         let sizes_of = |nth: usize| (0..each).map(move |step| 1 + (nth * each + step) % 64);
@@ -446,7 +446,7 @@ fn chunks_of_any_size_make_no_difference_to_the_corpus() {
     }
 }
 
-/// The decision may need two more characters.
+/// The check of an IP address may need the two characters after the address.
 #[test]
 fn what_follows_is_waited_for_as_far_as_it_is_looked_at() {
     let (scanner, by) = (Scanner::only([Kind::Ip]), |kind: &Kind, _: &str| format!("[{kind}]"));

@@ -1,6 +1,7 @@
 //! Two layers that verify that the work receives an approved input.
 //!
-//! The first records each input that the asking layer passes on. The second denies every input that was not recorded.
+//! The first layer records each input that the asking layer passes on. The second layer denies every input that was not
+//! recorded.
 
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ impl AllowedInputs {
     }
 }
 
-/// Records the input that the asking layer passes on. It is bound directly inside the asking layer. An edited input is
-/// recorded as it is after conversion to the run's input type.
+/// Records the input that the asking layer passes on. This layer is bound directly inside the asking layer. An edited
+/// input is recorded after its conversion to the run's input type.
 #[derive(Debug)]
 pub(super) struct RecordInputLayer {
     pub(super) by: Arc<str>,

@@ -1,4 +1,4 @@
-//! The own events of an approval.
+//! An approval's own events.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -50,12 +50,12 @@ pub struct Rejected {
     pub id: String,
     /// The hash that the answer is bound to.
     pub input_hash: String,
-    /// The reason of the denial.
+    /// The reason for the denial.
     pub reason: String,
     /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,
     /// `true` if the question got no valid answer: the responder failed, denied the run or was too slow, or the answer
-    /// was an edit that is not allowed or is nested too deep.
+    /// was an edit that is not allowed or is nested too deeply.
     pub failed: bool,
 }
 
@@ -66,7 +66,7 @@ own_events! {
     Rejected = "rejected" { reason };
 }
 
-/// Builds the own events about one request.
+/// Builds the events about one request.
 pub(super) struct RequestEvents<'a> {
     pub(super) request: &'a Request,
     pub(super) remembered: bool,

@@ -1,7 +1,8 @@
 //! The layer that begins the work once its input is approved.
 //!
 //! 1. `next` is called only with an approved or edited input, or with an input that needs no approval.
-//! 2. If a question gets no answer, `next` is not called. Every failure to get an answer becomes a denial (M5).
+//! 2. If a question gets no answer, `next` is not called. Every failure to get an answer becomes a denial (M5), except
+//!    control flow other than a time-out, which is returned unchanged (M9).
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,8 +21,8 @@ pub(super) struct ApprovalLayer(pub(super) Approval);
 
 impl Layer<JsonRun> for ApprovalLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        // Cloning and hashing the input recurse: a value nested too deep must be denied first, or it overflows the
-        // stack.
+        // Cloning and hashing the input recurse: a value that is nested too deeply must be denied first, because it
+        // would overflow the stack.
         deny_deep(&self.0.by, "input", input)?;
         let request = Request::new(&self.0.by, ctx, input, self.0.choices());
         if !self.asks_about(&request)? {
@@ -99,8 +100,8 @@ impl ApprovalLayer {
             }
             _ => ledger.ask_once(&id, ctx, ask).await,
         };
-        // The answer may come from another run or from `Approvals::answer`, which do not check what this approval
-        // allows.
+        // Check the answer again: if it comes from another run or from `Approvals::answer`, it was not checked against
+        // the choices that this approval allows.
         self.check_allowed(answer?)
     }
 
@@ -122,8 +123,8 @@ impl ApprovalLayer {
 
     fn check_allowed(&self, decision: Decision) -> Result<Decision> {
         if let Decision::Edit(input) = &decision {
-            // The edited input is cloned into an event and recorded. Both recurse, so deny a value that is nested too
-            // deep.
+            // The edited input is cloned into an event, and then recorded. Both steps recurse, so deny a value that is
+            // nested too deeply.
             deny_deep(&self.0.by, "edited input", input)?;
         }
         if self.0.choices().contains(&decision.choice()) {

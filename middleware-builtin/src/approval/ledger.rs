@@ -19,8 +19,8 @@ use super::Decision;
 
 /// A ledger that maps the id of a question to its answer. A question that has an answer is not asked again.
 ///
-/// Its JSON is an object, `{"approval-5d0f…": "approve"}`, that can be stored and used by runs of another process.
-/// Clones share their answers. Answers stay until [`forget`](Self::forget) removes them.
+/// A ledger is serialized as a JSON object, `{"approval-5d0f…": "approve"}`, which can be stored and used by runs of
+/// another process. Clones share their answers. Answers stay until [`forget`](Self::forget) removes them.
 ///
 /// ```
 /// use emitree_middleware::approval::{Approvals, Decision};
@@ -83,7 +83,7 @@ impl Approvals {
         self.0.answers.lock().is_empty()
     }
 
-    /// Returns the ledger of a run tree, which is stored in the extensions of its outermost run.
+    /// Returns the ledger of a run tree. The ledger is stored in the extensions of the outermost run.
     pub(super) fn of_tree(run: &RunContext) -> Self {
         let outermost = std::iter::successors(Some(run), |run| run.parent()).last().unwrap_or(run);
         outermost.extension_or_default::<TreeApprovals>().0.clone()
@@ -104,7 +104,7 @@ impl Approvals {
         // Join before the first await, so that runs which ask from now on share this cell.
         let question = PendingQuestion::join(&self.0, id);
         let asks = || async {
-            // An earlier asker may have stored its answer after this run looked and before it joined (2).
+            // Another run may have stored the answer after this run's lookup and before this run joined (2).
             if let Some(decision) = self.decision(id) {
                 return Ok(Ok(decision));
             }

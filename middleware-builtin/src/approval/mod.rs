@@ -33,9 +33,9 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// rejects the run.
 ///
 /// The layer belongs to [`Phase::Guard`], so it sees the input exactly as the work would receive it. An approval
-/// accepts runs of any type and reads their values as JSON. By default, it asks about every run that it is bound to.
-/// Restrict these runs with [`runs`](Self::runs), [`of_kind`](Self::of_kind) or [`when`](Self::when). Runs excluded by
-/// `runs` or `of_kind` are never converted to JSON.
+/// accepts runs of any type and reads their values as JSON. By default, it asks about every run that it is bound to. To
+/// ask about fewer runs, use [`runs`](Self::runs), [`of_kind`](Self::of_kind) or [`when`](Self::when). The approval
+/// does not convert the values of runs that `runs` or `of_kind` exclude.
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Decision, Request};
@@ -72,14 +72,15 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// The work of a run that needs approval receives only the approved or the edited input. If a guard inside this
 /// approval changes the input after the answer, the run is denied.
 ///
-/// The hash covers the input's JSON, so a field that serde skips does not change the hash. Two approvals that ask
-/// different people need different [names](Self::named); otherwise they reuse each other's answers.
+/// The hash covers the input's JSON, so a field that serde skips does not change the hash. If two approvals ask
+/// different people but use the same ledger, give them different [names](Self::named); otherwise they reuse each
+/// other's answers.
 ///
 /// # Asking by interrupt
 ///
 /// [`Approval::by_interrupt`] ends the run with an [`Interrupt`](emitree_runtime::Interrupt) of the kind [`INTERRUPT`],
-/// whose data is a [`Request`]. The same question always has the same interrupt id. Once a ledger has the answer, a run
-/// with the same input uses it and is not interrupted, even in another process:
+/// whose data is a [`Request`]. The same question always has the same interrupt id. Once a run's ledger has the answer,
+/// the run uses that answer and is not interrupted, even in another process:
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
@@ -92,7 +93,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// let error = delete.run("/tmp".to_owned()).await.unwrap_err();
 /// let stored = serde_json::to_string(error.interrupt().unwrap())?;
 ///
-/// // Later, perhaps in another process: this checks that the request matches its id; then show it to a person.
+/// // Later, perhaps in another process: check that the request matches its id, and show the request to a person.
 /// let request = Request::of_interrupt(&serde_json::from_str(&stored)?)?;
 /// assert_eq!(request.input, "/tmp");
 /// let approvals = Approvals::new();
@@ -129,8 +130,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # Cancel safety
 ///
-/// A waiting run that is aborted or dropped ends at once. If it was the run that asked, the responder's future is
-/// dropped, and one of the other waiting runs asks next.
+/// A run that is aborted or dropped stops waiting at once. If it was the run that asked, the responder's future is
+/// dropped, and one of the waiting runs asks next.
 ///
 /// # Its own events
 ///
@@ -203,8 +204,8 @@ impl Approval {
         self
     }
 
-    /// Sets how long a run waits for an answer, by tokio's clock, before it is denied. Default: no limit.
-    /// [`by_interrupt`](Self::by_interrupt) never waits for an answer.
+    /// Sets how long a run waits for an answer, by tokio's clock, before it is denied. Default: no limit. An approval
+    /// created with [`by_interrupt`](Self::by_interrupt) does not wait for an answer.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -218,7 +219,7 @@ impl Approval {
         self
     }
 
-    /// Sets where answers are looked up and kept for runs without [`Approvals`] in their extensions.
+    /// Sets the ledger for runs without [`Approvals`] in their extensions.
     #[must_use]
     pub fn ledger(mut self, ledger: Approvals) -> Self {
         self.ledger = Some(ledger);
@@ -246,7 +247,7 @@ impl Approval {
 
     fn stack(&self) -> Stack<JsonRun> {
         // The recording layer is directly inside the layer that asks, and the verifying layer is the innermost guard:
-        // all guards that could change an approved input are between the two.
+        // all guards that could change an approved input are between these two layers.
         let (by, allowed_inputs) = (&self.by, AllowedInputs::default());
         Stack::builder()
             .layer_in(Phase::Guard, ApprovalLayer(self.clone()))

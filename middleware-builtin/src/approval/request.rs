@@ -10,7 +10,7 @@ use crate::shared::own_events::UserTexts;
 /// The kind of an [`Interrupt`] that asks for an approval.
 pub const INTERRUPT: &str = "approval";
 
-/// The question whether a run may begin its work with exactly this input.
+/// A question to a responder: may a run begin its work with exactly this input?
 ///
 /// A request is also the data of the interrupt, as JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Request {
     /// The SHA-256 of `{"input":…,"kind":…,"name":…}` in lowercase hex. The JSON is UTF-8 without spaces, and keys are
     /// sorted by their bytes at every depth.
     pub input_hash: String,
-    /// The answers that are allowed.
+    /// The kinds of answers that are allowed.
     pub allowed: Vec<Choice>,
 }
 
@@ -57,7 +57,7 @@ pub enum Decision {
     Edit(Value),
     /// Deny the run.
     Reject {
-        /// The reason of the denial.
+        /// The reason for the denial.
         reason: String,
     },
 }
@@ -159,7 +159,7 @@ impl Request {
 }
 
 /// Hashes the JSON text with sorted keys. Without sorting, the hash would depend on `serde_json`'s feature
-/// `preserve_order`, which any crate of a build may enable.
+/// `preserve_order`, which any crate in a build may enable.
 fn hash(kind: &str, name: &str, input: &Value) -> String {
     let mut hashed = json!({"input": input, "kind": kind, "name": name});
     hashed.sort_all_objects();

@@ -65,7 +65,7 @@ struct CountPath<'a> {
 }
 
 impl Account {
-    /// Opens an account for a run, below the nearest account above.
+    /// Opens an account for a run. The new account refers to the nearest account of a run above.
     pub(super) fn open(options: &Arc<BudgetOptions>, ctx: &RunContext) -> Arc<Self> {
         let account = Self::new(options, Self::of(ctx), ctx.run_id());
         ctx.set_extension(NearestAccount(Arc::clone(&account)));
@@ -169,7 +169,7 @@ impl Account {
         self.find_reached(&mut self.state.lock())
     }
 
-    /// Closes the account if its time is over, before its timer has fired.
+    /// Closes the account if its time is over but its timer has not fired yet.
     fn close_if_late(&self, state: &mut AccountState) -> Option<BudgetClosed> {
         let most = self.options.most.wall_time?;
         let spent = self.began.elapsed();
@@ -184,7 +184,8 @@ impl Account {
         state.closed.is_none().then(|| self.close_exceeded(&mut state, BudgetLimit::WallTime, spent))
     }
 
-    /// Returns the warnings that are due, and closes the account if a limit is exceeded. Marks the warnings as emitted.
+    /// Returns the warnings that are due, and marks them as emitted. Closes the account if charges have exceeded a
+    /// limit.
     fn find_reached(&self, state: &mut AccountState) -> LimitsReached {
         let spent = Spending { wall_time: self.began.elapsed(), ..state.spent };
         let near = self.options.near_limits(&spent).filter(|(limit, ..)| !state.warned.contains(limit));
@@ -232,7 +233,7 @@ impl Account {
 }
 
 impl BudgetClosed {
-    /// Returns the error that `charge` returns. It also ends the run that holds the budget.
+    /// Returns the error for `charge`. The same error ends the run that holds the budget.
     pub(super) fn error(&self) -> Error {
         match self.limit {
             Some(limit) => Error::halted("budget", self.reason.clone()).context("limit", limit.as_str()),

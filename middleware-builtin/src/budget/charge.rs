@@ -13,9 +13,9 @@ use super::usage::Usage;
 
 /// Charges usage to the nearest budget of a run and to all budgets above it.
 ///
-/// The first poll records the usage in all these budgets, because it has already happened. Then own events are emitted,
-/// and the work of each run whose budget closed is stopped. Without a budget, nothing is charged and the result is
-/// `Ok`.
+/// The first poll records the usage in all these budgets, because the usage has already happened. Then own events are
+/// emitted, and the work of each run whose budget closed is stopped. Without a budget, nothing is charged and the
+/// result is `Ok`.
 ///
 /// # Errors
 ///
@@ -25,8 +25,8 @@ use super::usage::Usage;
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped after its first poll, the usage is recorded and the work below closed budgets is stopped,
-/// but own events that were not emitted yet are lost.
+/// If the future is dropped after its first poll, the usage is recorded and the work of each run whose budget closed is
+/// stopped, but own events that were not emitted yet are lost.
 pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     let Some(nearest) = Account::of(ctx) else { return Ok(()) };
     // Prices are user code: compute all costs before any usage is recorded.
@@ -36,7 +36,8 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     let reports =
         nearest.upwards().zip(costs).map(|(account, cost)| LimitReport::of(account, account.record(&usage, cost)));
     let reports: Vec<_> = reports.collect();
-    // If this future is dropped while a listener is awaited, the drop of `reports` still stops the closed accounts.
+    // If this future is dropped while a listener is awaited, the drop of `reports` still stops the work of the runs
+    // whose accounts closed.
     nearest.options.own_events.emit(ctx, || Charged { usage, charged }).await;
     for report in &reports {
         report.emit(ctx).await;
@@ -45,8 +46,8 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     closed.map_or(Ok(()), |closed| Err(closed.error()))
 }
 
-/// The events of an account that are to be emitted: warnings, and the closing. Dropping the report stops the account's
-/// work if the account closed.
+/// The events of an account that are to be emitted: warnings, and the closing. If the account closed, dropping the
+/// report stops the work of the run that holds the account.
 pub(super) struct LimitReport {
     account: Arc<Account>,
     warnings: Vec<BudgetWarning>,
@@ -79,8 +80,8 @@ impl Drop for LimitReport {
     }
 }
 
-/// The amounts that a run may still spend. Each amount is the least that is left in the run's nearest budget and all
-/// budgets above. Returned by [`remaining`].
+/// The amounts that a run may still spend. Each amount is the smallest amount that is left in any budget of the run,
+/// from the nearest budget upwards. Returned by [`remaining`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {
@@ -88,7 +89,8 @@ pub struct Remaining {
     pub tokens: Option<u64>,
     /// Cost; `None` if not limited.
     pub cost: Option<Decimal>,
-    /// Calls; `None` if not limited. The least number of all budgets, even if the budgets count different runs.
+    /// Calls; `None` if not limited. The smallest number that is left in any budget is used, even if the budgets count
+    /// different runs.
     pub calls: Option<u64>,
     /// Time; `None` if not limited.
     pub wall_time: Option<Duration>,

@@ -1,4 +1,4 @@
-//! The own events of a budget.
+//! A budget's own events.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum BudgetLimit {
     Tokens,
     /// The limit on cost.
     Cost,
-    /// The limit on runs below that count as calls.
+    /// The limit on calls.
     Calls,
     /// The limit on time.
     WallTime,
@@ -38,8 +38,8 @@ impl BudgetLimit {
     }
 }
 
-/// An amount of tokens, calls, money or time. As JSON, counts are numbers, money is a string and time is whole
-/// milliseconds.
+/// An amount of tokens, calls, money or time. As JSON, counts are numbers, money is a string and time is a number of
+/// whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Amount {
@@ -82,7 +82,7 @@ pub struct Charged {
     pub charged: Option<Decimal>,
 }
 
-/// A limit of a budget is nearly reached. Emitted once for each limit, when the part set by
+/// The warning threshold of a limit is reached. Emitted once for each limit, when the fraction set by
 /// [`warn_at`](super::BudgetBuilder::warn_at) is spent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -91,7 +91,7 @@ pub struct BudgetWarning {
     pub limit: BudgetLimit,
     /// The amount spent.
     pub spent: Amount,
-    /// The limit's maximum.
+    /// The maximum amount.
     pub most: Amount,
     /// The id of the run that holds the budget.
     pub holder: Uuid,

@@ -23,7 +23,7 @@ impl<O: Op> Layer<O> for BudgetLayer {
         let end = account.deadline(options.most.wall_time);
         // When the time is over, `by_deadline` drops the work before `closed` is emitted.
         let mut inside = pin!(by_deadline(end, account.stop.unless(next.run(input))));
-        // The work is polled until the warning is due, then together with the warning's listeners.
+        // Poll the work alone until the warning is due, and then together with the listeners of the warning.
         let result = match account.deadline(options.warn_from.wall_time) {
             None => inside.await,
             Some(soon) => match timeout_at(soon, &mut inside).await {
@@ -55,7 +55,7 @@ impl BudgetLayer {
         if let Some(closed) = &closed {
             account.options.own_events.emit(ctx, || closed.clone()).await;
         }
-        // If another run has just closed the account, return the reason of that closing.
+        // If another run has just closed the account, return the reason for that closing.
         let closed = closed.or_else(|| account.closed());
         closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), BudgetClosed::error)
     }
@@ -77,7 +77,8 @@ pub(super) struct CallCounter(pub(super) Arc<Account>);
 impl Middleware for CallCounter {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         // Each run is counted once, from its nearest account upwards: the counters of accounts further up skip it. A
-        // run's nearest account is the parent's, because the run's own account is for the runs below it.
+        // run's nearest account is the nearest account of its parent, because the run's own account is for the runs
+        // below it.
         let nearest = ctx.parent().and_then(Account::of);
         if !nearest.is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
             return Ok(());
@@ -100,7 +101,8 @@ impl Middleware for CallCounter {
 debug_as!(CallCounter, |this| this.0.options);
 
 impl RefusingAccount {
-    /// Denies the run at its `start`. The run that closed the account by trying to begin also stops the account's work.
+    /// Denies the run at its `start`. If this run closed the account by trying to begin, also stops the work of the run
+    /// that holds the account.
     fn refuse(self, ctx: &RunContext) -> Result<()> {
         let Self { account, closed, is_new } = self;
         let (error, own_events) = (closed.denial(), &account.options.own_events);

@@ -15,7 +15,7 @@ use account::Account;
 use layer::{BudgetLayer, CallCounter};
 use options::{BudgetOptions, MaxSpending};
 
-/// The type of costs and prices, of the crate `rust_decimal`.
+/// The type of costs and prices, from the crate `rust_decimal`.
 pub use rust_decimal::Decimal;
 
 pub use charge::{Remaining, charge, remaining, spent};
@@ -65,10 +65,10 @@ mod usage;
 /// | | by default |
 /// |---|---|
 /// | [`tokens`](BudgetBuilder::tokens), [`cost`](BudgetBuilder::cost), [`calls`](BudgetBuilder::calls), [`wall_time`](BudgetBuilder::wall_time): limits | no limit |
-/// | [`runs`](BudgetBuilder::runs), [`of_kind`](BudgetBuilder::of_kind): runs below that count as calls | all |
+/// | [`runs`](BudgetBuilder::runs), [`of_kind`](BudgetBuilder::of_kind): runs that are counted as calls | all runs below |
 /// | [`prices`](BudgetBuilder::prices): prices of usage | none known |
 /// | [`unknown_prices`](BudgetBuilder::unknown_prices): effect of an unknown price while cost is limited | [`UnknownPrice::Deny`] |
-/// | [`warn_at`](BudgetBuilder::warn_at): part of a limit at which it warns | 0.8 |
+/// | [`warn_at`](BudgetBuilder::warn_at): fraction of a limit at which a warning is emitted | 0.8 |
 ///
 /// # When a limit is exceeded
 ///
@@ -83,17 +83,17 @@ mod usage;
 /// [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error or returns a value in the
 /// same poll. Runs that would begin below a closed account are denied.
 ///
-/// An account also closes if a charge cannot be priced; the run then ends denied instead of halted. A charge cannot be
+/// An account also closes if a charge cannot be priced; the run is then denied instead of halted. A charge cannot be
 /// priced if the price function fails or panics, if the cost is negative, or if the price is unknown while cost is
 /// limited and [`UnknownPrice::Deny`] is set. A sum too large for its type stays at the type's largest value, which
 /// exceeds every smaller limit.
 ///
 /// # Its own events
 ///
-/// The budget emits these events in the namespace `middleware.budget`. Listeners of the run that charges or begins
-/// receive these events too. If a timer fires, listeners of the run that holds the budget receive them.
+/// The budget emits these events in the namespace `middleware.budget`. The events also reach the listeners of the run
+/// that charges or begins. If a timer fires, they reach the listeners of the run that holds the budget.
 ///
-/// - `charged`, a [`Charged`]: once for each charge, with the cost of the nearest account.
+/// - `charged`, a [`Charged`]: once for each charge, with the cost in the nearest account.
 /// - `warning`, a [`BudgetWarning`]: once for each limit of an account.
 /// - `closed`, a [`BudgetClosed`]: when an account closes.
 /// - `denied`, a [`StartDenied`]: when a run would begin below a closed account.
@@ -110,7 +110,7 @@ pub enum BudgetError {
     /// A price is negative.
     #[error("the price `{0}` is negative: use 0 or more")]
     NegativePrice(Decimal),
-    /// The part at which to warn is not between 0 and 1.
+    /// The fraction at which to warn is not between 0 and 1.
     #[error("cannot warn at `{0}` of a limit: use a part from 0 to 1, such as 0.8")]
     WarnAt(f64),
 }
@@ -158,7 +158,7 @@ impl BudgetBuilder {
         self
     }
 
-    /// Counts these runs as calls. Further calls add runs. Default: all runs below.
+    /// Counts these runs as calls. Calling this method again adds runs. Default: all runs below.
     pub fn runs(mut self, runs: Runs) -> Self {
         self.runs.add(runs);
         self
@@ -187,7 +187,7 @@ impl BudgetBuilder {
         Self { unknown_prices, ..self }
     }
 
-    /// Sets the part of a limit, from 0 to 1, at which `warning` is emitted. Default: 0.8.
+    /// Sets the fraction of a limit, from 0 to 1, at which `warning` is emitted. Default: 0.8.
     pub fn warn_at(self, part: f64) -> Self {
         Self { warn_at: part, ..self }
     }
@@ -196,7 +196,7 @@ impl BudgetBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if the cost limit is negative, or if the part at which to warn is not between 0 and 1.
+    /// Returns an error if the cost limit is negative, or if the fraction at which to warn is not between 0 and 1.
     pub fn build(self) -> Result<Budget, BudgetError> {
         let Self { most, warn_at, runs, prices, unknown_prices } = self;
         if let Some(negative) = most.cost.filter(|cost| *cost < Decimal::ZERO) {
@@ -235,7 +235,7 @@ impl Middleware for Budget {
 }
 
 fn stack(account: Arc<Account>) -> Stack<AnyRun> {
-    // Outermost, so that the time limit spans all attempts.
+    // The observe phase is outermost, so the time limit spans all attempts.
     Stack::builder().layer_in(Phase::Observe, BudgetLayer(account)).build()
 }
 

@@ -33,7 +33,7 @@ pub struct Spending {
     pub tokens: u64,
     /// Cost, in the currency of the prices.
     pub cost: Decimal,
-    /// Number of runs below that count as calls.
+    /// Number of calls: runs below that were counted.
     pub calls: u64,
     /// Time since the budget was bound.
     #[serde(rename = "wall_time_ms", serialize_with = "in_millis")]
@@ -63,7 +63,7 @@ impl MaxSpending {
         }
     }
 
-    /// Returns this part of each limit, such as 0.8 of it. Counts and times are rounded up.
+    /// Returns this fraction of each limit. Counts and times are rounded up.
     pub(super) fn part(&self, part: Decimal) -> Self {
         let of_count = |most: u64| round_up(part.checked_mul(most.into())).and_then(|part| part.try_into().ok());
         let of_time = |most: Duration| {

@@ -61,7 +61,7 @@ impl Usage {
         Self { output_tokens, ..self }
     }
 
-    /// Sets the number of input tokens that the provider read from its cache, as a part of the input tokens.
+    /// Sets the number of input tokens that the provider read from its cache. They are included in the input tokens.
     #[must_use]
     pub fn cached_input_tokens(self, cached_input_tokens: u64) -> Self {
         Self { cached_input_tokens, ..self }
@@ -82,7 +82,7 @@ impl Usage {
 
 /// A source of prices: a [`PriceTable`], or a function `|usage: &Usage| -> Result<Option<Decimal>>`.
 pub trait Prices: Send + Sync + 'static {
-    /// Returns the cost of usage, or `None` if its price is unknown.
+    /// Returns the cost of the usage, or `None` if its price is unknown.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl<F: Fn(&Usage) -> Result<Option<Decimal>> + Send + Sync + 'static> Prices fo
     }
 }
 
-/// A table of prices by the name of the model.
+/// A table that maps the names of models to prices.
 ///
 /// ```
 /// use emitree_middleware::budget::{Price, PriceTable, Prices, Usage};
@@ -153,8 +153,8 @@ impl Price {
         Ok(Self { cached_input: not_negative(cached_input)?, ..self })
     }
 
-    /// Returns the cost of usage. A cost that is too large for a [`Decimal`] becomes [`Decimal::MAX`], which exceeds every
-    /// smaller limit. The model and the cost of the usage are ignored.
+    /// Returns the cost of the usage. A cost that is too large for a [`Decimal`] becomes [`Decimal::MAX`], which
+    /// exceeds every smaller limit. The model and the cost of the usage are ignored.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> Decimal {
         self.checked_cost(usage).unwrap_or(Decimal::MAX)

@@ -64,8 +64,8 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         self
     }
 
-    /// Limits the total size of keys and outputs, in bytes of JSON, instead of the number of entries. A single entry above
-    /// the limit is not stored.
+    /// Limits the total size of keys and outputs, in bytes of JSON, instead of the number of entries. A single entry
+    /// larger than the limit is not stored.
     pub fn max_bytes(mut self, most: u64) -> Self
     where
         T: Serialize,
@@ -101,7 +101,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         self
     }
 
-    /// Sets the layer's phase. Default: [`Phase::Transform`], outside of guards.
+    /// Sets the layer's phase. Default: [`Phase::Transform`], outside guards.
     pub const fn in_phase(mut self, phase: Phase) -> Self {
         self.options.phase = phase;
         self
@@ -146,7 +146,8 @@ fn new_entries<T: Send + Sync + 'static>(options: &CacheOptions<T>) -> moka::syn
     }
 }
 
-/// Returns the length of a value as JSON. If serialization fails, returns the length of the JSON written until then.
+/// Returns the length of a value as JSON. If serialization fails, returns the length of the JSON written before the
+/// failure.
 fn json_len<T: Serialize>(value: &T) -> u64 {
     let mut len = ByteCounter(0);
     serde_json::to_writer(&mut len, value).ok();

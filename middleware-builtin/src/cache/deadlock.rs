@@ -40,7 +40,7 @@ impl Drop for Wait {
         let mut waits = WAITS.lock();
         for led in &self.led {
             let Some(awaited) = waits.get_mut(led) else { continue };
-            // Removes one occurrence only: another run below the same flight may wait for the same awaited flight.
+            // Remove only one occurrence: another run below the same flight may wait for the same awaited flight.
             if let Some(at) = awaited.iter().position(|awaited| *awaited == self.awaited) {
                 awaited.swap_remove(at);
             }

@@ -1,4 +1,4 @@
-//! The own events of a cache.
+//! A cache's own events.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct Hit {
 pub struct Joined {
     /// A hexadecimal hash of the key.
     pub key: String,
-    /// The time since that execution began, in milliseconds.
+    /// The time since the execution began, in milliseconds.
     pub age_ms: u64,
 }
 
@@ -49,7 +49,7 @@ pub enum Why {
     Absent,
     /// The entry has expired.
     Expired,
-    /// The run is a further attempt.
+    /// The request is made in a further attempt of the run.
     Retried,
     /// The run would wait for itself: the equal request is being executed by this run or a run above it, or by a run
     /// that waits for one of these runs.

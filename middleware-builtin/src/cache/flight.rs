@@ -42,7 +42,8 @@ struct Flight<T> {
 pub(super) enum Role<T> {
     Leads(Leader<T>),
     Joins(Follower<T>),
-    /// The run would wait for itself: the flight is led by this run or a run above it, or waits for a flight that is.
+    /// The run would wait for itself: the flight is led by this run or a run above it, or waits for a flight that one
+    /// of these runs leads.
     Recurses,
 }
 
@@ -60,7 +61,7 @@ pub(super) struct Leader<T> {
 pub(super) struct Follower<T> {
     pub(super) began: Instant,
     completion: watch::Receiver<Completion<T>>,
-    /// Registered as long as this run waits.
+    /// Keeps the wait registered until this follower is dropped.
     _wait: Wait,
 }
 
@@ -130,7 +131,7 @@ impl<T> Drop for Leader<T> {
         let own = flights.get(&self.key).is_some_and(|flight| flight.id == self.id);
         let removed = own.then(|| flights.remove(&self.key));
         drop(flights);
-        // This may be the last handle of a result, whose drop may call user code (6).
+        // This may be the last handle to a result, whose drop may call user code (6).
         drop(removed);
     }
 }

@@ -65,7 +65,7 @@ impl<T> CacheOptions<T> {
 }
 
 /// Appends a value as JSON with sorted keys. Returns `None` if JSON cannot represent it exactly: for example, a NaN
-/// would become `null`. Also returns `None` for a value nested too deep.
+/// would become `null`. Also returns `None` for a value that is nested too deeply.
 fn push_json(text: &mut String, value: &impl Serialize) -> Option<()> {
     let (mut value, is_exact) = to_value_noting(value).ok()?;
     value.sort_all_objects();

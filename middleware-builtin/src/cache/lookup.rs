@@ -74,7 +74,7 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
             // followers into the next round, where one of the followers leads.
             let follower = match self.flights.enter(key, ctx) {
                 Role::Leads(leader) => return self.lead(leader, why, input, ctx, next).await,
-                // Execute outside of any flight: no run joins the execution, and its output is not stored.
+                // Execute outside any flight: no run joins the execution, and its output is not stored.
                 Role::Recurses => {
                     self.own_events.emit(ctx, || Miss { key: key.to_hex(), why: Why::Recursive }).await;
                     return next.run(input).await;
@@ -152,7 +152,7 @@ impl<T: Clone> CacheOptions<T> {
     }
 }
 
-/// Returns `true` for JSON nested so deep that cloning it would overflow the stack.
+/// Returns `true` for JSON that is nested so deeply that cloning it would overflow the stack.
 fn is_deep<T: 'static>(output: &T) -> bool {
     let output: &dyn Any = output;
     output.downcast_ref::<Value>().is_some_and(|output| check_depth(output).is_err())

@@ -24,9 +24,9 @@ use self::key::{CacheKey, KeyParts};
 use self::lookup::CacheEntry;
 use crate::shared::own_events::OwnEvents;
 
-/// A cache of outputs by input. Equal concurrent requests are executed once.
+/// A cache that stores the outputs of runs by input. Equal concurrent requests are executed once.
 ///
-/// Clones share their entries, and so do all runs that the cache is bound to.
+/// All clones of a cache, and all runs that it is bound to, share its entries.
 ///
 /// - `Cache<Value>`, created by [`json`](Self::json), is a middleware for runs of any type. This cache stores JSON.
 /// - `Cache<T>`, created by [`typed`](Self::typed), is a [`Layer`] for every kind of work whose output is a `T`. This
@@ -57,10 +57,10 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// # Equal requests
 ///
-/// Two runs share an answer if instance, kind and name are equal, and their inputs are equal as JSON with sorted keys.
-/// [`scope`](CacheBuilder::scope) shares answers among instances. [`context_keys`](CacheBuilder::context_keys)
-/// separates runs by values of their context. An input that JSON cannot represent exactly is not cached. If a run has
-/// several cache layers, use a separate cache for each of them.
+/// Two runs share an answer if their instances, kinds and names are equal, and if their inputs are equal as JSON with
+/// sorted keys. [`scope`](CacheBuilder::scope) shares answers among instances.
+/// [`context_keys`](CacheBuilder::context_keys) separates runs by values of their context. An input that JSON cannot
+/// represent exactly is not cached. If a run has several cache layers, use a separate cache for each of them.
 ///
 /// # Order
 ///
@@ -74,18 +74,18 @@ use crate::shared::own_events::OwnEvents;
 ///    one of the waiting runs executes next, and the others wait for that run. Dropping or aborting a waiting run does
 ///    not affect the other waiting runs.
 /// 4. *Miss*: the work is executed, and its output is stored. Failures are stored only with
-///    [`cache_errors`](CacheBuilder::cache_errors), control flow and panics never.
+///    [`cache_errors`](CacheBuilder::cache_errors). Control flow and panics are never stored.
 ///
-/// A run that would wait for itself executes instead of joining. That happens if a run above it is executing the equal
-/// request, or if the executing run waits for a run above it, directly or indirectly, in any cache. A layer outside the
-/// cache that calls `next` twice concurrently has the same effect.
+/// A run that would wait for itself executes the work instead of joining. That happens if a run above it is executing
+/// the equal request, or if the executing run waits for a run above it, directly or indirectly, in any cache. A layer
+/// outside the cache that calls `next` twice concurrently has the same effect.
 ///
 /// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
 /// event is emitted.
 ///
-/// An attempt requested by [`Error::retry`](emitree_runtime::Error::retry) ignores stored entries: it executes or
-/// joins, and its result replaces the entry. A layer that calls `next` repeatedly must be inside the cache; outside of
-/// it, the repeated calls get the stored entry.
+/// An attempt requested by [`Error::retry`](emitree_runtime::Error::retry) ignores stored entries: it executes the work
+/// or joins an execution, and the result replaces the entry. Bind a layer that calls `next` repeatedly inside the
+/// cache; if the layer is outside, its later calls get the stored entry.
 ///
 /// A waiting run depends on the executing run being polled. If the executing run's future is kept but not polled, all
 /// runs that joined it wait, as they would for a lock. If the executing run waits inside the cache, the runs that

@@ -53,7 +53,7 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// Sets the key by which runs share their state: runs with equal keys share it. Default: all runs share one state.
+    /// Sets the key: runs with equal keys share one state. Default: all runs share one state.
     pub fn by(mut self, key: Key) -> Self {
         self.0.key = key;
         self

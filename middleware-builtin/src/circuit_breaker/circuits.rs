@@ -2,8 +2,8 @@
 //!
 //! 1. Nothing is awaited and no user code runs under the lock.
 //! 2. Every probe reports its end exactly once: in `settle`, or in its drop.
-//! 3. A key without an entry has a closed circuit without failures; only a failure adds an entry. The number of entries
-//!    stays within the maximum, not counting circuits that are being probed.
+//! 3. A key without an entry has a closed circuit without failures; only a failure adds an entry. An entry is added
+//!    only while the number of entries, not counting circuits that are being probed, is below the maximum.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ struct CircuitTable {
     sweep_at: usize,
 }
 
-/// Removed circuits, to be dropped after unlocking: a key may hold the last handle of an instance's emitter, whose drop
+/// Removed circuits, to be dropped after unlocking: a key may hold the last handle to an instance's emitter, whose drop
 /// may call user code (1).
 type RemovedCircuits = Vec<(OwnedKey, Circuit)>;
 
@@ -92,7 +92,8 @@ impl CircuitTable {
     }
 
     /// Removes idle circuits if the number of circuits has more than doubled since the last removal, or if the table is
-    /// full. If the table is still full, removes the oldest eighth, so that the next keys need no search.
+    /// full. If the table is still full, removes the oldest eighth, so that the next keys are added without another
+    /// search.
     fn make_room(&mut self, now: Instant, thresholds: Thresholds) -> RemovedCircuits {
         if self.circuits.len() < self.sweep_at.min(thresholds.keys) {
             return RemovedCircuits::new();
@@ -114,8 +115,8 @@ impl CircuitTable {
         if surplus == 0 || failures.is_empty() {
             return RemovedCircuits::new();
         }
-        // Find in linear time the latest failure among the circuits to remove, then remove the circuits that failed
-        // until then. `surplus` limits the removals among circuits with equal times.
+        // Find in linear time the latest failure among the circuits to remove, then remove the circuits that failed no
+        // later than that. `surplus` limits the removals among circuits with equal times.
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
         let is_old = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);

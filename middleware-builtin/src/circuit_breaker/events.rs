@@ -1,4 +1,4 @@
-//! The own events of a circuit breaker.
+//! A circuit breaker's own events.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -24,8 +24,8 @@ use layer::CircuitBreakerLayer;
 /// A middleware that denies calls for a while after repeated failures, and then lets one call test whether the work has
 /// recovered.
 ///
-/// A breaker accepts runs of any type and reads no values. Clones share their state, and so do all runs that the
-/// breaker is bound to. With a [key](CircuitBreakerBuilder::by), only runs with equal keys share it.
+/// A breaker accepts runs of any type and reads no values. All clones of a breaker, and all runs that it is bound to,
+/// share one state. With a [key](CircuitBreakerBuilder::by), only runs with equal keys share a state.
 ///
 /// | state | calls | until |
 /// |---|---|---|
@@ -33,7 +33,7 @@ use layer::CircuitBreakerLayer;
 /// | *open* | are denied | 30 s have passed |
 /// | *half-open* | one passes as a probe, others are denied | the probe ends: the breaker closes, or opens again |
 ///
-/// The pattern is Michael Nygard's (*Release It!*, 2007).
+/// Michael Nygard described the pattern in *Release It!* (2007).
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,11 +67,11 @@ use layer::CircuitBreakerLayer;
 /// a retry and dropped runs do not count at all; if a probe ends in one of these ways, the next call becomes the probe.
 /// A call that is not a probe counts when it ends, and only if the breaker is closed at that moment.
 ///
-/// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside of this
-/// layer, and its time-outs count as failures. A `Timeout` over all attempts is outside: the call that it drops does
-/// not count. If the breaker is bound after a `Retry`, each attempt counts; if it is bound before, all attempts count
-/// as one call. A denial is never retried. A `Fallback` bound before the breaker answers a denied call if
-/// [`Fallback::on`](crate::Fallback::on) lists denials by `circuit_breaker`.
+/// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside this layer,
+/// and its time-outs count as failures. A `Timeout` over all attempts is outside this layer: the call that it drops
+/// does not count. If the breaker is bound after a `Retry`, each attempt counts; if it is bound before the `Retry`, all
+/// attempts count as one call. A denial is never retried. A `Fallback` bound before the breaker answers a denied call
+/// if [`Fallback::on`](crate::Fallback::on) lists denials by `circuit_breaker`.
 ///
 /// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts once in each of
 /// them. Use the key [`Key::instance`] to count each instance by itself. Runs below a probe are admitted together with
@@ -79,9 +79,10 @@ use layer::CircuitBreakerLayer;
 ///
 /// # Denials
 ///
-/// A call is denied by `circuit_breaker`. The denial has the details `retry_after_ms`, the time until a probe may pass;
-/// `cause`, the last failure; and `key`, unless all runs share one key. `retry_after_ms` is absent while a probe is
-/// running, and if the breaker stays open for good. If the key function fails or panics, the call is denied as well.
+/// A refused call ends with a denial by `circuit_breaker`. The denial has the details `retry_after_ms`, the time until
+/// a probe may pass; `cause`, the last failure; and `key`, unless all runs share one key. `retry_after_ms` is absent
+/// while a probe is running, or if the breaker stays open for good. If the key function fails or panics, the call is
+/// denied without these details.
 ///
 /// # Its own events
 ///
@@ -90,9 +91,9 @@ use layer::CircuitBreakerLayer;
 ///
 /// # What it remembers
 ///
-/// Keys that have failed within the window, and keys whose circuit is open or half-open: at most 10,000, or the number
-/// set by [`max_keys`](CircuitBreakerBuilder::max_keys). Beyond that, the keys that failed least recently are
-/// forgotten, except keys with a running probe.
+/// Keys that have failed, and keys whose circuit is open or half-open: at most 10,000, or the number set by
+/// [`max_keys`](CircuitBreakerBuilder::max_keys), not counting keys with a running probe. To make room, keys without a
+/// failure within the window are forgotten first, and then the keys that failed least recently.
 ///
 /// # Cancel safety
 ///

@@ -40,7 +40,7 @@ pub(super) struct OpenState {
     cause: Arc<str>,
 }
 
-/// The decision whether a call passes.
+/// The decision about a call: it passes, becomes the probe or is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Passes,
@@ -97,7 +97,7 @@ impl Circuit {
         }
     }
 
-    /// Counts a call that has ended. The call changes nothing unless the circuit is closed.
+    /// Counts a call that has ended. Only a closed circuit changes.
     pub(super) fn on_call_ended(
         &mut self,
         now: Instant,
@@ -143,7 +143,7 @@ impl Circuit {
         Transition::Opened { failures, cause }
     }
 
-    /// Returns `true` if the circuit has nothing to remember.
+    /// Returns `true` if the circuit is closed and has no failure within the window.
     pub(super) fn is_idle(&self, now: Instant, thresholds: Thresholds) -> bool {
         match self {
             Self::Closed { failures } => failures.back().is_none_or(|at| now.duration_since(*at) > thresholds.window),

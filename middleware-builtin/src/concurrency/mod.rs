@@ -22,8 +22,8 @@ mod permits;
 
 /// A middleware that limits the number of concurrent runs per key. Excess runs wait, or are denied.
 ///
-/// A limit accepts runs of any type and reads no values. Clones share their permits, and so do all runs that the
-/// middleware is bound to, for example all runs below a run to which it is bound with
+/// A limit accepts runs of any type and reads no values. All clones of a limit, and all runs that it is bound to, share
+/// its permits: for example, all runs below a run to which the limit is bound with
 /// [`for_nested`](emitree_runtime::for_nested).
 ///
 /// ```
@@ -52,22 +52,22 @@ mod permits;
 /// |---|---|
 /// | [`by`](ConcurrencyBuilder::by): key by which runs are counted | all runs together |
 /// | [`wait`](ConcurrencyBuilder::wait): how long an excess run waits | it is denied at once |
-/// | [`retry_after`](ConcurrencyBuilder::retry_after): advice in a denial, when to try again | 1 s |
-/// | [`runs`](ConcurrencyBuilder::runs), [`of_kind`](ConcurrencyBuilder::of_kind): runs that it limits | all |
+/// | [`retry_after`](ConcurrencyBuilder::retry_after): waiting time that a denial advises before the next try | 1 s |
+/// | [`runs`](ConcurrencyBuilder::runs), [`of_kind`](ConcurrencyBuilder::of_kind): the runs to limit | all |
 ///
 /// # Order
 ///
 /// The layer belongs to [`Phase::Guard`], so a permit is held only during the work and the guards inside this layer. A
-/// run that a cache answers needs no permit, and a retry releases its permit between attempts. A time-out per attempt
+/// run that a cache answers needs no permit, and a retried run holds no permit between attempts. A time-out per attempt
 /// includes the wait for a permit.
 ///
 /// Runs get permits in the order in which they arrive.
 ///
 /// # Runs below
 ///
-/// A run below a run that holds a permit of the same key shares that permit, at any depth. Otherwise it would wait for
-/// a permit that is released only after its own end. The limit is therefore on the number of concurrent *trees* of such
-/// runs. The permit is released when the last run that shares it has ended.
+/// If a run holds a permit, all runs below it with the same key share that permit, at any depth. Otherwise, a run below
+/// could wait for a permit that is released only after that run has ended. The limit is therefore on the number of
+/// concurrent *trees* of such runs. The permit is released when the last run that shares it has ended.
 ///
 /// To count each run by itself, bind the limit to one level of runs, with [`Runs::only`] or
 /// [`runs`](ConcurrencyBuilder::runs), or use another key for each level. A
@@ -116,7 +116,7 @@ pub enum ConcurrencyError {
     /// The number of permits is 0.
     #[error("`0` permits would deny every run: at least 1 is needed")]
     NoPermits,
-    /// The number of permits is above the semaphore's maximum.
+    /// The number of permits is above the maximum of tokio's semaphore.
     #[error("`{permits}` permits are more than can be counted: at most {most}", most = Semaphore::MAX_PERMITS)]
     TooMany {
         /// The number of permits.
@@ -148,7 +148,7 @@ pub struct ConcurrencyBuilder(ConcurrencyOptions);
 keyed_limit_options!(ConcurrencyBuilder, |this| this.0.limit);
 
 impl ConcurrencyBuilder {
-    /// Sets the time that a denial advises to wait before the next try. This time is only advice, because a permit may
+    /// Sets the waiting time that a denial advises before the next try. This time is only advice, because a permit may
     /// become free earlier or later. Default: 1 s.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = after;
@@ -159,7 +159,7 @@ impl ConcurrencyBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of permits is 0 or too large for the semaphore.
+    /// Returns an error if the number of permits is 0 or above the maximum of tokio's semaphore.
     pub fn build(self) -> Result<Concurrency, ConcurrencyError> {
         let permits = NonZeroUsize::new(self.0.permits).ok_or(ConcurrencyError::NoPermits)?.get();
         if permits > Semaphore::MAX_PERMITS {
@@ -186,7 +186,7 @@ impl fmt::Debug for ConcurrencyOptions {
     }
 }
 
-/// Holds a permit around each call of the layers inside and the work.
+/// Holds a permit during each call of the layers inside this layer and of the work.
 struct ConcurrencyLayer(Arc<ConcurrencyInner>);
 
 impl<O: Op> Layer<O> for ConcurrencyLayer {
@@ -220,7 +220,7 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
 
 debug_as!(ConcurrencyLayer, |this| this.0.options);
 
-/// The outcome of the first, synchronous try.
+/// The outcome of the first, synchronous attempt to acquire a permit.
 enum Acquired {
     Uncounted,
     Permit(Arc<Permit>),

@@ -22,7 +22,7 @@ type KeyTable = HashMap<OwnedKey, Arc<KeyPermits>>;
 /// The permits of all keys.
 pub(super) struct PermitTable {
     permits: usize,
-    /// The permits of the key that all runs share by default, kept outside of the map.
+    /// The permits of the key that all runs share by default, kept outside the map.
     common: Arc<KeyPermits>,
     keyed: Mutex<KeyTable>,
 }
@@ -124,7 +124,7 @@ impl Drop for KeyHandle {
             let is_last = self.key_permits.handles.fetch_sub(1, Ordering::Relaxed) == 1;
             if is_last { keys.remove_entry(&self.key_permits.key.as_ref_key()) } else { None }
         };
-        // Dropped after unlocking: a key may hold the last handle of an instance, whose drop may call user code.
+        // Dropped after unlocking: a key may hold the last handle to an instance, whose drop may call user code.
         drop(removed);
     }
 }

@@ -15,7 +15,7 @@ pub(super) struct ContentFilterLayer(pub(super) Arc<ContentFilterInner>);
 impl ContentFilterLayer {
     /// Checks a value. Returns the answer that replaces the value, if any.
     async fn check(&self, place: Place, value: &Value, ctx: &RunContext) -> Result<Option<Value>> {
-        // Reading the strings recurses: a value nested too deep cannot be checked.
+        // Reading the strings recurses: a value that is nested too deeply cannot be checked.
         if let Err(error) = check_depth(value) {
             self.handle_unreadable(place, error.into())?;
             return Ok(None);

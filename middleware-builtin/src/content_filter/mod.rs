@@ -1,4 +1,4 @@
-//! A filter of unwanted content: [`ContentFilter`].
+//! A filter for unwanted content: [`ContentFilter`].
 
 mod layer;
 mod rules;
@@ -22,15 +22,15 @@ pub use crate::shared::inspected_place::Place;
 
 const NAME: &str = "content_filter";
 
-/// The key of a run's context under which a filter that [marks](ContentFilter::mark) lists its findings.
+/// The key in a run's context for the list of findings that [`ContentFilter::mark`] creates.
 pub const MARK: &str = "content_filter";
 
 /// A middleware that checks a run's input and output with words, regexes and async classifiers. A finding denies the
 /// run, replaces its output, or marks it.
 ///
 /// A filter accepts runs of any type and reads their values as JSON. It checks every string, but not object keys or
-/// numbers. Words match as whole words in any case. For each text, one pass checks all words and regexes. A text
-/// without a match is passed to the classifiers, one after the other. The first finding decides.
+/// numbers. Words match as whole words, regardless of case. For each text, one pass checks all words and regexes. A
+/// text without a match is passed to the classifiers, one after the other. The first finding decides.
 ///
 /// ```
 /// use emitree_middleware::ContentFilter;
@@ -66,9 +66,9 @@ pub const MARK: &str = "content_filter";
 /// # Failures
 ///
 /// The filter fails closed: if a classifier fails, panics or takes too long, the run is denied, and the failure is the
-/// cause of the denial. A run with a value that is nested too deep to be checked is denied too. If a classifier returns
-/// control flow other than a time-out, the run ends with it. A filter that only [marks](ContentFilter::mark) fails
-/// open: the failure or the control flow is logged, and the text passes.
+/// cause of the denial. A run with a value that is nested too deeply to be checked is denied too. If a classifier
+/// returns control flow other than a time-out, the run ends with it. With [`mark`](ContentFilter::mark), the filter
+/// fails open: the failure or the control flow is logged, and the text passes.
 ///
 /// # Its own events
 ///
@@ -139,7 +139,7 @@ impl ContentFilter {
         Arc::make_mut(&mut self.0)
     }
 
-    /// Adds words under a label. A word matches only as a whole word, in any case.
+    /// Adds words under a label. A word matches only as a whole word, regardless of case.
     ///
     /// # Errors
     ///
@@ -189,15 +189,15 @@ impl ContentFilter {
     }
 
     /// Answers with this value if unwanted content is found. An input with a finding does not reach the work; an output
-    /// with a finding is replaced. The run fails if the answer does not fit its output type.
+    /// with a finding is replaced. The run fails if the answer does not fit the run's output type.
     #[must_use]
     pub fn answer(mut self, answer: impl Into<Value>) -> Self {
         self.inner_mut().action = FilterAction::Answer(answer.into());
         self
     }
 
-    /// Lets content pass and marks the run: an object with `place`, `at` and `label` is appended to the list under
-    /// [`MARK`] in the run's context. Later events of the run carry that context.
+    /// Lets unwanted content pass and marks the run: an object with `place`, `at` and `label` is appended to the list
+    /// under [`MARK`] in the run's context. Later events of the run carry that context.
     #[must_use]
     pub fn mark(mut self) -> Self {
         self.inner_mut().action = FilterAction::Mark;

@@ -20,7 +20,7 @@ pub enum Encoding {
     Plain,
     /// Base64 in either alphabet, padded or not, with or without whitespace in between.
     Base64,
-    /// Base32 (RFC 4648), in either case.
+    /// Base32 (RFC 4648), in upper or lower case.
     Base32,
     /// Hexadecimal digits, in one piece or in groups: `73 65`, `73:65`, `0x73, 0x65`.
     Hex,
@@ -47,9 +47,10 @@ impl Encoding {
     }
 }
 
-/// The minimum length of an encoded run: shorter runs contain no secret.
+/// The minimum length of a run of encoded characters: shorter runs contain no secret.
 const MIN_RUN: usize = 12;
-/// The minimum length of a run in base32. It is longer because many ordinary words fit that alphabet.
+/// The minimum length of a run of base32 characters, which is longer because many ordinary words consist of these
+/// characters.
 const MIN_BASE32_RUN: usize = 16;
 
 /// The number of bytes that may be decoded, and the number decoded so far.
@@ -64,7 +65,7 @@ impl DecodeBudget {
         Self { most, spent: 0 }
     }
 
-    /// Counts bytes. Breaks if the budget is exceeded.
+    /// Counts bytes. Returns `Break` if the budget is exceeded.
     const fn spend(&mut self, bytes: usize) -> ControlFlow<()> {
         self.spent = self.spent.saturating_add(bytes);
         if self.is_exceeded() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -86,8 +87,8 @@ pub(super) trait OnDecoded: FnMut(Encoding, &[u8], &mut DecodeBudget) -> Control
 
 impl<F: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()>> OnDecoded for F {}
 
-/// Decodes a text by each encoding, and calls `on_decoded` with each result. Stops when `on_decoded` breaks or the
-/// budget is exceeded.
+/// Decodes a text from each encoding, and calls `on_decoded` with each result. Stops when `on_decoded` returns `Break`
+/// or the budget is exceeded.
 pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut impl OnDecoded) -> ControlFlow<()> {
     let mut pass = DecodePass { budget, on_decoded };
     if text.contains('%') {
@@ -350,7 +351,7 @@ fn escape(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
     }
 }
 
-/// Reads a character by number: `&#115;`, `&#x73;`, `%u0073`.
+/// Reads a character that is written as a number: `&#115;`, `&#x73;`, `%u0073`.
 fn numbered(bytes: &[u8], at: usize) -> Option<(Escape, usize)> {
     if bytes.get(at..at + 2) == Some(b"%u") {
         return Some((Escape::Char(char::from_u32(number(bytes, at + 2, 4, 16)?)?), 6));

@@ -1,4 +1,4 @@
-//! The own event of the guard.
+//! The guard's own event.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::{Encoding, What};
 use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
 
-/// A secret was about to leave. The event never contains the secret.
+/// The guard found a secret. The event never contains the secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Blocked {

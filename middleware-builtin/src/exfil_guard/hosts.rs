@@ -41,7 +41,7 @@ impl Hosts {
     }
 }
 
-/// Reads a text, and keeps the authority read last.
+/// Reads a text, and keeps the last authority that was read.
 struct HostReader<'t> {
     text: &'t str,
     /// `true` at the beginning of a text, where `//` is more likely to begin a URL.
@@ -122,7 +122,7 @@ impl<'t> HostReader<'t> {
     fn after_slashes(&self, at: usize, is_blank_so_far: bool) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let before = at.checked_sub(1).map(|before| bytes[before]);
-        // Inside a run of slashes, which was handled at its beginning (1).
+        // This slash is inside a run of slashes, which was handled at the beginning of the run (1).
         if before.is_some_and(is_slash) {
             return None;
         }
@@ -177,7 +177,7 @@ impl<'t> HostReader<'t> {
 
     /// Returns the authority that begins at a position and ends where a path or the surrounding text continues.
     fn authority(&mut self, begin: usize) -> Authority {
-        // A later URL inside the authority read last shares its end (2).
+        // A later URL inside the last authority shares the end of that authority (2).
         if let Some(known) = self.authority.filter(|known| (known.begin..known.end).contains(&begin)) {
             return known;
         }

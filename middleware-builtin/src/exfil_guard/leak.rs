@@ -13,7 +13,7 @@ use super::hosts::Hosts;
 use crate::shared::secrets::visible::visible;
 use crate::shared::secrets::{Kind, Scanner};
 
-/// The number of nested encodings that are decoded.
+/// The maximum number of nested encodings that are decoded.
 const MAX_ENCODINGS: u32 = 2;
 /// The minimum length of a known value: shorter values would match by accident.
 const MIN_KNOWN_LEN: usize = 6;
@@ -22,12 +22,12 @@ const MAX_KNOWN: usize = 10_000;
 const MAX_KNOWN_LEN: usize = 4096;
 /// The minimum length of text in decoded bytes: shorter parts contain no secret.
 const MIN_TEXT_LEN: usize = 6;
-/// The length from which a part of decoded bytes counts as text, regardless of the bytes around it.
+/// The minimum length at which a part of decoded bytes counts as text, regardless of the bytes around it.
 const CERTAIN_TEXT_LEN: usize = 20;
 /// The default number of bytes that are decoded for one value.
 pub(super) const DEFAULT_MAX_DECODED: usize = 64 << 20;
 
-/// A sort of secret.
+/// The sort of a finding: a secret, a URL to another host, or a value that cannot be checked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum What {
@@ -156,7 +156,7 @@ impl Detector {
         leads_elsewhere: fn(&Hosts, &str) -> bool,
         budget: &mut DecodeBudget,
     ) -> Option<(What, Encoding)> {
-        // The scanner ignores invisible characters by itself; known values need them removed.
+        // The scanner itself ignores invisible characters. Remove them for the search for known values.
         let seen = visible(text);
         let is_known = self.contains_known(&*seen).then_some(What::Known);
         let plain = self.check_plain(text.as_bytes(), text).or(is_known).map(|what| (what, Encoding::Plain));
@@ -165,7 +165,7 @@ impl Detector {
         let wide = |budget: &mut DecodeBudget| {
             text.contains('\0').then(|| self.check_utf_16(text.as_bytes(), MAX_ENCODINGS, budget)).flatten()
         };
-        // Search in the order of cost: plain text, then hosts, and decoding last.
+        // Search in order of cost: first plain text, then hosts, and then the decoded forms.
         let leak =
             plain.or_else(left).or_else(|| wide(budget)).or_else(|| self.find_encoded(text, MAX_ENCODINGS, budget));
         // Text that was not decoded may contain a secret, so the search fails closed (M5).

@@ -35,18 +35,18 @@ const NAME: &str = "exfil_guard";
 /// The guard checks every string and key of the work's input and output for
 ///
 /// - [known values](Self::known),
-/// - keys, tokens and passwords, by the formats of [`Scanner::keys`],
-/// - URLs to other hosts, if hosts are [allowed](Self::allow_hosts),
+/// - keys, tokens and passwords, in the formats of [`Scanner::keys`],
+/// - URLs to hosts that are not [allowed](Self::allow_hosts), if a list of allowed hosts is set,
 ///
 /// as plain text, in an [encoding](Encoding), or in one encoding inside another. A finding ends the run with a denial
 /// by `exfil_guard`. The denial names the sort of secret and its position, and never repeats the secret.
 ///
-/// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind: in its message,
-/// causes and details, including their keys, each text with a secret is replaced by `withheld by exfil_guard`. Parts
-/// that code acts on are not replaced: an interrupt's id, kind and data, a retry request's metadata and detail keys,
-/// and the name of the guard that denied or halted. If one of these parts contains a secret, the error becomes a denial
-/// instead. An error that does not pass the layers, from an abort or a listener, is checked in the same way but keeps
-/// its outcome. Where it would become a denial, only its text is replaced by the text of the denial.
+/// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind, but each text with a
+/// secret in its message, causes, details or detail keys is replaced by `withheld by exfil_guard`. Parts that code acts
+/// on are not replaced: an interrupt's id, kind and data, a retry request's metadata and detail keys, and the name of
+/// the guard that denied or halted. If one of these parts contains a secret, the error becomes a denial instead. An
+/// error that does not pass the layers, from an abort or a listener, is checked in the same way but keeps its outcome.
+/// If such an error would become a denial, only its text is replaced, by the text of the denial.
 ///
 /// The guard accepts runs of any type and reads their values as JSON. To keep secrets from leaving through tools, bind
 /// the guard to the tools, or to all runs below with [`for_nested`](emitree_runtime::for_nested): then a tool whose
@@ -80,9 +80,9 @@ const NAME: &str = "exfil_guard";
 /// # Limits
 ///
 /// A secret is not found if it is encoded in another way, compressed, encrypted, split over several values, or
-/// paraphrased. At most two nested encodings are decoded. Time is linear in the length of the text. At most 64 MiB are
-/// decoded for each value, or the number of bytes set by [`decode_at_most`](Self::decode_at_most); a value that needs
-/// more is denied.
+/// paraphrased. At most two nested encodings are decoded. A search takes time linear in the length of the text. At most
+/// 64 MiB are decoded for each value, or the number of bytes set by [`decode_at_most`](Self::decode_at_most); a value
+/// that needs more is denied.
 ///
 /// # Failures
 ///
@@ -91,7 +91,7 @@ const NAME: &str = "exfil_guard";
 ///
 /// # Its own events
 ///
-/// `middleware.exfil_guard.blocked`, a [`Blocked`], for each value, error or event text that was blocked.
+/// `middleware.exfil_guard.blocked`, a [`Blocked`], for each value, error or event text with a finding.
 #[derive(Clone)]
 pub struct ExfilGuard(Arc<ExfilGuardInner>);
 
@@ -143,8 +143,8 @@ impl ExfilGuard {
         Ok(self)
     }
 
-    /// Looks for these kinds of secrets only, besides known values and patterns that are added later. The kinds may
-    /// include personal data, such as e-mail addresses.
+    /// Looks only for these kinds of secrets and for known values. Patterns that were added before this call are
+    /// removed. The kinds may include personal data, such as e-mail addresses.
     #[must_use]
     pub fn only(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.inner_mut().detector.scanner = Scanner::only(kinds);
@@ -172,7 +172,7 @@ impl ExfilGuard {
         Ok(self)
     }
 
-    /// Allows URLs to these hosts only: `example.org`, or `*.example.org` for every host below it.
+    /// Allows URLs to these hosts only: `example.org`, or `*.example.org` for every host below `example.org`.
     ///
     /// A host is recognized
     ///
@@ -186,7 +186,7 @@ impl ExfilGuard {
     /// At the beginning of a string and after whitespace, `//` may also begin a comment. There, it counts as a URL only
     /// if a host seems to follow: `//evil.net/x` and `//[::1]` are URLs, `//TODO fix` is not.
     ///
-    /// A host with letters beyond ASCII is never allowed, because URL parsers disagree about it. Write such a host as
+    /// A host with non-ASCII letters is never allowed, because URL parsers disagree about it. Write such a host as
     /// `xn--…`, both in this list and in URLs.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
@@ -208,12 +208,12 @@ impl ExfilGuard {
         self
     }
 
-    /// Sets the maximum number of bytes to decode for one value, which is an input, an output or an error. A value that
-    /// needs more is denied. Default: 64 MiB.
+    /// Sets the maximum number of bytes to decode for one value, which is an input, an output, an error or a part of an
+    /// event's text. A value that needs more is denied. Default: 64 MiB.
     ///
-    /// Text is decoded by each encoding and from each position at which encoded text could begin, and all these bytes
-    /// count. Each byte of text without whitespace costs about 10 decoded bytes, and each byte of text that is encoded
-    /// twice costs up to 400.
+    /// Text is decoded from each encoding, starting at each position at which encoded text could begin, and all these
+    /// bytes count. Each byte of text without whitespace costs about 10 decoded bytes, and each byte of text that is
+    /// encoded twice costs up to 400.
     #[must_use]
     pub fn decode_at_most(mut self, bytes: usize) -> Self {
         self.inner_mut().detector.max_decoded = bytes;
@@ -230,9 +230,9 @@ impl ExfilGuard {
     /// Checks text that arrives in chunks, in the run's events of this name.
     ///
     /// A word is held back until it ends, because it may be encoded. A possible beginning of a secret is held back
-    /// until further text shows that it is not a secret. At most 27 KiB are held back. A longer word is passed on in
-    /// parts of at least 2 KiB. Each part is checked together with the text that is held back and the last 8 KiB that
-    /// were passed on.
+    /// until further text shows that it is not a secret. At most 27 KiB are held back. A word longer than 10 KiB is
+    /// passed on in parts of at least 2 KiB. Each part is checked together with the text that is held back and up to 8
+    /// KiB of the text that was passed on before.
     ///
     /// If a secret is found, the text of the event that completes the secret is removed, and the emit of that event
     /// fails. No further text passes, and the run fails even if its work ignores the failed emit. At the end of the
@@ -269,7 +269,7 @@ impl ExfilGuard {
     }
 }
 
-/// Builds the layer of one binding. `held` are the run's checked event streams.
+/// Builds the layer of one binding. `held` contains the run's checked event streams.
 fn stack(
     state: Arc<GuardState>,
     held: Arc<[Arc<dyn crate::shared::secrets::chunked_events::HeldText>]>,

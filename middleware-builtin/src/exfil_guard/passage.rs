@@ -11,10 +11,10 @@ use crate::shared::inspected_place::Place;
 use crate::shared::secrets::chunked_events::ChunkFilter;
 use crate::shared::secrets::{Chunks, Piece};
 
-/// The longest word that is held back whole, in bytes. In a longer word, this number of passed bytes is checked again
-/// with each further part.
+/// The number of bytes at the end of a long word that are held back. With each further part, up to this number of
+/// passed bytes are checked again.
 const MAX_WORD: usize = 8 * 1024;
-/// The minimum length of the parts in which a longer word passes. With smaller parts, the same bytes would be checked
+/// The minimum length of the parts in which a long word passes. With smaller parts, the same bytes would be checked
 /// more often.
 const STEP: usize = 2 * 1024;
 
@@ -61,7 +61,7 @@ impl CheckPassage {
         }
     }
 
-    /// Passes text up to the start of the last word, after checking it.
+    /// Checks text and passes it: up to the end of the clear part, or the whole text if `is_whole` is `true`.
     fn release(&mut self, is_whole: bool) -> Result<String> {
         let until = if is_whole { self.text.len() } else { self.clear_until() };
         if until <= self.held {
@@ -108,7 +108,8 @@ impl CheckPassage {
         if bound >= self.held + STEP { self.word.max(bound) } else { self.word }
     }
 
-    /// Drops passed text that can be part neither of a known value nor of the last word.
+    /// Drops passed text that later checks do not need. Keeps text that may belong to a known value or to the last
+    /// word, but at most `MAX_WORD` bytes.
     fn drop_old_text(&mut self) {
         let far = self.text.floor_char_boundary(self.held.saturating_sub(self.guard.detector.longest()));
         let too_far = self.text.floor_char_boundary(self.held.saturating_sub(MAX_WORD));

@@ -1,4 +1,4 @@
-//! The state of the guard of one run, and the layer that checks input, output and failure.
+//! The state of a guard in one run, and the layer that checks input, output and error.
 
 use std::fmt;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl GuardState {
 
     /// Checks an input or output.
     fn check_value(&self, place: Place, value: &Value) -> Result<()> {
-        // The search recurses: a value nested too deep is denied without a search.
+        // The search recurses: a value that is nested too deeply is denied without a search.
         if check_depth(value).is_err() {
             let denied = self.block(place, "", What::TooDeep, Encoding::Plain);
             return if self.options.evaluates_only { Ok(()) } else { Err(denied) };
@@ -134,7 +134,7 @@ fn for_each_fixed_text(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     }
 }
 
-/// Returns `true` if JSON in an error is nested so deep that reading it would overflow the stack.
+/// Returns `true` if JSON in an error is nested so deeply that reading it would overflow the stack.
 fn has_deep_value(error: &Error) -> bool {
     let interrupt = error.interrupt().map(|interrupt| &interrupt.data);
     error.details().values().chain(interrupt).any(|value| check_depth(value).is_err())

@@ -1,4 +1,4 @@
-//! The alternatives of a fallback: runnables of the same types, or any runnables through JSON.
+//! The alternatives of a fallback: runnables with the types of the run, or any runnables through JSON.
 
 use std::pin::Pin;
 use std::sync::Arc;

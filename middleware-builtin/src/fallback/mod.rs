@@ -128,7 +128,7 @@ impl<R: Runnable + 'static> Fallback<R>
 where
     R::Input: Clone,
 {
-    /// Creates a fallback to a runnable of the same types.
+    /// Creates a fallback to a runnable with the same input and output types as the run.
     pub fn to(runnable: impl IntoShared<Runnable = R>) -> Self {
         Self::of(Arc::new(OfTypes(runnable.into_shared())))
     }

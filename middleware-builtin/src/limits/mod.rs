@@ -20,12 +20,12 @@ use run_counter::RunCounter;
 mod count;
 mod run_counter;
 
-/// A middleware that limits how many runs are started below a run or in a group, and how deep runs are nested. The
+/// A middleware that limits how many runs are started below a run or in a group, and how deeply runs are nested. The
 /// number of runs is limited in total, by kind, or both.
 ///
-/// Limits that are bound to a run count the runs below that run at any depth, not the run itself. Each run that limits
-/// are bound to has its own counts. Limits accept runs of any type and read no values. A run is counted once, when it
-/// begins, however often it is attempted.
+/// If limits are bound to a run, they count all runs below that run, at any depth, but not the run itself. Each run
+/// that limits are bound to has its own counts. Limits accept runs of any type and read no values. A run is counted
+/// once, when it begins, however often it is attempted.
 ///
 /// If limits are bound below other limits, a run is counted by all of these limits. If any of them refuses the run,
 /// none of them counts it. If several limits would refuse the run, the nearest limits refuse it; counts below a run are
@@ -60,13 +60,13 @@ mod run_counter;
 ///
 /// # Options
 ///
-/// Without options nothing is limited; a limit of `0` allows no run.
+/// Without options, nothing is limited; a limit of `0` allows no run.
 ///
 /// | | limits |
 /// |---|---|
-/// | [`runs`](LimitsBuilder::runs), [`of_kind`](LimitsBuilder::of_kind) | runs below the run that it is bound to |
+/// | [`runs`](LimitsBuilder::runs), [`of_kind`](LimitsBuilder::of_kind) | runs below the run that the limits are bound to |
 /// | [`group_runs`](LimitsBuilder::group_runs), [`group_of_kind`](LimitsBuilder::group_of_kind) | runs of one group, below all runs that the same limits are bound to; runs without a group are not counted |
-/// | [`depth`](LimitsBuilder::depth) | levels below the run that it is bound to: level 1 consists of the runs that this run starts itself |
+/// | [`depth`](LimitsBuilder::depth) | levels below the run that the limits are bound to: level 1 consists of the runs that this run starts itself |
 ///
 /// # Order
 ///
@@ -76,9 +76,9 @@ mod run_counter;
 /// 2. It starts. The first listener of `start` emits `middleware.limits.reached`, and ends the run.
 /// 3. Its other listeners of `start`, its input middlewares, its layers and its work are not called.
 ///
-/// [`OnLimit`] selects how the run ends. By default it is denied. With [`OnLimit::Fail`] it fails. With
-/// [`OnLimit::End`] it is halted, and so is the run that the limits are bound to, even if the work of that run handles
-/// the error.
+/// [`OnLimit`] selects how the run ends. By default, the run is denied. With [`OnLimit::Fail`], it fails. With
+/// [`OnLimit::End`], it is halted together with the run that the limits are bound to, even if the work of that outer
+/// run handles the error.
 ///
 /// # Its own events
 ///
@@ -86,8 +86,8 @@ mod run_counter;
 ///
 /// # What it remembers
 ///
-/// Counts below a run are dropped with that run. Counts of groups are kept by the limits and their clones until
-/// [`forget_group`](Self::forget_group).
+/// The counts of the runs below a run are dropped with that run. Counts of groups are kept by the limits and their
+/// clones until [`forget_group`](Self::forget_group) is called.
 #[derive(Clone)]
 pub struct Limits(Arc<LimitsState>);
 
@@ -115,7 +115,7 @@ pub enum OnLimit {
     Deny,
     /// The run fails with an ordinary error, which other layers may catch or retry.
     Fail,
-    /// The run is halted, and so is the run that the limits are bound to.
+    /// The run is halted together with the run that the limits are bound to.
     End,
 }
 
@@ -143,8 +143,8 @@ pub enum Scope {
     Group,
 }
 
-/// A limit is reached: one more run would exceed the limit. `Reached` is an own event, and with [`OnLimit::Fail`] the
-/// cause of the error.
+/// A limit is reached: one more run would exceed the limit. `Reached` is emitted as an own event. With
+/// [`OnLimit::Fail`], it is also the cause of the error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reached {
@@ -235,7 +235,8 @@ impl Middleware for Limits {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let counter = RunCounter::begin(&self.0, ctx);
         if self.0.options.on_limit == OnLimit::End {
-            // Without the layer nothing could end the bound run's own work. The other two modes need no layer.
+            // Without the layer, nothing could end the work of the run that the limits are bound to. The other two
+            // modes need no layer.
             stop_layer(&counter.stop).bind(ctx)?;
         }
         ctx.bind_nested(CountRun(counter));

@@ -1,8 +1,8 @@
 //! Counts the runs below a run that limits are bound to.
 //!
 //! 1. A `RunCounter` is an extension of the run that its limits are bound to, and links to the nearest counter above.
-//! 2. A run is counted by all counters or by none: no count changes before every counter has agreed, and no lock is
-//!    released before that.
+//! 2. A run is counted by all counters or by none: no count changes before every counter has accepted the run, and all
+//!    locks are held until then.
 //! 3. Locks are taken from the nearest counter upwards. Then the locks of the groups are taken in the order of their
 //!    addresses, because unrelated runs may share groups. No user code runs under a lock.
 
@@ -27,12 +27,12 @@ pub(super) struct RunCounter {
     /// `true` if this counter counts groups. If the same limits are also bound further up, the counter there already
     /// counts these runs in their groups.
     counts_groups: bool,
-    /// `true` if other limits are bound below. Until then, this counter is the nearest counter of all runs below, so no
-    /// lookup is needed.
+    /// `true` if limits are also bound further down. Until then, this counter is the nearest counter of all runs below,
+    /// so no lookup is needed.
     encloses: AtomicBool,
 }
 
-/// The nearest counter, as a run and the runs below it inherit it.
+/// The counter nearest to a run, as an extension of the run.
 struct NearestCounter(Arc<RunCounter>);
 
 impl RunCounter {
@@ -75,7 +75,8 @@ impl RunCounter {
 
     fn count_with(self: &Arc<Self>, run: &CountedRun<'_>, last: CountOutermost<'_>) -> Option<(Arc<Self>, Reached)> {
         let most = &self.limits.options.run;
-        // Keep this lock until the counters above have agreed, so that no other run takes the last place meanwhile (2).
+        // Keep this lock until the counters above have accepted the run, so that no other run takes the last place
+        // meanwhile (2).
         let mut counts = self.counts.lock();
         if let Some(reached) = self.too_deep(run).or_else(|| most.reached(run.kind, &counts, Scope::Run)) {
             return Some((Arc::clone(self), reached));
@@ -86,7 +87,7 @@ impl RunCounter {
             None => last(),
         };
         if refused.is_none() {
-            // All counters above have agreed.
+            // All counters above have accepted the run.
             most.count(run.kind, &mut counts);
         }
         refused
@@ -111,7 +112,7 @@ impl RunCounter {
         let mut locked: Vec<_> = all.iter().map(|(_, counter)| counter.limits.groups.lock()).collect();
         let counts = locked.iter_mut().map(|groups| groups.entry(group_id.into()).or_default());
         let mut counts: Vec<_> = all.iter().zip(counts).collect();
-        // Restore the order of the runs, so that the nearest limits are checked first.
+        // Restore the order from the nearest counter upwards, so that the nearest limits are checked first.
         counts.sort_unstable_by_key(|((at, _), _)| *at);
         let refused = counts.iter().find_map(|((_, counter), counts)| {
             let reached = counter.limits.options.group.reached(kind, counts, Scope::Group)?;
@@ -138,5 +139,5 @@ struct CountedRun<'a> {
     kind: &'a str,
 }
 
-/// Checks and counts groups, called last, with the counts of all counters locked.
+/// Checks and counts groups. Called last, while the counts of all counters are locked.
 type CountOutermost<'a> = &'a dyn Fn() -> Option<(Arc<RunCounter>, Reached)>;

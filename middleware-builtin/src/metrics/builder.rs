@@ -40,7 +40,7 @@ pub enum MetricsError {
         /// The given name.
         label: String,
     },
-    /// The maximum number of label combinations is 0, so that all runs would be counted as `other`.
+    /// The maximum number of label combinations is 0: all runs would be counted as `other`.
     #[error("with at most 0 combinations of labels, all runs would be counted as `other`: allow 1 or more")]
     NoCombinations,
 }
@@ -150,7 +150,7 @@ impl fmt::Debug for OwnLabel {
     }
 }
 
-/// The options of the middleware.
+/// The options of [`Metrics`], checked and with all defaults.
 pub(super) struct MetricsOptions {
     prefix: String,
     pub(super) names: Arc<MetricNames>,

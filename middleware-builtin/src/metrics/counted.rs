@@ -1,5 +1,5 @@
-//! The event of each counted run. It is emitted at the run's `finish`, where async listeners can be awaited. If the run
-//! has no `finish`, or if listeners are registered later, it is emitted after the run was counted.
+//! The event that reports a counted run. It is emitted at the run's `finish`, where async listeners can be awaited. If
+//! the run has no `finish`, or if listeners are registered later, the event is emitted after the run is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::own_events::{OwnEvents, own_events};
 
-/// A run has ended and is counted.
+/// A run that is counted has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Counted {

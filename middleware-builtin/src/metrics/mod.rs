@@ -35,9 +35,9 @@ use crate::shared::own_events::OwnEvents;
 /// because a middleware that is bound later returns an error, is counted too. Names and labels follow the [conventions
 /// of Prometheus](https://prometheus.io/docs/practices/naming/).
 ///
-/// The middleware counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), the runs below as
-/// well. If it is bound twice to one run, the run is counted twice. It reads no values and changes none. Clones share
-/// their series.
+/// The middleware counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), it also counts the
+/// runs below. If it is bound twice to one run, the run is counted twice. It reads no values and changes none. Clones
+/// share their series.
 ///
 /// ```
 /// use emitree_middleware::Metrics;
@@ -64,7 +64,7 @@ use crate::shared::own_events::OwnEvents;
 /// # Recorder
 ///
 /// A run uses the recorder that is installed when the run is bound. The recorder may be installed after the middleware
-/// was created. The handles of a series are kept, so that a run of a known series registers no metrics. Recorders are
+/// is created. The handles of a series are kept, so that a run of a known series registers no metrics. Recorders are
 /// compared by address: do not use one `Metrics` with a [local recorder](::metrics::with_local_recorder) that may be
 /// created at the address of an earlier recorder. If a recorder panics, the panic is logged and the run continues.
 ///
@@ -75,7 +75,7 @@ use crate::shared::own_events::OwnEvents;
 /// - If the run or this middleware's emitter has listeners when the run is bound, the event is emitted at the run's
 ///   `finish`, just before the run is counted. Async listeners are awaited.
 /// - If listeners are registered only later, or if the run ends without a `finish`, the event is emitted after the run
-///   was counted. Nothing can be awaited there: if an async listener would receive the event, no listener receives it,
+///   is counted. Nothing can be awaited there: if an async listener would receive the event, no listener receives it,
 ///   and a warning is logged.
 ///
 /// # What it remembers

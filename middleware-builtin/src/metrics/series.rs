@@ -14,7 +14,7 @@ use crate::shared::panic::caught;
 /// status.
 const STATUSES: usize = 9;
 
-/// The address of a recorder.
+/// The address of a recorder, by which recorders are compared.
 pub(super) type RecorderAddress = usize;
 
 pub(super) fn address(recorder: &dyn Recorder) -> RecorderAddress {
@@ -25,7 +25,7 @@ pub(super) fn address(recorder: &dyn Recorder) -> RecorderAddress {
 pub(super) struct Series {
     recorder: RecorderAddress,
     names: Arc<MetricNames>,
-    /// Kept here, so that a run holds a single `Arc`.
+    /// The emitter of [`Counted`](super::Counted). It is kept here, so that a run holds a single `Arc`.
     pub(super) own_events: OwnEvents,
     labels: Vec<Label>,
     started: Counter,
@@ -78,7 +78,7 @@ impl Series {
     fn ended(&self, status: Status) -> EndedSeries {
         with_recorder(|recorder| {
             let ended = self.register_ended(status, recorder);
-            // A run may end while another recorder is installed, or no recorder: keep only handles of the recorder that
+            // When a run ends, its recorder may have been replaced or removed: keep only handles of the recorder that
             // this series belongs to.
             let slot = self.ended.get(status as usize).filter(|_| address(recorder) == self.recorder);
             slot.map_or(&ended, |slot| slot.get_or_init(|| ended.clone())).clone()

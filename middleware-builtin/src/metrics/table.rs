@@ -24,7 +24,7 @@ pub(super) struct SeriesTable {
 #[derive(Default)]
 struct KnownSeries {
     recorder: Option<RecorderAddress>,
-    /// By kind, then by the values of the other labels.
+    /// The series by kind, and then by the values of the other labels.
     series: FxHashMap<String, FxHashMap<Vec<String>, Arc<Series>>>,
     len: usize,
     other: Option<Arc<Series>>,
@@ -114,7 +114,7 @@ impl KnownSeries {
     }
 
     /// Adds a series, and returns the series to use. If another thread has added a series with the same labels, that
-    /// series is returned. A series of a recorder that was replaced meanwhile is returned but not kept.
+    /// series is returned. If the recorder has been replaced meanwhile, the given series is returned but not kept.
     fn insert(
         &mut self,
         kind: &str,

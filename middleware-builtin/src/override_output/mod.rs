@@ -53,7 +53,7 @@ use crate::shared::runs::{FilterSpec, Runs};
 /// The override answers a run that it is bound to if the run is [selected](Self::runs) and its
 /// [input](Self::when_input) meets all conditions. By default, it answers every run that it is bound to. If the value
 /// or function does not fit the run's types, the run fails with an error that names both types; select the runs with
-/// [`runs`](Self::runs). JSON that does not fit the output type makes the run fail too.
+/// [`runs`](Self::runs). JSON that does not fit the output type also makes the run fail.
 ///
 /// # Order
 ///
@@ -63,12 +63,12 @@ use crate::shared::runs::{FilterSpec, Runs};
 ///
 /// # Its own events
 ///
-/// `middleware.override_output.answered`, an [`Answered`]; for a dry run `middleware.override_output.would_run`, a
-/// [`WouldRun`].
+/// `middleware.override_output.answered`, an [`Answered`], after a run is answered. A dry run emits
+/// `middleware.override_output.would_run`, a [`WouldRun`], instead.
 ///
 /// # Cancel safety
 ///
-/// Dropping the run drops the future of an async function.
+/// Dropping the run drops the future of the function that was given to [`with_async`](Self::with_async).
 #[derive(Clone)]
 pub struct OverrideOutput(Arc<OutputOverride>);
 
@@ -92,7 +92,7 @@ pub struct Answered {
     pub name: String,
 }
 
-/// A run was answered by a dry run.
+/// A run was answered by [`OverrideOutput::dry_run`] or [`OverrideOutput::dry_run_with`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WouldRun {
@@ -206,7 +206,7 @@ impl OverrideOutput {
     }
 }
 
-/// The runs that are answered.
+/// Options that select the runs to answer.
 impl OverrideOutput {
     /// Answers only these runs. Further calls add runs. Default: all runs.
     #[must_use]
@@ -222,7 +222,7 @@ impl OverrideOutput {
         self.runs(Runs::of_kind(kind))
     }
 
-    /// Answers only runs whose input, as JSON, meets a condition. With several calls, the input must meet all
+    /// Answers only runs whose input, as JSON, meets a condition. After several calls, the input must meet all
     /// conditions.
     #[must_use]
     pub fn when_input(self, f: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {

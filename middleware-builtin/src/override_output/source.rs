@@ -22,7 +22,7 @@ pub(super) struct OutputSource {
     give: Arc<SetOutputFn>,
 }
 
-/// The kind of source, for `Debug`.
+/// The kind of source: shown by `Debug`, and checked by [`OutputSource::is_dry`].
 #[derive(Clone)]
 pub(super) enum SourceKind {
     Text(String),

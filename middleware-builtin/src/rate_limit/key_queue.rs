@@ -71,8 +71,8 @@ impl KeyQueue {
             Some(deadline) => timeout_at(deadline, self.turn.lock()).await,
             None => Ok(self.turn.lock().await),
         };
-        // The turn did not come in time. The runs ahead pass first, so this run can pass after one interval for each of
-        // them at the earliest.
+        // The turn did not come in time. The runs ahead pass first, so this run must wait for at least one interval per
+        // run ahead.
         let Ok(_turn) = turn else {
             let after = quota.replenish_interval().saturating_mul(waiter.ahead);
             return Err(TooLate(Instant::now().checked_add(after).unwrap_or_else(Instant::now)));
@@ -88,8 +88,8 @@ impl KeyQueue {
         Ok(())
     }
 
-    /// Returns `true` if the queue equals a new queue. The check has then used up the burst, so the queue must be
-    /// removed.
+    /// Returns `true` if the queue equals a new queue. In that case, the check has used up the burst, so the queue must
+    /// be removed.
     fn is_as_new(&self, quota: Quota) -> bool {
         matches!(self.limiter.check_n(quota.burst_size()), Ok(Ok(())))
     }

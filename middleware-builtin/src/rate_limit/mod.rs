@@ -26,9 +26,9 @@ mod quota;
 
 /// Limits how many runs of a key begin in a period; excess runs wait or are denied.
 ///
-/// A limit accepts runs of any type and reads no values. Clones share their counts: if it is bound to many runs, or by
-/// [`for_nested`](emitree_runtime::for_nested) to all runs below a run, it limits these runs together. If it is bound
-/// to a run and to a run below it with the same key, both runs are counted; a
+/// A limit accepts runs of any type and reads no values. Clones share their counts: a limit that is bound to many runs,
+/// or by [`for_nested`](emitree_runtime::for_nested) to all runs below a run, limits these runs together. If a limit is
+/// bound to a run and to a descendant with the same key, both runs are counted; a
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once.
 ///
 /// The limit uses governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm) with tokio's clock: a
@@ -71,7 +71,8 @@ mod quota;
 /// A timeout per attempt includes the time that a run waits.
 ///
 /// Runs with the same key pass in the order of their arrival. A run that would have to wait longer than
-/// [`wait`](RateLimitBuilder::wait) allows is denied as soon as that is known, at the latest when that time has passed.
+/// [`wait`](RateLimitBuilder::wait) allows is denied as soon as this is known, and at the latest when the allowed time
+/// has passed.
 ///
 /// # Its own events
 ///
@@ -106,7 +107,7 @@ impl RateLimit {
         RateLimitBuilder(RateLimitOptions { rate, limit: KeyedLimitOptions::default() })
     }
 
-    /// Returns the number of remembered keys, without the common key of all runs.
+    /// Returns the number of remembered keys, excluding the common key of all runs.
     #[must_use]
     pub fn known_keys(&self) -> usize {
         self.state.queues.len()
@@ -161,12 +162,12 @@ impl fmt::Debug for RateLimitOptions {
     }
 }
 
-/// Checks the limit before each call of the layers inside.
+/// Checks the limit before each call of the inner layers.
 struct RateLimitLayer(Arc<RateLimiterState>);
 
 impl<O: Op> Layer<O> for RateLimitLayer {
     // Check the limit before the future is created, so that the future of a run that passes contains only the future of
-    // the layers inside.
+    // the inner layers.
     fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> impl Future<Output = Result<O::Out>> + Send {
         let refused = self.0.check_in(ctx).map(|refused| Box::pin(self.0.refused(refused, ctx)));
         async move {
@@ -228,8 +229,8 @@ impl RateLimiterState {
             (Some(at_most), _) => queue.wait(came.checked_add(at_most), self.quota).await,
             // Deny at once: the limiter has returned the instant at which a run may pass.
             (None, NotYet::Until(until)) => Err(TooLate(*until)),
-            // Other runs wait. With a deadline of now, the run passes if the queue has become empty; otherwise the
-            // queue returns when to try again.
+            // Other runs are waiting. With a deadline of now, the run passes only if the queue has become empty and the
+            // limit lets a run pass; otherwise `wait` returns the instant at which to try again.
             (None, _) => queue.wait(Some(came), self.quota).await,
         };
         match waited {

@@ -15,7 +15,7 @@ pub enum RateLimitError {
     /// The burst is 0, so no run would pass.
     #[error("a burst of `{0}` lets no run pass: at least 1 is needed")]
     NoBurst(u32),
-    /// More than one run per nanosecond may pass, which is no limit.
+    /// The rate is higher than one run per nanosecond, the highest supported rate.
     #[error("`{runs}` runs in `{period:?}` are more than one per nanosecond: set a longer period, or fewer runs")]
     TooFast {
         /// The number of runs.
@@ -35,8 +35,8 @@ pub enum RateLimitError {
     },
 }
 
-/// The maximum time to replenish a burst. `governor` counts it in nanoseconds with 64 bits, which is enough for 500
-/// years.
+/// The maximum time to replenish a burst. `governor` stores this time as a 64-bit number of nanoseconds, which is
+/// enough for 500 years.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 #[derive(Clone, Copy)]

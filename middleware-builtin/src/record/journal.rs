@@ -46,11 +46,11 @@ pub struct Entry {
     pub path: Arc<str>,
     /// The input, as listeners of `start` left it.
     pub input: Value,
-    /// The results of the work and its layers, one for each attempt that ended. Empty if the work was dropped.
+    /// The results of the work and its layers, one for each attempt that ended. Empty if no attempt ended.
     pub answers: Vec<Answer>,
     /// The outcome; `None` if the run has not ended.
     pub status: Option<Status>,
-    /// The error that the run failed with.
+    /// The error that the run ended with, if any.
     pub error: Option<Box<ErrorReport>>,
     /// The rank of the run among the ended runs, counted from 1 in the order in which they ended; `None` if the run has
     /// not ended.
@@ -109,12 +109,12 @@ pub enum JournalError {
         /// The number of runs in the first line.
         expected: u64,
     },
-    /// The journal was written by another version.
+    /// The version of the journal's format is not the version that this crate reads.
     #[error("a journal of version {0} cannot be read by this version, which reads {VERSION}")]
     Version(u32),
 }
 
-/// The first line.
+/// The first line of a written journal.
 #[derive(Serialize, Deserialize)]
 struct JournalHead<J> {
     version: u32,
@@ -145,8 +145,8 @@ impl Journal {
     /// # Errors
     ///
     /// Returns an error if the reader fails, if a line is incomplete, if a line is not part of a journal, if the number
-    /// of runs is wrong, or if another version wrote the journal. Every error except a wrong version contains the
-    /// number of the line.
+    /// of runs is wrong, or if the journal has another format version. Every error except [`JournalError::Version`]
+    /// contains the number of the line.
     pub fn read_from(reader: impl BufRead) -> Result<Self, JournalError> {
         let mut lines = JournalLines { reader, line: 0 };
         let Some(head) = lines.next::<JournalHead<Self>>()? else {
@@ -186,7 +186,7 @@ impl<R: BufRead> JournalLines<R> {
             return Ok(None);
         }
         self.line = line;
-        // A line without a line feed is incomplete: its writer stopped before the end of the line.
+        // If a line that cannot be parsed has no line feed, its writer stopped before the end of the line.
         let what = if text.ends_with(b"\n") { "not a journal line" } else { "incomplete" };
         serde_json::from_slice(&text).map(Some).map_err(|source| JournalError::Line { line, what, source })
     }

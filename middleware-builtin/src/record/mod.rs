@@ -48,14 +48,14 @@ use crate::shared::own_events::{OwnEvents, own_events};
 ///
 /// # What is recorded
 ///
-/// - Each run below, when it starts, with its input as listeners of `start` left it.
-/// - The result of the run's work and layers for each attempt, before output middlewares change the result. If an
-///   output cannot be serialized, the journal contains an error in its place, and a replay of the run fails with that
-///   error.
-/// - The run's outcome, when the run ends.
+/// - Each run below the bound run, when it starts, with its input as listeners of `start` left it.
+/// - The result of each attempt of such a run: the result of its work and layers, before output middlewares change it.
+///   If an output cannot be serialized, the journal contains an error in its place, and a replay of the run fails with
+///   that error.
+/// - The outcome of such a run, when it ends.
 ///
 /// Inputs, outputs and errors are recorded **unchanged, including secrets**: redact them with the feature `redact`, or
-/// protect the journal like the data itself.
+/// protect the journal as carefully as the data itself.
 ///
 /// # What it remembers
 ///
@@ -95,8 +95,8 @@ impl Record {
         Self::with(None)
     }
 
-    /// Creates a middleware that also passes each journal to a function when its run has ended or was dropped. An error
-    /// of the function is logged.
+    /// Creates a middleware that also passes each journal to a function when the recorded run ends or is dropped.
+    /// Errors that the function returns are logged.
     #[must_use]
     pub fn on_end(f: impl Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
         Self::with(Some(Box::new(f)))

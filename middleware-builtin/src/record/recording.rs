@@ -23,7 +23,7 @@ struct RecordingState {
     journal: Journal,
     /// The indices of the entries of runs that are under way.
     under_way: FxHashMap<RunAddress, usize>,
-    /// The distinct paths of all entries, which share them.
+    /// The paths of the entries. Each path is stored once, and shared by the entries that have it.
     paths: FxHashSet<Arc<str>>,
     rounds: u32,
     ended: u64,
@@ -44,7 +44,7 @@ impl Recording {
         self.run == RunAddress::of(run)
     }
 
-    /// Ends the journal with the outcome of the recorded run, and returns it; `None` if it was ended before.
+    /// Ends the journal with the outcome of the recorded run, and returns the journal; `None` if it had ended before.
     pub(super) fn finish(&self, status: Status) -> Option<Arc<Journal>> {
         let mut state = self.state.lock();
         if state.finished.is_some() {

@@ -38,8 +38,8 @@ fn redact<T: Serialize + DeserializeOwned>(
     redactor: &Redactor,
 ) -> Result<(), BoxError> {
     let mut value = to_value(&*event)?;
-    // Read the event back only if something was replaced, so that a type that cannot be read from JSON passes if it
-    // contains no secret.
+    // Read the event back only if something was replaced, so that an event that cannot be read from its JSON passes if
+    // it contains no secret.
     if redactor.event(meta.name(), &mut value) {
         *event = serde_json::from_value(value).map_err(|error| {
             let (name, of) = (meta.name(), type_name::<T>());
@@ -49,7 +49,7 @@ fn redact<T: Serialize + DeserializeOwned>(
     Ok(())
 }
 
-/// Redacts events with any name whose payload is text or JSON, on the run's emitter and on emitters below it.
+/// Redacts all events whose payload is text or JSON, on the run's emitter and on emitters below it.
 pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     ctx.emitter()

@@ -1,4 +1,4 @@
-//! The own events of redactions.
+//! The event that a redaction emits about its findings.
 
 use serde::Serialize;
 

@@ -96,7 +96,7 @@ impl RedactLayer {
     }
 }
 
-/// Returns a function that emits the findings where async listeners can be awaited.
+/// Returns a function that emits the findings. It is called where async listeners can be awaited.
 fn emit_found_fn(
     redactor: &Arc<Redactor>,
     own_events: &OwnEvents,
@@ -137,7 +137,7 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
         }
     }
     let redactor = Arc::clone(redactor);
-    // From now on, each value is redacted before it is set, by any run and on any thread.
+    // From now on, each value that any code sets on this run, on any thread, is redacted first.
     ctx.map_context(move |key, mut value| {
         if let Err(error) = check_depth(&value) {
             return Value::String(format!("[REDACTED: {error}]"));

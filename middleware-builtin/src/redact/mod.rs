@@ -36,7 +36,7 @@ pub use crate::shared::inspected_place::Place;
 
 /// Finds secrets and personal data, and replaces them.
 ///
-/// Bound to a run, it redacts:
+/// A redaction that is bound to a run redacts:
 ///
 /// 1. the context that the run begins with, and each value that is set on it later, by any code;
 /// 2. the input: at `start`, before other listeners receive it, and again before the work receives it;
@@ -80,8 +80,8 @@ pub use crate::shared::inspected_place::Place;
 /// # Pseudonyms
 ///
 /// The pseudonyms of a run are kept in its extensions: the runs below it use the same pseudonyms, which are dropped
-/// with the run. One `Redact` may be bound to many runs, which do not share pseudonyms. At most 10,000 secrets of a run
-/// get a pseudonym; further secrets are replaced as with [`Strategy::Redact`].
+/// with the run. One `Redact` may be bound to many runs, but only a run and the runs below it share pseudonyms. At most
+/// 10,000 secrets of a run get a pseudonym; further secrets are replaced as with [`Strategy::Redact`].
 ///
 /// With [`restore_output`](Self::restore_output), the outermost run that shares the pseudonyms restores its output:
 /// each pseudonym that stands for a secret from its context, input or events is replaced with that secret. The run's
@@ -90,9 +90,9 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # What it does not see
 ///
-/// A redaction does not see keys and numbers in JSON, the text of panics, text that your code prints, or events of
-/// other types that are not [registered](Self::event). A [`sink`](Self::sink) redacts all events that leave the process
-/// through it. The page [what redaction cannot
+/// A redaction does not see keys and numbers in JSON, the text of panics, text that your code prints, or events that
+/// are neither text nor JSON, unless their type is [registered](Self::event). A [`sink`](Self::sink) redacts all events
+/// that leave the process through it. The page [what redaction cannot
 /// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) lists the known gaps, and a
 /// remedy for each.
 ///
@@ -204,7 +204,7 @@ impl Redact {
     /// empty. Text that may be the beginning of a secret is held back: usually the last word, and at most
     /// [`Scanner::window`] bytes. After the beginning of a private key, all text is held back up to the end of the key,
     /// but at most 16 KiB. At the end of the run, before `success` or `error`, text that is still held back is emitted
-    /// in one more event, a copy of the last event. The texts of all events together are the redacted text. If an
+    /// in one more event, a copy of the last event. The texts of all events, concatenated, are the redacted text. If an
     /// attempt is discarded, the text that is held back is dropped.
     ///
     /// All events with this name in one run form one text. For several concurrent texts, use several names or runs.

@@ -88,8 +88,8 @@ impl RecordedTexts {
         }
     }
 
-    /// Returns the records to write before an event: for each text that ends with the event, the part that is held
-    /// back.
+    /// Returns the records to write before an event: the held-back part of each text that the event ends. If too many
+    /// texts are under way, the oldest texts end as well.
     pub(super) fn before(&mut self, event: &EventRecord, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
         let run_id = run_id(event);
         if event.name() == AttemptDiscarded::NAME.as_str() {
@@ -108,7 +108,7 @@ impl RecordedTexts {
         self.rest_of(over, redactor)
     }
 
-    /// Ends all texts, and returns records of the text that was held back.
+    /// Ends all texts, and returns records with the text that was held back.
     pub(super) fn rest(&mut self, redactor: &Redactor) -> Result<Vec<EventRecord>, BoxError> {
         let all = std::mem::take(&mut self.under_way);
         self.rest_of(all, redactor)

@@ -12,7 +12,7 @@ use crate::shared::secrets::Kind;
 /// without a pseudonym.
 pub(super) const MOST: usize = 10_000;
 
-/// The pseudonyms of a run and the runs below it. It is an extension of the run, and is dropped with it.
+/// The pseudonyms of a run and the runs below it. The vault is an extension of the run, and is dropped with the run.
 #[derive(Default)]
 pub(super) struct Vault {
     /// The run that created the vault. Its output may be restored.
@@ -60,7 +60,7 @@ impl Vault {
         Some(name)
     }
 
-    /// Replaces the first `first` pseudonyms with their secrets; returns `None` if nothing was replaced. Later
+    /// Replaces the `first` oldest pseudonyms with their secrets; returns `None` if nothing was replaced. Newer
     /// pseudonyms stay.
     pub(super) fn restore(&self, text: &str, first: usize) -> Option<String> {
         let state = self.state.lock();

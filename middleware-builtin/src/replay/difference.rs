@@ -47,7 +47,7 @@ pub enum Difference {
         /// The expected run.
         expected: Call,
     },
-    /// An attempt of a run for which the journal has no answer.
+    /// An additional attempt of a run: the journal has no answer for this attempt.
     OneMoreAttempt {
         /// The id of the journal's entry.
         entry: u64,

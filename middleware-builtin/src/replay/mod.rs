@@ -27,8 +27,8 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 /// Answers the runs below a run from a [`Journal`] instead of doing their work, and halts the run at the first
 /// difference.
 ///
-/// The run that it is bound to does its own work. A program that asks models and calls tools runs as usual, but no
-/// model is asked and no tool is called.
+/// The run that a replay is bound to does its own work. A program that asks models and calls tools runs as usual, but
+/// no model is asked and no tool is called.
 ///
 /// ```
 /// use emitree_middleware::{Record, Replay};
@@ -62,33 +62,32 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 ///
 /// # How runs are matched
 ///
-/// A run is matched with the entry that has the same parent, kind, name and input; if several entries match, with the
-/// first of them that is still unmatched. The order of different runs does not matter, so concurrent runs find their
+/// A run is matched with the entry that has the same parent, kind, name and input. If several entries match, the first
+/// entry that is still unmatched is used. The order of different runs does not matter, so concurrent runs find their
 /// entries. An answered run starts no runs itself, so entries below it are skipped.
 ///
-/// The answer is returned at the point where it was recorded: outside of the run's layers, and before its output
+/// The answer is returned at the point where it was recorded: outside the run's layers, and before its output
 /// middlewares. Input middlewares and listeners are called as usual. If the recorded answer is an error, the run fails
 /// with that error, which keeps its kind. A run whose work was dropped, aborted or timed out in the recording stays
-/// pending until it is stopped again.
+/// pending until it is stopped in the replay as well.
 ///
 /// # The first difference
 ///
 /// The replay stops at a run that the journal does not contain, at a run with another input, at an additional attempt,
-/// and at a run that is missing when the work has ended. The run that it is bound to is then halted by `replay`. The
-/// error's message describes the [`Difference`], and its detail `difference` contains the difference as data. The work
-/// of the bound run and the runs below it that are under way are dropped. If a run is missing and the work has returned
-/// an error, that error is the cause of the halt.
+/// and at a run that is missing when the work has ended. The bound run is then halted by `replay`. The error's message
+/// describes the [`Difference`], and its detail `difference` contains the difference as data. The work of the bound run
+/// and the runs below it that are under way are dropped. If a run is missing and the work has returned an error, that
+/// error is the cause of the halt.
 ///
 /// If the recorded run was itself aborted, dropped or timed out, the replay stops where the recording ends, with
 /// [`Difference::Ends`].
 ///
-/// Clones share the journal. Each run that a replay is bound to is compared with the journal from the journal's
-/// beginning.
+/// Clones share the journal. For each run that a replay is bound to, the comparison begins at the start of the journal.
 ///
 /// # Its own events
 ///
 /// `middleware.replay.replayed`, a [`Replayed`], before a run is answered; `middleware.replay.differed`, a
-/// [`Difference`].
+/// [`Difference`], before the bound run is halted.
 #[derive(Clone)]
 pub struct Replay {
     journal: Arc<Journal>,
@@ -149,7 +148,7 @@ built_in!(Replay, |this| this.own_events);
 
 impl Middleware for Replay {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // New for each run, so that concurrent runs do not share their progress.
+        // Create the progress anew for each run, so that concurrent runs do not share it.
         let progress = Arc::new(ReplayProgress::of(Arc::clone(&self.journal)));
         self.stack(&progress).bind(ctx)?;
         ctx.bind_nested(NestedReplay::new(progress, self.own_events.clone()));

@@ -107,7 +107,7 @@ fn renew_retry_request(error: Error) -> Error {
     }
 }
 
-/// Answers from the journal instead of calling the layers inside.
+/// Answers from the journal instead of calling the inner layers.
 #[derive(Debug)]
 struct AnswerLayer {
     below: Arc<NestedRun>,

@@ -21,7 +21,7 @@ pub(super) struct ReplayProgress {
 struct ReplayState {
     /// `true` for each entry that a run was matched with.
     taken: Vec<bool>,
-    /// The index of each run's entry.
+    /// The index of the entry of each matched run, by the run's id.
     runs: HashMap<Uuid, usize>,
     /// The number of attempts of the replayed run that have ended.
     rounds: u32,
@@ -30,7 +30,7 @@ struct ReplayState {
     waker: Option<Waker>,
 }
 
-/// A run that has started.
+/// The data of a started run that [`ReplayProgress::find_entry`] needs.
 pub(super) struct StartedRun {
     pub(super) run_id: Uuid,
     pub(super) parent: Option<Uuid>,
@@ -39,13 +39,13 @@ pub(super) struct StartedRun {
     pub(super) call: Call,
 }
 
-/// The answer to a run below.
+/// The reply to an attempt of a run below the replayed run.
 pub(super) enum Reply {
     Answer(Answer),
     /// The run was attempted again after this answer.
     Retried(Answer),
     Fails(Error),
-    /// The recorded work was stopped: the run stays pending until it is stopped again.
+    /// The recorded work was stopped: the run stays pending until it is stopped in the replay as well.
     Pends,
 }
 
@@ -59,7 +59,7 @@ impl ReplayProgress {
         self.journal.entries.get(index)
     }
 
-    /// Matches a run that has started with its entry; if no entry matches, returns the first difference.
+    /// Finds and takes the entry of a run that has started; if no entry matches, returns the first difference.
     pub(super) fn find_entry(&self, came: &StartedRun) -> Result<usize, Box<Difference>> {
         let mut state = self.state.lock();
         let parent = came.parent.and_then(|parent| state.runs.get(&parent)).map(|index| *index as u64 + 1);
@@ -88,7 +88,7 @@ impl ReplayProgress {
     /// Records a difference and stops the replayed run; returns the first difference.
     fn differ(&self, difference: Difference) -> Box<Difference> {
         let mut state = self.state.lock();
-        // Runs may differ on several threads: all of them fail with the first difference.
+        // Several threads may find a difference at once: all runs fail with the first difference.
         let first = state.difference.get_or_insert_with(|| Box::new(difference)).clone();
         let waker = state.waker.take();
         drop(state);
@@ -174,7 +174,7 @@ impl Entry {
     }
 }
 
-/// Returns `true` if a run was stopped; a run that had not ended was stopped by the end of the recording.
+/// Returns `true` if a run was stopped. A run that had not ended counts as stopped by the end of the recording.
 const fn is_stopped(status: Option<Status>) -> bool {
     matches!(status, None | Some(Status::Aborted | Status::TimedOut | Status::Dropped))
 }

@@ -77,7 +77,8 @@ impl RetryBuilder {
     }
 
     /// Sets which failures and time-outs are retried. Default: errors that [are retryable](Error::is_retryable). The
-    /// predicate is not called for other control flow, which is never retried.
+    /// predicate is not called for a denial, a halt, an abort, an interrupt or a request for a retry, because these are
+    /// never retried.
     ///
     /// If the predicate panics, the panic is logged and the error is not retried.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
@@ -85,9 +86,9 @@ impl RetryBuilder {
         self
     }
 
-    /// Sets a function that returns how long to wait before retrying after an error. If the function returns `None`,
-    /// the delay is taken from a [`RetryAfter`](super::RetryAfter) among the error's causes, then from its detail
-    /// `retry_after_ms`, and otherwise computed.
+    /// Sets a function that returns the delay after an error. If the function returns `None`, the delay is taken from a
+    /// [`RetryAfter`](super::RetryAfter) among the error's causes. If there is no `RetryAfter`, the delay is taken from
+    /// the error's detail `retry_after_ms`. Without that detail, the delay is computed.
     ///
     /// A panic of the function is logged and counts as `None`.
     pub fn retry_after(mut self, extractor: impl Fn(&Error) -> Option<Duration> + Send + Sync + 'static) -> Self {
@@ -103,7 +104,7 @@ impl RetryBuilder {
     /// the longest delay.
     pub fn build(self) -> Result<Retry, RetryError> {
         let RetryOptions { factor, base_delay: base, max_delay: max, .. } = self.0;
-        // Written so that NaN, which compares as neither less nor greater, is rejected too.
+        // `factor >= 1.0` is false for NaN, so NaN is rejected too.
         if !(factor >= 1.0 && factor.is_finite()) {
             return Err(RetryError::Factor { factor });
         }

@@ -18,7 +18,7 @@ pub(super) struct RetryLayer(pub(super) Arc<RetryPolicy>);
 
 impl<O: Op> Layer<O> for RetryLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        // Created at the first failure, because most runs do not fail.
+        // The delays are created at the first failure, because most runs do not fail.
         let mut delays = None;
         loop {
             // Watch each attempt anew: only an attempt that has emitted events is marked as discarded (M7).

@@ -1,4 +1,4 @@
-//! Marks an attempt that a layer gives up, if its events may have been received (M7).
+//! Marks an attempt as discarded when a layer gives it up, if listeners may have received events of the attempt (M7).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::shared::own_events::KIND;
 
-/// Detects events that an attempt emits on the run, except the own events of middlewares.
+/// Detects events that an attempt emits on the run, except events that middlewares emit themselves.
 pub(crate) struct AttemptWatch(Option<EmitObserver>);
 
 struct EmitObserver {
@@ -34,7 +34,7 @@ impl AttemptWatch {
 
 impl EmitObserver {
     fn begin(emitter: &Emitter) -> Option<Self> {
-        // Own events of middlewares do not count: they report on the attempt and are not its output.
+        // Events that middlewares emit themselves do not count: they report on the attempt and are not its output.
         let has_emitted = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&has_emitted);
         let is_by_others = |meta: &EventMeta<'_>| meta.creator().is_none_or(|creator| creator.kind() != KIND);

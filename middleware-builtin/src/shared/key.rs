@@ -113,8 +113,8 @@ impl Key {
 
     /// Calls a function with the key of a run, or with `None` if the run is not counted.
     ///
-    /// Returns an error if the run has no key and must be denied for that, or if the key function fails. The caller
-    /// must then deny the run.
+    /// Returns an error if the run has no key under [`Missing::Deny`], or if the key function fails or panics. The
+    /// caller must then deny the run.
     #[inline]
     pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<KeyRef<'_>>) -> R) -> Result<R, Error> {
         match &self.source {

@@ -1,4 +1,4 @@
-//! The common parts of limits with a key: options, own events and denials.
+//! The common parts of limits with a key: options, events and denials.
 
 use std::fmt;
 use std::time::Duration;
@@ -94,7 +94,7 @@ macro_rules! keyed_limit_options {
 
 pub(crate) use keyed_limit_options;
 
-/// Own events of limits, and the denials that they report.
+/// The events of limits, and the denials that the events report.
 impl OwnEvents {
     /// Emits [`Delayed`] for a run that has waited since `came`.
     pub(crate) async fn delayed(&self, key: &OwnedKey, came: Instant, ctx: &RunContext) {

@@ -15,9 +15,9 @@ pub struct Only<M> {
 impl Runs {
     /// Returns a middleware that is bound to these runs only.
     ///
-    /// With [`for_tree`](emitree_runtime::for_tree), it is bound to the matching runs among a run and the runs below
-    /// it; with [`for_nested`](emitree_runtime::for_nested), to the matching runs below a run. If a predicate panics,
-    /// the run is denied.
+    /// With [`for_tree`](emitree_runtime::for_tree), the middleware is bound to the matching runs among a run and its
+    /// descendants. With [`for_nested`](emitree_runtime::for_nested), the middleware is bound to the matching
+    /// descendants only. If a predicate panics, the run is denied.
     ///
     /// ```
     /// use emitree_middleware::Runs;

@@ -5,14 +5,14 @@ use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
 use emitree_runtime::RunContext;
 use serde_json::Value;
 
-/// The kind of the creator of all own events.
+/// The kind of the creator of all events that built-ins emit themselves.
 pub(crate) const KIND: &str = "Middleware";
 
-/// A function that redacts a text in an event, by the name of the event.
+/// A function that receives the name of an event, and redacts a text of the event.
 type RedactText = dyn Fn(&str, &mut String) + Send + Sync;
 
-/// The redaction of users' texts in the own events of one run. It is stored in the run's own extensions, which the runs
-/// below do not inherit.
+/// The redaction of users' texts in the events that middlewares emit about one run. It is stored in the run's own
+/// extensions, which the runs below do not inherit.
 pub(crate) struct TextRedaction(Box<RedactText>);
 
 impl TextRedaction {
@@ -28,7 +28,7 @@ impl TextRedaction {
     }
 }
 
-/// The texts of an own event that may contain users' data.
+/// The texts that may contain users' data, in an event that a built-in emits.
 pub(crate) trait UserTexts {
     /// Calls a function with each text. By default, an event has no such texts.
     fn user_texts(&mut self, _: &mut dyn FnMut(&mut String)) {}
@@ -64,7 +64,7 @@ impl UserTexts for Value {
     }
 }
 
-/// Sets the names of own events; the braces list the fields that contain [users' texts](UserTexts).
+/// Sets the names of a built-in's events; the braces list the fields that contain [users' texts](UserTexts).
 macro_rules! own_events {
     ($($event:ty = $name:literal $({ $($text:ident),+ })?;)+) => { $(
         impl emitree_emitter::Event for $event {
@@ -81,7 +81,7 @@ macro_rules! own_events {
 
 pub(crate) use own_events;
 
-/// The emitter of a built-in's own events: a child of the root.
+/// The emitter of a built-in's own events. It is below the root.
 #[derive(Clone)]
 pub(crate) struct OwnEvents(Emitter);
 
@@ -101,7 +101,7 @@ impl OwnEvents {
         &self.0
     }
 
-    /// Returns `true` if own events about a run have listeners, on this emitter or on the run's emitter.
+    /// Returns `true` if events about a run have listeners, on this emitter or on the run's emitter.
     pub(crate) fn has_listeners(&self, ctx: &RunContext) -> bool {
         self.0.has_listeners() || ctx.has_listeners()
     }
@@ -138,7 +138,7 @@ impl OwnEvents {
     }
 }
 
-/// Applies the run's redaction, so that own events show no more than the events of the run's work.
+/// Applies the run's redaction, so that a built-in's events show no more than the events of the run's work.
 fn redacted<E: Event + UserTexts>(mut event: E, ctx: &RunContext) -> E {
     if let Some(redaction) = ctx.own_extension::<TextRedaction>() {
         event.user_texts(&mut |text| (redaction.0)(E::NAME.as_str(), text));
@@ -146,12 +146,12 @@ fn redacted<E: Event + UserTexts>(mut event: E, ctx: &RunContext) -> E {
     event
 }
 
-/// Returns kind and name of the instance, as events show them.
+/// Returns the kind and the name of the instance, as events show them.
 pub(crate) fn kind_and_name(creator: Option<&Creator>) -> (String, String) {
     creator.map(|creator| (creator.kind().to_owned(), creator.name().to_owned())).unwrap_or_default()
 }
 
-/// Returns kind and name as one text: `Tool[read_file]`.
+/// Returns the kind and the name as one text: `Tool[read_file]`.
 pub(crate) fn run_label(ctx: &RunContext) -> String {
     let (kind, name) = kind_and_name(ctx.creator());
     format!("{kind}[{name}]")

@@ -1,4 +1,4 @@
-//! Stopping a run's work from a run below it.
+//! A way to stop a run's work from a run below it: [`Stop`].
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -15,7 +15,7 @@ use crate::shared::runs::Runs;
 pub struct TrajectoryBuilder {
     options: TrajectoryOptions,
     target: Target,
-    /// The first matcher that was invalid.
+    /// The error of the first invalid matcher.
     error: Option<MatcherError>,
 }
 
@@ -31,14 +31,14 @@ impl TrajectoryBuilder {
         Self { target: Target::writer(writer), ..self }
     }
 
-    /// Writes lines as `tracing` events: at level `INFO`, with the target `emitree::trajectory` and the line as
+    /// Writes lines as `tracing` events at level `INFO`, with the target `emitree::trajectory`. The line is the
     /// message.
     pub fn tracing(self) -> Self {
         Self { target: Target::Tracing, ..self }
     }
 
-    /// Shows only these runs. Further calls add runs. A run is selected at its `start`, live or recorded. Default: all
-    /// runs.
+    /// Shows only these runs. Further calls add runs. Live and recorded runs are selected at their `start`. Default:
+    /// all runs.
     pub fn included(mut self, runs: Runs) -> Self {
         self.options.included.push(runs);
         self
@@ -58,7 +58,7 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints JSON on several lines, which are still written at once. Default: off.
+    /// Prints JSON on several lines, which are still written together. Default: off.
     pub fn pretty(mut self, is_pretty: bool) -> Self {
         self.options.is_pretty = is_pretty;
         self

@@ -24,7 +24,7 @@ pub(super) struct Line<'a> {
 impl Line<'_> {
     /// Returns the line without its line feed.
     pub(super) fn render(&self, mut payload: Value, options: &TrajectoryOptions) -> String {
-        // Any crate of a build can make `serde_json` keep the order of insertion: sort, so that a line is the same in
+        // Any crate in a build can make `serde_json` keep the order of insertion: sort, so that a line is the same in
         // each build.
         payload.sort_all_objects();
         let explained = if self.stage == Some(Stage::Error) { explain(&payload) } else { None };

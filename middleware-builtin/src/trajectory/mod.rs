@@ -68,9 +68,10 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 ///
 /// # Its own events
 ///
-/// Before it writes a line, a trajectory emits a [`TrajectoryEvent`] as `start`, `success` or `error` on [its own
-/// emitter](Self::emitter), `middleware.trajectory`, a child of the root. A trajectory also emits `finish`, for which
-/// it writes no line. The events carry the ids of the bound run, and are emitted only if the emitter has listeners.
+/// Before it writes the line of a `start`, `success` or `error`, a trajectory emits a [`TrajectoryEvent`] of that name
+/// on [its own emitter](Self::emitter), `middleware.trajectory`, which is below the root. A trajectory also emits
+/// `finish`, for which it writes no line. The events carry the ids of the bound run, and are emitted only if the
+/// emitter has listeners.
 ///
 /// Listeners may change the message. The event is emitted with [`emit_now`](Emitter::emit_now): if an async listener
 /// would receive it, no listener receives it, a warning is logged, and the line is written unchanged.

@@ -34,13 +34,13 @@ impl Output {
         Self { target, failures: AtomicU64::new(0) }
     }
 
-    /// Writes a line and its line feed at once.
+    /// Writes a line and its line feed in one call.
     pub(super) fn write(&self, mut line: String) -> io::Result<()> {
         if let Target::Tracing = self.target {
             tracing::info!(target: "emitree::trajectory", "{line}");
             return Ok(());
         }
-        // Write the line and its line feed at once, so that lines of concurrent runs do not mix.
+        // Write the line and its line feed in one call, so that lines of concurrent runs do not mix.
         line.push('\n');
         match &self.target {
             Target::Stdout => io::stdout().write_all(line.as_bytes()),

@@ -1,4 +1,5 @@
-//! The trajectory's own events, emitted before a line is written.
+//! The trajectory's own events: one for each lifecycle event of a shown run. If the event has a line, the own event is
+//! emitted before the line is written.
 
 use emitree_emitter::rt::RunLinks;
 use emitree_emitter::{Emitter, EventRecord, Trace};
@@ -8,7 +9,8 @@ use uuid::Uuid;
 
 use super::Level;
 
-/// An event that a trajectory emits before it writes a line. Listeners may change the message, which is then written.
+/// An event that a trajectory emits before it writes the line of a `start`, `success` or `error`. Listeners may change
+/// the message, which is then written.
 ///
 /// No line is written for `finish`.
 #[derive(Clone, Debug, Serialize)]

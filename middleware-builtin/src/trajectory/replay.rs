@@ -15,8 +15,8 @@ use super::line::Line;
 use super::recorded_event::RecordedEvent;
 use crate::shared::runs::RunInfo;
 
-/// Prints the trajectories of recorded runs, byte for byte like the live trajectories, except durations. Returned by
-/// [`Trajectory::replay`](super::Trajectory::replay).
+/// Prints the trajectories of recorded runs, byte for byte like the live trajectories, except for durations. Returned
+/// by [`Trajectory::replay`](super::Trajectory::replay).
 ///
 /// ```
 /// use emitree_emitter::Emitter;
@@ -55,7 +55,7 @@ pub struct TrajectoryReplay {
 /// A recorded run that is under way.
 #[derive(Clone, Copy, Debug)]
 struct KnownRun {
-    /// `None` for runs outside of the selected tree.
+    /// `None` for runs outside the selected tree.
     position: Option<TreePosition>,
     depth: usize,
     started: SystemTime,

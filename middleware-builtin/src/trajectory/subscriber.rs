@@ -90,7 +90,7 @@ impl TreeSubscriber {
         position
     }
 
-    /// Emits a line before it is written. Returns its message as listeners left it.
+    /// Emits the event of a line before the line is written. Returns the message as listeners left it.
     fn emit(&self, event: &RunEvent<'_>, line: &Line<'_>, message: String) -> String {
         let run = event.run();
         // Use the bound run's ids, so that listeners can tell trees apart.
@@ -104,7 +104,7 @@ impl RunSubscriber for TreeSubscriber {
     fn event(&self, event: &RunEvent<'_>) {
         let (run, stage, options) = (event.run(), event.stage(), &self.printer.options);
         let position = self.position(run, Some(stage));
-        // Without listeners, no own event is created, and `finish` needs no line.
+        // `finish` has no line: without listeners of the trajectory's events, there is nothing to do for it.
         let has_listeners = self.printer.emitter.has_listeners();
         let is_written = stage != Stage::Finish;
         if !position.is_shown || !(is_written || has_listeners) {

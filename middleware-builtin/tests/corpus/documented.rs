@@ -1,5 +1,5 @@
 //! A part that was written from the providers' documentation and from public rules of secret scanners, by an author who
-//! had read neither the table of kinds nor the other parts.
+//! had read neither the table of rules nor the other parts.
 //!
 //! Each row names its source. `‹a36›` stands for 36 letters and digits, see [`chars`](super::third); `§` stands for the
 //! secret.
@@ -9,7 +9,8 @@ use fastrand::Rng;
 use super::third::made;
 use super::{Half, Planted};
 
-/// At least this many texts are made from each row, and five from each of its shapes, each with its own secret.
+/// The minimum number of texts that are made from each row, each with its own secret. At least five texts are made from
+/// each shape.
 const TEXTS: usize = 20;
 
 impl Half {
@@ -1138,7 +1139,7 @@ const ROWS: &[Row] = &[
         ],
         ANYWHERE,
     ),
-    // ----- Of no provider -----
+    // ----- Without a provider -----
     row(
         "jwt",
         "RFC 7519, RFC 7515, RFC 7518",

@@ -55,7 +55,7 @@ impl Figures {
         assert!(recall >= 0.99 && alarms <= 0.02, "{name}: recall {recall:.4}, false alarms {alarms:.4}");
     }
 
-    /// Checks for the same recall of each kind.
+    /// Checks for a recall of at least 99 % for each kind.
     #[track_caller]
     pub(crate) fn expect_good_by_kind(&self, name: &str) {
         let bad = self.by_kind.iter().filter(|(_, share)| share.ratio() < 0.99);

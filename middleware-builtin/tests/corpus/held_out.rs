@@ -1,4 +1,4 @@
-//! The half that no pattern is tuned on. It was written before the patterns, and its misses are counted but not
+//! The part that no pattern is tuned on. It was written before the patterns, and its misses are counted but not
 //! examined: only `tuned.rs` is used to change patterns.
 
 /// Texts in which secrets are planted: `{}` is the secret.

@@ -41,7 +41,7 @@ fn last_word(example: &str) -> &str {
     words.next().unwrap_or(example)
 }
 
-/// One half.
+/// One part of the corpus.
 pub(crate) struct Half {
     pub(crate) planted: Vec<Planted>,
     pub(crate) look_alikes: Vec<String>,
@@ -56,7 +56,7 @@ impl Half {
         Self::of(held_out::PLANTED, held_out::LOOK_ALIKES, 2)
     }
 
-    /// Returns the part that is made from the examples in the table of kinds.
+    /// Returns the part that is made from the examples in the table of rules.
     pub(crate) fn tabled() -> Self {
         const TEXTS: [&str; 4] = ["§", "it is § indeed.\n", "{\"a\":\"§\"}", "a=1;\n§\n"];
         let rules =

@@ -139,7 +139,7 @@ async fn what_was_approved_is_what_is_executed_a_change_by_a_later_layer_of_any_
         assert_eq!(error.explain(), "denied by approval: the input was changed after it was approved");
         done.expect([]);
     }
-    // A change before the question is allowed, and so is a change to an equal input.
+    // A change before the question is allowed. A change to an equal input is allowed as well.
     for (before, after) in [(Some("/tmp"), None), (None, Some("/tmp"))] {
         let (approval, asked) = always(Decision::Approve);
         let bind = |path: Option<&str>| path.map(swap).unwrap_or_default();
@@ -180,7 +180,7 @@ async fn where_edits_are_not_allowed_one_is_a_denial_that_says_so() {
         assert_eq!(error.explain(), said);
         assert!(ledger.is_empty());
     }
-    // An edit that was answered elsewhere is not allowed either.
+    // An edit in an answer from the ledger is not allowed either.
     let error = tool.run(delete("/tmp")).middleware(Approval::by_interrupt()).await.expect_err("it is asked");
     ledger.answer(&*error.interrupt().expect("an interrupt").id, Decision::Edit(json!({"path": "/x", "force": true})));
     assert!(tool.run(delete("/tmp")).middleware(approval).await.expect_err("it is not allowed").is_denied());
@@ -435,7 +435,7 @@ async fn that_who_asks_is_aborted_is_no_answer_for_those_who_wait() -> TestResul
         let (first, waits) = (counts.fetch_add(1, Ordering::Relaxed) == 0, Arc::clone(&waits));
         async move {
             waits.acquire().await?.forget();
-            // The same error as if the responder had started a run that was aborted.
+            // A responder returns this error if it awaits a run that is aborted.
             if first { Err(Error::aborted("enough")) } else { Ok(Decision::Approve) }
         }
     })

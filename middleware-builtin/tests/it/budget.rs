@@ -24,7 +24,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// So many hundredths.
+/// Returns a number of hundredths as a decimal.
 fn cents(cents: i64) -> Decimal {
     Decimal::new(cents, 2)
 }
@@ -255,7 +255,7 @@ async fn sums_too_large_for_their_type_exceed_every_limit() -> TestResult {
     Ok(())
 }
 
-/// The timer of the run has not been polled by then.
+/// The timer of the outer run has not been polled when the work makes the call.
 #[tokio::test(start_paused = true)]
 async fn a_call_after_the_time_does_not_begin_before_the_timer_has_run() {
     let calls = Arc::new(AtomicU64::new(0));
@@ -356,12 +356,12 @@ async fn time_counts_from_the_binding_over_all_attempts() -> TestResult {
     Ok(())
 }
 
-/// Records the own events of a budget that the run receives.
+/// Records the events of a budget that the run receives.
 fn listen<'a, R: Runnable>(run: Run<'a, R>, heard: &Arc<Mutex<Vec<String>>>) -> Run<'a, R> {
     let heard = Arc::clone(heard);
     run.on("middleware.budget.*", move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| {
         let mut json = event.to_json();
-        // The holder differs each time.
+        // Leave out the holder, which is different in each run.
         json.as_object_mut().map(|json| json.remove("holder"));
         json.sort_all_objects();
         heard.lock().expect("nobody panics").push(format!("{} {json}", meta.name()));

@@ -33,7 +33,7 @@ fn counts<I: Data + Clone>(root: &Emitter) -> impl Runnable<Input = I, Output = 
     })
 }
 
-/// Like `counts`, but each execution waits for a permit of `gate`.
+/// Returns a tool whose output is the number of its executions so far. Each execution waits for a permit of `gate`.
 fn gated(root: &Emitter, gate: &Arc<Semaphore>) -> impl Runnable<Input = u32, Output = u32> + 'static {
     let (count, gate) = (AtomicU32::new(0), Arc::clone(gate));
     instance(root, "Tool", "gated", move |_: u32, _: RunContext| {
@@ -430,7 +430,7 @@ async fn runs_that_would_wait_for_each_other_in_a_circle_do_not_in_whatever_cach
     Ok(())
 }
 
-// A run's list of led flights does not grow with the number of its attempts.
+// A run's list of the flights that it leads does not grow with the number of its attempts.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_tried_again_very_often_ends() -> TestResult {
     let fails = instance(&Emitter::new(), "Tool", "fails", |_: u32, _: RunContext| async {

@@ -192,7 +192,7 @@ async fn a_place_is_given_back_when_the_last_that_shares_it_has_ended() -> TestR
             Ok(())
         }
     });
-    // The runs that it has spawned are aborted with it: then no run holds the permit.
+    // The spawned runs are aborted when `tree` ends, so no run holds the permit afterwards.
     let limit = Concurrency::builder(1).build()?;
     for _ in 0..2 {
         tree.run(()).middleware(for_tree(limit.clone())).await?;

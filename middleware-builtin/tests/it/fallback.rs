@@ -16,7 +16,7 @@ fn answers(root: &Emitter, name: &'static str) -> impl Runnable<Input = u32, Out
     instance(root, "Tool", name, move |n: u32, _: RunContext| async move { Ok(format!("{name} {n}")) })
 }
 
-/// Fails with that.
+/// Returns a tool that fails with an error.
 fn fails(root: &Emitter, name: &'static str, error: &Error) -> impl Runnable<Input = u32, Output = String> + use<> {
     let error = error.clone();
     instance(root, "Tool", name, move |_: u32, _: RunContext| {

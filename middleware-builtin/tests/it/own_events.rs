@@ -11,7 +11,7 @@ use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
 use emitree_runtime::{RunContext, Runnable};
 use emitree_sinks::Memory;
 
-/// Writes the path, level and origin of each own event to the page, between the trajectory's lines.
+/// Writes the path, level and origin of each event of the trajectory to the page, between the trajectory's lines.
 fn hear(page: &Page, trajectory: &Trajectory) -> TestResult {
     for name in ["start", "success", "error", "finish"] {
         let page = page.clone();
@@ -159,7 +159,7 @@ async fn nothing_is_made_for_them_if_nobody_listens() -> TestResult {
     let echo = instance(&Emitter::new(), "Tool", "echo", |watched: Watched, _| async { Ok(watched) });
     let trajectory = Trajectory::builder().writer(std::io::sink()).build()?;
     echo.run(Watched).middleware(trajectory.clone()).await?;
-    // The line of `start` contains the input, and the line of `success` the input and the output.
+    // The line of `start` contains the input; the line of `success` contains the input and the output.
     assert_eq!(LOOKED.swap(0, Relaxed), 3);
     trajectory.emitter().with(Options::new().once()).on("start", |_: &mut Any, _| ())?;
     echo.run(Watched).middleware(trajectory).await?;

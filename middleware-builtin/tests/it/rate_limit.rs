@@ -1,5 +1,5 @@
-//! The number of runs per key that begin in a period is limited; excess runs wait in the order of their arrival, or are
-//! denied with the time until a retry.
+//! The number of runs per key that begin in a period is limited. Excess runs wait in the order of their arrival, or are
+//! denied; a denial contains the time until a retry may pass.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

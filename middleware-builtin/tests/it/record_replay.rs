@@ -1,5 +1,5 @@
-//! A journal keeps the inputs and outputs of the runs below a run; a replay answers them from it, until the first
-//! difference.
+//! A journal keeps the inputs and outputs of the runs below a run. A replay answers these runs from the journal, until
+//! the first difference.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};

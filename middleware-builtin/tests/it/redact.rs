@@ -327,7 +327,7 @@ fn binds(how: &'static str) -> impl Fn(&RunContext) -> Result<(), Error> {
 
 #[tokio::test(start_paused = true)]
 async fn errors_that_come_from_outside_of_the_work_are_redacted_too_and_told() -> TestResult {
-    // The own event is emitted in every case in which the run emits events.
+    // The redaction emits its event in every case in which the run emits events.
     let rows = [
         ("abort", ErrorKind::Aborted, 1),
         ("start", ErrorKind::Failed, 1),
@@ -650,7 +650,7 @@ async fn a_secret_split_over_records_is_redacted_for_each_run_by_itself() -> Tes
     Ok(())
 }
 
-/// For example, the thought and the answer of a model.
+/// An event may contain several texts, such as the thought and the answer of a model.
 #[tokio::test]
 async fn each_text_of_an_event_is_redacted_by_itself_and_comes_out_once() -> TestResult {
     let (root, memory) = (Emitter::new(), Memory::new());
@@ -680,7 +680,7 @@ async fn each_text_of_an_event_is_redacted_by_itself_and_comes_out_once() -> Tes
 async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, BoxError> {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let tokens = Arc::clone(&heard);
-    // Other listeners on the run receive the text redacted too.
+    // Other listeners on the run also receive the redacted text.
     let write = write(&root);
     let run = write.run(chunks).on("new_token", move |token: &mut Token, _| {
         tokens.lock().expect("nobody panics here").push(token.clone());

@@ -22,7 +22,7 @@ fn built_ins() -> Vec<(&'static str, &'static str)> {
     modules.map(|module| (module, name(module).expect("a feature, a module and a name below each other"))).collect()
 }
 
-/// Returns the names that begin the lines of a manifest's features.
+/// Returns the names of the features in a manifest.
 fn features(manifest: &'static str) -> BTreeSet<&'static str> {
     let (_, features) = manifest.split_once("[features]\n").expect("features");
     let lines = features.lines().take_while(|line| !line.starts_with("[dep"));

@@ -64,7 +64,7 @@ async fn a_replay_equals_what_was_live_with_whatever_options() -> TestResult {
     Ok(())
 }
 
-/// Emits further events, and fails with facts, causes and unusual numbers.
+/// Returns a tool that emits further events, and fails with details, causes and unusual numbers.
 fn noisy(root: &Emitter) -> impl Runnable<Input = (), Output = ()> + 'static {
     instance(root, "Tool", "noisy", |(): (), ctx: RunContext| async move {
         ctx.emitter().emit("note", &mut json!({"z": 0.1, "a": [null, "é\n\""]})).await?;
@@ -74,7 +74,7 @@ fn noisy(root: &Emitter) -> impl Runnable<Input = (), Output = ()> + 'static {
     })
 }
 
-/// Has no creator.
+/// A runnable whose emitter has no creator.
 struct Nameless(Emitter);
 
 impl Runnable for Nameless {

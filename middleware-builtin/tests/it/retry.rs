@@ -1,4 +1,5 @@
-//! Failed runs that may succeed later are retried: how often, and after which delays. Control flow is never retried.
+//! Failed runs that may succeed later are retried a limited number of times, after growing delays. Control flow is
+//! never retried.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -156,7 +157,7 @@ async fn it_waits_as_long_as_the_error_asks_but_no_longer_than_the_longest_delay
         (after(0), 0, Some(0)),
         (after(90_000), 30_000, Some(90_000)),
         (busy().context("retry_after_ms", 2_000), 2_000, Some(2_000)),
-        // A cause takes precedence over a detail, and the user's function over both.
+        // The user's function takes precedence over a cause, and a cause takes precedence over a detail.
         (after(7_000).context("retry_after_ms", 2_000), 7_000, Some(7_000)),
         (after(7_000).context("header", 3), 3_000, Some(3_000)),
         (busy().context("retry_after_ms", "soon"), 500, None),
@@ -301,8 +302,8 @@ async fn an_attempt_that_was_streamed_is_marked_as_discarded_and_dropped_where_i
 async fn an_attempt_that_was_not_streamed_is_not_marked() -> TestResult {
     let root = Emitter::new();
     let work = tells(&root, false);
-    // The own events of middlewares do not belong to an attempt: the inner retry makes two attempts, then the outer
-    // retry continues.
+    // Events that middlewares emit themselves do not belong to an attempt: the inner retry makes two attempts, then the
+    // outer retry continues.
     let inner = plain().max_retries(1).build()?;
     let run = work.run(()).middleware(plain().build()?).middleware(inner);
     let shown = lines(run.events("*.*")).await;

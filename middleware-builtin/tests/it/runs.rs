@@ -1,4 +1,4 @@
-//! All middlewares select runs with the same methods, which mean the same everywhere.
+//! All middlewares select runs with the same methods. A method selects the same runs in each middleware.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! In every combination of middlewares, each run ends once, after its children, and as its caller sees it; no limit is
-//! exceeded, and no guard is bypassed; control flow is kept. In the end, no run holds or awaits anything.
+//! In every combination of middlewares, each run ends once, after its children, and with the outcome that its caller
+//! receives. No limit is exceeded, no guard is bypassed, and control flow is kept. In the end, no run holds or awaits
+//! anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending, poll_fn};
@@ -227,7 +228,7 @@ fn is_rejected(node: &serde_json::Value) -> bool {
     node.as_u64().is_some_and(|node| node % 5 == 4)
 }
 
-/// The recorded events and calls, in order.
+/// A recorded event or call.
 #[derive(Clone, Debug)]
 enum Entry {
     Event {
@@ -267,7 +268,7 @@ struct Log {
     busiest: Arc<AtomicUsize>,
     /// If `true`, all work succeeds at once.
     is_calm: Arc<AtomicBool>,
-    /// Held by each run and by each copy of this log.
+    /// Each run and each copy of this log holds a clone of this `Arc`.
     held: Arc<()>,
 }
 
@@ -515,7 +516,7 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// How time passes.
+/// The time that a test allows for runs and timers, with a paused or a real clock.
 #[derive(Clone, Copy)]
 struct Pace {
     /// The maximum time to wait for a run that hangs, or that waits for a hanging run.

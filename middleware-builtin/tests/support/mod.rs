@@ -66,7 +66,7 @@ impl Write for Page {
     }
 }
 
-/// An instance of a kind in an isolated tree, with a function that does its work.
+/// Returns an instance of a kind in the tree of `root`. A function does its work.
 pub(crate) fn instance<F, Fut, I, O>(
     root: &Emitter,
     kind: &'static str,
@@ -136,7 +136,7 @@ fn desk_that_reads(root: &Emitter, path: &'static str) -> impl Runnable<Input = 
     })
 }
 
-/// The trajectory of a desk.
+/// The lines of a desk's trajectory.
 pub(crate) const LINES: [&str; 6] = [
     r#"Assistant[Desk][start]: {"input":{"question":"how many words?"}}"#,
     r#"--> Tool[read_file][start]: {"input":{"path":"README.md"}}"#,

@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 
-/// A match and its surroundings. The surroundings are bounded, so that they are the same in chunks.
+/// A match and its surroundings. The surroundings are bounded, so that a check has the same result in a text and in its
+/// chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'t> {
     /// At most [`BEFORE`](super::engine::BEFORE) bytes before the match, and the part of the match before its secret.
@@ -36,7 +37,7 @@ pub(super) fn token(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, kinds >= 8 && !is_word)
 }
 
-/// Accepts a random token that no other text can follow directly.
+/// Accepts a random token whose end is marked by the pattern, for example by a quote.
 pub(super) fn entire(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, distinct(candidate.secret) >= 8 && !is_placeholder(candidate.secret))
 }
@@ -127,7 +128,7 @@ fn before_markup(value: &str) -> &str {
     &value[..end]
 }
 
-/// Accepts a password of letters only, without the words that programs use in this position.
+/// Accepts a password of letters only, unless it contains a word that programs use in this position.
 pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
     const WORDS: [&str; 40] = [
         "pass",
@@ -313,7 +314,7 @@ pub(super) fn iban(candidate: &Candidate<'_>) -> Option<usize> {
     (ends && rest == 1).then_some(end)
 }
 
-/// Returns the length of the IBANs of a country, by the registry of SWIFT, release 99.
+/// Returns the length of a country's IBANs, from release 99 of SWIFT's IBAN registry.
 fn iban_length(country: &str) -> Option<usize> {
     const LENGTHS: &str = "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BI27BR29BY28CH21CR22CY28CZ24DE22DJ27DK18DO28EE20EG29ES24\
                            FI18FK18FO18FR27GB22GE22GI23GL18GR27GT28HN28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21\

@@ -5,8 +5,8 @@
 //! 2. Text that is still held back when the run ends is emitted in one more event, a copy of the last event with that
 //!    text.
 //! 3. When an attempt is discarded, its held-back text is dropped (M7).
-//! 4. When the filter refuses a text, no further text passes: the text of the event with the refused chunk is emptied,
-//!    and its emit fails.
+//! 4. When the filter refuses a text, no further text of the attempt passes: the text of the event with the refused
+//!    chunk is emptied, and its emit fails.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) trait ChunkFilter: Send {
     fn clear(&mut self);
 }
 
-/// Borrows the text of an event.
+/// A function that borrows the text of an event.
 pub(crate) type TextAccessor<T> = Arc<dyn Fn(&mut T) -> &mut String + Send + Sync>;
 
 /// The events with one name, whose text arrives in chunks.
@@ -115,7 +115,7 @@ impl<T: Clone> TextStream<T> {
     }
 }
 
-/// The operations under the lock. They call no user code: events are cloned, read and dropped outside of the lock.
+/// The operations under the lock. They call no user code: events are cloned, read and dropped without the lock.
 impl<T> StreamState<T> {
     /// Returns `true` for the text of the last event, which must not be filtered again.
     fn is_rest(&mut self, text: &str) -> bool {
@@ -169,7 +169,8 @@ impl<T: Clone + Serialize + Send + Sync + 'static> HeldText for TextStream<T> {
     }
 }
 
-/// Emits text that is held back before other listeners receive `success` or `error`, and then calls a function.
+/// Registers listeners that are called before other listeners of `success` and `error`. They emit the text that is held
+/// back, and then call a function.
 pub(crate) fn flush_at_end<F>(held: &Arc<[Arc<dyn HeldText>]>, ctx: &RunContext, then: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
@@ -192,7 +193,8 @@ where
     Ok(())
 }
 
-/// Calls a function at the run's `error` and `finish`, to emit findings that were made where nothing can be awaited.
+/// Registers observers of the run's `error` and `finish` that call a function. The function emits the findings that
+/// were made where nothing can be awaited.
 pub(crate) fn emit_at_end<F>(ctx: &RunContext, emit: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,

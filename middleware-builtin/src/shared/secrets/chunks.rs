@@ -1,4 +1,4 @@
-//! Text in chunks.
+//! The search for secrets in text that arrives in chunks: [`Chunks`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::{Finding, Kind};
 /// Finds secrets in text that arrives in chunks: the same secrets as in the whole text. Returned by
 /// [`Scanner::chunks`](super::Scanner::chunks).
 ///
-/// Text that may be the beginning of a secret is held back until the next chunks show whether it is one. Usually only
-/// the last word is held back, and at most [`Scanner::window`](super::Scanner::window) bytes.
+/// Text that may be the beginning of a secret is held back until the next chunks show whether it is a secret. Usually
+/// only the last word is held back, and at most [`Scanner::window`](super::Scanner::window) bytes.
 #[derive(Clone, Debug)]
 pub struct Chunks {
     engine: Arc<Engine>,
@@ -24,7 +24,7 @@ pub struct Chunks {
     sieve: InvisibleFilter,
 }
 
-/// A piece of the text. All pieces in order are the text, without the invisible characters inside of secrets.
+/// A piece of the text. All pieces, concatenated, are the text without the invisible characters inside secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'t> {
     /// Text without a secret.
@@ -91,7 +91,7 @@ impl Chunks {
                     self.give_gaps(span.start, &mut give);
                     give(Piece::Secret(&kind, &self.text[span.clone()]));
                     self.held = span.end;
-                    // Invisible characters inside of a secret are removed with it.
+                    // Invisible characters inside a secret are removed with the secret.
                     while self.gaps.front().is_some_and(|(at, _)| *at < span.end) {
                         self.gaps.pop_front();
                     }
@@ -127,7 +127,7 @@ impl Chunks {
         }
     }
 
-    /// Returns the next secret that is certain, or as `Err` the end of the text that is known to contain no secret.
+    /// Returns the next secret that is certain, or, as `Err`, the end of the text that is known to contain no secret.
     fn look(&self, is_whole: bool) -> Result<Finding, usize> {
         let until = if is_whole { self.text.len() } else { self.engine.undecided(&self.text, self.held) };
         let mut at = self.held;

@@ -19,9 +19,9 @@ use super::rules::PreparedRule;
 use super::tail::{LONGEST, TailEnd};
 use super::{Finding, PatternError};
 
-/// The number of bytes before a match that checks read.
+/// The number of bytes that checks read before a match.
 pub(super) const BEFORE: usize = 48;
-/// The number of bytes after a match that checks read.
+/// The number of bytes that checks read after a match.
 pub(super) const AFTER: usize = 8;
 /// The longest match of a pattern, without its tail, in bytes.
 pub(super) const LONGEST_MATCH: usize = 640;
@@ -40,7 +40,7 @@ pub(super) struct Engine {
     window: usize,
 }
 
-/// A compiled rule.
+/// A rule with its compiled pattern.
 #[derive(Debug)]
 struct CompiledRule {
     rule: PreparedRule,
@@ -80,19 +80,19 @@ pub(super) fn parse(rule: &PreparedRule) -> Result<Hir, PatternError> {
     }
 }
 
-/// Compiles a pattern.
+/// Compiles a pattern; returns an error if the compiled pattern is larger than [`PROGRAM`] bytes.
 pub(super) fn compile(rule: &PreparedRule, hir: &Hir) -> Result<Regex, PatternError> {
     let built = Regex::builder().configure(config().nfa_size_limit(Some(PROGRAM))).build_from_hir(hir);
     built.map_err(|error| PatternError::Size { name: rule.kind.as_str().to_owned(), source: Box::new(error) })
 }
 
 fn config() -> Config {
-    // Patterns of bytes may match inside a character; `check_rule` rounds their ends.
+    // Byte patterns may match a part of a character; `check_rule` rounds the end of such a match.
     Config::new().utf8_empty(false)
 }
 
 impl Engine {
-    /// Compiles rules that were checked.
+    /// Compiles rules; returns an error if a pattern is invalid or too large.
     pub(super) fn new(rules: Vec<PreparedRule>) -> Result<Self, PatternError> {
         let hirs: Vec<Hir> = rules.iter().map(parse).collect::<Result<_, _>>()?;
         let all = |error| PatternError::Size { name: "all together".to_owned(), source: Box::new(error) };
@@ -144,7 +144,7 @@ impl Engine {
         None
     }
 
-    /// Returns the first byte at which a secret may begin that only further text can confirm, or the end of the text.
+    /// Returns the first undecided byte (3), or the end of the text if all bytes are decided.
     pub(super) fn undecided(&self, text: &str, from: usize) -> usize {
         // A match that began before this byte would be too long.
         let from = from.max(text.len().saturating_sub(self.longest));
@@ -168,7 +168,7 @@ impl Engine {
     fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> MatchState {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.next_match(text, at).filter(|(start, _)| *start <= vague.span.start) {
-            // Personal data inside of a password is not a better finding.
+            // Personal data inside a password is not a better finding.
             let is_clear = |of: &&CompiledRule| !of.rule.is_vague && !of.rule.kind.is_personal();
             let may_begin = |of: &&CompiledRule| of.first.has(text, start);
             for of in self.rules[rule..].iter().filter(is_clear).filter(may_begin) {
@@ -204,7 +204,7 @@ fn check_rule(
         TailEnd::Never => return MatchState::Nothing,
         TailEnd::Open => return MatchState::Open,
     };
-    // A match of a byte pattern may end inside of a character when it has the maximum length.
+    // A match of a byte pattern that has the maximum length may end inside a character.
     let secret = secret.start..text.floor_char_boundary(if rule.tail.is_some() { end } else { secret.end });
     // The check reads the text after the match: wait for that text (2).
     if !is_whole && end + AFTER > text.len() {

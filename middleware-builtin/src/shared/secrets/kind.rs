@@ -23,7 +23,7 @@ pub enum Kind {
     SlackToken,
     /// A secret, restricted or webhook key of Stripe.
     StripeKey,
-    /// A key of a provider of models: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`. Keys of
+    /// A key of a model provider: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`. Keys of
     /// other providers are a [`Service`](Self::Service).
     ModelKey,
     /// An API key, OAuth token or client secret of Google.
@@ -90,7 +90,7 @@ impl Kind {
         Self::Ssn,
     ];
 
-    /// The kinds of personal data, which identifies a person but gives access to nothing.
+    /// The kinds of personal data, which identifies a person but grants no access.
     pub const PERSONAL: [Self; 6] = [Self::Email, Self::Iban, Self::Card, Self::Phone, Self::Ip, Self::Ssn];
 
     /// Returns all built-in kinds, in the order in which they are tried.
@@ -147,7 +147,7 @@ impl Kind {
         }
     }
 
-    /// Returns `true` for personal data, which identifies a person and gives access to nothing.
+    /// Returns `true` for personal data, which identifies a person but grants no access.
     #[must_use]
     pub const fn is_personal(&self) -> bool {
         matches!(self, Self::Email | Self::Iban | Self::Card | Self::Phone | Self::Ip | Self::Ssn)

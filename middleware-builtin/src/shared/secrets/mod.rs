@@ -34,11 +34,11 @@ pub use self::rules::{Check, Rule};
 ///
 /// A scanner searches for the patterns of all its [`Kind`]s in one pass, and checks each match: check digits must be
 /// valid, and placeholders, version numbers and program expressions do not pass. A finding depends only on the text
-/// near it, so it is the same in a text and in [chunks](Self::chunks) of it. Up to 16 zero-width characters and soft
-/// hyphens in a row are ignored inside a secret.
+/// near it, so it is the same in a text and in [chunks](Self::chunks) of the text. Up to 16 invisible characters in a
+/// row, such as zero-width characters and soft hyphens, are ignored inside a secret.
 ///
-/// A search takes time linear in the length of the text. Every repetition is bounded: a match has at most 640 bytes,
-/// and the rest of a private key, of a JSON Web Token or of a long base64 text at most 16 KiB more.
+/// A search takes time linear in the length of the text. Every repetition is bounded: a match has at most 640 bytes. A
+/// private key, a JSON Web Token or a long base64 text may have up to 16 KiB more.
 ///
 /// ```
 /// use emitree_middleware::secrets::{Kind, Scanner};
@@ -53,7 +53,7 @@ pub struct Scanner(Arc<RuleSet>);
 
 struct RuleSet {
     rules: Vec<PreparedRule>,
-    /// Compiled at the first use.
+    /// The rules, compiled at the first use.
     engine: OnceLock<Arc<Engine>>,
 }
 
@@ -63,7 +63,7 @@ struct RuleSet {
 pub struct Finding {
     /// The kind of secret.
     pub kind: Kind,
-    /// Its position, in bytes.
+    /// The position of the secret, in bytes.
     pub span: Range<usize>,
     /// The start of the whole match, which may begin before the secret with a name or a character.
     start: usize,
@@ -81,7 +81,7 @@ pub enum PatternError {
         /// The parser's error.
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// The pattern matches the empty text.
+    /// The pattern matches the empty text, or cannot match any text.
     #[error("the pattern `{name}` matches the empty text, or nothing: give it at least one character")]
     Empty {
         /// The name of the pattern.
@@ -165,7 +165,7 @@ impl Scanner {
     /// Returns a scanner with a rule of your own, which is tried before all other rules. A rule has the form of a line
     /// of the [table](Self::table).
     ///
-    /// Its pattern matches the letters, digits and word boundaries of Unicode.
+    /// In the pattern, classes such as `\w` and `\d` and the word boundary `\b` follow Unicode.
     ///
     /// # Errors
     ///

@@ -33,9 +33,9 @@ pub struct Rule {
     /// The pattern, in the syntax of the crate `regex`. Its first group is the secret; without a group, the whole match
     /// is the secret.
     pub pattern: &'static str,
-    /// Patterns of keywords, which match in any case. A keyword must come before the secret, on the same line and at
-    /// most about 40 characters away. Empty if the format needs no keyword. With keywords, `pattern` matches only the
-    /// secret and has no group.
+    /// Patterns of keywords, which ignore the case of letters. A keyword must come before the secret, on the same line
+    /// and at most about 40 characters away. Empty if the format needs no keyword. With keywords, `pattern` matches
+    /// only the secret and has no group.
     pub near: &'static [&'static str],
     /// The check that a match must pass.
     pub check: Check,
@@ -49,10 +49,10 @@ pub struct Rule {
 impl Rule {
     /// Returns the example with random characters in its holes. The same seed returns the same characters.
     ///
-    /// A hole is a letter for an alphabet, and a number of characters. The alphabets are `a` letters and digits, `b`
-    /// letters, digits and `-_`, `s` letters, digits and `+/`, `l` lower-case letters, `U` upper-case letters and
-    /// digits, `u` upper-case letters and `2` to `7`, `B` the characters of Bech32, `x` and `X` hexadecimal digits, `d`
-    /// digits. An empty hole is removed.
+    /// A hole, such as `‹a36›`, consists of a letter for an alphabet and the number of characters. The alphabets are
+    /// `a` (letters and digits), `b` (letters, digits and `-_`), `s` (letters, digits and `+/`), `l` (lower-case
+    /// letters), `U` (upper-case letters and digits), `u` (upper-case letters and `2` to `7`), `B` (the characters of
+    /// Bech32), `x` and `X` (lower-case and upper-case hexadecimal digits), and `d` (digits). An empty hole is removed.
     #[must_use]
     pub fn drawn(&self, seed: u64) -> String {
         let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
@@ -117,7 +117,7 @@ impl Check {
     /// Accepts a random token: at least eight different characters, and no word that marks a placeholder.
     pub const RANDOM: Self = Self::of(checks::token);
     /// Accepts a random token of letters of both cases, usually with digits, or of hexadecimal digits only. No further
-    /// characters of a token may follow. For secrets with a fixed length and no prefix.
+    /// characters of a token may follow. Meant for secrets with a fixed length and no prefix.
     pub const MIXED: Self = Self::of(checks::mixed);
 
     pub(super) const BLOCK: Self = Self::of(checks::any).with_tail(Tail::Block);
@@ -203,8 +203,8 @@ impl PreparedRule {
     }
 }
 
-/// Returns a pattern for a secret after a keyword, with the rest of the keyword's name and some text between, on one
-/// line.
+/// Returns a pattern for a secret that follows a keyword on the same line. Some text, such as the rest of a name, may
+/// be between the keyword and the secret.
 fn after_keyword(near: &[&str], secret: &str) -> String {
     format!(r"(?i:{})(?:[^a-z\n][^\n]{{0,40}}?)?[^0-9A-Za-z\n]({secret})", near.join("|"))
 }

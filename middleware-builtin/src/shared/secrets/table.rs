@@ -1,11 +1,11 @@
 //! The table of built-in rules: a line for each format of a kind, in the order in which they are tried.
 //!
 //! 1. Every repetition is bounded, so that a match and the text before it have a maximum length.
-//! 2. A pattern whose first part may be long begins with the character before it, so that only one attempt to match it
-//!    is under way at a time.
+//! 2. A pattern whose first part may be long begins with the character before that part, so that only one attempt to
+//!    match the pattern is under way at a time.
 //! 3. The secret is the first group of a match, or the whole match if that group is empty or missing. The first line
 //!    whose match passes its check wins.
-//! 4. A kind without a recognizable format needs a keyword before it, on the same line.
+//! 4. A secret without a recognizable format needs a keyword before it, on the same line.
 
 use super::rules::{Check, Rule};
 
@@ -16,7 +16,7 @@ macro_rules! table {
     };
 }
 
-/// The value of a name: without quotes or brackets, and not the beginning of a placeholder.
+/// A value that is assigned to a name: without quotes or brackets, and not the beginning of a placeholder.
 macro_rules! value {
     () => {
         r#"([^\s"'`,;<>(){}\[\]&\\|*][^\s"'`,;(){}\[\]\\]{5,199})"#
@@ -138,7 +138,7 @@ pub(super) const TABLE: &[Rule] = table! {
     "plaid_key", concat!(r"\baccess-(?:sandbox|development|production)-", uuid!(), r"\b"), [], RANDOM, "https://plaid.com/docs/api/items/#itempublic_tokenexchange", "access‹›-sandbox-‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
     "adyen_key", r"\bAQE[A-Za-z0-9]{5}[A-Za-z0-9+/]{40,160}={0,2}-[A-Za-z0-9+/]{40,50}={0,2}-[^\s\x22'`\\]{10,24}", [], RANDOM, "https://docs.adyen.com/development-resources/api-credentials", "AQ‹›E‹a5›‹s80›-‹s43›=-‹s16›";
     "azure_key", r"\b(?i:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{32,128}={0,2})", [], RANDOM, "https://learn.microsoft.com/azure/storage/common/storage-configure-connection-string", "AccountKey=‹s86›==";
-    // Recognized by a keyword.
+    // Keys and tokens that are recognized by a keyword.
     "aws_key", "[A-Za-z0-9/+]{40}", ["aws[_-]?secret", "secret[ _-]?access[ _-]?key", r"\bsecret[_-]key"], MIXED, "https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_access-keys.html", "aws_secret_access_key = ‹s40›";
     "twilio_key", r"[A-Za-z0-9]{32}\b", ["twilio", r"\b(?:AC|SK)[0-9a-f]{32}"], MIXED, "https://www.twilio.com/docs/iam/api/authtoken", "twilio ‹x32›";
     "heroku_key", concat!(uuid!(), r"\b"), ["heroku"], RANDOM, "https://devcenter.heroku.com/articles/authentication", "heroku ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
@@ -169,13 +169,13 @@ pub(super) const TABLE: &[Rule] = table! {
     "pinecone_key", concat!(uuid!(), r"\b"), ["pinecone"], RANDOM, "https://docs.pinecone.io/guides/projects/manage-api-keys", "pinecone ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
     "airtable_token", r"key[A-Za-z0-9]{14}\b", ["airtable"], RANDOM, "https://airtable.com/developers/web/guides/personal-access-tokens", "airtable key‹a14›";
     "facebook_token", r"[0-9a-f]{32}\b", ["facebook[ ._-]?(?:app[ ._-]?)?secret", r"\bfb[ ._-]?(?:app[ ._-]?)?secret"], RANDOM, "https://developers.facebook.com/docs/facebook-login/security", "facebook_secret ‹x32›";
-    // Recognized by the name that they are assigned to.
+    // Values that are recognized by the name that they are assigned to.
     "url_password", r#"://[^\s/:@"'<>`]{0,64}:([^\s/@"'<>`{}$]{3,128})@"#, [], URL_PASSWORD, "https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1", "ftp://ana:‹a12›@host";
     "consul_token", concat!(r#"\b(?:agent|agent_recovery|initial_management|replication)[ \t]{0,8}=[ \t]{0,8}"("#, uuid!(), r#")""#), [], RANDOM, "https://developer.hashicorp.com/consul/docs/reference/agent/configuration-file/acl", "agent = \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
     "snyk_token", concat!(r#""api"[ \t]{0,2}:[ \t]{0,2}"("#, uuid!(), r#")""#), [], RANDOM, "https://docs.snyk.io/snyk-cli/commands/config", "\"api\": \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
     "assigned", r#"\bdefine\([ ]{0,4}["'][A-Z_]{0,32}(?:PASS(?:WORD)?|KEY|SALT|SECRET|TOKEN)["'][ \t]{0,16},[ \t]{0,16}["']([^"'\n]{8,200})["']"#, [], ENTIRE, "https://developer.wordpress.org/apis/wp-config-php/", "define('DB_PASSWORD', '‹a16›')";
     "assigned", r#"\s(?:-u|--user)[ =]?["']?([A-Za-z0-9_.-]{16,128}):(?:[\s"'\\]|\z)"#, [], ASSIGNED, "https://curl.se/docs/manpage.html#-u", "curl -u ‹a38›1a:";
-    // The user name is redacted with the password: an e-mail address before the secret would stay otherwise.
+    // The user name is redacted with the password: otherwise, an e-mail address before the secret would stay.
     "assigned", r#"\s(?:-u|--user)[ =]?["']?([^\s:"'$@]{1,64}@[^\s:"'$@]{1,64}:[^\s"'$\\]{8,200})(?:[\s"'\\]|\z)"#, [], PAIR, "https://curl.se/docs/manpage.html#-u", "curl -u ‹l8›1a@mailbox.org:‹a22›1a";
     "assigned", r#"\b(?:basic_|http_)?auth[ ]?=[ ]?\(["']([^\s"']{1,64}["'],[ ]?["'][^\s"'$<]{8,200})["']\)"#, [], PAIR, "https://requests.readthedocs.io/en/latest/user/authentication/", "auth=('ana', '‹a24›1a')";
     "assigned", r#"\s(?:-u|--user)[ =]?["']?[^\s:"'$@]{1,64}:([^\s"'$\\]{8,200})(?:[\s"'\\]|\z)"#, [], ASSIGNED, "https://curl.se/docs/manpage.html#-u", "curl -u ana:‹a22›1a";

@@ -13,7 +13,7 @@ pub(crate) const fn is_invisible(c: char) -> bool {
         | '\u{2066}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}')
 }
 
-/// Returns `true` if a text has invisible characters; fast for texts without them.
+/// Returns `true` if a text has invisible characters. The check is fast for texts without them.
 pub(super) fn has_invisible(text: &str) -> bool {
     // The first bytes of these characters in UTF-8.
     let bytes = text.as_bytes();
