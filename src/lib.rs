@@ -2,7 +2,7 @@
 //!
 //! A *run* is a piece of work: a request, a job, an agent that calls a model that calls a tool. It emits events when it starts,
 //! when it succeeds or fails, and when it finishes. You listen on one run, on one instance, or on the whole process; a listener
-//! may change the input, answer early, or change the output. An abort of a run ends every run below it.
+//! may change the input, answer early, or change the output. Aborting a run also ends every run below it.
 //!
 //! ```
 //! use emitree::{AnyEvent, Emitter, RunContext, Runnable, runnable_fn};
@@ -49,7 +49,7 @@
 //! | [`error`] | kinds of errors, interrupts, requests for a retry |
 //! | [`layer`] | layers, guards, filters, and the explanation of a chain |
 //! | [`lifecycle`] | the four events of a run, and the ways to receive them |
-//! | [`middleware`] | built-in middleware, one feature each; middleware made of functions |
+//! | [`middleware`] | built-in middleware, one feature each; middleware made from functions |
 //! | [`runnable`] | runnables behind one type, bounds of inputs and outputs |
 //! | [`sinks`] | sinks, one feature each; records and reports |
 //! | [`stream`] | a run as a stream of its events |
@@ -158,7 +158,7 @@ pub mod tower {
     };
 }
 
-/// Tests the complete program of the README; `tests/readme.rs` has the others.
+/// Tests the complete program of the README; `tests/readme.rs` tests the other programs.
 #[cfg(all(doctest, feature = "trajectory"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -25,8 +25,8 @@ enum Settled {
 
 /// Executes the calls of a turn, and returns their results in call order.
 ///
-/// All calls settle before the first result passes a hook. If there are several errors, the strongest is returned, see
-/// [`rank`].
+/// All calls settle before the first result passes a hook. If there are several errors, [`rank`] determines which error
+/// is returned.
 pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Vec<CallResult>> {
     let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
     agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
@@ -36,11 +36,11 @@ pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<V
         if agent.ctx.has_listeners() {
             tell(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
         }
-        // Checked before the gate, so that nobody is asked to approve a call that cannot be executed.
+        // The call is checked before the gate, so that nobody is asked to approve a call that cannot be executed.
         let fault = check_call(agent, &call).err();
         batch.0.push(GatedCall::new(call).with_fault(fault));
     }
-    // Only gates change a call after its check.
+    // A call is checked again only if there are gates, because only gates change it after the first check.
     let is_gated = agent.chains().any(|chains| !chains.gates.is_empty());
     batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx).await?;
     let calls = batch.0.into_iter().enumerate();
@@ -60,7 +60,7 @@ async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
 /// Executes one call, and sets its result in the turn.
 async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall, is_gated: bool) -> Settled {
     let settled = execute(agent, turn, position, gated, is_gated).await;
-    // The answer is set at once, so that the history has this result even if the run ends while other calls are
+    // The result is set at once, so that the history has this result even if the run ends while other calls are
     // running.
     match &settled {
         Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
@@ -112,7 +112,7 @@ fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &
     let arguments = match &call.arguments {
         Arguments::Json(arguments) => arguments,
         Arguments::Malformed(text) => {
-            // Valid JSON is malformed only if it is nested too deeply; this parser does not limit the nesting.
+            // Valid JSON is `Malformed` only if it is nested too deeply, and `IgnoredAny` parses it at any depth.
             let fault = match serde_json::from_str::<serde::de::IgnoredAny>(text) {
                 Ok(_) => format!("nested too deeply: at most {MAX_NESTING} levels are allowed"),
                 Err(fault) => format!("not JSON: {fault}"),
@@ -136,7 +136,8 @@ async fn run_tool(agent: &Loop<'_>, tool: &Tool, arguments: Value, call: &ToolCa
 }
 
 fn bind(tool: &Tool, arguments: Value, id: CallId, layers: Vec<Stack<Tool>>) -> Run<'_, Tool> {
-    // Own extensions are not inherited, because runs that the tool starts are not calls of this agent.
+    // The id is set as the run's own extension, which nested runs do not inherit, because they are not calls of this
+    // agent.
     let run = tool.run(arguments).own_extension(id);
     layers.into_iter().fold(run, |run, stack| run.middleware(stack))
 }
@@ -167,8 +168,8 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     }
 }
 
-/// Returns the explanation of a denial. The denial of a guard repeats the message of its cause, the guard's own error,
-/// so that cause is left out.
+/// Returns the explanation of a denial. If a guard failed, the denial has the same message as its first cause, the
+/// error of the guard. That cause is then left out.
 fn denial(error: &Error) -> String {
     let mut report = error.report();
     if report.causes.first() == Some(&report.message) {

@@ -12,7 +12,7 @@ use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::{Agent, AgentParts};
 use crate::{AgentMiddleware, ChatModel, ChatOptions, HookResult, Hooks, Tool, ToolError, ToolSpec};
 
-/// Builds an [`Agent`]. Made by [`Agent::builder`].
+/// Builds an [`Agent`]. Created by [`Agent::builder`].
 #[derive(Debug)]
 #[must_use]
 pub struct AgentBuilder {
@@ -92,7 +92,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Adds a middleware of agents. Its hooks are called after the hooks of the middlewares added before.
+    /// Adds an [`AgentMiddleware`]. Its hooks are called after the hooks of the middlewares that were added before it.
     #[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
     pub fn with(mut self, middleware: impl AgentMiddleware) -> Self {
         match Installed::new(&middleware) {
@@ -105,9 +105,9 @@ impl AgentBuilder {
     /// Registers hooks of the agent itself, without a middleware. Their names are `builder.<place>`. They are called before
     /// the hooks of the agent's middlewares.
     ///
-    /// A hook of the agent itself replaces the hooks of all middlewares at its place, whether a middleware belongs to
-    /// the agent, to the run, or to a run above that binds it with [`joins`](crate::joins). [`Run::explain`] and
-    /// [`RunContext::explain`] list the names of the replaced hooks. A hook at `model.prompt` also replaces the
+    /// A hook of the agent itself replaces the hooks of all middlewares at its place: middlewares of the agent, of the
+    /// run, and of runs above that bind them with [`joins`](crate::joins). [`Run::explain`] and [`RunContext::explain`]
+    /// list the names of the replaced hooks. A hook at `model.prompt` also replaces the
     /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware; [`prompt`](Self::prompt) on this builder
     /// replaces nothing.
     ///
@@ -152,30 +152,30 @@ impl AgentBuilder {
         self
     }
 
-    /// Binds a middleware of runs to each run of the agent.
+    /// Binds a [`Middleware`] to each run of the agent.
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.middlewares.push(Arc::new(middleware.into_middleware()));
         self
     }
 
-    /// Sets the maximum number of turns, each with one model call, in one attempt, by default 20. An attempt that needs
-    /// another turn fails.
+    /// Sets the maximum number of turns in one attempt, by default 20. Each turn has one model call. An attempt that
+    /// needs another turn fails.
     pub const fn max_steps(mut self, max_steps: u32) -> Self {
         self.max_steps = max_steps;
         self
     }
 
-    /// Sets the maximum number of agents' runs in which this agent's run may be nested, by default 20. A run that is
-    /// nested deeper fails with a fatal error, which also ends the runs of the agents above. The limit protects the
-    /// thread's stack, because each level uses a part of it.
+    /// Sets the maximum number of agents' runs above a run of this agent, by default 20. A run that is nested deeper
+    /// fails with a fatal error, which also ends the runs of the agents above. The limit protects the thread's stack,
+    /// because each level uses a part of it.
     pub const fn max_depth(mut self, max_depth: usize) -> Self {
         self.max_depth = max_depth;
         self
     }
 
-    /// Sets whether each tool call runs in its own task, so that tools can use several threads, and a tool that blocks
-    /// its thread does not delay the other calls of its turn. By default, all calls of a turn share the task of the
-    /// agent's run.
+    /// Sets whether each tool call runs in its own task, by default `false`. With `true`, tools can use several
+    /// threads, and a tool that blocks its thread does not delay the other calls of its turn. With `false`, all calls
+    /// of a turn share the task of the agent's run.
     pub const fn spawn_tools(mut self, spawn_tools: bool) -> Self {
         self.spawn_tools = spawn_tools;
         self

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Message, ToolCall, ToolResult, Turn};
 
-/// The event `start`: the loop is about to begin. Emitted for each attempt.
+/// The event `start`: the loop is about to begin. The event is emitted for each attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentStart {
@@ -41,7 +41,7 @@ pub struct MessageAdded {
 /// The event `message_error`: a message reports an error to the model, or cannot be used.
 ///
 /// - For a tool result that is an error, this event follows the event `message` of the result. For example, the call
-///   failed, was denied, or had arguments that do not fit.
+///   failed, was denied, or had invalid arguments.
 /// - For a response that cannot enter the history, because a hook of `turn.action` failed or the response is not valid,
 ///   this event is emitted instead of the event `message`. The run then fails.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,8 +53,8 @@ pub struct MessageError {
     pub error: String,
 }
 
-/// The event `tool_call_identified`: the model has requested a tool call. Emitted for each call, after `tool.resolve`
-/// and before the gate.
+/// The event `tool_call_identified`: the model has requested a tool call. The event is emitted for each call, after
+/// `tool.resolve` and before the gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallIdentified {
@@ -62,7 +62,8 @@ pub struct ToolCallIdentified {
     pub call: ToolCall,
 }
 
-/// The event `tool_response`: a call has its result. Emitted in call order, after all calls of the turn have settled.
+/// The event `tool_response`: a call has its result. The events are emitted in call order, after all calls of the turn
+/// have settled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolResponse {
@@ -72,8 +73,8 @@ pub struct ToolResponse {
     pub result: ToolResult,
 }
 
-/// The event `success`: the loop has ended with an answer. Emitted before the output middleware, which may still fail
-/// the run; [`Success`](emitree_runtime::Success) is emitted after the output middleware.
+/// The event `success`: the loop has ended with an answer. The event is emitted before the output middleware, which may
+/// still fail the run; [`Success`](emitree_runtime::Success) is emitted after the output middleware.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentSuccess {

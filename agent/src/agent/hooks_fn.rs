@@ -1,4 +1,4 @@
-//! A closure as a middleware of agents.
+//! Middleware for agents, made from closures.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub fn hooks_fn<Out: HookResult>(
 
 type Install = Arc<dyn Fn(&mut Hooks) -> Result<()> + Send + Sync>;
 
-/// A closure as a middleware of agents. Made by [`hooks_fn`].
+/// An [`AgentMiddleware`] whose hooks are registered by a closure. Created by [`hooks_fn`].
 #[derive(Clone)]
 pub struct HooksFn {
     id: String,
@@ -51,7 +51,7 @@ pub struct HooksFn {
 }
 
 impl HooksFn {
-    /// Marks the hooks as guards, see [`AgentMiddleware::is_guard`].
+    /// Marks the hooks as guards (see [`AgentMiddleware::is_guard`]).
     #[must_use]
     pub const fn guard(mut self) -> Self {
         self.is_guard = true;

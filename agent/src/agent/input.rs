@@ -14,8 +14,8 @@ use crate::{ChatOptions, FinishReason, Message, ToolCall, Usage};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentInput {
-    /// The messages, usually one message of the user. They are appended to the history of the session, so they must be
-    /// valid by themselves, see [`History::extend`](crate::History::extend).
+    /// The messages, usually one user message. They are appended to the history of the session, so they must be valid
+    /// by themselves (see [`History::extend`](crate::History::extend)).
     pub messages: Vec<Message>,
     /// Options for the model calls of this run. An option that is not set is taken from the agent.
     #[serde(default)]
@@ -116,7 +116,7 @@ impl AgentOutput {
 }
 
 impl ChatOptions {
-    /// Fills the options that are not set from other options, one by one.
+    /// Returns these options. An option that is not set is taken from `other`.
     pub(crate) fn or(&self, other: &Self) -> Self {
         let mut extra = other.extra.clone();
         extra.extend(self.extra.clone());

@@ -1,4 +1,4 @@
-//! Middleware of agents: hooks at the places of a loop, tools, and a part of the system prompt.
+//! Middleware for agents: hooks at the places of a loop, tools, and a part of the system prompt.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::agent::turn::LoopState;
 use crate::place::hooks::{Built, Hooks};
 use crate::{Agent, Place, Tool};
 
-/// Middleware of an agent, which adds hooks, tools and a part of the system prompt.
+/// A middleware for agents: it adds hooks, tools and a part of the system prompt.
 ///
 /// All methods except [`id`](Self::id) have defaults. [`AgentBuilder::with`](crate::AgentBuilder::with) adds a
 /// middleware to an agent, [`AgentRun::with`] to one run, and `for_tree(joins(middleware))` to a run and all agents
@@ -77,11 +77,12 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
     /// `<id>.<place>`.
     fn id(&self) -> &str;
 
-    /// Prepares the middleware. Called once, when the middleware is added.
+    /// Prepares the middleware. This method is called once, when the middleware is added.
     ///
     /// # Errors
     ///
-    /// [`AgentBuilder::build`](crate::AgentBuilder::build) returns the error unchanged.
+    /// [`AgentBuilder::build`](crate::AgentBuilder::build) returns the error unchanged. If the middleware is added to a
+    /// run, the run fails with the error.
     fn init(&self) -> Result<()> {
         Ok(())
     }
@@ -96,19 +97,20 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Registers hooks. Called once, when the middleware is added.
+    /// Registers hooks. This method is called once, when the middleware is added.
     ///
     /// # Errors
     ///
-    /// [`AgentBuilder::build`](crate::AgentBuilder::build) returns the error unchanged.
+    /// [`AgentBuilder::build`](crate::AgentBuilder::build) returns the error unchanged. If the middleware is added to a
+    /// run, the run fails with the error.
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
         let _ = hooks;
         Ok(())
     }
 
-    /// Returns `true` if the hooks are guards, by default `false`. Hooks of
-    /// [`AgentBuilder::hooks`](crate::AgentBuilder::hooks) replace the hooks of other middlewares at the same place,
-    /// but not a guard's hooks.
+    /// Returns `true` if the hooks are guards, by default `false`. Hooks that are registered with
+    /// [`AgentBuilder::hooks`](crate::AgentBuilder::hooks) replace the hooks of middlewares at the same place, but
+    /// never the hooks of guards.
     fn is_guard(&self) -> bool {
         false
     }
@@ -148,7 +150,7 @@ impl Installed {
         Ok(Self { id, is_guard, tools, hooks, described, summary: middleware.debug_summary() })
     }
 
-    /// Returns the middleware without its hooks at these places, except for guards.
+    /// Returns the middleware without its hooks at these places. Guards are kept.
     pub(crate) fn without(self: &Arc<Self>, places: &[Place]) -> Arc<Self> {
         if self.is_guard || places.is_empty() {
             return Arc::clone(self);
@@ -180,7 +182,7 @@ impl Middleware for Installed {
     }
 }
 
-/// Prepares a run of an agent. It is bound after the agent's other middleware.
+/// Prepares a run of an agent. This middleware is bound after the agent's other middleware.
 #[derive(Debug)]
 pub(crate) struct Prepare {
     pub(crate) summary: Map<String, Value>,
@@ -190,8 +192,8 @@ pub(crate) struct Prepare {
 impl Middleware for Prepare {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         LoopState::prepare(ctx, Arc::clone(&self.own));
-        // Inherited middleware is bound before the agent's own, but its layers have to follow the agent's, so these
-        // layers are bound only now.
+        // Inherited middleware is bound before the agent's middleware, but its layers have to follow the agent's
+        // layers. Therefore, its layers are bound only now.
         let Some(joined) = ctx.own_extension::<Joined>() else { return Ok(()) };
         joined.come_behind(&self.own);
         joined.all().iter().try_for_each(|installed| installed.bind(ctx))
@@ -225,13 +227,13 @@ fn described(ctx: &RunContext) -> (Vec<HookInfo>, Vec<String>) {
     (installed.iter().flat_map(|installed| installed.described.iter().cloned()).collect(), skipped)
 }
 
-/// Converts a middleware of agents into a middleware of runs. Bound to an agent's run, the result adds the middleware
-/// to that run; bound to any other run, the result does nothing.
+/// Converts an [`AgentMiddleware`] into a [`Middleware`]. If the result is bound to an agent's run, it adds the
+/// middleware to that run. If the result is bound to any other run, it does nothing.
 ///
 /// `for_tree(joins(middleware))` adds the middleware to a run and to the runs of all agents below it. If an agent
 /// already has a middleware with the same id, this middleware is skipped in the agent's runs, and their explanations
-/// list its id as `skipped`. If several runs above bind middlewares with the same id, only the outermost is added. To
-/// bind a guard that no agent below can replace, bind a guard of runs:
+/// list its id as `skipped`. If several runs above bind middlewares with the same id, only the middleware of the
+/// outermost run is added. To bind a guard that no agent below can skip or replace, bind a stack with a guard instead:
 /// `for_tree(Stack::<AnyRun>::builder().guard(…).build())`.
 #[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
 pub fn joins(middleware: impl AgentMiddleware) -> Joins {
@@ -239,7 +241,7 @@ pub fn joins(middleware: impl AgentMiddleware) -> Joins {
     Joins { id, installed: Installed::new(&middleware).map(Arc::new), is_on_agent: false }
 }
 
-/// A middleware of agents that can be bound to runs. Made by [`joins`].
+/// An [`AgentMiddleware`] that can be bound to runs. Created by [`joins`].
 ///
 /// If `init` or `install` of the middleware failed, each agent's run to which the middleware is bound fails with that
 /// error.
@@ -247,7 +249,7 @@ pub fn joins(middleware: impl AgentMiddleware) -> Joins {
 pub struct Joins {
     id: String,
     installed: Result<Arc<Installed>>,
-    /// `true` if it can only be bound to an agent's run.
+    /// `true` if the middleware was added to an agent's run with [`AgentRun::with`].
     is_on_agent: bool,
 }
 
@@ -287,7 +289,7 @@ impl Middleware for Joins {
     fn layers(&self) -> Vec<LayerInfo> {
         match &self.installed {
             Ok(installed) if self.is_on_agent => installed.layers(),
-            // The run may not be an agent's run, and layers are bound only to agents' runs.
+            // It is not known whether the run is an agent's run, and layers are bound only to agents' runs.
             _ => Vec::new(),
         }
     }
@@ -361,8 +363,8 @@ pub trait AgentRun: Sized {
     /// Streams the answers of this agent's model, and calls a function with each piece.
     ///
     /// The function is also called with the tokens of other models below this run, such as a sub-agent's model, if
-    /// those models stream. A listener for `"new_token"` on an agent is never called, because tokens are events of the
-    /// model's run. The function is called before output middleware and guards receive the answer.
+    /// those models stream. A listener for `"new_token"` on an agent does not receive these tokens, because they are
+    /// events of the model's run. The function is called before output middleware and guards receive the answer.
     #[must_use]
     fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self;
 

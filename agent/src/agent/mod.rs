@@ -59,19 +59,19 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// 3. `[turn.action]` decides how the turn continues after the response.
 /// 4. From here on, the response and the results of its calls enter the history together, even if the run ends early.
 /// 5. `[tool.resolve]` may replace each tool call with another call. Then the tool's name and the arguments are
-///    checked, and `[tool.gate]` decides about all calls that passed the check, before any of them starts. Calls are
+///    checked, and `[tool.gate]` decides on all calls that passed the check, before any of them starts. Calls are
 ///    checked again after the gate. The history keeps the calls as the model wrote them.
 /// 6. The tools run side by side in one task, each inside `[tool.call]`. A tool that blocks the thread delays the other
 ///    tools, unless each call has [a task of its own](crate::AgentBuilder::spawn_tools).
 /// 7. When all calls have settled, `[tool.result]` receives each result in call order.
 /// 8. `[turn.stop]` may end the loop. The loop also ends if the model called no tool and no message was injected, or if
-///    all results have [`terminate`](crate::ToolOutput::terminate). Then `[run.end]` may start another round.
+///    all results have [`terminate`](crate::ToolOutput::terminate) set. Then `[run.end]` may start another round.
 ///
 /// # Errors of tools
 ///
 /// | a tool | the model receives | the agent |
 /// |---|---|---|
-/// | fails, panics, takes too long, is aborted alone, does not exist, or its arguments do not fit | an error, with the reason | continues |
+/// | fails, panics, takes too long, is aborted alone, does not exist, or is called with invalid arguments | an error, with the reason | continues |
 /// | is denied | an error, with the explanation | continues |
 /// | is interrupted | an error: the call was not executed | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and questions |
 /// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with this error when the other calls have settled |
@@ -93,7 +93,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | event | payload | when |
 /// |---|---|---|
 /// | `start` | [`AgentStart`](crate::AgentStart) | before the first turn |
-/// | `message` | [`MessageAdded`](crate::MessageAdded) | a message has entered the history: here the input |
+/// | `message` | [`MessageAdded`](crate::MessageAdded) | for each message of the input |
 /// | `iteration` | [`Iteration`](crate::Iteration) | a turn begins |
 /// | `tool_call_identified` | [`ToolCallIdentified`](crate::ToolCallIdentified) | for each call, before the gate |
 /// | `tool_response` | [`ToolResponse`](crate::ToolResponse) | for each result, after all calls have settled |

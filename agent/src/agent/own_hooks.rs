@@ -1,4 +1,4 @@
-//! The hooks that an agent's builder registers itself, and the hooks of middlewares that they replace.
+//! The hooks that an agent's builder registers, which replace hooks of middlewares.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ impl OwnHooks {
         Self { ids, places, described }
     }
 
-    /// Adds to `fields`, for each place of the builder's hooks and for `model.wire`, the hook that is used and the
-    /// hooks that it replaces. `more` are the hooks of the middlewares that are bound to the run.
+    /// For each place of the builder's hooks and for `model.wire`, adds to `fields` the hook that is called and the
+    /// hooks that it replaces. `more` contains the hooks of the middlewares that are bound to the run.
     pub(crate) fn describe(&self, more: &[HookInfo], fields: &mut Map<String, Value>) {
         for place in Place::ALL {
             let suffix = format!(".{place}");
@@ -48,7 +48,7 @@ impl OwnHooks {
             let explicit = self.places.contains(&place).then(|| format!("{BUILDER}{suffix}"));
             let (mut called, mut replaced): (Vec<_>, Vec<_>) = hooks
                 .partition(|hook| explicit.as_ref().is_none_or(|explicit| hook.is_guard || hook.name == *explicit));
-            // `model.wire` is a slot: of the hooks that are left, only the last is called.
+            // At `model.wire`, only the last of the remaining hooks is called.
             let used = if place == Place::ModelWire {
                 let used = called.pop();
                 replaced.append(&mut called);
@@ -66,8 +66,8 @@ impl OwnHooks {
         }
     }
 
-    /// Returns the hooks and the skipped ids that a run will have if each of the listed middlewares is bound to it. The agent's
-    /// own hooks are not part of the result.
+    /// Returns the hooks and the skipped ids that a run will have if each of the listed middlewares is bound to it. The
+    /// agent's own hooks are not part of the result.
     pub(crate) fn expect(&self, listed: &[MiddlewareInfo]) -> (Vec<HookInfo>, Vec<String>) {
         let mut ids = HashSet::new();
         let hooked = listed.iter().filter(|middleware| !middleware.hooks.is_empty());

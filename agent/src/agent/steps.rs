@@ -53,12 +53,12 @@ impl<'a> Loop<'a> {
         // Schemas are large, so a run shares the agent's list, unless a middleware of the run adds tools.
         let mut specs = Arc::clone(&agent.specs);
         if let Some(joined) = ctx.own_extension::<Joined>() {
-            // Added after the agent's middleware, in the order of binding: first inherited middleware, then the run's
-            // own.
+            // These middlewares come after the agent's middlewares, in the order of binding: first the inherited
+            // middlewares, then the run's own.
             let joined = joined.all();
             let more: Vec<_> = joined.iter().flat_map(|installed| installed.tools.clone()).collect();
             installed.extend(joined);
-            // Names are checked as in `build`, and before a message enters the session.
+            // The names of the tools are checked, as in `build`, before a message enters the session.
             if !more.is_empty() {
                 tools.extend(more);
                 check_names(ctx.name(), &tools)?;
@@ -179,7 +179,7 @@ impl<'a> Loop<'a> {
         self.turn().change(|turn| turn.add_response(&response));
         self.warnings.extend(response.warnings.iter().cloned());
         let acted = self.act(response).await;
-        // A failed turn may have entered the history as well.
+        // The events are emitted even for a failed turn, because its messages may have entered the history.
         let told = self.announce().await;
         let (end, after) = match acted {
             Ok(acted) => told.map(|()| acted)?,
@@ -207,7 +207,7 @@ impl<'a> Loop<'a> {
             tools: Arc::clone(&self.specs),
             options: self.options.clone(),
         };
-        // Only the last registered hook is called, so a hook of the run replaces the agent's.
+        // Only the last registered hook is called, so a hook of the run replaces the agent's hook.
         if let Some(chains) = self.chains().filter(|chains| !chains.wire.is_empty()).last() {
             let system = request.system.take().map(|text| Arc::new(Message::system(text)));
             let mut messages = system.into_iter().chain(request.messages.iter().cloned()).collect();
@@ -359,8 +359,8 @@ fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
             ctx.name(),
             agent.max_depth
         ));
-        // Fatal, because otherwise the error would become the result of the tool that runs this agent, and the model
-        // would call the tool again.
+        // The error is fatal, because otherwise it would become the result of the tool that runs this agent, and the
+        // model would call the tool again.
         return Err(error.fatal(true));
     }
     Ok(())

@@ -46,17 +46,17 @@ pub(crate) fn is_too_deep(value: &Value) -> bool {
 /// The arguments of a [`ToolCall`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arguments {
-    /// A JSON value, which is an object in every call that fits its tool.
+    /// A JSON value, usually an object.
     Json(Value),
-    /// Text that is not JSON, or nested too deeply, as the model wrote it. It is not equal to a JSON string with the same
-    /// text.
+    /// Text that is not JSON or that is nested too deeply, as the model wrote it. Malformed text never equals a JSON
+    /// string.
     Malformed(String),
 }
 
 impl Arguments {
-    /// Parses a model's text. Empty text becomes an empty object, because models send no arguments for a tool without
-    /// parameters. JSON that is nested more than 64 levels deep counts as malformed, so that a stored session can be
-    /// read again.
+    /// Parses arguments from a model's text. Empty text becomes an empty object, because models send no arguments for a
+    /// tool without parameters. JSON that is nested more than 64 levels deep counts as malformed, so that a stored
+    /// session can be read again.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {

@@ -16,8 +16,8 @@ use crate::message::{Message, Part, Role};
 
 /// A conversation in which every tool call is followed by exactly one result.
 ///
-/// It holds the messages of users, models and tools. Clones share their messages. Deserializing checks the messages as
-/// [`try_from`](Self::try_from) does.
+/// A history contains the messages of users, models and tools. Clones share their messages. Deserializing checks the
+/// messages as [`try_from`](Self::try_from) does.
 ///
 /// ```
 /// use emitree_agent::{History, Message, ToolCall, ToolResult};
@@ -51,7 +51,7 @@ pub enum HistoryError {
         /// The call's id.
         id: String,
     },
-    /// A result belongs to no call of the message before it, or its call already has a result.
+    /// A result belongs to no call of the preceding model message, or its call already has a result.
     #[error(
         "message {position} has a result for the id `{id}`, but the message before it has no such call, or the result occurs twice"
     )]
@@ -123,7 +123,7 @@ impl History {
         Ok(())
     }
 
-    /// Returns the messages after `prefix`, or `None` if this history does not begin with the same messages.
+    /// Returns the messages after `prefix`, or `None` if this history does not begin with the messages of `prefix`.
     pub(crate) fn strip_prefix(&self, prefix: &Self) -> Option<&[Arc<Message>]> {
         let (begin, rest) = self.0.split_at_checked(prefix.0.len())?;
         // Messages are compared by address, because another run may add an equal message.
@@ -172,7 +172,7 @@ pub(crate) fn check(messages: &[Arc<Message>]) -> Result<(), HistoryError> {
             }
             continue;
         }
-        // A message without results is valid only after all results.
+        // Any other message is valid only after the results of all open calls.
         check_closed(&open)?;
         let mut ids = HashSet::new();
         for call in message.tool_calls() {

@@ -68,7 +68,7 @@ pub struct Message {
     pub role: Role,
     /// The content, in order.
     pub parts: Vec<Part>,
-    /// The reason why the model stopped, in a message of a model.
+    /// The reason why the model stopped, if this is a model's message and the provider reported a reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
 }
@@ -92,14 +92,14 @@ pub enum Part {
         /// The reasoning.
         content: String,
     },
-    /// An image, a sound or a file, by reference.
+    /// A reference to an image, a sound or a file.
     Uri {
         /// The kind of content: `image`, `audio`, `video`, `document`.
         modality: String,
         /// The media type, if it is known, such as `image/png`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mime_type: Option<String>,
-        /// The address of the content; a `data:` URI contains it.
+        /// The address of the content. A `data:` URI contains the content itself.
         uri: String,
     },
 }
@@ -110,7 +110,7 @@ pub enum Part {
 pub struct ToolResult {
     /// The id of the [`ToolCall`].
     pub id: String,
-    /// The result; text for most models.
+    /// The result: text or another JSON value.
     pub response: Value,
     /// `true` if the call failed. The response then explains the failure.
     #[serde(default, skip_serializing_if = "is_false")]

@@ -13,8 +13,8 @@ use crate::message::stored::Stored;
 use crate::message::{Message, Part, Role, ToolResult};
 use crate::place::state::Slices;
 
-/// A [`History`] that several runs can share and continue. The messages of a run stay, even if the run fails, is aborted or
-/// is dropped. A session also keeps the [`State`](crate::State) of middleware.
+/// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
+/// fails, is aborted or is dropped. A session also keeps the [`State`](crate::State) of middleware.
 ///
 /// Clones share the session. Several runs may use one session at the same time: each turn enters the history as a
 /// whole, in the order in which the turns end. Before another attempt of a run, the messages of its last attempt are
@@ -26,8 +26,8 @@ use crate::place::state::Slices;
 /// A session is serializable: `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
 /// under the middleware's id. Store a session between runs: the current turn of an unfinished run is not in the history
 /// yet, while its changes to the state are already visible. Serializing fails if a value cannot be serialized.
-/// Deserializing fails if the version is not 1 or if the history is not valid. The value of a middleware is read when
-/// the middleware first uses it, and stays JSON if no agent has the middleware.
+/// Deserializing fails if the version is not 1 or if the history is not valid. The value of a middleware is
+/// deserialized when the middleware first uses it. Until then, it is kept as JSON.
 ///
 /// ```
 /// use emitree_agent::{Message, Session};
@@ -66,7 +66,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`History::extend`].
+    /// Returns an error, and appends nothing, if the messages are not valid by themselves.
     pub fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
         // Messages are collected before the lock is taken, because the iterator is user code.
         let messages: Vec<_> = messages.into_iter().collect();
@@ -173,7 +173,7 @@ impl SessionRun {
     /// this run.
     pub(crate) fn give_up(&self) {
         let mut current = self.session.history.lock();
-        // Read and written under one lock, so that no message of another run is lost.
+        // The history is read and written under one lock, so that no message of another run is lost.
         let without = self.without(&current);
         // If another run has rewritten a part of a turn of this run, removing the rest would break the invariant, so
         // the history stays unchanged.
@@ -242,7 +242,7 @@ fn give_ids(response: &mut Message) {
 pub(crate) struct OpenTurn<'a> {
     session: &'a SessionRun,
     response: Arc<Message>,
-    /// The state of each call, by position. Behind a mutex, because calls run side by side.
+    /// The state of each call, by position. The mutex is needed because calls run side by side.
     results: Mutex<Vec<CallState>>,
     unanswered: &'static str,
     injected: Vec<Message>,
@@ -293,7 +293,7 @@ impl Drop for OpenTurn<'_> {
             let mut result = match state {
                 CallState::Answered(result) => result,
                 CallState::Open => ToolResult::error("", self.unanswered),
-                // The text is not "not executed", because the model would then call the tool again.
+                // The result must not be "not executed", because the model might then call the tool again.
                 CallState::Started => ToolResult::error("", STOPPED),
             };
             // A hook may have changed the id, but the result belongs to this call.
@@ -323,8 +323,8 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Says(String),
-        /// A response with calls. Each call has its id, and `true` if the call is answered before the turn ends. With
-        /// `panics`, the turn panics after the answers.
+        /// A response with calls. For each call, `calls` has its id, and `true` if the call is answered before the turn
+        /// ends. If `panics` is set, the turn panics after the answers.
         Turn {
             calls: Vec<(String, bool)>,
             panics: bool,
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(says(session.history().messages()), ["summary", "meanwhile", "more"]);
         assert_eq!(says(&ours.added()), ["ours", "more"]);
 
-        // Another run that has read the same history now changes nothing.
+        // An update by another run that has read the old history changes nothing.
         assert!(!theirs.update(&read, History::new()));
         ours.give_up();
         assert_eq!(says(session.history().messages()), ["old", "theirs", "meanwhile"]);

@@ -20,7 +20,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Makes the usage of a call without cached tokens and reasoning.
+    /// Makes the usage of a call without cached tokens or reasoning.
     #[must_use]
     pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
         Self { input_tokens, output_tokens, cached_input_tokens: 0, reasoning_tokens: 0 }

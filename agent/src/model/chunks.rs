@@ -37,8 +37,8 @@ impl<F: FnMut(&mut Chunks, &RunContext) -> Result<()> + Send> ChunkStage for F {
 
 type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
 
-/// A list of functions that make the stages for a model's run, anew for each attempt. Set the list on a run as its own
-/// extension.
+/// A list of functions that make new stages for each attempt of a model's run. Set the list on a run with
+/// [`own_extension`](emitree_runtime::Run::own_extension).
 ///
 /// A reply that is not streamed passes through the same stages, in a single call with the whole reply and `ended` set.
 /// If a listener stops a stream, the stages are called with `ended` as well, so that they can add the pieces that they

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ChatRequest, ChatResponse, Usage};
 
-/// The event `start`: a request is about to be sent. Emitted for each attempt.
+/// The event `start`: a request is about to be sent. The event is emitted for each attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatStart {
@@ -42,7 +42,7 @@ impl NewToken {
         Self { text, is_reasoning, stops: false }
     }
 
-    /// Returns the piece of text, or an empty text for reasoning.
+    /// Returns the piece of text, or an empty string if the text is reasoning.
     #[must_use]
     pub fn text(&self) -> &str {
         if self.is_reasoning { "" } else { &self.text }

@@ -53,7 +53,7 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 /// | `start` | [`ChatStart`] | before a request is sent; a listener may change it |
 /// | `response_headers` | [`ResponseHeaders`] | the provider begins to answer, if it reports headers |
 /// | `new_token` | [`NewToken`] | each piece of text, if the request enables streaming; a listener may change it, or stop the stream |
-/// | `usage` | [`UsageReported`] | the reply is complete or has failed, if the provider has reported token counts, which are charged first |
+/// | `usage` | [`UsageReported`] | after the reply is complete or has failed and its tokens have been charged, if the provider has reported token counts |
 /// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
 /// | `error` | [`ChatError`] | the attempt has failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
@@ -95,7 +95,8 @@ impl ChatModel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the provider's name contains characters other than letters, digits and `_`.
+    /// Returns an error if the provider's name is empty or contains characters other than ASCII letters, digits and
+    /// `_`.
     pub fn new(provider: impl Provider) -> Result<Self, BuildError> {
         let creator = Creator::new("ChatModel", provider.model().to_owned());
         let emitter = Emitter::root()
@@ -193,8 +194,8 @@ impl ChatModel {
 }
 
 impl ChatModel {
-    /// Charges the tokens of an attempt to the budgets of the run. Returns their cost, and the error of a closed
-    /// budget.
+    /// Charges the tokens of an attempt to the budgets of the run. Returns their cost, and an error if a budget is
+    /// closed.
     async fn charge(&self, usage: Usage, ctx: &RunContext) -> (Option<Decimal>, Result<()>) {
         let tokens = budget::Usage::of(self.name().to_owned())
             .input_tokens(usage.input_tokens)
@@ -205,7 +206,7 @@ impl ChatModel {
         (cost, budget::charge(ctx, tokens).await)
     }
 
-    /// Accounts for the tokens of a response, and emits the events of success.
+    /// Accounts for the tokens of a response, and emits `usage` and `success`.
     async fn succeed(
         &self,
         mut response: ChatResponse,
@@ -250,7 +251,8 @@ struct IncomingReply<'a> {
 }
 
 impl IncomingReply<'_> {
-    /// Returns `true` if the next piece only has to be added to the response. A listener may be added at any time.
+    /// Returns `true` if the next piece only has to be added to the response. This is checked for each piece, because a
+    /// listener may be added at any time.
     fn is_unobserved(&self) -> bool {
         self.stages.is_empty() && !self.ctx.has_listeners()
     }
@@ -313,7 +315,7 @@ impl IncomingReply<'_> {
     }
 }
 
-/// Emits an own event of a run, if the run has listeners.
+/// Emits one of a run's own events, if the run has listeners.
 pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()> {
     if ctx.has_listeners() {
         ctx.emitter().emit_event(event).await?;
@@ -321,7 +323,7 @@ pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()
     Ok(())
 }
 
-/// Logs the error of a listener that cannot change the outcome.
+/// Logs the error of a listener, because it can no longer change the outcome.
 pub(crate) fn log(told: Result<()>, event: &str) {
     if let Err(error) = told {
         tracing::warn!(%error, event, "a listener failed after the attempt had failed");

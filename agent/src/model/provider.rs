@@ -45,8 +45,8 @@ pub type DeltaStream = Pin<Box<dyn Stream<Item = Result<Delta>> + Send>>;
 /// # }
 /// ```
 pub trait Provider: Send + Sync + 'static {
-    /// Returns the provider's name: letters, digits and `_`. Events of its models are in the namespace
-    /// `backend.chat.<name>`.
+    /// Returns the provider's name, which consists of ASCII letters, digits and `_`. Events of its models are in the
+    /// namespace `backend.chat.<name>`.
     fn name(&self) -> &str;
 
     /// Returns the model's name.
@@ -55,7 +55,7 @@ pub trait Provider: Send + Sync + 'static {
     /// Sends a request.
     ///
     /// The reply is always a stream of pieces. If [`stream`](crate::ChatOptions::stream) is not `Some(true)`, a
-    /// provider may return the reply with [`whole`]. Dropping the future or the stream has to end the call.
+    /// provider may return the reply with [`whole`]. Dropping the future or the stream must end the call.
     ///
     /// # Errors
     ///

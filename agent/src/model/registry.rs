@@ -60,8 +60,8 @@ impl ChatModel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the provider is already known, or if its name contains characters other than letters, digits
-    /// and `_`.
+    /// Returns an error if the provider is already known, or if its name is empty or contains characters other than
+    /// ASCII letters, digits and `_`.
     pub fn register(
         provider: impl Into<String>,
         make: impl Fn(&str) -> Result<Self> + Send + Sync + 'static,

@@ -49,7 +49,7 @@ impl ChatRequest {
             .map_or_else(String::new, |message| message.text())
     }
 
-    /// Returns the number of bytes of text in the messages, for limits and estimates.
+    /// Returns the number of bytes in the text, arguments, results and URIs of the messages, for limits and estimates.
     #[must_use]
     pub fn text_len(&self) -> usize {
         let len = |part: &Part| match part {
@@ -166,6 +166,6 @@ pub enum ToolChoice {
     None,
     /// The model must call at least one tool.
     Required,
-    /// The model must call the tool of that name.
+    /// The model must call the tool with that name.
     Tool(String),
 }

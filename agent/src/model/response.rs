@@ -31,7 +31,7 @@ pub struct ChatResponse {
     /// The response headers, with names in lower case.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Warnings of the provider, such as options that it ignored.
+    /// Warnings of the provider, for example about options that it ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -52,7 +52,7 @@ impl ChatResponse {
 
 /// A piece of a provider's reply.
 ///
-/// A provider that does not stream returns the whole reply as a few large pieces, see [`whole`](crate::whole).
+/// A provider that does not stream returns the whole reply as a few large pieces (see [`whole`](crate::whole)).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -93,7 +93,8 @@ pub enum Delta {
 }
 
 impl Delta {
-    /// Splits a whole response into pieces. A cost is left out, because a model computes it from its price.
+    /// Splits a whole response into pieces. The cost is left out, because a model computes it from its price.
+    /// Attachments are left out, because no piece can contain them.
     #[must_use]
     pub fn of_response(response: ChatResponse) -> Vec<Self> {
         let ChatResponse { message, usage, model, id, headers, warnings, cost: _ } = response;
@@ -114,7 +115,7 @@ impl Delta {
                     deltas.push(Self::ToolCall { index, id: Some(call.id), name: Some(call.name), arguments });
                     index += 1;
                 }
-                // A model's answer has no such parts.
+                // No piece can contain these parts.
                 Part::ToolCallResponse(_) | Part::Uri { .. } => {}
             }
         }
@@ -160,7 +161,8 @@ impl ResponseBuilder {
             },
             Delta::ToolCall { index, id, name, arguments } => {
                 let call = self.calls.entry(index).or_default();
-                // Some servers repeat id and name in every piece, and some send empty texts after the first piece.
+                // Some servers repeat the id and the name in every piece, and some send empty texts after the first
+                // piece.
                 call.id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| take(&mut call.id));
                 call.name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| take(&mut call.name));
                 call.arguments.push_str(&arguments);
@@ -188,8 +190,8 @@ impl ResponseBuilder {
     /// Returns the response of a reply that a listener stopped. A call that may be incomplete is dropped, so that no tool
     /// runs with a part of its arguments.
     pub(crate) fn stopped(mut self) -> ChatResponse {
-        // Only an object shows that it is complete: `1` may be the beginning of `12`, and after empty text the arguments
-        // may still follow.
+        // Only the text of an object shows that it is complete: `1` may be the beginning of `12`, and after empty text
+        // the arguments may still follow.
         let is_complete = |call: &PartialCall| {
             let is_whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&call.arguments).is_ok();
             !call.name.is_empty() && is_whole

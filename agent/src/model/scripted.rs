@@ -13,8 +13,8 @@ use crate::{ChatRequest, ChatResponse, Delta, DeltaStream, FinishReason, Message
 
 /// A [`Provider`] that answers from a script, without a network. Each call takes the next answer.
 ///
-/// Clones share the script. A call after the last answer fails. [`ScriptedModel::by`] answers every call with a function
-/// instead.
+/// Clones share the script. A call after the last answer fails, unless the model was created with
+/// [`ScriptedModel::by`], which answers such calls with a function.
 ///
 /// ```
 /// use emitree_agent::{ChatModel, ScriptedModel};
@@ -71,7 +71,7 @@ impl Reply {
         Self::response(finished(Message::assistant(text), FinishReason::Stop))
     }
 
-    /// Makes a reply that calls tools. Ids are numbers from 0.
+    /// Makes a reply that calls tools. The ids of the calls are numbers from 0.
     pub fn calls<N: Into<String>>(calls: impl IntoIterator<Item = (N, Value)>) -> Self {
         let add = |message: Message, (i, (name, arguments)): (usize, (N, Value))| {
             message.with_call(ToolCall::new(i.to_string(), name, arguments))
@@ -118,7 +118,7 @@ impl Reply {
         self
     }
 
-    /// Waits for the time `before` before the first piece, and for the time `between` before each later piece.
+    /// Delays the first piece by `before`, and each later piece by `between`.
     #[must_use]
     pub const fn slow(mut self, before: Duration, between: Duration) -> Self {
         self.before = before;
@@ -156,7 +156,7 @@ impl ScriptedModel {
         Self { model: model.into(), script: Arc::default() }
     }
 
-    /// Makes a model that answers each request with a function.
+    /// Makes a model that answers requests with a function. If answers are appended, they come first.
     pub fn by(model: impl Into<String>, answer: impl Fn(&ChatRequest) -> Reply + Send + Sync + 'static) -> Self {
         let scripted = Self::new(model);
         scripted.script.lock().by = Some(Arc::new(answer));

@@ -16,7 +16,7 @@ use crate::openai::failure::Server;
 use crate::openai::servers::{self, Known};
 use crate::openai::{Limits, OpenAi, Shared};
 
-/// Builds an [`OpenAi`]. Made by [`OpenAi::builder`] and [`OpenAi::from_name`].
+/// Builds an [`OpenAi`]. Created by [`OpenAi::builder`] and [`OpenAi::from_name`].
 #[must_use]
 pub struct OpenAiBuilder {
     model: String,
@@ -30,14 +30,14 @@ pub struct OpenAiBuilder {
 }
 
 impl OpenAi {
-    /// Returns a builder of a provider for a model of OpenAI or, with another [base URL](OpenAiBuilder::base_url), of
-    /// another server.
+    /// Returns a builder for an OpenAI model. To use a model of another server, set its [base
+    /// URL](OpenAiBuilder::base_url).
     pub fn builder(model: impl Into<String>) -> OpenAiBuilder {
         OpenAiBuilder::new(&servers::OPENAI, model.into())
     }
 
-    /// Returns a builder of a provider for a model of a known server, `<server>:<model>`, for example `ollama:granite4`. The key
-    /// and, for some servers, the base URL are read from environment variables.
+    /// Returns a builder for the model with this name, `<server>:<model>`, for example `ollama:granite4`. The key and,
+    /// for some servers, the base URL are read from environment variables.
     ///
     /// | server | base URL, and the variable that overrides it | variables of the key |
     /// |---|---|---|
@@ -83,8 +83,8 @@ impl OpenAiBuilder {
         }
     }
 
-    /// Sets the base URL, to which `/chat/completions` is appended, for example `http://localhost:8000/v1`. A query of
-    /// the URL is sent with each request.
+    /// Sets the base URL, to which `/chat/completions` is appended, for example `http://localhost:8000/v1`. If the URL
+    /// has a query, the query is sent with each request.
     pub fn base_url(mut self, url: impl Into<String>) -> Self {
         self.base_url = Some(url.into());
         self
@@ -96,8 +96,8 @@ impl OpenAiBuilder {
         self
     }
 
-    /// Adds a header to each request. The values of `authorization`, `api-key`, `x-api-key` and `x-goog-api-key` are treated as
-    /// keys: they occur in no error, event or `Debug` output.
+    /// Adds a header to each request. The values of `authorization`, `api-key`, `x-api-key` and `x-goog-api-key` are
+    /// treated like [the API key](OpenAi#errors).
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -232,7 +232,7 @@ fn endpoint(mut url: Url) -> Url {
     url
 }
 
-/// Returns the headers of each request, and the values that must not become visible.
+/// Returns the headers of each request, and the values that must stay secret.
 fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(HeaderMap, Vec<String>)> {
     let (mut map, mut secrets) = (HeaderMap::new(), Vec::new());
     if let Some(key) = api_key {

@@ -16,7 +16,7 @@ pub(super) struct Call {
 #[derive(Default, Deserialize)]
 struct Function {
     name: Option<String>,
-    /// A text; an object on some servers.
+    /// A text, or an object on some servers.
     arguments: Option<Value>,
 }
 
@@ -61,7 +61,7 @@ impl Calls {
         } else if is_first || piece.name.is_empty() {
             last
         } else {
-            // A chunk has at most one piece of a call.
+            // A chunk has at most one piece of each call, so this piece begins another call.
             None
         };
         position.filter(|&position| !piece.begins_after(&self.0[position]))
@@ -78,7 +78,7 @@ impl Calls {
     }
 }
 
-/// Sets the id or the name of a call. Returns the new text only if none was set before.
+/// Sets the id or the name of a call. Returns the new text if no text was set before.
 fn set(known: &mut String, new: String) -> Option<String> {
     if new.is_empty() || !known.is_empty() {
         return None;

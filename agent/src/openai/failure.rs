@@ -11,7 +11,7 @@ use thiserror::Error as ThisError;
 
 use crate::openai::retry_after;
 
-/// The maximum number of characters that an error quotes from a server's text other than an error message.
+/// The maximum number of characters that an error quotes from a server's text that is not an error message.
 const QUOTED: usize = 200;
 /// The maximum number of characters that an error quotes from a server's error message.
 const MESSAGE: usize = 1000;
@@ -33,7 +33,7 @@ const TRANSIENT: [&str; 6] = [
 pub struct ServerError {
     /// The kind of the error.
     pub kind: ServerErrorKind,
-    /// The HTTP status, if the server answered.
+    /// The HTTP status of the failure, if the server sent one.
     pub status: Option<u16>,
     /// The server's own message, or details of the failure; empty if there are none.
     pub message: String,
@@ -47,7 +47,7 @@ pub struct ServerError {
 pub enum ServerErrorKind {
     /// There is no connection to the server, or the connection broke.
     Connection,
-    /// The server did not answer, or did not continue, in time.
+    /// The server did not answer in time, or paused for too long in a reply.
     Timeout,
     /// The server answered with an error status, or with an error instead of a reply.
     Status,
@@ -62,7 +62,7 @@ pub enum ServerErrorKind {
 }
 
 impl ServerErrorKind {
-    /// Returns the kind's name in the detail `kind` of the error.
+    /// Returns the name of the kind, which the error has as its detail `kind`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Replaces the secrets in a text of the server.
+    /// Replaces the secrets in a text from the server.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "…"))
     }
@@ -107,7 +107,7 @@ impl Server {
         reported
     }
 
-    /// Prepares a text of the server for an error: replaces secrets, joins lines and cuts the text.
+    /// Prepares a text from the server for an error: replaces secrets, joins lines and truncates the text.
     fn quote(&self, text: &str, characters: usize) -> String {
         // The secrets are replaced first, because half of a secret would not be found.
         let line = self.scrub(text).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -141,7 +141,7 @@ impl Server {
         error.caused_by(cause)
     }
 
-    /// Makes the error of a failed connection. The error of the client names the URL with its query, so the URL is
+    /// Makes the error for a failed connection. The error of the client names the URL with its query, so the URL is
     /// removed.
     pub(super) fn disconnected(&self, error: reqwest::Error) -> Error {
         if error.is_timeout() && error.is_connect() {
@@ -161,7 +161,7 @@ impl Server {
         self.error(ServerErrorKind::TooLarge, None, &what, String::new())
     }
 
-    /// Makes the error of bytes that are not a stream of events.
+    /// Makes the error for bytes that are not a stream of events.
     pub(super) fn unreadable(&self, fault: &str) -> Error {
         let fault = self.quote(fault, MESSAGE);
         self.error(ServerErrorKind::Malformed, None, "sent a stream that cannot be read", fault)
@@ -172,7 +172,8 @@ impl Server {
         self.error(ServerErrorKind::Incomplete, None, what, String::new())
     }
 
-    /// Makes the error of a text that is not JSON of the protocol. If the text was cut, another attempt may be complete.
+    /// Makes the error for a text that is not JSON of the protocol. If the text was cut off, the error is retryable,
+    /// because the next reply may be complete.
     pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str, is_cut: bool) -> Error {
         let kind = if is_cut || fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
         // The fault may quote a secret from the text.
@@ -181,7 +182,7 @@ impl Server {
         self.error(kind, None, &what, self.quote(text, QUOTED))
     }
 
-    /// Makes the error that a server sent in place of a reply or of a chunk.
+    /// Converts an error that a server sent in place of a reply or of a chunk.
     pub(super) fn refused(&self, error: &Value) -> Error {
         // The argument is the error itself, or an object with the error as a field.
         let fields = error.get("error").filter(|inner| inner.is_object()).unwrap_or(error);
@@ -197,7 +198,7 @@ impl Server {
         if status.is_none() && (is_transient(code) || is_transient(sort)) { refused.retryable(true) } else { refused }
     }
 
-    /// Makes the error of a response whose status is not a success.
+    /// Makes the error for a response whose status is not a success.
     pub(super) fn status(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
         let text = String::from_utf8_lossy(body);
         if status.is_redirection() {

@@ -53,10 +53,10 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 ///
 /// # Replies
 ///
-/// Servers deviate from the protocol, and the provider accepts what it understands: `reasoning_content` and
-/// `reasoning`, a content in parts, tool calls without an index or with a repeated one, arguments as an object, and a
-/// whole reply to a request for a stream. A refusal is text of the answer, with a warning. All headers of a response
-/// are reported, even for an error status; the values of `set-cookie` are replaced by `…`.
+/// Servers deviate from the protocol. The provider also accepts reasoning in `reasoning_content` or `reasoning`,
+/// content in parts, tool calls without an index or with a repeated index, arguments as an object, and a whole reply to
+/// a request for a stream. A refusal becomes the text of the answer, and the response has a warning. All headers of a
+/// response are reported, even for an error status; the values of `set-cookie` are replaced by `…`.
 ///
 /// # Errors
 ///
@@ -65,11 +65,12 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// and `retry_after_ms` contain the kind, the HTTP status and the delay that the server requested. Errors of the
 /// connection, timeouts, the statuses 408, 409, 429 and 5xx, and a stream that ends too early are
 /// [`retryable`](emitree_runtime::Error::is_retryable). A stream with a finish reason is complete, even if its
-/// connection breaks before `[DONE]`; the response then has a warning. Redirects are not followed, so that the key
-/// reaches no other server.
+/// connection breaks before `[DONE]`; the response then has a warning. Redirects are not followed, so that the key does
+/// not reach another server.
 ///
-/// The API key occurs in no error, event or `Debug` output. If a server sends the key back in an error or a header, the
-/// key is replaced by `…`. The same holds for a password and for the keys and tokens in the query of the base URL.
+/// Errors, reported headers and `Debug` output do not contain the API key. If a server sends the key back in an error
+/// or a header, the key is replaced by `…`; the text of an answer is not changed. The same applies to a password in the
+/// base URL, and to keys and tokens in its query.
 ///
 /// # Cancel safety
 ///
@@ -123,7 +124,7 @@ impl Provider for OpenAi {
     }
 }
 
-/// Emits the headers of an error status, which has no reply to contain them.
+/// Emits the headers of a response with an error status, because there is no reply that could contain them.
 async fn report_headers(error: &Error, ctx: &RunContext) {
     let headers = error.find::<ServerError>().map(|cause| &cause.headers);
     if let Some(headers) = headers.filter(|headers| !headers.is_empty()) {

@@ -319,7 +319,7 @@ impl Assembly {
     }
 }
 
-/// Converts a part of a content to a piece of the reply: text, or reasoning, whose text is nested in the part.
+/// Converts a part of the content into a piece of the reply: text, or reasoning, whose text is nested in the part.
 fn part(part: &Value) -> Option<Delta> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     match &part["thinking"] {

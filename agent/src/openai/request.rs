@@ -30,7 +30,7 @@ pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String
         }
     };
     set("temperature", temperature.map(Value::from));
-    // OpenAI's newer models refuse `max_tokens`, and many other servers do not support the new name.
+    // OpenAI's newer models refuse `max_tokens`, and many other servers do not support `max_completion_tokens`.
     let max = if shared.is_official { "max_completion_tokens" } else { "max_tokens" };
     set(max, max_tokens.map(Value::from));
     set("stop", (!stop.is_empty()).then(|| stop.clone().into()));
@@ -99,7 +99,7 @@ fn content(message: &Message) -> Result<Value> {
                     "an attachment of the kind `{modality}` cannot be sent in OpenAI's protocol: send an `image`, or text"
                 )));
             }
-            // System and user messages have no parts of models or tools.
+            // A valid history has these parts only in messages of models and tools.
             Part::Reasoning { .. } | Part::ToolCall(_) | Part::ToolCallResponse(_) => {}
         }
     }
@@ -138,7 +138,7 @@ fn format(format: &ResponseFormat) -> Value {
     }
 }
 
-/// Returns a text unchanged, and another value as JSON.
+/// Returns a string unchanged, and any other value as JSON.
 fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

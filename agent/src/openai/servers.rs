@@ -64,7 +64,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Known> {
     [&OPENAI].into_iter().chain(&OTHERS)
 }
 
-/// Returns the builder of a model by its name. `environment` returns the value of a variable.
+/// Returns the builder for the model with this name. `environment` returns the value of a variable.
 pub(super) fn builder(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Result<OpenAiBuilder> {
     let (server, model) = split(name)?;
     let Some(known) = all().find(|known| known.name == server) else {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use crate::openai::failure::Server;
 use crate::openai::{Limits, Shared};
 
-/// The longest timeout, because the clock may not represent a much longer duration.
+/// The longest timeout. The clock may be unable to represent a much longer duration.
 const ENDLESS: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// The number of bytes after which the body of an error response is not read further.
@@ -84,7 +84,7 @@ impl Incoming {
 struct Body {
     response: Response,
     timer: Timer,
-    /// The deadline of the first byte, until it has arrived.
+    /// The deadline for the first byte, or `None` after the first call of `next`.
     first_byte: Option<Instant>,
     received: usize,
     limits: Limits,

@@ -70,7 +70,7 @@ impl CallResult {
         let id = self.call.id.clone();
         for hook in hooks {
             let passed = hook.apply(self, ctx).await;
-            // With another id, the result would belong to another call.
+            // The id is restored, because with another id, the result would belong to another call.
             self.call.id.clone_from(&id);
             if let Err(error) = passed {
                 if ends_the_run(&error) || error.is_interrupted() {
@@ -88,7 +88,7 @@ impl CallResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
-    /// The tool ran and succeeded.
+    /// The run of the tool succeeded. Its output may still have [`is_error`](ToolOutput::is_error) set.
     Executed,
     /// A gate answered.
     Answered,
@@ -96,7 +96,7 @@ pub enum How {
     Skipped,
     /// A gate, a guard or another middleware denied the call.
     Denied,
-    /// The call failed: its tool failed or does not exist, or its arguments do not fit.
+    /// The call failed: for example, its tool failed or does not exist, or its arguments are invalid.
     Failed,
 }
 

@@ -16,7 +16,7 @@ impl Batch {
         Self(calls.into_iter().map(GatedCall::new).collect())
     }
 
-    /// Returns the calls that are still to be decided: they have no verdict, their tool exists, and their arguments fit.
+    /// Returns the calls that have no verdict yet, and whose tool exists and accepts their arguments.
     pub fn open(&mut self) -> impl Iterator<Item = &mut GatedCall> {
         self.0.iter_mut().filter(|gated| gated.is_open())
     }
@@ -33,10 +33,9 @@ impl Batch {
             match gate {
                 Gate::Batch(by, filters) => {
                     if let Err(error) = filters.apply(self, ctx).await {
-                        // The failed gate might have denied any open call, so its error decides about all open calls.
+                        // The failed gate might have denied any open call, so its error applies to all open calls.
                         self.open().try_for_each(|gated| gated.decide_by(by, &error))?;
-                        // Without open calls the error decides about no call, but a halt or a fatal error, for example,
-                        // still ends the run.
+                        // Even if no call is open, some errors end the run, for example a halt or a fatal error.
                         if ends_the_run(&error) {
                             return Err(error);
                         }
@@ -65,12 +64,12 @@ impl Batch {
 pub struct GatedCall {
     /// The call. A gate may change its name and arguments, which are validated again. A change of the id is undone.
     ///
-    /// The history keeps the call as the model wrote it, because providers check signatures of their responses. Hooks of
-    /// [`tool.result`](crate::Place::ToolResult) and the event [`ToolResponse`](crate::ToolResponse) have the changed call. To
-    /// tell the model about the change, write it into the result.
+    /// The history keeps the call as the model wrote it, because providers check signatures of their responses. Hooks
+    /// of [`tool.result`](crate::Place::ToolResult) and listeners for [`ToolResponse`](crate::ToolResponse) receive the
+    /// changed call. To tell the model about the change, write it into the result.
     pub call: ToolCall,
     verdict: Option<Verdict>,
-    /// The reason why the call cannot be executed as the model wrote it. Gates do not decide about a call with a fault.
+    /// The reason why the call cannot be executed as the model wrote it. Gates do not decide on a call with a fault.
     fault: Option<String>,
 }
 
@@ -145,7 +144,7 @@ impl GatedCall {
         self.decide(Verdict::Interrupt(interrupt));
     }
 
-    /// Turns the error of a hook into the verdict: an interrupt interrupts, and a failure denies the call.
+    /// Turns the error of a hook into the verdict: an interrupt interrupts the call, and any other failure denies it.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Closures of hooks as filters of a chain.
+//! Filters that call the closures of hooks.
 
 use std::fmt;
 use std::mem::take;
@@ -16,14 +16,14 @@ pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filt
     *filters = take(filters).with(filter);
 }
 
-/// Adds the name of a hook to its error as the detail `by`, unless the error is a denial or a halt, which has a name of
-/// its own, or already has this detail.
+/// Adds the name of a hook to its error as the detail `by`. An error that already has this detail stays unchanged.
+/// Denials and halts also stay unchanged, because they already contain a name.
 pub(crate) fn by(name: &str, error: Error) -> Error {
     let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
     if is_named { error } else { error.context("by", name) }
 }
 
-/// A sync closure as a filter.
+/// A filter that calls a sync closure.
 pub(crate) struct SyncHook<F> {
     pub(crate) name: String,
     pub(crate) hook: F,
@@ -43,7 +43,7 @@ where
     }
 }
 
-/// A closure that returns a boxed future, as a filter.
+/// A filter that calls a closure that returns a boxed future.
 pub(crate) struct AsyncHook<F> {
     pub(crate) name: String,
     pub(crate) hook: F,

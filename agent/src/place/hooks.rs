@@ -44,12 +44,13 @@ impl HookResult for Result<()> {
 ///
 /// [`AgentMiddleware::install`](crate::AgentMiddleware::install) registers the hooks. The hooks of one middleware for one
 /// place are called in the order of registration. Hooks of several middlewares are called in the order of the middlewares:
-/// first the agent's, then the middlewares of runs above, then the run's.
+/// first the agent's middlewares, then the middlewares of runs above, then the run's own middlewares.
 ///
 /// An async hook returns a boxed future: `hooks.on_context_async(|messages, ctx| Box::pin(async move { Ok(()) }))`.
 ///
-/// If a hook fails or panics, the agent's run ends, unless the method's documentation says otherwise. The error, unless
-/// it is a denial or a halt, has the name of the hook, `<id>.<place>`, in its detail `by`. The history stays valid.
+/// If a hook fails or panics, the agent's run ends, unless the method's documentation says otherwise. The history stays
+/// valid. If a hook returns an error that is not a denial or a halt and has no detail `by` yet, the name of the hook,
+/// `<id>.<place>`, becomes the error's detail `by`.
 pub struct Hooks {
     owner: String,
     agent_run: StackBuilder<Agent>,
@@ -60,7 +61,7 @@ pub struct Hooks {
     states: Vec<(TypeId, &'static str)>,
 }
 
-/// The chain places of a middleware.
+/// The hooks of a middleware at the chain places.
 #[derive(Clone, Default)]
 pub(crate) struct Chains {
     pub(crate) state: Filters<History>,
@@ -82,7 +83,8 @@ pub(crate) struct Chains {
     pub(crate) end: Filters<Vec<Message>>,
 }
 
-/// A hook at the gate and its name. It is called once with all calls, or once for each open call.
+/// A hook at the gate, with the id of its middleware. The hook is called once with all calls, or once for each open
+/// call.
 #[derive(Clone)]
 pub(crate) enum Gate {
     Batch(String, Filters<Batch>),
@@ -176,8 +178,8 @@ impl Hooks {
     /// Returns a handle to the value that the middleware keeps for a session. All handles of a middleware share the value.
     ///
     /// A middleware keeps only one value, because a stored session identifies values by the middleware's id alone. If a
-    /// middleware requests handles of two types, [`AgentBuilder::build`](crate::AgentBuilder::build) fails, or the run
-    /// to which the middleware is bound fails.
+    /// middleware requests handles of two types, [`AgentBuilder::build`](crate::AgentBuilder::build) fails. If such a
+    /// middleware is bound to a run, the run fails.
     pub fn state<T: Default + Serialize + DeserializeOwned + Send + 'static>(&mut self) -> State<T> {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
         State::new(&self.owner)
@@ -296,7 +298,7 @@ impl Hooks {
         self
     }
 
-    /// Adds a stage for the pieces of each reply, see [`ChunkStages`]. `make` is called for each attempt.
+    /// Adds a stage for the pieces of each reply (see [`ChunkStages`]). `make` is called for each attempt.
     pub fn chunks<S: ChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) -> &mut Self {
         let name: Arc<str> = self.name(Place::ModelChunk).into();
         let make = move || {
@@ -337,11 +339,12 @@ impl Hooks {
         self
     }
 
-    /// Decides about all calls of a turn together, and may [change](GatedCall::call) them. If the hook fails, all open calls are denied; if it returns an interrupt,
-    /// all open calls are interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
+    /// Decides on all calls of a turn together, and may [change](GatedCall::call) them. If the hook fails, all open
+    /// calls are denied; if it returns an interrupt, all open calls are interrupted. A halt, an abort, a fatal error or
+    /// a request for a retry ends the run.
     ///
-    /// [`Batch::open`] leaves out a call of an unknown tool, and a call whose arguments do not fit: the model receives the
-    /// error instead.
+    /// [`Batch::open`] leaves out calls of unknown tools and calls with invalid arguments. The model receives an error
+    /// for each of them.
     pub fn on_gate<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut Batch, &RunContext) -> Out + Send + Sync + 'static,
@@ -361,8 +364,8 @@ impl Hooks {
         self
     }
 
-    /// Decides about each [open](Batch::open) call. If the hook fails, this call is denied; if it returns an interrupt, this
-    /// call is interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
+    /// Decides on each [open](Batch::open) call. If the hook fails, this call is denied; if it returns an interrupt,
+    /// this call is interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
     pub fn on_gate_each<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut GatedCall, &RunContext) -> Out + Send + Sync + 'static,
@@ -454,7 +457,7 @@ impl Built {
     }
 }
 
-/// Returns whether a stack has layers that are not guards, and whether it has guards.
+/// Returns two values for a stack: `true` if it has layers that are not guards, and `true` if it has guards.
 fn kinds_of<O: Op>(stack: &Stack<O>) -> [bool; 2] {
     let guards = stack.in_phase(Phase::Guard).len();
     [stack.len() > guards, guards > 0]

@@ -14,29 +14,29 @@ use std::fmt;
 /// At an onion place, hooks are layers around a run. At a chain place, a value passes from hook to hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// The whole run of the agent: an onion.
+    /// The whole run of the agent: an onion of layers.
     AgentRun,
-    /// The history before each model call: a chain. Its changes stay in the session.
+    /// The history before each model call: a chain of hooks. Their changes stay in the session.
     ModelState,
-    /// The messages of one model call: a chain that changes a copy, but not the history.
+    /// The messages of one model call: a chain of hooks that change a copy, but not the history.
     ModelContext,
-    /// The system prompt: contributions, then a chain.
+    /// The system prompt: contributions, then a chain of hooks.
     ModelPrompt,
     /// The final messages: only the last registered hook is called.
     ModelWire,
-    /// The model's run: an onion.
+    /// The model's run: an onion of layers.
     ModelCall,
-    /// The pieces of a reply: stages, which are made anew for each attempt.
+    /// The pieces of a reply: stages, which are created for each attempt.
     ModelChunk,
-    /// The decision about a response: a chain.
+    /// The decision about a response: a chain of hooks.
     TurnAction,
     /// A tool call before it is checked: the first hook that returns another call replaces it.
     ToolResolve,
-    /// All calls of a turn, before any of them starts: a chain.
+    /// All calls of a turn, before any of them starts: a chain of hooks.
     ToolGate,
-    /// The run of a tool: an onion.
+    /// The run of a tool: an onion of layers.
     ToolCall,
-    /// The result of each call, in call order, after all calls have settled: a chain.
+    /// The result of each call, in call order, after all calls have settled: a chain of hooks.
     ToolResult,
     /// The end of a turn: the first hook that returns `true` ends the loop, after which [`RunEnd`](Self::RunEnd)
     /// follows.

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::agent::turn::LoopState;
 
-/// A value that a middleware keeps for a session. Made by [`Hooks::state`](crate::Hooks::state).
+/// A handle to the value that a middleware keeps for a session. Created by [`Hooks::state`](crate::Hooks::state).
 ///
 /// The id of the middleware identifies the value, even in a stored [`Session`](crate::Session). All handles of a
 /// middleware share the value.
@@ -33,12 +33,12 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
     /// yet, the value is the type's default.
     ///
     /// All values of the session are locked while the closure runs, so other threads that use a value wait. The closure
-    /// may use other values. If the closure panics, its changes so far stay.
+    /// may call `with` for other values. If the closure panics, its changes so far stay.
     ///
     /// # Errors
     ///
-    /// Returns an error outside an agent's run, if the stored value does not fit the type, or if `with` is called for
-    /// the same value inside the closure.
+    /// Returns an error if `ctx` is outside any agent's run, if the stored value does not fit the type, or if the
+    /// closure of another `with` already uses the value on this thread.
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {
             Error::new(format!(
@@ -63,11 +63,12 @@ impl<T> fmt::Debug for State<T> {
     }
 }
 
-/// The state of all middlewares of a session. Clones share it.
+/// The state of all middlewares of a session. Clones share the state.
 ///
-/// Invariant: user code (a closure of `with`, a `Default`, a `Deserialize`) runs while the mutex is held, but never
-/// while the map is borrowed: while user code has a value, the value is not in the map. Therefore, a nested `with` of
-/// another value works, and a nested `with` of the same value returns an error instead of deadlocking.
+/// Invariant: user code (a closure of `with`, or an implementation of `Default`, `Serialize` or `Deserialize`) may run
+/// while the mutex is held, but never while the map is borrowed. While user code has a value, the value is not in the
+/// map. Therefore, a nested `with` of another value works, and a nested `with` of the same value returns an error
+/// instead of deadlocking.
 #[derive(Clone, Default)]
 pub(crate) struct Slices(Arc<ReentrantMutex<Map>>);
 
@@ -120,7 +121,7 @@ impl Slices {
     where
         T: Default + Serialize + DeserializeOwned + Send + 'static,
     {
-        // One mutex for all values: with a mutex for each value, two threads that nest `with` in opposite order would
+        // All values share one mutex. If each value had a mutex, two threads that nest `with` in opposite order would
         // deadlock.
         let map = self.0.lock();
         let taken = map.borrow_mut().insert(Arc::clone(key), Slice::Lent);
@@ -140,7 +141,7 @@ impl Slices {
             Slice::Live(live) => live.as_mut().as_any().downcast_mut::<T>(),
             Slice::Stored(_) | Slice::Lent => None,
         };
-        // Two agents that share a session may have middlewares with one id and different types.
+        // Two agents that share a session may have middlewares with the same id and different types.
         let live = live.ok_or_else(|| Error::new(format!("the state `{key}` has another type")))?;
         Ok(f(live))
     }
@@ -149,10 +150,10 @@ impl Slices {
     ///
     /// # Errors
     ///
-    /// Returns an error if a value cannot be serialized, or if a closure of this thread uses it.
+    /// Returns an error if a value cannot be serialized, or if a closure on this thread uses the value.
     pub(crate) fn snapshot(&self) -> Result<BTreeMap<Arc<str>, Value>> {
         let map = self.0.lock();
-        // An implementation of `Serialize` may use another state, so each value is lent as to a closure of `with`.
+        // An implementation of `Serialize` may use another state, so each value is taken out of the map, as in `with`.
         let keys: Vec<_> = map.borrow().keys().cloned().collect();
         let mut values = BTreeMap::new();
         for key in keys {
@@ -177,7 +178,8 @@ impl Slices {
         Ok(values)
     }
 
-    /// Returns values that are read when they are first used. A value that no middleware uses is kept unchanged.
+    /// Returns a state whose values are deserialized when they are first used. A value that no middleware uses is kept
+    /// unchanged.
     pub(crate) fn stored(values: BTreeMap<Arc<str>, Value>) -> Self {
         let values = values.into_iter().map(|(key, value)| (key, Slice::Stored(value))).collect();
         Self(Arc::new(ReentrantMutex::new(RefCell::new(values))))
@@ -187,7 +189,7 @@ impl Slices {
     pub(crate) fn restore(&self, snapshot: &BTreeMap<Arc<str>, Value>) {
         let stored = snapshot.iter().map(|(key, value)| (Arc::clone(key), Slice::Stored(value.clone()))).collect();
         let before = self.0.lock().replace(stored);
-        // Dropping values may call user code, so the mutex is unlocked before.
+        // Dropping values may call user code, so the mutex is unlocked first.
         drop(before);
     }
 }

@@ -65,7 +65,7 @@ impl HookTest {
         Ok(Self { installed, session: Session::new(), turn: Turn::default() })
     }
 
-    /// Sets the turn that hooks read from [`AgentContext::turn`](crate::AgentContext::turn).
+    /// Sets the turn that [`AgentContext::turn`](crate::AgentContext::turn) returns in hooks.
     #[must_use]
     pub const fn turn(mut self, turn: Turn) -> Self {
         self.turn = turn;
@@ -114,7 +114,7 @@ impl HookTest {
     }
 
     /// Passes the pieces of a reply through the stages of [`ModelChunk`](crate::Place::ModelChunk). Calls the stages
-    /// once for each list, and then once with `ended` set. Returns the pieces after the stages.
+    /// once for each list, and then once with `ended` set. Returns the pieces that leave the last stage.
     pub async fn chunks(&self, arrivals: impl IntoIterator<Item = Vec<Delta>>) -> Result<Vec<Delta>> {
         let arrivals: Vec<_> = arrivals.into_iter().collect();
         self.in_run(move |it, ctx| {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::ToolOutput;
 
-/// The event `start`: the tool's function is about to be called. Emitted for each attempt.
+/// The event `start`: the tool's function is about to be called. The event is emitted for each attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolStart {
@@ -31,7 +31,8 @@ pub struct ToolFailure {
     pub error: ErrorReport,
 }
 
-/// The event `retry`: another attempt follows a failed attempt. Emitted after `finish` of the failed attempt.
+/// The event `retry`: another attempt follows a failed attempt. The event is emitted after `finish` of the failed
+/// attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolRetry {

@@ -27,15 +27,15 @@ use crate::{ToolOutput, ToolSpec};
 
 /// A tool that models may call. Each call is a run of the kind `Tool`.
 ///
-/// Made by [`tool_fn`], or by `Tool::with_schema` (feature `json-schema`). The input of a run is the arguments as JSON.
-/// The input does not contain the id of the call, so that caches and approvals can compare inputs; the id is the run's
-/// own extension [`CallId`].
+/// Created by [`tool_fn`], or by `Tool::with_schema` (feature `json-schema`). The input of a run is the JSON value of
+/// the arguments. The input does not contain the id of the call, so that caches and approvals can compare inputs; the
+/// id is the run's own extension [`CallId`].
 ///
 /// # Its own events
 ///
 /// The run emits these events for each attempt, in the namespace `tool.<name>` (with `_` for each `-` of the name), and only
-/// while it has listeners. If a listener fails, the attempt fails; if the attempt has already failed, the listener's error
-/// is only logged.
+/// while it has listeners. If a listener fails, the attempt fails. If the attempt has already failed, the listener's
+/// error is only logged, except that an error of a listener for `retry` fails the run.
 ///
 /// | event | payload | when |
 /// |---|---|---|
@@ -43,7 +43,7 @@ use crate::{ToolOutput, ToolSpec};
 /// | `success` | [`ToolSuccess`] | after the work; a listener may change the output |
 /// | `error` | [`ToolFailure`] | the attempt has failed |
 /// | `finish` | [`ToolFinish`] | after `success` or `error` |
-/// | `retry` | [`ToolRetry`] | another attempt follows, see [`retries`](Self::retries) |
+/// | `retry` | [`ToolRetry`] | another attempt follows (see [`retries`](Self::retries)) |
 /// | `retries_exceeded` | [`ToolRetriesExceeded`] | the last of these attempts has failed with a retryable error |
 #[derive(Clone)]
 pub struct Tool {
@@ -58,7 +58,7 @@ struct ToolParts {
     work: Box<dyn Work>,
 }
 
-/// The id of the tool call that a tool's run executes. An agent sets it as an own extension of the run.
+/// The id of the tool call that a tool's run executes. An agent sets the id as the run's own extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallId(pub String);
 
@@ -66,10 +66,10 @@ pub struct CallId(pub String);
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum ToolError {
-    /// Models cannot call a tool of this name.
+    /// Models cannot call a tool with this name.
     #[error("`{0}` cannot be the name of a tool: use 1 to 64 characters of A-Z, a-z, 0-9, `_` and `-`")]
     Name(String),
-    /// The type of the arguments is not a JSON object.
+    /// The schema of the arguments does not have the type `object`.
     #[error(
         "the schema of the arguments of `{name}` is `{schema}`: its `type` must be `object`, as for a struct with named fields"
     )]
@@ -127,7 +127,8 @@ pub enum ToolError {
 ///
 /// # Errors
 ///
-/// Returns an error if models cannot call a tool of this name, or if the type of the arguments is not a JSON object.
+/// Returns an error if models cannot call a tool with this name, or if the schema of the arguments does not have the
+/// type `object`.
 pub fn tool_fn<A, O, F, Fut>(name: impl Into<String>, description: impl Into<String>, f: F) -> Result<Tool, ToolError>
 where
     A: DeserializeOwned + JsonSchema + Send + 'static,
@@ -171,7 +172,7 @@ impl Tool {
     }
 
     /// Sets the maximum number of retries, by default 0. The function is called again, without a delay, if it fails with an
-    /// error that is [`retryable`](Error::retryable). Applies to this tool and to its later clones.
+    /// error that is [`retryable`](Error::retryable). The number applies to this tool and to its later clones.
     ///
     /// All attempts are made in one run, inside its layers. For delays between attempts, or limits on retries, bind a
     /// middleware that retries instead.
@@ -197,7 +198,7 @@ impl Tool {
         self.shared.work.check(arguments)
     }
 
-    /// Makes one attempt, with its events.
+    /// Makes one attempt, and emits its events.
     async fn attempt_and_report(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
         let result = self.attempt(input, ctx).await;
         if let Err(error) = &result {
@@ -295,7 +296,7 @@ where
     }
 }
 
-/// The maximum number of characters of one problem that a model reads.
+/// The maximum number of characters in the description of one problem.
 const MAX_FAULT: usize = 500;
 
 /// Shortens the description of a problem in the middle, because the description may quote a value of any size. The

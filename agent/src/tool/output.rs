@@ -52,7 +52,8 @@ impl ToolOutput {
         self
     }
 
-    /// Converts the return value of a function: a `ToolOutput` is returned unchanged, any other value becomes the content.
+    /// Converts the return value of a function: a `ToolOutput` is returned unchanged, and any other value becomes the
+    /// content.
     pub(crate) fn of<T: Serialize + 'static>(value: T) -> Result<Self> {
         let mut value = Some(value);
         if let Some(output) = (&mut value as &mut dyn Any).downcast_mut::<Option<Self>>() {
@@ -61,7 +62,7 @@ impl ToolOutput {
         Ok(Self::new(serde_json::to_value(value)?))
     }
 
-    /// Returns the content as text: a string unchanged, any other value as JSON.
+    /// Returns the content as text. A string is returned unchanged, and any other value is returned as JSON.
     #[must_use]
     pub fn text(&self) -> String {
         self.content.as_str().map_or_else(|| self.content.to_string(), str::to_owned)

@@ -1,4 +1,4 @@
-//! Tools with JSON Schemas that are written by hand.
+//! Tools with handwritten JSON Schemas.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -13,14 +13,14 @@ use serde_json::Value;
 use crate::tool::{Tool, ToolError, Work, does_not_fit, shortened};
 use crate::{ToolOutput, ToolSpec};
 
-/// The maximum number of problems of one call that a model reads.
+/// The maximum number of problems that a model receives for one call.
 const MAX_FAULTS: usize = 10;
 
 impl Tool {
-    /// Makes a tool from an async function that takes JSON, and a handwritten JSON Schema, for example the schema of a
-    /// server that offers the tool.
+    /// Makes a tool from a handwritten JSON Schema and an async function that takes JSON. The schema may also come from
+    /// a server that offers the tool.
     ///
-    /// The schema is of draft 2020-12, unless its `$schema` names another draft. The model receives the schema
+    /// The schema follows draft 2020-12, unless its `$schema` names another draft. The model receives the schema
     /// unchanged. The function is called only with arguments that fit the schema. Keywords that the draft does not
     /// define, and the keyword `format` since draft 2019-09, are not checked.
     ///
@@ -53,8 +53,9 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// Returns an error if models cannot call a tool of this name, or if the schema is not valid, does not have the
-    /// type `object`, names an unknown draft, or refers to a schema in another document, because nothing is fetched.
+    /// Returns an error if models cannot call a tool with this name, or if the schema is not valid, does not have the
+    /// type `object`, names an unknown draft, or refers to a schema in another document. Other documents are never
+    /// fetched.
     pub fn with_schema<O, F, Fut>(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -103,19 +104,19 @@ pub(crate) struct Schema(jsonschema::Validator);
 impl Schema {
     /// Returns a text that describes the problem if the schema is not valid.
     pub(crate) fn new(schema: &Value) -> Result<Self, String> {
-        // A feature of another crate in the program may let `jsonschema` fetch documents.
+        // Another crate in the program may enable the features with which `jsonschema` fetches documents.
         jsonschema::options().offline().build(schema).map(Self).map_err(|error| describe(&error))
     }
 
-    /// Returns a text for the model if the arguments do not fit. The text lists at most [`MAX_FAULTS`] problems,
-    /// because each problem costs tokens.
+    /// Returns a text for the model if the arguments do not fit the schema. The text lists at most [`MAX_FAULTS`]
+    /// problems, because each problem costs tokens.
     pub(crate) fn check(&self, arguments: &Value) -> Result<(), String> {
         let faults: Vec<_> = self.0.iter_errors(arguments).take(MAX_FAULTS).map(|error| describe(&error)).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
     }
 }
 
-/// Describes a problem and its place, in the form that typed arguments have: `` at `lines[1]`: … ``.
+/// Describes a problem and its place, in the same form as for typed arguments: `` at `lines[1]`: … ``.
 fn describe(error: &ValidationError<'_>) -> String {
     let mut path = String::new();
     for segment in error.instance_path().segments() {

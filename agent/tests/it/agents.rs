@@ -250,7 +250,7 @@ async fn calls_that_cannot_be_executed_are_explained_to_the_model() -> Result<()
         "!the arguments of `shout` do not fit: missing field `text`",
     ];
     assert_eq!(results(&answer.messages), expected);
-    // The model receives its own text again.
+    // The next request has the arguments as the model wrote them.
     let last = script.requests().pop().expect("a request");
     let malformed = last.messages[5].tool_calls().next().expect("a call").arguments.to_string();
     assert_eq!(malformed, r#"{"text": "#);

@@ -149,7 +149,7 @@ async fn tokens_are_charged_although_a_listener_fails_and_in_each_attempt() -> R
         .middleware(budget)
         .await?;
     assert_eq!(charges.lines(), ["small 1000000 1", "small 1000000 1"]);
-    // The output counts the attempt that succeeded.
+    // The output counts only the attempt that succeeded.
     assert_eq!((answer.cost, answer.usage), (Some(1.into()), usage));
     Ok(())
 }
@@ -189,7 +189,7 @@ async fn tokens_that_a_provider_has_reported_are_charged_although_the_reply_then
         let error = model.run(request).middleware(strict).await.unwrap_err();
         assert_eq!(error.to_string(), "the budget is exceeded: 1000000 tokens of 10");
     }
-    // A failure without a report charges nothing.
+    // If the provider fails before it reports tokens, nothing is charged.
     let budget = unlimited()?;
     let charges = charges_of(&budget)?;
     let cut = Reply::text("A").then_error(Error::new("cut off"));

@@ -32,7 +32,7 @@ async fn hooks_of_the_agent_of_a_run_and_of_runs_above_are_explained_by_name() -
         assert_eq!(before.middlewares[at].to_string(), format!("{id}{}", names(id)));
     }
     assert_eq!(before.chain.iter().filter(|layer| layer.name == "timed").count(), 3);
-    // The explanation of the slot lists the hook that is called and the hooks that it replaced.
+    // The explanation of `model.wire` lists the hook that is called and the hooks that it replaced.
     let text = before.to_string();
     assert!(text.contains(r#"model.wire="r.model.wire""#), "{text}");
     assert!(text.contains(r#"model.wire replaced=["a.model.wire","b.model.wire"]"#), "{text}");

@@ -95,7 +95,7 @@ async fn the_history_keeps_the_calls_of_the_model_and_result_hooks_receive_the_e
         let answer = agent(&script).with(edits(tells)).build()?.ask("go").session(&session).await?;
         let written = [ToolCall::new("0", "yell", json!({"text": "a"}))];
         assert_eq!(answer.tool_calls().cloned().collect::<Vec<_>>(), written);
-        // The model receives its own call again.
+        // The next request has the call as the model wrote it.
         let sent: Vec<_> =
             script.requests()[1].messages.iter().flat_map(|message| message.tool_calls()).cloned().collect();
         assert_eq!(sent, written);

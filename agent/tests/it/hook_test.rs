@@ -10,7 +10,7 @@ use emitree_agent::{
 use emitree_runtime::{Error, Next, Result, RunContext};
 use serde_json::json;
 
-/// Registers, at a place, a hook that leaves the mark `x`.
+/// Registers a hook at `place` that leaves the mark `x`.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
 fn marks(place: Place, is_async: bool) -> HooksFn {
     hooks_fn("m", move |hooks| {

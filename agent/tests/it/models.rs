@@ -293,7 +293,7 @@ async fn each_of_several_stages_is_told_of_the_end_once_also_of_a_stopped_stream
                         // All pieces except the newest are passed on.
                         chunks.deltas.extend(held.drain(..held.len().saturating_sub(1)));
                     }
-                    // Later stages do not see a change that a stage makes here.
+                    // This change has no effect on later stages.
                     chunks.ended = false;
                     Ok(())
                 }

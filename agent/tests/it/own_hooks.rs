@@ -51,7 +51,7 @@ fn logging(id: &'static str, log: &Log) -> HooksFn {
     hooks_fn(id, move |hooks| register(hooks, id, &log))
 }
 
-/// An agent with hooks of its builder at all places of `logging`, and with a middleware.
+/// An agent with a middleware, whose builder has hooks at all places of that middleware.
 fn explicit(script: &ScriptedModel, log: &Log) -> AgentBuilder {
     agent(script).with(logging("a", log)).hooks(|hooks| register(hooks, "own", log))
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::support::{Log, Text, agent, assert_valid, results};
 
-/// Registers, at a place, a hook that writes `id` to the log, and leaves a mark if the place has a value.
+/// Registers a hook at `place` that writes `id` to the log, and leaves a mark if the place has a value.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
 fn mark(place: Place, id: &'static str, log: Log) -> HooksFn {
     hooks_fn(id, move |hooks| {
@@ -87,7 +87,7 @@ fn mark(place: Place, id: &'static str, log: Log) -> HooksFn {
     })
 }
 
-/// The number of times that each place is passed in a run of two model calls and one tool call.
+/// The number of times that each place is reached in a run of two model calls and one tool call.
 const fn passed(place: Place) -> usize {
     match place {
         Place::AgentRun
@@ -181,7 +181,7 @@ async fn every_place_is_passed_in_the_order_of_middlewares_streamed_or_not_at_ev
                     let second = |at| (bound == at).then(|| mark(place, "2", log.clone()));
                     let agent = second(Bound::OnTheAgent).into_iter().fold(builder, AgentBuilder::with).build()?;
                     ask_at(depth, &agent, second(Bound::OnTheRun), second(Bound::FromAbove)).await?;
-                    // A slot: only the last registered hook is called.
+                    // At `model.wire`, only the last registered hook is called.
                     let each: &[&str] = if place == Place::ModelWire { &["2"] } else { &["1", "2"] };
                     let expected = each.repeat(passed(place));
                     assert_eq!(log.lines(), expected, "{place}, streams {streams}, {depth:?}, bound {bound:?}");
@@ -266,8 +266,8 @@ async fn an_action_stops_loops_injects_and_replaces() -> Result<()> {
     assert_eq!(results(session.history().messages()), ["!not executed: the model is asked again"]);
     assert_eq!(session.history().messages()[3].text(), "try without tools");
 
-    // After an injected message the model is called again, and the history keeps the response that replaced the
-    // model's.
+    // After an injected message the model is called again, and the history keeps the response that replaced the model's
+    // response.
     let (result, _, session) = ask(ScriptedModel::new("test").text("bad").text("good"), |hooks| {
         hooks.on_action(|action, _| {
             if action.response.text() == "bad" {
@@ -546,7 +546,7 @@ async fn a_stop_keeps_injected_messages_and_does_not_ask_the_model_again() -> Re
             action.decision = Some(Decision::Stop);
             action.inject.push(Message::user("for later"));
         });
-        // Silence cancels nothing.
+        // A later hook that sets no decision keeps the earlier decision.
         hooks.on_action(|_, _| ());
     })
     .await;
@@ -576,7 +576,7 @@ async fn a_hook_at_the_end_of_a_turn_finds_the_turn_in_the_history() -> Result<(
         });
     });
     agent(&two_turns()).with(reads).build()?.ask("go").session(&session).await?;
-    // The question, a call and its result; then the answer.
+    // After the first turn, the history has the question, the call and its result. The second turn adds the answer.
     assert_eq!(log.lines(), ["3", "4"]);
     Ok(())
 }

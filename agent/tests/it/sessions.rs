@@ -35,7 +35,7 @@ async fn what_another_run_says_while_hooks_change_the_history_is_kept() -> Resul
     };
     let (slowly, quickly) = tokio::join!(slow.ask("slow").session(&session).into_future(), quick);
     assert_eq!(texts(&session), ["summary", "slow", "fast", "fast answer", "slow answer"]);
-    // An output has the messages that its own run added.
+    // Each output has only the messages that its own run added.
     let of = |output: AgentOutput| output.messages.iter().map(|message| message.text()).collect::<Vec<_>>();
     assert_eq!(of(quickly?), ["fast", "fast answer"]);
     assert_eq!(of(slowly?), ["slow", "slow answer"]);
@@ -190,7 +190,7 @@ async fn a_panic_at_any_chain_place_ends_the_run_and_leaves_a_valid_history() ->
         let error = asked.ask("go").session(&session).await.unwrap_err();
         assert!(error.to_string().contains("bug"), "{at}: {error}");
         let history = assert_valid(&session);
-        // After the panic of a gate, no call is executed.
+        // The first seven hooks panic before a call is executed.
         if at < 7 {
             assert!(results(history.messages()).iter().all(|result| result.starts_with("!not executed")), "{at}");
         }

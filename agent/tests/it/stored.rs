@@ -18,7 +18,7 @@ use crate::support::{Log, agent, refuse_bad, results, texts};
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Writes the number of its calls into the system prompt.
+/// A middleware that writes the number of its calls into the system prompt.
 fn counter(id: &'static str) -> HooksFn {
     hooks_fn(id, move |hooks| {
         let count = hooks.state::<u32>();
@@ -44,7 +44,7 @@ async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_what_nobody
     assert_eq!(script.requests()[1].system.as_deref(), Some("a 2"));
     assert_eq!(serde_json::to_value(&restored)?["state"], json!({"a": 2, "b": 1}));
     assert_eq!(texts(&restored), ["go", "one", "again", "two"]);
-    // The stored session and the first session are independent.
+    // The restored session and the first session are independent.
     assert_eq!(serde_json::to_value(&session)?["state"], json!({"a": 1, "b": 1}));
     Ok(())
 }
@@ -97,7 +97,7 @@ async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
     Ok(())
 }
 
-/// A value whose code panics while `PANICS` has its name. Each test has a thread of its own.
+/// A value that panics in the function that `PANICS` names. Each test has its own thread, and so its own `PANICS`.
 #[derive(Debug, PartialEq)]
 struct Panics(u32);
 
@@ -148,7 +148,7 @@ async fn a_value_whose_code_panics_ends_its_run_and_blocks_no_other() -> Result<
     let script = ScriptedModel::by("test", |_| Reply::text("so"));
     let agent = agent(&script).with(counts).with(counter("other")).build()?;
     let session = Session::new();
-    // Each run fails at another place, and the next run finds the session as it was.
+    // Each run panics in another function, and the next run finds the session unchanged.
     for (place, expected) in [("default", 1), ("serialize", 2), ("deserialize", 3)] {
         let session = match place {
             "deserialize" => serde_json::from_value(serde_json::to_value(&session)?)?,
@@ -163,7 +163,7 @@ async fn a_value_whose_code_panics_ends_its_run_and_blocks_no_other() -> Result<
         assert_eq!(state["counts"], expected, "{place}: {state}");
     }
 
-    // The values of a discarded attempt are dropped after the values of the first attempt are back.
+    // The values of a discarded attempt are dropped after the values from before the run have been restored.
     PANICS.set("drop");
     let first = AtomicBool::new(true);
     let retry = map_output(
@@ -255,15 +255,15 @@ async fn a_session_with_values_of_any_depth_can_be_read_again() -> Result<()> {
 enum Asks {
     Text,
     Tool,
-    /// The tool does not exist.
+    /// The model calls a tool that does not exist.
     UnknownTool,
-    /// The script has no answer.
+    /// The script has no answer, so the run fails.
     Failure,
     /// Output middleware requests a second attempt.
     SecondAttempt,
 }
 
-/// Makes the runs of a conversation. With `stores`, the session is stored and restored between the runs.
+/// Makes the runs of a conversation. If `stores` is `true`, the session is stored and restored between the runs.
 async fn converse(runs: &[Asks], stores: bool) -> (Value, Vec<Option<String>>) {
     let mut session = Session::new();
     let mut prompts = Vec::new();

@@ -1,4 +1,4 @@
-//! What an agent's run adds up or joins: tools, options, counts, warnings and messages.
+//! The values that an agent's run adds up or joins: tools, options, counts, warnings and messages.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::support::{Log, agent, fail, results};
 
-/// Brings a tool along.
+/// A middleware that adds a tool.
 #[derive(Debug)]
 struct Brings(&'static str);
 
@@ -188,7 +188,7 @@ async fn a_response_that_a_provider_returns_as_pieces_stays_as_it_is() -> Result
     (response.id, response.model) = (Some("r1".to_owned()), Some("test-1".to_owned()));
     response.headers.insert("x-a".to_owned(), "1".to_owned());
     response.warnings.push("careful".to_owned());
-    // A later piece without an id and a model keeps both.
+    // A later piece without an id and a model does not remove them.
     let again = Delta::Response { id: None, model: None };
     let deltas = Delta::of_response(response.clone()).into_iter().chain([again]);
     let model = ChatModel::new(ScriptedModel::new("test").reply(Reply::deltas(deltas)))?;

@@ -1,4 +1,4 @@
-//! Tools as runs: their own events, and attempts of one run.
+//! Tools as runs: their own events, and several attempts in one run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

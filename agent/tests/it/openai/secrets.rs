@@ -1,4 +1,4 @@
-//! The key occurs nowhere but in the request.
+//! The key appears only in the request.
 
 use emitree_agent::{ChatModel, OpenAi};
 use emitree_emitter::Emitter;
@@ -9,7 +9,8 @@ use serde_json::json;
 
 use super::server::{Answer, Server};
 
-/// A text in the form of a real key. The parts are joined at run time, so that no secret scanner reports this file.
+/// Returns a text that looks like a real key. The parts are joined at run time, so that no secret scanner reports this
+/// file.
 fn key() -> String {
     ["sk", "proj", "Zk3vQ8rT1mX7bN5cW2yH9dL4sF6gJ0pA"].join("-")
 }

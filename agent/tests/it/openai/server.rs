@@ -28,7 +28,7 @@ enum Then {
     Reset,
     /// The connection stays open, and nothing is sent.
     Stalled,
-    /// The same bytes follow several times, each after a pause, and then the end of a stream.
+    /// The same bytes are sent several times, each time after a pause. Then the stream ends.
     Slow {
         pause: Duration,
         times: usize,
@@ -191,7 +191,7 @@ impl Server {
 }
 
 impl Shared {
-    /// Answers the requests of a connection. Returns `Ok` if the client closed it.
+    /// Answers the requests of a connection. Returns `Ok` if the client closed the connection.
     async fn talk(&self, mut socket: TcpStream) -> Result<()> {
         socket.set_nodelay(true)?;
         while let Some(request) = read(&mut socket).await? {
@@ -217,7 +217,7 @@ impl Shared {
                     socket.write_all(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n").await?;
                 }
                 Then::Stalled => {
-                    // The end of the connection, or a reset: both mean that the client has closed it.
+                    // The end of the connection and a reset both mean that the client has closed the connection.
                     let _ = socket.read(&mut [0; 1]).await;
                     return Ok(());
                 }

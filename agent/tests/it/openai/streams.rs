@@ -1,4 +1,4 @@
-//! Recorded replies: the response is the same for all cuts of the bytes.
+//! Recorded replies: the response does not depend on where the bytes are split.
 
 use emitree_agent::{ChatRequest, ChatResponse, FinishReason, NewToken, Part, ResponseHeaders, Usage};
 use emitree_runtime::{Result, Runnable};
