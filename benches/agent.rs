@@ -4,8 +4,8 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench agent
 //! ```
 //!
-//! Model and tool do next to nothing, so a row shows the cost of the loop itself: three model calls and two tool calls,
-//! which are six runs. The peer is the same loop by hand over the same model and tool, without emitree.
+//! The model and the tool do next to nothing, so a row shows the cost of the loop itself. The loop has six runs: the
+//! agent's own run, three model calls and two tool calls. The peer is the same loop written by hand, without runs.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -242,7 +242,7 @@ fn pieces(deltas: usize) -> DeltaStream {
     Box::pin(stream::iter((0..deltas).map(|_| Ok(Delta::Text("word".to_owned())))))
 }
 
-/// The same stream, read by hand.
+/// The stream of `Pieces`, read by hand.
 fn reads(deltas: usize) -> impl Case {
     move |n| {
         timed(async {
@@ -292,7 +292,7 @@ fn emits() -> impl Case {
 
 // --- Peers ---
 
-/// The same loop by hand: the same requests, messages, checks of arguments and results, and no emitree.
+/// The loop written by hand: the same requests, messages, checks of arguments and results, but no agent and no runs.
 fn by_hand() -> impl Case {
     let parameters = add().spec().clone();
     move |n| {

@@ -26,7 +26,7 @@ mod threads;
 const COLUMNS: &[&str] = &["emitree", "floor", "broadcast", "tracing", "async-event-emitter", "rs_events"];
 const NEW_TOKEN: EventName = EventName::new("new_token");
 
-/// The payload, of emitree and of the peers.
+/// The payload that emitree and the peers emit.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Tick {
     n: u64,

@@ -75,7 +75,7 @@ fn recorded(suite: &mut Suite, bare: Id) {
     suite.row("", "… those calls", Extra::shared(calls, bare, 1));
 }
 
-/// MB: middlewares that count the runs below the run that they are bound to.
+/// MB: middlewares that count or record the runs below the run that they are bound to.
 fn observing_below(suite: &mut Suite) {
     let bare = suite.case(below(|_: &RunContext| Ok(())));
     let mut row = |name, what, bound, case: Box<dyn Case>| {
@@ -274,7 +274,7 @@ fn checks() -> impl Case {
     }
 }
 
-/// The store that governor offers for keys, with the same key as ours.
+/// Checks a limiter of governor by key, with governor's own store and the same key as ours.
 fn checks_of_key() -> impl Case {
     let limiter = RateLimiter::keyed(Quota::per_second(MANY.try_into().expect("more than none")));
     let kind = "Tool".to_owned();

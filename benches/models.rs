@@ -4,8 +4,8 @@
 //! cargo bench --manifest-path benches/Cargo.toml --features models --bench models
 //! ```
 //!
-//! A server on loopback, on a thread of its own, answers each request with the same recorded bytes. All clients run on one
-//! current-thread runtime, each with its own pool, in which one connection stays open.
+//! A server on loopback, on a thread of its own, replays a recorded answer. All clients run on one current-thread
+//! runtime, each with its own pool, in which one connection stays open.
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ fn main() {
     suite.run();
 }
 
-/// ML: the time from the request to the first token. The rest of the stream is received, and not measured.
+/// ML: the time from the request to the first token. The rest of the stream is received, but not measured.
 fn first_tokens(suite: &mut Suite, clients: &Clients) {
     let subject = suite.case(clients.emitree_first_token());
     let bare = suite.case(clients.bare_first_token());
@@ -208,8 +208,8 @@ impl Clients {
     }
 }
 
-/// The time that counts. While the server writes token by token, the scheduler determines how often the client waits, so the
-/// processor time of the client's thread is measured.
+/// Returns the current time. If the server writes token by token, the scheduler determines how often the client waits, so
+/// this is the processor time of the client's thread.
 fn now(form: Form) -> Duration {
     let clock = if let Form::Pieces = form { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
     clock_gettime(clock).try_into().expect("a time after the start")

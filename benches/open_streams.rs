@@ -4,9 +4,9 @@
 //! cargo bench --manifest-path benches/Cargo.toml --features models --bench open_streams
 //! ```
 //!
-//! A bench of its own, because its allocator counts, which takes time. The clients of the bench `models` receive the first half
-//! of an answer and wait for the rest. The bench counts the bytes that their thread has requested from the allocator; the
-//! server runs on another thread.
+//! This is a separate bench, because its allocator counts, which takes time. The clients of the bench `models` receive the
+//! first half of an answer and wait for the rest. The bench counts the bytes that their thread has requested from the
+//! allocator; the server runs on another thread.
 
 use std::future::Future;
 use std::sync::Arc;

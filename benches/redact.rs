@@ -106,7 +106,7 @@ fn matching(text: String) -> impl Case {
     }
 }
 
-/// The same patterns, for bytes.
+/// Returns the scanner's patterns as one set that matches bytes.
 fn set() -> RegexSet {
     let scanner = Scanner::new();
     let patterns = scanner.patterns().map(|(_, pattern)| pattern);

@@ -58,7 +58,7 @@ fn layers(suite: &mut Suite) {
     row.beside("tower", service).at_most(2.0, "a boxed tower layer", service);
 }
 
-/// WS, WX: the cost of an abort signal, and of an end by abort.
+/// WS, WX, WD: the cost of an abort signal, and of an end by abort.
 fn aborts(suite: &mut Suite) {
     let bare = suite.case(runs(Adder::new()));
     let signalled = suite.case(signalled_runs());
@@ -241,7 +241,7 @@ fn recordings() -> impl Case {
     move |n| {
         let start = Instant::now();
         runtime.block_on(async {
-            // Enough runs that the wait for the sink's thread at the end of a batch is negligible.
+            // There are enough runs that the wait for the sink's thread at the end of a batch is negligible.
             ask(&asker, n * MANY, |run| run).await;
             assert!(sink.flush().await.is_complete(), "everything is written");
         });
@@ -282,7 +282,7 @@ fn under(subscriber: Dispatch, mut case: impl Case) -> impl Case {
     move |n| tracing::dispatcher::with_default(&subscriber, || case(n))
 }
 
-/// Three nested instrumented functions that each write a number of lines: input, output, the end.
+/// Three nested instrumented functions that each write two lines, `start` and `success`, or also `finish`.
 fn traced(each: u32) -> impl Case {
     move |n| {
         timed(async {

@@ -1,4 +1,4 @@
-//! A middleware of agents in sixty lines: state, a part of the prompt, a gate, a layer and an end hook.
+//! A middleware of agents in about fifty lines: state, a part of the prompt, a gate, a layer and an end hook.
 //!
 //! ```text
 //! cargo run --example custom_middleware
@@ -25,11 +25,11 @@ impl AgentMiddleware for Diary {
     }
 
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
-        // State: kept for the session, and initially empty.
+        // State, which is kept for the session and is empty at first.
         let calls = hooks.state::<Vec<String>>();
         let asked = calls.clone();
 
-        // A gate: sees all calls of a turn before any of them starts.
+        // A gate, which receives all calls of a turn before any of them starts.
         hooks.on_gate(move |batch, ctx| {
             calls.with(ctx, |calls| {
                 for gated in batch.open() {
@@ -54,7 +54,7 @@ impl AgentMiddleware for Diary {
             })
         });
 
-        // An end hook: one more round, with a last request.
+        // An end hook, which requests one more round with a last message.
         hooks.on_end(move |more, ctx| {
             asked.with(ctx, |calls| {
                 if !calls.is_empty() {

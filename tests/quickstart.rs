@@ -1,5 +1,5 @@
-//! The examples, on files of the tests' own: they count as `wc` and `grep` do, a replay prints the live trajectory byte for byte,
-//! and a run that fails is recorded to its end.
+//! Runs the example `quickstart` on files that the tests create. The example counts as `wc` and `grep` do, `replay` prints
+//! the live trajectory byte for byte, and a run that fails is recorded to its end.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -119,7 +119,7 @@ fn some_runs_are_concurrent() {
     assert_eq!(stages_below("tool.count", &recording), expected);
 }
 
-/// Returns the events of the runs of one tool, in order. Runs are numbered by their first event.
+/// Returns the events of the runs of one tool, in order. Runs are numbered in the order of their first events.
 fn stages_below(namespace: &str, recording: &Path) -> Vec<(usize, Stage)> {
     let mut runs = Vec::new();
     let told = lifecycle(recording).into_iter().filter(|(path, ..)| path.starts_with(namespace));
@@ -131,7 +131,7 @@ fn stages_below(namespace: &str, recording: &Path) -> Vec<(usize, Stage)> {
     numbered.collect()
 }
 
-/// Returns path, run and stage of all lifecycle events, in order.
+/// Returns the path, the run and the stage of each lifecycle event, in order.
 fn lifecycle(recording: &Path) -> Vec<(Box<str>, u128, Stage)> {
     let records = read_jsonl(recording).expect("a recording").map(|record| record.expect("a whole record"));
     let lifecycle = records.filter_map(|record| {

@@ -1,4 +1,4 @@
-//! Operations that `benches/crossed/count.py` follows through the code. It measures no time.
+//! Operations that `benches/crossed/count.py` follows through the code. No time is measured.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -29,12 +29,12 @@ fn main() {
         Some("tracing") => event_of_tracing(),
         Some("tower") => service(false),
         Some("tower-layers") => service(true),
-        // `cargo bench` starts this, too.
+        // `cargo bench` starts this program without the name of an operation.
         _ => println!("count what is crossed: benches/crossed/count.py"),
     }
 }
 
-/// Does the operation a few times, so that one-time work is done; then once more, where valgrind looks.
+/// Does the operation a few times, so that one-time work is done, and then once more while valgrind counts.
 fn followed(mut operation: impl FnMut()) {
     (0..5).for_each(|_| operation());
     while_collecting(&mut operation);
@@ -111,7 +111,7 @@ fn event_of_tracing() {
     tracing::subscriber::with_default(subscriber, || followed(|| info!(n = black_box(1), "tick")));
 }
 
-/// A service in two layers, a timeout and a limit, or in none.
+/// A service in two layers, a timeout and a limit, or without layers.
 fn service(layered: bool) {
     let add = tower::service_fn(|n: u64| async move { Ok::<_, tower::BoxError>(black_box(n) + 1) });
     let mut service: BoxService<u64, u64, tower::BoxError> = match layered {

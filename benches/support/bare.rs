@@ -86,7 +86,7 @@ impl Bare {
         let response = self.post(prompt, Some(true), stream_options).await?;
         let mut events = SseByteStream::new(response.bytes_stream());
         let mut answer = Answer::default();
-        // Read to the end, after `[DONE]`, so that the connection is used again.
+        // Reads past `[DONE]` to the end of the response, so that the connection is used again.
         while let Some(event) = events.next().await {
             let Some(data) = event?.data.filter(|data| data != "[DONE]") else { continue };
             answer.add(serde_json::from_str(&data)?, &mut on_text);

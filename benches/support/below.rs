@@ -49,7 +49,7 @@ fn started(forever: &Forever, how_many: usize) -> Vec<impl Future + use<'_>> {
     runs
 }
 
-/// A batch inside a run, which returns its time.
+/// Runs each batch inside a run of its own; the batch measures its time.
 pub(crate) fn inside(batch: impl Fn(RunContext, u64) -> Duration + Send + Sync + 'static) -> impl Case {
     let batch = Arc::new(batch);
     let host = runnable_fn("host", move |n: u64, ctx: RunContext| {

@@ -35,7 +35,7 @@ impl Runnable for Link {
     }
 }
 
-/// Starts such a chain, aborts the outermost run, and waits until it has ended; the whole time counts.
+/// Starts a chain of runs, aborts the outermost run, and waits until that run has ended; the whole time counts.
 pub(crate) fn aborted(levels: usize) -> impl Case {
     let (innermost, mut waiting) = mpsc::unbounded_channel();
     let creator = Creator::new("Tool", "link");

@@ -18,7 +18,7 @@ use crate::bare::Bare;
 const MODEL: &str = "SmolLM2-135M-Instruct";
 pub(crate) const PROMPT: &str = "Say hello, and offer your help with any questions.";
 
-/// Returns the HTTP client of a peer, with the settings that emitree's has.
+/// Returns the HTTP client of a peer, with the settings of emitree's client.
 fn http() -> reqwest::Client {
     let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let tls = tls.with_safe_default_protocol_versions().expect("versions of TLS");

@@ -17,7 +17,7 @@ pub(crate) trait Case: FnMut(u64) -> Duration {}
 
 impl<F: FnMut(u64) -> Duration> Case for F {}
 
-/// A case of a suite.
+/// The index of a case in its suite.
 #[derive(Clone, Copy)]
 pub(crate) struct Id(usize);
 
@@ -88,7 +88,7 @@ impl Suite {
         Id(self.cases.len() - 1)
     }
 
-    /// Adds a row: a name, a description, the case in the first column.
+    /// Adds a row with a name, a description, and the case in the first column.
     pub(crate) fn row(&mut self, name: &'static str, what: &'static str, subject: impl Into<Extra>) -> Filling<'_> {
         let mut cells = vec![None; self.columns.len()];
         cells[0] = Some(subject.into());

@@ -1,4 +1,4 @@
-//! The libraries that people use instead of an emitter, each used as its documentation shows. Every listener adds one to a
+//! The libraries that people use instead of an emitter, each used as its documentation shows. Every listener adds to a
 //! number: in the payload if the listener receives it by `&mut`, otherwise in a thread-local.
 
 use std::cell::Cell;
@@ -25,7 +25,7 @@ fn count() {
     HEARD.set(HEARD.get().wrapping_add(1));
 }
 
-/// The floor: closures behind a load, each called with the payload. No names, no errors, no order, no tree.
+/// The floor: closures behind a load, each called with the payload. It has no names, errors, order or tree.
 type Closure = Box<dyn Fn(&mut Tick) + Send + Sync>;
 
 pub(crate) fn floor(closures: usize) -> Arc<ArcSwap<Vec<Closure>>> {
@@ -60,7 +60,7 @@ pub(crate) fn on_broadcast(sender: &broadcast::Sender<Tick>, receivers: usize, n
     })
 }
 
-/// The same on several threads: each thread receives the events of all threads.
+/// A channel that several threads share: each thread receives the events of all threads.
 pub(crate) fn on_shared_broadcast(sender: &broadcast::Sender<Tick>, n: u64) -> Duration {
     let mut receiver = sender.subscribe();
     timed(async {

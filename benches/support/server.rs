@@ -1,4 +1,4 @@
-//! A server on loopback that answers each request with the same recorded bytes.
+//! A server on loopback that replays a recorded answer, with its tokens repeated.
 
 use std::fmt::Write as _;
 use std::io::Result;
@@ -42,8 +42,8 @@ impl Form {
         }
     }
 
-    /// Returns the writes of an answer. As with real servers, each event is one chunk of the transfer encoding, even if several
-    /// are written at once.
+    /// Returns the bytes of an answer, one vector for each write. As with real servers, each event is one chunk of the transfer
+    /// encoding, even if several events are written at once.
     fn writes(self) -> Vec<Vec<u8>> {
         let head = "HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-type: text/event-stream\r\n\
                     access-control-allow-origin: \r\nkeep-alive: timeout=5, max=100\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -60,7 +60,7 @@ impl Form {
     }
 }
 
-/// Returns the events of a stream: the recorded ones, with their tokens repeated.
+/// Returns the events of a stream: the recorded events, with the tokens repeated.
 fn events() -> Vec<String> {
     let recorded: Vec<_> = RECORDED.split_inclusive("\n\n").map(str::to_owned).collect();
     let first = recorded.iter().position(|event| is_token(event)).expect("a token");
@@ -73,7 +73,7 @@ fn is_token(event: &str) -> bool {
     event.contains(r#""content":""#)
 }
 
-/// Returns the answer of the same server and the same text to a request without a stream.
+/// Returns an answer without a stream: the text of the stream, in the form that the recorded server uses.
 fn whole() -> Vec<u8> {
     let tokens = events().into_iter().filter_map(|event| {
         let chunk: serde_json::Value = serde_json::from_str(event.strip_prefix("data: ")?).ok()?;

@@ -1,4 +1,4 @@
-//! The work that several benches measure: a bare run, and services of tower in boxed layers.
+//! The work that several benches measure: a bare run, and tower services in boxed layers.
 
 use std::hint::black_box;
 use std::io;

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! By default the model is a set of rules in this example, which needs no network; the first line of the output names the
-//! model. `scripts/local-model.sh start` starts a small real model: `--model openai:local --base-url
-//! http://127.0.0.1:18082/v1`. The trajectory goes to stderr, the answer to stdout, piece by piece as the model writes it.
+//! model. `scripts/local-model.sh start` starts a small real model; `--model openai:local --base-url
+//! http://127.0.0.1:18082/v1` selects it. The trajectory is printed to stderr. The answer is printed to stdout, piece by
+//! piece as the model writes it.
 
 mod rules;
 mod tools;
@@ -80,7 +81,7 @@ async fn answer(arguments: Arguments) -> Result<()> {
         })
         .middleware(trajectory()?)
         .await;
-    // In any case, every run ends and the recording is complete before the program ends.
+    // On success and on failure, wait for the ends of all runs and for the recording before the program ends.
     emitree::shutdown(Duration::from_secs(5)).await;
     if let Some(recording) = recording {
         recording.close(Duration::from_secs(5)).await.complete()?;
@@ -141,7 +142,7 @@ fn trajectory() -> Result<Trajectory> {
     Ok(trajectory)
 }
 
-/// Returns a message in one line.
+/// Returns the tool calls of a message, its tool results, or its text.
 fn shown(message: &Message) -> Value {
     let calls: Vec<_> = message.tool_calls().map(|call| format!("{}({})", call.name, call.arguments)).collect();
     let results: Vec<_> = message.tool_results().map(|result| result.response.clone()).collect();

@@ -24,7 +24,7 @@ enum Step {
 
 fn answer(request: &ChatRequest) -> Reply {
     let question = request.last_user_text();
-    // Only results since the last question; the session may contain earlier questions.
+    // Only results since the last question count; the session may contain earlier questions.
     let since = request.messages.iter().rposition(|message| message.text() == question).unwrap_or(0);
     let results: Vec<_> = request.messages[since..].iter().flat_map(|message| results(message)).collect();
     let steps = steps(&question);
@@ -156,7 +156,7 @@ fn steps_of(part: &str, path: Option<&str>) -> Vec<Step> {
     }
 }
 
-/// Returns a word with a dot or a slash that is not a number.
+/// Returns the first word that looks like a path: it has a letter, and a dot, a slash or a hyphen.
 fn path_of(part: &str) -> Option<String> {
     let words = part.split_whitespace().map(|word| word.trim_matches(['?', ',', '"', '\'', '`', ';']));
     let is_path = |word: &&str| {
@@ -180,7 +180,7 @@ fn wanted(part: &str, path: &str) -> Option<String> {
     Some(quoted.unwrap_or_else(bare).to_owned()).filter(|wanted| !wanted.is_empty())
 }
 
-/// Returns the expression of a part, in which words become operators. Returns `None` if a word is unknown.
+/// Returns the arithmetic expression in a part, with operators in place of words. Returns `None` if a word is unknown.
 fn expression(lower: &str) -> Option<String> {
     const WORDS: [(&str, &str); 12] = [
         ("multiplied by", "*"),

@@ -136,7 +136,7 @@ fn failed(path: &str, error: std::io::Error) -> Error {
     Error::from(error).message(format!("cannot read `{path}`"))
 }
 
-/// Allows only paths inside the current directory.
+/// Allows only relative paths without `..`. Symbolic links are followed, and may leave the current directory.
 fn allowed(path: &str) -> Result<PathBuf> {
     let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     let path = Path::new(path);

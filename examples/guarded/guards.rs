@@ -22,7 +22,7 @@ pub(crate) fn guarded<F, I, O>(clerk: RunnableFn<F, I, O>) -> Result<RunnableFn<
         .middleware(on_tool("send", ExfilGuard::new().allow_hosts(["desk.example.org"]))))
 }
 
-/// Returns a middleware for the runs of one tool, in the run that it is bound to and below.
+/// Limits a middleware to the runs of one tool, at any depth.
 fn on_tool(name: &'static str, middleware: impl Middleware) -> impl Middleware {
     for_tree(Runs::of_kind("Tool").and(Runs::named(name)).only(middleware))
 }

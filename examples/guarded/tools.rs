@@ -9,7 +9,7 @@ use emitree::runnable::{Data, RunnableFn};
 use emitree::{Emitter, Error, Result, RunContext, Runnable, runnable_fn};
 use serde::{Deserialize, Serialize};
 
-/// Makes a runnable with a kind and a name, which the trajectory prints and `Runs` selects by.
+/// Makes a runnable with a kind and a name. The trajectory prints them, and `Runs` selects runs by them.
 pub(crate) fn instance<F, Fut, I, O>(kind: &'static str, name: &'static str, f: F) -> Result<RunnableFn<F, I, O>>
 where
     F: Fn(I, RunContext) -> Fut + Send + Sync,
@@ -35,7 +35,7 @@ pub(crate) fn reader() -> Result<impl Runnable<Input = PathBuf, Output = String>
     })
 }
 
-/// Returns a tool that looks up orders. Its first call fails, as a call of a server that has just started does.
+/// Returns a tool that looks up orders. Its first call fails, as if its server had just started.
 pub(crate) fn register() -> Result<impl Runnable<Input = String, Output = String> + 'static> {
     let is_awake = Arc::new(AtomicBool::new(false));
     instance("Tool", "look_up", move |order: String, _: RunContext| {
@@ -57,7 +57,7 @@ pub(crate) struct Mail {
     pub(crate) text: String,
 }
 
-/// Returns a tool that sends a letter; this one only returns it.
+/// Returns a tool that pretends to send a letter: it only returns the text.
 pub(crate) fn post() -> Result<impl Runnable<Input = Mail, Output = String> + 'static> {
     instance(
         "Tool",

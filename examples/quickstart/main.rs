@@ -10,8 +10,8 @@
 //!     --record FILE     records every event as JSON lines, and overwrites FILE; `--example replay -- FILE` prints them again
 //! ```
 //!
-//! The trajectory goes to stdout, everything else to stderr. Ctrl-C drops the running question; the ends of its runs are still
-//! printed and recorded.
+//! The trajectory is printed to stdout, and everything else is printed to stderr. Ctrl-C drops the running question; the
+//! ends of its runs are still printed and recorded.
 
 mod desk;
 mod tools;
@@ -80,7 +80,7 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
         interrupted = tokio::signal::ctrl_c() => Err(interrupted.map_or_else(Error::from, |()| Error::new("Ctrl-C"))),
         result = ask_all(&desk, &arguments) => result,
     };
-    // Every run ends, and the recording is complete, before the program does.
+    // Wait for the ends of all runs and for the recording before the program ends.
     let shutdown = emitree::shutdown(Duration::from_secs(5)).await;
     eprintln!("{} events; runs that were still to end: {shutdown}", events.load(Relaxed));
     if let Some(recording) = recording {
@@ -128,7 +128,8 @@ struct HouseRules {
 impl Middleware for HouseRules {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         if let Some(deny) = self.deny.clone() {
-            // The payload type selects the events: `start` of every run below from `ReadFile` to `Document`.
+            // The payload type selects the events: the listener receives the `start` of each run below that takes a
+            // `ReadFile` and returns a `Document`.
             ctx.emitter().with(Options::new().nested(true)).on(
                 Stage::Start,
                 move |start: &mut Start<ReadFile, Document>, _| {
@@ -141,7 +142,7 @@ impl Middleware for HouseRules {
             )?;
         }
         if let Some(text) = self.canned.clone() {
-            // The `start` of this run. A listener that sets the output replaces the work.
+            // This listener receives the `start` of this run. If it sets the output, the work is not run.
             ctx.emitter().on(Stage::Start, move |start: &mut Start<Question, Answer>, _| {
                 start.output = Some(Answer { lines: vec![text.clone()] });
             })?;

@@ -25,7 +25,7 @@ impl Tools {
     }
 }
 
-/// Makes the emitter of a tool: a child of the root, under `tool`.
+/// Makes the emitter of a tool: it is below the root, and its namespace is `tool.<name>`.
 fn emitter(name: &'static str) -> Result<Emitter> {
     Ok(Emitter::root().child_builder(["tool", name]).creator(Creator::new("Tool", name)).build()?)
 }
@@ -44,7 +44,7 @@ pub(crate) struct Document {
     chars: usize,
     #[serde(skip)]
     text: String,
-    /// The bytes as read, to count lines.
+    /// The bytes of the file, in which lines are counted.
     #[serde(skip)]
     data: Vec<u8>,
 }

@@ -12,13 +12,13 @@ use crate::plan::{Binding, Manner, Place};
 use crate::record::Log;
 use crate::tree::{Branch, Shared};
 
-/// The value in a binding. It is called and dropped inside the run.
+/// The value in a binding. It is called and dropped inside the run or, if runs below share the binding, inside one of them.
 struct Held {
     ctx: RunContext,
     binding: Binding,
     log: Log,
     _bad: Option<Bad>,
-    /// Kept alive as long as the binding.
+    /// A clone of `Shared::bound`, which counts the bindings that are not dropped yet.
     _bound: Arc<()>,
 }
 

@@ -1,4 +1,4 @@
-//! The rules, checked on a recording alone.
+//! Checks the rules on a recording.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +30,7 @@ listed! {
         /// A run is freed when all its handles are dropped.
         Over = "all runs end and are freed",
         Ends = "`wait_for_ends` waits for all ends",
-        /// Panics of user code stay in the run; code that must not panic does not.
+        /// A planned panic stays in its run, and no other code panics.
         Panic = "a panic stays in its run",
         Memory = "memory stays flat",
     }
@@ -42,7 +42,7 @@ pub(crate) struct Life<'a> {
     pub(crate) begun: Option<&'a Begun>,
     pub(crate) parent: Option<Id>,
     pub(crate) has_worked: bool,
-    /// In order, with their positions in the recording.
+    /// The events in order, with their positions in the recording.
     events: Vec<(usize, &'a Event)>,
     /// The failures of listeners that can make the run fail: their stage and status.
     raised: Vec<(Stage, Status)>,

@@ -146,7 +146,7 @@ impl FromStr for Damage {
     }
 }
 
-/// Drops a run whose end never reaches a listener.
+/// Drops a run whose end waits forever for a listener.
 fn drop_untold() {
     let endless = Arc::new(runnable_fn("endless", |(): (), _: RunContext| pending::<Result<()>>()));
     let deaf = Options::new().observe_async(Stage::Finish, |_: &dyn AnyEvent, _| Box::pin(pending()));

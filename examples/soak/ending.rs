@@ -29,7 +29,7 @@ listed! {
         AbortedBefore = "aborted before it began",
         AbortedBetween = "aborted by a listener of `start`",
         AbortedInWork = "aborted during its work",
-        /// Before or after its `start`, depending on the timing of the threads.
+        /// The abort comes before or after `start`, depending on the timing of the threads.
         AbortedUnseen = "aborted from a thread before its work",
         AbortedInWide = "by the abort of a wide tree from a thread",
         AbortedWithParent = "by the abort or timeout of its parent",
@@ -42,7 +42,7 @@ listed! {
 }
 
 impl Ending {
-    /// Returns `true` if only a run with a parent can end like that.
+    /// Returns `true` if only a run with a parent can end in this way.
     pub(crate) const fn needs_parent(self) -> bool {
         matches!(self, Self::AbortedInWide | Self::AbortedWithParent | Self::LeftByParent)
     }
@@ -78,8 +78,8 @@ impl Drawn {
     }
 }
 
-/// Returns the planned reason for an abort of this node. A run with this reason was aborted at the node, below it, or above
-/// it.
+/// Returns the planned reason for an abort of this node. Runs below the node also end with this reason. A run above
+/// ends with this reason if it passes the error on.
 pub(crate) fn reason(node: u32) -> String {
     format!("{PLANNED}{node}")
 }
@@ -94,7 +94,7 @@ fn planned_for(reason: &str) -> Option<u32> {
 pub(crate) struct Told<'a> {
     lives: &'a HashMap<Id, Life<'a>>,
     drawn: &'a [Drawn],
-    /// The position in the recording at which its runtime was dropped.
+    /// The part of the recording during which the tree's runtime was dropped.
     dropped: Option<Range<usize>>,
 }
 
@@ -164,8 +164,8 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// Returns `true` if the run ended while its runtime was dropped, and neither its holder nor its parent may have
-    /// dropped it.
+    /// Returns `true` if the run ended while its runtime was dropped, and neither its own holder nor the holder of a
+    /// dropped run above may have dropped it.
     fn is_dropped_by_runtime(&self, life: &Life<'_>) -> bool {
         let is_within = |at| self.dropped.as_ref().is_some_and(|dropped| dropped.contains(&at));
         let is_dropped = |life: &Life<'_>| life.status(Stage::Finish) == Some(Status::Dropped);

@@ -1,4 +1,4 @@
-//! Holds the future of a run as planned: awaits, drops, spawns it, or hands it out.
+//! Holds the future of a run as planned: awaits it, drops it, spawns it, or hands it out.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};

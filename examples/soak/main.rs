@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns `None` for `--help`.
+/// Parses the command line. Returns `None` for `--help`.
 fn settings() -> Result<Option<Settings>> {
     use lexopt::prelude::{Long, ValueExt};
     let mut settings = Settings { seed: fastrand::u64(..), runs: 1_000_000, damage: None };

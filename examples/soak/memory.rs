@@ -14,7 +14,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Returns `true` if memory is known to have grown.
+    /// Returns `true` if memory is known to have grown by more than `MOST` bytes.
     pub(crate) fn has_grown(self) -> bool {
         self.grown().is_some_and(|grown| grown > MOST)
     }

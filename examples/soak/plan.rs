@@ -103,7 +103,7 @@ pub(crate) enum Stop {
     },
     TokenBefore,
     Token,
-    /// The same with a token.
+    /// A separate thread, with a token, after a number of runs of the tree have begun their work.
     TokenAmid {
         working: u32,
     },
@@ -154,7 +154,7 @@ pub(crate) struct Binding {
 listed! {
     /// The kind of a binding, in the words of the table.
     pub(crate) enum Place {
-        /// Called when it is bound; binds nothing.
+        /// A middleware that calls its value when it is bound, and binds nothing.
         Bind = "a middleware",
         Listener = "a listener",
         Persistent = "a persistent listener",
@@ -384,7 +384,7 @@ impl Verb {
         matches!(self, Self::OnAsync | Self::ObserveAsync)
     }
 
-    /// Returns `true` if a failure of such a listener fails the emit.
+    /// Returns `true` if a failure of a listener with this verb makes the emit fail.
     pub(crate) const fn may_fail(self) -> bool {
         matches!(self, Self::On | Self::OnAsync)
     }

@@ -103,7 +103,7 @@ impl Report {
     fn take(&mut self, tree: &Tree, settings: &Settings) {
         let mut log = tree.shared.log.take();
         if let Some(damage) = settings.damage {
-            // Damage may not fit a small tree.
+            // Not every kind of damage fits every tree, so the result is ignored.
             damage.apply(&mut log);
         }
         let lives = lives(&log);
@@ -148,7 +148,7 @@ async fn batch(settings: &Settings, threads: &Threads, report: &mut Report) {
     trees.iter().for_each(|tree| report.take(tree, settings));
 }
 
-/// Runs the trees, and waits for all ends that can be awaited.
+/// Runs each tree in a task, and waits for all tasks.
 async fn run_out(trees: &mut [Tree]) {
     let mut tops: JoinSet<()> = trees.iter_mut().map(Tree::run).collect();
     while tops.join_next().await.is_some() {}
@@ -269,7 +269,7 @@ fn silence_planned_panics() {
         std::panic::set_hook(Box::new(move |panic| {
             let text = panic.payload_as_str().unwrap_or_default();
             let is_planned = text == "planned" || panic.payload().is::<Bad>();
-            // Tokio's own panic, when code that needs a runtime is polled without a runtime.
+            // Tokio panics if code that needs a runtime is polled without a runtime.
             if !is_planned && !text.contains("Tokio") {
                 PANICS.fetch_add(1, Relaxed);
                 print(panic);

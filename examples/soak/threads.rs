@@ -22,7 +22,7 @@ impl Threads {
     }
 
     pub(crate) fn do_soon<T>(&self, job: impl FnOnce() -> T + Send + 'static) {
-        // Sending fails if the threads have ended, as at the end of the process.
+        // If both threads have ended, sending fails and the job is dropped.
         drop(self.0.send(Box::new(|| drop(job()))));
     }
 }

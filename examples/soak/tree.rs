@@ -27,12 +27,12 @@ use crate::threads::Threads;
 pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) threads: Threads,
-    /// Futures of runs that are no longer polled.
+    /// Futures of runs, kept until everything else is over.
     kept: Mutex<Vec<BoxFuture<'static, ()>>>,
     amid: Mutex<Option<Amid>>,
-    /// Also held by each binding of a run.
+    /// Each binding of a run holds a clone.
     pub(crate) bound: Arc<()>,
-    /// Contexts of runs with bindings, which must be dropped although the contexts are held.
+    /// Contexts of runs with bindings. The bindings must be dropped even while these contexts exist.
     contexts: Mutex<Vec<RunContext>>,
 }
 
@@ -175,7 +175,7 @@ pub(crate) struct Branch {
     index: u32,
     pub(crate) node: Node,
     children: Vec<Arc<Self>>,
-    /// The listeners of the run alone.
+    /// The listeners that are registered on the run, and not on its emitter.
     own: Mutex<Vec<Registration>>,
     pub(crate) shared: Arc<Shared>,
 }

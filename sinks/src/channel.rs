@@ -26,12 +26,12 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 ///
 /// # When it is full
 ///
-/// Up to `capacity` records wait in the channel, and as many again in the sink's queue. Beyond that,
+/// Up to `capacity` records wait in the channel, and up to `capacity` records wait in the sink's queue. When both are full,
 /// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
 /// events, and the receiver gets a gap in their place.
 ///
-/// Closing the sink waits for the receiver, at most until the deadline. The report counts the records that do not fit into the
-/// channel by then as pending.
+/// Closing the sink waits for the receiver, at most until the deadline. Records that do not fit into the channel by then count
+/// as pending in the report.
 #[derive(Debug)]
 pub struct Channel {
     sender: Sender<SinkRecord>,
@@ -40,14 +40,14 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Creates a channel for up to `capacity` records, at least 1, and returns the sink and the receiver.
+    /// Creates a channel for up to `capacity` records, and returns the sink and the receiver. A capacity of 0 counts as 1.
     #[must_use]
     pub fn new(capacity: usize) -> (Self, Receiver<SinkRecord>) {
         let (sender, receiver) = mpsc::channel(capacity.max(1));
         (Self::from(sender), receiver)
     }
 
-    /// Sets what happens when the channel and the queue are full; [`Overflow::Block`] unless set.
+    /// Sets what happens when the channel and the queue are full. The default is [`Overflow::Block`].
     #[must_use]
     pub const fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;

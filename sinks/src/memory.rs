@@ -6,7 +6,7 @@ use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 
 /// A sink that keeps every record in memory; clones share their records.
 ///
-/// Pipe to one clone and read another, after a `flush` or `close` of the handle:
+/// Pipe events to one clone, and read the records from another after a `flush` or `close` of the handle:
 ///
 /// ```
 /// use emitree_emitter::{Emitter, Overflow};
@@ -23,7 +23,7 @@ use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 ///
 /// # When it is full
 ///
-/// The memory itself grows with every record and is never full. The queue before it holds 1024 records unless
+/// The memory itself grows with every record and is never full. The sink's queue holds 1024 records unless
 /// [`with_capacity`](Self::with_capacity) is called. When the queue is full, [`with_overflow`](Self::with_overflow)
 /// decides whether the emit waits or an event is lost. The handle counts the lost events, and a gap is kept in their
 /// place.
@@ -41,14 +41,14 @@ impl Memory {
         Self { records: Arc::default(), capacity: 1024, overflow: Overflow::Block }
     }
 
-    /// Sets how many records may wait in the queue, at least 1.
+    /// Sets the maximum number of records in the queue. The default is 1024, and 0 counts as 1.
     #[must_use]
     pub const fn with_capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Sets what happens when the queue is full; [`Overflow::Block`] unless set.
+    /// Sets what happens when the queue is full. The default is [`Overflow::Block`].
     #[must_use]
     pub const fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;

@@ -26,13 +26,13 @@ fn counts(report: &Report) -> [u64; 4] {
     [report.delivered, report.lost, report.failed, report.pending]
 }
 
-/// A sink stalled in the write of event 0, with nothing queued.
+/// Returns a sink that is stalled in the write of event 0, and whose queue is empty.
 fn stalled(capacity: usize, overflow: Overflow) -> (Emitter, SinkHandle, Gate, Seen) {
     let emitter = Emitter::new();
     let (sink, gate, seen) = Gated::new(capacity, overflow);
     let handle = emitter.pipe_to(sink).unwrap();
     let first = emitter.clone();
-    // Emit on another thread: a sink that blocks needs an emit that can wait.
+    // Emit on another thread, because `block_on` panics inside the runtime of an async test.
     thread::spawn(move || block_on(async move { first.emit("n", &mut 0_u32).await.unwrap() })).join().unwrap();
     gate.entered();
     (emitter, handle, gate, seen)
@@ -307,7 +307,7 @@ impl Drop for Hostile {
     }
 }
 
-/// E13: flush and close report, even if the sink panics.
+/// E13: flush and close return a report, even if the sink panics.
 #[test]
 fn a_sink_that_panics_everywhere_hangs_nobody() {
     let emitter = Emitter::new();

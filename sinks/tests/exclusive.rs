@@ -56,7 +56,7 @@ fn is_in_use(path: &Path) -> bool {
     }
 }
 
-/// Returns `delivered failed`; their sum is the number of emitted events.
+/// Returns `[delivered, failed]`, whose sum is the number of emitted events.
 fn outcome(report: &Report) -> [u64; 2] {
     assert_eq!((report.lost, report.pending, report.buffered), (0, 0, 0), "{report}");
     [report.delivered, report.failed]
@@ -270,7 +270,7 @@ fn a_path_whose_folder_is_renamed_is_noticed_too() {
     assert_eq!(outcome(&handle.close_blocking(EVER)), [0, 1]);
 }
 
-/// A torn line can be read only by users that may read the recording.
+/// Only users who may read the recording can read a torn line.
 #[cfg(unix)]
 #[test]
 fn what_is_set_aside_keeps_the_mode_of_the_recording() {

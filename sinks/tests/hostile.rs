@@ -48,7 +48,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-/// Returns `delivered lost failed`, when no event is pending.
+/// Returns `[delivered, lost, failed]`, and checks that no event is pending or buffered.
 fn counts(report: &Report) -> [u64; 3] {
     assert_eq!((report.pending, report.buffered), (0, 0), "{report}");
     [report.delivered, report.lost, report.failed]
@@ -68,7 +68,7 @@ fn a_full_sink_that_awaits_an_emit_to_itself_loses_and_counts_the_event_and_goes
     });
     let handle = emitter.pipe_to(sink).unwrap();
     block_on(emitter.emit("n", &mut 0_u32)).unwrap();
-    // The first write is over, and the events that it emitted are written.
+    // After the flush, the first write is over, and the events that it emitted are written or lost.
     assert_eq!(handle.flush_blocking().error, None);
     assert_eq!(counts(&handle.close_blocking(EVER)), [3, 3, 0]);
     assert_eq!(seen.line(), "0 1 2 -3");

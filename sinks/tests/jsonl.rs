@@ -1,4 +1,4 @@
-//! E13, for recordings: whole records are never lost or torn, at whichever byte the file was cut off. An error names the bad line.
+//! E13, for recordings: whole records are never lost or torn, wherever the file was cut off. An error names the bad line.
 
 use std::fs;
 use std::io::{self, Write};
@@ -146,7 +146,7 @@ fn the_flush_policy_says_when_the_file_has_a_record() {
     }
 }
 
-/// This device has no disk: it accepts every line, and a sync fails.
+/// `/dev/null` has no disk: it accepts every line, and a sync fails.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_flush_waits_for_the_disk_if_that_was_asked_for() {
@@ -322,7 +322,7 @@ fn errors_name_the_file() {
     assert_eq!(error.to_string(), format!("could not open `{}`", path.display()));
 }
 
-/// A device that is always full, where the system has one.
+/// `/dev/full` is a device that is always full. Not every system has it.
 #[test]
 fn a_file_that_cannot_be_written_says_how_much_is_not() {
     let full = Path::new("/dev/full");

@@ -1,11 +1,11 @@
-//! The errors of opening and writing a recording.
+//! Errors while a recording is opened or written.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// An error of opening or writing a recording.
+/// An error while opening or writing a recording.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JsonlError {
@@ -14,7 +14,7 @@ pub enum JsonlError {
     Open {
         /// The file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// Another recorder, in this or another process, has the file open.
@@ -30,7 +30,7 @@ pub enum JsonlError {
     Lock {
         /// The file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// The last line could not be read, completed or moved to `<path>.torn`.
@@ -38,7 +38,7 @@ pub enum JsonlError {
     Mend {
         /// The file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// The file could not be written.
@@ -48,7 +48,7 @@ pub enum JsonlError {
         path: PathBuf,
         /// The number of records that are still buffered.
         unwritten: usize,
-        /// The error of the operating system.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// The file was written, but not synced. Events since the last sync may not be on disk, and never count as synced.
@@ -56,7 +56,7 @@ pub enum JsonlError {
     Sync {
         /// The file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// The file was removed or renamed while it was open.

@@ -1,6 +1,6 @@
 //! A sink that appends records to a JSONL file.
 //!
-//! 1. An event is buffered until its line is written and a check has then found the file at its path. Afterwards, the event
+//! 1. An event is buffered until its line is written and a later check has found the file at its path. After that, the event
 //!    counts as delivered, and as unsynced until the next sync.
 //! 2. With `FlushPolicy::EachRecord` the result of `write` shows whether an event was written, so no event is counted as
 //!    buffered.
@@ -35,14 +35,15 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// ```
 ///
 /// Opening a recording that was cut off by a crash repairs its end. A torn last line is appended to `<path>.torn` and removed
-/// from the recording; a whole record that lacks only its newline gets the newline. [`tail`](Self::tail) returns which repair
-/// was made.
+/// from the recording; a whole record that lacks only its newline gets the newline. [`tail`](Self::tail) returns the
+/// repair that was made.
 ///
-/// If the file cannot be written, the buffer is kept and written later. Once 64 KiB are buffered, each further record
-/// counts as failed. With [`FlushPolicy::EachRecord`], a record counts as failed if it cannot be written at once.
+/// If the file cannot be written, the buffer is kept and written later. Once the buffer holds 64 KiB, each further record
+/// counts as failed until a write succeeds. With [`FlushPolicy::EachRecord`], a record counts as failed if it cannot be written
+/// at once.
 ///
 /// Dropping a `JsonlFile` without `close` loses the buffer. A sink that is attached to an emitter is closed through its
-/// handle, or when the emitter is closed or dropped.
+/// handle, when the emitter is closed or dropped, or when the emitter's run ends.
 ///
 /// # One recorder, many readers
 ///
@@ -60,13 +61,13 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// # A file that is removed, renamed or replaced
 ///
 /// Each time the recorder writes its buffer, it checks that its path still leads to the file that it opened (by device and
-/// inode). If not, the events written since the last check count as failed, and so do all later events: each write, each flush
-/// and the close returns [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to continue; the old
+/// inode). If not, the events written since the last check and all later events count as failed. This write and each later
+/// write, flush and close return [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to continue; the old
 /// recorder never writes to the new file. A log rotation that renames the file is such a case: close the recorder before the
 /// rotation, and open the file after it. Some events that count as failed may be in the renamed file.
 ///
-/// On Windows, an open file cannot be removed or renamed. On systems other than Unix and Windows, the recorder notices a
-/// removed file, but not a replaced file.
+/// On Windows, the file cannot be removed or renamed while it is open. On systems other than Unix and Windows, the recorder
+/// notices a removed file, but not a replaced file.
 ///
 /// # Its report
 ///
@@ -119,7 +120,7 @@ pub struct JsonlFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlushPolicy {
-    /// After each record: a crash of the program loses no record that the sink has accepted.
+    /// After each record: a crash of the program loses only records that the sink has not written yet.
     EachRecord,
     /// When the oldest record in the buffer has this age, or when 64 KiB are buffered.
     Interval(Duration),
@@ -127,8 +128,8 @@ pub enum FlushPolicy {
     OnClose,
 }
 
-/// Writes every 250 ms: a crash of the program may lose the records that the sink accepted in the last quarter of a second,
-/// and the records in its queue.
+/// The default is to write every 250 ms. A crash of the program may lose the records that the sink accepted in the last quarter
+/// of a second, and the records in its queue.
 impl Default for FlushPolicy {
     fn default() -> Self {
         Self::Interval(Duration::from_millis(250))
@@ -158,8 +159,8 @@ impl JsonlFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be opened, if another recorder has it open, or if a torn last line cannot be set
-    /// aside.
+    /// Returns an error if the file cannot be opened or locked, if another recorder has it open, or if its end cannot be
+    /// repaired.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, JsonlError> {
         Self::options().open(path)
     }
@@ -206,7 +207,7 @@ impl JsonlFile {
         if !self.sync {
             return Ok(());
         }
-        // Taken before the result is known, so that after a failed sync these events are never counted as synced (3).
+        // The count is taken before the result is known, so that these events never count as synced after a failed sync (3).
         let unsynced = mem::take(&mut self.unsynced);
         let synced = self.lines.get_ref().sync();
         synced.map_err(|source| JsonlError::Sync { path: self.path.clone(), source })?;
@@ -230,26 +231,26 @@ impl JsonlFile {
 }
 
 impl JsonlOptions {
-    /// Sets when the buffer is written to the file; every 250 ms unless set.
+    /// Sets when the buffer is written to the file. The default is every 250 ms.
     pub const fn flush(mut self, policy: FlushPolicy) -> Self {
         self.flush = policy;
         self
     }
 
-    /// Makes each flush wait until its data is on disk (`fdatasync`), off unless set. On Unix, opening a new file then also
-    /// waits until its directory entry is on disk.
+    /// Sets whether each flush waits until its data is on disk (`fdatasync`). The default is `false`. With `true`, opening a
+    /// new file on Unix also waits until its directory entry is on disk.
     pub const fn sync(mut self, sync: bool) -> Self {
         self.sync = sync;
         self
     }
 
-    /// Sets how many records may wait in the queue, at least 1; 1024 unless set.
+    /// Sets the maximum number of records in the queue. The default is 1024, and 0 counts as 1.
     pub const fn capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Sets what happens when the queue is full; [`Overflow::Block`] unless set.
+    /// Sets what happens when the queue is full. The default is [`Overflow::Block`].
     pub const fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
@@ -259,11 +260,11 @@ impl JsonlOptions {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be opened, if another recorder has it open, or if a torn last line cannot be set
-    /// aside.
+    /// Returns an error if the file cannot be opened or locked, if another recorder has it open, or if its end cannot be
+    /// repaired.
     pub fn open(self, path: impl AsRef<Path>) -> Result<JsonlFile, JsonlError> {
         let path = path.as_ref().to_owned();
-        // Locked first, because the next steps may change the file.
+        // Lock the file first, because the next steps may change it.
         let mut file = LockedFile::open(&path)?;
         if self.sync {
             file.sync_name().map_err(|source| JsonlError::Open { path: path.clone(), source })?;
@@ -285,7 +286,7 @@ impl Default for JsonlOptions {
 impl Sink for JsonlFile {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         self.check_open()?;
-        // Drained before a record is added, so that a failing file does not make the buffer grow without bound.
+        // Drain the buffer before adding a record, so that it does not grow without bound while the file cannot be written.
         if self.lines.is_full() {
             self.write_out()?;
         }

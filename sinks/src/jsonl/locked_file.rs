@@ -46,8 +46,8 @@ impl LockedFile {
             })?;
         }
         let file = Self { file, at, opened };
-        // Another process may have moved the file between the opening and the lock: a lock on a file that has left its path
-        // would let a second recorder open the path (1).
+        // Another process may have moved the file between the opening and the lock: a lock on a file that is no longer at
+        // its path would let a second recorder open the path (1).
         match file.path_state() {
             PathState::InPlace => Ok(file),
             PathState::Removed => Err(JsonlError::Removed { path: path.to_owned() }),
@@ -135,7 +135,7 @@ mod platform {
         file.unlock()
     }
 
-    /// Compares device and inode. No other file gets the same numbers while this one is open.
+    /// Compares device and inode. No other file gets the same numbers while this file is open.
     pub(super) fn is_same(opened: &Metadata, found: &Metadata) -> bool {
         (opened.dev(), opened.ino()) == (found.dev(), found.ino())
     }

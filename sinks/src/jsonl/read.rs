@@ -1,4 +1,4 @@
-//! Reading a recording back.
+//! Reads a recording back.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -23,8 +23,8 @@ pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, Re
     }
 }
 
-/// An iterator over the records of a recording. Returns an error for each line that is not a record, and continues with
-/// the next line.
+/// An iterator over the records of a recording. It yields an error for each line that is not a record, and continues
+/// with the next line.
 ///
 /// ```
 /// use emitree_sinks::{ReadError, Records};
@@ -46,7 +46,7 @@ pub struct Records<R> {
     ended: bool,
 }
 
-/// An error of reading a recording or one of its lines.
+/// An error while opening a recording or reading one of its lines.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -55,23 +55,23 @@ pub enum ReadError {
     Open {
         /// The file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// The reader failed; the iterator ends.
     #[error("could not read line {line}")]
     Io {
-        /// The line, counted from 1.
+        /// The line number, counted from 1.
         line: usize,
-        /// The error of the operating system.
+        /// The error of the reader.
         source: io::Error,
     },
     /// The line is not a record.
     #[error("line {line} is not a record: {fault}: `{text}`")]
     Malformed {
-        /// The line, counted from 1.
+        /// The line number, counted from 1.
         line: usize,
-        /// The line, shortened.
+        /// The text of the line, cut after 80 characters.
         text: String,
         /// The reason.
         fault: String,
@@ -80,9 +80,9 @@ pub enum ReadError {
     /// writing it.
     #[error("line {line} is torn, as a crash leaves it: `{text}`")]
     Torn {
-        /// The line, counted from 1.
+        /// The line number, counted from 1.
         line: usize,
-        /// The line, shortened.
+        /// The text of the line, cut after 80 characters.
         text: String,
     },
 }

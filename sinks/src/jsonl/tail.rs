@@ -45,9 +45,9 @@ pub(super) fn repair(file: &mut File, path: &Path) -> io::Result<Tail> {
     set_aside(file, path, begin, line)
 }
 
-/// Returns the position where the last line begins. If the file ends with a newline, that is `end`.
+/// Returns the position where the last line begins. If the file ends with a newline, this position is `end`.
 fn begin_of_last_line(file: &mut File, end: u64) -> io::Result<u64> {
-    // From the end backwards, so that a long recording is not read as a whole.
+    // Read from the end backwards, so that a long recording is not read as a whole.
     let mut chunk = Vec::new();
     let mut before = end;
     while before > 0 {
@@ -88,7 +88,7 @@ fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
     let mode = recording.permissions().mode() & 0o7777;
-    // Created for the owner alone and widened below: otherwise another user could open it before its mode is set.
+    // Create the file for its owner alone, and set its mode below: otherwise another user could open it before that.
     let created = OpenOptions::new().append(true).create_new(true).mode(mode & 0o600).open(to);
     let (torn, mode) = match created {
         Ok(torn) => (torn, mode),

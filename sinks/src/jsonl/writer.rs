@@ -3,8 +3,8 @@
 //! 1. The buffer holds whole lines, except for the part of the first line that is already written.
 //! 2. Written bytes leave the buffer at once. After an error, the next attempt continues where the last attempt stopped, so
 //!    a line is neither torn nor written twice.
-//! 3. The buffer has at most one record more than `MAX_BUFFERED` bytes.
-//! 4. `lines` has an entry for each line in the buffer, also for a line that is partly written. An event is counted in
+//! 3. The buffer exceeds `MAX_BUFFERED` bytes by at most one record.
+//! 4. `lines` has an entry for each line in the buffer, even for a line that is partly written. An event is counted in
 //!    `buffered` until its whole line is written, then in `written` until the caller confirms that it arrived.
 
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ const MAX_BUFFERED: usize = 64 * 1024;
 /// ```
 ///
 /// Events count as buffered in the report until the sink is flushed, which also flushes the writer. If the writer fails, the
-/// buffer is kept and written later. Once 64 KiB are buffered, each further record counts as failed.
+/// buffer is kept and written later. Once the buffer holds 64 KiB, each further record counts as failed until a write succeeds.
 ///
 /// Dropping a `Jsonl` without `close` loses the buffer.
 ///
@@ -43,7 +43,7 @@ pub struct Jsonl<W> {
     writer: W,
     buffer: Vec<u8>,
     lines: VecDeque<Line>,
-    /// The number of bytes of the first line that are written.
+    /// The number of bytes of the first line that are already written.
     head: usize,
     buffered: u64,
     written: u64,
@@ -51,11 +51,11 @@ pub struct Jsonl<W> {
     overflow: Overflow,
 }
 
-/// A line that is not written completely.
+/// A line that is not completely written yet.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     bytes: usize,
-    /// `true` for an event that `progress` counts; not for gaps, nor for records that the caller accounts for.
+    /// `true` for an event that `buffered` or `written` counts. `false` for gaps and for records that the caller accounts for.
     is_counted: bool,
 }
 
@@ -74,14 +74,14 @@ impl<W> Jsonl<W> {
         }
     }
 
-    /// Sets how many records may wait in the queue, at least 1.
+    /// Sets the maximum number of records in the queue. The default is 1024, and 0 counts as 1.
     #[must_use]
     pub const fn with_capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Sets what happens when the queue is full; [`Overflow::Block`] unless set.
+    /// Sets what happens when the queue is full. The default is [`Overflow::Block`].
     #[must_use]
     pub const fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
@@ -146,8 +146,8 @@ impl<W> Jsonl<W> {
     fn remove(&mut self, written: usize) {
         self.buffer.drain(..written);
         self.head += written;
-        // A complete line moves its event from `buffered` to `written`; `head` is then the number of bytes written of the next
-        // line.
+        // The event of a complete line moves from `buffered` to `written`. `head` is then the number of bytes that are written
+        // of the next line.
         while let Some(line) = self.lines.front().copied().filter(|line| line.bytes <= self.head) {
             self.lines.pop_front();
             self.head -= line.bytes;
@@ -170,7 +170,7 @@ impl<W: Write> Jsonl<W> {
     pub(super) fn drain(&mut self) -> io::Result<()> {
         let mut written = 0;
         let drained = write_from(&mut self.writer, &self.buffer, &mut written);
-        // Also after an error: the bytes before it are written (2).
+        // Even after an error, the bytes before the error are written, and leave the buffer (2).
         self.remove(written);
         drained
     }
