@@ -11,6 +11,7 @@ use crate::message::session::OpenTurn;
 use crate::model::tell;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
+use crate::tool::WorkStarted;
 use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 
 /// A call that has settled.
@@ -64,9 +65,7 @@ async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: G
     // running.
     match &settled {
         Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
-        Settled::Interrupted(call, _) => {
-            turn.answer(position, ToolResult::error(&call.id, "not executed: interrupted"));
-        }
+        Settled::Interrupted(..) => turn.interrupt(position),
     }
     settled
 }
@@ -85,9 +84,8 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: 
         (None, None) => match if is_gated { check_call(agent, &call) } else { find_tool(agent, &call) } {
             Err(fault) => (How::Failed, ToolOutput::error(fault)),
             Ok((tool, arguments)) => {
-                let arguments = arguments.clone();
-                turn.start(position);
-                match run_tool(agent, tool, arguments, &call).await {
+                let (id, started) = (CallId(call.id.clone()), turn.work_started(position));
+                match ToolRun::new(agent, arguments.clone(), id, started).execute(agent, tool).await {
                     Ok(output) => (How::Executed, output),
                     Err(error) => return by_error(agent, call, error),
                 }
@@ -123,23 +121,36 @@ fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &
     Ok((tool, arguments))
 }
 
-async fn run_tool(agent: &Loop<'_>, tool: &Tool, arguments: Value, call: &ToolCall) -> Result<ToolOutput> {
-    let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
-    let layers: Vec<_> = layers.filter(|stack| !stack.is_empty()).cloned().collect();
-    let id = CallId(call.id.clone());
-    if !agent.agent.spawn_tools {
-        return bind(tool, arguments, id, layers).await;
-    }
-    // The task ends with the agent's run, and the tool's run is nested in the agent's run.
-    let tool = tool.clone();
-    agent.ctx.spawn(async move { bind(&tool, arguments, id, layers).await }).await?
+/// The run of a tool for one call, before it is made.
+struct ToolRun {
+    arguments: Value,
+    id: CallId,
+    started: WorkStarted,
+    layers: Vec<Stack<Tool>>,
 }
 
-fn bind(tool: &Tool, arguments: Value, id: CallId, layers: Vec<Stack<Tool>>) -> Run<'_, Tool> {
-    // The id is set as the run's own extension, which nested runs do not inherit, because they are not calls of this
-    // agent.
-    let run = tool.run(arguments).own_extension(id);
-    layers.into_iter().fold(run, |run, stack| run.middleware(stack))
+impl ToolRun {
+    fn new(agent: &Loop<'_>, arguments: Value, id: CallId, started: WorkStarted) -> Self {
+        let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
+        let layers = layers.filter(|stack| !stack.is_empty()).cloned().collect();
+        Self { arguments, id, started, layers }
+    }
+
+    async fn execute(self, agent: &Loop<'_>, tool: &Tool) -> Result<ToolOutput> {
+        if !agent.agent.spawn_tools {
+            return self.bind(tool).await;
+        }
+        // The task ends with the agent's run, and the tool's run is nested in the agent's run.
+        let tool = tool.clone();
+        agent.ctx.spawn(async move { self.bind(&tool).await }).await?
+    }
+
+    fn bind(self, tool: &Tool) -> Run<'_, Tool> {
+        // These are the run's own extensions, which nested runs do not inherit, because nested runs are not calls of this
+        // agent.
+        let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started);
+        self.layers.into_iter().fold(run, |run, stack| run.middleware(stack))
+    }
 }
 
 fn unknown(tools: &[Tool], call: &ToolCall) -> String {

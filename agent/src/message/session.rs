@@ -12,6 +12,7 @@ use crate::message::history::{History, HistoryError, check, check_parts};
 use crate::message::stored::Stored;
 use crate::message::{Message, Part, Role, ToolResult};
 use crate::place::state::Slices;
+use crate::tool::WorkStarted;
 
 /// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
 /// fails, is aborted or is dropped. A session also keeps the [`State`](crate::State) of middleware.
@@ -208,7 +209,7 @@ impl SessionRun {
         }
         check_parts(0, &response)?;
         give_ids(&mut response);
-        let results = response.tool_calls().map(|_| CallState::Open).collect();
+        let results = response.tool_calls().map(|_| CallState::Open(WorkStarted::default())).collect();
         Ok(OpenTurn {
             session: self,
             response: Arc::new(response),
@@ -251,9 +252,7 @@ pub(crate) struct OpenTurn<'a> {
 /// The state of a call of an [`OpenTurn`].
 #[derive(Clone, Debug)]
 enum CallState {
-    Open,
-    /// The tool has been started, so it may have had effects.
-    Started,
+    Open(WorkStarted),
     Answered(ToolResult),
 }
 
@@ -263,14 +262,24 @@ impl OpenTurn<'_> {
         &self.response
     }
 
-    /// Records that the tool of the call at that position is about to run.
-    pub(crate) fn start(&self, position: usize) {
-        self.results.lock()[position] = CallState::Started;
+    /// Returns the flag for the tool of the call at that position. The tool's run sets it.
+    pub(crate) fn work_started(&self, position: usize) -> WorkStarted {
+        match &self.results.lock()[position] {
+            CallState::Open(started) => started.clone(),
+            CallState::Answered(_) => WorkStarted::default(),
+        }
     }
 
     /// Sets the result of the call at that position, and replaces an earlier result.
     pub(crate) fn answer(&self, position: usize, result: ToolResult) {
         self.results.lock()[position] = CallState::Answered(result);
+    }
+
+    /// Answers the call at that position, whose tool was interrupted.
+    pub(crate) fn interrupt(&self, position: usize) {
+        let has_started = self.work_started(position).get();
+        let text = if has_started { INTERRUPTED_AT_WORK } else { "not executed: interrupted" };
+        self.answer(position, ToolResult::error("", text));
     }
 
     /// Sets the text of the result for calls that are never answered.
@@ -292,9 +301,9 @@ impl Drop for OpenTurn<'_> {
         let results = self.response.tool_calls().zip(states).map(|(call, state)| {
             let mut result = match state {
                 CallState::Answered(result) => result,
-                CallState::Open => ToolResult::error("", self.unanswered),
                 // The result must not be "not executed", because the model might then call the tool again.
-                CallState::Started => ToolResult::error("", STOPPED),
+                CallState::Open(started) if started.get() => ToolResult::error("", STOPPED),
+                CallState::Open(_) => ToolResult::error("", self.unanswered),
             };
             // A hook may have changed the id, but the result belongs to this call.
             result.id.clone_from(&call.id);
@@ -309,6 +318,9 @@ impl Drop for OpenTurn<'_> {
 
 /// The result of a call whose tool was running when the run ended.
 const STOPPED: &str = "the run was stopped while the tool was at work: it may have had effects";
+
+/// The result of a call whose tool was interrupted by its own work, and not by a gate or a layer before the work.
+const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was at work: it may have had effects";
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use emitree_emitter::{BuildError, Creator, Emitter};
 use emitree_runtime::{AttemptDiscarded, Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
@@ -61,6 +62,17 @@ struct ToolParts {
 /// The id of the tool call that a tool's run executes. An agent sets the id as the run's own extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallId(pub String);
+
+/// Set when the function of a tool is called for a tool call. An agent sets the flag as the own extension of the tool's
+/// run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorkStarted(Arc<AtomicBool>);
+
+impl WorkStarted {
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// The reason why a tool cannot be made.
 #[derive(Debug, ThisError)]
@@ -214,16 +226,23 @@ impl Tool {
     }
 
     async fn attempt(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
-        let work = &self.shared.work;
         if !ctx.has_listeners() {
-            return work.call(input, ctx).await;
+            return self.call(input, ctx).await;
         }
         let mut start = ToolStart { input: input.clone() };
         tell(ctx, &mut start).await?;
-        let output = work.call(&start.input, ctx).await?;
+        let output = self.call(&start.input, ctx).await?;
         let mut success = ToolSuccess { output };
         tell(ctx, &mut success).await?;
         Ok(success.output)
+    }
+
+    async fn call(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
+        // From here on, the function may have effects, so the result of the call must not be "not executed" (A1).
+        if let Some(started) = ctx.own_extension::<WorkStarted>() {
+            started.0.store(true, Ordering::Relaxed);
+        }
+        self.shared.work.call(input, ctx).await
     }
 }
 

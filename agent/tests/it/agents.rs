@@ -224,7 +224,8 @@ async fn interrupts_of_a_batch_become_one_and_the_others_are_answered() -> Resul
     assert_eq!(pays, [Some("1"), Some("2")]);
     assert_eq!(pending[0]["interrupt"]["kind"], "approval");
     let history = assert_valid(&session);
-    assert_eq!(results(history.messages()), ["!not executed: interrupted", "B", "!not executed: interrupted"]);
+    let interrupted = "!interrupted while the tool was at work: it may have had effects";
+    assert_eq!(results(history.messages()), [interrupted, "B", interrupted]);
     Ok(())
 }
 
@@ -551,7 +552,8 @@ async fn an_interrupt_in_a_sub_agent_is_one_of_the_outer_agents_batch() -> Resul
     let inner = &outer.data["pending"][0]["interrupt"];
     assert_eq!(inner["kind"], "agent.batch");
     assert_eq!(inner["data"]["pending"][0]["interrupt"]["kind"], "approval");
-    assert_eq!(results(assert_valid(&session).messages()), ["!not executed: interrupted", "B"]);
+    let interrupted = "!interrupted while the tool was at work: it may have had effects";
+    assert_eq!(results(assert_valid(&session).messages()), [interrupted, "B"]);
     Ok(())
 }
 

@@ -1,10 +1,12 @@
 //! The gate: the calls that it receives, and the effects of interrupts and failures.
 
-use emitree_agent::{AgentRun, Delta, Reply, ScriptedModel, Session, ToolCall, ToolOutput, hooks_fn};
-use emitree_runtime::{Error, Interrupt, Result};
-use serde_json::json;
+use std::time::Duration;
 
-use crate::support::{Log, agent, assert_valid, results};
+use emitree_agent::{AgentRun, Delta, Reply, ScriptedModel, Session, Tool, ToolCall, ToolOutput, hooks_fn};
+use emitree_runtime::{Error, Interrupt, Next, Result};
+use serde_json::{Value, json};
+
+use crate::support::{Log, agent, assert_valid, fail, results};
 
 fn calls() -> ScriptedModel {
     ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]).text("done")
@@ -121,6 +123,47 @@ async fn an_interrupt_of_a_batch_gate_is_the_verdict_of_all_open_calls() -> Resu
     assert_eq!(pending[0]["call"]["arguments"]["text"], "b");
     assert_eq!(pending[0]["interrupt"]["kind"], "approval");
     assert_eq!(results(assert_valid(&session).messages()), ["known", "!not executed: interrupted"]);
+    Ok(())
+}
+
+// A1
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_result_is_answered_with_whether_the_function_of_its_tool_had_been_called() -> Result<()> {
+    const AT_WORK: [&str; 2] = [
+        "!interrupted while the tool was at work: it may have had effects",
+        "!the run was stopped while the tool was at work: it may have had effects",
+    ];
+    const BEFORE: [&str; 2] = ["!not executed: interrupted", "!not executed: the run was stopped"];
+    // The layer interrupts the call, or waits until the run ends: before the function is called, or after it has failed.
+    for (waits, after_work, expected) in
+        [(false, false, BEFORE[0]), (false, true, AT_WORK[0]), (true, false, BEFORE[1]), (true, true, AT_WORK[1])]
+    {
+        for spawns in [false, true] {
+            let script = ScriptedModel::new("test").call("fails", json!({"text": "a"}));
+            let layer = hooks_fn("asks", move |hooks| {
+                hooks.tool_call(|stack| {
+                    stack.layer_fn("asks", move |arguments: &Value, _, next: Next<'_, Tool>| {
+                        Box::pin(async move {
+                            if after_work {
+                                assert!(next.run(arguments).await.is_err());
+                            }
+                            if waits {
+                                std::future::pending().await
+                            } else {
+                                Err(Error::interrupted(Interrupt::new("approval", json!(null))))
+                            }
+                        })
+                    })
+                });
+            });
+            let agent = agent(&script).tool(fail("fails", || Error::new("broken"))).with(layer);
+            let agent = agent.spawn_tools(spawns).build()?;
+            let session = Session::new();
+            let ended = agent.ask("go").session(&session).timeout(Duration::from_secs(1)).await.unwrap_err();
+            assert_eq!((ended.is_timed_out(), ended.is_interrupted()), (waits, !waits), "{ended:?}");
+            assert_eq!(results(assert_valid(&session).messages()), [expected], "{waits} {after_work} {spawns}");
+        }
+    }
     Ok(())
 }
 
