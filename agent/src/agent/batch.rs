@@ -8,7 +8,7 @@ use crate::agent::events::{ToolCallIdentified, ToolResponse};
 use crate::agent::steps::Loop;
 use crate::message::arguments::{MAX_NESTING, is_too_deep};
 use crate::message::session::OpenTurn;
-use crate::model::tell;
+use crate::model::emit;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
 use crate::tool::WorkStarted;
@@ -35,7 +35,7 @@ pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<V
     for mut call in calls {
         resolve(agent, &mut call).await?;
         if agent.ctx.has_listeners() {
-            tell(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
+            emit(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
         }
         // The call is checked before the gate, so that nobody is asked to approve a call that cannot be executed.
         let fault = check_call(agent, &call).err();
@@ -211,7 +211,7 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
         turn.answer(position, answer(&result));
         if agent.ctx.has_listeners() {
             let mut response = ToolResponse { call: result.call.clone(), result: answer(&result) };
-            errors.extend(tell(agent.ctx, &mut response).await.err());
+            errors.extend(emit(agent.ctx, &mut response).await.err());
         }
         results.push(result);
     }

@@ -10,7 +10,7 @@ use crate::agent::builder::{check_names, specs_of};
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError};
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::turn::{CurrentTurn, LoopState};
-use crate::model::{log, tell};
+use crate::model::{emit, log};
 use crate::place::action::{Decision, TurnAction, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::place::testing::join;
@@ -101,7 +101,7 @@ impl<'a> Loop<'a> {
 
     pub(crate) async fn run(mut self) -> Result<AgentOutput> {
         if self.ctx.has_listeners() {
-            tell(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
+            emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
         }
         self.announce().await?;
         let mut rounds = 0;
@@ -140,17 +140,17 @@ impl<'a> Loop<'a> {
         let messages = self.state.session.added_after(self.announced);
         self.announced += messages.len();
         for message in messages {
-            tell(self.ctx, &mut MessageAdded { message: Arc::clone(&message) }).await?;
+            emit(self.ctx, &mut MessageAdded { message: Arc::clone(&message) }).await?;
             for result in message.tool_results().filter(|result| result.is_error) {
                 let error = result.response.as_str().map_or_else(|| result.response.to_string(), str::to_owned);
-                tell(self.ctx, &mut MessageError { message: Arc::clone(&message), error }).await?;
+                emit(self.ctx, &mut MessageError { message: Arc::clone(&message), error }).await?;
             }
         }
         Ok(())
     }
 
     async fn succeed(self, answer: Arc<Message>) -> Result<AgentOutput> {
-        tell(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
+        emit(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
         let turn = self.turn().get();
         Ok(AgentOutput {
             finish_reason: answer.finish_reason.clone(),
@@ -180,11 +180,11 @@ impl<'a> Loop<'a> {
         self.warnings.extend(response.warnings.iter().cloned());
         let acted = self.act(response).await;
         // The events are emitted even for a failed turn, because its messages may have entered the history.
-        let told = self.announce().await;
+        let announced = self.announce().await;
         let (end, after) = match acted {
-            Ok(acted) => told.map(|()| acted)?,
+            Ok(acted) => announced.map(|()| acted)?,
             Err(error) => {
-                log(told, "message");
+                log(announced, "message");
                 return Err(error);
             }
         };
@@ -198,7 +198,7 @@ impl<'a> Loop<'a> {
         let history = self.state.session.history();
         if self.ctx.has_listeners() {
             let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
-            tell(self.ctx, &mut iteration).await?;
+            emit(self.ctx, &mut iteration).await?;
         }
         // Without hooks at `model.context`, the request shares the messages of the history.
         let mut request = ChatRequest {
@@ -297,7 +297,7 @@ impl<'a> Loop<'a> {
         // When the turn is dropped, the response enters the history with a result for each call.
         let opened = decided.and_then(|()| Ok(self.state.session.open(response.message)?));
         if let (Err(error), Some(message)) = (&opened, copy) {
-            log(tell(self.ctx, &mut MessageError { message, error: error.to_string() }).await, "message_error");
+            log(emit(self.ctx, &mut MessageError { message, error: error.to_string() }).await, "message_error");
         }
         let mut turn = opened?;
         let response = Arc::clone(turn.response());

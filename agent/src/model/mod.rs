@@ -158,7 +158,7 @@ impl ChatModel {
         if ctx.has_listeners() {
             // The request is copied only if a listener may change it.
             let mut start = ChatStart::new(input.clone());
-            tell(ctx, &mut start).await?;
+            emit(ctx, &mut start).await?;
             request = Cow::Owned(start.request);
         }
         let mut deltas = self.shared.provider.chat(&request, ctx).await?;
@@ -218,16 +218,16 @@ impl ChatModel {
         if let Some(usage) = response.usage {
             // The tokens are spent even if a listener fails. Listeners are called even if a budget is closed.
             let (cost, charged) = self.charge(usage, ctx).await;
-            let told = tell(ctx, &mut UsageReported::new(usage, cost)).await;
+            let emitted = emit(ctx, &mut UsageReported::new(usage, cost)).await;
             // The error of the budget takes precedence, because it is not retryable.
-            charged.and(told)?;
+            charged.and(emitted)?;
             response.cost = cost;
         }
         if !ctx.has_listeners() {
             return Ok(response);
         }
         let mut success = ChatSuccess::new(response);
-        tell(ctx, &mut success).await?;
+        emit(ctx, &mut success).await?;
         Ok(success.response)
     }
 
@@ -235,7 +235,7 @@ impl ChatModel {
     async fn fail(&self, error: Error, ctx: &RunContext, reported: Option<Usage>) -> Result<ChatResponse> {
         if let Some(usage) = reported {
             let (cost, charged) = self.charge(usage, ctx).await;
-            log(tell(ctx, &mut UsageReported::new(usage, cost)).await, "usage");
+            log(emit(ctx, &mut UsageReported::new(usage, cost)).await, "usage");
             charged?;
         }
         Err(error)
@@ -295,19 +295,19 @@ impl IncomingReply<'_> {
         match delta {
             Delta::Text(text) if self.streams => {
                 let mut token = NewToken::new(text, false);
-                tell(self.ctx, &mut token).await?;
+                emit(self.ctx, &mut token).await?;
                 let stops = token.stops();
                 Ok((Delta::Text(token.text), stops))
             }
             Delta::Reasoning(text) if self.streams => {
                 let mut token = NewToken::new(text, true);
-                tell(self.ctx, &mut token).await?;
+                emit(self.ctx, &mut token).await?;
                 let stops = token.stops();
                 Ok((Delta::Reasoning(token.text), stops))
             }
             Delta::Headers(headers) => {
                 let mut event = ResponseHeaders::new(headers);
-                tell(self.ctx, &mut event).await?;
+                emit(self.ctx, &mut event).await?;
                 Ok((Delta::Headers(event.headers), false))
             }
             other => Ok((other, false)),
@@ -316,7 +316,7 @@ impl IncomingReply<'_> {
 }
 
 /// Emits one of a run's own events, if the run has listeners.
-pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()> {
+pub(crate) async fn emit<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()> {
     if ctx.has_listeners() {
         ctx.emitter().emit_event(event).await?;
     }
@@ -324,8 +324,8 @@ pub(crate) async fn tell<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()
 }
 
 /// Logs the error of a listener, because it can no longer change the outcome.
-pub(crate) fn log(told: Result<()>, event: &str) {
-    if let Err(error) = told {
+pub(crate) fn log(emitted: Result<()>, event: &str) {
+    if let Err(error) = emitted {
         tracing::warn!(%error, event, "a listener failed after the attempt had failed");
     }
 }
@@ -349,9 +349,9 @@ impl Runnable for ChatModel {
         }
         if let Err(error) = &result {
             // The error of the attempt is returned, and the error of a listener is logged.
-            log(tell(ctx, &mut ChatError::new(error.report())).await, "error");
+            log(emit(ctx, &mut ChatError::new(error.report())).await, "error");
         }
-        let finished = tell(ctx, &mut ChatFinish {}).await;
+        let finished = emit(ctx, &mut ChatFinish {}).await;
         if result.is_ok() {
             return finished.and(result);
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use emitree_runtime::{Error, Result, RunContext};
 use reqwest::{Client, Url};
 
-use crate::model::{log, tell};
+use crate::model::{emit, log};
 pub use crate::openai::builder::OpenAiBuilder;
 use crate::openai::failure::Server;
 pub use crate::openai::failure::{ServerError, ServerErrorKind};
@@ -128,7 +128,7 @@ impl Provider for OpenAi {
 async fn report_headers(error: &Error, ctx: &RunContext) {
     let headers = error.find::<ServerError>().map(|cause| &cause.headers);
     if let Some(headers) = headers.filter(|headers| !headers.is_empty()) {
-        log(tell(ctx, &mut ResponseHeaders::new(headers.clone())).await, "response_headers");
+        log(emit(ctx, &mut ResponseHeaders::new(headers.clone())).await, "response_headers");
     }
 }
 

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error as ThisError;
 
-use crate::model::{log, tell};
+use crate::model::{emit, log};
 use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 use crate::tool::schema::schema_of;
 use crate::{ToolOutput, ToolSpec};
@@ -215,9 +215,9 @@ impl Tool {
         let result = self.attempt(input, ctx).await;
         if let Err(error) = &result {
             // The error of the attempt is returned, and the error of a listener is logged.
-            log(tell(ctx, &mut ToolFailure { error: error.report() }).await, "error");
+            log(emit(ctx, &mut ToolFailure { error: error.report() }).await, "error");
         }
-        let finished = tell(ctx, &mut ToolFinish {}).await;
+        let finished = emit(ctx, &mut ToolFinish {}).await;
         if result.is_ok() {
             return finished.and(result);
         }
@@ -230,10 +230,10 @@ impl Tool {
             return self.call(input, ctx).await;
         }
         let mut start = ToolStart { input: input.clone() };
-        tell(ctx, &mut start).await?;
+        emit(ctx, &mut start).await?;
         let output = self.call(&start.input, ctx).await?;
         let mut success = ToolSuccess { output };
-        tell(ctx, &mut success).await?;
+        emit(ctx, &mut success).await?;
         Ok(success.output)
     }
 
@@ -264,13 +264,13 @@ impl Runnable for Tool {
             let report = error.report();
             if retry == self.retries {
                 let mut exceeded = ToolRetriesExceeded { retries: retry, error: report };
-                log(tell(ctx, &mut exceeded).await, "retries_exceeded");
+                log(emit(ctx, &mut exceeded).await, "retries_exceeded");
                 return result;
             }
             retry += 1;
             // A stream that buffers the events of the failed attempt discards them now.
             ctx.discard_attempt(report.message.clone(), retry).await?;
-            tell(ctx, &mut ToolRetry { retry, error: report }).await?;
+            emit(ctx, &mut ToolRetry { retry, error: report }).await?;
         }
     }
 
