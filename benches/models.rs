@@ -57,14 +57,14 @@ fn first_tokens(suite: &mut Suite, clients: &Clients) {
 fn streams(suite: &mut Suite, clients: &Clients) {
     let at_once = ["a stream of 200 tokens, written at once: nobody listens", "… one listener of `new_token`"];
     let in_pieces = ["… written token by token, processor time: nobody listens", "… one listener of `new_token`"];
-    for (form, name, [quiet, heard]) in [(Form::Once, "MS", at_once), (Form::Pieces, "", in_pieces)] {
+    for (form, name, [quiet, received]) in [(Form::Once, "MS", at_once), (Form::Pieces, "", in_pieces)] {
         let bare = suite.case(clients.bare_stream(form));
         let genai = suite.case(clients.genai_stream(form));
         let subject = suite.case(clients.emitree_stream(form));
         let row = suite.row(name, quiet, subject);
         row.beside("bare", bare).beside("genai", genai).at_most(1.15, "bare", bare);
         let subject = suite.case(clients.emitree_heard_stream(form));
-        let row = suite.row("", heard, subject);
+        let row = suite.row("", received, subject);
         row.beside("bare", bare).beside("genai", genai).at_most(1.15, "bare", bare);
     }
 }
@@ -127,9 +127,9 @@ impl Clients {
         let (model, request) = (emitree(&self.url(Form::Once)), streamed());
         self.case(async move || {
             let first = Arc::new(OnceLock::new());
-            let (start, heard) = (Instant::now(), Arc::clone(&first));
+            let (start, received) = (Instant::now(), Arc::clone(&first));
             let run = model.run(request.clone()).on("new_token", move |_: &mut NewToken, _| {
-                heard.get_or_init(|| start.elapsed());
+                received.get_or_init(|| start.elapsed());
             });
             black_box(run.await.expect("an answer"));
             *first.get().expect("a token")

@@ -66,14 +66,14 @@ pub enum ListenError {
         declared: String,
     },
     /// The emitter declares the event with another type.
-    #[error("`{name}` is declared with payload `{declared}`, but the listener takes `{heard}`")]
+    #[error("`{name}` is declared with payload `{declared}`, but the listener takes `{expected}`")]
     DeclaredType {
         /// The event name in the listener's matcher.
         name: String,
         /// The declared type.
         declared: &'static str,
         /// The type that the listener takes.
-        heard: &'static str,
+        expected: &'static str,
     },
     /// The emitter belongs to a run that has ended.
     #[error(
@@ -140,7 +140,7 @@ pub enum EmitErrorKind {
         message: String,
     },
     /// A listener with an exact matcher, such as the name of the event, takes another type.
-    #[error("`{path}` carries `{carried}`, but a listener takes `{heard}` (registered at {at})")]
+    #[error("`{path}` carries `{carried}`, but a listener takes `{expected}` (registered at {at})")]
     TypeMismatch {
         /// The path of the event.
         path: String,
@@ -149,7 +149,7 @@ pub enum EmitErrorKind {
         /// The type of the payload.
         carried: &'static str,
         /// The type that the listener takes.
-        heard: &'static str,
+        expected: &'static str,
     },
     /// The emitter declares its events, but none with this name.
     #[error("`{name}` is not declared by this emitter; it declares {declared}")]

@@ -14,16 +14,16 @@ pub(crate) fn desk() -> Result<impl Runnable<Input = Vec<PathBuf>, Output = Vec<
     instance("Assistant", "Desk", move |letters: Vec<PathBuf>, _: RunContext| {
         let answer = Arc::clone(&answer);
         async move {
-            let mut said = Vec::new();
+            let mut report = Vec::new();
             for path in letters {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 let answered = answer
                     .run(path)
                     .await
                     .unwrap_or_else(|error| format!("not answered: {}", first_line(&error.explain())));
-                said.push(format!("{name}: {answered}"));
+                report.push(format!("{name}: {answered}"));
             }
-            Ok(said)
+            Ok(report)
         }
     })
 }

@@ -36,7 +36,7 @@ listed! {
         EscapedPanic = "escaped-panic",
         KeptBinding = "kept-binding",
         KeptRun = "kept-run",
-        UntoldEnd = "untold-end",
+        UnreportedEnd = "unreported-end",
         KeptMemory = "kept-memory",
     }
 }
@@ -65,14 +65,14 @@ impl Damage {
             Self::EscapedPanic => Rule::Panic,
             Self::KeptBinding => Rule::LetsGo,
             Self::KeptRun => Rule::Over,
-            Self::UntoldEnd => Rule::Ends,
+            Self::UnreportedEnd => Rule::Ends,
             Self::KeptMemory => Rule::Memory,
         }
     }
 
     /// Returns `true` if the damage keeps a run or an end from completing, so that the soak waits only a short time.
     pub(crate) const fn is_endless(self) -> bool {
-        matches!(self, Self::KeptBinding | Self::KeptRun | Self::UntoldEnd)
+        matches!(self, Self::KeptBinding | Self::KeptRun | Self::UnreportedEnd)
     }
 
     /// Returns a value that keeps a tree from being over until the value is dropped.
@@ -80,8 +80,8 @@ impl Damage {
         match self {
             Self::KeptBinding => Some(Arc::<()>::clone(&tree.shared.bound)),
             Self::KeptRun => Some(Arc::<Shared>::clone(&tree.shared)),
-            Self::UntoldEnd => {
-                drop_untold();
+            Self::UnreportedEnd => {
+                drop_unreported();
                 None
             }
             _ => None,
@@ -130,7 +130,7 @@ impl Damage {
                 let node = event_mut(log, start)?.begun.as_ref()?.node;
                 log.push(Entry::Escaped { node });
             }
-            Self::KeptBinding | Self::KeptRun | Self::UntoldEnd | Self::KeptMemory => return None,
+            Self::KeptBinding | Self::KeptRun | Self::UnreportedEnd | Self::KeptMemory => return None,
         }
         Some(())
     }
@@ -147,7 +147,7 @@ impl FromStr for Damage {
 }
 
 /// Drops a run whose end waits forever for a listener.
-fn drop_untold() {
+fn drop_unreported() {
     let endless = Arc::new(runnable_fn("endless", |(): (), _: RunContext| pending::<Result<()>>()));
     let deaf = Options::new().observe_async(Stage::Finish, |_: &dyn AnyEvent, _| Box::pin(pending()));
     let run = endless.run_shared(()).register(deaf);

@@ -91,14 +91,14 @@ fn planned_for(reason: &str) -> Option<u32> {
 }
 
 /// The recording of a tree, and its plan.
-pub(crate) struct Told<'a> {
+pub(crate) struct Reported<'a> {
     lives: &'a HashMap<Id, Life<'a>>,
     drawn: &'a [Drawn],
     /// The part of the recording during which the tree's runtime was dropped.
     dropped: Option<Range<usize>>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Reported<'a> {
     pub(crate) fn new(log: &[Entry], lives: &'a HashMap<Id, Life<'a>>, drawn: &'a [Drawn]) -> Self {
         let goes = log.iter().position(|entry| matches!(entry, Entry::RuntimeGoes));
         let gone = log.iter().position(|entry| matches!(entry, Entry::RuntimeGone));

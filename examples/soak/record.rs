@@ -93,10 +93,10 @@ impl Log {
     /// Records the lifecycle of all runs below an emitter.
     pub(crate) fn observe(&self, root: &Emitter) {
         let log = self.clone();
-        root.observe("*.*", move |event: &dyn AnyEvent, meta| log.hear(event, meta)).expect("a valid matcher");
+        root.observe("*.*", move |event: &dyn AnyEvent, meta| log.record(event, meta)).expect("a valid matcher");
     }
 
-    fn hear(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+    fn record(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let (Some(stage), Some(trace)) = (Stage::of(meta), meta.trace()) else { return };
         let (status, error) = match LifecycleRef::of(event, meta) {
             Some(LifecycleRef::Error(failure)) => {

@@ -7,7 +7,7 @@ use emitree::Status;
 use emitree::lifecycle::Stage;
 
 use crate::check::Life;
-use crate::ending::{Drawn, Ending, Told};
+use crate::ending::{Drawn, Ending, Reported};
 use crate::plan::{Binding, Manner, Place, STAGES, VERBS, Verb};
 use crate::record::{Entry, Id};
 
@@ -31,10 +31,10 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn count(&mut self, log: &[Entry], lives: &HashMap<Id, Life<'_>>, drawn: &[Drawn]) {
-        let told = Told::new(log, lives, drawn);
+        let reported = Reported::new(log, lives, drawn);
         for life in lives.values() {
-            self.count_life(life, &told);
-            self.deepest = self.deepest.max(told.above(life).count());
+            self.count_life(life, &reported);
+            self.deepest = self.deepest.max(reported.above(life).count());
         }
         for entry in log {
             match entry {
@@ -47,7 +47,7 @@ impl Tally {
         }
     }
 
-    fn count_life(&mut self, life: &Life<'_>, told: &Told<'_>) {
+    fn count_life(&mut self, life: &Life<'_>, reported: &Reported<'_>) {
         let Some(begun) = life.begun else { return };
         self.runs += 1;
         let place = match (life.parent, begun.is_spawned) {
@@ -55,7 +55,7 @@ impl Tally {
             (Some(_), false) => 1,
             (Some(_), true) => 2,
         };
-        if let Some(ending) = told.ending(life) {
+        if let Some(ending) = reported.ending(life) {
             self.endings[ending as usize][place] += 1;
         }
         for (index, stage) in STAGES.into_iter().enumerate() {

@@ -48,7 +48,7 @@ fn explain(listener: &Listener, failure: Failure, event: &dyn AnyEvent, meta: &E
             path,
             at,
             carried: event.type_name(),
-            heard: listener.expected.map_or("any", |expected| expected.name),
+            expected: listener.expected.map_or("any", |expected| expected.name),
         }
         .into(),
     }

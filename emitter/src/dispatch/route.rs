@@ -389,7 +389,7 @@ impl Emitter {
     #[inline]
     pub fn has_listeners(&self) -> bool {
         if self.node().is_in_run {
-            self.is_heard_in_run()
+            self.has_listeners_in_run()
         } else {
             !self.node().no_listener_cache.holds_or(|| self.has_no_listeners_in_tree())
         }
@@ -415,7 +415,7 @@ impl Emitter {
         self.first_receiver(u64::MAX).is_none()
     }
 
-    fn is_heard_in_run(&self) -> bool {
+    fn has_listeners_in_run(&self) -> bool {
         // An emitter below the emitter of an ended run is still checked: it may be an instance, which receives the
         // events of its own runs.
         if self.is_run() && self.has_run_ended() {

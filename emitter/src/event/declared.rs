@@ -65,9 +65,11 @@ impl Declared {
         let Some(name) = own_name(emitter, matcher) else { return Ok(()) };
         match (self.get(name), expected) {
             // A listener for any type fits every declared event.
-            (Some(declared), Some(expected)) if declared.id != expected.id => {
-                Err(ListenError::DeclaredType { name: name.to_owned(), declared: declared.name, heard: expected.name })
-            }
+            (Some(declared), Some(expected)) if declared.id != expected.id => Err(ListenError::DeclaredType {
+                name: name.to_owned(),
+                declared: declared.name,
+                expected: expected.name,
+            }),
             (Some(_), _) => Ok(()),
             (None, _) => Err(ListenError::Undeclared { name: name.to_owned(), declared: self.list() }),
         }

@@ -100,8 +100,9 @@ impl Emitter {
 /// Serializes a payload. If the serialization panics, the result is a string with the panic's message, so that the
 /// event is not lost.
 fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
-    let said = |panic| format!("<{} cannot be serialized: it panicked: {panic}>", event.type_name()).to_raw_json();
-    catch_or(|| event.to_raw_json(), said)
+    let placeholder =
+        |panic| format!("<{} cannot be serialized: it panicked: {panic}>", event.type_name()).to_raw_json();
+    catch_or(|| event.to_raw_json(), placeholder)
 }
 
 /// A record that a sink receives: an event, or a gap where events were lost.

@@ -10,13 +10,13 @@ use crate::{BoxError, EventMeta};
 /// A struct that listens with an async function. [`listener`] converts it into an argument of `on_async`.
 pub trait AsyncListener<T: ?Sized>: Send + Sync + 'static {
     /// Receives an event and may change it.
-    fn hear(&self, event: &mut T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
+    fn receive(&self, event: &mut T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
 /// A struct that observes with an async function. [`observer`] converts it into an argument of `observe_async`.
 pub trait AsyncObserver<T: ?Sized>: Send + Sync + 'static {
     /// Receives an event.
-    fn see(&self, event: &T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
+    fn observe(&self, event: &T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
 /// Converts an [`AsyncListener`] into an argument of `on_async`.
@@ -27,7 +27,7 @@ pub trait AsyncObserver<T: ?Sized>: Send + Sync + 'static {
 /// struct Doubler;
 ///
 /// impl AsyncListener<u32> for Doubler {
-///     async fn hear(&self, n: &mut u32, _: &EventMeta<'_>) -> Result<(), BoxError> {
+///     async fn receive(&self, n: &mut u32, _: &EventMeta<'_>) -> Result<(), BoxError> {
 ///         *n *= 2;
 ///         Ok(())
 ///     }
@@ -47,7 +47,7 @@ where
     move |event, meta| {
         // The future owns its listener, because it cannot borrow from the closure.
         let listener = Arc::clone(&listener);
-        Box::pin(async move { listener.hear(event, meta).await })
+        Box::pin(async move { listener.receive(event, meta).await })
     }
 }
 
@@ -63,7 +63,7 @@ where
     move |event, meta| {
         // The future owns its observer, because it cannot borrow from the closure.
         let observer = Arc::clone(&observer);
-        Box::pin(async move { observer.see(event, meta).await })
+        Box::pin(async move { observer.observe(event, meta).await })
     }
 }
 

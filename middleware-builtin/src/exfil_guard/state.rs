@@ -93,13 +93,13 @@ impl GuardState {
             return if self.options.evaluates_only { error } else { denied };
         }
         let (mut denied, mut budget) = (None, self.detector.budget());
-        let mut tells = |at: &Path<'_>, text: &str| {
+        let mut leaks = |at: &Path<'_>, text: &str| {
             let Some((what, encoding)) = self.detector.find_leak(text, &mut budget) else { return false };
             denied.get_or_insert_with(|| self.block(Place::Error, &self.pointer(at), what, encoding));
             true
         };
         let mut withhold = |at: &Path<'_>, text: &mut String| {
-            if tells(at, text) {
+            if leaks(at, text) {
                 "withheld by exfil_guard".clone_into(text);
             }
         };
@@ -108,7 +108,7 @@ impl GuardState {
         let checked = change_detail_keys(checked, &mut |key| withhold(&DETAILS, key));
         // Only control flow can keep its kind, and only if none of its fixed parts contains a secret (M9).
         let mut keeps = checked.is_control_flow();
-        for_each_fixed_text(&checked, &mut |at, text| keeps &= !tells(at, text));
+        for_each_fixed_text(&checked, &mut |at, text| keeps &= !leaks(at, text));
         match denied {
             Some(_) if self.options.evaluates_only => error,
             Some(denied) if !keeps => denied,

@@ -91,17 +91,17 @@ pub(super) fn of_runtime(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<(
     let of_attempt = Arc::clone(redactor);
     ctx.emitter().with(first()).on(
         AttemptDiscarded::NAME,
-        move |told: &mut AttemptDiscarded, meta: &EventMeta<'_>| {
-            check_depth(&told.metadata)?;
-            of_attempt.event_string(meta.name(), &mut told.reason);
-            of_attempt.event(meta.name(), &mut told.metadata);
+        move |event: &mut AttemptDiscarded, meta: &EventMeta<'_>| {
+            check_depth(&event.metadata)?;
+            of_attempt.event_string(meta.name(), &mut event.reason);
+            of_attempt.event(meta.name(), &mut event.metadata);
             Ok::<_, BoxError>(())
         },
     )?;
     let of_guard = Arc::clone(redactor);
-    ctx.emitter().with(first()).on(WouldDeny::NAME, move |told: &mut WouldDeny, meta: &EventMeta<'_>| {
-        of_guard.event_string(meta.name(), &mut told.guard);
-        of_guard.event_string(meta.name(), &mut told.reason);
+    ctx.emitter().with(first()).on(WouldDeny::NAME, move |event: &mut WouldDeny, meta: &EventMeta<'_>| {
+        of_guard.event_string(meta.name(), &mut event.guard);
+        of_guard.event_string(meta.name(), &mut event.reason);
     })?;
     Ok(())
 }

@@ -28,9 +28,9 @@ pub(super) struct Tally(Vec<Redacted>);
 
 impl Tally {
     pub(super) fn add(&mut self, place: Place, at: &str, kind: &Kind) {
-        let same = |said: &&mut Redacted| said.place == place && said.at == at && said.kind == *kind;
-        match self.0.iter_mut().rev().find(same) {
-            Some(said) => said.count += 1,
+        let is_same = |counted: &&mut Redacted| counted.place == place && counted.at == at && counted.kind == *kind;
+        match self.0.iter_mut().rev().find(is_same) {
+            Some(counted) => counted.count += 1,
             None => self.0.push(Redacted { place, at: at.to_owned(), kind: kind.clone(), count: 1 }),
         }
     }

@@ -79,7 +79,7 @@ pub(crate) struct AbortNode {
 struct Waiters {
     /// Set after a fence, which ensures that a later stop sees the waiters, and that the waiters see an earlier stop.
     is_seen: AtomicBool,
-    told: Event,
+    stopped: Event,
     token: CancellationToken,
     /// The runs that follow the signal of this node: they are stopped with the node, but end independently of it.
     linked: Children,
@@ -114,8 +114,8 @@ impl AbortNode {
         let fallen = stop.fallen();
         let first = || self.state.stop(stop).then(|| self.followers());
         let Some(reached) = STOPS.stop(&fallen, first) else { return false };
-        self.tell();
-        reached.iter().for_each(|run| run.node().tell());
+        self.wake();
+        reached.iter().for_each(|run| run.node().wake());
         // Dropping the last handle of a run drops the run's values, and these drops may call user code.
         reached.into_iter().for_each(discard);
         true
@@ -151,7 +151,7 @@ impl AbortNode {
     }
 
     /// Wakes the run's task and all waiters, if the run was stopped.
-    fn tell(&self) {
+    fn wake(&self) {
         if self.state.stopped().is_none() {
             return;
         }
@@ -160,7 +160,7 @@ impl AbortNode {
         fence(Ordering::SeqCst);
         if let Some(waiters) = self.waiters.get() {
             isolated(|| {
-                waiters.told.notify(usize::MAX);
+                waiters.stopped.notify(usize::MAX);
                 waiters.token.cancel();
             });
         }
@@ -186,10 +186,10 @@ impl AbortNode {
     pub(crate) async fn until_stopped(&self) -> Arc<str> {
         loop {
             // Listen before the check, so that a stop in between is not missed.
-            let told = self.waiters().told.listen();
+            let stopped = self.waiters().stopped.listen();
             match self.state.stopped() {
                 Some(stop) => return stop.reason(),
-                None => told.await,
+                None => stopped.await,
             }
         }
     }

@@ -25,7 +25,7 @@ pub(crate) struct LazyEmitter {
     run_id: Option<Uuid>,
     made: OnceLock<Made>,
     /// Used from depth `DEEP` on.
-    nobody: NoListenerCache,
+    no_listeners: NoListenerCache,
 }
 
 /// The properties of a run's emitter.
@@ -55,7 +55,7 @@ impl LazyEmitter {
         let inherited_group = || above.and_then(RunContext::group).or_else(|| instance.shared_group_id());
         let group_id = own.group_id.or_else(inherited_group);
         let own = EmitterSpec { context: inherited.merged(&own.context), group_id, ..own };
-        Self { instance: instance.clone(), own, run_id, made: OnceLock::new(), nobody: NoListenerCache::new() }
+        Self { instance: instance.clone(), own, run_id, made: OnceLock::new(), no_listeners: NoListenerCache::new() }
     }
 
     /// Makes the emitter together with the run, because the run has listeners.
@@ -201,7 +201,7 @@ impl SharedRun {
     /// emitters above, and on the runs above.
     pub(crate) fn has_listeners(&self) -> bool {
         if self.depth >= DEEP {
-            return self.is_heard_deep();
+            return self.has_listeners_deep();
         }
         let mut run = self;
         while !run.lazy_emitter.has_listeners() {
@@ -212,19 +212,19 @@ impl SharedRun {
     }
 
     #[cold]
-    fn is_heard_deep(&self) -> bool {
+    fn has_listeners_deep(&self) -> bool {
         // Read the epoch before the walk: a listener that is added during the walk changes the epoch, so the result is not
         // reused.
         let epoch = NoListenerCache::epoch();
         let mut run = self;
-        while !run.lazy_emitter.nobody.holds(epoch) {
+        while !run.lazy_emitter.no_listeners.holds(epoch) {
             if run.lazy_emitter.has_listeners() {
                 return true;
             }
             let Some(above) = &run.parent else { break };
             run = above.run().shared();
         }
-        self.lazy_emitter.nobody.remember(epoch);
+        self.lazy_emitter.no_listeners.remember(epoch);
         false
     }
 }

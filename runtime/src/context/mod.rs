@@ -112,11 +112,11 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     #[inline(always)]
     fn below(self, parent: Option<Parent>) -> SharedRun<RunCore<I, O>> {
         let above = parent.as_ref().map(Parent::run);
-        let told = OnceCell::new();
-        let span = if level_enabled!(Level::INFO) { span(self.instance, above, &told) } else { Span::none() };
+        let run_id = OnceCell::new();
+        let span = if level_enabled!(Level::INFO) { span(self.instance, above, &run_id) } else { Span::none() };
         let is_bound = self.has_listeners || self.bound.is_some() || !self.subscribers.all.is_empty();
         SharedRun {
-            lazy_emitter: LazyEmitter::new(self.instance, above, self.own, told.into_inner()),
+            lazy_emitter: LazyEmitter::new(self.instance, above, self.own, run_id.into_inner()),
             span,
             started: Instant::now(),
             extensions: RunExtensions::new(above, self.extensions),

@@ -11,13 +11,13 @@ use uuid::Uuid;
 
 use crate::RunContext;
 
-/// Makes the span of a run. Without a `tracing` subscriber, the span is disabled. Sets `told` to the run's id if the subscriber
+/// Makes the span of a run. Without a `tracing` subscriber, the span is disabled. Sets `cell` to the run's id if the subscriber
 /// formats it.
-pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, told: &OnceCell<Uuid>) -> Span {
+pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, cell: &OnceCell<Uuid>) -> Span {
     if !is_traced() {
         return Span::none();
     }
-    let run_id = tracing::field::display(Lazy(|| Some(*told.get_or_init(new_id))));
+    let run_id = tracing::field::display(Lazy(|| Some(*cell.get_or_init(new_id))));
     let parent_run_id = tracing::field::display(Lazy(|| parent.map(RunContext::run_id)));
     let path = instance.namespace();
     let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);

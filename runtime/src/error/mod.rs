@@ -184,8 +184,8 @@ impl Error {
         }
         // If both are denials, or both are halts, keep the name in this error's kind: it belongs to this error's message.
         let kind = match (&self.0.kind, kind) {
-            (said @ ErrorKind::Denied { .. }, ErrorKind::Denied { .. })
-            | (said @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => said.clone(),
+            (own @ ErrorKind::Denied { .. }, ErrorKind::Denied { .. })
+            | (own @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => own.clone(),
             _ => kind.clone(),
         };
         self.with(|data| (data.kind, data.control) = (kind, control.clone()))

@@ -175,15 +175,15 @@ struct OrderGraph<'a> {
 
 impl<'a> OrderGraph<'a> {
     fn of(given: &'a [impl InOrder]) -> Self {
-        let said = |item: &'a _| InOrder::middleware(item).map(|middleware| (middleware.name(), middleware.order()));
-        let (names, orders): (Vec<_>, Vec<_>) = given.iter().map(|item| said(item).unwrap_or_default()).unzip();
-        let stands_before = |a: usize, b: usize| {
+        let node = |item: &'a _| InOrder::middleware(item).map(|middleware| (middleware.name(), middleware.order()));
+        let (names, orders): (Vec<_>, Vec<_>) = given.iter().map(|item| node(item).unwrap_or_default()).unzip();
+        let is_before = |a: usize, b: usize| {
             let (first, second): (Option<&Order>, Option<&Order>) = (orders[a], orders[b]);
-            let said = first.is_some_and(|order| order.before.iter().any(|name| name == names[b]));
-            a != b && (said || second.is_some_and(|order| order.after.iter().any(|name| name == names[a])))
+            let is_listed = first.is_some_and(|order| order.before.iter().any(|name| name == names[b]));
+            a != b && (is_listed || second.is_some_and(|order| order.after.iter().any(|name| name == names[a])))
         };
         let all = 0..names.len();
-        let earlier = all.clone().map(|b| all.clone().filter(|&a| stands_before(a, b)).collect()).collect();
+        let earlier = all.clone().map(|b| all.clone().filter(|&a| is_before(a, b)).collect()).collect();
         Self { names, earlier }
     }
 

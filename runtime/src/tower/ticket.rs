@@ -37,9 +37,9 @@ pub(super) struct RunHalf {
 }
 
 pub(super) fn ticket() -> (Ticket, RunHalf) {
-    let (go, told) = oneshot::channel();
-    let (done, over) = oneshot::channel();
-    (Ticket { go, done: over }, RunHalf { go: told, done })
+    let (go, go_receiver) = oneshot::channel();
+    let (done, done_receiver) = oneshot::channel();
+    (Ticket { go, done: done_receiver }, RunHalf { go: go_receiver, done })
 }
 
 impl RunHalf {

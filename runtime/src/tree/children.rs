@@ -88,7 +88,7 @@ impl Children {
     }
 
     /// Wakes the task that waits for a child to be made.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn wake(&self) {
         self.waiting.wake();
     }
 

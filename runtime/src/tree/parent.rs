@@ -40,7 +40,7 @@ impl Parent {
         // made.
         fence(Ordering::SeqCst);
         if self.run.node().state.is_settled() {
-            self.run.node().below.tell();
+            self.run.node().below.wake();
         }
     }
 
@@ -55,7 +55,7 @@ impl Drop for Parent {
     fn drop(&mut self) {
         if !self.has_left.load(Ordering::Relaxed) {
             self.leave();
-            self.run.node().below.tell();
+            self.run.node().below.wake();
         }
     }
 }

@@ -23,20 +23,20 @@ impl Client {
 struct Resolver(Client);
 
 impl AsyncListener<FetchData> for Resolver {
-    async fn hear(&self, data: &mut FetchData, _: &EventMeta<'_>) -> Result<(), BoxError> {
+    async fn receive(&self, data: &mut FetchData, _: &EventMeta<'_>) -> Result<(), BoxError> {
         data.url = self.0.resolve(&data.url).await?;
         Ok(())
     }
 }
 
 impl AsyncListener<dyn AnyEvent> for Resolver {
-    async fn hear(&self, _: &mut dyn AnyEvent, _: &EventMeta<'_>) -> Result<(), BoxError> {
+    async fn receive(&self, _: &mut dyn AnyEvent, _: &EventMeta<'_>) -> Result<(), BoxError> {
         Ok(())
     }
 }
 
 impl AsyncObserver<FetchData> for Resolver {
-    async fn see(&self, data: &FetchData, _: &EventMeta<'_>) -> Result<(), BoxError> {
+    async fn observe(&self, data: &FetchData, _: &EventMeta<'_>) -> Result<(), BoxError> {
         self.0.resolve(&data.url).await.map(drop).map_err(Into::into)
     }
 }
