@@ -49,21 +49,21 @@ fn measure_runs(once: impl Fn(&Runtime, u32)) -> AllocationInfo {
 }
 
 #[test]
-fn runs_created_and_dropped_leave_nothing_behind() {
+fn runs_dropped_before_their_first_poll_leak_no_memory() {
     let double = Double::new();
     let info = measure_runs(|_, n| drop(double.run(n).on("*.*", |_: &mut Any, _| ()).extension(n)));
     assert_eq!(info.bytes_current, 0, "{info:?}");
 }
 
 #[test]
-fn runs_finished_leave_nothing_behind() {
+fn finished_runs_leak_no_memory() {
     let double = Double::new();
     let info = measure_runs(|runtime, n| drop(runtime.block_on(double.run(n))));
     assert_eq!(info.bytes_current, 0, "{info:?}");
 }
 
 #[test]
-fn runs_that_were_heard_had_listeners_context_and_middlewares_leave_nothing_behind() {
+fn runs_with_listeners_context_and_middlewares_leak_no_memory() {
     let double = Double::new();
     double.0.observe("*.*", |_: &Any, _| ()).expect("a valid matcher");
     let bind = |ctx: &RunContext| {
@@ -79,7 +79,7 @@ fn runs_that_were_heard_had_listeners_context_and_middlewares_leave_nothing_behi
 }
 
 #[test]
-fn runs_with_layers_and_retries_leave_nothing_behind() {
+fn runs_with_layers_and_retries_leak_no_memory() {
     let double = Double::new();
     let again = || {
         map_output(
@@ -96,7 +96,7 @@ fn runs_with_layers_and_retries_leave_nothing_behind() {
 }
 
 #[test]
-fn a_run_that_spawns_task_after_task_does_not_collect_them() {
+fn a_run_does_not_accumulate_memory_for_finished_tasks() {
     let (runtime, tree) = (runtime(), Emitter::new());
     let spawn = support::below(&tree, "spawn", |n: u32, ctx: RunContext| async move {
         for _ in 0..n {
@@ -118,7 +118,7 @@ const OF_ITS_CREATOR: u64 = 3;
 
 /// R2: the run has no emitter, which would be a further allocation.
 #[test]
-fn a_run_that_nobody_hears_allocates_twice_at_most() {
+fn a_run_without_listeners_allocates_at_most_twice() {
     let (runtime, double, unnamed) = (runtime(), Double::named(), Double::new());
     let allocations = |double: &Double| measure(|| drop(runtime.block_on(double.run(2)))).count_total;
     // The first call also allocates the values that a process creates only once.
@@ -130,7 +130,7 @@ fn a_run_that_nobody_hears_allocates_twice_at_most() {
 
 /// E15.
 #[test]
-fn a_run_that_is_only_observed_has_no_emitter() {
+fn a_run_with_only_a_subscriber_has_no_emitter() {
     let looks = |ctx: &RunContext| {
         ctx.subscribe(|_: &RunEvent<'_>| ());
         Ok(())
@@ -151,7 +151,7 @@ fn a_run_that_is_built_and_not_awaited_allocates_nothing() {
 }
 
 #[test]
-fn runs_that_had_the_signal_of_a_handle_leave_nothing_behind_there() {
+fn runs_bound_to_an_abort_handle_leave_no_memory_in_the_handle() {
     let (double, handle) = (Double::new(), AbortHandle::new());
     let info = measure_runs(|runtime, n| drop(runtime.block_on(double.run(n).abort_on(&handle))));
     assert_eq!(info.bytes_current, 0, "{info:?}");

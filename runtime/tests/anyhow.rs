@@ -15,7 +15,7 @@ fn back(error: anyhow::Error) -> Error {
 
 // R10
 #[test]
-fn an_error_is_the_same_after_its_way_through_anyhow() {
+fn an_error_is_unchanged_by_a_conversion_to_anyhow_and_back() {
     let error = Error::new("no answer").retryable(true).fatal(true).context("port", 80);
     let again = back(error.clone().into());
     assert_eq!(again.explain(), error.explain());
@@ -25,7 +25,7 @@ fn an_error_is_the_same_after_its_way_through_anyhow() {
 
 // M9
 #[test]
-fn control_flow_keeps_its_kind_through_anyhow_whatever_context_is_added() {
+fn control_flow_keeps_its_kind_through_anyhow_with_any_added_context() {
     let denied = || Error::denied("policy", "not on Sundays");
     let contexts = [
         anyhow::Error::from(denied()),
@@ -43,7 +43,7 @@ fn control_flow_keeps_its_kind_through_anyhow_whatever_context_is_added() {
 
 // R10
 #[test]
-fn a_failure_of_anyhow_is_a_failure_that_tells_its_causes() {
+fn an_anyhow_error_becomes_a_failure_that_explains_all_its_causes() {
     let parsed = "http".parse::<u16>().context("no port").context("no address");
     let error = back(parsed.expect_err("it is no number"));
     assert_eq!(error.kind(), &ErrorKind::Failed);
@@ -52,7 +52,7 @@ fn a_failure_of_anyhow_is_a_failure_that_tells_its_causes() {
 
 // R10
 #[test]
-fn an_error_that_was_in_anyhow_is_found_by_its_type_as_it_is_without() {
+fn a_source_error_is_found_by_its_type_after_a_conversion_from_anyhow() {
     let parsed = || "http".parse::<u16>().expect_err("it is no number");
     for error in [Error::from(parsed()), back(parsed().into()), back(anyhow::Error::from(parsed()).context("no port"))]
     {
@@ -62,7 +62,7 @@ fn an_error_that_was_in_anyhow_is_found_by_its_type_as_it_is_without() {
 
 // R10
 #[test]
-fn what_a_listener_returned_is_that_after_its_way_through_anyhow() {
+fn a_listeners_error_is_unchanged_by_a_conversion_to_anyhow_and_back() {
     let emitter = Emitter::new();
     let fails = |_: &mut u32, _: &EventMeta<'_>| Err(Error::new("no answer").retryable(true).into());
     emitter.on("asked", fails).expect("a valid name");
@@ -75,7 +75,7 @@ fn what_a_listener_returned_is_that_after_its_way_through_anyhow() {
 
 // R10: `?` in both directions.
 #[tokio::test]
-async fn work_may_call_what_returns_an_error_of_anyhow_and_be_called_from_there() {
+async fn work_can_call_functions_that_return_anyhow_errors_and_be_called_from_them() {
     fn helper() -> anyhow::Result<u32> {
         Err(anyhow::Error::from(Error::aborted("enough")).context("helping"))
     }
@@ -89,7 +89,7 @@ async fn work_may_call_what_returns_an_error_of_anyhow_and_be_called_from_there(
 
 // R10
 #[test]
-fn an_error_is_what_main_may_return() {
+fn an_error_returned_from_main_prints_its_explanation() {
     fn program() -> Result<(), Box<dyn std::error::Error>> {
         Err(Error::denied("policy", "not on Sundays"))?
     }

@@ -46,7 +46,7 @@ impl<S: tracing::Subscriber> Layer<S> for InTheMaking {
 
 // R13: a parent waits for a run that has registered with it and is still being made.
 #[test]
-fn a_run_that_is_just_being_made_on_another_thread_ends_before_its_parent() -> TestResult {
+fn a_run_that_is_being_made_on_another_thread_ends_before_its_parent() -> TestResult {
     for has_listeners in [true, false] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
         if has_listeners {
@@ -99,7 +99,7 @@ impl<S: tracing::Subscriber> Layer<S> for FailsInTheMaking {
 
 // R13: the parent does not wait for a run that could not be made.
 #[test]
-fn a_run_that_cannot_be_made_keeps_its_parent_from_nothing() -> TestResult {
+fn a_parent_does_not_wait_for_a_run_that_could_not_be_made() -> TestResult {
     support::silence_planned_panics();
     let (tree, recorder) = recorded();
     let child = Arc::new(endless(&tree, "child", &Recorder::new()));
@@ -118,8 +118,7 @@ fn a_run_that_cannot_be_made_keeps_its_parent_from_nothing() -> TestResult {
 
 // R13, R1
 #[tokio::test]
-async fn a_run_begun_in_a_listener_of_success_ends_first_and_one_begun_in_a_listener_of_finish_has_no_parent()
--> TestResult {
+async fn a_run_begun_in_success_ends_before_its_parent_and_a_run_begun_in_finish_has_no_parent() -> TestResult {
     for (stage, has_parent) in [(Stage::Success, true), (Stage::Finish, false)] {
         let (tree, recorder) = recorded();
         let (held, child) = (Slot::new(), Arc::new(endless(&tree, "child", &Recorder::new())));
@@ -157,7 +156,7 @@ async fn a_run_begun_in_a_listener_of_success_ends_first_and_one_begun_in_a_list
 
 // R13, R1: a run ends after its tasks, so runs that the tasks begin inherit from it, including guards.
 #[tokio::test]
-async fn a_run_begun_in_a_task_that_is_being_stopped_has_its_parent_whether_anybody_listens_or_not() -> TestResult {
+async fn a_run_begun_while_a_task_is_stopped_has_the_tasks_run_as_its_parent() -> TestResult {
     for has_listeners in [false, true] {
         let tree = Emitter::new();
         if has_listeners {
@@ -225,7 +224,7 @@ async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> 
 // R7, R13: whether the child begins before or after the abort of its parent, it is aborted as well, or does not
 // begin.
 #[test]
-fn a_run_that_begins_while_its_parent_is_aborted_and_ends_is_aborted_with_it_or_does_not_begin() -> TestResult {
+fn a_run_that_begins_while_its_parent_is_aborted_is_aborted_too_or_does_not_begin() -> TestResult {
     for _ in 0..256 {
         let (tree, recorder) = recorded();
         let (handle, begin, held) = (AbortHandle::new(), Arc::new(std::sync::Barrier::new(2)), Slot::new());

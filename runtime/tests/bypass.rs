@@ -294,7 +294,7 @@ fn attack(case: (Place, Moment, Spawned)) -> Vec<(Started, bool)> {
 }
 
 #[test]
-fn what_a_drop_starts_is_guarded_by_the_run_above_as_long_as_that_lives() {
+fn a_run_started_by_a_drop_passes_the_guards_above_unless_the_run_above_has_ended() {
     silence_planned_panics();
     let mut evaded = Vec::new();
     for (place, moment) in PLACES.into_iter().flat_map(|place| MOMENTS.map(|moment| (place, moment))) {
@@ -318,7 +318,7 @@ fn what_a_drop_starts_is_guarded_by_the_run_above_as_long_as_that_lives() {
 /// The only value of this run that starts another run when it is dropped is the error, which was not fetched when the
 /// run above ended this run.
 #[tokio::test]
-async fn nor_by_an_error_that_nobody_has_fetched() {
+async fn a_run_started_by_the_drop_of_an_unfetched_error_passes_the_guards_above() {
     let (tree, seen) = (Emitter::new(), Seen::default());
     let notes = Arc::clone(&seen);
     let gate = Arc::new(Notify::new());

@@ -78,7 +78,7 @@ fn ended(end: impl FnOnce(Runtime, AbortHandle, JoinHandle<Result<()>>)) -> Test
 
 // R8
 #[test]
-fn when_the_runtime_goes_a_long_chain_of_tasks_ends_innermost_first() -> TestResult {
+fn when_the_runtime_is_dropped_a_long_chain_of_tasks_ends_innermost_first() -> TestResult {
     ended(|runtime, _, _| drop(runtime))
 }
 
@@ -105,7 +105,7 @@ fn when_the_outermost_run_is_aborted_a_long_chain_of_tasks_ends_innermost_first(
 
 // E15, R2: deeply nested runs remember that they have no listeners, until a listener is registered.
 #[test]
-fn who_begins_late_to_listen_far_above_hears_the_ends_of_all_runs_below() -> TestResult {
+fn a_listener_registered_late_far_above_receives_the_ends_of_all_runs_below() -> TestResult {
     const LEVELS: usize = 200;
     let far_above: [fn(&Chain) -> &Emitter; 2] =
         [|chain| chain.link.outermost.get().expect("it runs").emitter(), |chain| &chain.link.emitter];

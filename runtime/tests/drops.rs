@@ -62,7 +62,7 @@ fn a_run_whose_work_panics_while_it_is_aborted_ends_as_aborted() {
 }
 
 #[test]
-fn a_run_whose_listener_panics_while_it_is_given_up_ends() {
+fn a_run_ends_even_if_a_pending_listener_panics_when_the_run_is_dropped() {
     let (tree, recorder) = tree();
     let good = below(&tree, "good", |(): (), _: RunContext| async { Result::Ok(()) });
     let mut run = good.run(()).observe_async(Stage::Success, |_: &Any, _| Box::pin(endless()));
@@ -101,7 +101,7 @@ fn expect_end<O: std::fmt::Debug>(run: impl Future<Output = Result<O>> + Unpin, 
 
 // R4, R7: the output of the work is dropped unread.
 #[test]
-fn a_run_whose_output_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() {
+fn a_run_whose_output_panics_when_dropped_after_an_abort_ends_as_aborted() {
     let (tree, recorder) = tree();
     let bad = below(&tree, "bad", |(): (), ctx: RunContext| async move {
         ctx.abort("enough");
@@ -113,7 +113,7 @@ fn a_run_whose_output_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() 
 
 // R4, R7
 #[test]
-fn a_run_whose_error_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() {
+fn a_run_whose_error_panics_when_dropped_after_an_abort_ends_as_aborted() {
     let (tree, recorder) = tree();
     let bad = below(&tree, "bad", |(): (), ctx: RunContext| async move {
         ctx.abort("enough");
@@ -125,7 +125,7 @@ fn a_run_whose_error_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() {
 
 // R4, R10
 #[test]
-fn a_run_whose_output_panics_while_it_is_dropped_for_a_listener_of_success_fails() {
+fn a_run_whose_output_panics_when_dropped_after_a_failed_success_listener_fails() {
     let (tree, recorder) = tree();
     let bad = below(&tree, "bad", |(): (), _: RunContext| async { Ok(Touchy) });
     expect_end(bad.run(()).on_success(|_, _| Err("a planned failure".into())), &ErrorKind::Failed);
@@ -134,7 +134,7 @@ fn a_run_whose_output_panics_while_it_is_dropped_for_a_listener_of_success_fails
 
 // R4, R5
 #[test]
-fn a_run_whose_answer_panics_while_it_is_dropped_for_a_listener_of_start_fails() {
+fn a_run_whose_answer_panics_when_dropped_after_a_failed_start_listener_fails() {
     let (tree, recorder) = tree();
     let bad = below(&tree, "bad", |(): (), _: RunContext| pending::<Result<Touchy>>());
     let run = bad.run(()).on_start(|start, _| {
@@ -147,7 +147,7 @@ fn a_run_whose_answer_panics_while_it_is_dropped_for_a_listener_of_start_fails()
 
 // R4, R5, R7
 #[test]
-fn a_run_whose_answer_panics_while_it_is_dropped_for_an_abort_ends_as_aborted() {
+fn a_run_whose_answer_panics_when_dropped_after_an_abort_ends_as_aborted() {
     let (tree, recorder) = tree();
     let (bad, handle) = (below(&tree, "bad", |(): (), _: RunContext| pending::<Result<Touchy>>()), AbortHandle::new());
     let aborts = handle.clone();
@@ -181,7 +181,7 @@ fn notes_end(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send +
 
 // R1, R4: the run has not started.
 #[test]
-fn a_run_whose_input_panics_while_it_is_kept_fails_and_is_over() {
+fn a_run_whose_input_panics_when_cloned_ends_as_panicked() {
     let (tree, recorder) = tree();
     let bad = below(&tree, "bad", |_: Single, _: RunContext| async { Result::Ok(()) });
     let run =
@@ -192,7 +192,7 @@ fn a_run_whose_input_panics_while_it_is_kept_fails_and_is_over() {
 
 // R1, R4: the run has not started.
 #[test]
-fn a_run_whose_input_panics_while_it_is_dropped_for_a_middleware_fails_and_is_over() {
+fn a_run_whose_input_panics_when_dropped_after_a_failed_bind_ends_as_failed() {
     let (tree, recorder) = tree();
     let bad = below(&tree, "bad", |_: Touchy, _: RunContext| async { Result::Ok(()) });
     let fails = |_: &RunContext| Err(Error::new("a planned failure"));
@@ -214,7 +214,7 @@ impl std::error::Error for Mute {}
 
 // R10: logging a failure calls its `Display`, which panics here.
 #[test]
-fn a_listener_whose_failure_panics_while_it_is_logged_keeps_nobody_from_hearing_the_end() {
+fn a_run_emits_finish_even_if_logging_a_listeners_failure_panics() {
     let (tree, recorder) = tree();
     let good =
         below(&tree, "good", |(): (), _: RunContext| async { Result::<()>::Err(Error::new("a planned failure")) });

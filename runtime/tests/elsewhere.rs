@@ -276,7 +276,7 @@ fn dropped(leave: Leave, when: When, has_listeners: bool) -> Vec<(Started, bool)
 }
 
 #[test]
-fn what_another_thread_drops_of_a_run_is_dropped_inside_of_it() {
+fn a_value_dropped_by_another_thread_is_dropped_in_its_run_or_the_run_above() {
     let mut evaded = Vec::new();
     for (name, leave) in LEFT {
         // A run with listeners has its emitter from the beginning; other runs make it when it is first used.

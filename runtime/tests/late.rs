@@ -57,7 +57,7 @@ async fn made_at_the_end(of: fn(&RunContext, Arc<dyn Fn() + Send + Sync>)) -> Re
 
 // R1, M4: the run starts below the run above, which continues; the guard there applies to it.
 #[tokio::test]
-async fn what_is_made_at_the_end_of_a_run_in_another_is_started_in_that() -> TestResult {
+async fn a_run_made_while_a_child_reports_its_end_is_started_in_the_parent() -> TestResult {
     let at_finish = |ctx: &RunContext, make: Arc<dyn Fn() + Send + Sync>| {
         ctx.emitter().on(Stage::Finish, move |_: &mut Any, _| make()).expect("a stage");
     };
@@ -72,7 +72,7 @@ async fn what_is_made_at_the_end_of_a_run_in_another_is_started_in_that() -> Tes
 
 // R1: all enclosing runs have ended.
 #[tokio::test]
-async fn what_is_made_while_work_is_dropped_that_the_run_above_has_ended_does_not_begin() -> TestResult {
+async fn a_run_made_in_the_drop_of_work_does_not_begin_if_all_runs_above_have_ended() -> TestResult {
     let tree = Emitter::new();
     let (made, held) = (Slot::new(), Slot::new());
     let (makes, holds, delete) = (made.clone(), held.clone(), deletes(&tree));
@@ -108,7 +108,7 @@ impl Drop for Bad {
 
 // R1, R4: dropping the input calls user code.
 #[test]
-fn a_run_that_does_not_begin_gives_its_error_though_its_input_panics_when_it_is_dropped() -> TestResult {
+fn a_run_that_does_not_begin_returns_its_error_even_if_its_input_panics_when_dropped() -> TestResult {
     support::silence_planned_panics();
     for has_listeners in [false, true] {
         let (tree, held) = (Emitter::new(), Slot::new());

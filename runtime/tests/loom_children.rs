@@ -132,7 +132,7 @@ fn is_among(run: &RunContext, ended: &[RunContext]) -> bool {
 
 /// R13: the run uses the slot.
 #[test]
-fn a_run_that_is_made_while_the_one_above_ends_is_ended_with_it_or_is_not_below_it() {
+fn a_run_made_in_the_slot_while_the_run_above_ends_is_ended_too_or_is_not_below_it() {
     model(|| {
         let (above, run) = (RunContext::new(true), RunContext::new(false));
         let made = {
@@ -148,7 +148,7 @@ fn a_run_that_is_made_while_the_one_above_ends_is_ended_with_it_or_is_not_below_
 
 /// R13: the run uses a shard, because another thread owns the slot.
 #[test]
-fn so_is_one_that_another_thread_makes_than_made_the_first() {
+fn a_run_made_in_a_shard_while_the_run_above_ends_is_ended_too_or_is_not_below_it() {
     model(|| {
         let (above, first, run) = (RunContext::new(true), RunContext::new(false), RunContext::new(false));
         let place = first.begin(&above).expect("it is open");
@@ -169,7 +169,7 @@ fn so_is_one_that_another_thread_makes_than_made_the_first() {
 
 /// R13
 #[test]
-fn a_run_that_could_not_be_made_keeps_the_one_above_from_nothing() {
+fn a_run_that_could_not_be_made_does_not_delay_the_end_of_the_run_above() {
     model(|| {
         let (above, run) = (RunContext::new(true), RunContext::new(false));
         let failed = {

@@ -66,7 +66,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
 /// R7: the task that polls the outermost run sees the abort and drops the run's work, and with it the runs below, the
 /// innermost first.
 #[test]
-fn who_drops_a_run_because_one_above_is_aborted_finds_the_reason_there() {
+fn a_thread_that_sees_an_abort_and_drops_a_run_below_finds_the_reason_in_that_run() {
     model(|| {
         let stops = Arc::new(Stops::new(sync::Mutex::new(())));
         let inner = Run::above(None);
@@ -89,7 +89,7 @@ fn who_drops_a_run_because_one_above_is_aborted_finds_the_reason_there() {
 
 /// R7: if a run and the run above it are aborted at the same time, the run has the reason of the abort that came first.
 #[test]
-fn of_two_aborts_a_run_has_that_of_the_nearest_run_above() {
+fn a_run_that_is_aborted_itself_and_from_above_has_the_reason_of_the_first_abort() {
     model(|| {
         let stops = Arc::new(Stops::new(sync::Mutex::new(())));
         let inner = Run::above(None);

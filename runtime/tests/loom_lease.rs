@@ -136,12 +136,12 @@ fn race(first: fn(&Run), second: fn(&Run)) {
 
 // R13
 #[test]
-fn of_a_runs_own_future_and_the_run_above_one_ends_it_and_both_are_told() {
+fn the_runs_own_future_and_the_run_above_end_a_run_exactly_once_and_are_both_woken() {
     race(own, above);
 }
 
 // R8, R13
 #[test]
-fn of_a_supervised_task_and_the_run_above_one_ends_a_run_that_was_dropped_and_both_are_told() {
+fn a_supervised_task_and_the_run_above_end_a_dropped_run_exactly_once_and_are_both_woken() {
     race(dropped, above);
 }

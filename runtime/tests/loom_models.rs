@@ -29,7 +29,7 @@ fn explored(accesses: [fn(&Words) -> u16; 2]) -> BTreeSet<[u16; 2]> {
 }
 
 #[test]
-fn of_two_threads_that_load_and_then_modify_each_may_come_first_or_in_between() {
+fn loom_explores_every_interleaving_of_two_threads_that_load_and_then_modify() {
     let access = |words: &Words| {
         let loaded = words[0].load(Ordering::Acquire);
         words[0].fetch_or(1, Ordering::AcqRel);
@@ -39,7 +39,7 @@ fn of_two_threads_that_load_and_then_modify_each_may_come_first_or_in_between() 
 }
 
 #[test]
-fn a_load_may_give_an_old_value_unless_its_order_is_the_strictest() {
+fn loom_lets_a_relaxed_load_return_an_old_value_but_not_a_seq_cst_load() {
     fn access(words: &Words, own: usize, order: Ordering) -> u16 {
         words[own].store(1, order);
         words[1 - own].load(order)

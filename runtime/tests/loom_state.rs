@@ -38,7 +38,7 @@ fn close(state: &RunState<&'static str>) -> Result<(), &'static str> {
 
 /// R7
 #[test]
-fn an_abort_that_races_with_the_end_of_the_work_has_either_done_it_or_done_nothing() {
+fn an_abort_that_races_with_the_end_of_the_work_either_wins_or_has_no_effect() {
     model(|| {
         let state = Arc::new(RunState::open());
         let abort = spawn(&state, |state| state.stop("enough"));
@@ -53,7 +53,7 @@ fn an_abort_that_races_with_the_end_of_the_work_has_either_done_it_or_done_nothi
 
 /// R7
 #[test]
-fn of_two_aborts_and_the_end_of_the_work_one_comes_first() {
+fn exactly_one_of_two_aborts_and_the_end_of_the_work_wins() {
     model(|| {
         let state = Arc::new(RunState::open());
         let [first, second] = ["first", "second"].map(|reason| spawn(&state, move |state| state.stop(reason)));
@@ -70,7 +70,7 @@ fn of_two_aborts_and_the_end_of_the_work_one_comes_first() {
 
 /// R7: an abort that lost to another abort, and not to the end of the work, reads the winner's reason.
 #[test]
-fn the_reason_that_the_loser_reads_is_the_winners() {
+fn an_abort_that_loses_to_another_abort_reads_the_reason_of_the_winner() {
     model(|| {
         let state = Arc::new(RunState::open());
         let other = spawn(&state, |state| (state.stop("other"), state.stopped().copied()));
@@ -84,7 +84,7 @@ fn the_reason_that_the_loser_reads_is_the_winners() {
 
 /// R7: work that ends after an abort has returned is aborted, even if another abort was faster.
 #[test]
-fn what_ends_after_an_abort_has_returned_is_aborted() {
+fn work_that_ends_after_an_abort_has_returned_is_aborted() {
     model(|| {
         let state = Arc::new(RunState::open());
         let other = spawn(&state, |state| state.stop("other"));
@@ -96,7 +96,7 @@ fn what_ends_after_an_abort_has_returned_is_aborted() {
 
 /// R7: a thread that sees an abort also sees its reason.
 #[test]
-fn who_only_looks_sees_nothing_or_the_reason() {
+fn a_thread_that_reads_the_state_sees_no_abort_or_the_abort_with_its_reason() {
     model(|| {
         let state = Arc::new(RunState::open());
         let abort = spawn(&state, |state| state.stop("enough"));
@@ -108,7 +108,7 @@ fn who_only_looks_sees_nothing_or_the_reason() {
 
 /// R14
 #[test]
-fn what_is_bound_while_a_run_ends_is_let_go_by_one_of_the_two() {
+fn a_binding_made_while_a_run_ends_is_dropped_by_the_binder_or_by_the_end() {
     model(|| {
         let (state, kept) = (Arc::new(RunState::open()), Arc::new(AtomicBool::new(false)));
         let drop_chain = |kept: &AtomicBool| kept.store(false, Ordering::Relaxed);
@@ -147,7 +147,7 @@ fn a_chain_that_is_added_as_the_work_begins_is_passed_or_refused() {
 
 /// R14
 #[test]
-fn a_chain_that_is_added_while_a_run_ends_is_let_go_by_the_end_or_refused() {
+fn a_chain_that_is_added_while_a_run_ends_is_dropped_by_the_end_or_refused() {
     model(|| {
         let state = Arc::new(RunState::open());
         let binder = spawn(&state, RunState::add_chain);
@@ -159,7 +159,7 @@ fn a_chain_that_is_added_while_a_run_ends_is_let_go_by_the_end_or_refused() {
 
 /// R14: without bindings the end of the work releases the run as well.
 #[test]
-fn what_is_bound_as_the_work_ends_is_let_go_by_one_of_the_two() {
+fn a_binding_made_as_the_work_ends_is_dropped_exactly_once() {
     model(|| {
         let state = Arc::new(RunState::open());
         let binder = spawn(&state, |state| !state.bind());

@@ -61,8 +61,7 @@ fn three_deep(recorder: &Recorder) -> impl Runnable<Input = (), Output = ()> + '
 
 // M4
 #[tokio::test]
-async fn a_layer_at_several_levels_of_a_path_warns_once_in_the_log_and_in_each_run_that_explains_itself() -> TestResult
-{
+async fn a_layer_bound_at_several_levels_warns_once_in_the_log_and_in_each_explanation() -> TestResult {
     let (recorder, journal) = (Recorder::new(), Journal::default());
     let top = three_deep(&recorder);
     let _guard = tracing::subscriber::set_default(journal.clone());
@@ -85,7 +84,7 @@ async fn a_layer_at_several_levels_of_a_path_warns_once_in_the_log_and_in_each_r
 
 // M4
 #[tokio::test]
-async fn a_layer_that_is_bound_to_one_level_of_each_path_warns_of_nothing() -> TestResult {
+async fn a_layer_that_is_bound_to_one_level_of_each_path_does_not_warn() -> TestResult {
     let (recorder, journal) = (Recorder::new(), Journal::default());
     let top = three_deep(&recorder);
     let _guard = tracing::subscriber::set_default(journal.clone());
@@ -120,7 +119,7 @@ impl<O: Op> Layer<O> for Panics {
 
 // M4, M5
 #[tokio::test]
-async fn a_warning_that_panics_is_logged_and_is_no_failure_of_the_run() -> TestResult {
+async fn a_panic_in_nesting_warning_is_logged_and_does_not_fail_the_run() -> TestResult {
     let (recorder, journal) = (Recorder::new(), Journal::default());
     let top = three_deep(&recorder);
     let _guard = tracing::subscriber::set_default(journal.clone());

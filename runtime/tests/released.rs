@@ -267,7 +267,7 @@ async fn run(tree: &Emitter, alive: &Alive, bind: Bind, (when, end): (When, End)
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_holds_its_own_run_keeps_none_alive() {
+async fn a_binding_that_holds_its_own_run_does_not_keep_the_run_alive() {
     silence_planned_panics();
     let (tree, alive) = (Emitter::new(), Alive::default());
     for (kind, bind) in KINDS {
@@ -279,7 +279,7 @@ async fn what_holds_its_own_run_keeps_none_alive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_in_a_run_below_another() {
+async fn a_binding_that_holds_its_own_run_does_not_keep_a_nested_run_alive() {
     silence_planned_panics();
     let (tree, alive) = (Emitter::new(), Alive::default());
     let inner = (tree.clone(), alive.clone());
@@ -303,7 +303,7 @@ async fn nor_in_a_run_below_another() {
 
 /// Bindings are dropped on the thread that comes last, which either ends the run or binds too late.
 #[test]
-fn nor_where_a_thread_binds_while_the_run_ends() {
+fn a_binding_added_by_another_thread_as_the_run_ends_does_not_keep_the_run_alive() {
     let (tree, alive) = (Emitter::new(), Alive::default());
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     for round in 0..400 {
@@ -334,7 +334,7 @@ fn nor_where_a_thread_binds_while_the_run_ends() {
 
 /// Records the drop of a binding: in which run, after which event, and the parent of a run that is started there.
 #[tokio::test]
-async fn they_are_dropped_in_the_run_after_its_end_hooks_and_before_the_run_above_goes_on() {
+async fn bindings_are_dropped_in_the_run_after_on_end_and_before_the_run_above_continues() {
     let not_before_the_drop_of_the_work = ["a listener of a child"];
     for (kind, bind) in KINDS.into_iter().filter(|(kind, _)| !not_before_the_drop_of_the_work.contains(kind)) {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -388,7 +388,7 @@ async fn they_are_dropped_in_the_run_after_its_end_hooks_and_before_the_run_abov
 }
 
 #[tokio::test]
-async fn a_run_that_has_ended_takes_nothing_and_says_so() -> TestResult {
+async fn a_run_that_has_ended_accepts_no_bindings_and_counts_late_emits() -> TestResult {
     let (tree, recorder, kept) = (Emitter::new(), Recorder::new(), Arc::new(parking_lot::Mutex::new(None)));
     recorder.watch(&tree);
     let keep = Arc::clone(&kept);
@@ -433,7 +433,7 @@ async fn a_run_that_has_ended_takes_nothing_and_says_so() -> TestResult {
 
 /// A fork that was made before the end has copies of the redacting listeners; a later fork would not.
 #[tokio::test]
-async fn a_fork_of_the_emitter_of_a_run_that_has_ended_reaches_nobody() -> TestResult {
+async fn a_fork_of_the_emitter_of_a_run_that_has_ended_reaches_no_listener() -> TestResult {
     let (tree, recorder, left) = (Emitter::new(), Recorder::new(), Slot::new());
     let (heard, leaves) = (recorder.clone(), left.clone());
     tree.observe("**.progress", move |text: &String, _| heard.note(text.clone()))?;
@@ -466,7 +466,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Warnings {
 }
 
 #[tokio::test]
-async fn that_values_are_withheld_is_said_once() -> TestResult {
+async fn withheld_context_values_are_logged_once() -> TestResult {
     let left = Slot::new();
     let leaves = left.clone();
     let work = below(&Emitter::new(), "work", move |(): (), ctx: RunContext| {
@@ -491,7 +491,7 @@ async fn that_values_are_withheld_is_said_once() -> TestResult {
 
 /// The functions for errors and context values are gone, so both are withheld.
 #[tokio::test]
-async fn what_passes_nothing_any_more_is_withheld() -> TestResult {
+async fn context_values_are_withheld_after_the_end_of_a_run_that_had_a_map_context() -> TestResult {
     let kept = Arc::new(parking_lot::Mutex::new(None));
     let keep = Arc::clone(&kept);
     let work = below(&Emitter::new(), "work", move |n: u32, ctx: RunContext| {
@@ -515,7 +515,7 @@ async fn what_passes_nothing_any_more_is_withheld() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_stream_still_yields_what_it_has() -> TestResult {
+async fn a_stream_still_yields_its_items_after_the_run_has_ended() -> TestResult {
     let work = below(&Emitter::new(), "work", |n: u32, ctx: RunContext| async move {
         for i in 0..n {
             ctx.emitter().emit("progress", &mut i.clone()).await?;
@@ -556,7 +556,7 @@ fn path_of(record: &SinkRecord) -> String {
 
 // E13
 #[tokio::test]
-async fn a_sink_and_a_stream_of_the_run_get_everything_that_it_told() -> TestResult {
+async fn a_sink_and_a_stream_on_a_run_receive_all_later_events_up_to_finish() -> TestResult {
     let (recorder, left) = (Recorder::new(), Slot::new());
     let (notes, leaves) = (recorder.clone(), left.clone());
     let work = below(&Emitter::new(), "work", move |n: u32, ctx: RunContext| {
@@ -612,7 +612,7 @@ async fn a_middleware_is_dropped_under_no_lock() -> TestResult {
 /// Redaction still applies to an event that is under way; the redacting listener is dropped after the event, inside the
 /// run.
 #[tokio::test]
-async fn an_emit_under_way_when_the_run_ends_is_heard_by_all_that_it_had_found() -> TestResult {
+async fn an_emit_under_way_when_the_run_ends_still_calls_all_listeners_that_it_has_found() -> TestResult {
     let (tree, recorder, gate) = (Emitter::new(), Recorder::new(), Arc::new(tokio::sync::Notify::new()));
     let heard = recorder.clone();
     tree.observe("**.progress", move |text: &String, _| heard.note(text.clone()))?;
@@ -654,7 +654,7 @@ async fn an_emit_under_way_when_the_run_ends_is_heard_by_all_that_it_had_found()
 
 /// Bindings may be removed from any task or thread.
 #[tokio::test]
-async fn what_goes_before_the_end_is_dropped_in_the_run_as_well() -> TestResult {
+async fn a_value_removed_on_another_thread_before_the_end_is_dropped_in_the_run() -> TestResult {
     let recorder = Recorder::new();
     let notes = recorder.clone();
     let work = below(&Emitter::new(), "work", move |(): (), ctx: RunContext| {
@@ -685,7 +685,7 @@ async fn what_goes_before_the_end_is_dropped_in_the_run_as_well() -> TestResult 
 
 /// Neither a piped event nor a run of an instance below it in the tree bypasses the redaction of the run.
 #[tokio::test]
-async fn nothing_rises_through_a_run_that_has_ended() -> TestResult {
+async fn no_event_rises_through_a_run_that_has_ended() -> TestResult {
     let (tree, recorder, kept) = (Emitter::new(), Recorder::new(), Arc::new(parking_lot::Mutex::new(None)));
     recorder.watch(&tree);
     let keep = Arc::clone(&kept);
@@ -711,7 +711,7 @@ async fn nothing_rises_through_a_run_that_has_ended() -> TestResult {
 
 /// An instance below a run's emitter keeps its listeners when it is run after that run has ended.
 #[tokio::test]
-async fn listeners_of_an_instance_below_a_run_that_has_ended_hear_its_runs() -> TestResult {
+async fn listeners_of_an_instance_below_a_run_that_has_ended_receive_events_of_its_runs() -> TestResult {
     for is_bound in [false, true] {
         let make = |ctx: &RunContext| below(ctx.emitter(), "part", |n: u32, _: RunContext| async move { Ok(n) });
         let made = Arc::new(parking_lot::Mutex::new(None));
@@ -742,7 +742,7 @@ impl Drop for Bomb {
 
 /// The unpolled run is the last owner of its parent, whose values panic when they are dropped.
 #[tokio::test]
-async fn an_unpolled_run_that_outlives_the_run_above_lets_no_panic_out() -> TestResult {
+async fn no_panic_leaves_an_unpolled_run_that_outlives_the_run_above() -> TestResult {
     silence_planned_panics();
     for is_polled in [false, true] {
         let left = Arc::new(parking_lot::Mutex::new(None));

@@ -152,7 +152,7 @@ async fn a_failing_listener_of_error_or_finish_is_isolated_and_all_others_are_ca
 
 // R10
 #[tokio::test]
-async fn typed_listeners_of_the_run_do_not_silence_those_of_the_instance() -> TestResult {
+async fn failing_listeners_of_a_run_do_not_prevent_calls_of_the_instances_listeners() -> TestResult {
     silence_planned_panics();
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let broken = below(&tree, "broken", |(): (), _: RunContext| async { Result::<()>::Err(Error::new("broken")) });
@@ -168,7 +168,7 @@ async fn typed_listeners_of_the_run_do_not_silence_those_of_the_instance() -> Te
 
 // E11: a failure at `start` or `success` still stops the listeners that may change the event.
 #[tokio::test]
-async fn a_failing_listener_of_start_or_success_still_ends_the_changing() -> TestResult {
+async fn a_failing_listener_of_start_or_success_stops_all_later_listeners_that_may_change_it() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let fine = below(&tree, "fine", |(): (), _: RunContext| async { Ok(()) });
     let (starts, successes) = (recorder.clone(), recorder.clone());

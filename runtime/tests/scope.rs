@@ -26,7 +26,7 @@ fn guard() -> impl emitree_runtime::Middleware + 'static {
 
 // R1, R9, M4
 #[tokio::test]
-async fn a_run_that_is_started_in_a_scope_is_nested_and_guarded_wherever_that_is_polled() -> TestResult {
+async fn a_run_started_in_a_scope_is_nested_and_guarded_on_any_task_or_thread() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
     let child = Arc::new(below(&tree, "child", |(): (), _: RunContext| async { Ok(()) }));
@@ -89,7 +89,7 @@ impl<R: Runnable<Input = ()>> Drop for RunsAtDrop<R> {
 
 // R9, M4: a task that is aborted is also dropped inside its run, whether or not it has begun.
 #[tokio::test]
-async fn a_run_that_is_made_where_a_task_or_a_scope_is_dropped_is_nested_and_guarded() -> TestResult {
+async fn a_run_made_in_the_drop_of_a_task_or_a_scope_is_nested_and_guarded() -> TestResult {
     for (is_task, is_begun) in [(false, false), (false, true), (true, false), (true, true)] {
         let tree = Emitter::new();
         let child = Arc::new(below(&tree, "child", |(): (), _: RunContext| async { Ok(()) }));

@@ -99,7 +99,7 @@ async fn during_and_after_a_shutdown_no_run_begins() {
 
 // R8, R13
 #[tokio::test(start_paused = true)]
-async fn a_run_whose_future_nobody_polls_is_brought_to_its_end_and_async_listeners_hear_it() {
+async fn a_shutdown_ends_a_run_that_is_not_polled_and_async_listeners_receive_the_end() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let gate = Gate::new();
@@ -167,7 +167,7 @@ fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
 
 // R8: the run is not listed before it first waits.
 #[test]
-fn a_run_that_is_at_its_first_poll_when_the_process_shuts_down_is_aborted_when_it_first_waits() -> TestResult {
+fn a_run_in_its_first_poll_during_a_shutdown_is_aborted_when_it_first_waits() -> TestResult {
     let runtime = Builder::new_current_thread().enable_time().build()?;
     let _alone = runtime.block_on(alone());
     let (tree, recorder) = recorded();
@@ -195,7 +195,7 @@ fn a_run_that_is_at_its_first_poll_when_the_process_shuts_down_is_aborted_when_i
 
 // R8
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_that_is_dropped_has_closed_and_aborted_and_the_next_one_waits() {
+async fn a_shutdown_that_is_dropped_still_refuses_and_aborts_runs_and_the_next_shutdown_waits() {
     let _alone = alone().await;
     let (tree, _) = recorded();
     let gate = Gate::new();
@@ -211,7 +211,7 @@ async fn a_shutdown_that_is_dropped_has_closed_and_aborted_and_the_next_one_wait
 
 // R8: the shutdown waits for runs that were dropped earlier, and does not report runs that are over.
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_the_ends_of_dropped_runs_and_knows_none_that_is_over() {
+async fn a_shutdown_waits_for_the_ends_of_dropped_runs_and_does_not_count_runs_that_are_over() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let gate = Gate::new();
@@ -232,7 +232,7 @@ async fn a_shutdown_waits_for_the_ends_of_dropped_runs_and_knows_none_that_is_ov
 
 // R8
 #[tokio::test(start_paused = true)]
-async fn waiting_for_ends_neither_aborts_runs_nor_keeps_others_from_beginning() {
+async fn wait_for_ends_neither_aborts_runs_nor_refuses_new_runs() {
     let _alone = alone().await;
     let (tree, _) = recorded();
     let mut run = begun(endless_run(&tree, "run"));

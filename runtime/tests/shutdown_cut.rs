@@ -27,7 +27,7 @@ fn drop_run<R: Runnable<Input = ()> + 'static>(run: Run<'static, R>) {
 
 // R8
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_takes_no_longer_than_the_last_end() {
+async fn wait_for_ends_returns_after_the_last_end_and_not_at_the_deadline() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let gate = Gate::new();
@@ -43,7 +43,7 @@ async fn a_shutdown_takes_no_longer_than_the_last_end() {
 
 // R8, R13: a run is cut with all runs below it, even if they are held elsewhere.
 #[tokio::test(start_paused = true)]
-async fn a_held_run_below_one_that_is_cut_is_cut_with_it() {
+async fn a_held_run_below_a_run_that_is_cut_is_cut_too() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let (gate, held) = (Gate::new(), Slot::new());
@@ -62,7 +62,7 @@ async fn a_held_run_below_one_that_is_cut_is_cut_with_it() {
 
 // R8: a run whose runtime is dropped ends at once, even if another runtime would have ended the runs below.
 #[test]
-fn where_its_runtime_goes_a_run_ends_those_below_that_are_awaited_elsewhere() {
+fn a_run_whose_runtime_is_dropped_ends_runs_below_that_another_runtime_awaits() {
     let _alone = ALONE.blocking_lock();
     let (tree, recorder) = recorded();
     let [goes, stays] = [(); 2].map(|()| Builder::new_current_thread().build().expect("a runtime"));
@@ -87,7 +87,7 @@ fn where_its_runtime_goes_a_run_ends_those_below_that_are_awaited_elsewhere() {
 
 // R8: a task that does not reach an await does not delay the cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_does_not_stop_does_not_hold_up_a_run_that_is_cut() {
+async fn a_task_that_does_not_stop_does_not_delay_a_run_that_is_cut() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let (began, is_there) = std::sync::mpsc::channel();

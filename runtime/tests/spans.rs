@@ -110,7 +110,7 @@ async fn a_run_is_a_span_with_run_id_parent_run_id_path_and_outcome() -> TestRes
 
 // R12
 #[tokio::test]
-async fn the_outcome_of_a_span_is_that_of_its_run() {
+async fn a_span_has_the_outcome_of_its_run() {
     silence_planned_panics();
     let (spans, _guard) = Spans::collect();
     let run = below(&Emitter::new(), "run", |how: String, _: RunContext| async move {
@@ -181,7 +181,7 @@ async fn spans_inside_listeners_of_a_run_are_children_of_its_span() -> TestResul
 
 // R12
 #[tokio::test]
-async fn the_spans_of_nested_runs_nest_also_from_a_spawned_task() -> TestResult {
+async fn the_spans_of_nested_runs_nest_even_if_a_run_is_started_in_a_spawned_task() -> TestResult {
     let (spans, _guard) = Spans::collect();
     let tree = Emitter::new();
     let step = |_: &RunContext| {
@@ -220,7 +220,7 @@ async fn the_spans_of_nested_runs_nest_also_from_a_spawned_task() -> TestResult 
 
 // M1, R12
 #[tokio::test]
-async fn each_layer_is_a_span_around_what_is_inside_of_it() -> TestResult {
+async fn each_layer_is_a_span_around_the_layers_and_the_work_inside() -> TestResult {
     let (spans, _guard) = Spans::collect();
     let run = below(&Emitter::new(), "work", |(), _: RunContext| async {
         tracing::info_span!("inside").in_scope(|| ());
@@ -238,7 +238,7 @@ async fn each_layer_is_a_span_around_what_is_inside_of_it() -> TestResult {
 
 // R12
 #[tokio::test]
-async fn a_run_inside_a_users_span_is_its_child() -> TestResult {
+async fn the_span_of_a_run_is_a_child_of_the_users_span_around_the_run() -> TestResult {
     let (spans, _guard) = Spans::collect();
     let run = below(&Emitter::new(), "run", |(), _: RunContext| async { Ok(()) });
     run.run(()).instrument(tracing::info_span!("request")).await?;
@@ -248,7 +248,7 @@ async fn a_run_inside_a_users_span_is_its_child() -> TestResult {
 
 // R12: the span ids of a subscriber are meaningless to another subscriber.
 #[tokio::test]
-async fn a_run_may_have_another_subscriber_than_the_run_that_it_is_started_in() -> TestResult {
+async fn a_run_may_have_another_tracing_subscriber_than_its_parent() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let child = below(&tree, "child", |(), _: RunContext| async { Ok(7) });
     let notes = recorder.clone();
@@ -272,7 +272,7 @@ async fn a_run_may_have_another_subscriber_than_the_run_that_it_is_started_in() 
 
 // R10
 #[tokio::test]
-async fn a_listener_of_finish_or_error_that_fails_is_logged_in_the_span_of_the_run() {
+async fn a_failing_listener_of_finish_or_error_is_logged_in_the_span_of_the_run() {
     silence_planned_panics();
     let tree = Emitter::new();
     let work = below(&tree, "work", |fails: bool, _: RunContext| async move {
@@ -331,7 +331,7 @@ enum Then {
 
 // R4
 #[test]
-fn a_run_that_has_started_ends_where_a_subscriber_panics_too() {
+fn a_run_that_has_started_ends_even_if_a_tracing_subscriber_panics() {
     silence_planned_panics();
     let cases =
         [Then::Ends, Then::Waits, Then::StartWaits].into_iter().flat_map(|then| (1..16).map(move |at| (then, at)));
@@ -359,7 +359,7 @@ fn a_run_that_has_started_ends_where_a_subscriber_panics_too() {
 
 // R4
 #[test]
-fn success_or_error_is_told_once_though_a_subscriber_panics_when_a_failure_is_logged() {
+fn success_or_error_is_emitted_once_even_if_a_tracing_subscriber_panics_on_a_failure() {
     silence_planned_panics();
     for at in 1..30 {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -378,7 +378,7 @@ fn success_or_error_is_told_once_though_a_subscriber_panics_when_a_failure_is_lo
 
 // R13
 #[test]
-fn a_run_ends_where_a_subscriber_panics_at_the_end_of_one_below() {
+fn a_run_ends_even_if_a_tracing_subscriber_panics_at_the_end_of_a_run_below() {
     silence_planned_panics();
     for at in 1..20 {
         let tree = Emitter::new();

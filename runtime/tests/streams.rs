@@ -57,7 +57,7 @@ async fn lines<O: std::fmt::Debug>(stream: impl Stream<Item = StreamItem<O>>) ->
 
 // R11
 #[tokio::test]
-async fn a_stream_gives_events_as_they_come_then_the_result_then_nothing() {
+async fn a_stream_yields_events_then_the_result_and_then_ends() {
     let tree = Emitter::new();
     let teller = teller(&tree);
     let stream = teller.run(2).events("token");
@@ -104,7 +104,7 @@ async fn texts<O: std::fmt::Debug>(stream: impl Stream<Item = StreamItem<O, Toke
 
 // R11
 #[tokio::test]
-async fn a_stream_of_one_type_gives_payloads_as_they_are_though_they_cannot_be_read_from_json() {
+async fn a_typed_stream_yields_payloads_even_if_they_cannot_be_deserialized() {
     let tree = Emitter::new();
     let speaker = speaker(&tree);
     assert_eq!(texts(speaker.run(()).events_of::<Token>()).await, ["one", "two", "Ok(2)"]);
@@ -129,7 +129,7 @@ async fn a_stream_can_be_read_without_an_extension_trait() {
 
 // R11: the stream contains the payload as the listeners have left it.
 #[tokio::test]
-async fn a_stream_of_one_type_gives_what_listeners_have_made_of_the_payload() {
+async fn a_typed_stream_yields_payloads_as_listeners_have_changed_them() {
     let tree = Emitter::new();
     tree.on("speaker.token", |token: &mut Token, _| token.text = "changed").expect("a valid matcher");
     assert_eq!(texts(speaker(&tree).run(()).events_of::<Token>()).await, ["changed", "changed", "Ok(2)"]);
@@ -137,7 +137,7 @@ async fn a_stream_of_one_type_gives_what_listeners_have_made_of_the_payload() {
 
 // E7
 #[tokio::test]
-async fn a_stream_of_one_type_ends_with_the_error_where_the_run_emits_another_type_under_its_name() {
+async fn a_typed_stream_ends_with_an_error_if_the_run_emits_another_type_under_that_name() {
     let tree = Emitter::new();
     let teller = teller(&tree);
     for nested in [false, true] {
@@ -152,7 +152,7 @@ async fn a_stream_of_one_type_ends_with_the_error_where_the_run_emits_another_ty
 
 // R11
 #[tokio::test]
-async fn a_stream_of_one_type_is_bounded_and_counts_what_was_missed() {
+async fn a_typed_stream_is_bounded_and_counts_missed_events() {
     let tree = Emitter::new();
     let burst = below(&tree, "burst", |(): (), ctx: RunContext| async move {
         for text in ["a", "b", "c", "d"] {
@@ -165,7 +165,7 @@ async fn a_stream_of_one_type_is_bounded_and_counts_what_was_missed() {
 
 // M7: the events of an attempt that was given up are discarded, including the events of a run below.
 #[tokio::test]
-async fn a_stream_of_one_type_holds_and_takes_back_as_one_of_records() {
+async fn a_held_typed_stream_discards_the_events_of_a_discarded_attempt() {
     let tree = Emitter::new();
     let speaker = speaker(&tree);
     let run = || {
@@ -178,7 +178,7 @@ async fn a_stream_of_one_type_holds_and_takes_back_as_one_of_records() {
 
 // M7: the stream receives `attempt_discarded` even if the listeners of the run are removed.
 #[tokio::test]
-async fn a_held_stream_takes_back_also_when_the_listeners_of_its_run_are_removed() {
+async fn a_held_stream_discards_an_attempt_even_if_the_listeners_of_its_run_are_removed() {
     let tree = Emitter::new();
     let run = below(&tree, "remover", |_: u32, ctx: RunContext| async move {
         ctx.emitter().reset();
@@ -205,7 +205,7 @@ impl Event for Precious {
 
 // R11: no event is lost silently.
 #[tokio::test]
-async fn a_payload_whose_clone_panics_is_missed_and_the_run_goes_on() {
+async fn a_payload_whose_clone_panics_is_counted_as_missed_and_the_run_continues() {
     let tree = Emitter::new();
     let run =
         below(
@@ -219,7 +219,7 @@ async fn a_payload_whose_clone_panics_is_missed_and_the_run_goes_on() {
 
 // R11: a program cannot remove the listeners of a stream, and a fork does not copy them (E16).
 #[tokio::test]
-async fn a_stream_stays_when_the_listeners_of_its_run_are_removed() {
+async fn a_stream_receives_events_even_if_the_listeners_of_its_run_are_removed() {
     let tree = Emitter::new();
     let run = below(&tree, "remover", |(): (), ctx: RunContext| async move {
         ctx.emitter().reset();
@@ -233,7 +233,7 @@ async fn a_stream_stays_when_the_listeners_of_its_run_are_removed() {
 
 // R11
 #[tokio::test]
-async fn into_stream_gives_everything_of_the_run_and_of_those_below() {
+async fn into_stream_yields_all_events_of_the_run_and_of_runs_below() {
     let tree = Emitter::new();
     let inner = Arc::new(teller(&tree));
     let outer = below(&tree, "outer", move |tokens: u32, _: RunContext| {
@@ -262,7 +262,7 @@ async fn into_stream_gives_everything_of_the_run_and_of_those_below() {
 
 // R11
 #[tokio::test]
-async fn the_run_goes_on_only_as_it_is_read() {
+async fn a_streamed_run_proceeds_only_as_the_stream_is_read() {
     let tree = Emitter::new();
     let recorder = Recorder::new();
     tree.observe("teller.token", recorder.sees("told")).expect("a valid matcher");
@@ -276,7 +276,7 @@ async fn the_run_goes_on_only_as_it_is_read() {
 
 // R11
 #[tokio::test]
-async fn a_slow_reader_is_told_how_many_events_it_missed_where_it_missed_them() {
+async fn a_stream_reports_how_many_events_a_slow_reader_missed_and_where() {
     let tree = Emitter::new();
     let burster = burster(&tree);
     let stream = burster.run(10).events("token").capacity(2);
@@ -285,7 +285,7 @@ async fn a_slow_reader_is_told_how_many_events_it_missed_where_it_missed_them() 
 
 // R8, R11
 #[tokio::test]
-async fn dropping_the_stream_aborts_the_run_and_its_end_is_heard() {
+async fn dropping_a_stream_drops_the_run_and_listeners_receive_the_end_of_the_run() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
     let waiter = below(&tree, "waiter", |(): (), ctx: RunContext| async move {
@@ -302,7 +302,7 @@ async fn dropping_the_stream_aborts_the_run_and_its_end_is_heard() {
 
 // R11
 #[tokio::test]
-async fn a_matcher_that_is_none_comes_out_as_the_result() {
+async fn an_invalid_matcher_is_reported_as_the_result_of_the_stream() {
     let tree = Emitter::new();
     let teller = teller(&tree);
     let lines = lines(teller.run(1).events("to[ken")).await;
@@ -329,7 +329,7 @@ fn retried(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static
 
 // M7
 #[tokio::test]
-async fn events_are_held_until_the_output_has_passed_where_an_output_middleware_may_retry() {
+async fn events_are_held_back_until_output_middlewares_that_may_retry_accept_the_output() {
     let tree = Emitter::new();
     let retried = retried(&tree);
     let again = || {
@@ -361,7 +361,7 @@ async fn events_are_held_until_the_output_has_passed_where_an_output_middleware_
 
 // M7
 #[tokio::test]
-async fn the_start_of_a_held_run_is_not_taken_back() {
+async fn the_start_of_a_run_with_a_held_stream_is_not_discarded() {
     let tree = Emitter::new();
     let retried = retried(&tree);
     let stream = retried.run(0).middleware(once_more()).max_middleware_retries(1).events("*.*");
@@ -390,7 +390,7 @@ async fn a_stream_can_be_merged_with_others() {
 
 // R11
 #[test]
-fn polled_again_after_its_end_it_gives_nothing_and_does_not_panic() {
+fn a_stream_that_is_polled_after_its_end_returns_none_and_does_not_panic() {
     let tree = Emitter::new();
     let burster = burster(&tree);
     let mut stream = burster.run(0).events("token");
@@ -406,7 +406,7 @@ fn once_more() -> impl emitree_runtime::Middleware + 'static {
 
 // M7: events that are not held back are not discarded, even if they are still unread.
 #[tokio::test]
-async fn what_is_not_held_is_shown_though_it_was_not_read_before_the_next_attempt() {
+async fn unread_events_that_are_not_held_back_are_not_discarded_by_the_next_attempt() {
     let tree = Emitter::new();
     let run = below(&tree, "teller", |_: u32, ctx: RunContext| async move {
         tell(&ctx, ctx.attempt()).await?;
@@ -418,7 +418,7 @@ async fn what_is_not_held_is_shown_though_it_was_not_read_before_the_next_attemp
 
 // M7: only the run's own `start` belongs to all attempts.
 #[tokio::test]
-async fn the_starts_of_runs_in_an_attempt_that_was_given_up_are_taken_back() {
+async fn the_starts_of_runs_below_are_discarded_with_their_attempt() {
     let tree = Emitter::new();
     let emitter = tree.clone();
     let outer = below(&tree, "outer", move |_: u32, ctx: RunContext| {
@@ -437,7 +437,7 @@ async fn the_starts_of_runs_in_an_attempt_that_was_given_up_are_taken_back() {
 
 // M7: events are held back until the output middlewares have accepted the output, and not until the run is over.
 #[tokio::test]
-async fn what_was_held_is_shown_while_finish_is_still_told() {
+async fn held_events_are_yielded_while_finish_is_still_being_emitted() {
     let (tree, gate) = (Emitter::new(), Gate::new());
     let waits = gate.clone();
     let late = Options::new().on_async(Stage::Finish, move |_: &mut Any, _| {
@@ -456,7 +456,7 @@ async fn what_was_held_is_shown_while_finish_is_still_told() {
 
 // R11
 #[tokio::test]
-async fn what_was_emitted_before_a_middleware_failed_to_bind_is_shown_held_or_not() {
+async fn events_emitted_before_a_middleware_fails_to_bind_are_yielded_held_or_not() {
     let tree = Emitter::new();
     let retried = retried(&tree);
     for held in [false, true] {
@@ -483,7 +483,7 @@ fn twice() -> impl emitree_runtime::Layer<AnyRun> {
 
 // M7: attempts of a layer are discarded like the run's own attempts.
 #[tokio::test]
-async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
+async fn a_held_stream_discards_the_events_of_an_attempt_that_a_layer_discards() {
     let tree = Emitter::new();
     let burster = burster(&tree);
     let run = || {
@@ -497,7 +497,7 @@ async fn an_attempt_that_a_layer_discards_is_taken_back_where_it_is_held() {
 
 // M7: a run below discards only its own events and the events of the runs below it, which are over by then.
 #[tokio::test]
-async fn an_attempt_that_a_run_below_discards_is_taken_back_with_what_is_below_that_and_nothing_else() {
+async fn an_attempt_discarded_by_a_run_below_takes_only_its_events_and_events_below_it() {
     let tree = Emitter::new();
     let (tool, model) = (Arc::new(burster(&tree)), tree.clone());
     let outer = below(&tree, "outer", move |tokens: u32, ctx: RunContext| {
@@ -543,7 +543,7 @@ impl Serialize for Telling {
 
 // M7: events of runs below are discarded even if one overtakes another, as may happen with several threads.
 #[tokio::test]
-async fn what_was_told_below_is_taken_back_in_whatever_order_it_is_heard() {
+async fn events_of_runs_below_are_discarded_in_any_order_of_arrival() {
     let tree = Emitter::new();
     let inner = Arc::new(below(&tree, "inner", |(): (), ctx: RunContext| async move {
         Ok(ctx.emitter().emit("token", &mut Telling(ctx.clone())).await?)
@@ -560,7 +560,7 @@ async fn what_was_told_below_is_taken_back_in_whatever_order_it_is_heard() {
 
 // R11: the buffer is bounded, however often events are discarded meanwhile.
 #[tokio::test]
-async fn what_is_held_and_not_taken_back_is_bounded_too() {
+async fn the_buffer_of_a_held_stream_is_bounded_even_if_runs_below_discard_attempts() {
     let tree = Emitter::new();
     let burster = Arc::new(burster(&tree));
     let outer = below(&tree, "outer", move |(): (), ctx: RunContext| {
@@ -579,7 +579,7 @@ async fn what_is_held_and_not_taken_back_is_bounded_too() {
 
 // M7: events are held back only while an output middleware may request a retry.
 #[tokio::test]
-async fn events_are_shown_as_they_come_where_no_output_middleware_may_retry() {
+async fn events_are_yielded_at_once_if_no_output_middleware_may_retry() {
     let tree = Emitter::new();
     let teller = teller(&tree);
     let shown = ["teller.token 0", "teller.token 1"];

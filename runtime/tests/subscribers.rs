@@ -84,7 +84,7 @@ async fn told(end: &'static str, observed: bool) -> Result<Vec<String>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_sees_of_every_end_what_a_listener_hears() -> TestResult {
+async fn a_subscriber_receives_the_same_events_as_a_listener_for_every_end() -> TestResult {
     silence_planned_panics();
     for end in ENDS {
         let seen = told(end, true).await?;
@@ -96,7 +96,7 @@ async fn an_observer_sees_of_every_end_what_a_listener_hears() -> TestResult {
 
 // E15
 #[tokio::test]
-async fn a_run_that_is_only_observed_is_not_heard() -> TestResult {
+async fn a_run_with_only_a_subscriber_has_no_listeners() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner = Arc::new(below(&tree, "inner", |(), ctx: RunContext| async move { Ok(ctx.has_listeners()) }));
     let outer = below(&tree, "outer", move |(), ctx: RunContext| {
@@ -117,7 +117,7 @@ async fn a_run_that_is_only_observed_is_not_heard() -> TestResult {
 
 // R3
 #[tokio::test]
-async fn observers_come_after_all_who_listen_the_nearest_first() -> TestResult {
+async fn subscribers_are_called_after_all_listeners_nearest_run_first() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let nearest = recorder.clone();
     let inner = Arc::new(below(&tree, "inner", |(), _: RunContext| async { Ok(()) }));
@@ -145,7 +145,7 @@ async fn observers_come_after_all_who_listen_the_nearest_first() -> TestResult {
 
 // M5
 #[tokio::test]
-async fn an_observer_that_panics_changes_nothing() -> TestResult {
+async fn a_subscriber_that_panics_does_not_affect_the_run_or_other_subscribers() -> TestResult {
     silence_planned_panics();
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let run = below(&tree, "run", |(), _: RunContext| async { Ok(7) });
@@ -159,7 +159,7 @@ async fn an_observer_that_panics_changes_nothing() -> TestResult {
 }
 
 #[tokio::test]
-async fn it_sees_what_comes_after_it_was_bound_and_may_bind_another() -> TestResult {
+async fn a_subscriber_receives_events_from_then_on_and_may_add_another_subscriber() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     let inner = Arc::new(below(&tree, "inner", |(), _: RunContext| async { Ok(()) }));
@@ -194,7 +194,7 @@ async fn it_sees_what_comes_after_it_was_bound_and_may_bind_another() -> TestRes
 }
 
 #[tokio::test]
-async fn it_is_given_what_listeners_made_of_the_event() -> TestResult {
+async fn a_subscriber_receives_events_as_listeners_have_changed_them() -> TestResult {
     let tree = Emitter::new();
     let double = below(&tree, "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -220,7 +220,7 @@ async fn it_is_given_what_listeners_made_of_the_event() -> TestResult {
 
 // E14: a sink and a subscriber record the same data of an event.
 #[tokio::test]
-async fn what_it_knows_of_an_event_is_what_listeners_know() -> TestResult {
+async fn a_subscriber_records_the_same_data_of_an_event_as_a_listener() -> TestResult {
     async fn records(heard: bool) -> Result<Vec<[Option<EventRecord>; 2]>> {
         let tree = Emitter::new();
         let run = below(&tree, "run", |(), _: RunContext| async { Ok(()) });
@@ -275,7 +275,7 @@ async fn what_it_knows_of_an_event_is_what_listeners_know() -> TestResult {
 
 // R8
 #[tokio::test]
-async fn it_sees_the_end_of_a_run_that_was_dropped_after_those_who_are_awaited() -> TestResult {
+async fn a_subscriber_receives_the_finish_of_a_dropped_run_after_async_listeners() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let run = below(&tree, "run", |(), _: RunContext| std::future::pending::<Result<()>>());
     let late = recorder.clone();
@@ -297,7 +297,7 @@ async fn it_sees_the_end_of_a_run_that_was_dropped_after_those_who_are_awaited()
 
 // E14
 #[tokio::test]
-async fn the_context_is_that_of_the_event_and_nothing_is_serialised_for_it() -> TestResult {
+async fn a_subscriber_reads_the_context_of_the_event_and_no_payload_is_serialized() -> TestResult {
     /// A payload that panics when it is serialized.
     #[derive(Clone, serde::Deserialize)]
     struct Shy;
@@ -346,7 +346,7 @@ impl Drop for Bomb {
 
 // R4
 #[tokio::test]
-async fn what_is_bound_may_panic_when_it_is_dropped_with_the_run() -> TestResult {
+async fn a_run_returns_its_output_even_if_its_bindings_panic_when_dropped() -> TestResult {
     silence_planned_panics();
     let tree = Emitter::new();
     let run = below(&tree, "run", |(), _: RunContext| async { Ok(7) });

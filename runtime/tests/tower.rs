@@ -65,7 +65,7 @@ async fn runs_beyond_a_concurrency_limit_wait_and_are_admitted_in_order_of_arriv
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_limit_which_is_no_clone_is_one_for_all_runs() {
+async fn a_rate_limit_that_cannot_be_cloned_is_shared_by_all_runs() {
     let recorder = Recorder::new();
     let service = ServiceBuilder::new().rate_limit(2, Duration::from_millis(100)).service(paced(&recorder));
     let double = TowerRunnable::new("double", service);
@@ -75,7 +75,7 @@ async fn a_rate_limit_which_is_no_clone_is_one_for_all_runs() {
 
 // R6
 #[tokio::test(start_paused = true)]
-async fn what_elapses_in_the_service_is_a_time_out() {
+async fn a_timeout_in_the_service_is_a_timeout_of_the_run() {
     let never = service_fn(|(): ()| pending::<Result<(), BoxError>>());
     let never = TowerRunnable::new("never", ServiceBuilder::new().timeout(TEN).service(never));
     let error = never.run(()).await.expect_err("it takes too long");
@@ -86,7 +86,7 @@ async fn what_elapses_in_the_service_is_a_time_out() {
 
 // R10
 #[tokio::test]
-async fn errors_of_the_service_are_the_runs_with_their_source() {
+async fn an_error_of_the_service_is_found_as_the_source_of_the_runs_error() {
     let parse = service_fn(|text: String| async move { text.parse::<u32>() });
     let error = TowerRunnable::new("parse", parse).run("many".into()).await.expect_err("it is no number");
     assert_eq!(error.kind(), &ErrorKind::Failed);
@@ -95,7 +95,7 @@ async fn errors_of_the_service_are_the_runs_with_their_source() {
 
 // R10
 #[tokio::test]
-async fn errors_of_ours_are_themselves_again_through_layers_of_tower() {
+async fn an_emitree_error_is_unchanged_by_layers_of_tower() {
     let denies = service_fn(|(): ()| async { Err::<(), _>(Error::denied("desk", "not today")) });
     let denies =
         TowerRunnable::new("denies", ServiceBuilder::new().timeout(TEN).map_err(BoxError::from).service(denies));
@@ -122,7 +122,7 @@ async fn runs_started_in_the_service_are_below_the_run_that_called_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_dropped_while_it_waits_loses_nothing() {
+async fn a_run_dropped_while_it_waits_does_not_call_the_service_or_delay_the_next_run() {
     let recorder = Recorder::new();
     let one = one_at_a_time(&recorder);
     let [mut first, mut second, mut third] = [1, 2, 3].map(|n| one.run(n));
@@ -150,7 +150,7 @@ async fn a_run_aborted_while_it_waits_never_calls_the_service() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_concurrent_runs_never_more_are_in_the_service_than_it_allows() {
+async fn concurrent_runs_never_exceed_the_limit_of_the_service() {
     let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let counts = (Arc::clone(&inside), Arc::clone(&most));
     let service = service_fn(move |n: u32| {

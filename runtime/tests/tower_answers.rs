@@ -15,7 +15,7 @@ use tower::{BoxError, ServiceBuilder, layer::layer_fn, service_fn};
 
 // R6
 #[tokio::test(start_paused = true)]
-async fn when_time_elapses_the_work_is_dropped_and_the_run_has_timed_out() {
+async fn a_timeout_of_a_tower_layer_drops_the_work_and_the_run_times_out() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
     let works = recorder.clone();
@@ -28,7 +28,7 @@ async fn when_time_elapses_the_work_is_dropped_and_the_run_has_timed_out() {
 
 // M9
 #[tokio::test]
-async fn layers_of_tower_hear_how_the_work_went_and_the_result_is_the_works() {
+async fn a_tower_layer_receives_the_result_of_the_work_and_cannot_change_it() {
     let (recorder, work) = (Recorder::new(), |fails: bool, _: RunContext| async move {
         if fails { Err(Error::denied("desk", "not today")) } else { Ok(7) }
     });
@@ -44,7 +44,7 @@ async fn layers_of_tower_hear_how_the_work_went_and_the_result_is_the_works() {
 }
 
 #[tokio::test]
-async fn an_answer_without_the_work_is_a_failure_that_says_so() {
+async fn a_tower_layer_that_answers_without_the_work_fails_the_run() {
     let recorder = Recorder::new();
     let answers = tower_layer(layer_fn(|_| service_fn(|_: Ticket| async { Ok::<_, BoxError>(()) })));
     let error = doubling(&recorder).run(1).layer(answers).await.expect_err("there is no output");
@@ -54,7 +54,7 @@ async fn an_answer_without_the_work_is_a_failure_that_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_drops_the_ticket_and_then_fails_says_why() {
+async fn the_error_of_a_tower_layer_that_drops_the_ticket_is_the_error_of_the_run() {
     let recorder = Recorder::new();
     let fails = tower_layer(layer_fn(|_| {
         service_fn(|ticket: Ticket| async {

@@ -102,7 +102,7 @@ async fn a_run_that_is_made_in_a_task_of_the_service_is_below_the_callers_run_an
 
 // R1, R4
 #[tokio::test]
-async fn calls_that_are_runs_need_no_layer_around_a_buffer() {
+async fn a_run_layer_behind_a_buffer_makes_runs_below_the_callers_run_without_other_layers() {
     let service = service_fn(|()| async { Ok::<_, BoxError>(parent()) });
     expect_below(ServiceBuilder::new().buffer(8).layer(RunLayer::new("child")).service(service)).await;
 }
@@ -156,7 +156,7 @@ async fn runs_in_a_task_of_the_service_are_aborted_with_the_callers_run_and_end_
 
 // R1
 #[tokio::test]
-async fn a_request_whose_run_has_ended_starts_none() {
+async fn a_request_whose_run_has_ended_starts_no_run() {
     let late = runnable_fn("late", |(): (), _: RunContext| async { Ok(()) });
     let kept = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&kept);
@@ -174,7 +174,7 @@ async fn a_request_whose_run_has_ended_starts_none() {
 
 // R1
 #[tokio::test]
-async fn a_request_that_is_made_when_its_run_is_over_comes_from_the_run_above() {
+async fn a_request_made_while_a_run_reports_its_end_belongs_to_the_run_above() {
     let inner = Arc::new(runnable_fn("inner", |(): (), _: RunContext| async { Ok(()) }));
     let outer = runnable_fn("outer", move |(): (), ctx: RunContext| {
         let (inner, kept) = (Arc::clone(&inner), Arc::new(Mutex::new(None)));

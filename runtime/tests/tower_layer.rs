@@ -46,7 +46,7 @@ async fn one_limit_is_shared_by_runs_of_several_types_in_order_of_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_limit_admits_so_many_in_a_period() {
+async fn a_rate_limit_admits_its_number_of_runs_per_period() {
     let recorder = Recorder::new();
     let double = paced(&recorder, tower_layer(RateLimitLayer::new(2, Duration::from_millis(100))));
     join_all((1..=5).map(|n| double.run(n))).await;
@@ -54,7 +54,7 @@ async fn a_rate_limit_admits_so_many_in_a_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_out_gives_the_place_of_a_limit_back_and_does_not_measure_waiting() {
+async fn a_timeout_releases_the_place_in_a_limit_and_does_not_include_waiting() {
     let recorder = Recorder::new();
     let fifteen = Duration::from_millis(15);
     let one = tower_layer(ServiceBuilder::new().timeout(fifteen).concurrency_limit(1));
@@ -67,7 +67,7 @@ async fn a_time_out_gives_the_place_of_a_limit_back_and_does_not_measure_waiting
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_shed_fails_and_never_works() {
+async fn a_run_that_is_shed_fails_without_its_work() {
     let recorder = Recorder::new();
     let double = paced(&recorder, tower_layer(ServiceBuilder::new().load_shed().concurrency_limit(1)));
     let [first, second] = <[_; 2]>::try_from(join_all([double.run(1), double.run(2)]).await).expect("two runs");
@@ -109,7 +109,7 @@ async fn runs_aborted_in_the_queue_or_at_work_leave_their_places_to_the_next() {
 
 // M1
 #[tokio::test]
-async fn what_calls_again_takes_another_ticket_each_time_and_the_work_is_in_the_run() {
+async fn a_layer_that_calls_next_again_takes_another_ticket_and_the_work_is_in_the_run() {
     let once_in_the_run = |(): (), ctx: RunContext| async move { Ok(current_id() == Some(ctx.run_id().to_string())) };
     let twice = runnable_fn("twice", once_in_the_run).layers(|stack| {
         let both = |first, second| Ok(first? && second?);
@@ -122,7 +122,7 @@ async fn what_calls_again_takes_another_ticket_each_time_and_the_work_is_in_the_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_concurrent_runs_never_more_are_at_work_than_the_limit_allows() {
+async fn concurrent_runs_at_work_never_exceed_the_limit() {
     let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let counts = (Arc::clone(&inside), Arc::clone(&most));
     let work = runnable_fn("work", move |n: u32, _: RunContext| {

@@ -30,7 +30,7 @@ fn watched(recorder: &Recorder) -> RunLayer {
 
 // R4, R5
 #[tokio::test]
-async fn each_call_is_a_run_whose_start_may_steer() {
+async fn each_call_is_a_run_whose_start_listeners_may_change_or_answer_it() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let emitter = tree.child_builder("double").creator(Creator::new("Tool", "any")).build().expect("a valid name");
     recorder.watch(&emitter);
@@ -75,7 +75,7 @@ fn parent() -> impl Service<(), Response = Option<String>, Error = BoxError, Fut
 
 // R8
 #[tokio::test(start_paused = true)]
-async fn a_call_that_a_time_out_drops_ends_as_dropped() {
+async fn a_call_that_a_timeout_drops_ends_as_dropped() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     let note = move |event: &Any, meta: &emitree_emitter::EventMeta<'_>| {
@@ -93,7 +93,7 @@ async fn a_call_that_a_time_out_drops_ends_as_dropped() {
 }
 
 #[tokio::test]
-async fn the_service_that_was_ready_goes_into_the_run_and_its_place_comes_back() {
+async fn a_call_uses_the_ready_service_and_a_dropped_call_releases_its_place() {
     let recorder = Recorder::new();
     let mut service = ServiceBuilder::new().layer(watched(&recorder)).concurrency_limit(1).service(double(&recorder));
     let call = service.ready().await.expect("ready").call(1);

@@ -3,7 +3,7 @@
 
 /// R1, R3, R5, R10.
 #[test]
-fn misuse_does_not_compile_and_the_first_forms_one_tries_do() {
+fn the_forms_that_users_try_first_compile_and_misuse_does_not() {
     let cases = trybuild::TestCases::new();
     cases.pass("tests/ui/pass/*.rs");
     cases.compile_fail("tests/ui/fail/*.rs");

@@ -29,7 +29,7 @@ fn drop_run<R: Runnable<Input = ()> + 'static>(run: Run<'static, R>) {
 
 // R8
 #[tokio::test(start_paused = true)]
-async fn with_nothing_to_come_a_shutdown_is_complete_at_once() {
+async fn wait_for_ends_returns_at_once_if_no_end_is_pending() {
     let _alone = alone().await;
     let (tree, _) = recorded();
     drop_run(endless_run(&tree, "run"));
@@ -40,7 +40,7 @@ async fn with_nothing_to_come_a_shutdown_is_complete_at_once() {
 
 // R8: an end is counted before its task is spawned; here no task has been polled yet.
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_the_ends_that_are_still_to_come() {
+async fn wait_for_ends_waits_for_all_pending_ends_and_not_for_the_deadline() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let gate = Gate::new();
@@ -65,7 +65,7 @@ async fn a_shutdown_waits_for_the_ends_that_are_still_to_come() {
 
 // R8
 #[tokio::test(start_paused = true)]
-async fn who_is_still_awaited_at_the_deadline_is_cut_and_reported() {
+async fn listeners_still_awaited_at_the_deadline_are_cut_and_reported_as_skipped() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let [blocked, finishes] = [(); 2].map(|()| Gate::new());
@@ -91,7 +91,7 @@ async fn who_is_still_awaited_at_the_deadline_is_cut_and_reported() {
 
 // R8, R13: a run is cut with all runs below it.
 #[tokio::test(start_paused = true)]
-async fn runs_that_wait_for_those_below_are_cut_with_them() {
+async fn a_run_that_waits_for_a_run_below_is_cut_with_that_run() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let (gate, emitter, notes) = (Gate::new(), tree.clone(), recorder.clone());
@@ -109,7 +109,7 @@ async fn runs_that_wait_for_those_below_are_cut_with_them() {
 
 // R8: runs that are still under way are not affected.
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_touch_runs_that_are_under_way() {
+async fn wait_for_ends_does_not_affect_runs_under_way() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let mut run = endless_run(&tree, "run");
@@ -143,7 +143,7 @@ fn unfinished(runtime: &Runtime, tree: &Emitter, recorder: &Recorder) {
 
 // R8
 #[test]
-fn where_the_runtime_is_dropped_first_sync_listeners_hear_every_end_once() {
+fn sync_listeners_receive_every_end_once_if_the_runtime_is_dropped_first() {
     let _alone = ALONE.blocking_lock();
     for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
         let (tree, recorder) = recorded();
@@ -166,7 +166,7 @@ fn where_the_runtime_is_dropped_first_sync_listeners_hear_every_end_once() {
 
 // R8: async listeners are skipped.
 #[test]
-fn outside_of_a_runtime_the_whole_end_comes_during_the_drop() -> TestResult {
+fn outside_a_runtime_a_dropped_run_ends_completely_during_the_drop() -> TestResult {
     let _alone = ALONE.blocking_lock();
     let (tree, recorder) = recorded();
     let gate = Gate::new();
@@ -181,7 +181,7 @@ fn outside_of_a_runtime_the_whole_end_comes_during_the_drop() -> TestResult {
 
 // R8: a `start` that is being emitted is cut too, and the run ends.
 #[test]
-fn outside_of_a_runtime_a_drop_during_start_ends_the_run() {
+fn outside_a_runtime_a_drop_during_start_ends_the_run() {
     let _alone = ALONE.blocking_lock();
     let (tree, recorder) = recorded();
     drop_run(endless_run(&tree, "run").register(notes_waiting_at(&Gate::new(), &recorder, Stage::Start)));
@@ -190,7 +190,7 @@ fn outside_of_a_runtime_a_drop_during_start_ends_the_run() {
 
 // R8: a run that was dropped meanwhile is reported, but does not count among the runs that were pending at the call.
 #[tokio::test(start_paused = true)]
-async fn what_comes_up_while_a_shutdown_waits_does_not_count_against_what_ended_in_time() {
+async fn a_run_dropped_during_wait_for_ends_does_not_reduce_the_number_that_ended_in_time() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let (gate, never) = (Gate::new(), Gate::new());
@@ -207,7 +207,7 @@ async fn what_comes_up_while_a_shutdown_waits_does_not_count_against_what_ended_
 
 // R8: a run that was cut is over, even if its task still exists.
 #[test]
-fn what_was_reported_once_is_not_reported_again() -> TestResult {
+fn a_run_that_was_reported_once_is_not_reported_again() -> TestResult {
     let _alone = ALONE.blocking_lock();
     let (tree, recorder) = recorded();
     let [idle, busy] = [(); 2].map(|()| Builder::new_current_thread().enable_time().start_paused(true).build());
@@ -227,7 +227,7 @@ fn what_was_reported_once_is_not_reported_again() -> TestResult {
 
 // R8: observers are awaited together; each observer that has not completed is cut.
 #[tokio::test(start_paused = true)]
-async fn observers_that_are_still_awaited_at_the_deadline_are_cut_too() {
+async fn async_observers_still_awaited_at_the_deadline_are_cut_and_counted_as_skipped() {
     let _alone = alone().await;
     let (tree, recorder) = recorded();
     let observes = |answers: bool| {
@@ -260,7 +260,7 @@ impl Drop for Carried {
 
 // R8: a run that has ended is no longer kept.
 #[tokio::test]
-async fn a_run_whose_end_has_come_from_a_task_is_let_go() {
+async fn a_dropped_run_is_freed_after_a_task_has_ended_it() {
     let _alone = alone().await;
     let (tree, recorder, gate) = (Emitter::new(), Recorder::new(), Gate::new());
     let run = endless_run(&tree, "run").register(waits_at(&gate, Stage::Finish)).extension(Carried(recorder.clone()));

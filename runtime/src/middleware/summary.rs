@@ -83,7 +83,7 @@ mod tests {
     use super::Summary;
 
     #[test]
-    fn a_debug_is_cut_at_its_size_between_characters() {
+    fn debug_output_is_cut_at_a_character_boundary_within_the_maximum_length() {
         let rows = [
             ("a".repeat(510), 512, 'a'),
             ("a".repeat(511), 512, 'a'),

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn time_outs_are_known_by_what_they_print() {
+    async fn only_the_elapsed_errors_of_tower_and_tokio_become_timeouts() {
         let of_tokio = tokio::time::timeout(std::time::Duration::ZERO, std::future::pending::<()>()).await;
         let table: [(BoxError, ErrorKind); 4] = [
             (tower::timeout::error::Elapsed::new().into(), ErrorKind::TimedOut),

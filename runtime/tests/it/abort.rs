@@ -26,7 +26,7 @@ fn recorded() -> (Emitter, Recorder) {
 
 // R7
 #[tokio::test]
-async fn where_the_signal_was_aborted_before_the_work_never_begins_but_start_error_and_finish_are_emitted() {
+async fn a_run_whose_signal_was_already_aborted_emits_start_error_and_finish_without_its_work() {
     let (tree, recorder) = recorded();
     let handle = AbortHandle::new();
     assert!(handle.abort("too late"));
@@ -36,7 +36,7 @@ async fn where_the_signal_was_aborted_before_the_work_never_begins_but_start_err
 
 // R7: without listeners, the work does not begin either.
 #[tokio::test]
-async fn where_nobody_listens_the_work_of_an_aborted_run_never_begins_either() {
+async fn without_listeners_the_work_of_an_aborted_run_never_begins() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let handle = AbortHandle::new();
     handle.abort("too late");
@@ -87,7 +87,7 @@ async fn an_abort_while_a_run_is_bound_keeps_the_work_from_beginning() {
 
 // R7
 #[tokio::test]
-async fn an_abort_while_the_work_waits_wakes_its_task_and_drops_it() -> TestResult {
+async fn an_abort_while_the_work_waits_wakes_its_task_and_drops_the_work() -> TestResult {
     let (tree, recorder) = recorded();
     let handle = AbortHandle::new();
     let task = tokio::spawn(Arc::new(endless(&tree, "run", &recorder)).run_shared(()).abort_on(&handle));
@@ -100,7 +100,7 @@ async fn an_abort_while_the_work_waits_wakes_its_task_and_drops_it() -> TestResu
 
 // R7: "from any thread"
 #[test]
-fn an_abort_comes_from_any_thread() -> TestResult {
+fn a_run_can_be_aborted_from_another_thread() -> TestResult {
     let (tree, recorder) = recorded();
     let run = endless(&tree, "run", &recorder);
     let handle = AbortHandle::new();
@@ -126,7 +126,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 // R7
 #[tokio::test]
-async fn the_first_reason_wins_and_says_so() {
+async fn the_first_reason_for_an_abort_wins_and_a_handle_aborts_only_once() {
     let (tree, recorder) = recorded();
     let (first, second) = (AbortHandle::new(), AbortHandle::new());
     let mut run = Box::pin(endless(&tree, "run", &recorder).run_shared_now().abort_on(&first).abort_on(&second));
@@ -147,7 +147,7 @@ impl<R: Runnable<Input = ()> + 'static> RunShared for R {}
 
 // R7
 #[tokio::test]
-async fn of_threads_that_abort_at_once_one_is_told_that_it_did_it_and_its_reason_stands() {
+async fn when_threads_abort_concurrently_one_abort_returns_true_and_its_reason_wins() {
     for _ in 0..64 {
         let (tree, recorder) = recorded();
         let handle = AbortHandle::new();
@@ -167,7 +167,7 @@ async fn of_threads_that_abort_at_once_one_is_told_that_it_did_it_and_its_reason
 
 // R7
 #[tokio::test]
-async fn work_that_notices_and_says_that_all_is_well_is_aborted_all_the_same() {
+async fn a_run_whose_work_sees_the_abort_and_returns_ok_still_ends_as_aborted() {
     let (tree, recorder) = recorded();
     let notes = recorder.clone();
     let run = below(&tree, "run", move |(), ctx: RunContext| {
@@ -185,7 +185,7 @@ async fn work_that_notices_and_says_that_all_is_well_is_aborted_all_the_same() {
 
 // R7
 #[tokio::test]
-async fn work_that_fails_or_panics_after_the_abort_is_aborted_all_the_same() {
+async fn a_run_whose_work_fails_or_panics_after_an_abort_still_ends_as_aborted() {
     crate::support::silence_planned_panics();
     for panics in [false, true] {
         let (tree, recorder) = recorded();
@@ -201,7 +201,7 @@ async fn work_that_fails_or_panics_after_the_abort_is_aborted_all_the_same() {
 
 // R7
 #[tokio::test]
-async fn work_that_never_notices_is_dropped_at_its_next_await() {
+async fn work_that_ignores_an_abort_is_dropped_at_its_next_await() {
     let (tree, recorder) = recorded();
     let notes = recorder.clone();
     let run = below(&tree, "run", move |(), ctx: RunContext| {
@@ -221,7 +221,7 @@ async fn work_that_never_notices_is_dropped_at_its_next_await() {
 
 // R7: "once the work is over, nothing aborts the run"
 #[tokio::test]
-async fn an_abort_after_the_work_is_over_changes_nothing_and_says_so() -> TestResult {
+async fn an_abort_after_the_work_is_done_returns_false_and_changes_nothing() -> TestResult {
     for stage in [Stage::Success, Stage::Finish] {
         let (tree, recorder) = recorded();
         let kept = Slot::new();
@@ -242,7 +242,7 @@ async fn an_abort_after_the_work_is_over_changes_nothing_and_says_so() -> TestRe
 
 // R7, R10: after an abort, listeners of `error` and the caller receive the same error.
 #[tokio::test]
-async fn an_abort_is_control_flow_and_explains_itself() {
+async fn the_error_of_an_abort_is_control_flow_and_explains_the_reason() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     let run = endless(&tree, "run", &Recorder::new());
@@ -257,7 +257,7 @@ async fn an_abort_is_control_flow_and_explains_itself() {
 
 // R7
 #[tokio::test]
-async fn an_abort_while_a_listener_of_start_is_awaited_is_looked_at_after_it() {
+async fn an_abort_while_a_start_listener_is_awaited_takes_effect_after_the_listener() {
     let (tree, recorder) = recorded();
     let (gate, handle) = (Gate::new(), AbortHandle::new());
     let passes = gate.clone();
@@ -280,7 +280,7 @@ async fn an_abort_while_a_listener_of_start_is_awaited_is_looked_at_after_it() {
 
 // R7: an abort after the run has failed to bind has no effect.
 #[tokio::test]
-async fn an_abort_after_a_run_could_not_be_bound_changes_nothing_and_says_so() {
+async fn an_abort_after_a_failed_bind_returns_false_and_changes_nothing() {
     let (tree, kept) = (Emitter::new(), Slot::new());
     let keeps = kept.clone();
     let run = endless(&tree, "run", &Recorder::new());
@@ -294,7 +294,7 @@ async fn an_abort_after_a_run_could_not_be_bound_changes_nothing_and_says_so() {
 
 // R7: the first reason wins, even if the run then fails to bind.
 #[tokio::test]
-async fn a_run_that_is_aborted_while_it_is_bound_is_aborted_even_if_it_cannot_be_bound() {
+async fn a_run_aborted_during_bind_ends_as_aborted_even_if_bind_then_fails() {
     let run = endless(&Emitter::new(), "run", &Recorder::new());
     let run = run.run(()).middleware(|ctx: &RunContext| {
         ctx.abort("not today");
@@ -305,7 +305,7 @@ async fn a_run_that_is_aborted_while_it_is_bound_is_aborted_even_if_it_cannot_be
 
 // R7: a run whose work ignores the abort still ends as aborted, also without listeners.
 #[tokio::test]
-async fn where_nobody_listens_work_that_says_that_all_is_well_is_aborted_all_the_same() {
+async fn without_listeners_a_run_whose_work_returns_ok_after_an_abort_ends_as_aborted() {
     let run = below(&Emitter::new(), "run", |(), ctx: RunContext| async move {
         ctx.abort("enough");
         Ok(())

@@ -38,7 +38,7 @@ where
 }
 
 #[tokio::test]
-async fn values_pass_without_becoming_json() -> TestResult {
+async fn values_pass_any_run_layers_without_conversion_to_json() -> TestResult {
     let recorder = Recorder::new();
     let inner = Arc::new(bare(&Emitter::new()));
     let outer = below(&Emitter::new(), "outer", move |n: u32, _: RunContext| {
@@ -52,7 +52,7 @@ async fn values_pass_without_becoming_json() -> TestResult {
 }
 
 #[tokio::test]
-async fn the_run_goes_on_with_what_next_gave_last() -> TestResult {
+async fn a_run_continues_with_the_last_output_that_next_produced() -> TestResult {
     let count = std::sync::atomic::AtomicU32::new(0);
     let counting = below(&Emitter::new(), "count", move |(): (), _: RunContext| {
         let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -71,7 +71,7 @@ async fn the_run_goes_on_with_what_next_gave_last() -> TestResult {
 }
 
 #[tokio::test]
-async fn without_an_output_there_is_nothing_to_go_on_with() {
+async fn an_any_run_layer_that_returns_ok_without_an_output_fails_the_run() {
     let bare = bare(&Emitter::new());
     let Err(error) = bare.run(Bare(1)).middleware(around(|_| Box::pin(async { Ok(()) }))).await else {
         panic!("it has no output");
@@ -84,7 +84,7 @@ async fn without_an_output_there_is_nothing_to_go_on_with() {
 
 // M9
 #[tokio::test]
-async fn control_flow_is_not_swallowed() {
+async fn an_any_run_layer_cannot_swallow_control_flow() {
     let denied = below(&Emitter::new(), "denied", |(): (), _: RunContext| async move {
         Err::<(), _>(Error::denied("the house", "no"))
     });
@@ -100,7 +100,7 @@ async fn control_flow_is_not_swallowed() {
 
 // M6
 #[tokio::test]
-async fn a_layer_is_told_whether_the_run_was_answered_at_its_start() -> TestResult {
+async fn every_kind_of_layer_can_see_whether_the_run_was_answered_at_start() -> TestResult {
     let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
     let recorder = Recorder::new();
     let note = |what: &'static str| {
@@ -140,7 +140,7 @@ async fn a_layer_is_told_whether_the_run_was_answered_at_its_start() -> TestResu
 
 // M1
 #[tokio::test]
-async fn one_that_gives_no_output_fails_a_run_without_values_too() {
+async fn an_any_run_layer_that_skips_the_work_fails_even_a_run_with_unit_values() {
     let skips = Stack::<AnyRun>::builder().layer_fn("skips", |(), _, _| Box::pin(async { Ok(()) })).build();
     let nothing = below(&Emitter::new(), "nothing", |(), _: RunContext| async { Ok(()) });
     let error = nothing.run(()).middleware(skips).await.expect_err("the work was not done");

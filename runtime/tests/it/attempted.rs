@@ -43,7 +43,7 @@ impl Attempts {
 
 // M6, M7: the result is recorded before `map_output` and `success`.
 #[tokio::test(start_paused = true)]
-async fn it_sees_what_each_attempt_comes_to_with_a_chain_and_without() -> TestResult {
+async fn a_subscriber_receives_the_result_of_each_attempt_with_and_without_layers() -> TestResult {
     silence_planned_panics();
     let (tree, attempts) = (Emitter::new(), Attempts::default());
     let run = below(&tree, "run", |end: String, ctx: RunContext| async move {
@@ -95,7 +95,7 @@ fn nested(levels: usize) -> Value {
 
 // A value that was built in code may be nested so deeply that serializing it overflows the stack.
 #[tokio::test]
-async fn an_output_that_is_nested_too_deep_is_an_error_where_it_is_asked_for_as_json() -> TestResult {
+async fn an_output_that_is_nested_too_deeply_is_an_error_when_it_is_read_as_json() -> TestResult {
     let work = runnable_fn("work", |levels: usize, _: RunContext| async move { Ok(nested(levels)) });
     let seen = Arc::new(Mutex::new(Vec::new()));
     let shows = Shows(Arc::clone(&seen));

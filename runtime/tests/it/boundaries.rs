@@ -128,7 +128,7 @@ async fn a_call_is_logged_then_changed_then_checked_then_done() {
 
 // M2, M5
 #[tokio::test]
-async fn an_operator_is_denied_by_name_whatever_it_was_called_at_first() {
+async fn a_guard_denies_an_operator_by_the_name_that_a_transform_has_set() {
     let (answer, recorder) = dispatch("old_shell", "rm").await;
     let error = answer.expect_err("it is denied");
     assert!(error.explain().starts_with("denied by deny: `shell` is not for you"), "{error:?}");
@@ -142,7 +142,7 @@ async fn an_operator_is_denied_by_name_whatever_it_was_called_at_first() {
 
 // M1
 #[tokio::test]
-async fn an_answer_may_come_from_a_layer_without_anybody_being_called() {
+async fn a_layer_can_answer_a_call_without_the_guard_or_the_work() {
     let (answer, recorder) = dispatch("search", "ping").await;
     assert_eq!(answer.expect("it is known"), "known.");
     recorder.expect(["log search(ping)", "alias search", "log search = known."]);

@@ -129,7 +129,7 @@ async fn a_job_is_metered_gets_its_credentials_is_checked_and_executed() {
 
 // M2, M5
 #[tokio::test]
-async fn a_job_that_is_not_sandboxed_is_refused_and_costs_nothing() {
+async fn a_job_without_a_sandbox_is_denied_and_costs_nothing() {
     let (result, spent, recorder) = execute(false).await;
     let error = result.expect_err("it is not sandboxed");
     assert!(error.explain().starts_with("denied by sandboxed: not sandboxed"), "{error:?}");

@@ -210,7 +210,7 @@ fn entry(value: &str, options: WriteOptions) -> Entry {
 
 // M2
 #[tokio::test]
-async fn writes_are_encrypted_and_reads_decrypted_within_audit_and_outside_of_access_control() {
+async fn writes_are_encrypted_and_reads_decrypted_inside_the_audit_and_outside_the_guard() {
     let recorder = Recorder::new();
     let read = with(Store::guarded(&recorder), |store, ctx| async move {
         store.write(entry("abc", WriteOptions::default()), &ctx).await?;
@@ -244,7 +244,7 @@ async fn options_of_a_write_reach_the_layers() {
 
 // M2, M5
 #[tokio::test]
-async fn another_scope_is_refused_and_audited() {
+async fn access_to_another_scope_is_denied_and_audited() {
     let recorder = Recorder::new();
     let read = with(Store::guarded(&recorder), |store, ctx| async move { store.read(key("theirs"), &ctx).await });
     assert!(read.await.expect_err("it is somebody else's").is_denied());
@@ -253,7 +253,7 @@ async fn another_scope_is_refused_and_audited() {
 
 // M1
 #[tokio::test]
-async fn a_read_passes_through_by_default() {
+async fn a_read_passes_through_a_default_stack() {
     let recorder = Recorder::new();
     let store = Store::new(Stack::default(), Stack::default(), &recorder);
     let read = with(store, |store, ctx| async move { store.read(key("any"), &ctx).await });

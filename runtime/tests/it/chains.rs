@@ -48,7 +48,7 @@ fn binds_late(late: Arc<dyn Middleware>) -> impl Runnable<Input = u32, Output = 
 
 // M4, M5: a guard that is bound too late would be skipped silently, so it is refused.
 #[tokio::test]
-async fn what_is_bound_once_the_work_has_begun_is_an_error() -> TestResult {
+async fn binding_a_middleware_after_the_work_has_begun_is_an_error() -> TestResult {
     let recorder = Recorder::new();
     for late in of_all_sorts(&recorder) {
         let double = binds_late(late);
@@ -64,7 +64,7 @@ async fn what_is_bound_once_the_work_has_begun_is_an_error() -> TestResult {
 
 // M4, M5
 #[tokio::test]
-async fn what_is_bound_once_the_work_has_begun_with_nothing_bound_is_an_error_too() -> TestResult {
+async fn binding_the_first_middleware_after_the_work_has_begun_is_an_error() -> TestResult {
     for late in of_all_sorts(&Recorder::new()) {
         assert_eq!(binds_late(late).run(2).await?, 4);
     }
@@ -82,7 +82,7 @@ fn explains(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send + 
 
 // M2
 #[tokio::test]
-async fn a_run_that_is_still_bound_lists_what_it_has_in_the_order_of_phases() -> TestResult {
+async fn explain_lists_layers_in_the_order_of_phases_while_the_run_is_being_bound() -> TestResult {
     let (recorder, notes) = (Recorder::new(), |name| Notes(name, Recorder::new()));
     let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move { Ok(n * 2) });
     double
@@ -98,7 +98,7 @@ async fn a_run_that_is_still_bound_lists_what_it_has_in_the_order_of_phases() ->
 
 // M2
 #[tokio::test]
-async fn layers_that_look_at_no_value_stand_in_their_phases() -> TestResult {
+async fn any_run_layers_are_called_in_their_phases_among_typed_layers() -> TestResult {
     let recorder = Recorder::new();
     let note = |name| Notes(name, recorder.clone());
     let opaque = Stack::<AnyRun>::builder().guard(note("guard")).observe(note("observe")).build();
@@ -140,7 +140,7 @@ async fn joined_stacks_have_all_layers_in_their_phases() {
 
 // M7
 #[tokio::test]
-async fn a_map_of_the_output_sees_that_of_its_own_attempt() -> TestResult {
+async fn map_output_receives_the_output_of_its_own_attempt() -> TestResult {
     let recorder = Recorder::new();
     let notes = recorder.clone();
     let double = below(&Emitter::new(), "count", |_: u32, ctx: RunContext| async move { Ok(ctx.attempt()) });

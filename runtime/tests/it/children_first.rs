@@ -38,7 +38,7 @@ fn leaves<C: Runnable<Input = ()> + 'static>(
 
 // R13
 #[tokio::test]
-async fn a_run_whose_future_somebody_else_holds_is_ended_before_its_parents_success_or_error() {
+async fn a_run_whose_future_is_held_elsewhere_ends_before_its_parents_success_or_error() {
     for (well, end) in [(true, "success"), (false, "error")] {
         let (tree, recorder) = recorded();
         let held = Slot::new();
@@ -55,7 +55,7 @@ async fn a_run_whose_future_somebody_else_holds_is_ended_before_its_parents_succ
 
 // R13: dropping the run instead of polling it emits no further events, but drops its work.
 #[tokio::test]
-async fn a_run_that_was_ended_from_above_ends_once_when_its_holder_drops_it() -> TestResult {
+async fn dropping_a_run_that_its_parent_has_ended_emits_no_further_events() -> TestResult {
     let (tree, recorder) = recorded();
     let held = Slot::new();
     leaves(&tree, endless(&tree, "child", &recorder), None, &held).run(true).await?;
@@ -68,7 +68,7 @@ async fn a_run_that_was_ended_from_above_ends_once_when_its_holder_drops_it() ->
 
 // R13: a run without listeners is ended with its parent too.
 #[tokio::test]
-async fn where_nobody_listens_a_held_run_is_ended_with_its_parent_too() -> TestResult {
+async fn without_listeners_a_held_run_is_ended_with_its_parent() -> TestResult {
     let held = Slot::new();
     let tree = Emitter::new();
     leaves(&tree, endless(&tree, "child", &Recorder::new()), None, &held).run(true).await?;
@@ -78,7 +78,7 @@ async fn where_nobody_listens_a_held_run_is_ended_with_its_parent_too() -> TestR
 
 // R13: a task that waits for a run is woken when the parent has ended the run.
 #[tokio::test]
-async fn a_task_that_awaits_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
+async fn a_task_that_awaits_a_run_is_woken_when_the_parent_ends_the_run() -> TestResult {
     let (tree, recorder) = recorded();
     let (tasks, child) = (Slot::new(), Arc::new(endless(&tree, "child", &recorder)));
     let spawned = tasks.clone();
@@ -189,7 +189,7 @@ async fn grandchildren_end_before_children() -> TestResult {
 
 // R8, R13: the supervisor that ends the parent then waits for the child.
 #[tokio::test]
-async fn a_parent_that_is_dropped_while_it_waits_for_a_child_ends_after_it() {
+async fn a_parent_that_is_dropped_while_it_waits_for_a_child_ends_after_the_child() {
     let (tree, recorder) = recorded();
     let (gate, held) = (Gate::new(), Slot::new());
     let parent = leaves(&tree, endless(&tree, "child", &recorder), Some(waits_at(&gate, Stage::Error)), &held);
@@ -207,7 +207,7 @@ async fn a_parent_that_is_dropped_while_it_waits_for_a_child_ends_after_it() {
 
 // R13: no abort wakes the task, because the work of its run is already over.
 #[tokio::test]
-async fn a_task_that_awaits_a_run_whose_work_was_over_is_told_when_it_is_ended_from_above() -> TestResult {
+async fn a_task_that_awaits_a_run_whose_work_is_done_is_woken_when_the_parent_ends_the_run() -> TestResult {
     let (tasks, gate, tree) = (Slot::new(), Gate::new(), Emitter::new());
     let (spawned, waits) = (tasks.clone(), gate.clone());
     let child = Arc::new(below(&tree, "child", |(), _: RunContext| async { Ok(7) }));
@@ -229,7 +229,7 @@ async fn a_task_that_awaits_a_run_whose_work_was_over_is_told_when_it_is_ended_f
 // R13: a task that awaits a run whose work is over is woken when the run above has ended the run, even if another task
 // polled that run before.
 #[tokio::test]
-async fn a_task_that_waits_for_listeners_of_a_run_is_told_when_it_is_ended_from_above() -> TestResult {
+async fn a_task_that_awaits_a_run_polled_elsewhere_before_is_woken_when_the_parent_ends_the_run() -> TestResult {
     let (gate, tasks) = (Gate::new(), Slot::new());
     let tree = Emitter::new();
     let child = Arc::new(below(&tree, "child", |(), _: RunContext| async { Ok(7) }));
@@ -258,7 +258,7 @@ async fn a_task_that_waits_for_listeners_of_a_run_is_told_when_it_is_ended_from_
 
 // R8, R13: the end of a run does not depend on a future that is not polled, not even on the future of its parent.
 #[tokio::test]
-async fn the_pending_end_of_a_dropped_child_comes_though_its_parent_is_no_longer_polled() {
+async fn the_end_of_a_dropped_child_completes_even_if_its_parent_is_no_longer_polled() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let (gate, notes) = (Gate::new(), recorder.clone());
     let (child, waits) = (Arc::new(endless(&tree, "child", &Recorder::new())), gate.clone());
@@ -292,7 +292,7 @@ async fn the_pending_end_of_a_dropped_child_comes_though_its_parent_is_no_longer
 
 // R13: dropping the context of an ended run does not deregister the run that took its place.
 #[tokio::test]
-async fn a_run_that_took_the_place_of_one_that_is_over_is_ended_with_its_parent() -> TestResult {
+async fn a_run_that_reuses_the_place_of_an_ended_run_is_ended_with_its_parent() -> TestResult {
     let (tree, held, kept) = (Emitter::new(), Slot::new(), Slot::new());
     let (holds, keeps) = (held.clone(), kept.clone());
     let first = Arc::new(below(&tree, "first", move |(), ctx: RunContext| {
@@ -318,7 +318,7 @@ async fn a_run_that_took_the_place_of_one_that_is_over_is_ended_with_its_parent(
 
 // R13: a child is ended with its parent, even if another child was dropped before.
 #[tokio::test]
-async fn of_two_runs_the_one_that_is_left_is_ended_with_its_parent_before_its_success() -> TestResult {
+async fn a_child_ends_before_its_parents_success_even_if_another_child_was_dropped() -> TestResult {
     let (tree, recorder) = recorded();
     let held = Slot::new();
     let (child, holds) = (Arc::new(endless(&tree, "child", &Recorder::new())), held.clone());
@@ -339,7 +339,7 @@ async fn of_two_runs_the_one_that_is_left_is_ended_with_its_parent_before_its_su
 
 // R4
 #[tokio::test]
-async fn where_nobody_listens_a_run_that_is_over_has_ended() -> TestResult {
+async fn without_listeners_has_ended_is_true_after_the_run() -> TestResult {
     let kept = Slot::new();
     let keeps = kept.clone();
     let run = below(&Emitter::new(), "run", move |(), ctx: RunContext| {

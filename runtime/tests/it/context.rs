@@ -22,7 +22,7 @@ fn note_contexts(recorder: &Recorder, emitter: &Emitter) {
 
 // R9
 #[tokio::test]
-async fn the_instances_context_yields_to_the_parent_runs_and_that_to_the_runs_own() -> TestResult {
+async fn the_context_of_a_run_overrides_its_parents_and_its_parents_overrides_its_instances() -> TestResult {
     let tree = Emitter::builder().context(json!({"root": "root", "all": "root"})).build()?;
     let context = json!({"instance": "instance", "two": "instance", "all": "instance"});
     let inner = tree.child_builder("inner").context(context).build()?;
@@ -42,7 +42,7 @@ async fn the_instances_context_yields_to_the_parent_runs_and_that_to_the_runs_ow
 
 // R9
 #[tokio::test]
-async fn what_is_set_during_a_run_shows_in_its_later_events_and_in_children_started_later() -> TestResult {
+async fn a_context_value_set_during_a_run_applies_to_later_events_and_later_children() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     note_contexts(&recorder, &tree);
     let child = Arc::new(below(&tree, "child", |key: String, ctx: RunContext| async move {
@@ -81,7 +81,7 @@ async fn what_is_set_during_a_run_shows_in_its_later_events_and_in_children_star
 
 // R9
 #[tokio::test]
-async fn a_middleware_that_sets_context_sets_it_for_every_event_of_the_run() -> TestResult {
+async fn a_context_value_set_by_a_middleware_applies_to_every_event_of_the_run() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     note_contexts(&recorder, &tree);
     let run = below(&tree, "run", |(), _: RunContext| async { Ok(()) });
@@ -95,7 +95,7 @@ async fn a_middleware_that_sets_context_sets_it_for_every_event_of_the_run() -> 
 
 // R9, E3
 #[tokio::test]
-async fn a_group_that_is_set_is_that_of_later_events_and_of_runs_started_later() -> TestResult {
+async fn a_group_set_during_a_run_applies_to_later_events_and_later_children() -> TestResult {
     for has_listeners in [true, false] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
         let notes = recorder.clone();
@@ -127,7 +127,7 @@ async fn a_group_that_is_set_is_that_of_later_events_and_of_runs_started_later()
 
 // R9
 #[tokio::test]
-async fn a_group_is_that_of_the_run_else_of_its_parent_run_else_of_its_instance() -> TestResult {
+async fn a_run_takes_its_own_group_before_its_parents_and_its_parents_before_its_instances() -> TestResult {
     let tree = Emitter::new();
     let grouped = tree.child_builder("inner").group_id("instance").build()?;
     let inner =
@@ -153,7 +153,7 @@ struct Budget(u32);
 
 // R9
 #[tokio::test]
-async fn extensions_are_inherited_and_what_a_child_sets_stays_below_it() -> TestResult {
+async fn extensions_are_inherited_and_an_extension_set_by_a_child_does_not_reach_its_parent() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     let child = Arc::new(below(&tree, "child", move |(), ctx: RunContext| {
@@ -185,7 +185,7 @@ async fn extensions_are_inherited_and_what_a_child_sets_stays_below_it() -> Test
 
 // R9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn however_many_ask_for_an_extension_that_there_is_not_they_get_the_same_one() -> TestResult {
+async fn concurrent_calls_of_extension_or_default_return_the_same_extension() -> TestResult {
     #[derive(Debug, Default)]
     struct Shared;
     let tree = Emitter::new();
@@ -211,7 +211,7 @@ async fn however_many_ask_for_an_extension_that_there_is_not_they_get_the_same_o
 
 // R9
 #[tokio::test]
-async fn a_run_knows_its_ids_its_parent_its_depth_and_its_instance() -> TestResult {
+async fn a_context_returns_the_ids_parent_depth_and_instance_of_its_run() -> TestResult {
     let tree = Emitter::new();
     let inner = Arc::new(below(&tree, "inner", |(), ctx: RunContext| async move {
         let parent = ctx.parent().cloned().expect("it is nested");
@@ -274,7 +274,7 @@ const NOTES_PER_EVENT: usize = 6;
 
 // R9
 #[tokio::test]
-async fn current_is_the_events_run_in_its_listeners_wherever_they_are_registered() -> TestResult {
+async fn the_current_run_is_the_events_run_in_listeners_on_every_emitter() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner =
         Arc::new(below(
@@ -314,7 +314,7 @@ async fn current_is_the_events_run_in_its_listeners_wherever_they_are_registered
 
 // R9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn current_is_the_events_run_also_where_it_is_emitted_from_a_foreign_task_or_thread() -> TestResult {
+async fn the_current_run_is_the_events_run_when_a_foreign_task_or_thread_emits() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     note_current(&recorder, "root", &tree)?;
     let quiet = Emitter::new();
@@ -346,7 +346,7 @@ async fn current_is_the_events_run_also_where_it_is_emitted_from_a_foreign_task_
 
 // R9
 #[tokio::test]
-async fn current_is_the_events_run_also_where_another_run_emits_it() -> TestResult {
+async fn the_current_run_is_the_events_run_when_another_run_emits() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner = Arc::new(below(&tree, "inner", |(), ctx: RunContext| async move {
         let outer = ctx.parent().expect("it is nested").emitter();
@@ -369,7 +369,7 @@ async fn current_is_the_events_run_also_where_another_run_emits_it() -> TestResu
 
 // R9
 #[tokio::test]
-async fn there_is_no_current_run_elsewhere() -> TestResult {
+async fn there_is_no_current_run_outside_runs() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let talk = below(&tree, "talk", |(), _: RunContext| async move {
         assert!(tokio::spawn(async { current_id() }).await?.is_none());
@@ -441,7 +441,7 @@ async fn elapsed_is_measured_by_tokios_clock_from_the_first_poll() -> TestResult
 
 // R9
 #[tokio::test]
-async fn a_context_tells_when_its_run_has_ended() -> TestResult {
+async fn has_ended_is_false_during_finish_and_true_afterwards() -> TestResult {
     let (tree, kept) = (Emitter::new(), Arc::new(std::sync::Mutex::new(None)));
     let keep = Arc::clone(&kept);
     let run = below(&tree, "run", |(), ctx: RunContext| async move {
@@ -475,7 +475,7 @@ async fn contexts_are_equal_when_they_are_of_the_same_run() -> TestResult {
 
 /// R9: own values of a run are set once for all callers, and are not inherited.
 #[tokio::test]
-async fn own_extensions_are_of_one_run_alone() -> TestResult {
+async fn own_extensions_belong_to_one_run_and_are_not_inherited() -> TestResult {
     struct Id(u32);
     let ids = |ctx: &RunContext| [ctx.own_extension::<Id>(), ctx.extension::<Id>()].map(|id| id.map_or(0, |id| id.0));
     let tree = Emitter::new();
@@ -497,7 +497,7 @@ async fn own_extensions_are_of_one_run_alone() -> TestResult {
 
 /// R14: each value is dropped, even if the drop of another value panics.
 #[test]
-fn a_value_that_panics_as_it_is_dropped_keeps_no_other() {
+fn a_value_that_panics_when_dropped_does_not_keep_other_values_alive() {
     struct Panics;
     impl Drop for Panics {
         fn drop(&mut self) {

@@ -57,7 +57,7 @@ const CHILD_FIRST: [&str; 6] = [
 
 // R8, R13: the end of a run that is held elsewhere is cut too.
 #[test]
-fn outside_of_a_runtime_a_held_run_ends_with_its_parent_and_nobody_is_awaited() {
+fn outside_a_runtime_a_held_run_ends_with_its_parent_and_no_listener_is_awaited() {
     let held = Slot::new();
     let recorded = dropped_outside({
         let held = held.clone();
@@ -69,21 +69,21 @@ fn outside_of_a_runtime_a_held_run_ends_with_its_parent_and_nobody_is_awaited() 
 
 // R8, R13: the end of a run that is pending in a task of an idle runtime is cut too.
 #[test]
-fn outside_of_a_runtime_the_pending_end_of_a_child_comes_with_its_parents() {
+fn outside_a_runtime_the_pending_end_of_a_child_completes_before_its_parent_ends() {
     let recorded = dropped_outside(|_, tree| drop(begun(tree, Stage::Error)));
     assert_eq!(recorded, CHILD_FIRST);
 }
 
 // R8, R13: a task that cannot be awaited is only aborted.
 #[test]
-fn outside_of_a_runtime_a_run_does_not_wait_for_its_tasks() {
+fn outside_a_runtime_a_run_does_not_wait_for_its_tasks() {
     let recorded = dropped_outside(|ctx, _| drop(ctx.spawn(std::future::pending::<()>())));
     assert_eq!(recorded, ["parent.run.start", "parent.run.error", "parent.run.finish dropped"]);
 }
 
 // R8, E11: a panic in the drop of a listener that is cut is isolated.
 #[test]
-fn a_listener_that_panics_when_it_is_cut_keeps_nobody_from_hearing_the_end() {
+fn a_run_emits_finish_even_if_a_listener_that_is_cut_panics_when_dropped() {
     struct PanicsOnDrop;
     impl Drop for PanicsOnDrop {
         fn drop(&mut self) {

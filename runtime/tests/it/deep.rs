@@ -78,13 +78,13 @@ fn expect_all_end(end: impl FnOnce(&mut Chain, &AbortHandle) + Send + 'static) {
 
 // R8, R13: the runs below are held elsewhere.
 #[test]
-fn when_the_outermost_run_is_dropped_all_below_end() {
+fn when_the_outermost_run_is_dropped_all_runs_below_end() {
     expect_all_end(|chain, _| drop(chain.runs.remove(0)));
 }
 
 // R7, R13
 #[test]
-fn when_the_outermost_run_is_aborted_all_below_end() {
+fn when_the_outermost_run_is_aborted_all_runs_below_end() {
     expect_all_end(|chain, handle| {
         handle.abort("enough");
         assert!(poll_once(&mut chain.runs[0]).is_ready());
@@ -93,7 +93,7 @@ fn when_the_outermost_run_is_aborted_all_below_end() {
 
 // R13: runs that are held elsewhere report their end.
 #[test]
-fn whoever_holds_a_run_below_is_told_that_it_has_ended() {
+fn runs_below_a_dropped_run_return_an_error_at_their_next_poll() {
     expect_all_end(|chain, _| {
         drop(chain.runs.remove(0));
         assert!(chain.runs.iter_mut().all(|run| run.now_or_never().is_some_and(|result| result.is_err())));
@@ -102,7 +102,7 @@ fn whoever_holds_a_run_below_is_told_that_it_has_ended() {
 
 // R8, R9: the context of a run keeps the contexts of the runs above.
 #[test]
-fn where_only_the_innermost_run_is_left_those_above_go_with_it() {
+fn dropping_the_innermost_context_drops_all_contexts_above_on_a_small_stack() {
     expect_all_end(|chain, _| {
         while chain.runs.pop().is_some() {}
         assert_eq!(chain.innermost.take().depth(), DEPTH - 1);

@@ -12,7 +12,7 @@ use emitree_runtime::{AbortHandle, Error, ErrorKind, Result, Run, RunContext, Ru
 
 // R8
 #[tokio::test]
-async fn a_run_that_is_dropped_before_it_was_awaited_leaves_no_trace() {
+async fn a_run_that_is_dropped_before_its_first_poll_has_no_effect() {
     let (tree, recorder) = recorded();
     let notes = recorder.clone();
     let run = endless(&tree, "run", &recorder);
@@ -43,7 +43,7 @@ async fn a_run_dropped_during_its_work_ends_during_the_drop() {
 
 // R8: sync listeners receive the end during the drop; the async listener before them does not delay them.
 #[tokio::test]
-async fn who_has_to_be_awaited_hears_the_end_from_a_task_and_sync_listeners_do_not_wait_for_it() {
+async fn sync_listeners_receive_the_end_during_the_drop_and_async_listeners_in_a_task() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let gate = Gate::new();
     let notes = recorder.clone();
@@ -67,7 +67,7 @@ async fn who_has_to_be_awaited_hears_the_end_from_a_task_and_sync_listeners_do_n
 
 // R8, R4: an emit that has begun is finished; the work does not begin.
 #[tokio::test]
-async fn dropped_while_a_listener_of_start_is_awaited_it_ends_after_that_and_never_works() {
+async fn a_run_dropped_while_a_start_listener_is_awaited_ends_after_the_listener_without_work() {
     let (tree, recorder) = recorded();
     let gate = Gate::new();
     let run = Arc::new(endless(&tree, "run", &recorder)).run_shared(());
@@ -81,7 +81,7 @@ async fn dropped_while_a_listener_of_start_is_awaited_it_ends_after_that_and_nev
 
 // R8, R7: the result of the work is kept.
 #[tokio::test]
-async fn dropped_after_its_work_it_ends_as_its_work_did() {
+async fn a_run_dropped_after_its_work_ends_with_the_result_of_the_work() {
     let cases = [
         (true, Stage::Success, "waits, goes on, run.run.success, run.run.finish success"),
         (true, Stage::Finish, "run.run.success, waits, goes on, run.run.finish success"),
@@ -106,7 +106,7 @@ async fn dropped_after_its_work_it_ends_as_its_work_did() {
 
 // R9: the current run during and after the drop of another run.
 #[tokio::test]
-async fn in_a_drop_the_current_run_is_the_one_that_ends_and_then_the_one_that_drops() -> TestResult {
+async fn the_dropped_run_is_current_during_its_end_and_the_dropping_run_afterwards() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let gate = Gate::new();
     let (notes, emitter, opens) = (recorder.clone(), tree.clone(), gate.clone());
@@ -167,7 +167,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
 
 // R13: the runs below end first, even if a listener of their end has to be awaited.
 #[tokio::test]
-async fn the_runs_in_a_run_that_is_dropped_end_before_it() {
+async fn runs_below_a_dropped_run_end_before_the_dropped_run() {
     for awaited in [false, true] {
         let (tree, recorder) = recorded();
         let (gate, emitter, notes) = (Gate::new(), tree.clone(), recorder.clone());
@@ -198,7 +198,7 @@ async fn the_runs_in_a_run_that_is_dropped_end_before_it() {
 
 // R8
 #[tokio::test]
-async fn listeners_that_fail_or_panic_during_the_drop_keep_nobody_from_hearing_the_end() {
+async fn a_dropped_run_emits_error_and_finish_even_if_its_listeners_fail_or_panic() {
     silence_planned_panics();
     for manner in [Manner::Fails, Manner::Panics] {
         let (tree, recorder) = recorded();
@@ -227,7 +227,7 @@ fn a_run_dropped_while_its_thread_panics_ends_during_the_drop() {
 
 // R8, R4: a run that has started always ends.
 #[tokio::test]
-async fn a_work_that_panics_when_it_is_dropped_keeps_nobody_from_hearing_the_end() {
+async fn a_run_emits_error_and_finish_even_if_its_work_panics_when_dropped() {
     struct PanicsOnDrop;
     impl Drop for PanicsOnDrop {
         fn drop(&mut self) {

@@ -31,7 +31,7 @@ fn three_deep(tree: &Emitter, recorder: &Recorder) -> impl Runnable<Input = (), 
 
 // R2
 #[tokio::test]
-async fn an_event_is_heard_by_its_run_its_instance_the_root_and_every_ancestor_run_once_each() -> TestResult {
+async fn an_event_reaches_its_run_its_instance_the_root_and_every_ancestor_run_once_each() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch_as("root", &tree);
     let outer = three_deep(&tree, &recorder);
@@ -48,7 +48,7 @@ async fn an_event_is_heard_by_its_run_its_instance_the_root_and_every_ancestor_r
 
 // R2
 #[tokio::test]
-async fn a_run_hears_everything_below_it_however_deep() -> TestResult {
+async fn a_run_receives_the_events_of_all_runs_below_at_any_depth() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let outer = three_deep(&tree, &Recorder::new());
     outer.run(()).observe("*.*", recorder.paths()).await?;
@@ -69,7 +69,7 @@ async fn a_run_hears_everything_below_it_however_deep() -> TestResult {
 
 // R2
 #[tokio::test]
-async fn each_run_has_an_emitter_of_its_own_with_its_instances_namespace() -> TestResult {
+async fn each_run_has_its_own_emitter_with_the_namespace_of_its_instance() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let talk = below(&tree, "talk", |word: String, ctx: RunContext| async move {
         assert_eq!(ctx.emitter().namespace(), "talk");
@@ -90,7 +90,7 @@ async fn each_run_has_an_emitter_of_its_own_with_its_instances_namespace() -> Te
 
 // R2
 #[tokio::test]
-async fn an_instance_hears_its_own_runs_and_not_those_beside_it() -> TestResult {
+async fn an_instance_receives_events_of_its_own_runs_and_not_of_other_instances() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let [a, b] = ["a", "b"].map(|name| below(&tree, name, |(), _: RunContext| async { Ok(()) }));
     recorder.watch(emitter_of(&a));
@@ -102,7 +102,7 @@ async fn an_instance_hears_its_own_runs_and_not_those_beside_it() -> TestResult 
 
 // R2
 #[tokio::test]
-async fn an_instance_that_runs_itself_hears_each_event_once() -> TestResult {
+async fn an_instance_that_runs_itself_receives_each_event_once() -> TestResult {
     struct Twice(Emitter);
     impl Runnable for Twice {
         type Input = u32;
@@ -129,7 +129,7 @@ async fn an_instance_that_runs_itself_hears_each_event_once() -> TestResult {
 
 // R2
 #[tokio::test]
-async fn the_listeners_of_a_run_are_gone_with_it() -> TestResult {
+async fn the_listeners_of_a_run_are_dropped_when_the_run_ends() -> TestResult {
     let (tree, held) = (Emitter::new(), Arc::new(()));
     let hold = Arc::clone(&held);
     let talk = below(&tree, "talk", |(), _: RunContext| async { Ok(()) });
@@ -141,7 +141,7 @@ async fn the_listeners_of_a_run_are_gone_with_it() -> TestResult {
 
 // R2, R9, E4
 #[tokio::test]
-async fn what_a_nameless_child_of_a_runs_emitter_emits_is_the_runs_own() -> TestResult {
+async fn an_event_of_a_nameless_child_of_a_runs_emitter_is_an_own_event_of_the_run() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let chat = below(&tree, "chat", |(), ctx: RunContext| async move {
         ctx.emitter().set_context("step", 1)?;

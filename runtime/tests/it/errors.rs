@@ -33,7 +33,7 @@ fn missing() -> std::io::Error {
 
 // R10
 #[tokio::test]
-async fn any_std_error_becomes_one_by_question_mark() {
+async fn the_question_mark_operator_converts_any_std_error() {
     fn parse() -> Result<u32> {
         Ok("many".parse::<u32>()?)
     }
@@ -67,7 +67,7 @@ async fn any_std_error_becomes_one_by_question_mark() {
 
 // R10
 #[test]
-fn a_boxed_error_and_back_is_the_same_error() {
+fn an_error_is_unchanged_after_it_has_been_boxed() {
     let before = Error::denied("desk", "closed").context("user", 7).retryable(true);
     let boxed: BoxError = before.clone().into();
     assert_eq!(boxed.to_string(), "closed");
@@ -84,7 +84,7 @@ fn a_boxed_error_and_back_is_the_same_error() {
 
 // R10
 #[test]
-fn an_error_keeps_what_it_was_made_of() {
+fn find_returns_every_error_that_an_error_was_made_from() {
     let error = Error::from(missing()).message("the list is missing").context("path", "list.txt");
     assert_eq!(error.find::<std::io::Error>().map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
     assert!(error.find::<Broken>().is_none());
@@ -99,7 +99,7 @@ fn an_error_keeps_what_it_was_made_of() {
 
 // R10
 #[test]
-fn explain_prints_the_whole_chain_each_cause_once_and_what_was_known() {
+fn explain_prints_every_cause_once_and_all_details() {
     let rows = [
         (Error::new("broken"), "broken"),
         (Error::from(missing()), "no such file"),
@@ -135,7 +135,7 @@ fn explain_prints_the_whole_chain_each_cause_once_and_what_was_known() {
 
 // R10
 #[test]
-fn an_error_that_was_kept_as_data_is_of_the_same_kind_and_knows_what_it_knew() {
+fn an_error_restored_from_a_stored_report_has_the_same_kind_and_details() {
     let rows = [
         Error::from(missing()).message("no list").message("no answer").context("path", "list.txt"),
         Error::new("later").retryable(true),
@@ -158,7 +158,7 @@ fn an_error_that_was_kept_as_data_is_of_the_same_kind_and_knows_what_it_knew() {
 
 // M7
 #[tokio::test]
-async fn the_request_for_a_retry_that_was_kept_as_data_asks_nobody_again() {
+async fn a_retry_request_restored_from_a_report_does_not_cause_a_retry() {
     let kept = Error::retry("again").report();
     let tree = Emitter::new();
     let asks = below(&tree, "asks", move |(): (), ctx| {
@@ -171,7 +171,7 @@ async fn the_request_for_a_retry_that_was_kept_as_data_asks_nobody_again() {
 
 // R10
 #[test]
-fn clones_share_everything_and_change_apart() {
+fn a_change_to_a_clone_of_an_error_does_not_affect_the_original() {
     let one = Error::from(missing());
     let two = one.clone().context("try", 2).retryable(true);
     assert!(one.details().is_empty() && !one.is_retryable());
@@ -184,7 +184,7 @@ fn echo(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
 
 // R10
 #[tokio::test]
-async fn an_error_keeps_kind_facts_and_causes_through_a_listener_and_back() -> TestResult {
+async fn an_error_returned_by_a_listener_keeps_its_kind_details_and_causes() -> TestResult {
     let tree = Emitter::new();
     let echo = echo(&tree);
     let before = Error::from(missing()).message("no list").context("path", "list.txt").retryable(true);
@@ -207,7 +207,7 @@ async fn an_error_keeps_kind_facts_and_causes_through_a_listener_and_back() -> T
 
 // R10
 #[tokio::test]
-async fn a_foreign_error_of_a_listener_says_of_which_event_and_where_it_was_registered() -> TestResult {
+async fn a_foreign_error_of_a_listener_names_the_event_and_the_listeners_place_of_registration() -> TestResult {
     let tree = Emitter::new();
     let echo = echo(&tree);
     echo.on_start(|_, _| Err(missing().into()))?;
@@ -267,7 +267,7 @@ async fn the_error_of_a_deeply_nested_listener_is_wrapped_once() {
 
 // R10
 #[tokio::test]
-async fn the_error_of_a_nested_work_is_not_wrapped_on_its_way_up() {
+async fn the_error_of_a_nested_run_is_not_wrapped_by_the_runs_above() {
     let tree = Emitter::new();
     let inner = Arc::new(below(&tree, "inner", |(), _: RunContext| async { Err::<(), _>(missing().into()) }));
     let middle = Arc::new(below(&tree, "middle", move |(), _: RunContext| {
@@ -283,7 +283,7 @@ async fn the_error_of_a_nested_work_is_not_wrapped_on_its_way_up() {
 
 // R10
 #[tokio::test]
-async fn an_emit_inside_the_work_that_fails_is_an_error_with_the_listeners_kind() {
+async fn a_failed_emit_in_the_work_returns_an_error_of_the_listeners_kind() {
     let tree = Emitter::new();
     let talk =
         below(&tree, "talk", |(), ctx: RunContext| async move { Ok(ctx.emitter().emit("word", &mut ()).await?) });
@@ -299,7 +299,7 @@ async fn an_emit_inside_the_work_that_fails_is_an_error_with_the_listeners_kind(
 
 // R10
 #[tokio::test]
-async fn a_failing_success_listener_turns_the_run_into_failed_without_an_error_event() -> TestResult {
+async fn a_failing_success_listener_makes_the_run_fail_without_an_error_event() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let echo = echo(&tree);
     let notes = recorder.clone();
@@ -335,7 +335,7 @@ async fn a_failing_finish_or_error_listener_never_hides_the_runs_own_outcome() -
 
 // R10
 #[tokio::test]
-async fn error_and_finish_show_the_very_error_that_the_caller_gets() -> TestResult {
+async fn error_and_finish_contain_the_error_that_the_caller_receives() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let work = below(&tree, "work", |(), _: RunContext| async { Err::<(), _>(Error::new("broken").context("n", 1)) });
     let [errors, finishes] = [(); 2].map(|()| recorder.clone());

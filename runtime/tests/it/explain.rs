@@ -66,7 +66,7 @@ const LINES: [&str; 14] = [
 
 // M2
 #[tokio::test]
-async fn before_and_inside_it_lists_what_is_bound_and_what_values_pass() -> TestResult {
+async fn explain_lists_the_middlewares_and_the_chain_before_and_during_the_run() -> TestResult {
     let keeps = || map_input(|_: &mut u32, _: &RunContext| Ok(()));
     let double =
         runnable_fn("double", |_: u32, ctx: RunContext| async move { Ok(serde_json::to_value(ctx.explain())?) });
@@ -106,7 +106,7 @@ fn function(_: &RunContext) -> Result<()> {
 
 // M2
 #[test]
-fn a_middleware_says_its_debug_of_itself_cut_at_its_size_and_a_function_its_name() {
+fn the_summary_of_a_middleware_is_its_truncated_debug_output_or_the_name_of_a_function() {
     let plain = runnable_fn("plain", |(): (), _: RunContext| async move { Ok(()) });
     let wordy = || Wordy("a".repeat(5_000));
     let run = plain.run(()).middleware(wordy()).middleware(for_tree(wordy())).middleware(function);
@@ -122,7 +122,7 @@ fn a_middleware_says_its_debug_of_itself_cut_at_its_size_and_a_function_its_name
 
 // M2, M4
 #[tokio::test]
-async fn what_is_inherited_is_listed_inside_and_before_it_runs() -> TestResult {
+async fn explain_lists_inherited_layers_before_and_during_the_run() -> TestResult {
     let outer = runnable_fn("outer", |(): (), _: RunContext| async move {
         let inner = runnable_fn("inner", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
         let run = inner.run(()).middleware(any("own"));
@@ -178,7 +178,7 @@ async fn hooks_are_listed_through_wrappers_and_a_summary_may_depend_on_the_run()
 
 // M2
 #[tokio::test]
-async fn a_run_with_nothing_bound_passes_nothing() -> TestResult {
+async fn explain_lists_nothing_for_a_run_without_middleware() -> TestResult {
     let plain = runnable_fn("plain", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
     let run = plain.run(());
     let before = run.explain();
@@ -189,7 +189,7 @@ async fn a_run_with_nothing_bound_passes_nothing() -> TestResult {
 
 // M2: in the chain, a guard that is registered as innermost comes after guards that are bound later.
 #[tokio::test]
-async fn an_innermost_guard_is_listed_inside_of_all_layers_before_the_run_and_in_it() -> TestResult {
+async fn explain_lists_an_innermost_guard_after_all_other_layers_before_and_during_the_run() -> TestResult {
     let double = runnable_fn("double", |(): (), ctx: RunContext| async move { Ok(ctx.explain()) });
     let last = || layer_fn("last", |input, _, next: Next<'_, _>| next.run(input).boxed());
     let run = double.run(()).layers(|stack| stack.innermost(last())).layers(|stack| stack.guard(Policy { rules: 3 }));

@@ -78,14 +78,14 @@ where
 
 // R7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_abort_from_another_thread_gives_its_reason_to_every_run_below() -> TestResult {
+async fn an_abort_from_another_thread_reaches_every_run_below_with_its_reason() -> TestResult {
     let abort = |handle: AbortHandle| _ = handle.abort("enough");
     expect_all_end_as("aborted: enough", AbortHandle::new, abort).await
 }
 
 // R7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_token_gives_its_reason_to_every_run_below() -> TestResult {
+async fn a_canceled_token_aborts_every_run_below_with_its_reason() -> TestResult {
     let cancel = |token: CancellationToken| token.cancel();
     expect_all_end_as("aborted: the cancellation token was canceled", CancellationToken::new, cancel).await
 }
@@ -109,7 +109,7 @@ async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSend
 // R7: the task of the run above may see the abort and end the runs below while another run begins there on another
 // thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_abort_gives_its_reason_to_runs_that_begin_meanwhile() -> TestResult {
+async fn an_abort_reaches_runs_that_begin_concurrently_with_its_reason() -> TestResult {
     let tree = Emitter::new();
     let tally = tally(&tree)?;
     for round in 0..4 * ROUNDS {

@@ -26,7 +26,7 @@ impl Filter<String> for Adds {
 
 // M3
 #[tokio::test]
-async fn each_has_what_the_one_before_left_and_after_a_break_the_rest_is_not_asked() -> TestResult {
+async fn filters_receive_a_value_in_list_order_and_no_filter_is_called_after_a_break() -> TestResult {
     let pass = runnable_fn("pass", |letters: Vec<String>, ctx: RunContext| async move {
         let known = ["a", "b", "!", "?"];
         let filters = letters.iter().filter_map(|letter| known.into_iter().find(|known| known == letter));
@@ -47,14 +47,14 @@ async fn each_has_what_the_one_before_left_and_after_a_break_the_rest_is_not_ask
 
 // M3
 #[test]
-fn a_pipeline_tells_who_is_in_it() {
+fn names_returns_the_names_of_the_filters_in_order() {
     let filters = Filters::new().with(Adds("a")).with(Adds("b"));
     assert_eq!(filters.clone().names().collect::<Vec<_>>(), ["a", "b"]);
 }
 
 // M3
 #[tokio::test]
-async fn closures_filter_too_and_where_a_break_means_nothing_it_only_skips_the_rest() -> TestResult {
+async fn apply_accepts_closures_and_skips_all_filters_after_a_break() -> TestResult {
     let pass = runnable_fn("pass", |mut text: String, ctx: RunContext| async move {
         let breaks = |text: &mut String, _: &RunContext| {
             text.push('!');

@@ -10,7 +10,7 @@ use emitree_emitter::Emitter;
 use emitree_runtime::{ErrorKind, Result, RunContext, Runnable};
 
 #[test]
-fn a_run_whose_clock_has_gone_with_its_runtime_fails() {
+fn a_run_with_a_timeout_ends_as_panicked_after_its_runtime_was_dropped() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
     let endless = below(&tree, "endless", |(): (), _: RunContext| pending::<Result<()>>());

@@ -101,7 +101,7 @@ async fn guarded(check: Check, at: Checked, options: GuardOptions) -> (Result<u3
 
 // M5
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_errs_panics_or_is_late_denies_and_says_so() {
+async fn a_guard_that_fails_panics_or_times_out_denies_with_the_reason() {
     silence_planned_panics();
     let rows = [
         (Check::Fails, "a word is missing"),
@@ -121,7 +121,7 @@ async fn a_guard_that_errs_panics_or_is_late_denies_and_says_so() {
 
 // M5: no timer fires while the check blocks.
 #[tokio::test]
-async fn a_guard_that_blocks_its_thread_past_its_time_out_denies_and_says_so() {
+async fn a_guard_that_blocks_its_thread_past_its_timeout_denies_with_the_reason() {
     for at in [Checked::Input, Checked::Output] {
         let (result, recorder) = guarded(Check::Blocks, at, GuardOptions::new().timeout(MOMENT)).await;
         let error = result.expect_err("it is denied");
@@ -135,7 +135,7 @@ async fn a_guard_that_blocks_its_thread_past_its_time_out_denies_and_says_so() {
 
 // M5
 #[tokio::test]
-async fn control_flow_that_comes_too_late_and_errors_that_cannot_be_shown_deny_too() {
+async fn a_guard_denies_on_late_control_flow_and_on_errors_that_cannot_be_displayed() {
     silence_planned_panics();
     for (check, reason) in
         [(Check::HaltsLate, "the guard took longer than 1ms"), (Check::FailsBadly, "the error cannot be displayed")]
@@ -160,7 +160,7 @@ impl Drop for Bad {
 
 // M5
 #[tokio::test]
-async fn a_refused_value_that_panics_as_it_is_dropped_does_not_take_the_denials_place() {
+async fn a_run_is_denied_even_if_the_denied_value_panics_when_dropped() {
     silence_planned_panics();
     let bad = emitree_runtime::runnable_fn("bad", |(): (), _: RunContext| async { Ok(Bad) });
     let desk = || Desk { input: Check::Passes, output: Check::Fails };
@@ -171,7 +171,7 @@ async fn a_refused_value_that_panics_as_it_is_dropped_does_not_take_the_denials_
 
 // M5
 #[tokio::test]
-async fn a_denial_has_what_the_guard_said_as_its_cause() {
+async fn the_cause_of_a_denial_is_the_error_of_the_guard() {
     let (result, _) = guarded(Check::Fails, Checked::Input, GuardOptions::new()).await;
     let error = result.expect_err("it is denied");
     assert_eq!(error.explain(), "denied by desk: a word is missing\n  caused by: a word is missing");
@@ -179,7 +179,7 @@ async fn a_denial_has_what_the_guard_said_as_its_cause() {
 
 // M5, M9
 #[tokio::test]
-async fn control_flow_of_a_guard_passes_as_it_is() {
+async fn control_flow_of_a_guard_keeps_its_status() {
     for (check, status) in [(Check::Halts, "halted"), (Check::Interrupts, "interrupted")] {
         let (result, _) = guarded(check, Checked::Input, GuardOptions::new().timeout(SECOND)).await;
         let error = result.expect_err("it is stopped");
@@ -189,7 +189,7 @@ async fn control_flow_of_a_guard_passes_as_it_is() {
 
 // M5
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_evaluates_only_blocks_nothing_and_records_what_it_would_have_done() {
+async fn a_guard_that_only_evaluates_denies_nothing_and_emits_what_it_would_deny() {
     silence_planned_panics();
     let rows = [
         (Check::Passes, None),
@@ -216,7 +216,7 @@ async fn a_guard_that_evaluates_only_blocks_nothing_and_records_what_it_would_ha
 
 // M5
 #[tokio::test]
-async fn a_listener_of_would_deny_that_fails_blocks_nothing_either() {
+async fn a_failing_listener_of_would_deny_does_not_make_the_guard_deny() {
     let double = doubling(&Recorder::new());
     let (only, desk) = (GuardOptions::new().evaluate_only(), Desk { input: Check::Fails, output: Check::Passes });
     let run = double
@@ -243,7 +243,7 @@ impl<O: Op> Guard<O> for Asked {
 
 // M2, M5
 #[tokio::test(start_paused = true)]
-async fn guards_have_to_agree_and_the_first_that_says_no_names_itself() {
+async fn all_guards_must_pass_and_the_first_that_denies_is_named() {
     silence_planned_panics();
     let rows = [
         ([Check::Passes, Check::Passes, Check::Passes], "a b c", "4"),
@@ -292,7 +292,7 @@ fn eager() -> Ready<Result<()>> {
 
 // M5
 #[tokio::test]
-async fn a_guard_that_panics_before_there_is_a_future_denies_or_evaluates_like_others() {
+async fn a_guard_that_panics_before_it_returns_a_future_denies_unless_it_only_evaluates() {
     silence_planned_panics();
     let recorder = Recorder::new();
     let double = doubling(&recorder);

@@ -8,7 +8,7 @@ use emitree_runtime::{RunContext, Runnable, Stage, runnable_fn};
 
 /// M4: `bind_nested` applies to every run below, before that run's own middlewares, but not to the run that called it.
 #[tokio::test]
-async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_first() -> TestResult {
+async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_before_the_runs_own() -> TestResult {
     let recorder = Recorder::new();
     let notes = |label: &'static str| {
         let recorder = recorder.clone();
@@ -43,7 +43,7 @@ async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_first() -> Tes
 /// M4: listeners that such a middleware registers are called in order with the run's other listeners, and receive
 /// `start`.
 #[tokio::test]
-async fn a_middleware_for_nested_runs_hears_their_start_in_order() -> TestResult {
+async fn a_listener_of_a_middleware_for_nested_runs_receives_start_in_order_of_priority() -> TestResult {
     let recorder = Recorder::new();
     let below =
         Arc::new(runnable_fn("below", |n: u32, _: RunContext| async move { Ok(n) }).with_emitter(Emitter::new()));

@@ -12,7 +12,7 @@ use serde_json::json;
 
 // M8
 #[tokio::test]
-async fn an_interrupted_run_is_a_value_that_can_be_stored() -> TestResult {
+async fn an_interrupt_is_data_that_can_be_stored_and_restored() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let interrupt = Interrupt::new("approval", json!({"tool": "delete"})).with_id("call-7");
     let asked = interrupt.clone();
@@ -40,13 +40,13 @@ async fn an_interrupted_run_is_a_value_that_can_be_stored() -> TestResult {
 
 // M8
 #[test]
-fn interrupts_have_ids_of_their_own() {
+fn each_interrupt_has_its_own_id() {
     assert_ne!(Interrupt::new("approval", ()).id, Interrupt::new("approval", ()).id);
 }
 
 // R6
 #[test]
-fn each_kind_of_end_can_be_asked_for() {
+fn each_predicate_of_an_error_is_true_only_for_its_own_kind() {
     type Ask = fn(&Error) -> bool;
     let asks: [(&str, Ask); 6] = [
         ("denied", Error::is_denied),
@@ -77,7 +77,7 @@ fn each_kind_of_end_can_be_asked_for() {
 
 // R6
 #[test]
-fn the_request_for_a_retry_that_is_not_met_is_a_failure() {
+fn an_unmet_retry_request_has_the_outcome_failed() {
     assert!(matches!(Outcome::<()>::of_error(&Error::retry("again")), Outcome::Failed { .. }));
 }
 
@@ -99,7 +99,7 @@ impl std::error::Error for Wrapped {
 
 // M9
 #[test]
-fn control_flow_deep_in_a_users_own_error_keeps_its_kind_and_the_outer_message() {
+fn control_flow_inside_a_users_error_keeps_its_kind_and_the_outer_message() {
     let interrupt = Interrupt::new("question", 1);
     let rows = [
         (Error::denied("desk", "no"), ErrorKind::Denied { by: "desk".into() }),
@@ -119,7 +119,7 @@ fn control_flow_deep_in_a_users_own_error_keeps_its_kind_and_the_outer_message()
 
 // M9
 #[tokio::test]
-async fn so_it_does_through_a_listener() {
+async fn control_flow_inside_a_users_error_of_a_listener_keeps_its_kind() {
     let echo = runnable_fn("echo", |n: u32, _: RunContext| async move { Ok(n) });
     let run = echo.run(1).on_start(|_, _| Err(Wrapped(Error::halted("budget", "spent").into()).into()));
     assert!(run.await.expect_err("a listener said stop").is_halted());

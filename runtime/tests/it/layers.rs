@@ -39,7 +39,7 @@ async fn an_empty_stack_calls_the_work_once() {
 
 // M1
 #[tokio::test]
-async fn what_is_inside_may_be_called_not_called_called_again_and_with_another_input() {
+async fn a_layer_can_call_next_never_once_or_several_times_with_other_inputs() {
     let recorder = Recorder::new();
     let double = doubling(&recorder);
     let run = |times: u32| {
@@ -63,7 +63,7 @@ async fn what_is_inside_may_be_called_not_called_called_again_and_with_another_i
 
 // M1
 #[tokio::test]
-async fn layers_of_the_instance_are_outside_of_those_of_the_run() {
+async fn layers_of_the_instance_wrap_the_layers_of_the_run() {
     let recorder = Recorder::new();
     let echo =
         runnable_fn("echo", |n: u32, _: RunContext| async move { Ok(n) }).layer(Notes("instance", recorder.clone()));
@@ -79,7 +79,7 @@ async fn layers_of_the_instance_are_outside_of_those_of_the_run() {
 
 // M1
 #[tokio::test]
-async fn a_stack_of_other_types_than_the_run_is_an_error_that_names_both() {
+async fn binding_a_stack_of_other_types_is_an_error_that_names_both_types() {
     let stack = Stack::<Count>::builder().layer(Notes("never", Recorder::new())).build();
     let upper = runnable_fn("upper", |text: String, _: RunContext| async move { Ok(text.to_uppercase()) });
     let error = upper.run("a".to_owned()).middleware(stack).await.expect_err("it does not fit");
@@ -93,7 +93,7 @@ async fn a_stack_of_other_types_than_the_run_is_an_error_that_names_both() {
 
 // M1
 #[tokio::test]
-async fn a_layer_bound_once_the_work_has_begun_is_an_error() {
+async fn binding_a_stack_after_the_work_has_begun_is_an_error() {
     let late = runnable_fn("late", |(): (), ctx: RunContext| async move {
         let stack = Stack::<emitree_runtime::JsonRun>::builder().build();
         emitree_runtime::Middleware::bind(&stack, &ctx)
@@ -147,7 +147,7 @@ async fn a_layer_that_catches_everything_catches_failures() {
 
 // M9
 #[tokio::test]
-async fn control_flow_that_a_layer_swallows_is_the_result_all_the_same() {
+async fn control_flow_that_a_layer_swallows_is_still_the_result_of_the_run() {
     for error in control_flow() {
         let result = failing(error.clone()).run(()).layer(OrSeven { absorbs: false }).await;
         assert_eq!(result.expect_err("swallowed by accident").kind(), error.kind());
@@ -164,7 +164,7 @@ async fn control_flow_may_be_absorbed_on_purpose() {
 
 // M9
 #[tokio::test]
-async fn to_absorb_one_sort_of_end_absorbs_no_other() {
+async fn absorbing_one_control_flow_error_does_not_absorb_another() {
     for error in control_flow() {
         let failing = failing(error.clone());
         let run = failing.run(()).layers(|stack| {
@@ -182,7 +182,7 @@ async fn to_absorb_one_sort_of_end_absorbs_no_other() {
 
 // M9
 #[tokio::test]
-async fn what_is_outside_of_a_layer_that_swallows_sees_what_was_swallowed() {
+async fn an_outer_layer_receives_the_control_flow_that_an_inner_layer_swallowed() {
     let recorder = Recorder::new();
     let run = failing(Error::denied("desk", "no"));
     let run = run.run(()).layer(Notes("outside", recorder.clone())).layer(OrSeven { absorbs: false });
@@ -192,7 +192,7 @@ async fn what_is_outside_of_a_layer_that_swallows_sees_what_was_swallowed() {
 
 // M9
 #[tokio::test]
-async fn a_failure_in_place_of_control_flow_does_not_hide_it() {
+async fn a_layer_that_replaces_control_flow_with_a_failure_does_not_hide_the_control_flow() {
     let halted = failing(Error::halted("desk", "stop"));
     let wrapped = halted.run(()).layers(|stack| {
         stack.layer_fn("wraps", |input, _, next| {
@@ -204,7 +204,7 @@ async fn a_failure_in_place_of_control_flow_does_not_hide_it() {
 
 // M9
 #[tokio::test]
-async fn after_control_flow_nothing_more_runs_inside() {
+async fn after_control_flow_next_does_not_call_the_work_again() {
     let recorder = Recorder::new();
     let notes = recorder.clone();
     let denied = runnable_fn("denied", move |(): (), _: RunContext| {
@@ -247,7 +247,7 @@ impl Op for Text {
 
 // M1, R6
 #[tokio::test]
-async fn a_panic_inside_is_an_error_for_the_layer_outside_which_may_call_again() {
+async fn a_layer_receives_a_panic_inside_as_an_error_and_can_call_next_again() {
     crate::support::silence_planned_panics();
     let recorder = Recorder::new();
     let panics = runnable_fn("panics", |n: u32, _: RunContext| async move {

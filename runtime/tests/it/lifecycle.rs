@@ -51,7 +51,7 @@ async fn an_instance_without_a_namespace_emits_run_start() -> TestResult {
 
 // R3
 #[tokio::test]
-async fn each_of_the_four_carries_its_payload() -> TestResult {
+async fn each_lifecycle_event_has_its_payload() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     tree.observe("*.*", move |event: &Any, meta| {
@@ -77,7 +77,7 @@ async fn each_of_the_four_carries_its_payload() -> TestResult {
 
 // R3
 #[tokio::test]
-async fn lifecycle_events_are_told_by_their_type_and_not_by_their_name() -> TestResult {
+async fn lifecycle_events_are_recognized_by_type_and_not_by_name() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let (notes, look) = (recorder.clone(), recorder.clone());
     tree.on("*.*", move |event: &mut Any, meta| {
@@ -125,7 +125,7 @@ async fn only_lifecycle_events_have_internal_in_their_context() -> TestResult {
 
 // R3
 #[tokio::test]
-async fn users_cannot_set_internal_on_a_builder_on_a_run_or_during_one() -> TestResult {
+async fn users_cannot_set_the_context_key_internal_on_an_emitter_or_a_run() -> TestResult {
     let tree = Emitter::new();
     let internal = || json!({"internal": true});
     assert!(Emitter::builder().context(internal()).build().is_err());
@@ -148,7 +148,7 @@ async fn users_cannot_set_internal_on_a_builder_on_a_run_or_during_one() -> Test
 
 // R3
 #[tokio::test]
-async fn lifecycle_of_hears_the_runs_of_that_instance_only_narrowed_by_stage_parent_run_and_exception() -> TestResult {
+async fn lifecycle_matchers_filter_by_instance_stage_parent_run_and_exception() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner = Arc::new(double(&tree, "inner"));
     let nested = Arc::clone(&inner);
@@ -190,7 +190,7 @@ async fn lifecycle_of_hears_the_runs_of_that_instance_only_narrowed_by_stage_par
 
 // R3
 #[tokio::test]
-async fn lifecycle_of_tells_instances_in_the_same_namespace_apart() -> TestResult {
+async fn lifecycle_of_distinguishes_instances_in_the_same_namespace() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let [one, two] = [(); 2].map(|()| double(&tree, "double"));
     tree.observe(lifecycle_of(&one).only([Stage::Start]), recorder.sees("one"))?;
@@ -203,7 +203,7 @@ async fn lifecycle_of_tells_instances_in_the_same_namespace_apart() -> TestResul
 
 // R3
 #[tokio::test]
-async fn lifecycle_of_a_runs_instance_is_not_nested_by_default() -> TestResult {
+async fn lifecycle_of_a_runs_instance_does_not_match_nested_runs_by_default() -> TestResult {
     struct Countdown(Emitter, Recorder);
     impl Runnable for Countdown {
         type Input = u32;
@@ -229,7 +229,7 @@ async fn lifecycle_of_a_runs_instance_is_not_nested_by_default() -> TestResult {
 
 // R3
 #[tokio::test]
-async fn typed_helpers_of_an_instance_hear_its_runs() -> TestResult {
+async fn typed_helpers_of_an_instance_receive_the_events_of_its_runs() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let double = double(&tree, "double");
     let [a, b, c, d] = [(); 4].map(|()| recorder.clone());
@@ -245,7 +245,7 @@ async fn typed_helpers_of_an_instance_hear_its_runs() -> TestResult {
 
 // R3
 #[tokio::test]
-async fn typed_helpers_of_an_instance_that_was_made_inside_a_run_hear_its_runs() -> TestResult {
+async fn typed_helpers_of_an_instance_made_inside_a_run_receive_the_events_of_its_runs() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     let outer = below(&tree, "outer", move |(), ctx: RunContext| {
@@ -263,7 +263,7 @@ async fn typed_helpers_of_an_instance_that_was_made_inside_a_run_hear_its_runs()
 
 // R3
 #[tokio::test]
-async fn typed_helpers_of_a_run_hear_that_run_and_not_those_below() -> TestResult {
+async fn typed_helpers_of_a_run_receive_its_events_and_no_events_of_runs_below() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner = Arc::new(double(&tree, "inner"));
     let outer = below(&tree, "outer", move |n: u32, _: RunContext| {
@@ -287,7 +287,7 @@ async fn typed_helpers_of_a_run_hear_that_run_and_not_those_below() -> TestResul
 
 // R3
 #[tokio::test]
-async fn a_plain_start_hears_a_components_own_start_and_not_the_runs() -> TestResult {
+async fn the_plain_name_start_matches_a_components_own_event_and_not_the_runs_start() -> TestResult {
     #[derive(serde::Serialize)]
     struct Engine;
     impl Event for Engine {
@@ -308,7 +308,7 @@ async fn a_plain_start_hears_a_components_own_start_and_not_the_runs() -> TestRe
 
 // R3
 #[tokio::test]
-async fn a_stage_is_a_matcher_of_that_event_of_any_run() -> TestResult {
+async fn a_stage_matches_its_lifecycle_event_of_any_run() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let [a, b] = ["a", "b"].map(|name| double(&tree, name));
     tree.on(Stage::Start, |start: &mut Start<u32, u32>, _| start.input += 1)?;
@@ -329,7 +329,7 @@ async fn a_stage_is_a_matcher_of_that_event_of_any_run() -> TestResult {
 
 // R3
 #[tokio::test]
-async fn a_recorded_lifecycle_event_tells_its_stage() -> TestResult {
+async fn stage_of_record_returns_the_stage_of_a_recorded_lifecycle_event() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     tree.observe("*.*", move |event: &Any, meta| {
@@ -345,7 +345,7 @@ async fn a_recorded_lifecycle_event_tells_its_stage() -> TestResult {
 
 // R3
 #[tokio::test]
-async fn finish_tells_input_outcome_and_a_duration_by_tokios_clock() -> TestResult {
+async fn finish_contains_the_input_the_outcome_and_a_duration_by_tokios_clock() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     tokio::time::pause();
     let slow = below(&tree, "slow", |n: u32, _: RunContext| async move {
@@ -366,7 +366,7 @@ async fn finish_tells_input_outcome_and_a_duration_by_tokios_clock() -> TestResu
 
 // E9: equal matchers
 #[tokio::test]
-async fn what_was_registered_with_a_stage_is_found_with_it_again() -> TestResult {
+async fn off_matching_removes_listeners_that_were_registered_with_the_same_stage() -> TestResult {
     let tree = Emitter::new();
     tree.observe(Stage::Start, |_: &Any, _| ())?;
     assert_eq!(tree.off_matching(Stage::Finish)?, 0);

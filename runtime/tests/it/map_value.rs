@@ -31,7 +31,7 @@ fn echo(recorder: &Recorder) -> impl Runnable<Input = String, Output = String> +
 
 // Both the functions on the input and the functions on the output are called in list order.
 #[tokio::test]
-async fn both_sides_go_in_list_order_and_each_sees_what_the_one_before_left() {
+async fn input_and_output_functions_are_called_in_list_order_with_the_changed_value() {
     let recorder = Recorder::new();
     let echo = echo(&recorder);
     let run = echo
@@ -47,7 +47,7 @@ async fn both_sides_go_in_list_order_and_each_sees_what_the_one_before_left() {
 
 // Guards come last on their side.
 #[tokio::test]
-async fn guards_see_what_all_others_of_their_side_have_made() {
+async fn guard_functions_are_called_after_all_other_functions_of_their_side() {
     let recorder = Recorder::new();
     let echo = echo(&recorder);
     let run = echo
@@ -86,7 +86,7 @@ async fn explained(how: &'static str, make: impl Fn(MapValue<String>) -> MapValu
 }
 
 #[tokio::test]
-async fn errors_name_the_function_unless_they_name_somebody() {
+async fn errors_name_the_function_unless_they_have_a_name_or_are_panics() {
     silence_planned_panics();
     let rows = [
         ("abort", "aborted: gone\n  by: \"check\""),
@@ -103,7 +103,7 @@ async fn errors_name_the_function_unless_they_name_somebody() {
 
 // M5
 #[tokio::test]
-async fn a_guard_that_fails_or_panics_denies_by_its_name_and_control_flow_stays_as_it_is() {
+async fn a_guard_function_that_fails_or_panics_denies_by_its_name_and_keeps_control_flow() {
     silence_planned_panics();
     let rows = [
         ("abort", "aborted: gone"),
@@ -120,7 +120,7 @@ async fn a_guard_that_fails_or_panics_denies_by_its_name_and_control_flow_stays_
 
 // M7
 #[tokio::test]
-async fn each_attempt_begins_with_the_input_as_start_left_it_and_feedback_says_who_asked() {
+async fn each_attempt_begins_with_the_input_as_start_left_it_and_feedback_names_the_function() {
     let recorder = Recorder::new();
     let wants = map_output(
         |n: &mut u32, ctx: &RunContext| {
@@ -149,7 +149,7 @@ async fn each_attempt_begins_with_the_input_as_start_left_it_and_feedback_says_w
 
 // M7
 #[tokio::test]
-async fn the_original_is_the_callers_and_is_kept_where_a_map_input_is_bound() -> TestResult {
+async fn original_returns_the_callers_input_if_a_map_input_is_bound() -> TestResult {
     let echo = below(&Emitter::new(), "echo", |_: String, ctx: RunContext| async move {
         Ok(ctx.original::<String>().map(Arc::unwrap_or_clone))
     });
@@ -161,7 +161,7 @@ async fn the_original_is_the_callers_and_is_kept_where_a_map_input_is_bound() ->
 }
 
 #[tokio::test]
-async fn one_of_another_type_than_the_runs_is_an_error_that_names_both() {
+async fn a_map_function_of_another_type_is_an_error_that_names_both_types() {
     let echo = echo(&Recorder::new());
     let count = |_: &mut u32, _: &RunContext| Ok(());
     let error = echo.run(String::new()).middleware(map_input(count)).await.expect_err("it does not fit");
@@ -172,7 +172,7 @@ async fn one_of_another_type_than_the_runs_is_an_error_that_names_both() {
 }
 
 #[tokio::test]
-async fn after_one_that_fails_the_rest_is_not_called() {
+async fn after_an_input_function_fails_no_later_function_is_called() {
     let recorder = Recorder::new();
     let echo = echo(&recorder);
     let fails = map_input(|_: &mut String, _: &RunContext| Err(Error::new("broken")));

@@ -58,7 +58,7 @@ async fn a_middleware_for_nested_reaches_every_run_below_and_not_the_run_itself(
 
 // M4
 #[tokio::test]
-async fn a_run_that_is_streamed_and_each_attempt_of_one_that_is_retried_go_through_the_same_chain() -> TestResult {
+async fn streamed_runs_and_retried_attempts_pass_the_same_chain() -> TestResult {
     let recorder = Recorder::new();
     let double = doubling(&recorder);
     let run = || double.run(1).middleware(Stack::<JsonRun>::builder().observe(Notes("any", recorder.clone())).build());
@@ -79,7 +79,7 @@ async fn a_run_that_is_streamed_and_each_attempt_of_one_that_is_retried_go_throu
 
 // M1
 #[tokio::test]
-async fn a_layer_for_any_run_may_change_what_goes_in_and_what_comes_out() -> TestResult {
+async fn a_json_layer_can_change_the_input_and_the_output() -> TestResult {
     let shout = layer_fn("shout", |input: &Value, _, next: Next<'_, JsonRun>| {
         Box::pin(async move {
             let changed = input.as_u64().map_or_else(|| input.clone(), |n| json!(n * 10));
@@ -94,7 +94,7 @@ async fn a_layer_for_any_run_may_change_what_goes_in_and_what_comes_out() -> Tes
 
 // M1, R5
 #[tokio::test]
-async fn a_value_that_does_not_fit_is_an_error_that_says_where() {
+async fn a_json_layers_value_that_does_not_fit_is_an_error_that_names_the_place() {
     let tree = Emitter::new();
     let point = below(&tree, "point", |at: (u32, u32), _: RunContext| async move { Ok(at.0) });
     let gives = |input: Value, output: Value| {
@@ -127,7 +127,7 @@ impl<'de> Deserialize<'de> for OneWay {
 
 // M1
 #[tokio::test]
-async fn a_value_that_comes_back_unchanged_is_not_parsed_again() -> TestResult {
+async fn a_value_that_json_layers_leave_unchanged_is_not_deserialized() -> TestResult {
     let one_way =
         below(&Emitter::new(), "one_way", |OneWay(n): OneWay, _: RunContext| async move { Ok(OneWay(n + 1)) });
     let stack = Stack::<JsonRun>::builder().layer(Notes("any", Recorder::new())).build();
@@ -137,7 +137,7 @@ async fn a_value_that_comes_back_unchanged_is_not_parsed_again() -> TestResult {
 
 // M9
 #[tokio::test]
-async fn a_layer_for_any_run_swallows_no_control_flow_either() {
+async fn a_json_layer_cannot_swallow_control_flow_without_absorbing_it() {
     let denied =
         below(
             &Emitter::new(),
@@ -160,7 +160,7 @@ async fn a_layer_for_any_run_swallows_no_control_flow_either() {
 
 // M1
 #[tokio::test]
-async fn layers_for_any_run_stand_by_phase_among_those_of_the_runs_types() -> TestResult {
+async fn json_layers_are_called_in_their_phases_among_typed_layers() -> TestResult {
     let recorder = Recorder::new();
     let notes = |name| Notes(name, recorder.clone());
     let any = Stack::<JsonRun>::builder().observe(notes("any observe")).guard(notes("any guard")).build();
@@ -179,7 +179,7 @@ async fn layers_for_any_run_stand_by_phase_among_those_of_the_runs_types() -> Te
 
 // R1, M4: the task polls the run before or after the end of the run in which that run was made.
 #[tokio::test]
-async fn a_run_that_is_spawned_and_left_behind_does_not_slip_away_from_a_guard_for_nested_runs() -> TestResult {
+async fn a_run_that_is_spawned_and_left_behind_does_not_evade_a_guard_for_the_tree() -> TestResult {
     for yields in [false, true] {
         let tree = Emitter::new();
         let done = Arc::new(AtomicBool::new(false));

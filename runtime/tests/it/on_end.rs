@@ -15,7 +15,7 @@ fn notes(recorder: &Recorder, label: &'static str) -> impl Fn(&RunContext) -> Re
 }
 
 #[tokio::test]
-async fn it_is_called_once_however_the_run_ends_whether_anybody_listens_or_not() {
+async fn on_end_is_called_once_however_the_run_ends_with_and_without_listeners() {
     silence_planned_panics();
     for has_listeners in [false, true] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -49,7 +49,7 @@ async fn it_is_called_once_however_the_run_ends_whether_anybody_listens_or_not()
 }
 
 #[tokio::test]
-async fn it_is_called_if_something_else_could_not_be_bound() {
+async fn on_end_is_called_even_if_a_later_middleware_fails_to_bind() {
     let recorder = Recorder::new();
     let run = below(&Emitter::new(), "run", |(): (), _: RunContext| async { Ok(()) });
     let fails = |_: &RunContext| Err(Error::new("not here"));
@@ -58,7 +58,7 @@ async fn it_is_called_if_something_else_could_not_be_bound() {
 }
 
 #[tokio::test]
-async fn it_comes_after_finish_in_order_of_registration_and_children_first() -> TestResult {
+async fn on_end_is_called_after_finish_in_order_of_registration_and_for_children_first() -> TestResult {
     let recorder = Recorder::new();
     let tree = Emitter::new();
     let inner = std::sync::Arc::new(below(&tree, "inner", |(): (), _: RunContext| async { Ok(()) }));
@@ -75,7 +75,7 @@ async fn it_comes_after_finish_in_order_of_registration_and_children_first() -> 
 }
 
 #[tokio::test]
-async fn a_panic_changes_nothing_and_what_is_registered_meanwhile_is_called_too() -> TestResult {
+async fn a_panic_in_on_end_is_isolated_and_functions_registered_in_on_end_are_called() -> TestResult {
     silence_planned_panics();
     let recorder = Recorder::new();
     let run = below(&Emitter::new(), "run", |(): (), _: RunContext| async { Ok(7) });
@@ -99,7 +99,7 @@ async fn a_panic_changes_nothing_and_what_is_registered_meanwhile_is_called_too(
 
 // R4: the run has not ended until all end hooks have been called.
 #[tokio::test]
-async fn until_the_last_has_been_called_the_run_has_not_ended() -> TestResult {
+async fn has_ended_is_false_while_on_end_functions_are_called() -> TestResult {
     for has_listeners in [false, true] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
         if has_listeners {

@@ -47,7 +47,7 @@ impl Drop for Ends {
 
 // R4, R13, and the trace in the docs of `Run`
 #[tokio::test]
-async fn context_then_listeners_and_middlewares_then_start_then_work_then_success_then_finish() -> TestResult {
+async fn context_bindings_start_work_tasks_success_and_finish_come_in_this_order() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let binds = |label: &'static str| {
         let notes = recorder.clone();
@@ -166,7 +166,7 @@ fn expect_as_documented(recorder: &Recorder, what_happens: &str, trace: &str) {
 
 // R4, and the traces in the docs of `Run`
 #[tokio::test]
-async fn a_run_that_comes_to_its_end_tells_it_as_the_docs_of_run_show() {
+async fn a_run_that_succeeds_or_fails_emits_the_events_in_the_docs_of_run() {
     let (run, notes) = run_of(Work::Returns);
     assert!(run.await.is_ok());
     expect_as_documented(&notes, "the work returns", "1 start  2 works  3 success  4 finish success");
@@ -190,7 +190,7 @@ async fn a_run_that_comes_to_its_end_tells_it_as_the_docs_of_run_show() {
 
 // R7, R8, and the traces in the docs of `Run`
 #[tokio::test]
-async fn a_run_that_is_stopped_tells_it_as_the_docs_of_run_show() {
+async fn a_run_that_is_aborted_or_dropped_emits_the_events_in_the_docs_of_run() {
     let (run, notes) = run_of(Work::Waits);
     let handle = AbortHandle::new();
     handle.abort("too late");
@@ -214,7 +214,7 @@ async fn a_run_that_is_stopped_tells_it_as_the_docs_of_run_show() {
 
 // R13, and the traces in the docs of `Run`
 #[tokio::test]
-async fn a_child_that_is_ended_by_its_parent_tells_it_as_the_docs_of_run_show() {
+async fn a_child_that_is_ended_by_its_parent_emits_the_events_in_the_docs_of_run() {
     let left = Slot::new();
     let (run, notes) = run_with_child(Some(left.clone()));
     assert!(run.await.is_ok() && left.take().await.is_err());
@@ -232,7 +232,7 @@ async fn a_child_that_is_ended_by_its_parent_tells_it_as_the_docs_of_run_show() 
 
 // R4
 #[tokio::test]
-async fn success_ends_with_success_and_finish() -> TestResult {
+async fn a_run_whose_work_succeeds_emits_success_and_finish() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     note_stages(&recorder, &tree);
     assert_eq!(worker(&tree).run("well".into()).await?, "well");
@@ -275,7 +275,7 @@ async fn a_panic_of_the_work_ends_with_error_and_finish_and_is_an_error() {
 
 // R4
 #[tokio::test]
-async fn a_panic_before_the_works_first_await_or_after_it_is_an_error_too() {
+async fn a_panic_before_the_works_future_exists_or_after_an_await_is_an_error() {
     struct Eager(Emitter, bool);
     impl Runnable for Eager {
         type Input = ();
@@ -317,7 +317,7 @@ async fn misbehaving(what: &str, stage: Stage, verb: Verb, manner: Manner) -> (V
 
 // R4, R10
 #[tokio::test]
-async fn a_failing_or_panicking_listener_of_any_of_the_four_leaves_one_end() {
+async fn a_run_emits_exactly_one_end_if_a_lifecycle_listener_fails_or_panics() {
     use Manner::{Fails, Panics};
     use Stage::{Error, Finish, Start, Success};
     type Row = (&'static str, Stage, Manner, &'static [&'static str], Status);
@@ -345,7 +345,7 @@ async fn a_failing_or_panicking_listener_of_any_of_the_four_leaves_one_end() {
 
 // R4
 #[tokio::test]
-async fn a_start_that_failed_does_not_begin_the_work() {
+async fn the_work_does_not_begin_after_a_start_listener_has_failed() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     let work = below(&tree, "work", move |(), _: RunContext| {
@@ -362,7 +362,7 @@ async fn a_start_that_failed_does_not_begin_the_work() {
 
 // R4
 #[tokio::test]
-async fn observers_of_a_run_may_misbehave_as_they_like() {
+async fn failures_and_panics_of_observers_do_not_affect_the_run() {
     for verb in [Verb::Observe, Verb::ObserveAsync] {
         for stage in [Stage::Start, Stage::Success, Stage::Finish] {
             for manner in [Manner::Fails, Manner::Panics] {
@@ -375,7 +375,7 @@ async fn observers_of_a_run_may_misbehave_as_they_like() {
 
 // R4
 #[tokio::test]
-async fn where_binding_fails_or_panics_there_is_no_start() {
+async fn a_run_whose_binding_fails_or_panics_emits_no_start() {
     silence_planned_panics();
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);

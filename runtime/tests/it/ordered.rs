@@ -57,7 +57,7 @@ fn said(before: &[&'static str], after: &[&'static str]) -> Order {
 }
 
 #[tokio::test]
-async fn each_stands_as_early_as_it_may_in_the_order_given() -> TestResult {
+async fn middlewares_keep_the_given_order_except_where_their_orders_require_another() -> TestResult {
     let none = || said(&[], &[]);
     let rows = [
         (vec![none(), none(), none()], "abc"),
@@ -77,7 +77,7 @@ async fn each_stands_as_early_as_it_may_in_the_order_given() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_circle_is_named_and_nothing_is_bound() {
+async fn contradictory_orders_are_an_error_that_names_the_cycle_and_nothing_is_bound() {
     let rows = [
         (vec![said(&["b"], &[]), said(&["a"], &[])], "`a` before `b` before `a`"),
         (vec![said(&[], &["c"]), said(&[], &["a"]), said(&[], &["b"])], "`a` before `b` before `c` before `a`"),
@@ -94,7 +94,7 @@ async fn a_circle_is_named_and_nothing_is_bound() {
 
 // M4
 #[tokio::test]
-async fn those_of_the_run_may_stand_before_those_of_the_instance_and_of_runs_above() -> TestResult {
+async fn a_middleware_of_the_run_can_be_ordered_before_instance_and_inherited_middlewares() -> TestResult {
     let recorder = Recorder::new();
     let named = |name| Named(name, recorder.clone());
     let inner =
@@ -129,7 +129,7 @@ impl Middleware for Handing {
 
 // M4
 #[tokio::test]
-async fn what_a_middleware_hands_down_stands_where_the_middleware_does_unless_it_says_so_itself() -> TestResult {
+async fn a_middleware_for_nested_runs_takes_its_binders_order_unless_it_has_its_own() -> TestResult {
     let recorder = Recorder::new();
     let named = |name| Named(name, recorder.clone());
     let inner = below(&Emitter::new(), "inner", |(): (), _: RunContext| async move { Ok(()) });
@@ -154,7 +154,7 @@ async fn what_a_middleware_hands_down_stands_where_the_middleware_does_unless_it
 }
 
 #[tokio::test]
-async fn layers_stand_by_phase_first_and_then_in_that_order() -> TestResult {
+async fn layers_are_sorted_by_phase_first_and_then_by_order() -> TestResult {
     let recorder = Recorder::new();
     let layer = |name, phase| Stack::<AnyRun>::builder().layer_in(phase, Notes(name, recorder.clone())).build();
     let name = layer("x", Phase::Guard).name().to_owned();
@@ -169,7 +169,7 @@ async fn layers_stand_by_phase_first_and_then_in_that_order() -> TestResult {
 }
 
 #[test]
-fn where_they_stand_is_explained() {
+fn explain_lists_middlewares_in_their_order_and_names_the_constraints() {
     let recorder = Recorder::new();
     let work = below(&Emitter::new(), "work", |(): (), _: RunContext| async move { Ok(()) });
     let late = ordered(Named("late", recorder.clone()), Order::new().after("early").before("end"));
@@ -206,7 +206,7 @@ impl Middleware for HandsDown {
 
 // M4
 #[tokio::test]
-async fn what_is_handed_down_while_others_are_put_in_order_is_bound_too() -> TestResult {
+async fn a_middleware_bound_for_nested_runs_while_others_are_ordered_is_bound_too() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner = below(&tree, "inner", |(): (), _: RunContext| async { Ok(()) });
     let inner = Arc::new(inner);
@@ -226,7 +226,7 @@ async fn what_is_handed_down_while_others_are_put_in_order_is_bound_too() -> Tes
 
 proptest! {
     #[test]
-    fn what_is_said_holds_or_there_is_a_circle(pairs in prop::collection::vec((0..5usize, 0..5usize, any::<bool>()), 0..9)) {
+    fn all_orders_hold_unless_they_form_a_cycle(pairs in prop::collection::vec((0..5usize, 0..5usize, any::<bool>()), 0..9)) {
         let mut orders = vec![Order::new(); 5];
         let mut held = Vec::new();
         for (a, b, by_first) in pairs {
@@ -284,7 +284,7 @@ impl Middleware for Listens {
 
 // R4
 #[tokio::test]
-async fn the_instances_middlewares_are_bound_first_and_then_what_the_call_said_in_that_order() -> TestResult {
+async fn middlewares_from_above_are_bound_first_then_the_instances_then_the_calls() -> TestResult {
     let recorder = Recorder::new();
     let listens = |name| Listens(name, recorder.clone());
     let tree = Emitter::new();
@@ -310,7 +310,7 @@ async fn the_instances_middlewares_are_bound_first_and_then_what_the_call_said_i
 
 // R4: listeners keep their place in the order of the calls, even if middlewares are moved by an `Order`.
 #[tokio::test]
-async fn ordered_middlewares_move_among_what_the_call_said_and_listeners_stay() -> TestResult {
+async fn listeners_of_the_call_keep_their_place_when_orders_move_middlewares() -> TestResult {
     let recorder = Recorder::new();
     let listens = |name| Listens(name, recorder.clone());
     let [a, b] = ["a", "b"].map(|name| listens(name).note());

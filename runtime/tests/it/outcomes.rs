@@ -24,7 +24,7 @@ fn ending(tree: &Emitter) -> impl Runnable<Input = String, Output = u32> + 'stat
 
 // R6
 #[tokio::test]
-async fn each_way_to_end_has_an_outcome_that_finish_shows_and_the_caller_gets() {
+async fn finish_and_the_caller_receive_the_outcome_of_each_end_of_the_work() {
     silence_planned_panics();
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
@@ -84,7 +84,7 @@ async fn a_typed_outcome_can_be_matched_on() -> TestResult {
 
 // R6
 #[tokio::test]
-async fn listeners_deny_and_halt_by_returning_such_an_error() {
+async fn listeners_can_deny_or_halt_a_run_by_returning_an_error() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let ending = ending(&tree);
     let notes = recorder.clone();
@@ -106,7 +106,7 @@ async fn listeners_deny_and_halt_by_returning_such_an_error() {
 
 // R6, M9
 #[test]
-fn control_flow_is_never_fatal_and_never_retryable_but_for_a_time_out_of_which_that_is_said() {
+fn control_flow_is_never_fatal_and_only_a_timeout_can_be_marked_as_retryable() {
     let rows = [
         (Error::new("broken"), (true, true)),
         (Error::timed_out("late"), (true, false)),
@@ -140,7 +140,7 @@ fn control_flow_is_never_fatal_and_never_retryable_but_for_a_time_out_of_which_t
 
 // R6
 #[test]
-fn a_status_is_called_the_same_in_json_and_in_a_span() {
+fn a_status_has_the_same_name_in_json_and_as_str() {
     let all = [
         Status::Success,
         Status::Failed,

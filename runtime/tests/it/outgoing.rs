@@ -57,7 +57,7 @@ fn besides(how: &str) -> Arc<dyn Middleware> {
 
 // R7, R10: however the run fails, its original message reaches nobody, and its outcome stays the same.
 #[tokio::test(start_paused = true)]
-async fn whatever_a_run_fails_with_is_said_in_the_words_that_it_was_given() -> TestResult {
+async fn map_error_rewrites_every_error_of_a_run_before_any_listener_receives_the_error() -> TestResult {
     silence_planned_panics();
     let denied = ErrorKind::Denied { by: "the house".into() };
     let rows = [
@@ -110,7 +110,7 @@ async fn whatever_a_run_fails_with_is_said_in_the_words_that_it_was_given() -> T
 
 // R13: the run above ends the child; a later poll of the child returns the same rewritten error.
 #[tokio::test]
-async fn an_error_that_the_run_above_gives_passes_too() -> TestResult {
+async fn map_error_rewrites_the_error_of_a_run_that_its_parent_has_ended() -> TestResult {
     let tree = Emitter::new();
     let child = Arc::new(below(&tree, "work", end));
     let held = Arc::new(Mutex::new(None));
@@ -134,7 +134,7 @@ async fn an_error_that_the_run_above_gives_passes_too() -> TestResult {
 
 // M5
 #[tokio::test(start_paused = true)]
-async fn where_a_function_panics_nothing_is_said_but_that() -> TestResult {
+async fn a_panicking_map_error_hides_the_error_and_a_panicking_map_context_hides_the_value() -> TestResult {
     silence_planned_panics();
     let work = below(&Emitter::new(), "work", end);
     let run = work.run("fails".to_owned()).timeout(Duration::from_secs(1)).middleware(|ctx: &RunContext| {
@@ -153,7 +153,7 @@ async fn where_a_function_panics_nothing_is_said_but_that() -> TestResult {
 
 // R9
 #[tokio::test]
-async fn whoever_sets_a_value_of_the_context_has_it_pass() -> TestResult {
+async fn map_context_rewrites_every_value_that_is_set_on_the_run_or_its_emitter() -> TestResult {
     let tree = Emitter::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sees = Arc::clone(&seen);

@@ -317,7 +317,7 @@ fn complaint(told: &[String]) -> Option<&'static str> {
 
 // R4, R13
 #[test]
-fn a_payload_that_panics_when_it_is_dropped_neither_keeps_a_run_from_its_end_nor_leaves_it() {
+fn a_run_ends_once_and_no_panic_leaves_it_even_if_a_panic_payload_panics_when_dropped() {
     std::panic::set_hook(Box::new(|_| ()));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let mut complaints = Vec::new();

@@ -6,7 +6,7 @@ use emitree_runtime::{Error, Observe, Op, Phase, Result, RunContext, Runnable, T
 
 // M2
 #[tokio::test]
-async fn observe_is_outside_of_retry_outside_of_transform_outside_of_guard() {
+async fn phases_are_observe_retry_transform_and_guard_outermost_first() {
     let recorder = Recorder::new();
     let notes = |name| Notes(name, recorder.clone());
     let double = doubling(&recorder);
@@ -39,7 +39,7 @@ async fn observe_is_outside_of_retry_outside_of_transform_outside_of_guard() {
 
 // M2
 #[tokio::test]
-async fn phases_go_before_the_order_of_binding() {
+async fn layers_are_sorted_by_phase_before_the_order_of_binding() {
     let recorder = Recorder::new();
     let notes = |name| Notes(name, recorder.clone());
     let double = doubling(&recorder);
@@ -68,7 +68,7 @@ impl<O: Op> Observe<O> for Clumsy {
 
 // M5
 #[tokio::test]
-async fn what_observes_and_panics_changes_nothing() {
+async fn an_observing_layer_that_panics_does_not_affect_the_run() {
     silence_planned_panics();
     for before in [true, false] {
         let recorder = Recorder::new();
@@ -111,7 +111,7 @@ async fn transforms_map_inputs_inwards_and_outputs_outwards() {
 
 // M2
 #[tokio::test]
-async fn what_observes_sees_errors_too() {
+async fn an_observing_layer_receives_errors() {
     let recorder = Recorder::new();
     let double = doubling(&recorder);
     let notes = Notes("observe", recorder.clone());

@@ -352,7 +352,7 @@ proptest! {
     }
 
     #[test]
-    fn observers_see_what_listeners_hear_whether_anybody_listens_or_not(node in tree()) {
+    fn a_subscriber_receives_start_one_end_and_finish_of_every_run_children_first(node in tree()) {
         let log = record(&node, By::Observing);
         if let Err(fault) = check(&log) {
             prop_assert!(false, "{fault}\n{log:#?}");

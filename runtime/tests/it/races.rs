@@ -66,7 +66,7 @@ const RACED: [&str; 6] = [
 
 // R13: the child's own future and its parent race.
 #[test]
-fn a_parent_waits_for_a_child_that_another_thread_polls_and_is_woken_when_it_has_ended() -> TestResult {
+fn a_parent_waits_for_a_child_polled_by_another_thread_and_is_woken_at_the_childs_end() -> TestResult {
     let (tree, recorder) = recorded();
     let Race { mut parent, polling, go_on } = race(&tree, None);
     let woken = Arc::new(Woken::default());
@@ -83,7 +83,7 @@ fn a_parent_waits_for_a_child_that_another_thread_polls_and_is_woken_when_it_has
 
 // R13: if the child's own future cannot end the child at once, the parent takes over.
 #[test]
-fn a_parent_takes_over_from_another_thread_that_leaves_a_child_pending() -> TestResult {
+fn a_parent_takes_over_a_child_that_another_thread_leaves_pending() -> TestResult {
     let (tree, recorder) = recorded();
     let gate = Gate::new();
     let Race { mut parent, polling, go_on } = race(&tree, Some(waits_at(&gate, Stage::Error)));
@@ -105,7 +105,7 @@ fn a_parent_takes_over_from_another_thread_that_leaves_a_child_pending() -> Test
 
 // R8, R13: the parent is no longer polled; the thread that polls its child ends the parent.
 #[test]
-fn a_parent_dropped_outside_of_a_runtime_ends_with_a_child_that_another_thread_polls() -> TestResult {
+fn a_parent_dropped_outside_a_runtime_ends_after_a_child_that_another_thread_polls() -> TestResult {
     let (tree, recorder) = recorded();
     let Race { mut parent, polling, go_on } = race(&tree, None);
     assert!(poll_once(&mut parent).is_pending());
@@ -119,7 +119,7 @@ fn a_parent_dropped_outside_of_a_runtime_ends_with_a_child_that_another_thread_p
 
 // R13: once its parent drives a run, the run's own future waits for the end, and is woken only then.
 #[test]
-fn who_cannot_end_a_run_any_more_is_woken_when_it_is_over_and_not_before() -> TestResult {
+fn the_future_of_a_run_that_its_parent_ends_is_woken_only_when_the_run_has_ended() -> TestResult {
     let (tree, _) = recorded();
     let (gate, held) = (Gate::new(), Slot::new());
     let (child, waits, holds) = (Arc::new(endless(&tree, "child", &Recorder::new())), gate.clone(), held.clone());
@@ -169,7 +169,7 @@ async fn a_parent_waits_for_the_pending_end_of_a_child_that_was_dropped() -> Tes
 
 // R8, R13: a parent that waits for the end of a dropped child does not take over that end.
 #[tokio::test]
-async fn the_end_of_a_dropped_run_comes_whether_its_parent_is_polled_or_not() {
+async fn the_end_of_a_dropped_child_completes_without_a_poll_of_its_waiting_parent() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let [finish, end] = [(); 2].map(|()| Gate::new());
     let (child, waits, ends) = (Arc::new(endless(&tree, "child", &Recorder::new())), finish.clone(), end.clone());
@@ -214,7 +214,7 @@ impl Drop for DroppedIn {
 
 // R9, R13
 #[tokio::test]
-async fn the_work_of_a_run_that_its_parent_has_ended_is_dropped_inside_of_it_when_it_is_polled_again() -> TestResult {
+async fn the_work_of_a_run_ended_by_its_parent_is_dropped_in_the_run_at_the_next_poll() -> TestResult {
     let (tree, recorder, held) = (Emitter::new(), Recorder::new(), Slot::new());
     let dropped_in = recorder.clone();
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
@@ -258,7 +258,7 @@ fn stays_in(stage: Stage, gate: &Gate) -> (Registration, mpsc::Receiver<()>, mps
 
 // R13: the driver of a run continues, even if the run's future is dropped meanwhile.
 #[test]
-fn a_parent_goes_on_with_a_child_that_is_dropped_while_the_parent_is_at_it() -> TestResult {
+fn a_parent_continues_to_end_a_child_that_is_dropped_while_the_parent_ends_it() -> TestResult {
     let (tree, recorder) = recorded();
     let (gate, held) = (Gate::new(), Slot::new());
     let (listener, is_inside, go_on) = stays_in(Stage::Error, &gate);
@@ -287,7 +287,7 @@ fn a_parent_goes_on_with_a_child_that_is_dropped_while_the_parent_is_at_it() -> 
 
 // R8, R13: two threads poll one child each; the thread whose child ends last ends the parent.
 #[test]
-fn a_parent_dropped_outside_of_a_runtime_ends_with_the_last_of_two_children_that_other_threads_poll() -> TestResult {
+fn a_parent_dropped_outside_a_runtime_ends_after_both_children_that_other_threads_poll() -> TestResult {
     let (tree, recorder) = recorded();
     let polling = Slot::new();
     let (inside, is_inside) = mpsc::channel();

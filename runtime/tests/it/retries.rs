@@ -82,7 +82,7 @@ async fn start_is_emitted_once_and_a_runnables_own_events_once_per_attempt() -> 
 
 // M7
 #[tokio::test]
-async fn feedback_tells_all_reasons_and_metadata_so_far() {
+async fn feedback_contains_all_reasons_and_metadata_so_far() {
     let tells = runnable_fn("tells", |(): (), ctx: RunContext| async move {
         Ok((
             ctx.attempt(),
@@ -97,7 +97,7 @@ async fn feedback_tells_all_reasons_and_metadata_so_far() {
 
 // M7
 #[tokio::test]
-async fn past_the_limit_the_caller_gets_the_request_and_the_run_has_failed() -> TestResult {
+async fn past_the_limit_the_caller_receives_the_retry_request_and_the_run_fails() -> TestResult {
     for (most, reason) in [(0, "attempt 0"), (2, "attempt 2")] {
         let recorder = Recorder::new();
         let (double, notes) = (doubling(&recorder), recorder.clone());
@@ -116,7 +116,7 @@ async fn past_the_limit_the_caller_gets_the_request_and_the_run_has_failed() -> 
 
 // M7
 #[tokio::test]
-async fn a_request_that_was_not_met_is_none_for_the_run_above() {
+async fn an_unmet_retry_request_does_not_make_the_run_above_retry() {
     let recorder = Recorder::new();
     let notes = recorder.clone();
     let outer = runnable_fn("outer", move |(): (), _: RunContext| {
@@ -198,7 +198,7 @@ async fn a_listener_of_attempt_discarded_that_fails_ends_the_run() {
 
 // M7
 #[tokio::test]
-async fn runs_of_one_instance_at_the_same_time_count_their_attempts_apart() {
+async fn concurrent_runs_of_one_instance_count_their_attempts_separately() {
     let double = doubling(&Recorder::new());
     let run = |until| double.run(1).layers(move |stack| stack.guard(Until(until))).max_middleware_retries(until);
     let (one, two, three) = (run(1), run(2), run(0));
@@ -208,7 +208,7 @@ async fn runs_of_one_instance_at_the_same_time_count_their_attempts_apart() {
 
 // M6, M7: JSON represents a NaN as `null`, which would be another answer.
 #[tokio::test]
-async fn an_answer_that_json_cannot_hold_is_an_error_in_a_second_attempt_and_no_other_value() {
+async fn an_answer_that_json_cannot_represent_is_an_error_in_the_second_attempt() {
     let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(Some(1.0)) });
     let answered = |retries| {
         work.run(())
@@ -236,7 +236,7 @@ fn counting(calls: &Arc<AtomicU32>) -> Stack<AnyRun> {
 
 // M6: a chain may be bound until the work begins, and the answer passes through it.
 #[tokio::test]
-async fn what_is_bound_after_an_answer_at_start_is_passed_by_the_answer() -> TestResult {
+async fn an_answer_set_at_start_passes_layers_that_are_bound_afterwards() -> TestResult {
     let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(1_u32) });
     let calls = Arc::new(AtomicU32::new(0));
     let (layer, plus) = (
@@ -258,7 +258,7 @@ async fn what_is_bound_after_an_answer_at_start_is_passed_by_the_answer() -> Tes
 
 // M6: without a chain, the work is over as soon as the answer is taken.
 #[tokio::test]
-async fn what_is_bound_after_an_answer_was_taken_is_refused() -> TestResult {
+async fn a_layer_that_is_bound_after_an_answer_was_taken_is_refused() -> TestResult {
     let work = runnable_fn("work", |(): (), _: RunContext| async move { Ok(1) });
     let calls = Arc::new(AtomicU32::new(0));
     let layer = counting(&calls);

@@ -73,7 +73,7 @@ async fn a_runnable_has_an_emitter_middlewares_and_typed_input_and_output() -> T
 }
 
 #[tokio::test]
-async fn a_run_tells_its_types_while_it_is_bound() -> TestResult {
+async fn a_context_returns_the_types_of_its_run_during_bind() -> TestResult {
     let recorder = Recorder::new();
     let notes = recorder.clone();
     let words = count_words(&Emitter::new(), move |ctx: &RunContext| {
@@ -90,7 +90,7 @@ async fn a_run_tells_its_types_while_it_is_bound() -> TestResult {
 
 // R1
 #[tokio::test]
-async fn nothing_happens_before_the_first_poll_and_a_run_dropped_before_it_leaves_no_trace() {
+async fn a_run_does_nothing_before_its_first_poll_and_has_no_effect_if_dropped_before() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
     let notes = recorder.clone();
@@ -109,7 +109,7 @@ async fn nothing_happens_before_the_first_poll_and_a_run_dropped_before_it_leave
 
 // R1
 #[tokio::test]
-async fn what_was_wrong_in_the_building_comes_out_at_the_first_poll_before_start() {
+async fn an_error_in_building_a_run_is_returned_at_the_first_poll_before_start() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
     let notes = recorder.clone();
@@ -138,7 +138,7 @@ async fn what_was_wrong_in_the_building_comes_out_at_the_first_poll_before_start
 
 // R1
 #[tokio::test]
-async fn the_parent_is_the_run_in_which_run_was_called_even_when_it_is_spawned_elsewhere() -> TestResult {
+async fn the_parent_of_a_run_is_the_run_in_which_it_was_made_even_if_it_is_spawned() -> TestResult {
     let tree = Emitter::new();
     let child: &'static _ = Box::leak(Box::new(whose_child(&tree)));
     let parent = below(&tree, "parent", move |(), ctx: RunContext| async move {
@@ -156,7 +156,7 @@ async fn the_parent_is_the_run_in_which_run_was_called_even_when_it_is_spawned_e
 
 // R1
 #[tokio::test]
-async fn a_run_started_in_a_listener_or_in_bind_has_the_run_of_that_as_its_parent() -> TestResult {
+async fn a_run_made_in_a_listener_or_in_bind_has_the_current_run_as_its_parent() -> TestResult {
     let tree = Emitter::new();
     let (child, recorder) = (Arc::new(whose_child(&tree)), Recorder::new());
     let parent = below(&tree, "parent", |(), ctx: RunContext| async move { Ok(ctx.run_id().to_string()) });
@@ -198,7 +198,7 @@ async fn a_run_started_in_a_listener_or_in_bind_has_the_run_of_that_as_its_paren
 
 // R1
 #[tokio::test]
-async fn a_shared_run_is_spawned_as_it_is_and_keeps_the_parent_that_made_it() -> TestResult {
+async fn a_shared_run_that_is_spawned_keeps_the_parent_in_which_it_was_made() -> TestResult {
     let tree = Emitter::new();
     let child = Arc::new(whose_child(&tree));
     let parent = below(&tree, "parent", move |(), ctx: RunContext| {
@@ -233,7 +233,7 @@ async fn a_run_whose_parent_could_not_be_bound_does_not_begin() -> TestResult {
 
 // R1
 #[tokio::test]
-async fn runnable_fn_makes_one_of_a_function_that_keeps_its_name_under_any_emitter() -> TestResult {
+async fn runnable_fn_makes_a_runnable_that_keeps_its_name_under_any_emitter() -> TestResult {
     let double = |n: u32, _: RunContext| async move { Ok(n * 2) };
     let plain = runnable_fn("double", double);
     assert_eq!((Runnable::kind(&plain), Runnable::name(&plain)), ("Run", "double"));
@@ -250,7 +250,7 @@ async fn runnable_fn_makes_one_of_a_function_that_keeps_its_name_under_any_emitt
 
 // R1
 #[tokio::test]
-async fn events_of_a_run_tell_kind_and_name_of_what_runs() -> TestResult {
+async fn events_of_a_run_contain_the_kind_and_name_of_its_runnable() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     tree.observe("*.*", move |_: &crate::support::Any, meta| {
@@ -302,7 +302,7 @@ async fn a_run_through_an_arc_or_a_reference_is_a_run_of_the_runnable_and_takes_
 
 // M4
 #[tokio::test]
-async fn however_a_runnable_is_held_its_runs_tell_its_type_kind_and_name() -> TestResult {
+async fn runs_through_any_pointer_or_box_have_the_type_kind_and_name_of_the_runnable() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let (bound, heard) = (recorder.clone(), recorder.clone());
     let stack = Stack::<CountWords>::builder().layer(OneMore).build();
@@ -344,7 +344,7 @@ async fn however_a_runnable_is_held_its_runs_tell_its_type_kind_and_name() -> Te
 
 // M4
 #[tokio::test]
-async fn a_shared_runnable_that_is_stored_is_that_instance_and_is_not_wrapped() -> TestResult {
+async fn a_boxed_arc_of_a_runnable_is_the_same_instance_and_is_not_wrapped() -> TestResult {
     let words = Arc::new(count_words(&Emitter::new(), |_: &RunContext| Ok(())));
     let boxed = BoxRunnable::new(Arc::clone(&words));
     assert_eq!(Arc::strong_count(&words), 2);
@@ -421,7 +421,7 @@ async fn a_runnable_may_run_itself() -> TestResult {
 
 /// A field can name the type of a `RunnableFn` of a function pointer.
 #[tokio::test]
-async fn a_runnable_fn_of_a_function_item_can_be_a_field() -> TestResult {
+async fn a_runnable_fn_of_a_function_pointer_can_be_a_field() -> TestResult {
     type Double = RunnableFn<fn(u32, RunContext) -> std::future::Ready<Result<u32>>, u32, u32>;
     struct Desk {
         double: Double,
@@ -468,7 +468,7 @@ impl Runnable for Called {
 
 // R1
 #[tokio::test]
-async fn a_run_tells_kind_and_name_of_what_runs_where_its_emitters_creator_has_others() -> TestResult {
+async fn a_run_has_the_kind_and_name_of_its_runnable_and_not_of_its_emitters_creator() -> TestResult {
     for (kind, name, told) in
         [("Tool", "desk", "Tool[desk]"), ("Agent", "desk", "Agent[desk]"), ("Tool", "x", "Tool[x]")]
     {
@@ -480,7 +480,7 @@ async fn a_run_tells_kind_and_name_of_what_runs_where_its_emitters_creator_has_o
 
 // R1
 #[tokio::test]
-async fn a_boxed_runnable_runs_as_what_is_in_it() -> TestResult {
+async fn a_boxed_runnable_runs_as_the_runnable_inside() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
     let bound = recorder.clone();

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 // R7: the abort reaches awaited runs, spawned runs, and the runs below them.
 #[tokio::test]
-async fn an_abort_falls_to_every_run_below_however_it_was_spawned() -> TestResult {
+async fn an_abort_reaches_every_run_below_whether_awaited_or_spawned() -> TestResult {
     let (tree, recorder) = recorded();
     let child = tree.clone();
     let middle = Arc::new(below(&tree, "middle", move |(), _: RunContext| {
@@ -56,7 +56,7 @@ async fn an_abort_falls_to_every_run_below_however_it_was_spawned() -> TestResul
 
 // R7
 #[tokio::test]
-async fn an_abort_neither_rises_nor_goes_to_siblings() -> TestResult {
+async fn an_abort_reaches_neither_the_run_above_nor_siblings() -> TestResult {
     let (tree, recorder) = recorded();
     let emitter = tree.clone();
     let top = below(&tree, "top", move |(), ctx: RunContext| {
@@ -121,7 +121,7 @@ async fn a_run_that_begins_in_an_aborted_run_is_aborted_before_its_work() {
 
 // R7
 #[tokio::test]
-async fn one_handle_aborts_as_many_runs_as_have_its_signal_and_those_that_begin_later() {
+async fn a_handle_aborts_all_runs_with_its_signal_and_runs_that_begin_later() {
     let tree = Emitter::new();
     let handle = AbortHandle::new();
     let mut runs: Vec<_> = (0..20).map(|_| endless_run(&tree, "run").abort_on(handle.signal())).collect();
@@ -136,7 +136,7 @@ async fn one_handle_aborts_as_many_runs_as_have_its_signal_and_those_that_begin_
 
 // R7: of several signals, the first that reports an abort sets the reason, in any order of registration.
 #[tokio::test]
-async fn any_of_many_signals_aborts() {
+async fn a_run_with_several_signals_is_aborted_by_any_of_them() {
     for aborted in 0..4 {
         let handles: Vec<_> = (0..3).map(|_| AbortHandle::new()).collect();
         let token = CancellationToken::new();
@@ -158,7 +158,7 @@ async fn any_of_many_signals_aborts() {
 
 // R7
 #[tokio::test]
-async fn whoever_awaits_a_signal_is_told_the_reason() -> TestResult {
+async fn awaiting_a_signal_returns_the_reason_for_the_abort() -> TestResult {
     let (handle, token) = (AbortHandle::new(), CancellationToken::new());
     let signals = [handle.signal(), handle.signal(), AbortSignal::from(&token)];
     assert!(signals.iter().all(|signal| !signal.is_aborted() && signal.reason().is_none()));
@@ -177,7 +177,7 @@ async fn whoever_awaits_a_signal_is_told_the_reason() -> TestResult {
 
 // R7: a run's own signal can abort another run.
 #[tokio::test]
-async fn a_runs_own_signal_aborts_another_run_with_it() {
+async fn a_run_that_follows_the_signal_of_another_run_is_aborted_with_that_run() {
     let (tree, kept) = (Emitter::new(), Slot::new());
     let keeps = kept.clone();
     let run = below(&tree, "run", move |(), ctx: RunContext| {
@@ -196,7 +196,7 @@ async fn a_runs_own_signal_aborts_another_run_with_it() {
 
 // R7, R13: a run that follows the signal of another run is not its child, and does not end with it.
 #[tokio::test]
-async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestResult {
+async fn the_end_of_a_run_does_not_affect_runs_that_follow_its_signal() -> TestResult {
     for has_listeners in [false, true] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
         if has_listeners {
@@ -238,7 +238,7 @@ async fn the_end_of_a_run_does_not_touch_those_that_have_its_signal() -> TestRes
 
 // R7: a run that begins with the signal of a run that timed out is aborted, not timed out.
 #[tokio::test(start_paused = true)]
-async fn a_run_that_begins_with_the_signal_of_one_that_has_timed_out_is_aborted() {
+async fn a_run_that_begins_with_the_signal_of_a_timed_out_run_is_aborted() {
     let (kept, tree) = (Slot::new(), Emitter::new());
     let keeps = kept.clone();
     let late = below(&tree, "late", move |(), ctx: RunContext| {
@@ -254,7 +254,7 @@ async fn a_run_that_begins_with_the_signal_of_one_that_has_timed_out_is_aborted(
 
 // R7
 #[test]
-fn the_token_of_a_signal_that_was_aborted_before_is_cancelled() {
+fn to_token_of_an_aborted_signal_returns_a_canceled_token() {
     let handle = AbortHandle::new();
     handle.abort("before");
     assert!(handle.signal().to_token().is_cancelled());

@@ -61,7 +61,7 @@ async fn listeners_of_start_may_change_the_input() -> TestResult {
 
 // R5
 #[tokio::test]
-async fn a_set_output_answers_the_run_without_the_work_whatever_the_value_is() -> TestResult {
+async fn an_output_set_at_start_answers_the_run_without_its_work_for_any_value() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let count = count(&tree, &recorder);
     for answer in [Some(7), Some(0), None] {
@@ -88,7 +88,7 @@ async fn a_later_listener_of_start_may_take_an_answer_back() -> TestResult {
 
 // R5
 #[tokio::test]
-async fn an_output_changed_at_success_is_what_the_caller_gets_and_finish_shows() -> TestResult {
+async fn the_caller_and_finish_receive_the_output_that_a_success_listener_has_changed() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let count = count(&tree, &recorder);
     let notes = recorder.clone();
@@ -104,7 +104,7 @@ async fn an_output_changed_at_success_is_what_the_caller_gets_and_finish_shows()
 
 // R5
 #[tokio::test]
-async fn what_works_on_any_run_steers_through_json() -> TestResult {
+async fn a_listener_for_runs_of_any_type_can_change_the_input_and_output_as_json() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let count = count(&tree, &recorder);
     let notes = recorder.clone();
@@ -135,7 +135,7 @@ async fn what_works_on_any_run_steers_through_json() -> TestResult {
 
 // R5
 #[tokio::test]
-async fn an_output_set_as_json_answers_the_run_null_too() -> TestResult {
+async fn an_output_set_as_json_answers_the_run_even_if_it_is_null() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let count = count(&tree, &recorder);
     for (answer, output) in [(json!(4), Some(4)), (Value::Null, None)] {
@@ -156,7 +156,7 @@ async fn an_output_set_as_json_answers_the_run_null_too() -> TestResult {
 
 // R5
 #[tokio::test]
-async fn a_json_value_that_does_not_fit_is_an_error_that_says_where_and_changes_nothing() -> TestResult {
+async fn a_json_value_that_does_not_fit_is_an_error_that_names_the_place_and_changes_nothing() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let count = count(&tree, &recorder);
     let notes = recorder.clone();
@@ -201,7 +201,7 @@ async fn a_json_value_that_does_not_fit_is_an_error_that_says_where_and_changes_
 
 // R5
 #[tokio::test]
-async fn a_misfit_that_a_listener_passes_on_fails_the_run_as_invalid() {
+async fn a_run_fails_as_invalid_if_a_listener_returns_the_error_of_a_value_that_does_not_fit() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let count = count(&tree, &recorder);
     steer(&tree, |event| match event {
@@ -215,7 +215,7 @@ async fn a_misfit_that_a_listener_passes_on_fails_the_run_as_invalid() {
 
 // R5
 #[tokio::test]
-async fn a_long_misfit_is_quoted_shortly() {
+async fn an_error_quotes_only_a_part_of_a_long_json_value() {
     let tree = Emitter::new();
     let count = count(&tree, &Recorder::new());
     steer(&tree, |event| match event {
@@ -228,7 +228,7 @@ async fn a_long_misfit_is_quoted_shortly() {
 
 // R5
 #[tokio::test]
-async fn what_an_observer_sees_is_what_listeners_have_made_of_it() -> TestResult {
+async fn an_observer_receives_the_event_as_listeners_have_changed_it() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let count = count(&tree, &recorder);
     let notes = recorder.clone();

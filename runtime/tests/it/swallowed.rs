@@ -227,7 +227,7 @@ proptest! {
 
 // M9
 #[test]
-fn of_two_joined_calls_absorbing_the_end_of_one_does_not_absorb_the_others() {
+fn absorbing_the_error_of_one_joined_call_does_not_absorb_the_error_of_the_other() {
     for [first, second] in [[End::Denial, End::Halt], [End::Halt, End::Denial], [End::Denial, End::Denial]] {
         // The first call has path 2, the second call path 3.
         let came_to = |layer| End::of(&run(&[layer], &[first, second], &[0]));
@@ -240,7 +240,7 @@ fn of_two_joined_calls_absorbing_the_end_of_one_does_not_absorb_the_others() {
 
 // M9
 #[test]
-fn of_several_ends_that_nobody_absorbed_a_denial_decides_then_halt_abort_interrupt_retry() {
+fn the_first_of_denial_halt_abort_interrupt_and_retry_that_is_not_absorbed_is_the_result() {
     for (i, more) in ENDS.iter().enumerate() {
         for less in &ENDS[i..] {
             for ends in [[*more, *less], [*less, *more]] {
@@ -274,7 +274,7 @@ impl<O: Op<Out = u32>> Layer<O> for Leaves {
 
 // M9
 #[tokio::test]
-async fn a_layer_that_drops_what_is_inside_drops_no_denial_with_it() {
+async fn a_denial_is_the_result_even_if_an_outer_layer_drops_its_call_of_next() {
     let denied = emitree_runtime::runnable_fn("denied", |(): (), _: RunContext| async { End::Denial.result() });
     let denied = denied.with_emitter(Emitter::new());
     let left = denied.run(()).layer(Leaves).layer(Passes).layer(Keeps).await;

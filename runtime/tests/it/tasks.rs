@@ -42,7 +42,7 @@ fn spawner(tree: &Emitter, recorder: &Recorder) -> impl Runnable<Input = String,
 
 // R13
 #[tokio::test]
-async fn what_is_still_running_when_the_work_ends_is_aborted_and_awaited_before_the_runs_end() {
+async fn tasks_still_running_when_the_work_ends_are_aborted_and_awaited_before_the_runs_end() {
     silence_planned_panics();
     for (how, event) in [("succeed", "run.run.success"), ("fail", "run.run.error"), ("panic", "run.run.error")] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -73,7 +73,7 @@ async fn a_task_that_never_began_is_dropped_before_the_runs_end() -> TestResult 
 
 // R13
 #[tokio::test]
-async fn awaiting_a_task_gives_what_it_gave_and_dropping_its_handle_lets_it_go_on() -> TestResult {
+async fn awaiting_a_task_returns_its_output_and_dropping_its_handle_does_not_stop_it() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let notes = recorder.clone();
     let run = below(&tree, "run", move |(), ctx: RunContext| {
@@ -96,7 +96,7 @@ async fn awaiting_a_task_gives_what_it_gave_and_dropping_its_handle_lets_it_go_o
 
 // R6
 #[tokio::test]
-async fn a_task_that_panics_is_an_error_that_says_so() {
+async fn awaiting_a_task_that_panicked_returns_the_panic_as_an_error() {
     silence_planned_panics();
     let run = below(&Emitter::new(), "run", |(), ctx: RunContext| async move {
         ctx.spawn(async { crate::support::Manner::Panics.act().map_err(|error| error.to_string()) }).await
@@ -107,7 +107,7 @@ async fn a_task_that_panics_is_an_error_that_says_so() {
 
 // R13
 #[tokio::test]
-async fn a_run_that_has_ended_takes_no_more_tasks() -> TestResult {
+async fn a_run_that_has_ended_accepts_no_tasks() -> TestResult {
     let recorder = Recorder::new();
     let kept: Arc<Mutex<Option<RunContext>>> = Arc::default();
     let keep = Arc::clone(&kept);
@@ -125,7 +125,7 @@ async fn a_run_that_has_ended_takes_no_more_tasks() -> TestResult {
 
 // R13
 #[tokio::test]
-async fn what_was_spawned_in_bind_is_over_when_a_later_middleware_cannot_be_bound() {
+async fn a_task_spawned_in_bind_is_dropped_if_a_later_middleware_fails_to_bind() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.watch(&tree);
     let notes = recorder.clone();

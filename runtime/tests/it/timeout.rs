@@ -18,7 +18,7 @@ fn recorded() -> (Emitter, Recorder) {
 
 // R6, R7
 #[tokio::test(start_paused = true)]
-async fn work_that_is_not_over_in_time_has_timed_out() {
+async fn work_that_takes_longer_than_its_timeout_times_out() {
     let (tree, recorder) = recorded();
     let began = Instant::now();
     let error = endless(&tree, "run", &recorder).run(()).timeout(SECOND).await.expect_err("it takes too long");
@@ -30,7 +30,7 @@ async fn work_that_is_not_over_in_time_has_timed_out() {
 
 // R7
 #[tokio::test(start_paused = true)]
-async fn work_that_is_over_in_time_is_not_touched() -> TestResult {
+async fn a_timeout_does_not_affect_work_that_is_done_in_time_or_listeners_after_the_work() -> TestResult {
     let (tree, recorder) = recorded();
     let run = below(&tree, "run", |(), _: RunContext| async {
         sleep(SECOND / 2).await;
@@ -50,7 +50,7 @@ async fn work_that_is_over_in_time_is_not_touched() -> TestResult {
 
 // R7
 #[tokio::test(start_paused = true)]
-async fn of_several_time_outs_the_shortest_holds() {
+async fn the_shortest_of_several_timeouts_applies() {
     for [first, second] in [[1, 2], [2, 1]] {
         let run = endless(&Emitter::new(), "run", &Recorder::new());
         let run = run.run(()).timeout(first * SECOND).timeout(second * SECOND);
@@ -60,7 +60,7 @@ async fn of_several_time_outs_the_shortest_holds() {
 
 // R7: the time includes listeners of `start`, and is checked after them.
 #[tokio::test(start_paused = true)]
-async fn the_time_includes_listeners_of_start() {
+async fn a_timeout_includes_the_listeners_of_start() {
     let (tree, recorder) = recorded();
     let run = endless(&tree, "run", &recorder);
     let run = run.run(()).timeout(SECOND).on_async(Stage::Start, |_: &mut Any, _| {
@@ -75,7 +75,7 @@ async fn the_time_includes_listeners_of_start() {
 
 // R7
 #[tokio::test(start_paused = true)]
-async fn the_time_begins_with_the_first_poll() -> TestResult {
+async fn a_timeout_begins_at_the_first_poll() -> TestResult {
     let run = below(&Emitter::new(), "run", |(), _: RunContext| async { Ok(7) });
     let run = run.run(()).timeout(SECOND);
     sleep(2 * SECOND).await;
@@ -85,7 +85,7 @@ async fn the_time_begins_with_the_first_poll() -> TestResult {
 
 // R7: a zero timeout stops work that waits, and the maximum timeout never elapses.
 #[tokio::test(start_paused = true)]
-async fn the_shortest_and_the_longest_time_are_times_like_others() -> TestResult {
+async fn a_timeout_can_be_zero_or_the_maximum_duration() -> TestResult {
     let (tree, recorder) = recorded();
     let run = endless(&tree, "run", &Recorder::new());
     assert_eq!(run.run(()).timeout(Duration::ZERO).await.expect_err("no time").kind(), &ErrorKind::TimedOut);
@@ -97,7 +97,7 @@ async fn the_shortest_and_the_longest_time_are_times_like_others() -> TestResult
 
 // R6, R7
 #[tokio::test(start_paused = true)]
-async fn a_run_below_one_that_has_timed_out_is_aborted_for_that_reason() {
+async fn a_run_below_a_run_that_timed_out_is_aborted_with_the_timeout_as_its_reason() {
     let (tree, recorder) = recorded();
     let (emitter, notes) = (tree.clone(), recorder.clone());
     let parent = below(&tree, "parent", move |(), _: RunContext| {
@@ -121,7 +121,7 @@ async fn a_run_below_one_that_has_timed_out_is_aborted_for_that_reason() {
 
 // R7
 #[tokio::test(start_paused = true)]
-async fn a_run_below_that_times_out_is_an_error_of_its_parents_work_and_nothing_more() -> TestResult {
+async fn a_child_that_times_out_returns_an_error_and_does_not_end_its_parent() -> TestResult {
     let (tree, recorder) = recorded();
     let emitter = tree.clone();
     let parent = below(&tree, "parent", move |(), _: RunContext| {
@@ -157,7 +157,7 @@ fn without_a_clock(block_on: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Resu
 
 // R7: the run has not started, so it emits no event.
 #[test]
-fn where_tokio_has_no_clock_a_time_out_is_an_error_that_says_so() {
+fn a_timeout_without_tokios_clock_is_an_error_that_names_the_clock() {
     without_a_clock(|once| once());
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     without_a_clock(|once| runtime.block_on(async { once() }));

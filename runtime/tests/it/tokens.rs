@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 // R7
 #[tokio::test]
-async fn a_cancellation_token_aborts_before_the_work_and_while_it_waits() -> TestResult {
+async fn a_cancellation_token_aborts_a_run_before_its_work_and_while_the_work_waits() -> TestResult {
     let (tree, recorder) = recorded();
     let token = CancellationToken::new();
     let task = tokio::spawn(endless_run(&tree, "run").abort_on(token.child_token()));
@@ -29,7 +29,7 @@ async fn a_cancellation_token_aborts_before_the_work_and_while_it_waits() -> Tes
 
 // R7: canceling the token of a signal does not abort the run.
 #[tokio::test]
-async fn a_signals_token_is_cancelled_with_it_and_cancelling_it_aborts_nothing() {
+async fn the_token_of_a_signal_is_canceled_by_an_abort_and_canceling_it_aborts_nothing() {
     let (tree, kept) = (Emitter::new(), Slot::new());
     let keeps = kept.clone();
     let run = below(&tree, "run", move |(), ctx: RunContext| {
@@ -57,7 +57,7 @@ async fn a_signals_token_is_cancelled_with_it_and_cancelling_it_aborts_nothing()
 
 // R7
 #[test]
-fn the_token_of_a_signal_that_was_aborted_before_is_cancelled() {
+fn the_token_of_a_signal_that_was_aborted_before_is_canceled() {
     let handle = AbortHandle::new();
     handle.abort("enough");
     assert!(handle.signal().to_token().is_cancelled());

@@ -50,7 +50,7 @@ fn matchers(stage: Stage, double: &impl Runnable) -> [Matcher; 4] {
 
 // E7: the listener is registered on the run or on its instance, and is sync or async.
 #[tokio::test]
-async fn a_lifecycle_listener_of_other_types_than_the_runs_fails_the_run_with_an_error_that_names_both() -> TestResult {
+async fn a_lifecycle_listener_of_other_types_fails_the_run_with_an_error_that_names_both() -> TestResult {
     for stage in [Stage::Start, Stage::Success] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
         let double = double(&tree);
@@ -79,7 +79,7 @@ async fn a_lifecycle_listener_of_other_types_than_the_runs_fails_the_run_with_an
 
 // E7: a listener of `finish` cannot make the run fail (R10), and no observer can: the mismatches are counted or logged.
 #[tokio::test]
-async fn an_observer_of_other_types_than_the_runs_is_counted() -> TestResult {
+async fn an_observer_of_other_types_does_not_fail_the_run_and_is_counted() -> TestResult {
     let tree = Emitter::new();
     let double = double(&tree);
     emitter_of(&double).observe(Stage::Finish, |_: &Finish<u64, u32>, _| ())?;
@@ -91,7 +91,7 @@ async fn an_observer_of_other_types_than_the_runs_is_counted() -> TestResult {
 
 // E7: `lifecycle_of` matches one instance, so the payload has one type, on any emitter.
 #[tokio::test]
-async fn lifecycle_of_an_instance_is_exact_about_its_types_above_the_instance_too() -> TestResult {
+async fn lifecycle_of_an_instance_requires_the_types_of_the_instance_on_any_emitter() -> TestResult {
     let tree = Emitter::new();
     let [one, other] = [(); 2].map(|()| double(&tree));
     let text = below(&tree, "text", |n: String, _: RunContext| async move { Ok(n) });
@@ -117,7 +117,7 @@ async fn lifecycle_events_that_are_not_own_are_filtered_by_type() -> TestResult 
 
 // E7
 #[tokio::test]
-async fn to_ask_for_nested_lifecycle_events_is_to_filter_by_type() -> TestResult {
+async fn a_listener_of_nested_lifecycle_events_filters_by_type() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let (calls, notes) = (calls(&tree), recorder.clone());
     let nested = Options::new().nested(true).on(Stage::Start, move |start: &mut Start<u32, u32>, meta| {
@@ -150,7 +150,7 @@ async fn of_types_filters_own_lifecycle_events_by_type() -> TestResult {
 
 // E9: equal matchers
 #[test]
-fn a_stage_of_types_is_removed_as_the_stage_is() -> TestResult {
+fn off_matching_a_stage_removes_a_listener_of_the_stage_with_of_types() -> TestResult {
     let emitter = Emitter::new();
     emitter.on(Stage::Start.of_types(), |_: &mut Start<u32, u32>, _| ())?;
     assert_eq!(emitter.off_matching(Stage::Start)?, 1);
@@ -159,7 +159,7 @@ fn a_stage_of_types_is_removed_as_the_stage_is() -> TestResult {
 
 // E7: a stage does not match other events with the name of a lifecycle event.
 #[tokio::test]
-async fn an_event_of_ones_own_under_the_name_of_a_stage_is_no_mismatch() -> TestResult {
+async fn a_users_event_under_the_name_of_a_stage_is_not_a_type_mismatch() -> TestResult {
     let emitter = Emitter::new();
     emitter.on(Stage::Start, |_: &mut Start<u32, u32>, _| ())?;
     emitter.emit("run.start", &mut 1_u32).await?;
@@ -197,7 +197,7 @@ async fn listened(at: &str, n: u32, listeners: Vec<Registration>) -> Result<u32>
 
 // E4: programs written for BeeAI listen under plain names such as `"start"`.
 #[tokio::test]
-async fn a_plain_lifecycle_name_takes_the_runs_own_event_for_a_listener_of_exactly_its_type() -> TestResult {
+async fn a_plain_lifecycle_name_matches_the_runs_own_event_for_a_listener_of_exactly_its_type() -> TestResult {
     for (at, others) in PLACES.into_iter().flat_map(|at| [(at, 0), (at, 20)]) {
         let recorder = Recorder::new();
         let listeners = || {
@@ -243,7 +243,7 @@ async fn a_plain_lifecycle_name_takes_the_runs_own_event_for_a_listener_of_exact
 
 // E7
 #[tokio::test]
-async fn a_plain_lifecycle_name_with_a_lifecycle_type_of_other_types_is_an_error_that_names_both() {
+async fn a_plain_lifecycle_name_with_an_event_of_other_types_is_an_error_that_names_both() {
     for at in PLACES {
         let wrong = [
             Options::new().on("start", |_: &mut Start<u64, u32>, _| ()),
@@ -261,7 +261,7 @@ async fn a_plain_lifecycle_name_with_a_lifecycle_type_of_other_types_is_an_error
 
 // E4
 #[tokio::test]
-async fn a_plain_lifecycle_name_with_a_type_of_ones_own_or_any_takes_what_is_emitted_under_that_name() -> TestResult {
+async fn a_plain_lifecycle_name_with_a_users_type_or_any_matches_the_users_event() -> TestResult {
     #[derive(serde::Serialize)]
     struct Engine(u32);
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -285,7 +285,7 @@ async fn a_plain_lifecycle_name_with_a_type_of_ones_own_or_any_takes_what_is_emi
 
 // E4: a plain name matches only own events.
 #[tokio::test]
-async fn a_plain_lifecycle_name_takes_nothing_of_other_runs() -> TestResult {
+async fn a_plain_lifecycle_name_does_not_match_events_of_other_runs() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let (calls, own, root) = (calls(&tree), recorder.clone(), recorder.clone());
     tree.on("start", move |_: &mut Start<u32, u32>, _| root.note("the root"))?;
@@ -298,7 +298,7 @@ async fn a_plain_lifecycle_name_takes_nothing_of_other_runs() -> TestResult {
 
 // R3: an event that is emitted under the path of a lifecycle event is not a lifecycle event.
 #[tokio::test]
-async fn an_event_of_ones_own_that_looks_like_a_start_is_not_heard_under_the_plain_name() -> TestResult {
+async fn a_users_event_that_looks_like_a_start_is_not_matched_by_the_plain_name() -> TestResult {
     for others in [0, 20] {
         let (tree, recorder) = (Emitter::new(), Recorder::new());
         let double = double(&tree);
@@ -318,7 +318,7 @@ async fn an_event_of_ones_own_that_looks_like_a_start_is_not_heard_under_the_pla
 
 // E7: an emitter that declares its events has to declare this event too.
 #[tokio::test]
-async fn a_plain_lifecycle_name_is_declared_with_the_type_of_the_runs_event() -> TestResult {
+async fn a_plain_lifecycle_name_must_be_declared_with_the_type_of_the_runs_event() -> TestResult {
     let recorder = Recorder::new();
     let emitter = Emitter::new().child_builder("double").declares::<Start<u32, u32>>("start").build()?;
     let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) }).with_emitter(emitter);
@@ -332,7 +332,7 @@ async fn a_plain_lifecycle_name_is_declared_with_the_type_of_the_runs_event() ->
 
 // E4, by the table in the documentation of `Matcher`.
 #[tokio::test]
-async fn a_stage_takes_own_starts_and_on_namespaces_all_and_nested_ones_where_asked_for() -> TestResult {
+async fn a_stage_matches_own_starts_all_starts_on_a_namespace_and_nested_starts_on_request() -> TestResult {
     let (own, all) = (&["double.run.start"][..], &["double.run.start", "tool.run.start"][..]);
     let rows = [
         (Options::new(), [own, own, all, all, &[]]),

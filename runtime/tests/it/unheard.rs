@@ -10,7 +10,7 @@ use serde_json::json;
 
 // R9
 #[tokio::test]
-async fn what_is_set_on_the_instance_after_the_run_began_is_not_the_runs() -> TestResult {
+async fn context_set_on_the_instance_after_a_run_began_does_not_reach_the_run() -> TestResult {
     let tree = Emitter::new();
     let look = below(&tree, "look", |emitter: u8, ctx: RunContext| async move {
         ctx.instance().emitter().set_context("late", emitter)?;
@@ -27,7 +27,7 @@ async fn what_is_set_on_the_instance_after_the_run_began_is_not_the_runs() -> Te
 
 // R9
 #[tokio::test]
-async fn what_such_a_run_sets_is_its_own_and_of_runs_started_later() -> TestResult {
+async fn context_set_by_a_run_without_listeners_reaches_the_run_and_later_children() -> TestResult {
     let tree = Emitter::new();
     let inner = Arc::new(below(&tree, "inner", |(), ctx: RunContext| async move { Ok(ctx.get("key")) }));
     let outer = below(&tree, "outer", move |(), ctx: RunContext| {
@@ -44,7 +44,7 @@ async fn what_such_a_run_sets_is_its_own_and_of_runs_started_later() -> TestResu
 
 // E5, R2: the emitters of the runs above are made together with the run's emitter.
 #[tokio::test]
-async fn who_begins_to_listen_during_the_run_hears_what_comes_then_everywhere_above() -> TestResult {
+async fn a_listener_registered_on_a_run_above_receives_all_later_events() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let note = recorder.clone();
     let inner = Arc::new(below(&tree, "inner", move |(), ctx: RunContext| {
@@ -79,7 +79,7 @@ async fn who_begins_to_listen_during_the_run_hears_what_comes_then_everywhere_ab
 
 // R9
 #[tokio::test]
-async fn what_is_emitted_on_it_from_elsewhere_is_heard_inside_of_the_run() -> TestResult {
+async fn an_event_emitted_from_another_task_is_received_with_its_run_as_the_current_run() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let note = recorder.clone();
     let run = below(&tree, "run", move |(), ctx: RunContext| {
@@ -100,7 +100,7 @@ async fn what_is_emitted_on_it_from_elsewhere_is_heard_inside_of_the_run() -> Te
 
 // R2
 #[tokio::test]
-async fn however_many_ask_for_it_at_the_same_time_there_is_one_emitter() -> TestResult {
+async fn concurrent_requests_for_the_emitter_of_a_run_return_the_same_emitter() -> TestResult {
     let tree = Emitter::new();
     let run = below(&tree, "run", |(), ctx: RunContext| async move {
         let asks: Vec<_> = std::iter::repeat_with(|| ctx.clone()).take(8).collect();
