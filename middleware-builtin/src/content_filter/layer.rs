@@ -61,10 +61,13 @@ impl ContentFilterLayer {
 
 /// Appends a finding to the list in the run's context.
 fn mark(ctx: &RunContext, place: Place, at: &str, label: &str) -> Result<()> {
-    let mut marks = ctx.get(MARK).unwrap_or_else(|| json!([]));
-    if let Value::Array(marks) = &mut marks {
-        marks.push(json!({"place": place.as_str(), "at": at, "label": label}));
-    }
+    let mut marks = match ctx.get(MARK) {
+        Some(Value::Array(marks)) => marks,
+        // Other code has set this key. Its value becomes the first item, so that neither the value nor the finding is lost.
+        Some(other) => vec![other],
+        None => Vec::new(),
+    };
+    marks.push(json!({"place": place.as_str(), "at": at, "label": label}));
     Ok(ctx.set(MARK, marks)?)
 }
 

@@ -197,7 +197,8 @@ impl ContentFilter {
     }
 
     /// Lets unwanted content pass and marks the run: an object with `place`, `at` and `label` is appended to the list
-    /// under [`MARK`] in the run's context. Later events of the run carry that context.
+    /// under [`MARK`] in the run's context. Later events of the run carry that context. If other code has set this key
+    /// to a value that is not a list, that value becomes the first item.
     #[must_use]
     pub fn mark(mut self) -> Self {
         self.inner_mut().action = FilterAction::Mark;

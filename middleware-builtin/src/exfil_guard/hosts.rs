@@ -244,7 +244,7 @@ impl<'t> HostReader<'t> {
             "com", "net", "org", "info", "biz", "dev", "app", "xyz", "online", "site", "top", "club", "shop", "cloud",
             "live", "store", "link", "page", "space", "website", "tech", "edu", "gov", "zip",
         ];
-        const FILES: [&str; 10] = ["rs", "py", "md", "ts", "js", "sh", "pl", "so", "cc", "py"];
+        const FILES: [&str; 9] = ["rs", "py", "md", "ts", "js", "sh", "pl", "so", "cc"];
         let rest = &self.text[begin..];
         let len = rest.find(|c: char| is_end(c) || matches!(c, ':' | '\\')).unwrap_or(rest.len());
         self.count_steps(len);

@@ -80,6 +80,23 @@ async fn it_marks_the_run_and_lets_it_pass() -> TestResult {
 }
 
 #[tokio::test]
+async fn a_finding_is_appended_to_a_value_that_other_code_has_set() -> TestResult {
+    let (root, marks) = (Emitter::new(), Arc::new(Mutex::new(Value::Null)));
+    let (echo, seen) = (echo(&root), Arc::clone(&marks));
+    let run = echo.run(json!("darn")).context(json!({MARK: "mine"})).middleware(rude().mark());
+    run.on_finish(move |_, meta| {
+        *seen.lock().expect("nobody panics here") = meta.context().get(MARK).cloned().unwrap_or_default();
+    })
+    .await?;
+    let marks = marks.lock().expect("nobody panics here").clone();
+    assert_eq!(
+        (&marks[0], &marks[1]["place"], &marks[2]["place"]),
+        (&json!("mine"), &json!("input"), &json!("output"))
+    );
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_was_found_is_said_without_the_text() -> TestResult {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
