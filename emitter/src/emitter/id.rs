@@ -1,18 +1,27 @@
 //! Version 7 UUIDs at the price of a thread-local random number.
 
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
+use fastrand::Rng;
 use uuid::Uuid;
+
+thread_local! {
+    /// The generator of the thread's ids. `RandomState` has keys from the operating system. The default seed of `fastrand`
+    /// has none: it is derived from the clock and the id of the thread, which two processes may have in common.
+    static RANDOM: RefCell<Rng> = RefCell::new(Rng::with_seed(RandomState::new().hash_one(())));
+}
 
 /// Returns a version 7 UUID (RFC 9562, 5.7) for a time: 48 bits of milliseconds, 74 random bits.
 ///
-/// The random bits come from a generator that is seeded once per thread, from the monotonic clock and the id of the
-/// thread. The ids are unique, not secret.
+/// The random bits come from a generator that the operating system seeds once per thread. The ids are unique, not
+/// secret.
 pub(crate) fn at(time: SystemTime) -> Uuid {
     // A clock before 1970 counts as 1970, so that this function cannot fail.
     let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let millis = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
-    let random = fastrand::u128(..).to_le_bytes();
+    let random = RANDOM.with_borrow_mut(|random| random.u128(..)).to_le_bytes();
     let mut tail = [0; 10];
     tail.copy_from_slice(&random[..10]);
     uuid::Builder::from_unix_timestamp_millis(millis, &tail).into_uuid()
