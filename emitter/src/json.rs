@@ -1,6 +1,6 @@
 //! Conversion of values to JSON with a limit on nesting.
 //!
-//! `serde_json` reads at most 127 levels but writes any number: serializing a value that is nested 3,000 levels deep
+//! `serde_json` reads at most 127 levels by default, but writes any number: serializing a value that is nested 3,000 levels deep
 //! overflows the stack. Here the depth is checked before each level of recursion.
 
 use std::cell::Cell;
@@ -12,9 +12,9 @@ use serde::ser::{
 };
 use serde_json::Value;
 
-/// The largest number of levels to which arrays and objects may be nested. By default, `serde_json` reads at most 127
-/// levels.
-pub const MAX_DEPTH: usize = 128;
+/// The largest number of levels to which arrays and objects may be nested: 127, the largest number that `serde_json` reads
+/// by default.
+pub const MAX_DEPTH: usize = 127;
 
 /// Converts a value to JSON.
 ///
@@ -287,12 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_deeper_than_128_levels_is_an_error_before_anything_recurses() {
-        for (levels, fits) in [(0, true), (128, true), (129, false)] {
+    fn a_value_nested_deeper_than_127_levels_is_an_error_before_any_recursion() {
+        for (levels, fits) in [(0, true), (127, true), (128, false)] {
             let value = nested(levels);
             assert_eq!(to_value(&value).is_ok(), fits, "{levels}");
             assert_eq!(check_depth(&value).is_ok(), fits, "{levels}");
             assert_eq!(bounded(&value, |value| to_raw_value(value)).is_ok(), fits, "{levels}");
+            assert_eq!(serde_json::from_str::<Value>(&value.to_string()).is_ok(), fits, "{levels}");
         }
         let mut deep = Value::Null;
         for _ in 0..100_000 {
@@ -300,7 +301,7 @@ mod tests {
         }
         let text = bounded(&deep, |deep| to_raw_value(deep));
         for error in [to_value(&deep).err(), check_depth(&deep).err(), text.err()] {
-            assert_eq!(error.expect("too deep").to_string(), "it is nested deeper than 128 levels");
+            assert_eq!(error.expect("too deep").to_string(), "it is nested deeper than 127 levels");
         }
         take_apart(deep);
     }

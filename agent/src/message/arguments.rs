@@ -27,7 +27,7 @@ impl ToolCall {
     }
 }
 
-/// The maximum nesting of arguments and results. `serde_json` reads 128 levels, and a stored session adds levels of its
+/// The maximum nesting of arguments and results. `serde_json` reads 127 levels, and a stored session adds levels of its
 /// own: a value that is nested deeper would make the session unreadable.
 pub(crate) const MAX_NESTING: usize = 64;
 

@@ -40,7 +40,7 @@ pub enum What {
     /// More encoded text than [`ExfilGuard::decode_at_most`](super::ExfilGuard::decode_at_most) allows. It may contain
     /// a secret.
     TooMuch,
-    /// A value nested deeper than 128 levels, which cannot be checked.
+    /// A value nested deeper than 127 levels, which cannot be checked.
     TooDeep,
 }
 

@@ -96,7 +96,7 @@ pub use crate::shared::inspected_place::Place;
 /// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) lists the known gaps, and a
 /// remedy for each.
 ///
-/// An event of type `&'static str` that contains a secret becomes `[REDACTED]`. JSON that is nested deeper than 128
+/// An event of type `&'static str` that contains a secret becomes `[REDACTED]`. JSON that is nested deeper than 127
 /// levels is not searched and does not pass.
 ///
 /// # Failures

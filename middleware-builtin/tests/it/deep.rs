@@ -46,7 +46,7 @@ fn on_a_thread(test: impl Future<Output = TestResult> + Send + 'static) -> TestR
 }
 
 fn is_said(error: &Error) -> bool {
-    error.explain().contains("nested deeper than 128 levels")
+    error.explain().contains("nested deeper than 127 levels")
 }
 
 #[test]
@@ -80,10 +80,10 @@ fn an_edit_and_events_and_context_that_are_nested_too_deep_are_refused() -> Test
         assert!(is_said(&error), "{}", error.explain());
         let emits = instance(&Emitter::new(), "Tool", "emits", |(): (), ctx: RunContext| async move {
             ctx.set("deep", deep())?;
-            assert_eq!(ctx.get("deep"), Some(json!("[REDACTED: it is nested deeper than 128 levels]")));
+            assert_eq!(ctx.get("deep"), Some(json!("[REDACTED: it is nested deeper than 127 levels]")));
             let error = ctx.emitter().emit("said", &mut deep()).await.expect_err("it is too deep");
             assert!(
-                error.to_string().contains("128 levels") || format!("{error:?}").contains("128 levels"),
+                error.to_string().contains("127 levels") || format!("{error:?}").contains("127 levels"),
                 "{error:?}"
             );
             Ok(())
