@@ -27,7 +27,7 @@ fn license() -> String {
 }
 
 #[test]
-fn counts_and_calculates_with_tools_and_shows_only_what_is_new_to_the_model() {
+fn the_example_counts_and_calculates_with_tools_and_its_trajectory_shows_only_new_messages() {
     let output = run(&["How many words has LICENSE-MIT, and what is that times 17?"], "");
     let words = license().split_whitespace().count();
     assert_eq!(answer(&output), format!("words of LICENSE-MIT: {words}\nwhat is that times 17: {}\n", words * 17));
@@ -38,7 +38,7 @@ fn counts_and_calculates_with_tools_and_shows_only_what_is_new_to_the_model() {
 }
 
 #[test]
-fn searches_reads_and_lists_real_files_and_stays_in_its_directory() {
+fn the_example_searches_reads_and_lists_real_files_only_in_its_directory() {
     let lines: Vec<_> = license().lines().map(str::to_lowercase).collect();
     let hits: Vec<_> = (1..=lines.len()).filter(|n| lines[n - 1].contains("software")).collect();
     let found = answer(&run(&["which lines of LICENSE-MIT mention \"software\"?"], ""));
@@ -50,7 +50,7 @@ fn searches_reads_and_lists_real_files_and_stays_in_its_directory() {
 }
 
 #[test]
-fn a_guarded_agent_asks_before_a_tool_runs_and_a_recording_has_every_event() {
+fn a_guarded_agent_asks_before_a_tool_runs_and_records_agent_model_and_tool_events() {
     let refused = answer(&run(&["--guarded", "how many lines has LICENSE-MIT?"], "n\n"));
     assert_eq!(refused, "I could not answer: denied by approval: you said no\n");
     let dir = tempfile::tempdir().expect("a folder");
@@ -66,7 +66,7 @@ fn a_guarded_agent_asks_before_a_tool_runs_and_a_recording_has_every_event() {
 }
 
 #[test]
-fn a_model_that_does_not_exist_is_quoted_and_an_address_needs_a_model() {
+fn an_invalid_model_name_is_quoted_and_a_base_url_needs_a_model() {
     let refusals = [
         (&["--model", "granite4", "hi"][..], "`granite4` does not name a provider"),
         (&["--base-url", "http://localhost:1/v1", "hi"], "`--base-url` needs the name of a model"),

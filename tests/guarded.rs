@@ -27,13 +27,13 @@ fn answer(n: usize) -> &'static str {
 }
 
 #[test]
-fn retry_the_register_is_asked_again_and_the_letter_is_answered() {
+fn retry_repeats_the_failed_lookup_and_the_letter_is_answered() {
     line("Middleware[retry][retry]", "the register is busy");
     assert!(answer(0).contains("order 1042 is shipped, order 1043 is packed"), "{}", answer(0));
 }
 
 #[test]
-fn redact_what_is_kept_of_an_answer_names_nobody() {
+fn redact_removes_personal_data_from_the_answers() {
     line("Middleware[redact][redacted]", "email");
     assert!(answer(0).contains("[REDACTED:email]"), "{}", answer(0));
     let said = printed().1.join("\n");
@@ -43,7 +43,7 @@ fn redact_what_is_kept_of_an_answer_names_nobody() {
 }
 
 #[test]
-fn cache_the_same_letter_is_read_once() {
+fn cache_reads_a_repeated_letter_only_once() {
     line("Middleware[cache][hit]", "age_ms");
     let (trajectory, _) = printed();
     let misses = trajectory.matches("Middleware[cache][miss]").count();
@@ -52,13 +52,13 @@ fn cache_the_same_letter_is_read_once() {
 }
 
 #[test]
-fn exfil_guard_nothing_is_sent_to_a_host_that_nobody_has_allowed() {
+fn exfil_guard_denies_a_letter_to_a_host_that_is_not_allowed() {
     line("Middleware[exfil_guard][blocked]", "host");
     assert!(answer(2).starts_with("mallory.txt: not answered: denied by exfil_guard: "), "{}", answer(2));
 }
 
 #[test]
-fn budget_a_letter_takes_no_more_than_six_tools() {
+fn budget_ends_a_letter_with_too_many_tool_calls() {
     line("Middleware[budget][closed]", "calls");
     assert!(answer(3).starts_with("carol.txt: not answered: "), "{}", answer(3));
     assert!(answer(3).contains("budget"), "{}", answer(3));

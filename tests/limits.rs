@@ -80,7 +80,7 @@ async fn a_run_in_a_bare_task_has_no_parent_and_no_guard() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_abort_waits_for_a_listener_that_runs() {
+async fn an_abort_does_not_cancel_a_running_listener() {
     let handle = AbortHandle::new();
     let aborts = handle.clone();
     let echo = runnable_fn("echo", |n: u32, _: RunContext| async move { Ok(n) });

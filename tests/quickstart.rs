@@ -59,7 +59,7 @@ const CONTENTS: [&[u8]; 8] = [
 ];
 
 #[test]
-fn counts_are_those_of_wc_and_grep() {
+fn counts_are_equal_to_the_counts_of_wc_and_grep() {
     for content in CONTENTS {
         let (_folder, path) = file(content);
         let output = quickstart(&["--ask", "How many words and lines?", "--ask", "which lines mention emitter", &path]);
@@ -142,7 +142,7 @@ fn lifecycle(recording: &Path) -> Vec<(Box<str>, u128, Stage)> {
 }
 
 #[test]
-fn a_missing_file_fails_and_is_recorded_to_the_end() {
+fn the_run_of_a_missing_file_fails_and_is_recorded_to_the_end() {
     let (folder, path) = file(CONTENTS[1]);
     let recording = folder.path().join("run.jsonl");
     let output = quickstart(&["--record", recording.to_str().expect("a plain path"), "no-such-file", &path]);
@@ -173,7 +173,7 @@ fn endless_file(folder: &Path) -> String {
 }
 
 #[test]
-fn what_is_aborted_says_why_and_is_recorded_to_the_end() {
+fn an_aborted_run_reports_the_reason_and_is_recorded_to_the_end() {
     let (folder, path) = file(CONTENTS[1]);
     let recording = folder.path().join("run.jsonl");
     let recorded = recording.to_str().expect("a plain path");
@@ -187,7 +187,7 @@ fn what_is_aborted_says_why_and_is_recorded_to_the_end() {
 }
 
 #[test]
-fn what_ctrl_c_drops_is_told_and_recorded_to_the_end() {
+fn runs_that_ctrl_c_drops_are_shown_and_recorded_to_the_end() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (endless, recording) = (endless_file(folder.path()), folder.path().join("run.jsonl"));
     let mut quickstart = example("quickstart");
@@ -226,7 +226,7 @@ impl Drop for Waited {
 }
 
 #[test]
-fn a_denied_path_is_not_read_and_says_who_denied_it() {
+fn a_denied_path_is_not_read_and_the_error_names_the_guard() {
     let (_folder, path) = file(b"secret");
     let output = quickstart(&["--deny", "*unseen*", &path]);
     assert!(!output.status.success());
@@ -236,7 +236,7 @@ fn a_denied_path_is_not_read_and_says_who_denied_it() {
 }
 
 #[test]
-fn a_canned_answer_is_given_without_work() {
+fn a_canned_answer_is_returned_without_work() {
     let output = quickstart(&["--canned", "ask me later", "--ask", "anything", "no-such-file"]);
     assert!(output.status.success(), "{output:?}");
     assert!(text(&output.stderr).contains("ask me later"));
@@ -244,7 +244,7 @@ fn a_canned_answer_is_given_without_work() {
 }
 
 #[test]
-fn a_question_that_cannot_be_answered_says_what_can_be_asked() {
+fn the_error_for_an_unknown_question_lists_the_possible_questions() {
     let output = quickstart(&["--ask", "why?", "README.md"]);
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("cannot answer \"why?\"; ask how many words"), "{output:?}");

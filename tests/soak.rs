@@ -38,7 +38,7 @@ use soak::{Settings, soak};
 
 // A single test, because it waits for the ends of all runs of the process.
 #[test]
-fn every_run_that_starts_ends_and_each_damage_is_found() {
+fn every_run_that_starts_ends_and_the_checker_finds_each_kind_of_damage() {
     let report = soak(&Settings { seed: fastrand::u64(..), runs: 20_000, damage: None }, |_| ());
     assert!(report.is_fine(), "{report}");
     assert!(report.tally.runs >= 20_000 && report.cuts > 0, "{report}");

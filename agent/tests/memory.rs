@@ -45,7 +45,7 @@ fn waiting(agent: &Arc<Agent>, runs: usize) -> (i64, i64) {
 }
 
 #[test]
-fn ten_thousand_waiting_runs_take_memory_in_proportion_and_give_all_of_it_back() {
+fn the_memory_of_waiting_runs_is_proportional_to_their_number_and_is_freed() {
     let wait = tool_fn("wait", "Waits", |_: Nothing, _: RunContext| {
         WAITING.fetch_add(1, Ordering::Relaxed);
         pending::<Result<()>>()

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_json_that_serde_json_makes_and_says_where_that_is_not_all() {
+    fn values_are_serialized_as_by_serde_json_and_the_loss_of_nan_is_reported() {
         #[derive(serde::Serialize)]
         enum Sample {
             Unit,

@@ -30,7 +30,7 @@ fn expect(recorder: &Recorder, numbers: impl IntoIterator<Item = usize>) {
 
 /// E5: the oldest listener is called first, even with other listeners in between.
 #[test]
-fn they_are_called_in_their_order_among_others() -> TestResult {
+fn listeners_of_a_batch_are_called_in_order_among_other_listeners() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
     many(&emitter, &recorder)?;
     emitter.on(|_: &EventMeta<'_>| false, |(): &mut (), _| -> () { panic!("its matcher says no") })?;
@@ -52,7 +52,7 @@ fn they_are_called_in_their_order_among_others() -> TestResult {
 
 /// E9: the dispatch is under way and has not reached the removed listener yet.
 #[test]
-fn one_that_another_removes_is_not_called_any_more() -> TestResult {
+fn a_listener_that_another_listener_removes_during_the_dispatch_is_not_called() -> TestResult {
     let (emitter, recorder, removed) = (Emitter::new(), Recorder::new(), Removed::default());
     removed.listen(&emitter)?;
     let listeners = many(&emitter, &recorder)?;
@@ -87,7 +87,7 @@ impl Removed {
 
 /// E8: each listener has its own limit, at any place in the batch.
 #[test]
-fn one_with_a_limit_among_them_keeps_it() -> TestResult {
+fn a_limited_listener_in_a_batch_keeps_its_limit() -> TestResult {
     const LIMIT: usize = 3;
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
     many(&emitter, &recorder)?;
@@ -108,7 +108,7 @@ fn one_with_a_limit_among_them_keeps_it() -> TestResult {
 
 /// E11: an error and a panic both name the listener that failed.
 #[test]
-fn after_the_failure_of_one_the_others_change_nothing_and_observers_hear_it() -> TestResult {
+fn after_a_failure_in_a_batch_later_listeners_are_not_called_but_observers_are() -> TestResult {
     for panics in [false, true] {
         let (emitter, recorder) = (Emitter::new(), Recorder::new());
         many(&emitter, &recorder)?;
@@ -135,7 +135,7 @@ fn after_the_failure_of_one_the_others_change_nothing_and_observers_hear_it() ->
 
 /// E11: the other listeners are each called once, in order.
 #[test]
-fn an_isolated_failure_of_one_leaves_the_others_as_they_are() -> TestResult {
+fn an_isolated_failure_in_a_batch_does_not_affect_the_other_listeners() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
     let isolated = emitter.with(Options::new().on_error(OnError::Isolate));
     for _ in 0..2 {
@@ -155,7 +155,7 @@ fn an_isolated_failure_of_one_leaves_the_others_as_they_are() -> TestResult {
 /// E7: the first listener refuses the event; if failures are isolated, every listener refuses it. A removed listener is
 /// not called.
 #[test]
-fn an_event_of_another_type_is_refused_by_each() -> TestResult {
+fn an_event_of_another_type_is_refused_by_each_listener_of_a_batch() -> TestResult {
     let (emitter, recorder, removed) = (Emitter::new(), Recorder::new(), Removed::default());
     removed.listen(&emitter)?;
     let listeners = many(&emitter, &recorder)?;
@@ -180,7 +180,7 @@ fn an_event_of_another_type_is_refused_by_each() -> TestResult {
 
 /// E10: a listener may emit an event that the other listeners of its batch receive.
 #[test]
-fn one_may_emit_to_the_others() -> TestResult {
+fn a_listener_may_emit_to_the_other_listeners_of_its_batch() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
     many(&emitter, &recorder)?;
     let (again, inner) = (OnceLock::new(), emitter.clone());

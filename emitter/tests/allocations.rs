@@ -34,7 +34,7 @@ fn count_emits(emitter: &Emitter) -> AllocationInfo {
 
 /// E15.
 #[test]
-fn an_emit_that_nobody_hears_allocates_nothing() -> TestResult {
+fn an_emit_that_no_listener_receives_allocates_nothing() -> TestResult {
     let (root, leaf) = leaf();
     assert_eq!(count_emits(&leaf), AllocationInfo::default(), "nobody listens anywhere");
 
@@ -54,7 +54,7 @@ fn an_emit_that_nobody_hears_allocates_nothing() -> TestResult {
 
 /// E7, E15: the payload is passed by `&mut`, without an allocation.
 #[test]
-fn an_emit_heard_by_a_sync_listener_allocates_nothing() -> TestResult {
+fn an_emit_that_a_sync_listener_receives_allocates_nothing() -> TestResult {
     let matchers = ["token", "*", "*.*", "tool.token", "tok*", "**.token", "*.{token,x}"];
     for matcher in matchers {
         let (root, leaf) = leaf();
@@ -71,7 +71,7 @@ fn an_emit_heard_by_a_sync_listener_allocates_nothing() -> TestResult {
 
 /// The future of the emit holds the listener's future while the listener is awaited.
 #[test]
-fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() -> TestResult {
+fn an_emit_that_an_async_listener_receives_allocates_only_the_future_of_the_listener() -> TestResult {
     let (_root, leaf) = leaf();
     leaf.on_async("token", |n: &mut u64, _| {
         Box::pin(async move {
@@ -88,7 +88,7 @@ fn an_emit_heard_by_an_async_listener_allocates_the_future_of_that_listener() ->
 
 /// Listeners are matched once per emitter and path. After that, an emit only calls the sync listeners.
 #[test]
-fn an_emit_heard_by_ten_of_a_thousand_listeners_allocates_nothing() -> TestResult {
+fn an_emit_that_ten_of_a_thousand_listeners_receive_allocates_nothing() -> TestResult {
     let (root, leaf) = leaf();
     for i in 0..1000 {
         let matcher = match i % 4 {

@@ -61,7 +61,7 @@ fn once_and_times_hold_under_concurrent_emits() -> TestResult {
 
 /// E8: two emits have selected the listener before either of them reaches it.
 #[test]
-fn once_is_a_claim_and_not_a_removal() -> TestResult {
+fn a_once_listener_is_called_once_even_if_two_emits_have_selected_it() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     emitter.on_async("*", recorder.hears_async("before"))?;
     emitter.with(Options::new().once()).on("*", recorder.hears("once, sync"))?;
@@ -101,7 +101,7 @@ fn a_once_listener_that_emits_the_same_event_is_not_called_again() -> TestResult
 
 /// E8: a call that was not made is not counted.
 #[test]
-fn events_that_a_listener_does_not_take_use_up_no_claim() -> TestResult {
+fn events_that_a_listener_does_not_receive_do_not_count_toward_its_limit() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     let told = Arc::new(AtomicUsize::new(0));
     let says = Arc::clone(&told);
@@ -117,7 +117,7 @@ fn events_that_a_listener_does_not_take_use_up_no_claim() -> TestResult {
 
 /// E8, E16: calls made before the fork count for both.
 #[test]
-fn a_forked_listener_has_as_many_calls_left_of_its_own() -> TestResult {
+fn a_forked_listener_starts_with_the_calls_left_and_counts_its_own_calls() -> TestResult {
     let (recorder, original) = (Recorder::new(), Emitter::new());
     original.with(Options::new().times(3)).on("*", recorder.hears("counted"))?;
     emit(&original, "x");
@@ -132,7 +132,7 @@ fn a_forked_listener_has_as_many_calls_left_of_its_own() -> TestResult {
 
 /// E8.
 #[test]
-fn a_listener_that_may_run_no_times_never_runs() -> TestResult {
+fn a_listener_with_a_limit_of_zero_calls_is_never_called() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     emitter.with(Options::new().times(0)).on("*", recorder.hears("never"))?;
     emit(&emitter, "x");
@@ -142,7 +142,7 @@ fn a_listener_that_may_run_no_times_never_runs() -> TestResult {
 
 /// E9.
 #[test]
-fn off_removes_again_is_harmless_and_dropping_a_subscription_does_nothing() -> TestResult {
+fn off_removes_a_listener_only_once_and_dropping_its_subscription_keeps_the_listener() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     drop(emitter.on("*", recorder.hears("kept"))?);
     let gone = emitter.on("*", recorder.hears("gone"))?;
@@ -170,7 +170,7 @@ fn a_drop_guard_removes_on_drop_unless_disarmed() -> TestResult {
 
 /// E9: this holds for each method of registering. The removed listeners come later in the same dispatch.
 #[test]
-fn a_dispatch_under_way_does_not_call_what_is_off() -> TestResult {
+fn a_dispatch_under_way_does_not_call_listeners_that_off_has_removed() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let emitter = root.child("a")?;
     let ends: Arc<OnceLock<Vec<Subscription>>> = Arc::default();
@@ -197,7 +197,7 @@ fn a_dispatch_under_way_does_not_call_what_is_off() -> TestResult {
 
 /// E9: a suspended dispatch does not call listeners that `reset`, `close` or `off_matching` has removed.
 #[test]
-fn a_dispatch_under_way_does_not_call_what_reset_close_or_off_matching_removed() -> TestResult {
+fn a_dispatch_under_way_does_not_call_listeners_removed_by_reset_close_or_off_matching() -> TestResult {
     let removals: [fn(&Emitter); 3] = [
         |emitter| assert_eq!(emitter.reset(), 3),
         Emitter::close,
@@ -220,7 +220,7 @@ fn a_dispatch_under_way_does_not_call_what_reset_close_or_off_matching_removed()
 
 /// E9.
 #[test]
-fn off_matching_removes_what_was_registered_with_an_equal_matcher() -> TestResult {
+fn off_matching_removes_all_listeners_with_an_equal_matcher() -> TestResult {
     let (emitter, handle) = (Emitter::new(), matcher_fn(|_| true));
     let register = |matcher: Matcher| emitter.on(matcher, |_: &mut dyn AnyEvent, _| ()).map(drop);
     let matchers = || -> Result<[Matcher; 9], MatcherError> {
@@ -256,7 +256,7 @@ fn off_matching_removes_what_was_registered_with_an_equal_matcher() -> TestResul
 
 /// E9.
 #[test]
-fn persistent_listeners_fall_only_to_their_own_off_and_to_close() -> TestResult {
+fn persistent_listeners_are_removed_only_by_their_own_off_and_by_close() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     let persistent = Options::new().persistent();
     let own = emitter.with(persistent).on("*", recorder.hears("off"))?;
@@ -280,7 +280,7 @@ fn persistent_listeners_fall_only_to_their_own_off_and_to_close() -> TestResult 
 
 /// E9: events still rise after listeners are removed. Only `close` also removes pipes.
 #[test]
-fn removing_listeners_never_cuts_the_way_up() -> TestResult {
+fn events_still_rise_to_the_parent_after_listeners_are_removed() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let (emitter, aside) = (root.child("a")?, Emitter::new());
     root.on("*.*", recorder.hears("root"))?;
@@ -373,7 +373,7 @@ fn a_closure_that_holds_its_own_guard_is_removed_without_a_deadlock() -> TestRes
 
 /// E8: a limit of zero calls.
 #[test]
-fn a_listener_that_may_run_no_times_is_never_there() -> TestResult {
+fn a_listener_with_a_limit_of_zero_calls_is_not_registered() -> TestResult {
     let emitter = Emitter::new();
     let subscription =
         emitter.with(Options::new().times(0)).on("x", |_: &mut (), _| -> () { panic!("it never runs") })?;
@@ -440,7 +440,7 @@ fn off_and_wait_waits_for_an_async_call_that_is_awaited_or_dropped() -> TestResu
 /// E9: this holds in a sync listener, in an async listener, and in a listener that is called again inside its own
 /// calls.
 #[test]
-fn off_and_wait_does_not_wait_for_the_calls_that_it_is_awaited_in() -> TestResult {
+fn off_and_wait_does_not_wait_for_calls_in_which_it_is_awaited() -> TestResult {
     let (emitter, own) = (Emitter::new(), Arc::new(Mutex::new(Vec::<Subscription>::new())));
     let counted = emitter.with(Options::new().awaitable_off());
     let subscription = |own: &Mutex<Vec<Subscription>>, at: usize| own.lock().expect("no panic")[at].clone();
@@ -516,7 +516,7 @@ fn off_and_wait_inside_a_call_waits_for_another_call() -> TestResult {
 /// E9, E16: the listener is removed before the future is polled. A fork counts its own calls. If calls are not counted,
 /// `off_and_wait` returns an error.
 #[test]
-fn off_and_wait_removes_at_once_and_tells_where_calls_are_not_counted() -> TestResult {
+fn off_and_wait_removes_at_once_and_returns_an_error_if_calls_are_not_counted() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     let subscription = emitter.with(Options::new().awaitable_off()).on("x", recorder.hears("counted"))?;
     let fork = emitter.fork();

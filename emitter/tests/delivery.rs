@@ -42,7 +42,7 @@ fn cut_while_awaiting(emitter: &Emitter, delivery: &Delivery) {
 }
 
 #[test]
-fn a_listener_that_is_awaited_when_patience_is_lost_is_dropped_and_counted() -> TestResult {
+fn an_awaited_listener_is_dropped_and_counted_when_the_delivery_is_cut() -> TestResult {
     for sync_first in [false, true] {
         let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
         let noted = recorder.clone();
@@ -65,7 +65,7 @@ fn a_listener_that_is_awaited_when_patience_is_lost_is_dropped_and_counted() -> 
 }
 
 #[test]
-fn observers_that_are_awaited_when_patience_is_lost_are_dropped_and_counted() -> TestResult {
+fn awaited_observers_are_dropped_and_counted_when_the_delivery_is_cut() -> TestResult {
     for sync_first in [false, true] {
         let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
         for _ in 0..3 {
@@ -87,7 +87,7 @@ fn observers_that_are_awaited_when_patience_is_lost_are_dropped_and_counted() ->
 
 /// Without async listeners, `emit_begin` returns the result, and no future is needed.
 #[test]
-fn sync_listeners_that_come_first_have_received_the_event_when_the_emit_has_begun() -> TestResult {
+fn emit_begin_completes_an_emit_that_only_sync_listeners_receive() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
     emitter.on("done", recorder.hears("listener"))?;
     emitter.observe("done", recorder.sees("observer"))?;
@@ -100,7 +100,7 @@ fn sync_listeners_that_come_first_have_received_the_event_when_the_emit_has_begu
 
 /// E11: deferred listeners are skipped, too.
 #[test]
-fn after_a_failure_of_a_sync_listener_that_comes_first_only_observers_are_awaited() -> TestResult {
+fn if_sync_listeners_come_first_a_failure_skips_async_listeners_but_not_observers() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
     emitter.on_async("done", recorder.hears_async("slow"))?;
     emitter.on("done", |_: &mut Any, _| Err::<(), BoxError>("the disk is full".into()))?;

@@ -13,7 +13,7 @@ use crate::support::{Recorder, TestResult, block_on, emit, run_of};
 
 /// E15.
 #[test]
-fn where_nobody_listens_is_known_before_anything_is_made() -> TestResult {
+fn has_listeners_is_true_if_a_listener_or_pipe_is_on_the_emitter_or_above_it() -> TestResult {
     let root = Emitter::new();
     let leaf = root.child("a")?.child("b")?;
     assert!(!leaf.has_listeners());
@@ -30,7 +30,7 @@ fn where_nobody_listens_is_known_before_anything_is_made() -> TestResult {
 
 /// E15: if the time and the context are first read after an emit without listeners, they are computed then.
 #[test]
-fn of_an_event_that_nobody_hears_neither_time_nor_context_is_made() -> TestResult {
+fn an_emit_without_listeners_computes_neither_time_nor_context() -> TestResult {
     const X: EventName = EventName::new("x");
     let (emitter, stamp) = (Emitter::new(), EventStamp::new());
     emitter.on("other", |_: &mut dyn AnyEvent, _| ())?;
@@ -44,7 +44,7 @@ fn of_an_event_that_nobody_hears_neither_time_nor_context_is_made() -> TestResul
 
 /// E7, E15: without listeners, the payload is not read. A meta that no listener reads is not computed.
 #[test]
-fn a_payload_that_nobody_looks_at_is_never_serialised() -> TestResult {
+fn a_payload_that_no_listener_serializes_is_never_serialized() -> TestResult {
     struct Trap;
     impl serde::Serialize for Trap {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -116,7 +116,7 @@ fn emit_now_runs_sync_listeners_and_observers_inline() -> TestResult {
 
 /// E17: the async listener may be at any place in the route and have any matcher.
 #[test]
-fn emit_now_is_an_error_before_anything_runs_if_an_async_listener_would_hear_it() -> TestResult {
+fn emit_now_fails_before_any_listener_runs_if_an_async_listener_would_receive_the_event() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let (child, aside) = (root.child("a")?, Emitter::new());
     child.pipe(&aside);
@@ -148,7 +148,7 @@ fn emit_now_is_an_error_before_anything_runs_if_an_async_listener_would_hear_it(
 
 /// E17: `emit_now` fails with the same errors as `emit`.
 #[test]
-fn emit_now_fails_as_an_emit_does() -> TestResult {
+fn emit_now_returns_the_same_error_as_emit() -> TestResult {
     let emitter = Emitter::new();
     emitter.on("x", |_: &mut (), _| Err::<(), emitree_emitter::BoxError>("no".into()))?;
     let (now, awaited) = (emitter.emit_now("x", &mut ()), block_on(emitter.emit("x", &mut ())));

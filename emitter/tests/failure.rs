@@ -104,7 +104,7 @@ const ALL: [&str; 7] = [
 
 /// E11.
 #[test]
-fn after_a_failure_nobody_else_changes_the_event_and_observers_still_see_it() {
+fn after_a_failure_later_listeners_are_not_called_but_observers_receive_the_event() {
     for registration in failing(Options::new()) {
         let what = format!("{registration:?}");
         let (result, heard, emitter) = emit_among(registration);
@@ -120,7 +120,7 @@ fn after_a_failure_nobody_else_changes_the_event_and_observers_still_see_it() {
 
 /// E11: the emit continues as if the listener had succeeded.
 #[test]
-fn an_isolated_failure_is_counted_and_changes_nothing() {
+fn an_isolated_failure_is_counted_and_does_not_affect_other_listeners() {
     for registration in failing(Options::new().on_error(OnError::Isolate)) {
         let (result, heard, emitter) = emit_among(registration);
         assert!(result.is_ok(), "{result:?}");
@@ -157,7 +157,7 @@ fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners(
 
 /// E11: if sync listeners run first, the async listeners that are awaited afterwards are still called.
 #[test]
-fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
+fn an_isolated_failure_does_not_affect_other_listeners_if_sync_listeners_come_first() {
     for registration in failing(Options::new().on_error(OnError::Isolate)) {
         let (facet, delivery) = (Facet::new(&()), Delivery::new());
         delivery.sync_first();
@@ -172,7 +172,7 @@ fn an_isolated_failure_changes_nothing_where_sync_listeners_come_first() {
 
 /// E11: an observer's failure that propagates fails the emit. All other observers still run.
 #[test]
-fn a_propagated_failure_of_an_observer_fails_the_emit_after_all_have_observed() {
+fn a_propagated_failure_of_an_observer_fails_the_emit_after_all_observers_have_run() {
     for registration in sees_failing(Options::new().on_error(OnError::Propagate)) {
         let (result, heard, emitter) = emit_among(registration);
         assert!(result.is_err());
@@ -182,7 +182,7 @@ fn a_propagated_failure_of_an_observer_fails_the_emit_after_all_have_observed() 
 
 /// E11: the emit fails with the first failure.
 #[test]
-fn of_several_failures_the_first_is_told() -> TestResult {
+fn an_emit_returns_the_first_of_several_failures() -> TestResult {
     let emitter = Emitter::new();
     let loud = emitter.with(Options::new().on_error(OnError::Propagate));
     emitter
@@ -238,7 +238,7 @@ fn the_error_of_an_emit_inside_a_listener_passes_unchanged() -> TestResult {
 
 /// E11.
 #[test]
-fn the_emitter_stays_usable() -> TestResult {
+fn an_emitter_stays_usable_after_its_listeners_have_failed() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     for registration in failing(Options::new().once()) {
         emitter.register(registration)?.is_active().then_some(()).ok_or("active")?;
@@ -259,7 +259,7 @@ fn the_emitter_stays_usable() -> TestResult {
 
 /// E11: an emit that is dropped calls no further listeners and leaves the emitter usable.
 #[test]
-fn a_dropped_emit_drops_the_listener_under_way_and_calls_no_further_one() -> TestResult {
+fn a_dropped_emit_drops_the_awaited_listener_and_calls_no_further_listener() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     emitter.on_async("*", recorder.hears_async("first"))?;
     emitter.on("*", recorder.hears("second"))?;
@@ -274,7 +274,7 @@ fn a_dropped_emit_drops_the_listener_under_way_and_calls_no_further_one() -> Tes
 
 /// E11: an inner error that names no listener does not hide which listener failed.
 #[test]
-fn an_inner_error_that_names_no_listener_is_wrapped_by_the_one_that_passed_it_on() -> TestResult {
+fn an_inner_error_without_a_listener_is_wrapped_with_the_listener_that_returned_it() -> TestResult {
     let app = Emitter::new().child("app")?;
     let inner = app.clone();
     app.on("outer", move |(): &mut (), _| Ok(inner.emit_now("bad name", &mut 1)?))?;

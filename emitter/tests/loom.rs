@@ -84,7 +84,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
 
 /// E8: three emits, two claims.
 #[test]
-fn as_many_claims_succeed_as_were_allowed() {
+fn exactly_the_allowed_number_of_concurrent_claims_succeeds() {
     model(|| {
         let (claims, calls) = (Arc::new(Claims::times(2)), Arc::new(AtomicUsize::new(0)));
         let claim = |claims: &Claims, calls: &AtomicUsize| {
@@ -107,7 +107,7 @@ fn as_many_claims_succeed_as_were_allowed() {
 
 /// E9: nothing is claimed after the end, and at most one call of `end` returns `true`.
 #[test]
-fn once_ended_no_claim_succeeds() {
+fn no_claim_succeeds_after_the_end() {
     for limit in [None, Some(1), Some(2)] {
         model(move || {
             let claims = Arc::new(limit.map_or_else(Claims::unlimited, Claims::times));
@@ -138,7 +138,7 @@ fn once_ended_no_claim_succeeds() {
 /// E9: if the end finds no call under way, no call begins afterwards. Otherwise, at least one call that finishes later
 /// reports that a caller may wait for it.
 #[test]
-fn a_call_that_is_counted_is_over_before_the_wait_for_it() {
+fn no_call_begins_after_an_idle_end_and_otherwise_a_finishing_call_reports_to_the_waiter() {
     model(|| {
         let (calls, freed) = (Arc::new(Calls::new()), Arc::new(AtomicBool::new(false)));
         let emits: Vec<_> = (0..2)
@@ -164,7 +164,7 @@ fn a_call_that_is_counted_is_over_before_the_wait_for_it() {
 
 /// E8, E16.
 #[test]
-fn a_fork_takes_what_was_left_and_leaves_it() {
+fn a_fork_copies_the_remaining_claims_and_does_not_use_them_up() {
     model(|| {
         let claims = Arc::new(Claims::times(1));
         let fork = {
@@ -181,7 +181,7 @@ fn a_fork_takes_what_was_left_and_leaves_it() {
 
 /// E10: a listener that was registered before a load began is in the loaded snapshot.
 #[test]
-fn who_has_returned_from_a_change_is_seen_by_every_later_load() {
+fn a_finished_change_is_visible_to_every_later_load() {
     model(|| {
         let published = Arc::new(Published::new(0_usize));
         let changed = Arc::new(AtomicUsize::new(0));
@@ -209,7 +209,7 @@ fn who_has_returned_from_a_change_is_seen_by_every_later_load() {
 
 /// E10: a thread never reads an older value after a newer value.
 #[test]
-fn nothing_older_is_published_after_a_change() {
+fn a_load_never_returns_an_older_state_than_an_earlier_load() {
     model(|| {
         let published = Arc::new(Published::new(0_usize));
         let readers: Vec<_> = (0..2)

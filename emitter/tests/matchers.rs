@@ -84,7 +84,7 @@ const BY_DEFAULT: Options = Options::new();
 
 /// E4, row `"new_token"`.
 #[test]
-fn a_name_takes_own_events_of_that_name() {
+fn a_name_matches_own_events_with_that_name() {
     check(|w| &w.chat, BY_DEFAULT, "new_token", &["chat:new_token", "run:new_token", "again:new_token"]);
     check(|w| &w.backend, BY_DEFAULT, "new_token", &["backend:new_token"]);
     check(|w| &w.run, BY_DEFAULT, EventName::new("new_token"), &["run:new_token"]);
@@ -93,7 +93,7 @@ fn a_name_takes_own_events_of_that_name() {
 
 /// E4, row `"backend.chat.start"`.
 #[test]
-fn a_path_takes_exactly_that_path_nested_events_too() {
+fn a_path_matches_exactly_that_path_including_events_of_nested_runs() {
     let everywhere = ["chat:start", "twin:start", "run:start", "again:start"];
     check(|w| &w.root, BY_DEFAULT, "backend.chat.start", &everywhere);
     check(|w| &w.run, BY_DEFAULT, "backend.chat.start", &["run:start", "again:start"]);
@@ -103,7 +103,7 @@ fn a_path_takes_exactly_that_path_nested_events_too() {
 
 /// E4, row `"*"`. An event with a dotted name is not an own event of any emitter.
 #[test]
-fn a_star_takes_every_own_event() {
+fn a_star_matches_every_own_event() {
     let own = ["chat:start", "chat:new_token", "run:start", "run:new_token", "again:start", "again:new_token"];
     check(|w| &w.chat, BY_DEFAULT, "*", &own);
     check(|w| &w.run, BY_DEFAULT, Matcher::own(), &["run:start", "run:new_token"]);
@@ -111,7 +111,7 @@ fn a_star_takes_every_own_event() {
 
 /// E4, row `"*.*"`.
 #[test]
-fn star_dot_star_takes_every_event_that_reaches_the_emitter() {
+fn star_dot_star_matches_every_event_that_reaches_the_emitter() {
     let all = ["run:start", "run:new_token", "tool:start", "tool:new_token", "again:start", "again:new_token"];
     check(|w| &w.run, BY_DEFAULT, "*.*", &[&all[..], &["run:run.start"]].concat());
     check(|w| &w.run, BY_DEFAULT, Matcher::every(), &[&all[..], &["run:run.start"]].concat());
@@ -120,7 +120,7 @@ fn star_dot_star_takes_every_event_that_reaches_the_emitter() {
 
 /// E4, row `"new_*"`.
 #[test]
-fn a_glob_without_a_dot_takes_names_of_own_events() {
+fn a_glob_without_a_dot_matches_names_of_own_events() {
     check(|w| &w.run, BY_DEFAULT, "new_*", &["run:new_token"]);
     check(|w| &w.chat, BY_DEFAULT, "{start,finish}", &["chat:start", "run:start", "again:start"]);
     check(|w| &w.root, BY_DEFAULT, "**", &["root:start", "root:new_token"]);
@@ -128,7 +128,7 @@ fn a_glob_without_a_dot_takes_names_of_own_events() {
 
 /// E4, row `"backend.**.start"`.
 #[test]
-fn a_glob_with_a_dot_takes_paths_nested_events_too() {
+fn a_glob_with_a_dot_matches_paths_including_events_of_nested_runs() {
     let all = ["backend:start", "chat:start", "twin:start", "run:start", "again:start", "run:run.start"];
     check(|w| &w.root, BY_DEFAULT, "backend.**.start", &all);
     check(|w| &w.run, BY_DEFAULT, "*.start", &["tool:start"]);
@@ -136,7 +136,7 @@ fn a_glob_with_a_dot_takes_paths_nested_events_too() {
 
 /// E4, row `Regex`.
 #[test]
-fn a_regex_takes_what_it_finds_anywhere_in_the_path_nested_events_too() -> TestResult {
+fn a_regex_matches_anywhere_in_the_path_including_events_of_nested_runs() -> TestResult {
     check(|w| &w.run, BY_DEFAULT, Regex::new("oo")?, &["tool:start", "tool:new_token"]);
     check(|w| &w.run, BY_DEFAULT, Matcher::regex("^tool.*t$")?, &["tool:start"]);
     let insensitive = RegexBuilder::new("TOOL.START").case_insensitive(true).build()?;
@@ -146,7 +146,7 @@ fn a_regex_takes_what_it_finds_anywhere_in_the_path_nested_events_too() -> TestR
 
 /// E4: the row `Fn(&EventMeta) -> bool` of the table.
 #[test]
-fn a_function_takes_what_it_says() {
+fn a_function_matches_events_for_which_it_returns_true_except_in_nested_runs() {
     let short = |meta: &EventMeta<'_>| meta.name().len() == 5;
     check(|w| &w.run, BY_DEFAULT, short, &["run:start", "run:run.start"]);
     let by_source = matcher_fn(|meta| meta.path().starts_with("tool."));
@@ -220,7 +220,7 @@ fn documented_matcher(text: &str) -> Matcher {
 /// E4: each cell of the table is checked with a listener alone, among enough listeners for a cache of matches, and with
 /// pipes.
 #[test]
-fn which_events_a_matcher_takes_of_a_run_and_of_one_nested_in_it_stands_in_the_documentation() {
+fn the_table_of_nested_events_in_the_documentation_of_matcher_is_correct() {
     let (own, nested) = (" backend.chat.new_token", " tool.new_token");
     let mut cells = 0;
     for [matchers, options, columns @ ..] in documented() {
@@ -283,7 +283,7 @@ fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestR
 
 /// E4: several ways lead to an instance, and one way leads through its run.
 #[test]
-fn an_event_is_nested_for_an_instance_by_whichever_way_it_comes_there() -> TestResult {
+fn an_event_of_a_nested_run_is_nested_for_an_instance_on_every_way_to_the_instance() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let (backend, tool) = (root.child("backend")?, root.child("tool")?);
     let chat = backend.child("chat")?;
@@ -300,7 +300,7 @@ fn an_event_is_nested_for_an_instance_by_whichever_way_it_comes_there() -> TestR
 
 /// E4: an emitter below a run's emitter is in the run.
 #[test]
-fn what_is_below_a_run_is_not_nested_in_it() -> TestResult {
+fn events_of_emitters_below_a_runs_emitter_are_not_nested_in_the_run() -> TestResult {
     let (recorder, instance) = (Recorder::new(), Emitter::new().child("a")?);
     let run = run_of(&instance);
     let part = run.child("part")?;
@@ -316,7 +316,7 @@ fn what_is_below_a_run_is_not_nested_in_it() -> TestResult {
 
 /// E4: a pipe does not change whether an event is nested or own.
 #[test]
-fn what_comes_by_a_pipe_is_not_own_and_nested_as_before() -> TestResult {
+fn an_event_that_is_piped_to_a_run_is_nested_there_and_not_an_own_event() -> TestResult {
     let (recorder, world) = (Recorder::new(), World::new());
     let elsewhere = run_of(&Emitter::new().child("elsewhere")?);
     world.run.pipe(&elsewhere);
@@ -414,7 +414,7 @@ fn globs_treat_the_dot_as_the_separator() {
 
 /// E4: registering a matcher that is not valid fails with an error that quotes the matcher, unless it is empty.
 #[test]
-fn a_matcher_that_is_none_is_an_error_that_quotes_it() {
+fn an_invalid_matcher_is_an_error_that_quotes_it() {
     let emitter = Emitter::new();
     for bad in [
         "a b",
@@ -505,7 +505,7 @@ fn as_sets_and_alone(patterns: &[Matcher], paths: &[String]) {
 
 /// E4: among any number of patterns, each pattern matches the same paths as alone.
 #[test]
-fn a_thousand_patterns_answer_as_each_does_alone() -> TestResult {
+fn each_of_a_thousand_patterns_matches_the_same_paths_as_alone() -> TestResult {
     let patterns: Result<Vec<Matcher>, MatcherError> = (0..1000)
         .map(|i| match i % 5 {
             0 => format!("a{}.*.c{}", i % 7, i % 3).into_matcher(),
@@ -546,7 +546,7 @@ proptest! {
 
     /// E4: this holds for random patterns and paths.
     #[test]
-    fn patterns_answer_as_sets_as_each_does_alone(
+    fn patterns_in_sets_match_the_same_paths_as_alone(
         patterns in prop::collection::vec(pattern(), 1..60),
         paths in prop::collection::vec("[ab]{1,2}(\\.[ab]{1,2}){0,3}", 20),
     ) {
@@ -572,7 +572,7 @@ proptest! {
 
 /// E4: an event that is emitted on an emitter or on its run is not nested there, at any place in the tree.
 #[test]
-fn an_instance_made_inside_a_run_hears_its_own_runs() -> TestResult {
+fn an_instance_that_is_made_in_a_run_receives_events_of_its_own_runs() -> TestResult {
     let outer = run_of(&Emitter::new());
     let instance = outer.child("instance")?;
     let recorder = Recorder::new();

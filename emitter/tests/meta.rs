@@ -22,7 +22,7 @@ struct Token {
 
 /// E14.
 #[test]
-fn an_id_is_a_uuid_v7_of_the_time_of_the_event_and_stays() -> TestResult {
+fn an_id_is_a_uuid_v7_with_the_time_of_the_event_and_does_not_change() -> TestResult {
     let emitter = Emitter::new();
     let ids = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..2 {
@@ -46,7 +46,7 @@ fn an_id_is_a_uuid_v7_of_the_time_of_the_event_and_stays() -> TestResult {
 
 /// E14.
 #[test]
-fn the_time_of_an_event_is_that_of_the_first_look() -> TestResult {
+fn the_time_of_an_event_is_the_time_of_the_first_read() -> TestResult {
     let emitter = Emitter::new();
     emitter.on("*", |_: &mut dyn AnyEvent, meta| {
         let before = SystemTime::now();
@@ -87,7 +87,7 @@ fn time_and_context_are_fixed_before_the_dispatch_first_awaits() -> TestResult {
 
 /// E14.
 #[test]
-fn the_meta_tells_name_path_source_payload_type_and_what_the_emitter_carries() -> TestResult {
+fn the_meta_has_the_name_path_source_payload_type_context_creator_group_and_trace() -> TestResult {
     let creator = Creator::new("Agent", "desk");
     let instance = Emitter::new().child_builder("backend.chat").creator(creator.clone()).group_id("g").build()?;
     let run = run_of(&instance);
@@ -105,7 +105,7 @@ fn the_meta_tells_name_path_source_payload_type_and_what_the_emitter_carries() -
 
 /// E14.
 #[test]
-fn a_record_comes_back_from_its_json_as_it_went() -> TestResult {
+fn a_record_round_trips_through_json() -> TestResult {
     let (records, metas) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
     let root = Emitter::builder().context(json!({"user": {"id": 1}})).group_id("g").build()?;
     let instance = root.child_builder("chat").creator(Creator::new("Agent", "desk")).build()?;
@@ -139,7 +139,7 @@ fn a_record_comes_back_from_its_json_as_it_went() -> TestResult {
 
 /// E13, E14: parsing a malformed record returns an error, never another record.
 #[test]
-fn a_gap_is_a_record_and_nonsense_is_none() {
+fn a_gap_is_parsed_as_a_record_and_a_malformed_record_is_an_error() {
     let gap = SinkRecord::from_json(r#"{"gap":{"lost":3}}"#).expect("a gap");
     assert!(matches!(gap, SinkRecord::Gap(gap) if gap.lost == 3));
     assert_eq!(serde_json::to_string(&gap).expect("it is JSON"), r#"{"gap":{"lost":3}}"#);
@@ -156,7 +156,7 @@ static LENGTH: Length = Length(|event| event.downcast_ref::<Token>().map(|token|
 
 /// R3: an emit may attach a facet. Only events that the runtime marks carry `internal`.
 #[test]
-fn a_facet_travels_beside_the_payload() -> TestResult {
+fn a_facet_reaches_listeners_beside_the_payload_and_may_mark_the_context_as_internal() -> TestResult {
     let emitter = Emitter::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = Arc::clone(&seen);
@@ -177,7 +177,7 @@ fn a_facet_travels_beside_the_payload() -> TestResult {
 
 /// E14: a meta can be printed.
 #[test]
-fn a_meta_prints_its_path_and_type() -> TestResult {
+fn a_meta_prints_its_path() -> TestResult {
     let emitter = Emitter::new().child("a")?;
     let print = |meta: &EventMeta<'_>| format!("{meta:?}");
     emitter.on("*", move |_: &mut u8, meta| assert!(print(meta).contains(r#"path: "a.x""#)))?;
@@ -186,7 +186,7 @@ fn a_meta_prints_its_path_and_type() -> TestResult {
 
 /// E13, E14: an event whose payload panics when it is serialized is still recorded.
 #[test]
-fn a_payload_that_panics_when_it_is_serialised_says_so_in_its_record() -> TestResult {
+fn the_record_of_a_payload_that_panics_when_serialized_contains_the_panic() -> TestResult {
     struct Panics;
     impl Serialize for Panics {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {

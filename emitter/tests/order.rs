@@ -9,7 +9,7 @@ use crate::support::{Recorder, TestResult, block_on, emit, run_of, run_within};
 /// E5: order(e) = e, then order(tree parent), then order(run parent), then order of each pipe. An emitter that occurs
 /// several times keeps its last place.
 #[test]
-fn an_event_rises_through_the_tree_then_the_runs_then_the_pipes_and_the_root_is_last() -> TestResult {
+fn an_event_rises_through_the_tree_parent_then_the_run_parent_then_the_pipes() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let (agent, tool) = (root.child("agent")?, root.child("tool")?);
     let agent_run = run_of(&agent);
@@ -79,7 +79,7 @@ fn the_runs_of_the_tree_parent_come_before_the_run_parent() -> TestResult {
 
 /// E5: the events of a run without listeners are received in the order of its parent run.
 #[test]
-fn a_run_that_nobody_listens_to_is_heard_in_its_parents_order() -> TestResult {
+fn events_of_a_run_without_listeners_are_received_in_the_order_of_its_parent_run() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let agent = root.child("agent")?;
     let run = run_of(&agent);
@@ -93,7 +93,7 @@ fn a_run_that_nobody_listens_to_is_heard_in_its_parents_order() -> TestResult {
 
 /// E5: the order on one emitter.
 #[test]
-fn higher_priority_hears_first_and_then_the_oldest() -> TestResult {
+fn listeners_are_called_in_order_of_priority_and_then_of_registration() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     for (who, priority) in [("a", 0), ("b", -1), ("c", 5), ("d", 0), ("e", 5), ("f", i32::MIN), ("g", i32::MAX)] {
         emitter.with(Options::new().priority(priority)).on("*", recorder.hears(who))?;
@@ -105,7 +105,7 @@ fn higher_priority_hears_first_and_then_the_oldest() -> TestResult {
 
 /// E5: `on` and `on_async` share one order. An async listener is awaited before the next listener starts.
 #[test]
-fn sync_and_async_listeners_are_one_class_and_run_one_after_the_other() -> TestResult {
+fn sync_and_async_listeners_share_one_order_and_run_one_after_the_other() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     emitter.on_async("*", recorder.hears_async("first"))?;
     emitter.on("*", recorder.hears("second"))?;
@@ -118,7 +118,7 @@ fn sync_and_async_listeners_are_one_class_and_run_one_after_the_other() -> TestR
 
 /// E5: observers run after all listeners that may change the event, with any priority and at any depth.
 #[test]
-fn all_that_may_change_an_event_run_on_the_whole_way_up_before_any_that_observe_it() -> TestResult {
+fn all_listeners_that_may_change_an_event_run_before_all_observers() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let child = root.child("child")?;
     child.with(Options::new().priority(9)).observe("*", recorder.sees("child sees"))?;
@@ -159,7 +159,7 @@ fn async_observers_start_in_order_run_together_and_are_awaited() -> TestResult {
 
 /// E6.
 #[test]
-fn an_emitter_sees_an_event_at_most_once_however_many_ways_lead_to_it() -> TestResult {
+fn an_emitter_receives_an_event_at_most_once_however_many_ways_lead_to_it() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let (a, b, c) = (root.child("a")?, root.child("b")?, root.child("c")?);
     for (who, emitter) in [("root", &root), ("a", &a), ("b", &b), ("c", &c)] {
@@ -178,7 +178,7 @@ fn an_emitter_sees_an_event_at_most_once_however_many_ways_lead_to_it() -> TestR
 
 /// E6: too many emitters are above the run for the walk, so the search is used.
 #[test]
-fn a_recursion_of_a_thousand_runs_is_heard_once_by_each() -> TestResult {
+fn an_event_in_a_thousand_nested_runs_reaches_each_listener_above_once() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let instance = root.child("agent")?;
     root.on("*.*", recorder.hears("root"))?;
@@ -193,7 +193,7 @@ fn a_recursion_of_a_thousand_runs_is_heard_once_by_each() -> TestResult {
 
 /// E10.
 #[test]
-fn what_is_registered_during_an_emit_hears_the_next_one() -> TestResult {
+fn a_listener_that_is_registered_during_an_emit_receives_the_next_event() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let child = root.child("child")?;
     let (late, child_too, root_too) = (recorder.clone(), child.clone(), root.clone());
@@ -221,7 +221,7 @@ fn what_is_registered_during_an_emit_hears_the_next_one() -> TestResult {
 
 /// E10.
 #[test]
-fn emitting_inside_a_listener_is_legal() -> TestResult {
+fn a_listener_may_emit_on_its_own_emitter() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     let inner = emitter.clone();
     emitter.on("countdown", move |n: &mut u32, _| -> Result<(), BoxError> {

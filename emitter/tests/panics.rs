@@ -92,7 +92,7 @@ fn panicking(options: Options, bomb: fn() -> Bomb) -> [Registration; 7] {
 
 /// E11.
 #[test]
-fn a_payload_that_panics_when_it_is_dropped_does_not_leave_the_emit() -> TestResult {
+fn no_panic_leaves_an_emit_if_the_payload_of_a_panic_panics_when_dropped() -> TestResult {
     for bomb in bombs() {
         for registration in panicking(Options::new().on_error(OnError::Propagate), bomb) {
             let (recorder, emitter, what) = (Recorder::new(), Emitter::new(), format!("{registration:?}"));
@@ -116,7 +116,7 @@ fn a_payload_that_panics_when_it_is_dropped_does_not_leave_the_emit() -> TestRes
 
 /// E11: this also holds for listeners that are called in a batch, from the second event on.
 #[test]
-fn a_payload_that_panics_does_not_leave_an_emit_to_many() -> TestResult {
+fn no_panic_leaves_an_emit_to_a_batch_if_the_payload_of_a_panic_panics_when_dropped() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
     for _ in 0..10 {
         emitter
@@ -134,7 +134,7 @@ fn a_payload_that_panics_does_not_leave_an_emit_to_many() -> TestResult {
 
 /// E11: this holds when an emit only checks for async listeners, and when a pipe's matcher is called.
 #[test]
-fn a_matcher_whose_panic_panics_does_not_leave_an_emit() -> TestResult {
+fn no_panic_of_a_matcher_leaves_an_emit_even_if_its_payload_panics_when_dropped() -> TestResult {
     let (emitter, other) = (Emitter::new(), Emitter::new());
     let panics = |_: &EventMeta<'_>| -> bool { panic_any(ENDLESS) };
     emitter.on_async(panics, |_: &mut Any, _| Box::pin(async { Ok(()) }))?;
@@ -161,7 +161,7 @@ fn emit_impatiently(emitter: &Emitter, delivery: &Delivery, cut: bool) {
 
 /// E11.
 #[test]
-fn a_payload_that_panics_does_not_leave_an_emit_that_calls_sync_listeners_first() -> TestResult {
+fn no_panic_leaves_an_emit_with_sync_listeners_first_if_a_panic_payload_panics_when_dropped() -> TestResult {
     for registration in panicking(Options::new(), || ENDLESS) {
         let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
         emitter.register(registration)?;
@@ -193,7 +193,7 @@ fn armed(answer: impl Future<Output = Result<(), BoxError>> + Send + 'static) ->
 
 /// E11.
 #[test]
-fn a_future_that_panics_when_it_is_dropped_has_failed() -> TestResult {
+fn a_listener_whose_future_panics_when_dropped_has_failed() -> TestResult {
     let loud = Options::new().on_error(OnError::Propagate);
     for (registration, says) in [
         (loud.on_async("*", |_: &mut Any, _| armed(async { Ok(()) })), TEXT),
@@ -212,7 +212,7 @@ fn a_future_that_panics_when_it_is_dropped_has_failed() -> TestResult {
 
 /// E11.
 #[test]
-fn a_future_that_panics_when_it_is_dropped_does_not_leave_an_emit_that_is_given_up() -> TestResult {
+fn no_panic_leaves_a_dropped_or_cut_emit_if_the_future_of_a_listener_panics_when_dropped() -> TestResult {
     for cut in [false, true] {
         for sync_first in [false, true] {
             let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
@@ -237,7 +237,7 @@ fn a_future_that_panics_when_it_is_dropped_does_not_leave_an_emit_that_is_given_
 
 /// E11.
 #[test]
-fn an_isolated_error_that_panics_when_it_is_dropped_or_displayed_does_not_leave_the_emit() -> TestResult {
+fn no_panic_leaves_an_emit_if_an_isolated_error_panics_when_dropped_or_displayed() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
     emitter.observe("*", |_: &Any, _| Err::<(), BoxError>(Faulty { _bomb: ENDLESS }.into()))?;
     emitter.observe("*", |_: &Any, _| Err::<(), BoxError>(Unspeakable.into()))?;
@@ -251,7 +251,7 @@ fn an_isolated_error_that_panics_when_it_is_dropped_or_displayed_does_not_leave_
 
 /// E11: an emit fails with the first error. Later errors are counted.
 #[test]
-fn a_second_error_is_counted_and_does_not_leave_the_emit_when_it_is_dropped() -> TestResult {
+fn a_second_error_is_counted_and_no_panic_leaves_the_emit_if_its_drop_panics() -> TestResult {
     let emitter = Emitter::new();
     let loud = emitter.with(Options::new().on_error(OnError::Propagate));
     loud.observe("*", |_: &Any, _| Err::<(), BoxError>("first".into()))?;
@@ -264,7 +264,7 @@ fn a_second_error_is_counted_and_does_not_leave_the_emit_when_it_is_dropped() ->
 
 /// E11: the emit is dropped while it holds an error.
 #[test]
-fn an_error_that_panics_does_not_leave_an_emit_that_is_given_up() -> TestResult {
+fn no_panic_leaves_a_dropped_emit_if_its_error_panics_when_dropped() -> TestResult {
     let emitter = Emitter::new();
     emitter.on("*", |_: &mut Any, _| Err::<(), BoxError>(Faulty { _bomb: ENDLESS }.into()))?;
     emitter.observe_async("*", |_: &Any, _| Box::pin(pending()))?;
@@ -275,7 +275,7 @@ fn an_error_that_panics_does_not_leave_an_emit_that_is_given_up() -> TestResult 
 
 /// E9, E11: an emit may hold the last handle to a removed listener.
 #[test]
-fn what_a_listener_captured_does_not_leave_an_emit_that_drops_it() -> TestResult {
+fn no_panic_leaves_an_emit_that_drops_the_captured_values_of_a_listener() -> TestResult {
     fn captures(bomb: Bomb) -> impl Fn(&mut u32, &EventMeta<'_>) + Send + Sync + 'static {
         move |_, _| drop(format!("{bomb:?}"))
     }
@@ -306,7 +306,7 @@ fn what_a_listener_captured_does_not_leave_an_emit_that_drops_it() -> TestResult
 
 /// The text of a panic is read from its payload, even if the payload panics in its drop.
 #[test]
-fn the_text_of_a_panic_survives_its_payload() {
+fn the_text_of_a_panic_is_read_even_if_its_payload_panics_when_dropped() {
     let cases: [(Box<dyn std::any::Any + Send>, &str); 4] = [
         (Box::new("text"), "text"),
         (Box::new("a string".to_owned()), "a string"),
@@ -355,7 +355,7 @@ impl Sink for Rigged {
 
 /// E13.
 #[test]
-fn a_sink_that_panics_in_any_way_is_given_every_record_and_closed() -> TestResult {
+fn a_sink_that_panics_or_fails_receives_every_record_and_is_closed() -> TestResult {
     let acts: [Act; 4] = [
         || panic_any(ENDLESS),
         || panic_any(ONCE),
@@ -382,7 +382,7 @@ fn a_sink_that_panics_in_any_way_is_given_every_record_and_closed() -> TestResul
 
 /// E13: a payload that panics when it is serialized does not affect the emit.
 #[test]
-fn a_payload_of_an_event_that_panics_with_a_bomb_is_recorded_as_text() -> TestResult {
+fn a_payload_whose_serialization_panics_is_recorded_as_text() -> TestResult {
     struct Unwritable;
     impl serde::Serialize for Unwritable {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {

@@ -16,7 +16,7 @@ fn recorded(recorder: &Recorder, who: &str) -> Result<Emitter, emitree_emitter::
 
 /// E12.
 #[test]
-fn a_pipe_sends_what_reaches_its_emitter_on_to_the_target_and_what_is_above_that() -> TestResult {
+fn a_pipe_forwards_the_events_that_reach_its_emitter_to_the_target_and_emitters_above() -> TestResult {
     let (recorder, from) = (Recorder::new(), Emitter::new());
     let above = recorded(&recorder, "above")?;
     let target = above.child("target")?;
@@ -32,7 +32,7 @@ fn a_pipe_sends_what_reaches_its_emitter_on_to_the_target_and_what_is_above_that
 
 /// E12.
 #[test]
-fn a_diamond_of_pipes_is_heard_once_and_a_cycle_ends() -> TestResult {
+fn each_emitter_receives_an_event_once_through_a_diamond_or_a_cycle_of_pipes() -> TestResult {
     let recorder = Recorder::new();
     let all = ["a", "b", "c", "d"].map(|who| recorded(&recorder, who).expect("a matcher"));
     let [a, b, c, d] = &all;
@@ -48,7 +48,7 @@ fn a_diamond_of_pipes_is_heard_once_and_a_cycle_ends() -> TestResult {
 
 /// E12: handles that are dropped leave the pipe in place.
 #[test]
-fn unpipe_removes_its_pipe_and_close_all() -> TestResult {
+fn unpipe_removes_its_pipe_and_close_removes_all_pipes() -> TestResult {
     let (recorder, from) = (Recorder::new(), Emitter::new());
     let (a, b) = (recorded(&recorder, "a")?, recorded(&recorder, "b")?);
     let to_a = from.pipe(&a);
@@ -70,7 +70,7 @@ fn unpipe_removes_its_pipe_and_close_all() -> TestResult {
 
 /// E12.
 #[test]
-fn a_pipe_keeps_its_target_until_unpipe_or_close_and_not_its_own_emitter() -> TestResult {
+fn a_pipe_keeps_its_target_alive_until_unpipe_or_close_but_not_its_own_emitter() -> TestResult {
     let kept = |emitter: &Emitter| -> Result<Arc<()>, emitree_emitter::ListenError> {
         let held = Arc::new(());
         let captured = Arc::clone(&held);
@@ -103,7 +103,7 @@ fn a_pipe_keeps_its_target_until_unpipe_or_close_and_not_its_own_emitter() -> Te
 
 /// E12.
 #[test]
-fn pipe_matching_sends_on_what_its_matcher_takes_where_it_stands() -> TestResult {
+fn pipe_matching_forwards_the_events_that_its_matcher_matches_on_its_own_emitter() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let from = root.child("a")?;
     let run = run_of(&from);
@@ -122,7 +122,7 @@ fn pipe_matching_sends_on_what_its_matcher_takes_where_it_stands() -> TestResult
 
 /// E12, E4: a pipe's matcher takes the same nested events as a listener's matcher.
 #[test]
-fn a_pipe_of_a_run_sends_on_nested_events_as_its_matcher_has_it() -> TestResult {
+fn a_pipe_of_a_run_forwards_nested_events_only_if_its_matcher_matches_them() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let run = run_of(&root.child("a")?);
     let nested = run_within(&root.child("b")?, &run);
@@ -136,7 +136,7 @@ fn a_pipe_of_a_run_sends_on_nested_events_as_its_matcher_has_it() -> TestResult 
 
 /// E12.
 #[test]
-fn the_source_tells_whether_an_event_was_emitted_here_or_came_by() -> TestResult {
+fn the_source_of_an_event_is_the_emitter_on_which_the_event_was_emitted() -> TestResult {
     let (recorder, here) = (Recorder::new(), Emitter::new());
     let (note, this) = (recorder.clone(), here.clone());
     here.on("*.*", move |_: &mut dyn AnyEvent, meta| {
@@ -154,7 +154,7 @@ fn the_source_tells_whether_an_event_was_emitted_here_or_came_by() -> TestResult
 
 /// E12: a listener reached through the pipe changes the event for all later listeners, and its failure fails the emit.
 #[test]
-fn a_listener_reached_by_a_pipe_is_a_listener_like_any_other() -> TestResult {
+fn a_listener_that_a_pipe_reaches_can_change_the_event_and_fail_the_emit() -> TestResult {
     let (from, to) = (Emitter::new(), Emitter::new());
     from.pipe(&to);
     to.on("*.*", |n: &mut u32, _| *n += 1)?;

@@ -487,7 +487,7 @@ proptest! {
 
     /// E5, E6, E8.
     #[test]
-    fn everybody_hears_in_the_order_of_the_design_once_and_as_often_as_allowed(
+    fn listeners_are_called_in_the_order_of_the_model_once_and_within_their_limits(
         nodes in prop::collection::vec(node(), 0..7),
         acts in prop::collection::vec(act(), 1..60),
     ) {
@@ -497,7 +497,7 @@ proptest! {
 
     /// E5, E6: each emitter has a listener, and an event is emitted on each emitter.
     #[test]
-    fn every_emitter_hears_once_in_the_order_of_the_design(
+    fn each_emitter_receives_an_event_once_in_the_order_of_the_model(
         nodes in prop::collection::vec(node(), 4..10),
         pipes in prop_oneof![Just(Vec::new()), prop::collection::vec((WHICH, WHICH), 1..6)],
     ) {
@@ -514,7 +514,7 @@ proptest! {
 
     /// E5, E6, E8: most listeners are on one emitter, so that they are matched by a table and in sets.
     #[test]
-    fn a_crowd_hears_as_a_few_do(
+    fn many_listeners_on_one_emitter_are_called_as_in_the_model(
         hub in 0..4_usize,
         mut listeners in prop::collection::vec(listening(), 9..60),
         acts in prop::collection::vec(act(), 1..40),
@@ -529,7 +529,7 @@ proptest! {
 
     /// E8: concurrent emits may reach a listener in any order.
     #[test]
-    fn interleaved_emits_share_a_listeners_claims(
+    fn interleaved_emits_share_the_limit_of_a_listener(
         limits in prop::collection::vec(1..5_usize, 1..4),
         emits in 1..8_usize,
         schedule in prop::collection::vec(WHICH, 0..40),
@@ -565,7 +565,7 @@ proptest! {
 /// E4, E5: a full table of matches is replaced by a larger one. A full table of the largest size is replaced by an
 /// empty one.
 #[test]
-fn more_names_than_are_remembered_are_heard_all_the_same() {
+fn events_are_received_even_with_more_names_than_the_cache_of_matches_holds() {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let emitter = root.child("a").expect("a name");
     let ends = |end: &str| Matcher::regex(&format!("{end}$")).expect("a regex");
@@ -585,7 +585,7 @@ fn more_names_than_are_remembered_are_heard_all_the_same() {
 
 /// E4, E5: sets of patterns are kept, extended and compiled again as patterns are added and removed.
 #[test]
-fn patterns_that_come_and_go_are_heard_while_they_are_there() {
+fn a_listener_receives_events_exactly_while_its_pattern_is_registered() {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());
     let mut there: Vec<(usize, Subscription)> = Vec::new();
     let mut next = 0;

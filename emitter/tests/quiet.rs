@@ -153,7 +153,7 @@ impl World {
 proptest! {
     /// E15: every emitter is checked after every step, so that each cache is filled as often as possible.
     #[test]
-    fn an_emitter_is_heard_if_and_only_if_somebody_listens_there_or_above(acts in prop::collection::vec(act(), 1..40)) {
+    fn has_listeners_is_true_if_and_only_if_a_listener_or_pipe_is_on_the_emitter_or_above(acts in prop::collection::vec(act(), 1..40)) {
         let mut world = World::new();
         for act in acts {
             world.act(&act).expect("names are valid");
@@ -166,7 +166,7 @@ proptest! {
 
 /// E15.
 #[test]
-fn who_has_begun_to_listen_is_found_at_once_whoever_looks_meanwhile() -> TestResult {
+fn a_new_listener_is_found_at_once_even_if_other_threads_fill_the_cache_meanwhile() -> TestResult {
     let top = Emitter::new();
     let leaf = top.child("a.b.c")?;
     let is_over = AtomicBool::new(false);

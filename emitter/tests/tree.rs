@@ -12,7 +12,7 @@ use crate::support::{Recorder, TestResult, block_on, emit, run_of, run_within};
 
 /// E1.
 #[test]
-fn a_path_goes_from_the_root_down_and_an_event_from_its_source_up() -> TestResult {
+fn a_path_lists_segments_from_the_root_and_an_event_rises_from_its_source() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let backend = root.child("backend")?;
     let chat = backend.child("chat")?;
@@ -39,7 +39,7 @@ fn the_process_has_one_root_and_new_starts_an_isolated_tree() {
 
 /// E1.
 #[test]
-fn a_child_holds_its_parent_and_a_parent_nothing_of_its_children() -> TestResult {
+fn a_child_keeps_its_parent_alive_but_a_parent_does_not_keep_its_children_alive() -> TestResult {
     let recorder = Recorder::new();
     let leaf = {
         let root = Emitter::new();
@@ -60,7 +60,7 @@ fn a_child_holds_its_parent_and_a_parent_nothing_of_its_children() -> TestResult
 
 /// E2.
 #[test]
-fn an_invalid_name_is_an_error_that_quotes_it_wherever_it_is_given() {
+fn an_invalid_name_is_an_error_that_quotes_it_in_each_method_that_takes_a_name() {
     let emitter = Emitter::new();
     for bad in ["", ".", "a.", ".a", "a..b", "new token", "a-b", "größe", "*", "a/b", "a\n"] {
         let quoted = format!("`{bad}`");
@@ -94,7 +94,7 @@ fn a_name_can_be_checked_in_a_const() -> TestResult {
 
 /// E3.
 #[test]
-fn a_child_takes_one_dotted_name_or_several_segments_or_its_parents_namespace() -> TestResult {
+fn a_child_can_have_a_dotted_name_several_segments_or_the_namespace_of_its_parent() -> TestResult {
     let root = Emitter::new();
     let one = root.child("backend.chat")?;
     for same in
@@ -159,7 +159,7 @@ fn a_child_inherits_the_context_as_it_is_at_its_creation() -> TestResult {
 
 /// E3.
 #[test]
-fn a_group_that_is_set_is_that_of_later_events_and_of_children_made_later() -> TestResult {
+fn set_group_id_applies_to_the_emitter_and_to_children_that_are_made_later() -> TestResult {
     let top = Emitter::builder().group_id("given").build()?;
     let early = top.child("early")?;
     std::thread::scope(|scope| {
@@ -198,7 +198,7 @@ fn a_run_inherits_from_its_instance_and_from_the_run_that_started_it() -> TestRe
 
 /// E3, R3: the key `internal` is reserved for the runtime.
 #[test]
-fn a_context_that_sets_the_reserved_key_is_refused_wherever_it_is_given() {
+fn the_reserved_context_key_is_refused_by_each_method_that_sets_a_context() {
     let (emitter, reserved) = (Emitter::new(), json!({"internal": true}));
     let refused = [
         emitter.set_context("internal", true).expect_err("reserved"),
@@ -213,7 +213,7 @@ fn a_context_that_sets_the_reserved_key_is_refused_wherever_it_is_given() {
 
 /// E3.
 #[test]
-fn a_creator_gives_the_thing_itself_where_it_is_shared() -> TestResult {
+fn a_creator_returns_its_shared_value_if_the_type_is_right() -> TestResult {
     let thing = Arc::new(vec![1, 2]);
     let emitter = Emitter::builder().creator(Creator::of("List", "numbers", Arc::clone(&thing))).build()?.child("a")?;
     emitter.on("look", |seen: &mut usize, meta| {
@@ -233,7 +233,7 @@ fn context(emitter: &Emitter) -> Value {
 
 /// E3: properties of emitters above are looked up in a loop, on a stack of any size.
 #[test]
-fn in_a_chain_of_100_000_runs_trace_and_group_are_those_of_the_first() -> TestResult {
+fn the_last_of_100_000_nested_runs_has_the_trace_and_group_of_the_first() -> TestResult {
     let instance = Emitter::new().child("agent")?;
     let first = instance.for_run(RunLinks::new().group_id("session"));
     let mut above = run_of(&instance);
@@ -251,7 +251,7 @@ fn in_a_chain_of_100_000_runs_trace_and_group_are_those_of_the_first() -> TestRe
 
 /// E4, R2: a `()` child of a run's emitter emits for the run.
 #[test]
-fn what_a_nameless_child_of_a_runs_emitter_emits_is_the_runs_own() -> TestResult {
+fn events_of_a_nameless_child_of_a_runs_emitter_are_own_events_of_the_run() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let instance = root.child("chat")?;
     let outer = run_of(&root.child("agent")?);
@@ -302,7 +302,7 @@ fn what_a_nameless_child_of_a_runs_emitter_emits_is_the_runs_own() -> TestResult
 
 /// E4: two children do not receive each other's events. The declarations of the run apply to both.
 #[test]
-fn a_nameless_child_of_a_runs_emitter_listens_for_itself_and_declares_what_the_run_does() -> TestResult {
+fn a_nameless_child_of_a_runs_emitter_has_its_own_listeners_and_the_runs_declarations() -> TestResult {
     let recorder = Recorder::new();
     let run = run_of(&Emitter::builder().declares::<()>("ping").build()?);
     let (one, other) = (run.child(())?, run.child(())?);

@@ -23,7 +23,7 @@ fn fetch() -> FetchData {
 
 /// E7.
 #[test]
-fn a_type_that_carries_its_name_is_emitted_and_heard_without_a_string() -> TestResult {
+fn a_type_with_an_event_name_is_emitted_and_received_without_a_string() -> TestResult {
     let emitter = Emitter::new();
     emitter.on_event(|data: &mut FetchData, meta| data.url = format!("{}!", meta.name()))?;
     emitter.with(Options::new().priority(-1)).on_event(|data: &mut FetchData, _| data.url.push('?'))?;
@@ -37,7 +37,7 @@ fn a_type_that_carries_its_name_is_emitted_and_heard_without_a_string() -> TestR
 
 /// E7.
 #[test]
-fn a_payload_is_heard_as_its_type_or_as_any_and_changed_in_place() -> TestResult {
+fn a_payload_is_received_as_its_type_or_as_any_event_and_changed_in_place() -> TestResult {
     let emitter = Emitter::new();
     emitter.on("fetch_data", |data: &mut FetchData, _| data.url = "typed".into())?;
     emitter.on("*", |event: &mut dyn AnyEvent, _| {
@@ -57,7 +57,7 @@ fn a_payload_is_heard_as_its_type_or_as_any_and_changed_in_place() -> TestResult
 
 /// E7: this holds for sync and async listeners, registered by name or by path.
 #[test]
-fn a_listener_under_an_exact_name_that_meets_an_own_event_of_another_type_fails_the_emit() -> TestResult {
+fn a_listener_under_an_exact_name_or_path_fails_the_emit_of_an_own_event_of_another_type() -> TestResult {
     let instance = Emitter::new().child("a")?;
     let run = run_of(&instance);
     let registrations = [
@@ -83,7 +83,7 @@ fn a_listener_under_an_exact_name_that_meets_an_own_event_of_another_type_fails_
 
 /// E7: this holds for nested and piped events, and for events received under a pattern, a regex or a function.
 #[test]
-fn events_of_another_type_that_are_not_own_or_not_met_by_exact_name_are_filtered() -> TestResult {
+fn events_of_another_type_are_filtered_unless_they_are_own_events_under_an_exact_name() -> TestResult {
     let (root, recorder) = (Emitter::new(), Recorder::new());
     let instance = root.child("a")?;
     let run = run_of(&instance);
@@ -159,7 +159,7 @@ fn registration_and_emit_are_checked_against_declared_events() -> TestResult {
 
 /// E7.
 #[test]
-fn what_cannot_be_serialised_is_wrapped_or_says_so() -> TestResult {
+fn a_payload_that_cannot_be_serialized_is_wrapped_in_opaque_or_recorded_as_an_error() -> TestResult {
     struct Connection(u32);
     struct Broken;
     impl Serialize for Broken {
@@ -184,7 +184,7 @@ fn what_cannot_be_serialised_is_wrapped_or_says_so() -> TestResult {
 
 /// E7: a path is exact, even if the name of the event has a dot.
 #[test]
-fn a_listener_under_the_exact_path_of_an_event_with_a_dotted_name_that_meets_another_type_is_an_error() -> TestResult {
+fn a_listener_under_an_exact_path_fails_the_emit_of_a_dotted_event_of_another_type() -> TestResult {
     let app = Emitter::new().child("app")?;
     app.on("app.run.start", |_: &mut String, _| ())?;
     let error = app.emit_now("run.start", &mut 1_u32).expect_err("it would never fire");
@@ -201,7 +201,7 @@ impl Event for Below {
 
 /// E7: `emit_event` and `on_event` need no string, even for names with a dot.
 #[test]
-fn an_event_with_a_dotted_name_is_heard_by_its_type() -> TestResult {
+fn on_event_receives_an_event_type_with_a_dotted_name() -> TestResult {
     let app = Emitter::new().child("app")?;
     app.on_event(|below: &mut Below, meta| {
         assert_eq!(meta.path(), "app.sub.below");
@@ -224,7 +224,7 @@ fn an_event_declared_twice_or_for_a_sub_namespace_is_an_error_that_quotes_it() {
 
 /// E7: a function with names is exact, like a name. With `of_types` or `nested(true)`, it filters by type.
 #[test]
-fn a_function_with_names_that_takes_an_own_event_of_another_type_fails_the_emit() -> TestResult {
+fn a_function_with_names_that_matches_an_own_event_of_another_type_fails_the_emit() -> TestResult {
     const FETCH: EventName = FetchData::NAME;
     let root = Emitter::new();
     let instance = root.child("a")?;

@@ -36,7 +36,7 @@ async fn a_closed_channel_ends_after_its_last_record() {
 
 /// E13.
 #[tokio::test]
-async fn while_nobody_receives_losses_are_counted_and_told() {
+async fn losses_of_a_channel_that_is_not_read_are_counted_and_marked_by_gaps() {
     let emitter = Emitter::new();
     let (channel, records) = Channel::new(2);
     let handle = emitter.pipe_to(channel.with_overflow(Overflow::DropOldest)).unwrap();

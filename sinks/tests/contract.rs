@@ -44,7 +44,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// E13.
 #[test]
-fn a_stalled_reader_loses_the_oldest_and_is_told_how_many_and_where() {
+fn a_stalled_drop_oldest_sink_loses_the_oldest_events_and_a_gap_marks_their_place() {
     let (emitter, handle, gate, seen) = stalled(3, Overflow::DropOldest);
     emit_now(&emitter, 1..10);
     assert_eq!(handle.lost(), 6);
@@ -60,7 +60,7 @@ fn a_stalled_reader_loses_the_oldest_and_is_told_how_many_and_where() {
 
 /// E13.
 #[test]
-fn a_stalled_reader_loses_the_newest_and_is_told_how_many_and_where() {
+fn a_stalled_drop_newest_sink_loses_the_newest_events_and_a_gap_marks_their_place() {
     let (emitter, handle, gate, seen) = stalled(3, Overflow::DropNewest);
     emit_now(&emitter, 1..10);
     drop(gate);
@@ -71,7 +71,7 @@ fn a_stalled_reader_loses_the_newest_and_is_told_how_many_and_where() {
 
 /// E13.
 #[test]
-fn each_stretch_of_losses_is_a_gap_of_its_own() {
+fn each_stretch_of_losses_has_its_own_gap() {
     for (overflow, expected) in [(Overflow::DropNewest, "0 1 2 -2 5 6 -1"), (Overflow::DropOldest, "0 -2 3 4 -1 6 7")] {
         let (emitter, handle, gate, seen) = stalled(2, overflow);
         emit_now(&emitter, 1..5);
@@ -124,7 +124,7 @@ fn emit_now_to_a_sink_that_blocks_is_an_error_while_it_is_full() {
 
 /// E13: the queue stays bounded when waiting emits are dropped.
 #[tokio::test]
-async fn an_emit_dropped_while_it_waits_is_lost_and_counted() {
+async fn an_event_whose_waiting_emit_is_dropped_is_lost_and_counted() {
     let (emitter, handle, gate, seen) = stalled(2, Overflow::Block);
     emitter.emit("n", &mut 1_u32).await.unwrap();
     emitter.emit("n", &mut 2_u32).await.unwrap();
@@ -144,7 +144,7 @@ async fn an_emit_dropped_while_it_waits_is_lost_and_counted() {
 
 /// E13: the event of a waiting emit has already been accepted.
 #[tokio::test]
-async fn close_lets_waiting_emits_go_and_delivers_their_events() {
+async fn close_releases_waiting_emits_and_delivers_their_events() {
     let (emitter, handle, gate, seen) = stalled(1, Overflow::Block);
     emitter.emit("n", &mut 1_u32).await.unwrap();
     let mut number = 2_u32;
@@ -165,7 +165,7 @@ fn noting(write: impl FnMut(&str) -> Result<(), BoxError> + Send + 'static) -> (
 
 /// E13.
 #[tokio::test]
-async fn flush_waits_for_what_was_emitted_before_and_reports_it() {
+async fn flush_waits_for_earlier_events_and_reports_them() {
     let (sink, seen) = noting(|_| Ok(()));
     let emitter = Emitter::new();
     let handle = emitter.pipe_to(sink).unwrap();
@@ -182,7 +182,7 @@ async fn flush_waits_for_what_was_emitted_before_and_reports_it() {
 
 /// E13.
 #[tokio::test]
-async fn close_reports_after_the_deadline_what_is_pending() {
+async fn close_reports_pending_events_after_the_deadline() {
     let (emitter, handle, gate, seen) = stalled(8, Overflow::DropNewest);
     emit_now(&emitter, 1..3);
     let soon = Duration::from_millis(5);
@@ -196,7 +196,7 @@ async fn close_reports_after_the_deadline_what_is_pending() {
 
 /// E13.
 #[test]
-fn a_write_that_fails_or_panics_is_counted_and_the_sink_goes_on() {
+fn a_write_that_fails_or_panics_is_counted_and_the_sink_continues() {
     let (sink, seen) = noting(|text| match text {
         "1" => panic!("no ones"),
         "2" => Err("no twos".into()),
@@ -244,7 +244,7 @@ impl Sink for Buffers {
 
 /// E13: a report never claims more than is true.
 #[test]
-fn what_a_sink_holds_in_its_buffer_is_not_delivered_and_has_failed_once_it_is_dropped_with_it() {
+fn buffered_events_do_not_count_as_delivered_and_fail_if_they_are_dropped_with_the_sink() {
     for tells in [false, true] {
         for (flushes, flushed, closed) in [(true, [2, 0, 1], [4, 0, 1]), (false, [0, 2, 1], [0, 0, 5])] {
             let counts = |report: &Report| [report.delivered, report.buffered, report.failed];
@@ -262,7 +262,7 @@ fn what_a_sink_holds_in_its_buffer_is_not_delivered_and_has_failed_once_it_is_dr
 
 /// E13: counts add up, even if a sink reports nonsense.
 #[test]
-fn a_sink_that_tells_of_more_than_it_was_given_is_not_believed() {
+fn impossible_progress_of_a_sink_does_not_break_the_counts_of_its_report() {
     struct Boasts;
 
     impl Sink for Boasts {
@@ -309,7 +309,7 @@ impl Drop for Hostile {
 
 /// E13: flush and close return a report, even if the sink panics.
 #[test]
-fn a_sink_that_panics_everywhere_hangs_nobody() {
+fn flush_and_close_return_a_report_even_if_the_sink_panics() {
     let emitter = Emitter::new();
     let handle = emitter.pipe_to(Hostile).unwrap();
     emit_now(&emitter, 0..3);
@@ -348,7 +348,7 @@ fn a_sink_ends_with_its_emitter_after_it_has_written_everything() {
 
 /// E13.
 #[test]
-fn an_unpiped_sink_writes_what_came_before_and_ends() {
+fn an_unpiped_sink_writes_all_earlier_events_and_ends() {
     let (sink, seen) = noting(|_| Ok(()));
     let emitter = Emitter::new();
     let handle = emitter.pipe_to(sink).unwrap();
@@ -383,7 +383,7 @@ impl Sink for Impatient {
 
 /// E13, E16: a pipe to a sink belongs to its emitter, not to the emitter's forks.
 #[test]
-fn a_fork_is_not_piped_to_what_its_original_is_piped_to() {
+fn a_fork_is_not_piped_to_the_sinks_of_its_original() {
     let emitter = Emitter::new().child("original").unwrap();
     let (sink, seen) = noting(|_| Ok(()));
     let handle = emitter.pipe_to(sink).unwrap();
@@ -397,7 +397,7 @@ fn a_fork_is_not_piped_to_what_its_original_is_piped_to() {
 
 /// E13.
 #[test]
-fn a_sink_with_an_interval_is_flushed_though_nobody_asks_and_nothing_more_comes() {
+fn a_sink_with_a_flush_interval_is_flushed_without_calls_and_without_further_events() {
     let (flushed, has_flushed) = mpsc::channel();
     let emitter = Emitter::new();
     emitter.pipe_to(Impatient(flushed)).unwrap();
@@ -409,7 +409,7 @@ fn a_sink_with_an_interval_is_flushed_though_nobody_asks_and_nothing_more_comes(
 
 /// E13: from many threads, each event is delivered or counted as lost, and each thread's events keep their order.
 #[test]
-fn what_is_delivered_and_what_is_lost_is_what_was_emitted() {
+fn each_event_is_delivered_or_lost_and_the_events_of_each_thread_keep_their_order() {
     const THREADS: u32 = 4;
     const EACH: u32 = 500;
     for overflow in [Overflow::Block, Overflow::DropOldest, Overflow::DropNewest] {

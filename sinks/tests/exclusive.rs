@@ -86,7 +86,7 @@ fn a_second_recorder_of_a_file_is_refused_and_changes_nothing() {
 /// E13: the lock holds for every path to the file.
 #[cfg(unix)]
 #[test]
-fn a_link_to_a_recording_is_the_same_recording() {
+fn a_link_to_a_recording_is_locked_with_the_recording() {
     let (folder, path) = folder();
     let file = JsonlFile::open(&path).unwrap();
     let (soft, hard) = (folder.path().join("soft"), folder.path().join("hard"));
@@ -228,7 +228,7 @@ fn a_file_that_is_removed_renamed_or_replaced_is_noticed_at_the_next_flush() {
 /// E13: the close writes the buffer and notices the missing file.
 #[cfg(unix)]
 #[test]
-fn a_file_that_was_removed_is_noticed_by_the_close() {
+fn a_file_that_is_removed_renamed_or_replaced_is_noticed_by_close() {
     for (trouble, expected) in TROUBLES {
         let (_folder, path) = folder();
         let (emitter, handle) = recording(&on_close(), &path);
@@ -243,7 +243,7 @@ fn a_file_that_was_removed_is_noticed_by_the_close() {
 /// E13: the counts add up without any flush, because the buffer is written when it is full.
 #[cfg(unix)]
 #[test]
-fn of_a_file_that_is_removed_under_a_busy_recorder_each_event_counts_once() {
+fn each_event_counts_once_if_the_file_is_removed_under_a_busy_recorder() {
     for (trouble, _) in TROUBLES {
         let (_folder, path) = folder();
         let (emitter, handle) = recording(&on_close(), &path);
@@ -260,7 +260,7 @@ fn of_a_file_that_is_removed_under_a_busy_recorder_each_event_counts_once() {
 /// E13: the recorder checks the absolute path, even if the process changes its directory.
 #[cfg(unix)]
 #[test]
-fn a_path_whose_folder_is_renamed_is_noticed_too() {
+fn a_renamed_folder_of_the_recording_is_noticed() {
     let (folder, _) = folder();
     let inner = folder.path().join("inner");
     fs::create_dir(&inner).unwrap();
@@ -273,7 +273,7 @@ fn a_path_whose_folder_is_renamed_is_noticed_too() {
 /// Only users who may read the recording can read a torn line.
 #[cfg(unix)]
 #[test]
-fn what_is_set_aside_keeps_the_mode_of_the_recording() {
+fn the_file_of_torn_lines_is_never_more_readable_than_the_recording() {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 

@@ -56,7 +56,7 @@ fn counts(report: &Report) -> [u64; 3] {
 
 /// E13: the sink would wait for room that only it can make.
 #[test]
-fn a_full_sink_that_awaits_an_emit_to_itself_loses_and_counts_the_event_and_goes_on() {
+fn a_full_sink_that_awaits_an_emit_to_itself_loses_and_counts_the_event_and_continues() {
     let emitter = Emitter::new();
     let itself = emitter.clone();
     let (sink, seen) = acts(Overflow::Block, move |text| {
@@ -76,7 +76,7 @@ fn a_full_sink_that_awaits_an_emit_to_itself_loses_and_counts_the_event_and_goes
 
 /// E13: each event causes another event, until a close ends the chain.
 #[test]
-fn a_sink_that_emits_to_itself_for_ever_can_be_closed() {
+fn a_sink_that_emits_to_itself_forever_can_be_closed() {
     for overflow in [Overflow::DropOldest, Overflow::DropNewest, Overflow::Block] {
         let emitter = Emitter::new();
         let itself = emitter.clone();
@@ -130,7 +130,7 @@ fn a_sink_that_flushes_and_closes_its_own_handle_does_not_wait_for_itself() {
 
 /// E10, E13.
 #[test]
-fn a_sink_may_attach_another_sink_which_hears_what_comes_after() {
+fn a_sink_may_attach_another_sink_that_receives_later_events() {
     let emitter = Emitter::new();
     let itself = emitter.clone();
     let (attached, has_attached) = mpsc::channel();
@@ -152,7 +152,7 @@ fn a_sink_may_attach_another_sink_which_hears_what_comes_after() {
 
 /// E13.
 #[test]
-fn a_sink_that_ends_itself_or_closes_its_emitter_gets_what_was_accepted_before() {
+fn a_sink_that_unpipes_itself_or_closes_its_emitter_receives_all_accepted_events() {
     type End = fn(&Emitter, &SinkHandle);
     let ends: [End; 2] = [|_, handle| handle.unpipe(), |emitter, _| emitter.close()];
     for end in ends {
@@ -179,7 +179,7 @@ fn a_sink_that_ends_itself_or_closes_its_emitter_gets_what_was_accepted_before()
 
 /// E13: the events of these emits have already been accepted.
 #[test]
-fn emits_that_wait_for_a_full_sink_go_on_when_it_is_unpiped_also_if_its_emitter_is_closed() {
+fn emits_that_wait_for_a_full_sink_complete_when_it_is_unpiped_even_on_a_closed_emitter() {
     for is_closed in [false, true] {
         let emitter = Emitter::new();
         let (sink, gate, seen) = Gated::new(1, Overflow::Block);
@@ -250,7 +250,7 @@ fn a_report_is_not_complete_while_the_sink_is_still_being_closed() {
 
 /// E13: the sink receives no events, is closed at once, and reports the close.
 #[test]
-fn a_sink_that_is_piped_to_an_emitter_that_is_closed_or_dropped_is_closed_at_once() {
+fn a_sink_on_a_closed_or_dropped_emitter_is_closed_at_once() {
     let closed = Emitter::new();
     closed.close();
     for emitter in [closed, Emitter::new()] {

@@ -59,7 +59,7 @@ fn note(text: &str) -> Note {
 
 /// E13: a recording reads back as typed records, and opening it again appends.
 #[tokio::test]
-async fn a_recording_reads_back_as_what_was_emitted() {
+async fn a_recording_reads_back_as_the_emitted_events_and_opening_it_again_appends() {
     let (_folder, path) = folder();
     record(&path, &mut [note("one"), note("zwei\n\"ü\"")]).await;
     record(&path, &mut [note("three")]).await;
@@ -97,7 +97,7 @@ async fn a_recording_cut_at_every_byte_opens_again_without_losing_a_whole_record
 
 /// E13.
 #[test]
-fn a_torn_line_is_set_aside_behind_earlier_ones() {
+fn a_torn_line_is_set_aside_after_earlier_torn_lines() {
     let (_folder, path) = folder();
     for (text, tail) in [
         ("{\"gap\":{\"lost\":1}}\n{\"gap\":{", Tail::SetAside { bytes: 8, to: torn(&path) }),
@@ -128,7 +128,7 @@ fn a_torn_line_may_be_long() {
 
 /// E13.
 #[test]
-fn the_flush_policy_says_when_the_file_has_a_record() {
+fn the_flush_policy_decides_when_a_record_is_in_the_file() {
     for (policy, sync, before_flush) in [
         (FlushPolicy::EachRecord, false, 1),
         (FlushPolicy::EachRecord, true, 1),
@@ -149,7 +149,7 @@ fn the_flush_policy_says_when_the_file_has_a_record() {
 /// `/dev/null` has no disk: it accepts every line, and a sync fails.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_flush_waits_for_the_disk_if_that_was_asked_for() {
+fn a_flush_and_a_close_sync_the_file_only_if_sync_is_on() {
     for (sync, expected) in [(false, true), (true, false)] {
         let options = JsonlFile::options().flush(FlushPolicy::OnClose).sync(sync);
         let mut file = options.open("/dev/null").unwrap();
@@ -191,7 +191,7 @@ impl Sink for Stalls {
 
 /// E13: a report distinguishes events that are buffered, passed to the operating system, and on disk.
 #[test]
-fn a_report_tells_buffered_from_flushed_from_synced() {
+fn a_report_distinguishes_buffered_delivered_and_synced_events() {
     let counts = |report: &Report| [report.pending, report.buffered, report.delivered, report.synced];
     for (policy, sync, stalled, flushed) in [
         (FlushPolicy::OnClose, false, [1, 3, 0, 0], [0, 0, 4, 0]),
@@ -219,7 +219,7 @@ fn a_report_tells_buffered_from_flushed_from_synced() {
 /// E13: events of a failed sync never count as synced, even if a later sync succeeds.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_could_not_be_synced_does_not_count_as_synced() {
+fn events_of_a_failed_sync_do_not_count_as_synced() {
     for policy in [FlushPolicy::OnClose, FlushPolicy::EachRecord] {
         let emitter = Emitter::new();
         // `/dev/null` has no disk: it accepts every line, and a sync fails.
@@ -235,7 +235,7 @@ fn what_could_not_be_synced_does_not_count_as_synced() {
 
 /// E13: the buffer is bounded.
 #[test]
-fn a_full_buffer_is_written_though_nobody_flushes() {
+fn a_full_buffer_is_written_without_a_flush() {
     let (_folder, path) = folder();
     let mut file = JsonlFile::options().flush(FlushPolicy::OnClose).open(&path).unwrap();
     for _ in 0..10_000 {
@@ -271,7 +271,7 @@ impl Write for Flaky {
 
 /// E13.
 #[test]
-fn a_writer_that_fails_gets_each_line_once_and_whole() {
+fn a_failing_writer_receives_each_line_once_and_whole() {
     let mut sink = Jsonl::new(Flaky::default());
     for lost in 1..=5 {
         sink.write(&gap(lost)).unwrap();
@@ -324,7 +324,7 @@ fn errors_name_the_file() {
 
 /// `/dev/full` is a device that is always full. Not every system has it.
 #[test]
-fn a_file_that_cannot_be_written_says_how_much_is_not() {
+fn the_error_of_a_file_that_cannot_be_written_counts_the_buffered_records() {
     let full = Path::new("/dev/full");
     if !full.exists() {
         return;
@@ -338,7 +338,7 @@ fn a_file_that_cannot_be_written_says_how_much_is_not() {
 
 /// E13.
 #[test]
-fn a_bad_line_is_named_by_its_number_and_quoted() {
+fn the_error_for_a_bad_line_states_its_number_and_quotes_it() {
     let long = "ü".repeat(100);
     let text =
         format!("{{\"gap\":{{\"lost\":1}}}}\n\n{{\"gap\":3}}\n{long}\n\u{fffd}\n{{\"gap\":{{\"lost\":2}}}}\n{{\"id");
@@ -357,7 +357,7 @@ fn a_bad_line_is_named_by_its_number_and_quoted() {
 
 /// E13: reading a non-UTF-8 line returns an error.
 #[test]
-fn a_line_that_is_not_text_is_an_error() {
+fn a_line_that_is_not_utf_8_is_an_error() {
     let mut records = Records::new(&b"\xff\xfe\n{\"gap\":{\"lost\":1}}\n"[..]);
     let error = records.next().unwrap().unwrap_err();
     assert!(matches!(&error, ReadError::Malformed { line: 1, text, .. } if text == "\u{fffd}\u{fffd}"), "{error:?}");
@@ -367,7 +367,7 @@ fn a_line_that_is_not_text_is_an_error() {
 
 /// E13: each line has one record, even if the payload is JSON with line breaks.
 #[test]
-fn json_that_is_laid_out_in_lines_is_written_in_one() {
+fn json_with_line_breaks_is_written_on_one_line() {
     let (_folder, path) = folder();
     let emitter = Emitter::new();
     let handle = emitter.pipe_to(JsonlFile::open(&path).unwrap()).unwrap();

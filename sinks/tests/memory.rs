@@ -7,7 +7,7 @@ use emitree_sinks::Memory;
 
 /// E13.
 #[tokio::test]
-async fn a_clone_sees_what_its_twin_was_given() {
+async fn a_clone_of_a_memory_sink_shares_its_records() {
     let emitter = Emitter::new();
     let memory = Memory::default();
     assert!(memory.is_empty());
@@ -25,7 +25,7 @@ async fn a_clone_sees_what_its_twin_was_given() {
 
 /// E13.
 #[test]
-fn what_it_does_when_full_can_be_chosen() {
+fn the_events_that_a_memory_sink_drops_count_as_lost() {
     let emitter = Emitter::new();
     let memory = Memory::new().with_capacity(1).with_overflow(Overflow::DropNewest);
     let handle = emitter.pipe_to(memory.clone()).unwrap();

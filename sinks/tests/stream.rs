@@ -26,7 +26,7 @@ fn emit(emitter: &Emitter, numbers: std::ops::Range<u32>) {
 
 /// E13.
 #[tokio::test]
-async fn a_slow_reader_is_told_how_many_it_missed_and_where() {
+async fn a_slow_reader_receives_a_gap_with_the_number_of_lost_events_at_their_place() {
     let emitter = Emitter::new();
     let mut stream = emitter.stream("n", 3).unwrap();
     emit(&emitter, 0..5);
@@ -81,7 +81,7 @@ impl Serialize for Counted {
 
 /// E13.
 #[test]
-fn a_dropped_stream_listens_no_more() {
+fn a_dropped_stream_receives_no_more_events() {
     let emitter = Emitter::new();
     let records = Arc::new(AtomicUsize::new(0));
     let mut event = Counted(Arc::clone(&records));

@@ -221,7 +221,7 @@ mod tests {
     use crate::ToolResult;
 
     #[test]
-    fn what_is_not_valid_is_refused_with_its_place_and_changes_nothing() {
+    fn invalid_messages_are_refused_with_their_index_and_leave_the_history_unchanged() {
         let asks = |id: &str| Message::assistant("").with_call(ToolCall::new(id, "t", json!({})));
         let gives = |id: &str| Message::tool([ToolResult::new(id, 1)]);
         let table = [
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_arguments_are_kept_as_they_are_and_are_no_json_string() {
+    fn arguments_round_trip_through_json_and_malformed_arguments_are_kept_verbatim() {
         for (text, shown) in [(r#"{"a":"#, r#"{"a":"#), (r#""a""#, r#""a""#), ("", "{}"), (" {\"a\": 1}", r#"{"a":1}"#)]
         {
             let call = ToolCall::new("c", "t", crate::Arguments::parse(text));

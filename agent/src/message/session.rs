@@ -356,7 +356,7 @@ mod tests {
     proptest! {
         // A1
         #[test]
-        fn whatever_ends_a_turn_each_call_has_exactly_one_result(steps in vec(step(), 0..12)) {
+        fn each_call_has_exactly_one_result_however_its_turn_ends(steps in vec(step(), 0..12)) {
             let session = Session::new();
             let run = SessionRun::new(session.clone());
             let mut expected = 0;
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_given_up_takes_its_messages_and_its_rewriting_along_and_nothing_else() {
+    fn giving_up_a_run_removes_its_messages_and_its_rewriting_and_nothing_else() {
         let session = Session::new();
         session.extend([Message::user("old")]).expect("valid");
         let (ours, theirs) = (SessionRun::new(session.clone()), SessionRun::new(session.clone()));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_message_that_a_model_can_say_begins_a_turn() {
+    fn only_a_valid_assistant_message_begins_a_turn() {
         let run = SessionRun::new(Session::new());
         let error = run.open(Message::user("x")).expect_err("a user's message").to_string();
         assert_eq!(error, "a model's response has the role `user` instead of `assistant`");

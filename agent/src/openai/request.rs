@@ -149,7 +149,7 @@ mod tests {
     use crate::OpenAi;
 
     #[test]
-    fn a_token_limit_has_another_name_for_openai_itself() {
+    fn the_token_limit_is_max_completion_tokens_for_openai_and_max_tokens_for_other_servers() {
         let table = [
             ("https://api.openai.com/v1", "max_completion_tokens", "max_tokens"),
             ("https://eu.api.openai.com/v1", "max_completion_tokens", "max_tokens"),

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_of_the_header_is_read_and_nonsense_is_ignored() {
+    fn each_form_of_the_retry_after_header_is_read_and_invalid_values_are_ignored() {
         // Sun, 06 Nov 1994 08:49:37 GMT
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         type Headers<'a> = &'a [(&'a str, &'a str)];

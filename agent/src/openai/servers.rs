@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_of_ollama_is_read_as_ollama_reads_it() {
+    fn ollama_host_is_parsed_as_ollama_parses_it() {
         let table = [
             ("example.com", "http://example.com:11434/v1"),
             ("example.com:80", "http://example.com/v1"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_variable_of_each_server_is_read_and_a_hosted_server_names_them_if_none_is_set() {
+    fn each_key_variable_of_each_server_is_read_and_the_error_for_a_missing_key_names_it() {
         for known in all() {
             let name = format!("{}:m", known.name);
             for variable in known.key_variables {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_url_is_read_from_the_variable_of_its_server_and_needs_no_key() {
+    fn the_base_url_is_read_from_the_variable_of_its_server_and_then_no_key_is_needed() {
         for known in all() {
             let name = format!("{}:m", known.name);
             let key = (known.key_variables[0], OsStr::new("k"));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_variable_that_is_not_unicode_is_an_error_without_its_value() {
+    fn the_error_for_a_variable_that_is_not_unicode_does_not_contain_its_value() {
         use std::os::unix::ffi::OsStrExt;
         let value = OsStr::from_bytes(b"s3cr3t\xff");
         for variable in ["OPENAI_API_KEY", "OPENAI_BASE_URL"] {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_of_the_documentation_have_each_server_and_its_variables() {
+    fn the_tables_in_the_documentation_list_each_server_with_its_variables() {
         let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/models.md");
         let expected: Vec<_> = all()
             .map(|known| {

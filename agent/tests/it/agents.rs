@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::support::{Log, Text, agent, assert_valid, fail, results, shout};
 
 #[tokio::test]
-async fn an_agent_calls_tools_until_the_model_answers_and_counts_what_it_took() -> Result<()> {
+async fn an_agent_calls_tools_until_the_model_answers_and_counts_its_tokens_and_turns() -> Result<()> {
     let script = ScriptedModel::new("test")
         .reply(
             Reply::calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]).usage(Usage::new(10, 2)),
@@ -74,7 +74,7 @@ fn log_messages(agent: &Agent) -> Result<Log> {
 }
 
 #[tokio::test]
-async fn each_message_is_announced_in_the_order_of_the_history_and_each_error_behind_its_message() -> Result<()> {
+async fn each_message_is_emitted_in_the_order_of_the_history_and_each_error_after_its_message() -> Result<()> {
     let script = ScriptedModel::new("test")
         .calls([("shout", json!({"text": "a"})), ("sing", json!({}))])
         .reply(Reply::text("perhaps"))
@@ -124,7 +124,7 @@ async fn each_message_is_announced_in_the_order_of_the_history_and_each_error_be
 }
 
 #[tokio::test]
-async fn a_response_that_cannot_be_used_is_a_message_error_and_a_failed_turn_is_announced() -> Result<()> {
+async fn an_unusable_response_emits_message_error_and_a_failed_turn_emits_its_messages() -> Result<()> {
     let script = || ScriptedModel::new("test").text("a bad answer");
     let fails = hooks_fn("m", |hooks| _ = hooks.on_action(|_, _| Err(Error::new("rude"))));
     let breaks = hooks_fn("m", |hooks| _ = hooks.on_action(|action, _| action.response.message.role = Role::User));
@@ -147,7 +147,7 @@ async fn a_response_that_cannot_be_used_is_a_message_error_and_a_failed_turn_is_
 }
 
 #[tokio::test]
-async fn a_listener_of_messages_that_fails_ends_the_run_and_the_turn_stays_in_the_history() -> Result<()> {
+async fn a_failing_message_listener_ends_the_run_and_the_turn_stays_in_the_history() -> Result<()> {
     let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done");
     let session = Session::new();
     let refuses = |added: &mut MessageAdded, _: &EventMeta<'_>| {
@@ -162,7 +162,7 @@ async fn a_listener_of_messages_that_fails_ends_the_run_and_the_turn_stays_in_th
 
 // A4
 #[tokio::test]
-async fn each_error_of_a_tool_becomes_what_the_table_says_and_its_siblings_go_on() -> Result<()> {
+async fn each_kind_of_tool_error_becomes_the_result_of_its_call_and_sibling_calls_continue() -> Result<()> {
     type Row = (&'static str, fn() -> Error, &'static str);
     let table: [Row; 4] = [
         ("failed", || Error::new("broken"), "!broken"),
@@ -193,7 +193,7 @@ async fn each_error_of_a_tool_becomes_what_the_table_says_and_its_siblings_go_on
 }
 
 #[tokio::test]
-async fn a_halt_and_a_fatal_error_end_the_run_when_the_siblings_have_settled() -> Result<()> {
+async fn a_halt_or_a_fatal_error_ends_the_run_when_all_sibling_calls_have_settled() -> Result<()> {
     let errors: [fn() -> Error; 2] = [|| Error::halted("switch", "enough"), || Error::new("lost").fatal(true)];
     for error in errors {
         let script =
@@ -208,7 +208,7 @@ async fn a_halt_and_a_fatal_error_end_the_run_when_the_siblings_have_settled() -
 }
 
 #[tokio::test]
-async fn interrupts_of_a_batch_become_one_and_the_others_are_answered() -> Result<()> {
+async fn the_interrupts_of_a_batch_are_combined_into_one_and_other_calls_are_answered() -> Result<()> {
     let script = ScriptedModel::new("test").calls([
         ("pay", json!({"text": "1"})),
         ("shout", json!({"text": "b"})),
@@ -230,7 +230,7 @@ async fn interrupts_of_a_batch_become_one_and_the_others_are_answered() -> Resul
 }
 
 #[tokio::test]
-async fn calls_that_cannot_be_executed_are_explained_to_the_model() -> Result<()> {
+async fn calls_that_cannot_be_executed_are_answered_with_an_error_that_states_the_reason() -> Result<()> {
     let call = |arguments: &str| emitree_agent::Delta::ToolCall {
         index: 0,
         id: None,
@@ -259,7 +259,7 @@ async fn calls_that_cannot_be_executed_are_explained_to_the_model() -> Result<()
 }
 
 #[tokio::test]
-async fn repeated_and_missing_ids_get_fresh_ones_and_results_stay_with_their_calls() -> Result<()> {
+async fn repeated_and_missing_call_ids_are_replaced_and_results_stay_with_their_calls() -> Result<()> {
     let call = |index, id: &str, text: &str| emitree_agent::Delta::ToolCall {
         index,
         id: Some(id.to_owned()),
@@ -292,7 +292,7 @@ async fn repeated_and_missing_ids_get_fresh_ones_and_results_stay_with_their_cal
 
 // A1
 #[tokio::test(start_paused = true)]
-async fn whatever_ends_a_run_its_session_stays_valid_and_goes_on() -> Result<()> {
+async fn a_session_stays_valid_and_usable_however_its_run_ends() -> Result<()> {
     let wait = || {
         tool_fn("wait", "Waits", |_: Text, _: RunContext| async {
             tokio::time::sleep(Duration::from_secs(60)).await;
@@ -360,7 +360,7 @@ async fn invalid_input_is_refused_before_the_model_is_asked() -> Result<()> {
 }
 
 #[tokio::test]
-async fn construction_refuses_what_cannot_work_in_plain_words() {
+async fn build_refuses_unusable_tools_and_a_step_limit_of_zero_and_states_the_reason() {
     let model = || ChatModel::new(ScriptedModel::new("test")).expect("a model");
     let build = |tool| Agent::builder("a", model()).tool(shout()).tool(tool).build().unwrap_err().to_string();
     assert_eq!(build(Ok(shout())), "the agent `a` has two tools called `shout`");
@@ -412,7 +412,7 @@ async fn a_sub_agent_is_a_tool_with_its_own_history_and_turns_and_depth_is_limit
 }
 
 #[tokio::test]
-async fn built_ins_and_guards_reach_tools_as_they_reach_any_run() -> Result<()> {
+async fn built_in_middleware_and_guards_of_runs_above_apply_to_tools() -> Result<()> {
     let script = ScriptedModel::new("test")
         .calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "a"}))])
         .call("delete", json!({"text": "x"}))
@@ -450,7 +450,7 @@ async fn built_ins_and_guards_reach_tools_as_they_reach_any_run() -> Result<()> 
 }
 
 #[tokio::test]
-async fn one_model_and_one_agent_serve_several_runs_at_once_and_nothing_mixes() -> Result<()> {
+async fn one_agent_serves_concurrent_runs_without_mixing_their_messages() -> Result<()> {
     let script = ScriptedModel::by("echo", |request| {
         let asked = request.messages[0].text();
         match request.messages.len() {
@@ -468,7 +468,7 @@ async fn one_model_and_one_agent_serve_several_runs_at_once_and_nothing_mixes() 
 }
 
 #[tokio::test]
-async fn on_token_streams_this_agent_and_passes_the_tokens_of_sub_agents_that_stream_by_themselves() -> Result<()> {
+async fn on_token_streams_the_agent_and_receives_tokens_of_sub_agents_only_if_they_stream() -> Result<()> {
     for (streams, expected) in [(false, vec!["to", "p"]), (true, vec!["de", "ep", "to", "p"])] {
         let inner = ScriptedModel::new("inner").reply(Reply::text("deep").in_pieces(2));
         let mut options = ChatOptions::default();
@@ -508,7 +508,7 @@ async fn options_of_a_run_override_the_options_of_the_agent_one_by_one() -> Resu
 }
 
 #[tokio::test]
-async fn a_session_can_be_stored_and_read_back() -> Result<()> {
+async fn a_history_can_be_stored_and_continued_in_a_new_session() -> Result<()> {
     let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("A").text("you said go");
     let agent = agent(&script).build()?;
     let session = Session::new();
@@ -522,7 +522,7 @@ async fn a_session_can_be_stored_and_read_back() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_turn_ends_the_run_if_all_results_say_so() -> Result<()> {
+async fn a_turn_ends_the_run_if_all_its_results_request_termination() -> Result<()> {
     let done = || {
         tool_fn("done", "Ends", |args: Text, _: RunContext| async move { Ok(ToolOutput::new(args.text).terminate()) })
     };
@@ -538,7 +538,7 @@ async fn a_turn_ends_the_run_if_all_results_say_so() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_interrupt_in_a_sub_agent_is_one_of_the_outer_agents_batch() -> Result<()> {
+async fn an_interrupt_of_a_sub_agent_is_nested_in_the_batch_interrupt_of_the_outer_agent() -> Result<()> {
     let inner = ScriptedModel::new("inner").call("pay", json!({"text": "1"}));
     let pay = fail("pay", || Error::interrupted(Interrupt::new("approval", json!({"amount": 1}))));
     let librarian = Agent::builder("librarian", ChatModel::new(inner)?).tool(pay).build()?;
@@ -559,7 +559,7 @@ async fn an_interrupt_in_a_sub_agent_is_one_of_the_outer_agents_batch() -> Resul
 
 // A4
 #[tokio::test]
-async fn a_halt_comes_before_an_interrupt_and_before_other_errors_whatever_the_order_of_calls() -> Result<()> {
+async fn a_halt_takes_precedence_over_interrupts_and_fatal_errors_in_any_order_of_calls() -> Result<()> {
     let halt = || fail("halt", || Error::halted("switch", "enough"));
     let lost = || fail("lost", || Error::new("lost").fatal(true));
     let asks = || fail("asks", || Error::interrupted(Interrupt::new("approval", json!(null))));
@@ -572,7 +572,7 @@ async fn a_halt_comes_before_an_interrupt_and_before_other_errors_whatever_the_o
 }
 
 #[test]
-fn tools_in_tasks_of_their_own_do_not_hold_each_other_up_and_are_the_same_runs() -> Result<()> {
+fn spawned_tools_do_not_block_each_other_and_keep_their_call_id_and_turn() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let (sender, receiver) = (std::sync::Mutex::new(sender), Arc::new(std::sync::Mutex::new(receiver)));

@@ -38,7 +38,7 @@ fn shown(cost: Option<Decimal>) -> String {
 }
 
 #[tokio::test]
-async fn hooks_listeners_and_the_output_have_the_cost_so_far() -> Result<()> {
+async fn the_cost_is_available_to_hooks_in_usage_events_and_in_the_output() -> Result<()> {
     let log = Log::default();
     let to = log.clone();
     let hooks = hooks_fn("log", move |hooks| {
@@ -67,7 +67,7 @@ async fn a_model_without_a_price_has_no_cost() -> Result<()> {
 }
 
 #[tokio::test]
-async fn cached_input_has_a_price_of_its_own() -> Result<()> {
+async fn cached_input_can_have_its_own_price() -> Result<()> {
     let mut usage = Usage::new(4 * MILLION, 0);
     usage.cached_input_tokens = 3 * MILLION;
     let model = |price| {
@@ -92,7 +92,7 @@ fn charges_of(budget: &Budget) -> Result<Log> {
 }
 
 #[tokio::test]
-async fn calls_are_charged_to_budgets_at_the_models_price_or_else_at_theirs() -> Result<()> {
+async fn calls_are_charged_at_the_price_of_the_model_or_else_at_the_price_of_the_budget() -> Result<()> {
     let prices = PriceTable::new().model("small", per_million(0, 100));
     let budget = || Budget::builder().cost(100.into()).prices(prices.clone()).build();
     let by_model = budget()?;
@@ -127,7 +127,7 @@ async fn an_exceeded_budget_ends_the_agent_after_listeners_received_the_usage() 
 
 // A9
 #[tokio::test]
-async fn tokens_are_charged_although_a_listener_fails_and_in_each_attempt() -> Result<()> {
+async fn tokens_are_charged_in_each_attempt_even_if_a_listener_fails() -> Result<()> {
     let usage = Usage::new(MILLION, 0);
     let reply = || Reply::text("A").usage(usage);
     let model = ChatModel::new(ScriptedModel::new("small").reply(reply()).reply(reply()))?.price(per_million(1, 1));
@@ -160,7 +160,7 @@ fn unlimited() -> Result<Budget> {
 
 // A9
 #[tokio::test]
-async fn tokens_that_a_provider_has_reported_are_charged_although_the_reply_then_fails() -> Result<()> {
+async fn reported_tokens_are_charged_even_if_the_reply_then_fails() -> Result<()> {
     for stream in [false, true] {
         let pieces =
             [Delta::Usage(Usage::new(1, 0)), Delta::Usage(Usage::new(MILLION, 0)), Delta::Text("A".to_owned())];
@@ -200,7 +200,7 @@ async fn tokens_that_a_provider_has_reported_are_charged_although_the_reply_then
 
 // A9
 #[tokio::test]
-async fn tokens_that_stages_hold_back_or_remove_are_charged() -> Result<()> {
+async fn token_counts_that_stages_hold_back_or_remove_are_charged() -> Result<()> {
     let holds = hooks_fn("holds", |hooks| {
         hooks.chunks(|| {
             let mut held = Vec::new();
@@ -271,7 +271,7 @@ async fn a_cached_response_keeps_its_cost_and_is_not_charged_again() -> Result<(
 }
 
 #[tokio::test]
-async fn a_budget_of_costs_ends_a_run_whose_price_is_not_known() -> Result<()> {
+async fn a_cost_budget_denies_a_run_with_an_unknown_price_unless_unknown_prices_are_free() -> Result<()> {
     let agent = Agent::builder("tester", ChatModel::new(script())?).tool(shout()).build()?;
     let budget = Budget::builder().cost(100.into()).build()?;
     let error = agent.ask("Shout a.").middleware(budget).await.unwrap_err();

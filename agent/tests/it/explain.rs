@@ -19,7 +19,7 @@ fn hooked(id: &'static str) -> HooksFn {
 }
 
 #[tokio::test]
-async fn hooks_of_the_agent_of_a_run_and_of_runs_above_are_explained_by_name() -> Result<()> {
+async fn explanations_name_the_hooks_of_the_agent_of_the_run_and_of_runs_above() -> Result<()> {
     let agent = agent(&ScriptedModel::new("test").text("x")).with(hooked("a")).with(hooked("b")).build()?;
     let names = |id: &str| {
         let places = [Place::AgentRun, Place::ModelContext, Place::ModelWire, Place::ToolGate];
@@ -61,7 +61,7 @@ async fn the_error_of_a_hook_names_the_hook() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_error_of_a_stage_or_a_layer_names_it_and_an_error_from_inside_keeps_its_origin() -> Result<()> {
+async fn an_error_names_the_stage_or_layer_that_returned_it_and_no_layer_that_only_passed_it() -> Result<()> {
     let broken = || Error::new("broken").fatal(true);
     for place in [Place::AgentRun, Place::ModelCall, Place::ModelChunk, Place::ToolCall] {
         for fails in [true, false] {

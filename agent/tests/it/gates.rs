@@ -13,7 +13,7 @@ fn calls() -> ScriptedModel {
 }
 
 #[tokio::test]
-async fn calls_that_cannot_be_executed_are_not_asked_about() -> Result<()> {
+async fn calls_that_cannot_be_executed_do_not_reach_the_gate() -> Result<()> {
     let malformed = Delta::ToolCall {
         index: 3,
         id: Some("3".to_owned()),
@@ -49,7 +49,7 @@ async fn calls_that_cannot_be_executed_are_not_asked_about() -> Result<()> {
 
 // A5
 #[tokio::test]
-async fn what_a_gate_changes_is_checked_again_and_the_id_stays() -> Result<()> {
+async fn a_call_that_a_gate_changes_is_checked_again_and_keeps_its_id() -> Result<()> {
     let edits = hooks_fn("edits", |hooks| {
         hooks.on_gate(|batch, _| {
             let mut open = batch.open();
@@ -168,7 +168,7 @@ async fn a_call_without_a_result_is_answered_with_whether_the_function_of_its_to
 }
 
 #[tokio::test]
-async fn a_halt_of_a_result_hook_comes_before_an_interrupt_of_a_call() -> Result<()> {
+async fn a_halt_of_a_result_hook_takes_precedence_over_an_interrupt_of_a_call() -> Result<()> {
     let both = hooks_fn("both", |hooks| {
         hooks.on_gate(|batch, _| {
             batch.open().next().expect("a call").interrupt(Interrupt::new("approval", json!(null)));

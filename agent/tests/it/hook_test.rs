@@ -163,7 +163,7 @@ async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
 }
 
 #[tokio::test]
-async fn the_hook_of_each_place_is_called_alone_without_an_agent() -> Result<()> {
+async fn a_hook_test_calls_the_hook_of_each_place_without_an_agent() -> Result<()> {
     for place in Place::ALL {
         for is_async in [false, true] {
             let test = HookTest::new(&marks(place, is_async))?;
@@ -174,7 +174,7 @@ async fn the_hook_of_each_place_is_called_alone_without_an_agent() -> Result<()>
 }
 
 #[tokio::test]
-async fn a_test_keeps_state_between_calls_and_returns_the_error_of_a_hook() -> Result<()> {
+async fn a_hook_test_keeps_state_between_calls_and_returns_the_error_of_a_hook() -> Result<()> {
     let middleware = hooks_fn("m", |hooks| {
         let count = hooks.state::<u32>();
         hooks.on_end(move |_, ctx| {

@@ -66,7 +66,7 @@ async fn a_model_emits_its_own_events_in_order_and_streams_only_when_asked() -> 
 }
 
 #[tokio::test]
-async fn a_failed_attempt_emits_error_and_finish_and_a_retry_begins_the_stream_anew() -> Result<()> {
+async fn a_failed_attempt_emits_error_and_finish_and_a_retry_restarts_the_stream() -> Result<()> {
     let broken = Reply::deltas([Delta::Text("wro".to_owned())]).then_error(Error::new("cut").retryable(true));
     let script = ScriptedModel::new("test").reply(broken).reply(Reply::text("right").in_pieces(3));
     let model = model(&script);
@@ -99,7 +99,7 @@ async fn a_failed_attempt_emits_error_and_finish_and_a_retry_begins_the_stream_a
 
 // A10
 #[tokio::test]
-async fn a_listener_stops_the_stream_and_incomplete_calls_are_dropped() -> Result<()> {
+async fn a_listener_can_stop_the_stream_and_incomplete_calls_are_dropped() -> Result<()> {
     let call = |index, arguments: &str| Delta::ToolCall {
         index,
         id: Some(format!("c{index}")),
@@ -136,7 +136,7 @@ async fn a_listener_stops_the_stream_and_incomplete_calls_are_dropped() -> Resul
 }
 
 #[tokio::test]
-async fn what_a_stage_holds_back_is_released_when_the_stream_is_stopped() -> Result<()> {
+async fn pieces_that_a_stage_holds_back_are_released_when_the_stream_is_stopped() -> Result<()> {
     let script = ScriptedModel::new("test").reply(Reply::text("abcdef").in_pieces(1));
     // Keeps the last piece until the next piece arrives.
     let stages = ChunkStages::new().with(|| {
@@ -168,7 +168,7 @@ async fn what_a_stage_holds_back_is_released_when_the_stream_is_stopped() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_or_aborting_a_run_ends_it_once_and_the_next_one_works() -> Result<()> {
+async fn a_run_that_times_out_ends_once_and_the_next_run_works() -> Result<()> {
     let slow = Reply::text("slow").in_pieces(1).slow(Duration::from_secs(1), Duration::from_secs(1));
     let script = ScriptedModel::new("test").reply(slow).text("next");
     let model = model(&script);
@@ -186,7 +186,7 @@ async fn dropping_or_aborting_a_run_ends_it_once_and_the_next_one_works() -> Res
 }
 
 #[tokio::test]
-async fn a_provider_with_a_name_that_is_no_namespace_is_refused_with_the_name() {
+async fn a_provider_name_that_is_not_a_valid_namespace_is_refused_and_quoted() {
     struct Odd;
     impl emitree_agent::Provider for Odd {
         fn name(&self) -> &str {
@@ -261,7 +261,7 @@ async fn a_start_listener_may_answer_instead_of_the_model() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_listener_that_fails_at_finish_never_hides_the_error_of_the_attempt() -> Result<()> {
+async fn a_failing_finish_listener_of_a_model_fails_a_success_and_hides_no_error() -> Result<()> {
     for (script, expected) in [
         (ScriptedModel::new("test").text("x"), "a listener of `backend.chat.scripted.finish` failed"),
         (ScriptedModel::new("test").error(Error::new("busy")), "busy"),
@@ -275,7 +275,7 @@ async fn a_listener_that_fails_at_finish_never_hides_the_error_of_the_attempt() 
 }
 
 #[tokio::test]
-async fn each_of_several_stages_is_told_of_the_end_once_also_of_a_stopped_stream() -> Result<()> {
+async fn each_stage_receives_the_end_of_the_stream_once_even_if_the_stream_is_stopped() -> Result<()> {
     for (streams, stops) in [(false, false), (true, false), (true, true)] {
         let log = Log::default();
         let mut stages = ChunkStages::new();
@@ -318,7 +318,7 @@ async fn each_of_several_stages_is_told_of_the_end_once_also_of_a_stopped_stream
 }
 
 #[tokio::test]
-async fn a_stage_that_fails_fails_the_attempt_and_the_next_attempt_has_fresh_stages() -> Result<()> {
+async fn a_failing_stage_fails_the_attempt_and_the_next_attempt_has_new_stages() -> Result<()> {
     let script = ScriptedModel::new("test").reply(Reply::text("ab").in_pieces(1)).reply(Reply::text("cd").in_pieces(1));
     let made = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let count = std::sync::Arc::clone(&made);
@@ -346,7 +346,7 @@ async fn a_stage_that_fails_fails_the_attempt_and_the_next_attempt_has_fresh_sta
 }
 
 #[tokio::test]
-async fn a_stopped_stream_drops_calls_whose_arguments_may_go_on() -> Result<()> {
+async fn a_stopped_stream_drops_calls_whose_arguments_may_be_incomplete() -> Result<()> {
     let call = |index, arguments: &str| Delta::ToolCall {
         index,
         id: Some(format!("c{index}")),

@@ -8,7 +8,7 @@ fn scripted(model: &str) -> Result<ChatModel> {
 }
 
 #[tokio::test]
-async fn a_registered_provider_makes_the_models_that_are_named_after_it() -> Result<()> {
+async fn a_registered_provider_creates_the_models_whose_names_begin_with_its_name() -> Result<()> {
     ChatModel::register("first", scripted)?;
     for (name, answer) in [("first:a", "I am a."), ("first:a:7b", "I am a:7b."), (" first : a/b ", "I am a/b.")] {
         assert_eq!(ChatModel::from_name(name)?.run("Who are you?".into()).await?.text(), answer, "{name}");
@@ -31,7 +31,7 @@ fn a_name_without_a_provider_or_a_model_is_quoted_in_the_error() {
 }
 
 #[test]
-fn an_unknown_provider_is_answered_with_the_known_ones() -> Result<()> {
+fn the_error_for_an_unknown_provider_lists_the_known_providers() -> Result<()> {
     ChatModel::register("listed", scripted)?;
     let message = ChatModel::from_name("lsited:a").unwrap_err().to_string();
     assert!(message.starts_with("the provider `lsited` of `lsited:a` is not known; known are "), "{message}");
@@ -41,7 +41,7 @@ fn an_unknown_provider_is_answered_with_the_known_ones() -> Result<()> {
 }
 
 #[test]
-fn a_provider_is_registered_once_and_under_a_name_that_events_can_have() -> Result<()> {
+fn a_provider_name_is_registered_only_once_and_must_be_a_valid_segment() -> Result<()> {
     ChatModel::register("once", scripted)?;
     let error = ChatModel::register("once", |_| Err(Error::new("never called"))).unwrap_err();
     assert_eq!(error.to_string(), "the provider `once` is already known: choose another name");

@@ -58,7 +58,7 @@ fn explicit(script: &ScriptedModel, log: &Log) -> AgentBuilder {
 
 // A6
 #[tokio::test]
-async fn a_hook_of_the_builder_replaces_the_agents_the_inherited_and_the_runs_hooks_except_guards() -> Result<()> {
+async fn a_hook_of_the_builder_replaces_all_middleware_hooks_at_its_place_except_guards() -> Result<()> {
     let log = Log::default();
     let agent = explicit(&two_turns(), &log).build()?;
     let explained = Arc::new(Mutex::new(None));
@@ -102,7 +102,7 @@ async fn a_hook_of_the_builder_replaces_the_agents_the_inherited_and_the_runs_ho
 }
 
 #[tokio::test]
-async fn a_gate_of_the_builder_does_not_switch_an_approval_off() -> Result<()> {
+async fn a_gate_of_the_builder_does_not_replace_the_gate_of_a_middleware() -> Result<()> {
     let approval = hooks_fn("approval", |hooks| {
         hooks.on_gate_each(|gated, _| gated.deny("approval", "nobody said yes"));
     });
@@ -115,7 +115,7 @@ async fn a_gate_of_the_builder_does_not_switch_an_approval_off() -> Result<()> {
 }
 
 #[tokio::test]
-async fn hooks_of_a_guard_and_guards_of_runs_stay_and_a_guard_keeps_the_wire() -> Result<()> {
+async fn guards_are_not_replaced_by_the_builder_and_the_wire_hook_of_a_guard_wins() -> Result<()> {
     #[derive(Debug)]
     struct Keep;
     impl<O: Op> Guard<O> for Keep {
@@ -152,7 +152,7 @@ async fn hooks_of_a_guard_and_guards_of_runs_stay_and_a_guard_keeps_the_wire() -
 }
 
 #[tokio::test]
-async fn an_error_of_the_builders_hooks_is_the_error_of_build_and_its_id_is_taken() {
+async fn build_returns_the_error_of_hooks_and_refuses_a_second_middleware_called_builder() {
     let script = ScriptedModel::new("test");
     let failed = agent(&script).hooks(|_| Err(Error::new("no database"))).build().unwrap_err();
     assert_eq!(failed.to_string(), "no database");
@@ -164,7 +164,7 @@ async fn an_error_of_the_builders_hooks_is_the_error_of_build_and_its_id_is_take
 }
 
 #[tokio::test]
-async fn the_wire_of_a_run_replaces_the_agents_before_the_run_and_in_it() -> Result<()> {
+async fn the_wire_hook_of_a_run_replaces_the_wire_hook_of_the_agent() -> Result<()> {
     let wire = |id: &'static str, log: &Log| {
         let log = log.clone();
         hooks_fn(id, move |hooks| {
@@ -186,7 +186,7 @@ async fn the_wire_of_a_run_replaces_the_agents_before_the_run_and_in_it() -> Res
 
 // A6
 #[tokio::test]
-async fn an_inherited_middleware_whose_id_is_taken_is_skipped_and_explained() -> Result<()> {
+async fn an_inherited_middleware_whose_id_is_taken_is_skipped_and_listed_as_skipped() -> Result<()> {
     let log = Log::default();
     let named = |id: &'static str, name: &'static str| {
         let log = log.clone();

@@ -166,7 +166,7 @@ async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above
 
 // A2
 #[tokio::test]
-async fn every_place_is_passed_in_the_order_of_middlewares_streamed_or_not_at_every_depth() -> Result<()> {
+async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_every_depth() -> Result<()> {
     for place in Place::ALL {
         for streams in [false, true] {
             for depth in [Depth::TopLevel, Depth::SubAgent, Depth::SubAgentOfSubAgent, Depth::ToolOfATool] {
@@ -210,7 +210,7 @@ fn two_turns() -> ScriptedModel {
 }
 
 #[tokio::test]
-async fn the_context_is_a_copy_and_the_state_is_kept() -> Result<()> {
+async fn a_context_hook_changes_a_copy_and_a_state_hook_changes_the_history() -> Result<()> {
     let (result, requests, session) = ask(two_turns(), |hooks| {
         hooks.on_context(|messages, _| drop(messages.drain(..messages.len() - 1)));
         hooks.on_state(|history, ctx| {
@@ -229,7 +229,7 @@ async fn the_context_is_a_copy_and_the_state_is_kept() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_prompt_is_joined_transformed_and_on_the_wire_the_first_message() -> Result<()> {
+async fn prompts_are_joined_transformed_and_sent_on_the_wire_as_the_first_message() -> Result<()> {
     let (_, requests, _) = ask(two_turns(), |hooks| {
         hooks.prompt(|_| Ok("one".to_owned()));
         hooks.prompt(|_| Ok(" ".to_owned()));
@@ -245,7 +245,7 @@ async fn the_prompt_is_joined_transformed_and_on_the_wire_the_first_message() ->
 }
 
 #[tokio::test]
-async fn an_action_stops_loops_injects_and_replaces() -> Result<()> {
+async fn an_action_hook_can_stop_the_run_call_the_model_again_inject_and_replace_messages() -> Result<()> {
     let (result, requests, session) = ask(two_turns(), |hooks| {
         hooks.on_action(|action, _| action.decision = Some(Decision::Stop));
     })
@@ -284,7 +284,7 @@ async fn an_action_stops_loops_injects_and_replaces() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_gate_answers_skips_denies_edits_and_interrupts_before_anything_starts() -> Result<()> {
+async fn a_gate_can_answer_skip_deny_edit_and_interrupt_calls() -> Result<()> {
     let script = || {
         let calls = ["answer", "skip", "deny", "edit", "fail"].map(|text| ("shout", json!({ "text": text })));
         ScriptedModel::new("test").calls(calls).text("done")
@@ -343,7 +343,7 @@ async fn a_gate_answers_skips_denies_edits_and_interrupts_before_anything_starts
 }
 
 #[tokio::test]
-async fn the_first_resolver_wins_and_the_id_stays() -> Result<()> {
+async fn the_first_resolver_wins_and_the_call_keeps_its_id() -> Result<()> {
     let (result, _, _) = ask(ScriptedModel::new("test").call("yell", json!({"text": "a"})).text("done"), |hooks| {
         hooks.on_resolve(|call, _| {
             Ok((call.name == "yell").then(|| emitree_agent::ToolCall::new("other", "shout", call.arguments.clone())))
@@ -359,7 +359,7 @@ async fn the_first_resolver_wins_and_the_id_stays() -> Result<()> {
 
 // A3
 #[tokio::test]
-async fn a_failed_result_hook_is_the_result_and_control_flow_ends_the_run() -> Result<()> {
+async fn the_failure_of_a_result_hook_becomes_the_result_and_its_halt_ends_the_run() -> Result<()> {
     let (result, _, _) = ask(two_turns(), |hooks| {
         hooks.on_result(|_, _| Err(Error::new("unreadable")));
         hooks.on_result(|result, _| {
@@ -381,7 +381,7 @@ async fn a_failed_result_hook_is_the_result_and_control_flow_ends_the_run() -> R
 }
 
 #[tokio::test]
-async fn a_stop_ends_the_run_after_the_turn_and_an_end_begins_another_round() -> Result<()> {
+async fn a_stop_hook_can_end_the_run_after_a_turn_and_an_end_hook_can_start_another_round() -> Result<()> {
     let (result, requests, _) = ask(two_turns(), |hooks| {
         hooks.on_stop(|end, _| Ok(end.results.len() == 1));
         hooks.on_stop(|end, _| {
@@ -409,7 +409,7 @@ async fn a_stop_ends_the_run_after_the_turn_and_an_end_begins_another_round() ->
 
 // A3
 #[tokio::test]
-async fn a_failure_at_a_place_of_the_model_ends_the_run_with_that_error() {
+async fn a_failing_hook_of_a_model_place_or_of_turn_action_ends_the_run_with_its_error() {
     for place in [
         Place::ModelState,
         Place::ModelContext,
@@ -435,7 +435,7 @@ async fn a_failure_at_a_place_of_the_model_ends_the_run_with_that_error() {
 }
 
 #[tokio::test]
-async fn state_is_kept_for_a_session_and_shared_with_the_tools_of_its_middleware() -> Result<()> {
+async fn state_is_kept_in_the_session_and_shared_by_the_hooks_of_a_middleware() -> Result<()> {
     #[derive(Debug)]
     struct Todos;
     impl AgentMiddleware for Todos {
@@ -462,7 +462,7 @@ async fn state_is_kept_for_a_session_and_shared_with_the_tools_of_its_middleware
 
 // A7
 #[tokio::test]
-async fn a_second_attempt_begins_with_the_session_as_the_first_found_it() -> Result<()> {
+async fn a_second_attempt_begins_with_the_session_as_it_was_before_the_first() -> Result<()> {
     let script = ScriptedModel::new("test").text("bad").text("good");
     let session = Session::new();
     session.extend([Message::user("before"), Message::assistant("yes")])?;
@@ -482,7 +482,7 @@ async fn a_second_attempt_begins_with_the_session_as_the_first_found_it() -> Res
 }
 
 #[tokio::test]
-async fn a_middleware_brings_tools_and_a_prompt_and_two_of_one_id_are_refused() -> Result<()> {
+async fn a_middleware_can_add_tools_and_a_prompt_and_its_id_cannot_be_used_twice() -> Result<()> {
     #[derive(Debug)]
     struct Clock;
     impl AgentMiddleware for Clock {
@@ -540,7 +540,7 @@ async fn rounds_of_run_end_are_limited_and_the_history_stays_valid() -> Result<(
 }
 
 #[tokio::test]
-async fn a_stop_keeps_injected_messages_and_does_not_ask_the_model_again() -> Result<()> {
+async fn the_decision_to_stop_keeps_injected_messages_and_does_not_call_the_model_again() -> Result<()> {
     let (result, requests, session) = ask(two_turns(), |hooks| {
         hooks.on_action(|action, _| {
             action.decision = Some(Decision::Stop);
@@ -565,7 +565,7 @@ async fn a_stop_keeps_injected_messages_and_does_not_ask_the_model_again() -> Re
 }
 
 #[tokio::test]
-async fn a_hook_at_the_end_of_a_turn_finds_the_turn_in_the_history() -> Result<()> {
+async fn a_stop_hook_finds_the_finished_turn_in_the_history() -> Result<()> {
     let (session, log) = (Session::new(), Log::default());
     let (of_hook, to) = (session.clone(), log.clone());
     let reads = hooks_fn("reads", move |hooks| {

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::support::{Log, agent, assert_valid, refuse_bad, results, texts};
 
 #[tokio::test(start_paused = true)]
-async fn what_another_run_says_while_hooks_change_the_history_is_kept() -> Result<()> {
+async fn messages_of_another_run_are_kept_while_hooks_change_the_history() -> Result<()> {
     let session = Session::new();
     session.extend([Message::user("old")])?;
     let compact = hooks_fn("compact", |hooks| {
@@ -43,7 +43,7 @@ async fn what_another_run_says_while_hooks_change_the_history_is_kept() -> Resul
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_that_lose_a_race_of_rewriting_are_called_again_and_lose_nothing() -> Result<()> {
+async fn hooks_whose_change_of_the_history_conflicts_are_called_again_and_no_message_is_lost() -> Result<()> {
     let session = Session::new();
     let rewrite = |name: &'static str, seconds: u64| {
         hooks_fn(name, move |hooks| {
@@ -68,7 +68,7 @@ async fn hooks_that_lose_a_race_of_rewriting_are_called_again_and_lose_nothing()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_attempt_removes_what_the_first_said_and_nothing_of_other_runs() -> Result<()> {
+async fn a_second_attempt_removes_the_messages_of_the_first_and_no_messages_of_other_runs() -> Result<()> {
     let session = Session::new();
     let waits = |text| Reply::text(text).slow(Duration::from_secs(5), Duration::ZERO);
     let script = ScriptedModel::new("test").reply(waits("bad")).reply(waits("good"));
@@ -89,7 +89,7 @@ async fn a_second_attempt_removes_what_the_first_said_and_nothing_of_other_runs(
 
 // A7
 #[tokio::test]
-async fn with_and_without_a_session_a_second_attempt_begins_afresh_and_knows_the_reason() -> Result<()> {
+async fn a_second_attempt_begins_without_traces_of_the_first_and_its_prompt_has_the_reason() -> Result<()> {
     for has_session in [false, true] {
         let counted = hooks_fn("counter", |hooks| {
             let count = hooks.state::<u32>();
@@ -126,7 +126,7 @@ async fn with_and_without_a_session_a_second_attempt_begins_afresh_and_knows_the
 }
 
 #[tokio::test]
-async fn a_response_that_no_model_can_say_is_refused_and_the_history_stays_valid() -> Result<()> {
+async fn a_response_with_another_role_than_assistant_is_refused_and_the_history_stays_valid() -> Result<()> {
     for bad in [Message::user("me"), Message::tool([emitree_agent::ToolResult::new("x", 1)])] {
         let bad = std::sync::Mutex::new(Some(bad));
         let replace = hooks_fn("replace", move |hooks| {
@@ -145,7 +145,7 @@ async fn a_response_that_no_model_can_say_is_refused_and_the_history_stays_valid
 }
 
 #[tokio::test(start_paused = true)]
-async fn results_are_kept_if_the_run_ends_while_they_pass_hooks() -> Result<()> {
+async fn results_are_kept_if_the_run_ends_while_result_hooks_are_called() -> Result<()> {
     let script =
         || ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]);
     let hangs = hooks_fn("hangs", |hooks| {
@@ -172,7 +172,7 @@ fn bug<T>() -> Result<T> {
 }
 
 #[tokio::test]
-async fn a_panic_at_any_chain_place_ends_the_run_and_leaves_a_valid_history() -> Result<()> {
+async fn a_panic_in_a_hook_ends_the_run_and_leaves_a_valid_history() -> Result<()> {
     let places: [fn(&mut Hooks); 8] = [
         |hooks| _ = hooks.on_state(|_, _| bug()),
         |hooks| _ = hooks.on_context(|_, _| bug()),
@@ -201,7 +201,7 @@ async fn a_panic_at_any_chain_place_ends_the_run_and_leaves_a_valid_history() ->
 }
 
 #[tokio::test]
-async fn a_state_that_is_asked_for_in_its_own_closure_is_an_error_and_others_nest() -> Result<()> {
+async fn borrowing_a_state_in_its_own_closure_is_an_error_and_closures_of_other_states_nest() -> Result<()> {
     let log = Log::default();
     let to = log.clone();
     let words: Arc<OnceLock<State<Vec<String>>>> = Arc::default();
@@ -251,7 +251,7 @@ async fn a_middleware_that_keeps_values_of_two_types_is_refused() {
 }
 
 #[tokio::test]
-async fn a_panic_in_a_closure_with_state_blocks_nobody_and_keeps_the_value() -> Result<()> {
+async fn a_state_keeps_its_value_and_stays_usable_after_a_panic_in_its_closure() -> Result<()> {
     let panics = Arc::new(AtomicBool::new(true));
     let may_panic = Arc::clone(&panics);
     let counts = hooks_fn("m", move |hooks| {
@@ -274,7 +274,7 @@ async fn a_panic_in_a_closure_with_state_blocks_nobody_and_keeps_the_value() -> 
 }
 
 #[tokio::test]
-async fn layers_of_a_run_of_a_sub_agent_see_its_own_turn_and_state() -> Result<()> {
+async fn layers_on_the_run_of_a_sub_agent_receive_its_own_turn_and_state() -> Result<()> {
     let (log, calls) = (Log::default(), Arc::new(AtomicU32::new(0)));
     let to = log.clone();
     let onion = move |id: &'static str| {

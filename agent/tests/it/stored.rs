@@ -32,7 +32,7 @@ fn counter(id: &'static str) -> HooksFn {
 }
 
 #[tokio::test]
-async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_what_nobody_uses() -> Result<()> {
+async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_unused_state() -> Result<()> {
     let script = ScriptedModel::new("test").text("one").text("two");
     let session = Session::new();
     agent(&script).with(counter("a")).with(counter("b")).build()?.ask("go").session(&session).await?;
@@ -50,7 +50,7 @@ async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_what_nobody
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_or_restored_is_named() -> Result<()> {
+async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cause() -> Result<()> {
     let bad = [
         (json!({"version": 2, "history": []}), "the session is stored in version 2, but only version 1 can be read"),
         (json!({"history": []}), "missing field `version`"),
@@ -140,7 +140,7 @@ impl Drop for Panics {
 
 // A8
 #[tokio::test]
-async fn a_value_whose_code_panics_ends_its_run_and_blocks_no_other() -> Result<()> {
+async fn a_state_value_that_panics_ends_its_run_and_blocks_no_other_run() -> Result<()> {
     let counts = hooks_fn("counts", |hooks| {
         let count = hooks.state::<Panics>();
         hooks.on_state(move |_, ctx| count.with(ctx, |count| count.0 += 1));
@@ -181,7 +181,7 @@ async fn a_value_whose_code_panics_ends_its_run_and_blocks_no_other() -> Result<
 
 // A1, A8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_another_thread_stores_while_runs_work_is_valid_each_time() -> Result<()> {
+async fn a_session_that_another_thread_stores_during_runs_is_valid_each_time() -> Result<()> {
     let script = ScriptedModel::by("test", |request| match request.messages.last() {
         Some(message) if message.role == Role::User => Reply::calls([("shout", json!({"text": "a"}))]),
         _ => Reply::text("so"),
@@ -214,7 +214,7 @@ async fn a_session_that_another_thread_stores_while_runs_work_is_valid_each_time
 
 // A8
 #[tokio::test]
-async fn a_session_with_values_of_any_depth_can_be_read_again() -> Result<()> {
+async fn a_session_with_values_of_any_depth_can_be_restored() -> Result<()> {
     let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     // The deepest value that `serde_json` can read.
     let deepest = nested(127);
@@ -299,7 +299,7 @@ proptest! {
 
     // A8
     #[test]
-    fn a_session_that_is_stored_between_runs_goes_on_as_if_it_were_not(
+    fn storing_and_restoring_a_session_between_runs_does_not_change_later_runs(
         runs in vec(prop_oneof![
             Just(Asks::Text), Just(Asks::Tool), Just(Asks::UnknownTool), Just(Asks::Failure), Just(Asks::SecondAttempt)
         ], 0..8),

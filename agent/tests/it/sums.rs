@@ -52,7 +52,7 @@ async fn models_receive_the_tools_of_middlewares_of_the_agent_and_of_the_run() -
 }
 
 #[tokio::test]
-async fn turns_count_calls_tokens_and_warnings_of_all_responses() -> Result<()> {
+async fn a_run_sums_the_tool_calls_tokens_and_warnings_of_all_responses() -> Result<()> {
     let mut usage = Usage::new(4, 3);
     (usage.cached_input_tokens, usage.reasoning_tokens) = (2, 1);
     let shout = |text: &str| ("shout", json!({"text": text}));
@@ -82,7 +82,7 @@ async fn turns_count_calls_tokens_and_warnings_of_all_responses() -> Result<()> 
 }
 
 #[tokio::test]
-async fn extra_options_of_a_run_join_those_of_the_agent() -> Result<()> {
+async fn extra_options_of_a_run_are_merged_into_the_extra_options_of_the_agent() -> Result<()> {
     let mut of_agent = emitree_agent::ChatOptions::default();
     of_agent.extra.extend([("a".to_owned(), json!(1)), ("b".to_owned(), json!(1))]);
     let mut input = AgentInput::from("go");
@@ -94,7 +94,7 @@ async fn extra_options_of_a_run_join_those_of_the_agent() -> Result<()> {
 }
 
 #[tokio::test]
-async fn each_message_is_announced_when_it_enters_the_history() -> Result<()> {
+async fn each_message_is_emitted_when_it_enters_the_history() -> Result<()> {
     let log = Log::default();
     let (to, at_state, at_end) = (log.clone(), log.clone(), log.clone());
     let hooks = hooks_fn("adds", move |hooks| {
@@ -129,7 +129,7 @@ async fn each_message_is_announced_when_it_enters_the_history() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_listener_changes_and_stops_reasoning_as_it_does_text() -> Result<()> {
+async fn a_listener_can_change_reasoning_tokens_and_stop_their_stream() -> Result<()> {
     let reply = Reply::deltas(["a", "b", "c"].map(|text| Delta::Reasoning(text.to_owned())));
     let mut request = ChatRequest::from("go");
     request.options.stream = Some(true);
@@ -152,7 +152,7 @@ async fn a_listener_changes_and_stops_reasoning_as_it_does_text() -> Result<()> 
 }
 
 #[tokio::test]
-async fn an_async_gate_decides_about_each_call() -> Result<()> {
+async fn an_async_gate_can_deny_a_call() -> Result<()> {
     let gate = hooks_fn("gate", |hooks| {
         hooks.on_gate_each_async(|gated, _| {
             Box::pin(async move {
@@ -169,7 +169,7 @@ async fn an_async_gate_decides_about_each_call() -> Result<()> {
 }
 
 #[test]
-fn shared_messages_are_checked_as_well() {
+fn a_history_of_shared_messages_is_checked() {
     let calls = Arc::new(Message::assistant("").with_call(ToolCall::new("a", "t", json!({}))));
     let error = History::try_from(vec![Arc::clone(&calls)]).unwrap_err().to_string();
     assert_eq!(error, "message 0 calls `t` (id `a`), but no result follows");
@@ -178,7 +178,7 @@ fn shared_messages_are_checked_as_well() {
 }
 
 #[tokio::test]
-async fn a_response_that_a_provider_returns_as_pieces_stays_as_it_is() -> Result<()> {
+async fn a_response_that_a_provider_splits_into_deltas_is_reassembled_unchanged() -> Result<()> {
     let message = Message::assistant("so")
         .with_call(ToolCall::new("a", "t", json!({"n": 1})))
         .with_call(ToolCall::new("b", "u", json!({})));

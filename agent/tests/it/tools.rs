@@ -31,7 +31,7 @@ async fn events_of(tool: &Tool) -> (Result<emitree_agent::ToolOutput>, Vec<Strin
 }
 
 #[tokio::test]
-async fn a_tool_is_attempted_again_within_one_run_and_says_so() -> Result<()> {
+async fn a_tool_is_retried_within_one_run_and_emits_the_events_of_each_attempt() -> Result<()> {
     let failed = ["start", "error", "finish"];
     let again = ["attempt_discarded", "retry"];
 
@@ -52,7 +52,7 @@ async fn a_tool_is_attempted_again_within_one_run_and_says_so() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_listener_that_fails_at_finish_fails_a_success_and_never_hides_an_error() -> Result<()> {
+async fn a_failing_finish_listener_of_a_tool_fails_a_success_and_hides_no_error() -> Result<()> {
     for (failures, expected) in [(0, "a listener of `tool.flaky.finish` failed"), (1, "busy")] {
         let tool = flaky(failures, false);
         let run = tool.run(json!({"text": "x"}));
@@ -143,7 +143,7 @@ mod with_schema {
     }
 
     #[test]
-    fn a_schema_that_is_not_valid_is_quoted() {
+    fn the_error_for_an_invalid_schema_states_the_fault() {
         let table = [
             (
                 json!({"type": "strng"}),
@@ -191,7 +191,7 @@ mod with_schema {
     }
 
     #[test]
-    fn each_problem_of_arguments_has_its_place() -> Result<()> {
+    fn each_problem_in_arguments_is_reported_with_its_path() -> Result<()> {
         let tool = echo(lines())?;
         assert_eq!(tool.spec().parameters, lines());
         let table = [
@@ -218,7 +218,7 @@ mod with_schema {
     }
 
     #[test]
-    fn a_schema_that_refers_to_itself_is_checked_to_the_end() -> Result<()> {
+    fn a_check_against_a_recursive_schema_is_complete_and_terminates() -> Result<()> {
         let list = json!({"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}});
         let nested = |last: Value| (0..100).fold(last, |inner, _| json!({"next": inner}));
         assert_eq!(echo(list.clone())?.check(&nested(json!({"n": 1}))), Ok(()));
@@ -235,7 +235,7 @@ mod with_schema {
     }
 
     #[tokio::test]
-    async fn the_function_gets_only_arguments_that_fit_also_without_an_agent() -> Result<()> {
+    async fn a_tool_is_called_only_with_arguments_that_fit_even_without_an_agent() -> Result<()> {
         let tool = echo(lines())?;
         assert_eq!(tool.run(json!({"a b": []})).await?, ToolOutput::new(json!({"a b": []})));
         let error = tool.run(json!({})).await.unwrap_err();

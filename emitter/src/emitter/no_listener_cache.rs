@@ -101,7 +101,7 @@ mod tests {
 
     /// Other tests of the process may also invalidate the cache, which then calls `look` again.
     #[test]
-    fn listeners_are_looked_for_again_only_after_one_was_added() {
+    fn the_absence_of_listeners_is_cached_until_the_cache_is_invalidated() {
         let (cache, mut looks) = (NoListenerCache::new(), 0);
         while looks < 3 && !cache.holds_or(|| false) {
             looks += 1;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_of_a_run_invalidates_no_cache_outside_of_runs() {
+    fn a_listener_of_a_run_does_not_invalidate_caches_outside_runs() {
         let run = Emitter::new().for_run(RunLinks::new());
         let is_kept = |_| {
             let cache = NoListenerCache::new();

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_the_same_when_all_their_bytes_are() {
+    fn names_are_equal_if_and_only_if_all_their_bytes_are_equal() {
         let text = "a_name_of_twenty_four_bs";
         for length in 0..=text.len() {
             let name = &text[..length];

@@ -223,7 +223,7 @@ mod tests {
 
     /// E13: a loss is counted where it happened, and losses in a row are one gap.
     #[test]
-    fn a_loss_stands_where_it_happened() {
+    fn a_loss_is_counted_at_the_place_where_it_happened() {
         for (overflow, capacity, offers, expected) in [
             (Overflow::DropOldest, 3, 3, "0 1 2"),
             (Overflow::DropOldest, 3, 4, "-1 1 2 3"),
@@ -246,7 +246,7 @@ mod tests {
 
     /// E13: an offer that is withdrawn while it waits is lost in its place.
     #[test]
-    fn a_withdrawn_offer_is_lost_where_it_stood() {
+    fn a_withdrawn_offer_is_counted_as_lost_in_its_place() {
         for (withdrawn, expected) in [
             (vec![], "0 1 2 3 4"),
             (vec![1], "0 -1 2 3 4"),
@@ -336,7 +336,7 @@ mod tests {
 
         /// E13: in any order of offers, takes and withdrawals, no loss is miscounted or misplaced.
         #[test]
-        fn a_backlog_loses_what_its_model_loses(
+        fn a_backlog_loses_the_same_items_as_its_model(
             overflow in prop_oneof![Just(Overflow::Block), Just(Overflow::DropOldest), Just(Overflow::DropNewest)],
             capacity in 1..5_usize,
             operations in proptest::collection::vec(operation(), 0..60),

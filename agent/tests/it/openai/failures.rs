@@ -37,7 +37,7 @@ fn kind(error: &Error) -> ServerErrorKind {
 }
 
 #[tokio::test]
-async fn an_error_status_is_told_with_the_servers_own_message() {
+async fn an_error_status_is_reported_with_the_message_of_the_server() {
     let openai = |message: &str| json!({"error": {"message": message, "type": "x", "code": null}});
     let table = [
         ("400 Bad Request", openai("`n` is too large"), "`n` is too large", false),
@@ -62,7 +62,7 @@ async fn an_error_status_is_told_with_the_servers_own_message() {
 }
 
 #[tokio::test]
-async fn the_time_to_wait_after_429_is_a_detail_in_each_form() {
+async fn each_form_of_retry_after_becomes_a_detail_of_the_error() {
     let table = [
         (vec![("retry-after-ms", "120")], Some(120)),
         (vec![("retry-after", "0.02")], Some(20)),
@@ -78,7 +78,7 @@ async fn the_time_to_wait_after_429_is_a_detail_in_each_form() {
 }
 
 #[tokio::test]
-async fn a_page_of_html_is_cut_and_put_on_one_line() {
+async fn an_html_page_is_shortened_and_quoted_on_one_line() {
     let page = format!("<html>\n<body>\n{}</body>\n</html>", "<p>Bad gateway</p>\n".repeat(500));
     let (error, url) = failure(Answer::new("502 Bad Gateway", &[("content-type", "text/html")], page)).await;
     let message = error.to_string();
@@ -90,7 +90,7 @@ async fn a_page_of_html_is_cut_and_put_on_one_line() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_not_followed_and_says_where_it_leads() {
+async fn a_redirect_is_not_followed_and_the_error_names_its_target() {
     let target = Server::start([]).await;
     let location = format!("{}/chat/completions", target.url());
     let (error, url) = failure(Answer::new("307 Temporary Redirect", &[("location", &location)], "")).await;
@@ -104,7 +104,7 @@ async fn a_redirect_is_not_followed_and_says_where_it_leads() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_can_be_tried_again() -> Result<()> {
+async fn the_error_for_an_unreachable_server_is_retryable_and_hides_the_query_of_the_url() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     drop(listener);
@@ -121,7 +121,7 @@ async fn a_server_that_is_not_there_can_be_tried_again() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_before_or_in_a_reply_can_be_tried_again() {
+async fn a_connection_that_breaks_before_or_during_a_reply_is_a_retryable_error() {
     let answers = [
         Answer::nothing(),
         Answer::nothing().then_reset(),
@@ -140,7 +140,7 @@ async fn a_connection_that_breaks_before_or_in_a_reply_can_be_tried_again() {
 }
 
 #[tokio::test]
-async fn a_stream_without_an_end_can_be_tried_again_and_a_finish_reason_is_an_end() -> Result<()> {
+async fn a_stream_is_complete_with_done_or_a_finish_reason_and_otherwise_a_retryable_error() -> Result<()> {
     let (error, url) = failure(Answer::stream([TEXT])).await;
     assert_eq!(
         error.to_string(),
@@ -162,7 +162,7 @@ async fn a_stream_without_an_end_can_be_tried_again_and_a_finish_reason_is_an_en
 }
 
 #[tokio::test]
-async fn a_reply_with_a_finish_reason_is_complete_whatever_becomes_of_its_connection() -> Result<()> {
+async fn a_reply_with_a_finish_reason_is_complete_even_if_its_connection_breaks() -> Result<()> {
     let end = b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n".as_slice();
     let open = || Answer::open_stream([TEXT, end]);
     let cut_in_done = Answer::stream([TEXT, end, b"data: [DO".as_slice()]);
@@ -180,7 +180,7 @@ async fn a_reply_with_a_finish_reason_is_complete_whatever_becomes_of_its_connec
 }
 
 #[tokio::test]
-async fn a_reply_that_has_no_choices_is_not_an_empty_answer() {
+async fn a_reply_without_choices_is_an_error_and_not_an_empty_answer() {
     for body in [json!({"status": "ok"}), json!({"choices": null})] {
         let (error, url) = failure(Answer::json("200 OK", &body)).await;
         assert_eq!(
@@ -192,7 +192,7 @@ async fn a_reply_that_has_no_choices_is_not_an_empty_answer() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_does_not_fit_the_protocol_is_quoted_and_cut() {
+async fn a_chunk_that_does_not_fit_the_protocol_is_an_error_that_quotes_its_beginning() {
     let long = format!("data: {{\"choices\": \"{}\"}}\n\n", "a".repeat(1000));
     let (error, url) = failure(Answer::stream([TEXT, long.as_bytes()])).await;
     let message = error.to_string();
@@ -218,7 +218,7 @@ async fn an_error_in_a_stream_fails_the_run_with_the_servers_message() {
 }
 
 #[tokio::test]
-async fn an_error_in_a_stream_without_a_status_can_be_tried_again_if_its_type_says_so() {
+async fn the_status_or_type_of_an_error_in_a_stream_decides_whether_it_is_retryable() {
     let table = [
         ("data: {\"error\":{\"type\":\"server_error\",\"code\":null,\"message\":\"m\"}}", None, true),
         ("data: {\"error\":{\"code\":\"rate_limit_exceeded\",\"message\":\"m\"}}", None, true),
@@ -240,7 +240,7 @@ async fn an_error_in_a_stream_without_a_status_can_be_tried_again_if_its_type_sa
 }
 
 #[tokio::test]
-async fn the_headers_of_an_error_status_are_an_event_and_in_the_cause() {
+async fn the_headers_of_an_error_status_are_emitted_and_kept_in_the_cause() {
     let headers = [("x-ratelimit-remaining-tokens", "0"), ("retry-after", "7"), ("set-cookie", "a=b")];
     let server = Server::start([Answer::new("429 Too Many Requests", &headers, "slow"), Answer::nothing()]).await;
     let log = Log::default();
@@ -258,7 +258,7 @@ async fn the_headers_of_an_error_status_are_an_event_and_in_the_cause() {
 }
 
 #[tokio::test]
-async fn an_error_status_is_an_error_even_if_its_text_never_ends() -> Result<()> {
+async fn an_error_status_is_reported_even_if_its_body_never_ends() -> Result<()> {
     let endless = Answer::endless("503 Service Unavailable", "so busy");
     let server = Server::start([endless]).await;
     let provider = server.provider().first_byte_timeout(Duration::from_millis(200)).build()?;
@@ -276,7 +276,7 @@ async fn an_error_status_is_an_error_even_if_its_text_never_ends() -> Result<()>
 
 #[tokio::test]
 #[cfg(target_os = "linux")]
-async fn a_server_that_accepts_no_connection_is_given_up() -> Result<()> {
+async fn connecting_to_a_server_that_accepts_no_connection_times_out() -> Result<()> {
     // The queue of connections to accept is full, so the system does not answer another connection.
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind("127.0.0.1:0".parse().expect("an address"))?;
@@ -297,7 +297,7 @@ async fn a_server_that_accepts_no_connection_is_given_up() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_a_connection_open_with_comments_is_not_given_up() -> Result<()> {
+async fn a_server_that_keeps_a_connection_open_with_comments_does_not_time_out() -> Result<()> {
     let server = Server::start([Answer::slow(Duration::from_millis(200), 8, b": wait\n\n")]).await;
     let provider = server.provider().chunk_timeout(Duration::from_secs(1)).build()?;
     assert_eq!(ChatModel::new(provider)?.run(streaming()).await?.text(), "");
@@ -305,7 +305,7 @@ async fn a_server_that_keeps_a_connection_open_with_comments_is_not_given_up() -
 }
 
 #[tokio::test]
-async fn a_timeout_may_be_endless() -> Result<()> {
+async fn each_timeout_may_be_the_maximum_duration() -> Result<()> {
     let server = Server::start([Answer::stream([TEXT, b"data: [DONE]\n\n"])]).await;
     let max = Duration::MAX;
     let provider = server.provider().connect_timeout(max).first_byte_timeout(max).chunk_timeout(max).build()?;
@@ -314,7 +314,7 @@ async fn a_timeout_may_be_endless() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_server_that_stalls_is_given_up_before_the_first_byte_and_between_chunks() -> Result<()> {
+async fn a_server_that_stalls_before_the_first_byte_or_between_chunks_times_out() -> Result<()> {
     let answers = [
         (Answer::nothing().then_stall(), "did not answer in time"),
         (Answer::open_stream([]).then_stall(), "did not answer in time"),
@@ -333,7 +333,7 @@ async fn a_server_that_stalls_is_given_up_before_the_first_byte_and_between_chun
 }
 
 #[tokio::test]
-async fn a_reply_that_is_too_large_fails_whole_and_streamed() -> Result<()> {
+async fn a_reply_that_is_too_large_is_an_error_whether_whole_or_streamed() -> Result<()> {
     let whole = json!({"choices": [{"message": {"content": "a".repeat(2000)}}]});
     let stream = TEXT.repeat(100);
     for answer in [Answer::json("200 OK", &whole), Answer::open_stream([&stream[..]]).then_stall()] {

@@ -44,7 +44,7 @@ fn tester(server: &Server) -> emitree_agent::AgentBuilder {
 }
 
 #[tokio::test]
-async fn an_agent_runs_its_tools_over_a_server() -> Result<()> {
+async fn an_agent_runs_the_tools_that_a_model_on_a_server_calls() -> Result<()> {
     let server = Server::start([Answer::stream([&call("{\"text\":\"hi\"}")[..]]), answer("It is HI.")]).await;
     let log = Log::default();
     let to = log.clone();
@@ -59,7 +59,7 @@ async fn an_agent_runs_its_tools_over_a_server() -> Result<()> {
 }
 
 #[tokio::test]
-async fn malformed_arguments_are_an_error_result_and_the_turn_goes_on() -> Result<()> {
+async fn malformed_arguments_become_an_error_result_and_the_run_continues() -> Result<()> {
     let server = Server::start([Answer::stream([&call("{\"text\":\"hi")[..]]), answer("Sorry.")]).await;
     let session = Session::new();
     let answer = tester(&server).build()?.ask("hi").on_token(|_| {}).session(&session).await?;
@@ -111,7 +111,7 @@ async fn a_stream_that_breaks_is_retried_and_its_tokens_are_discarded() -> Resul
 }
 
 #[tokio::test]
-async fn a_second_model_answers_for_the_first() -> Result<()> {
+async fn a_fallback_model_answers_if_the_first_model_fails() -> Result<()> {
     let server = Server::start([Answer::json("401 Unauthorized", &json!({"error": {"message": "no key"}}))]).await;
     let second = emitree_agent::ChatModel::new(ScriptedModel::new("second").text("I am the second."))?;
     let fallback = Fallback::to(second);

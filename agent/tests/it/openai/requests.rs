@@ -103,7 +103,7 @@ async fn each_option_is_sent_under_its_name() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stream_asks_for_token_counts_unless_that_is_switched_off() -> Result<()> {
+async fn a_stream_requests_token_counts_unless_stream_usage_is_off() -> Result<()> {
     let stream = || Answer::stream([&b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"[..]]);
     let server = Server::start([stream(), stream()]).await;
     for (stream_usage, options) in [(true, json!({"include_usage": true})), (false, Value::Null)] {
@@ -116,7 +116,7 @@ async fn a_stream_asks_for_token_counts_unless_that_is_switched_off() -> Result<
 }
 
 #[tokio::test]
-async fn a_tool_choice_without_tools_is_a_warning_and_an_attachment_that_cannot_be_sent_an_error() -> Result<()> {
+async fn a_tool_choice_without_tools_is_a_warning_and_an_unsupported_attachment_is_an_error() -> Result<()> {
     let mut request = ChatRequest::from("hi");
     request.options.tool_choice = Some(ToolChoice::Required);
     let (body, warnings) = sent(request).await?;
@@ -133,7 +133,7 @@ async fn a_tool_choice_without_tools_is_a_warning_and_an_attachment_that_cannot_
 }
 
 #[tokio::test]
-async fn the_key_the_headers_and_the_query_of_the_base_url_are_sent_with_each_request() -> Result<()> {
+async fn the_key_the_headers_and_the_query_of_the_base_url_are_sent_with_a_request() -> Result<()> {
     let server = Server::start([hello()]).await;
     let provider = server
         .provider()
@@ -150,7 +150,7 @@ async fn the_key_the_headers_and_the_query_of_the_base_url_are_sent_with_each_re
 }
 
 #[tokio::test]
-async fn clones_share_their_connections() -> Result<()> {
+async fn clones_of_a_provider_share_their_connections() -> Result<()> {
     let server = Server::start([hello(), hello()]).await;
     let provider = server.provider().build()?;
     let agent = Agent::builder("one", ChatModel::new(provider.clone())?).build()?;
@@ -161,7 +161,7 @@ async fn clones_share_their_connections() -> Result<()> {
 }
 
 #[test]
-fn a_provider_that_cannot_work_is_refused_when_it_is_built() {
+fn a_provider_with_an_invalid_url_key_header_or_model_is_refused_by_build() {
     let local = || OpenAi::builder("m").base_url("http://localhost:1/v1");
     let table = [
         (
@@ -191,7 +191,7 @@ fn a_provider_that_cannot_work_is_refused_when_it_is_built() {
 }
 
 #[test]
-fn a_known_server_makes_a_provider_of_its_name_and_an_unknown_one_is_quoted() -> Result<()> {
+fn a_provider_has_the_name_of_its_known_server_and_an_unknown_server_is_quoted() -> Result<()> {
     let provider = OpenAi::from_name("llamacpp:qwen3:4b")?.build()?;
     let model = ChatModel::new(provider)?;
     assert_eq!(model.emitter().namespace().to_string(), "backend.chat.llamacpp");

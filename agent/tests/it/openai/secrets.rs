@@ -57,7 +57,7 @@ async fn a_key_is_in_no_error_event_debug_output_or_recording_even_if_the_server
 }
 
 #[tokio::test]
-async fn a_secret_that_the_server_sends_back_is_replaced_wherever_the_client_has_it_from() -> Result<()> {
+async fn a_secret_that_the_server_sends_back_is_redacted_wherever_it_was_configured() -> Result<()> {
     let key = key();
     let echo = Answer::json("401 Unauthorized", &json!({"message": format!("no such key: `{key}`")}));
     let server = Server::start(vec![echo; 5]).await;

@@ -88,7 +88,7 @@ async fn receive(answers: Vec<Answer>) -> Result<Vec<ChatResponse>> {
 }
 
 #[tokio::test]
-async fn a_recorded_stream_gives_the_same_response_wherever_its_bytes_are_cut() -> Result<()> {
+async fn a_recorded_stream_results_in_the_same_response_wherever_its_bytes_are_split() -> Result<()> {
     for (name, bytes, parts, finish_reason, usage) in recorded() {
         let answers = (0..bytes.len()).map(|cut| Answer::stream([&bytes[..cut], &bytes[cut..]]));
         for (cut, response) in receive(answers.collect()).await?.into_iter().enumerate() {
@@ -101,7 +101,7 @@ async fn a_recorded_stream_gives_the_same_response_wherever_its_bytes_are_cut() 
 }
 
 #[tokio::test]
-async fn a_recorded_stream_that_ends_too_early_is_complete_or_can_be_tried_again() -> Result<()> {
+async fn a_recorded_stream_that_is_cut_off_is_complete_or_a_retryable_error() -> Result<()> {
     for (name, bytes, parts, finish_reason, _) in recorded() {
         // Only the ends of long streams are cut, because their earlier chunks are alike.
         let cuts = || bytes.len().saturating_sub(700)..bytes.len();
@@ -133,7 +133,7 @@ async fn a_recorded_stream_may_arrive_byte_by_byte() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_whole_reply_gives_the_parts_that_a_stream_gives() -> Result<()> {
+async fn a_whole_reply_is_read_with_its_reasoning_text_calls_and_usage() -> Result<()> {
     let whole = json!({
         "id": "c1", "model": "m-1",
         "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {
@@ -164,7 +164,7 @@ async fn a_whole_reply_gives_the_parts_that_a_stream_gives() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_server_may_answer_whole_although_it_was_asked_to_stream() -> Result<()> {
+async fn a_server_may_send_a_whole_reply_to_a_streaming_request() -> Result<()> {
     let whole = json!({"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]});
     let server = Server::start([Answer::json("200 OK", &whole)]).await;
     let log = Log::default();
@@ -177,7 +177,7 @@ async fn a_server_may_answer_whole_although_it_was_asked_to_stream() -> Result<(
 }
 
 #[tokio::test]
-async fn the_type_of_a_reply_decides_how_it_is_read_and_without_a_type_the_request_decides() -> Result<()> {
+async fn the_content_type_decides_how_a_reply_is_read_and_without_one_the_request_decides() -> Result<()> {
     let whole = json!({"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}).to_string();
     let chunk = json!({"choices": [{"delta": {"content": "Hello."}, "finish_reason": "stop"}]});
     let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
@@ -197,7 +197,7 @@ async fn the_type_of_a_reply_decides_how_it_is_read_and_without_a_type_the_reque
 }
 
 #[tokio::test]
-async fn contents_in_parts_refusals_and_further_choices_lose_nothing() -> Result<()> {
+async fn content_parts_and_refusals_are_read_and_further_choices_are_ignored_with_a_warning() -> Result<()> {
     let chunks = [
         json!({"choices": [{"index": 0, "delta": {"content": [
             {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "Yes"},
@@ -217,7 +217,7 @@ async fn contents_in_parts_refusals_and_further_choices_lose_nothing() -> Result
 }
 
 #[tokio::test]
-async fn all_headers_are_an_event_with_the_rate_limits_and_without_cookies() -> Result<()> {
+async fn response_headers_are_emitted_with_the_rate_limits_and_without_cookies() -> Result<()> {
     let headers = [
         ("content-type", "application/json"),
         ("set-cookie", "session=s3cr3t"),
@@ -248,7 +248,7 @@ fn stream_of(chunks: &[Value]) -> Answer {
 }
 
 #[tokio::test]
-async fn reasoning_is_read_from_the_field_that_has_a_text_and_once_if_both_have_it() -> Result<()> {
+async fn reasoning_is_read_from_the_field_with_text_and_only_once_if_both_fields_have_it() -> Result<()> {
     let deltas = [
         json!({"reasoning": "a", "reasoning_content": ""}),
         json!({"reasoning": "", "reasoning_content": "b"}),
@@ -264,7 +264,7 @@ async fn reasoning_is_read_from_the_field_that_has_a_text_and_once_if_both_have_
 }
 
 #[tokio::test]
-async fn fields_without_a_value_are_as_good_as_missing() -> Result<()> {
+async fn null_and_empty_fields_are_treated_as_missing() -> Result<()> {
     let chunks = [
         json!({"id": null, "model": null, "error": null, "usage": {}, "choices": [
             {"index": null, "delta": {"content": "a", "tool_calls": null, "refusal": null}, "finish_reason": null},
@@ -308,7 +308,7 @@ fn piece(index: impl Into<Value>, id: &str, name: &str, arguments: &str) -> Valu
 }
 
 #[tokio::test]
-async fn calls_are_told_apart_without_indices_and_ids_and_if_servers_repeat_them() -> Result<()> {
+async fn calls_are_distinguished_even_if_indices_or_ids_are_missing_or_repeated() -> Result<()> {
     let (none, zero) = (Value::Null, json!(0));
     let two = json!([["", "a", "{\"n\":1}"], ["", "a", "{\"n\":2}"]]);
     let (one, other) = ("{\"n\":1}", "{\"n\":2}");
@@ -370,7 +370,7 @@ async fn calls_are_told_apart_without_indices_and_ids_and_if_servers_repeat_them
 }
 
 #[tokio::test]
-async fn calls_without_arguments_are_told_apart_by_their_ids_or_their_places() -> Result<()> {
+async fn calls_without_arguments_are_distinguished_by_their_ids_or_positions() -> Result<()> {
     let now = |index: Value, id: &str| piece(index, id, "now", "");
     let none = Value::Null;
     let two_chunks = json!([[now(json!(0), "x")], [now(json!(0), "y")]]);
@@ -381,7 +381,7 @@ async fn calls_without_arguments_are_told_apart_by_their_ids_or_their_places() -
 }
 
 #[tokio::test]
-async fn a_call_stays_together_whatever_ids_and_indices_its_later_pieces_have() -> Result<()> {
+async fn the_pieces_of_a_call_stay_together_even_if_later_ids_or_indices_differ() -> Result<()> {
     let none = Value::Null;
     let table = [
         (
@@ -420,7 +420,7 @@ async fn a_call_stays_together_whatever_ids_and_indices_its_later_pieces_have() 
 }
 
 #[tokio::test]
-async fn calls_of_a_whole_reply_stay_apart_although_their_ids_are_equal() -> Result<()> {
+async fn calls_of_a_whole_reply_stay_separate_even_if_their_ids_are_equal() -> Result<()> {
     let call = json!({"id": "x", "function": {"name": "now", "arguments": ""}});
     let whole = json!({"choices": [{"message": {"tool_calls": [call, call]}}]});
     let server = Server::start([Answer::json("200 OK", &whole)]).await;
