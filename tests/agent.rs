@@ -1,12 +1,19 @@
 //! The example `agent` answers questions about real files, and its guards take effect.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs the example with these arguments and this typed input.
+/// Runs the example in the repository, with these arguments and this typed input.
 fn run(arguments: &[&str], typed: &str) -> Output {
+    run_in(Path::new(env!("CARGO_MANIFEST_DIR")), arguments, typed)
+}
+
+fn run_in(dir: &Path, arguments: &[&str], typed: &str) -> Output {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let mut child = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--example", "agent", "--"])
+        .args(["run", "--quiet", "--manifest-path", manifest, "--example", "agent", "--"])
+        .current_dir(dir)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -45,8 +52,23 @@ fn the_example_searches_reads_and_lists_real_files_only_in_its_directory() {
     assert!(found.contains(&format!("\"lines\":{}", serde_json::to_string(&hits).expect("JSON"))), "{found}");
     assert!(answer(&run(&["list docs/"], "")).contains("\"limits.md\""));
     assert!(answer(&run(&["read LICENSE-MIT"], "")).contains("Permission is hereby granted"));
-    assert!(answer(&run(&["read ../etc/passwd"], "")).contains("outside of the current directory"));
+    assert!(answer(&run(&["read ../etc/passwd"], "")).contains("outside the current directory"));
     assert!(answer(&run(&["sing me a song"], "")).starts_with("I do not understand \"sing me a song\""));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_example_reads_no_file_through_a_link_that_leaves_its_directory() -> std::io::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let desk = dir.path().join("desk");
+    std::fs::create_dir(&desk)?;
+    std::fs::write(dir.path().join("secret.txt"), "hunter2")?;
+    std::fs::write(desk.join("note.txt"), "a note")?;
+    std::os::unix::fs::symlink("../secret.txt", desk.join("out.txt"))?;
+    std::os::unix::fs::symlink("note.txt", desk.join("in.txt"))?;
+    assert!(answer(&run_in(&desk, &["read in.txt"], "")).contains("a note"));
+    assert!(answer(&run_in(&desk, &["read out.txt"], "")).contains("`out.txt` is outside the current directory"));
+    Ok(())
 }
 
 #[test]

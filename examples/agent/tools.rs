@@ -136,12 +136,14 @@ fn failed(path: &str, error: std::io::Error) -> Error {
     Error::from(error).message(format!("cannot read `{path}`"))
 }
 
-/// Allows only relative paths without `..`. Symbolic links are followed, and may leave the current directory.
+/// Allows only relative paths without `..` that lead into the current directory, also through symbolic links.
 fn allowed(path: &str) -> Result<PathBuf> {
-    let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-    let path = Path::new(path);
-    if path.components().all(inside) {
-        return Ok(path.to_owned());
+    let stays = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if Path::new(path).components().all(stays) {
+        let target = fs::canonicalize(path).map_err(|error| failed(path, error))?;
+        if target.starts_with(fs::canonicalize(".")?) {
+            return Ok(target);
+        }
     }
-    Err(Error::denied("librarian", format!("`{}` is outside of the current directory", path.display())))
+    Err(Error::denied("librarian", format!("`{path}` is outside the current directory")))
 }
