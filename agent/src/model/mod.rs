@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{BuildError, Creator, Emitter, Event};
 use emitree_middleware::budget::{self, Price};
-use emitree_runtime::{AttemptDiscarded, Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
+use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
 use futures_util::StreamExt;
 use rust_decimal::Decimal;
 
@@ -109,8 +109,6 @@ impl ChatModel {
             .declares_event::<ChatSuccess>()
             .declares_event::<ChatError>()
             .declares_event::<ChatFinish>()
-            // Middleware that starts another attempt emits this event on the run.
-            .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
         let shared = Arc::new(ModelParts { provider: Box::new(provider), emitter });
         Ok(Self { shared, price: None, middlewares: Vec::new() })

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use emitree_emitter::{BuildError, Creator, Emitter};
-use emitree_runtime::{AttemptDiscarded, Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
+use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
 use futures_core::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -170,8 +170,6 @@ impl Tool {
             .declares_event::<ToolFinish>()
             .declares_event::<ToolRetry>()
             .declares_event::<ToolRetriesExceeded>()
-            // Middleware that starts another attempt emits this event on the run.
-            .declares::<AttemptDiscarded>("attempt_discarded")
             .build()?;
         Ok(Self { shared: Arc::new(ToolParts { spec, emitter, work }), middlewares: Vec::new(), retries: 0 })
     }

@@ -1,6 +1,7 @@
 //! Tests of the public API, in one binary.
 
 mod agents;
+mod built_ins;
 mod costs;
 mod explain;
 mod gates;

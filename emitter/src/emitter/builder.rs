@@ -60,8 +60,8 @@ impl EmitterBuilder {
     ///
     /// An emitter that declares events refuses all others: emitting an event that is not declared fails, and so does
     /// emitting a declared event with another type. Registering a listener for such an event by its exact name or path
-    /// fails, too. The same applies to the runs of the emitter. Names with a dot, such as `"run.start"`, and children
-    /// of the emitter are not checked.
+    /// fails, too. The same applies to the runs of the emitter. Names with a dot, such as `"run.start"`, the
+    /// runtime's events `"attempt_discarded"` and `"would_deny"`, and children of the emitter are not checked.
     pub fn declares<T: serde::Serialize + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
         self.declared.get_or_insert_default().add(name.into(), ExpectedType::of::<T>());
         self

@@ -8,6 +8,10 @@ use crate::matching::matcher::MatcherKind;
 use crate::name::check;
 use crate::{BuildError, EmitError, Emitter, ListenError, Matcher};
 
+/// The events that the runtime emits on any run. They need no declaration: otherwise, no run of an emitter that declares events
+/// could be retried, redacted or evaluated by a guard.
+const OF_EVERY_RUN: [&str; 2] = ["attempt_discarded", "would_deny"];
+
 /// Event names with their payload types.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Declared(Vec<(String, ExpectedType)>);
@@ -51,6 +55,7 @@ impl Declared {
             Some(declared) => {
                 Err(EmitErrorKind::DeclaredType { name: name.to_owned(), declared: declared.name, carried }.into())
             }
+            None if OF_EVERY_RUN.contains(&name) => Ok(()),
             None => Err(EmitErrorKind::Undeclared { name: name.to_owned(), declared: self.list() }.into()),
         }
     }
@@ -71,6 +76,7 @@ impl Declared {
                 expected: expected.name,
             }),
             (Some(_), _) => Ok(()),
+            (None, _) if OF_EVERY_RUN.contains(&name) => Ok(()),
             (None, _) => Err(ListenError::Undeclared { name: name.to_owned(), declared: self.list() }),
         }
     }
