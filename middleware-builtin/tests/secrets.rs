@@ -295,6 +295,17 @@ fn a_routable_token_of_gitlab_is_found_with_its_checksum_and_not_with_what_follo
     }
 }
 
+/// The best-known numbers for tests have only two different digits.
+#[test]
+fn a_card_number_with_two_different_digits_is_found_with_and_without_separators() {
+    for number in
+        ["4111111111111111", "4111 1111 1111 1111", "4242424242424242", "4242-4242-4242-4242", "5555555555554444"]
+    {
+        assert_eq!(redacted(&format!("Visa {number}, please")), "Visa [card], please");
+    }
+    assert_eq!(redacted("0000000000000000"), "0000000000000000");
+}
+
 /// RFC 5322 allows apostrophes in addresses; apostrophes that quote an address are not part of it.
 #[test]
 fn an_apostrophe_is_a_part_of_an_address_only_within_it() {

@@ -255,14 +255,7 @@ pub(super) fn email(candidate: &Candidate<'_>) -> Option<usize> {
 /// Accepts a card number that passes Luhn's check (ISO/IEC 7812-1) and has a length and prefix that an issuer uses.
 pub(super) fn card(candidate: &Candidate<'_>) -> Option<usize> {
     let digits: Vec<u32> = candidate.secret.chars().filter_map(|c| c.to_digit(10)).collect();
-    all(
-        candidate,
-        !goes_on(candidate)
-            && is_consistent(candidate.secret)
-            && is_issued(&digits)
-            && distinct(candidate.secret) > 2
-            && luhn(&digits),
-    )
+    all(candidate, !goes_on(candidate) && is_consistent(candidate.secret) && is_issued(&digits) && luhn(&digits))
 }
 
 /// Returns `true` if all separators are the same, or if there are no separators.
