@@ -177,7 +177,7 @@ fn note(metrics: &Metrics, is_awaited: bool) -> TestResult<Arc<Mutex<Vec<Status>
 
 // R4, M5: `counted` is emitted exactly once for each run, and listeners do not change the counts.
 #[test]
-fn each_run_is_said_to_be_counted_once_however_it_ends_and_whoever_listens() -> TestResult {
+fn counted_is_emitted_once_per_run_and_failing_listeners_do_not_change_the_counts() -> TestResult {
     for is_awaited in [false, true] {
         let metrics = Metrics::new();
         let said = note(&metrics, is_awaited)?;
@@ -196,7 +196,7 @@ fn each_run_is_said_to_be_counted_once_however_it_ends_and_whoever_listens() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn metrics_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let (metrics, heard) = (Metrics::new(), Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {
         let heard = Arc::clone(&heard);
@@ -225,7 +225,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
 
 // The order of binding does not matter.
 #[tokio::test(start_paused = true)]
-async fn a_trajectory_shows_it_of_each_run() -> TestResult {
+async fn a_trajectory_shows_counted_for_each_run() -> TestResult {
     let (root, page) = (Emitter::new(), Page::new());
     let inner = Arc::new(wait(&root, "Tool", "inner"));
     let outer = instance(&root, "Agent", "outer", move |ms: u64, _: RunContext| {
@@ -265,7 +265,7 @@ async fn listen_under_way(metrics: &Metrics, is_awaited: bool) -> TestResult<Vec
 }
 
 #[test]
-fn who_begins_to_listen_under_way_hears_it_unless_it_would_have_to_be_awaited() -> TestResult {
+fn a_listener_registered_during_the_run_receives_counted_unless_it_is_async() -> TestResult {
     let lines = counted(async {
         assert_eq!(listen_under_way(&Metrics::new(), false).await?, [Status::Success]);
         assert_eq!(listen_under_way(&Metrics::new(), true).await?, []);
@@ -276,7 +276,7 @@ fn who_begins_to_listen_under_way_hears_it_unless_it_would_have_to_be_awaited() 
 }
 
 #[test]
-fn runs_under_way_are_active() {
+fn the_gauge_of_active_runs_counts_the_runs_under_way() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     with_local_recorder(&recorder, || {
@@ -312,7 +312,7 @@ fn for_tree_counts_the_runs_below_too() {
 }
 
 #[test]
-fn one_is_shared_by_100_concurrent_runs() {
+fn a_metrics_middleware_is_shared_by_100_concurrent_runs() {
     let lines = counted(async {
         let (metrics, wait) = (Metrics::new(), wait(&Emitter::new(), "Tool", "wait"));
         futures_util::future::join_all((0..100).map(|n| wait.run(n % 2).middleware(metrics.clone()))).await
@@ -323,7 +323,7 @@ fn one_is_shared_by_100_concurrent_runs() {
 }
 
 #[test]
-fn names_and_labels_of_one_s_own_are_added_and_a_function_that_panics_gives_unknown() -> TestResult {
+fn custom_names_and_labels_are_added_and_a_panicking_label_function_yields_unknown() -> TestResult {
     let metrics = Metrics::builder()
         .prefix("shop")
         .names()
@@ -343,7 +343,7 @@ fn names_and_labels_of_one_s_own_are_added_and_a_function_that_panics_gives_unkn
 }
 
 #[test]
-fn what_is_new_after_so_many_combinations_is_counted_as_other() -> TestResult {
+fn runs_with_new_labels_beyond_max_combinations_are_counted_as_other() -> TestResult {
     let metrics = Metrics::builder().names().max_combinations(2).build()?;
     let lines = counted(async {
         let root = Emitter::new();
@@ -361,7 +361,7 @@ fn what_is_new_after_so_many_combinations_is_counted_as_other() -> TestResult {
 }
 
 #[test]
-fn wrong_options_are_quoted_with_what_would_be_right() {
+fn invalid_options_of_metrics_are_errors_that_quote_the_value_and_the_remedy() {
     let label = |name: &str| Metrics::builder().label(name, |_| "x");
     let rows = [
         (
@@ -430,7 +430,7 @@ impl Recorder for Panics {
 
 // M5
 #[test]
-fn a_recorder_that_panics_never_hurts_a_run() {
+fn a_panicking_recorder_does_not_affect_a_run() {
     for registers in [false, true] {
         let recorder = Panics { registers };
         let output = with_local_recorder(&recorder, || {
@@ -441,7 +441,7 @@ fn a_recorder_that_panics_never_hurts_a_run() {
 }
 
 #[test]
-fn the_recorder_that_counts_is_the_one_that_is_there_when_a_run_is_bound() {
+fn each_run_is_counted_by_the_recorder_that_is_installed_during_the_run() {
     let (metrics, wait) = (Metrics::new(), wait(&Emitter::new(), "Tool", "wait"));
     let run = || block_on(async { wait.run(1).middleware(metrics.clone()).await }).expect("it succeeds");
     // No recorder is installed.
@@ -457,7 +457,7 @@ fn the_recorder_that_counts_is_the_one_that_is_there_when_a_run_is_bound() {
 }
 
 #[test]
-fn a_run_that_ends_where_another_recorder_is_there_leaves_nothing_behind_for_others() {
+fn a_run_that_ends_without_its_recorder_does_not_affect_the_counts_of_later_runs() {
     let (metrics, wait) = (Metrics::new(), wait(&Emitter::new(), "Tool", "wait"));
     let recorder = DebuggingRecorder::new();
     let mut run = wait.run(1).middleware(metrics.clone());
@@ -481,7 +481,7 @@ fn a_run_that_ends_where_another_recorder_is_there_leaves_nothing_behind_for_oth
 }
 
 #[test]
-fn what_they_are_is_described_once_to_a_recorder() {
+fn each_metric_is_described_once_to_a_recorder() {
     let recorder = Describes::default();
     with_local_recorder(&recorder, || {
         block_on(async {
@@ -539,7 +539,7 @@ impl Recorder for Describes {
 }
 
 #[test]
-fn a_run_that_is_counted_emits_no_more_than_one_that_is_not() {
+fn metrics_register_no_listener_on_the_run() {
     block_on(async {
         let heard = instance(&Emitter::new(), "Tool", "heard", |(): (), ctx: RunContext| async move {
             Ok(ctx.emitter().has_listeners())
@@ -549,7 +549,7 @@ fn a_run_that_is_counted_emits_no_more_than_one_that_is_not() {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() {
+fn explain_lists_metrics_with_their_labels() {
     let wait = wait(&Emitter::new(), "Tool", "wait");
     let run = wait.run(1).middleware(Metrics::new());
     let lines = ["wait", "  bound:", "    metrics: emitree_*: kind, outcome; at most 1000 combinations"];

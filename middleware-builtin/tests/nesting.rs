@@ -55,7 +55,7 @@ impl Path {
 
 // M4
 #[tokio::test(start_paused = true)]
-async fn a_retry_at_three_levels_makes_27_calls_and_warns_of_that_once() {
+async fn a_retry_at_three_levels_makes_27_calls_and_logs_one_warning() {
     let (path, retry) = (Path::default(), Retry::new());
     let (calls, explained, logged) = path.run(for_tree(retry.clone())).await;
     assert_eq!(calls, 27);
@@ -80,7 +80,7 @@ async fn a_retry_at_three_levels_makes_27_calls_and_warns_of_that_once() {
 
 // M4
 #[tokio::test(start_paused = true)]
-async fn a_retry_at_one_level_makes_3_calls_and_warns_of_nothing() {
+async fn a_retry_at_one_level_makes_3_calls_and_logs_no_warning() {
     let path = Path::default();
     let none = (3, Vec::new(), Vec::new());
     assert_eq!(path.run(Retry::new()).await, none);
@@ -92,7 +92,7 @@ async fn a_retry_at_one_level_makes_3_calls_and_warns_of_nothing() {
 
 // M4
 #[tokio::test]
-async fn a_limit_that_counts_a_run_and_a_run_below_it_together_warns_of_that_once() -> TestResult {
+async fn a_limit_that_counts_a_run_and_a_run_below_it_together_logs_one_warning() -> TestResult {
     let path = Path::default();
     let (concurrency, minute) = (|| Concurrency::builder(9), Duration::from_secs(60));
     let advice = "bind the limit to one level, as `Runs::only` does";

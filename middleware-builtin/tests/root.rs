@@ -9,7 +9,7 @@ use emitree_runtime::Runnable;
 use support::{Page, TestResult, instance};
 
 #[tokio::test]
-async fn the_root_hears_them_as_it_hears_everything() -> TestResult {
+async fn the_root_emitter_receives_the_events_of_a_trajectory() -> TestResult {
     let trajectory = Trajectory::builder().writer(std::io::sink()).build()?;
     let page = Page::new();
     let seen = page.clone();

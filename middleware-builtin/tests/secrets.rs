@@ -116,7 +116,7 @@ static PARTS: LazyLock<[(&str, Half); 6]> = LazyLock::new(|| {
 });
 
 #[test]
-fn of_each_part_of_the_corpus_it_hides_99_percent_and_takes_2_percent_of_look_alikes_as_its_document_says() {
+fn the_scanner_hides_99_percent_of_secrets_and_at_most_2_percent_of_look_alikes_as_documented() {
     print_misses(&PARTS[0].1);
     print_misses(&PARTS[3].1);
     for ((_, half), (planted, look_alikes)) in
@@ -132,7 +132,7 @@ fn of_each_part_of_the_corpus_it_hides_99_percent_and_takes_2_percent_of_look_al
 
 /// Every line of the table names a page that documents the format. Its example is found, with the kind of the line.
 #[test]
-fn each_line_of_the_table_names_its_source_and_its_example_is_found_as_its_kind() {
+fn each_rule_of_the_table_names_its_source_and_its_example_is_found_as_its_kind() {
     let scanner = Scanner::new();
     for (nth, rule) in Scanner::table().iter().enumerate() {
         assert!(rule.source.starts_with("https://") && !rule.example.is_empty(), "{}", rule.name);
@@ -158,7 +158,7 @@ const OWN: Rule = Rule {
 };
 
 #[test]
-fn a_kind_of_ones_own_is_added_by_the_line_that_the_table_has() {
+fn a_custom_kind_is_added_by_a_rule_like_those_in_the_table() {
     let scanner = Scanner::new().rule(&OWN).expect("it is taken");
     let rows = [
         ("TIDE_KEY=1f2e3d4c5b6a7988", "TIDE_KEY=[tide_key]"),
@@ -175,7 +175,7 @@ fn a_kind_of_ones_own_is_added_by_the_line_that_the_table_has() {
 
 /// Invisible characters do not protect a secret, because they are easy to remove from a copy.
 #[test]
-fn zero_width_characters_and_soft_hyphens_inside_a_token_are_looked_through() {
+fn a_token_is_found_with_zero_width_characters_and_soft_hyphens_inside() {
     let token = format!("gh{}", "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5");
     for hidden in ["\u{200b}", "\u{ad}", "\u{feff}\u{2060}", "\u{200d}"] {
         let inside: String = token.chars().flat_map(|c| [c.to_string(), hidden.to_owned()]).collect();
@@ -195,7 +195,7 @@ fn zero_width_characters_and_soft_hyphens_inside_a_token_are_looked_through() {
 }
 
 #[test]
-fn passwords_with_signs_and_of_letters_only_are_found_where_they_are_assigned() {
+fn assigned_passwords_with_special_characters_or_only_letters_are_found() {
     let rows = [
         ("password = \"Tr0ub$4dor&3x\"", "password = \"[assigned]\""),
         ("PASSWORD=p4$$<w0rd>&q\n", "PASSWORD=[assigned]\n"),
@@ -259,7 +259,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
 
 /// Passes if cargo's home directory contains no sources of dependencies.
 #[test]
-fn in_ordinary_text_there_is_at_most_one_false_alarm_in_500_kb() {
+fn ordinary_text_has_at_most_one_false_alarm_per_500_kb() {
     let texts = ordinary_texts();
     let total: usize = texts.iter().map(|(_, text)| text.len()).sum();
     let scanner = Scanner::keys();
@@ -276,7 +276,7 @@ fn in_ordinary_text_there_is_at_most_one_false_alarm_in_500_kb() {
 
 /// A secret counts as missed if more than 3 consecutive characters of it remain.
 #[test]
-fn of_a_secret_that_is_hidden_no_piece_longer_than_3_characters_stays() {
+fn the_measure_counts_a_secret_as_hidden_if_no_piece_longer_than_3_characters_remains() {
     let planted = Planted { kind: "assigned", text: "key: Zq7-Zq7-99 abcd".into(), secret: "Zq7-Zq7-99 abcd".into() };
     for (out, expected) in
         [("key: \u{2588}", true), ("key: \u{2588}bcd", true), ("key: \u{2588}abcd", false), ("Zq7-", false)]
@@ -286,7 +286,7 @@ fn of_a_secret_that_is_hidden_no_piece_longer_than_3_characters_stays() {
 }
 
 #[test]
-fn a_routable_token_of_gitlab_is_found_with_its_checksum_and_not_with_what_follows_a_full_stop() {
+fn a_routable_gitlab_token_is_found_with_its_checksum_and_without_text_after_a_full_stop() {
     let token = format!("gl{}", "pat-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9");
     let rows =
         [("", ""), (".0w1a2b3c4", ""), (".01.0w1a2b3c4", ""), (".", "."), (". Then", ". Then"), (".git", ".git")];
@@ -308,7 +308,7 @@ fn a_card_number_with_two_different_digits_is_found_with_and_without_separators(
 
 /// RFC 5322 allows apostrophes in addresses; apostrophes that quote an address are not part of it.
 #[test]
-fn an_apostrophe_is_a_part_of_an_address_only_within_it() {
+fn an_apostrophe_belongs_to_an_email_address_only_within_the_address() {
     let rows = [
         ("From: j.o'neill+billing@harbour.ie", "From: [email]"),
         ("to='maria@mailbox.org'", "to='[email]'"),
@@ -323,7 +323,7 @@ fn an_apostrophe_is_a_part_of_an_address_only_within_it() {
 
 /// If the format of a token allows more characters, text that directly follows the token is matched too.
 #[test]
-fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_is_none() {
+fn a_placeholder_word_after_a_token_does_not_hide_it_and_inside_marks_it_as_no_secret() {
     let token = format!("{}_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "ghp");
     let rows = [
         (token.clone(), true),
@@ -346,7 +346,7 @@ fn a_placeholders_word_behind_a_token_hides_nothing_and_within_it_says_that_it_i
 
 /// Some texts in the place of a password are not passwords.
 #[test]
-fn an_address_a_variable_or_a_placeholder_on_a_command_line_or_in_a_definition_is_no_password() {
+fn a_url_a_variable_or_a_placeholder_in_the_place_of_a_password_is_no_password() {
     let rows = [
         ("curl -u ana:q7Rt2LmX9w https://a.org", "curl -u ana:[assigned] https://a.org"),
         ("curl --user=ana:q7Rt2LmX9w\n", "curl --user=ana:[assigned]\n"),
@@ -374,7 +374,7 @@ fn an_address_a_variable_or_a_placeholder_on_a_command_line_or_in_a_definition_i
 
 /// A signed token (RFC 7519) has three parts, and an encrypted token (RFC 7516) has five.
 #[test]
-fn a_json_web_token_has_three_parts_or_five_and_what_follows_a_full_stop_is_none_of_it() {
+fn a_json_web_token_has_three_or_five_parts_and_excludes_text_after_a_full_stop() {
     let part = "q7Rt2LmX9wKd4VbN8sYh";
     let three = format!("eyJhbGciOiJIUzI1NiJ9.{part}.{part}");
     let dir = format!("eyJhbGciOiJkaXIifQ..{part}.{part}.{part}");
@@ -394,7 +394,7 @@ fn a_json_web_token_has_three_parts_or_five_and_what_follows_a_full_stop_is_none
 
 /// An empty finding would be found again and again.
 #[test]
-fn where_the_group_of_a_pattern_is_empty_all_that_it_matches_is_the_secret() {
+fn the_whole_match_is_the_secret_if_the_group_of_the_pattern_is_empty() {
     let rows = [
         ("()ac", "xacé", "x[own]é"),
         ("(b?)ac", "ac bac", "[own] [own][own]"),
@@ -459,7 +459,7 @@ fn chunks_of_any_size_make_no_difference_to_the_corpus() {
 
 /// The check of an IP address may need the two characters after the address.
 #[test]
-fn what_follows_is_waited_for_as_far_as_it_is_looked_at() {
+fn a_chunked_ip_address_waits_for_the_characters_that_its_check_needs() {
     let (scanner, by) = (Scanner::only([Kind::Ip]), |kind: &Kind, _: &str| format!("[{kind}]"));
     for text in ["at 93.184.1.2.tar.gz", "at 93.184.1.2-rc1", "at 93.184.1.2.", "at 93.184.1.2-", "at 93.184.1.2: x"] {
         let chunks = std::iter::repeat_n(1, text.len());
@@ -469,7 +469,7 @@ fn what_follows_is_waited_for_as_far_as_it_is_looked_at() {
 
 /// Texts that begin a secret over and over, and never end it.
 #[test]
-fn nothing_is_held_beyond_the_window_whatever_the_text() {
+fn no_more_text_than_the_window_is_held_back() {
     let scanner = Scanner::new();
     let begin = format!("-----BEGIN {}-----\n", "PRIVATE KEY");
     let line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n";
@@ -495,7 +495,7 @@ proptest! {
 
     /// Texts of the corpus, joined by a short separator or by none, in chunks of 1 to 64 bytes.
     #[test]
-    fn chunked_is_whole(
+    fn chunked_corpus_texts_are_redacted_like_the_whole_text(
         picked in prop::collection::vec(any::<prop::sample::Index>(), 1..6),
         glue in prop::sample::select(vec!["", " ", "\n", "é", "…", "-", "@", "1"]),
         sizes in prop::collection::vec(1_usize..=64, 0..400),
@@ -506,7 +506,7 @@ proptest! {
 
     /// Random texts that consist of building blocks of patterns.
     #[test]
-    fn chunked_is_whole_for_any_text(
+    fn chunked_random_text_is_redacted_like_the_whole_text(
         words in prop::collection::vec("[0-9]{1,5}|[a-zé]{1,4}|[@:/.+ -]|sk-|eyJ|token=|-----BEGIN PRIVATE KEY-----|-----END", 0..60),
         sizes in prop::collection::vec(1_usize..=64, 0..100),
     ) {
@@ -516,7 +516,7 @@ proptest! {
 
     /// The replacement of a secret is not a secret.
     #[test]
-    fn what_was_redacted_is_clean(index in any::<prop::sample::Index>()) {
+    fn redacted_text_contains_no_secret(index in any::<prop::sample::Index>()) {
         let text = *index.get(&TEXTS);
         let once = redacted(text);
         prop_assert_eq!(redacted(&once), once);
@@ -528,7 +528,7 @@ proptest! {
 
     /// Covers the beginning and end of a text, line breaks, and words of any script.
     #[test]
-    fn chunked_is_whole_for_patterns_of_ones_own_that_look_around(
+    fn custom_patterns_with_assertions_find_the_same_in_chunked_text(
         scanner in prop::sample::select(looking_around()),
         words in prop::collection::vec("[abé_]{1,3}|[ab]{1,12}|[ \\n\\r.]|1{1,9}|z{1,60}|é{1,30}", 0..40),
         sizes in prop::collection::vec(1_usize..=24, 0..100),

@@ -16,7 +16,7 @@ use journal::Journal;
 use support::{LINES, TestResult, desk, question};
 
 #[tokio::test]
-async fn a_file_is_a_writer() -> TestResult {
+async fn a_trajectory_writes_its_lines_to_a_file() -> TestResult {
     let mut file = tempfile::tempfile()?;
     let trajectory = Trajectory::builder().writer(file.try_clone()?).build()?;
     desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
@@ -27,7 +27,7 @@ async fn a_file_is_a_writer() -> TestResult {
 }
 
 #[tokio::test]
-async fn stdout_and_stderr_take_lines_without_further_options() -> TestResult {
+async fn stdout_and_stderr_accept_lines_by_default() -> TestResult {
     for trajectory in [Trajectory::stdout(), Trajectory::stderr()] {
         desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?;
         assert_eq!(trajectory.write_failures(), 0);
@@ -36,7 +36,7 @@ async fn stdout_and_stderr_take_lines_without_further_options() -> TestResult {
 }
 
 #[test]
-fn it_says_of_itself_where_lines_go_and_what_is_not_as_by_default() -> TestResult {
+fn the_summary_of_a_trajectory_contains_its_target_and_the_options_that_are_not_default() -> TestResult {
     let said = |trajectory: Trajectory| trajectory.debug_summary().to_string();
     assert_eq!(said(Trajectory::stdout()), "to stdout");
     let busy = Trajectory::builder().stderr().included(Runs::of_kind("Tool"));
@@ -47,7 +47,7 @@ fn it_says_of_itself_where_lines_go_and_what_is_not_as_by_default() -> TestResul
 }
 
 #[tokio::test]
-async fn a_writer_that_fails_is_counted_and_the_run_goes_on() -> TestResult {
+async fn failures_of_a_writer_are_counted_and_the_run_continues() -> TestResult {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -67,7 +67,7 @@ async fn a_writer_that_fails_is_counted_and_the_run_goes_on() -> TestResult {
 }
 
 #[tokio::test]
-async fn tracing_gets_an_event_for_each_line() -> TestResult {
+async fn tracing_receives_an_event_for_each_line() -> TestResult {
     let trajectory = Trajectory::builder().tracing().build()?;
     let journal = Journal::default();
     let _guard = tracing::subscriber::set_default(journal.clone());

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_the_same_in_every_process_and_stands_for_kind_name_and_input() {
+    fn the_hash_is_the_same_in_every_process_and_depends_on_kind_name_and_input() {
         let known = hash("Tool", "delete", &json!({"path": "/tmp", "all": true}));
         // printf '{"input":{"all":true,"path":"/tmp"},"kind":"Tool","name":"delete"}' | sha256sum
         assert_eq!(known, "686cd73936f6b00cd13e8c2bccbd046f8f354fd7b7c2b5c698d3f954ecf65521");

@@ -71,7 +71,7 @@ mod tests {
     use super::{WAITS, Wait};
 
     #[test]
-    fn who_waits_no_more_keeps_nobody_from_waiting_and_leaves_nothing_behind() {
+    fn a_dropped_wait_blocks_no_other_wait_and_leaves_no_entry() {
         // Ids that no cache uses.
         let (one, other) = (u64::MAX, u64::MAX - 1);
         let waits = [Wait::of(vec![one], other), Wait::of(vec![one], other)];

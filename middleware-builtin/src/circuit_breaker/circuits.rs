@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_without_recent_failures_takes_no_place() {
+    async fn a_key_without_recent_failures_is_not_kept() {
         let second = Duration::from_secs(1);
         let thresholds = Thresholds { failures: 2, window: 30 * second, cool_down: second, keys: usize::MAX };
         let circuits = Circuits::new(thresholds);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_keys_that_opened_and_never_return_no_more_are_kept_than_there_is_room_for() {
+    async fn open_circuits_are_kept_up_to_the_maximum_and_the_latest_stay() {
         let second = Duration::from_secs(1);
         for (keys, cool_down) in [(1, second), (2, second), (100, second), (100, Duration::MAX)] {
             let circuits = Circuits::new(Thresholds { failures: 1, window: second, cool_down, keys });
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_being_probed_is_not_forgotten_for_others() {
+    async fn a_circuit_that_is_being_probed_is_not_evicted() {
         let second = Duration::from_secs(1);
         let circuits = Circuits::new(Thresholds { failures: 1, window: second, cool_down: second, keys: 4 });
         open(&circuits, 0);

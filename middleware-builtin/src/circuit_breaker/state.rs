@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_with_so_many_failures_within_the_window() {
+    fn the_circuit_opens_when_failures_within_the_window_reach_the_threshold() {
         let rows: [(&[u64], bool); 6] = [
             (&[0, 1], false),
             (&[0, 1, 2], true),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cool_down_beyond_all_clocks_is_for_good() {
+    fn a_cool_down_that_is_too_long_for_the_clock_never_ends() {
         let (thresholds, mut circuit) =
             (Thresholds { failures: 1, cool_down: Duration::MAX, ..THRESHOLDS }, Circuit::default());
         circuit.on_call_ended(Instant::now(), busy(), thresholds);

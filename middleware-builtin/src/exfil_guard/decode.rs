@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn each_encoding_is_read_from_wherever_it_begins() {
+    fn each_encoding_is_decoded_wherever_it_begins_in_the_text() {
         let rows = [
             ("c2VjcmV0LXZhbHVlIQ==", Encoding::Base64, "secret-value!"),
             ("xc2VjcmV0LXZhbHVlIQ==", Encoding::Base64, "secret-value!"),
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn utf_16_is_read_in_either_order_wherever_it_begins() {
+    fn utf_16_is_decoded_in_either_byte_order_wherever_it_begins() {
         let little: Vec<u8> = "secret".encode_utf16().flat_map(u16::to_le_bytes).collect();
         let big: Vec<u8> = "secret".encode_utf16().flat_map(u16::to_be_bytes).collect();
         for bytes in [&little, &big] {

@@ -395,7 +395,7 @@ mod tests {
     ];
 
     #[test]
-    fn only_what_certainly_leads_to_an_allowed_host_passes() {
+    fn only_text_that_certainly_leads_to_an_allowed_host_passes() {
         let hosts = Hosts::new(["example.org", "*.acme.com", "[::1]"]);
         for (text, leaves) in ROWS {
             assert_eq!(hosts.text_leads_elsewhere(text), *leaves, "{text}");
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_times_the_text_takes_at_most_twelve_times_the_steps_whatever_the_text() {
+    fn ten_times_the_text_takes_at_most_twelve_times_the_steps() {
         let parts = [
             "/",
             "\\",

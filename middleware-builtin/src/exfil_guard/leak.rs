@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_times_the_text_decodes_at_most_twelve_times_the_bytes_whatever_the_text() {
+    fn ten_times_the_text_decodes_at_most_twelve_times_the_bytes() {
         let parts = [
             "/",
             "%",

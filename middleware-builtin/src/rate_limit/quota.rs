@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_cannot_be_counted_is_refused_and_quoted() {
+    fn a_rate_that_cannot_be_counted_is_an_error_that_quotes_the_rate() {
         let (second, nano) = (Duration::from_secs(1), Duration::from_nanos(1));
         let rows = [
             (0, second, None, "`0` runs in a period would deny every run: at least 1 is needed"),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_by_default_what_passes_in_a_period() {
+    fn the_default_burst_is_the_number_of_runs_per_period() {
         let quota = Rate { runs: 4, period: Duration::from_secs(1), burst: None }.quota().expect("it can be counted");
         assert_eq!((quota.burst_size().get(), quota.replenish_interval()), (4, Duration::from_millis(250)));
     }

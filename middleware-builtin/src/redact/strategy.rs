@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_leaves_what_it_says() {
+    fn redact_mask_and_pseudonym_replace_a_secret_as_documented() {
         let (vault, key) = (Vault::default(), HashKey::new(b"key"));
         let rows = [
             (Strategy::Redact, "maria@mailbox.org", "[REDACTED:email]"),

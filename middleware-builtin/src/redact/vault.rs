@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pseudonyms_are_restored_wherever_they_stand() {
+    fn pseudonyms_are_restored_anywhere_in_a_text() {
         let vault = Vault::default();
         vault.pseudonym(&Kind::Email, "a@b.org");
         vault.pseudonym(&Kind::Card, "4111");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_so_many_there_are_none() {
+    fn a_full_vault_creates_no_pseudonym_and_still_returns_the_existing_ones() {
         let vault = Vault::default();
         assert!((0..MOST).all(|n| vault.pseudonym(&Kind::Ip, &n.to_string()).is_some()));
         assert_eq!(vault.pseudonym(&Kind::Ip, "one more"), None);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_adds_up_to_as_much_again_but_not_beyond_the_longest_and_a_seed_repeats_it() {
+    fn jitter_at_most_doubles_a_delay_up_to_the_longest_and_a_seed_repeats_the_delays() {
         let (max_retries, max_delay) = (4, Duration::from_millis(2_500));
         for seed in 0..100 {
             let options =

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_shown_with_their_pointers_and_keys_are_left() {
+    fn strings_are_visited_with_their_pointers_and_keys_are_not() {
         let value = json!({"a/b": ["x", 1, {"~": "y"}], "c": null, "d": "z"});
         let mut seen = Vec::new();
         strings(&value, &Path::Root, &mut |at, text| seen.push((at.to_string(), text.to_owned())));

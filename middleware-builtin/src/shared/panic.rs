@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_its_message_and_its_payload_panics_nowhere() {
+    fn a_caught_panic_is_its_message_and_a_panic_in_the_payload_s_drop_is_contained() {
         assert_eq!(caught(|| 1), Ok(1));
         assert_eq!(caught(|| panic!("no {}", "bread")).err().as_deref(), Some("no bread"));
         assert_eq!(caught(|| panic_any(Bomb)).err().as_deref(), Some("a non-string panic payload"));

@@ -137,7 +137,7 @@ mod tests {
     use crate::Trajectory;
 
     #[tokio::test]
-    async fn the_place_of_a_run_is_forgotten_when_it_ends() -> Result<()> {
+    async fn the_position_of_a_run_is_forgotten_when_the_run_ends() -> Result<()> {
         let trajectory = Trajectory::builder().writer(std::io::sink()).build()?;
         let below = Arc::new(runnable_fn("below", |n: u32, _: RunContext| async move {
             if n < 50 { Ok(()) } else { Err(Error::new("many")) }

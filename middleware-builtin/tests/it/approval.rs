@@ -70,7 +70,7 @@ fn count(asked: &AtomicU32) -> u32 {
 }
 
 #[tokio::test]
-async fn what_is_approved_goes_on_what_is_edited_goes_on_as_edited_what_is_rejected_does_not() {
+async fn an_approved_run_gets_its_input_an_edited_run_the_edit_and_a_rejected_run_is_denied() {
     let done = Done::default();
     let tool = done.tool(&Emitter::new());
     let rows = [
@@ -88,7 +88,7 @@ async fn what_is_approved_goes_on_what_is_edited_goes_on_as_edited_what_is_rejec
 }
 
 #[tokio::test]
-async fn the_responder_is_shown_kind_name_and_exactly_what_the_work_would_get_after_transforms() -> TestResult {
+async fn the_responder_receives_kind_name_and_the_input_as_the_work_would_get_it() -> TestResult {
     /// Adds a slash.
     #[derive(Debug)]
     struct Slash;
@@ -128,7 +128,7 @@ impl Layer<JsonRun> for Swap {
 }
 
 #[tokio::test]
-async fn what_was_approved_is_what_is_executed_a_change_by_a_later_layer_of_any_phase_is_refused() -> TestResult {
+async fn an_input_that_a_layer_changes_after_the_approval_is_denied() -> TestResult {
     let done = Done::default();
     let tool = done.tool(&Emitter::new());
     let swap = |path: &str| Stack::<JsonRun>::builder().layer_in(Phase::Guard, Swap(json!(delete(path)))).build();
@@ -156,7 +156,7 @@ async fn what_was_approved_is_what_is_executed_a_change_by_a_later_layer_of_any_
 }
 
 #[tokio::test]
-async fn an_edit_that_does_not_fit_is_an_error_that_says_where_and_the_work_does_not_begin() {
+async fn an_edit_that_does_not_fit_the_input_type_fails_the_run_with_an_error_that_names_the_field() {
     let done = Done::default();
     let (approval, _) = always(Decision::Edit(json!({"path": 7, "force": true})));
     let tool = done.tool(&Emitter::new());
@@ -168,7 +168,7 @@ async fn an_edit_that_does_not_fit_is_an_error_that_says_where_and_the_work_does
 }
 
 #[tokio::test]
-async fn where_edits_are_not_allowed_one_is_a_denial_that_says_so() {
+async fn an_edit_denies_the_run_if_edits_are_not_allowed() {
     let (approval, _) = always(Decision::Edit(json!({"path": "/x", "force": true})));
     let ledger = Approvals::new();
     let approval = approval.without_edits().ledger(ledger.clone());
@@ -189,7 +189,7 @@ async fn where_edits_are_not_allowed_one_is_a_denial_that_says_so() {
 
 // M5
 #[tokio::test(start_paused = true)]
-async fn a_responder_that_errs_panics_or_takes_too_long_denies_and_says_so() {
+async fn a_responder_that_fails_panics_or_takes_too_long_denies_the_run_with_the_reason() {
     fn by(how: &'static str) -> Approval {
         Approval::by(move |_| {
             assert_ne!(how, "panics at once", "planned");
@@ -225,7 +225,7 @@ async fn a_responder_that_errs_panics_or_takes_too_long_denies_and_says_so() {
 
 // M5: no timer fires while the responder blocks.
 #[tokio::test]
-async fn a_responder_that_blocks_its_thread_past_the_time_out_denies_and_its_answer_is_not_kept() {
+async fn a_responder_that_blocks_past_the_timeout_denies_the_run_and_its_answer_is_not_stored() {
     let (done, moment, approvals) = (Done::default(), Duration::from_millis(1), Approvals::new());
     let approval = Approval::by(move |_| async move {
         std::thread::sleep(10 * moment);
@@ -241,7 +241,7 @@ async fn a_responder_that_blocks_its_thread_past_the_time_out_denies_and_its_ans
 
 // M5
 #[tokio::test]
-async fn a_predicate_that_panics_denies_and_says_so() {
+async fn a_panicking_predicate_denies_the_run_with_the_panic_message() {
     let done = Done::default();
     let tool = done.tool(&Emitter::new());
     let (approval, asked) = always(Decision::Approve);
@@ -259,7 +259,7 @@ async fn a_predicate_that_panics_denies_and_says_so() {
 
 // M9
 #[tokio::test]
-async fn a_responder_that_ends_in_control_flow_ends_the_run_so() {
+async fn control_flow_returned_by_the_responder_ends_the_run() {
     let approval = Approval::by(|request: Request| async move { Err(Error::interrupted(request.to_interrupt())) });
     let tool = Done::default().tool(&Emitter::new());
     let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("it is night");
@@ -267,7 +267,7 @@ async fn a_responder_that_ends_in_control_flow_ends_the_run_so() {
 }
 
 #[tokio::test]
-async fn it_asks_about_the_runs_that_it_is_for_only() -> TestResult {
+async fn the_responder_is_asked_only_about_selected_runs() -> TestResult {
     let done = Done::default();
     let root = Emitter::new();
     let tool = done.tool(&root);
@@ -315,7 +315,7 @@ where
 }
 
 #[tokio::test]
-async fn for_tree_asks_about_the_runs_below_and_what_was_answered_is_not_asked_again_in_the_run_tree() -> TestResult {
+async fn for_tree_asks_about_the_runs_below_and_asks_each_question_once_per_run_tree() -> TestResult {
     let (done, root) = (Done::default(), Emitter::new());
     let agent = agent(&root, done.tool(&root), false);
     let (approval, asked) = always(Decision::Approve);
@@ -328,7 +328,7 @@ async fn for_tree_asks_about_the_runs_below_and_what_was_answered_is_not_asked_a
 }
 
 #[tokio::test]
-async fn bound_to_the_instance_below_it_remembers_in_the_outermost_run_and_no_longer() -> TestResult {
+async fn answers_of_an_approval_on_a_nested_instance_are_remembered_until_the_outermost_run_ends() -> TestResult {
     let root = Emitter::new();
     let (approval, asked) = always(Decision::Approve);
     let tool = instance(&root, "Tool", "delete", |_: Delete, _: RunContext| async { Ok(String::new()) });
@@ -341,7 +341,7 @@ async fn bound_to_the_instance_below_it_remembers_in_the_outermost_run_and_no_lo
 }
 
 #[tokio::test]
-async fn a_further_attempt_with_the_same_input_is_not_asked_about_again() -> TestResult {
+async fn another_attempt_with_the_same_input_is_not_asked_about_again() -> TestResult {
     let (approval, asked) = always(Decision::Edit(json!(2)));
     let seen = Done::default();
     let notes = seen.clone();
@@ -356,7 +356,7 @@ async fn a_further_attempt_with_the_same_input_is_not_asked_about_again() -> Tes
 }
 
 #[tokio::test]
-async fn a_further_attempt_with_another_input_is_asked_about_again() -> TestResult {
+async fn another_attempt_with_another_input_is_asked_about() -> TestResult {
     let (approval, asked) = always(Decision::Approve);
     let tool = runnable_fn("flaky", |n: u32, ctx: RunContext| async move {
         if ctx.attempt() < 2 { Err(Error::retry("again")) } else { Ok(n) }
@@ -371,7 +371,7 @@ async fn a_further_attempt_with_another_input_is_asked_about_again() -> TestResu
 }
 
 #[tokio::test]
-async fn the_same_asked_at_the_same_time_is_asked_once() -> TestResult {
+async fn concurrent_runs_with_the_same_question_ask_once() -> TestResult {
     for (answer, goes_on) in [(Ok(Decision::Approve), 100), (Ok(Decision::reject("no")), 0), (Err("no line"), 0)] {
         let (root, asked, gate) = (Emitter::new(), Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)));
         let (counts, waits) = (Arc::clone(&asked), Arc::clone(&gate));
@@ -395,7 +395,7 @@ async fn the_same_asked_at_the_same_time_is_asked_once() -> TestResult {
 }
 
 #[tokio::test]
-async fn when_who_asks_is_aborted_one_of_those_who_wait_asks() -> TestResult {
+async fn if_the_asking_run_is_aborted_a_waiting_run_asks() -> TestResult {
     let (asked, gate, ledger) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)), Approvals::new());
     let (counts, waits) = (Arc::clone(&asked), Arc::clone(&gate));
     let approval = Approval::by(move |_| {
@@ -428,7 +428,7 @@ async fn when_who_asks_is_aborted_one_of_those_who_wait_asks() -> TestResult {
 }
 
 #[tokio::test]
-async fn that_who_asks_is_aborted_is_no_answer_for_those_who_wait() -> TestResult {
+async fn an_abort_returned_by_the_responder_does_not_answer_the_waiting_runs() -> TestResult {
     let (asked, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)));
     let (counts, waits) = (Arc::clone(&asked), Arc::clone(&gate));
     let approval = Approval::by(move |_| {
@@ -452,7 +452,7 @@ async fn that_who_asks_is_aborted_is_no_answer_for_those_who_wait() -> TestResul
 }
 
 #[tokio::test]
-async fn what_was_answered_elsewhere_while_one_waited_for_who_asks_is_not_asked_again() -> TestResult {
+async fn a_waiting_run_uses_an_answer_added_to_the_ledger_meanwhile() -> TestResult {
     let (ids, ledger) = (Arc::new(Mutex::new(Vec::new())), Approvals::new());
     let asked = Arc::clone(&ids);
     let approval = Approval::by(move |request| {
@@ -477,7 +477,7 @@ async fn what_was_answered_elsewhere_while_one_waited_for_who_asks_is_not_asked_
 }
 
 #[tokio::test]
-async fn an_edit_that_another_of_the_same_name_was_answered_is_a_denial_where_edits_are_not_allowed() -> TestResult {
+async fn an_edit_answered_to_another_approval_denies_the_run_if_edits_are_not_allowed() -> TestResult {
     let (gate, ledger, done) = (Arc::new(Semaphore::new(0)), Approvals::new(), Done::default());
     let waits = Arc::clone(&gate);
     let edits = Approval::by(move |_| {
@@ -502,7 +502,7 @@ async fn an_edit_that_another_of_the_same_name_was_answered_is_a_denial_where_ed
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_what_another_asks_waits_no_longer_than_its_own_time_out() {
+async fn a_run_waits_for_the_question_of_another_run_only_until_its_own_timeout() {
     let ledger = Approvals::new();
     let forever = Approval::by(|_| std::future::pending()).ledger(ledger.clone());
     let tool = Arc::new(Done::default().tool(&Emitter::new()));
@@ -515,7 +515,7 @@ async fn who_waits_for_what_another_asks_waits_no_longer_than_its_own_time_out()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_whose_time_is_over_while_it_waits_ends() {
+async fn a_run_that_waits_for_approval_ends_when_it_times_out() {
     let tool = Done::default().tool(&Emitter::new());
     let approval = Approval::by(|_| std::future::pending());
     let run = tool.run(delete("/a")).middleware(Timeout::overall(Duration::from_secs(1))).middleware(approval.clone());
@@ -533,7 +533,7 @@ fn process(done: &Done, approvals: Option<&str>) -> (impl Runnable<Input = Delet
 
 // M8
 #[tokio::test]
-async fn an_interrupted_run_is_answered_and_goes_on_in_another_process() -> TestResult {
+async fn an_interrupted_run_is_answered_and_continued_in_another_process() -> TestResult {
     let done = Done::default();
     let (tool, approval) = process(&done, None);
     let error = tool.run(delete("/tmp")).middleware(approval).await.expect_err("it is asked");
@@ -575,7 +575,7 @@ async fn an_interrupted_run_is_answered_and_goes_on_in_another_process() -> Test
 
 // M8
 #[tokio::test]
-async fn the_ledger_in_the_run_s_extensions_is_looked_at_first_and_reaches_the_runs_below() -> TestResult {
+async fn a_ledger_in_the_run_s_extensions_takes_precedence_and_applies_to_the_runs_below() -> TestResult {
     let (done, root) = (Done::default(), Emitter::new());
     let tool = done.tool(&root);
     let given = Approvals::new();
@@ -597,7 +597,7 @@ async fn the_ledger_in_the_run_s_extensions_is_looked_at_first_and_reaches_the_r
 }
 
 #[tokio::test]
-async fn an_interrupt_that_was_changed_since_it_was_made_is_no_request() -> TestResult {
+async fn a_tampered_interrupt_or_one_of_another_kind_is_rejected_as_a_request() -> TestResult {
     let tool = Done::default().tool(&Emitter::new());
     let error = tool.run(delete("/tmp")).middleware(Approval::by_interrupt()).await.expect_err("it is asked");
     let interrupt = error.interrupt().expect("an interrupt");
@@ -621,7 +621,7 @@ async fn an_interrupt_that_was_changed_since_it_was_made_is_no_request() -> Test
 }
 
 #[tokio::test]
-async fn two_of_different_names_do_not_take_each_other_s_answers() -> TestResult {
+async fn approvals_with_different_names_do_not_share_answers() -> TestResult {
     let done = Done::default();
     let (first, first_asked) = always(Decision::Approve);
     let (second, second_asked) = always(Decision::reject("too expensive"));
@@ -635,7 +635,7 @@ async fn two_of_different_names_do_not_take_each_other_s_answers() -> TestResult
 }
 
 #[tokio::test]
-async fn what_came_of_it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn approval_events_reach_its_emitter_and_the_run_with_the_answer_and_the_run_s_ids() -> TestResult {
     let done = Done::default();
     let rows = [
         (Ok(Decision::Approve), json!({"remembered": false})),
@@ -690,7 +690,7 @@ async fn what_came_of_it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_
 }
 
 #[tokio::test]
-async fn what_is_remembered_is_said_to_be_and_not_asked() -> TestResult {
+async fn a_remembered_answer_is_emitted_as_remembered_without_an_asked_event() -> TestResult {
     let (approval, _) = always(Decision::Approve);
     let approval = approval.ledger(Approvals::new());
     let heard = Done::default();
@@ -708,7 +708,7 @@ async fn what_is_remembered_is_said_to_be_and_not_asked() -> TestResult {
 
 // M5: observers fail open.
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_an_approval() -> TestResult {
     let fails = |_: &mut dyn AnyEvent, _: &EventMeta<'_>| Err("no".into());
     let done = Done::default();
     let (approval, _) = always(Decision::Approve);
@@ -718,7 +718,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_is_shared_by_100_concurrent_runs() {
+async fn an_approval_is_shared_by_100_concurrent_runs() {
     let approval = Approval::by(|request: Request| async move {
         let n = request.input["path"].as_str().and_then(|path| path.parse::<u64>().ok()).unwrap_or_default();
         sleep(Duration::from_millis(n)).await;
@@ -737,7 +737,7 @@ async fn one_is_shared_by_100_concurrent_runs() {
 }
 
 #[tokio::test]
-async fn an_answer_given_at_start_is_asked_about_too() {
+async fn a_run_with_an_output_set_at_start_is_asked_about_too() {
     // M6
     let (approval, asked) = always(Decision::reject("no"));
     let tool = Done::default().tool(&Emitter::new());
@@ -747,7 +747,7 @@ async fn an_answer_given_at_start_is_asked_about_too() {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() {
+fn explain_lists_an_approval_with_its_options_and_layers() {
     let tool = Done::default().tool(&Emitter::new());
     let (approval, _) = always(Decision::Approve);
     let approval = approval.of_kind("Tool").timeout(Duration::from_secs(30)).without_edits();

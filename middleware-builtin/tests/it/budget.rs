@@ -66,7 +66,7 @@ fn desk(root: &Emitter) -> impl Runnable<Input = Vec<Vec<Usage>>, Output = Vec<S
 }
 
 #[tokio::test]
-async fn to_reach_a_limit_is_allowed_and_to_exceed_it_is_not() -> TestResult {
+async fn reaching_a_limit_is_allowed_and_exceeding_it_halts_the_run() -> TestResult {
     let model = model(&Emitter::new());
     let run = |used| model.run(tokens(used)).middleware(built(Budget::builder().tokens(100)));
     assert_eq!((run(99).await?, run(100).await?), (Some(1), Some(0)));
@@ -76,7 +76,7 @@ async fn to_reach_a_limit_is_allowed_and_to_exceed_it_is_not() -> TestResult {
 }
 
 #[tokio::test]
-async fn without_a_budget_nothing_is_charged_and_without_limits_it_is_counted() -> TestResult {
+async fn usage_is_counted_by_a_budget_without_limits_and_ignored_without_a_budget() -> TestResult {
     let root = Emitter::new();
     let read = instance(&root, "Tool", "read", |(): (), ctx: RunContext| async move {
         charge(&ctx, Usage::new().output_tokens(7).cost(cents(5))).await?;
@@ -88,7 +88,7 @@ async fn without_a_budget_nothing_is_charged_and_without_limits_it_is_counted() 
 }
 
 #[tokio::test]
-async fn the_run_that_holds_the_budget_ends_whatever_its_work_makes_of_the_error() -> TestResult {
+async fn the_run_that_holds_the_budget_is_halted_even_if_its_work_swallows_the_error() -> TestResult {
     let desk = desk(&Emitter::new());
     let budget = built(Budget::builder().tokens(100));
     assert_eq!(desk.run(vec![tokens(40), tokens(60)]).middleware(budget.clone()).await?, ["Some(60)", "Some(0)"]);
@@ -100,7 +100,7 @@ async fn the_run_that_holds_the_budget_ends_whatever_its_work_makes_of_the_error
 }
 
 #[tokio::test]
-async fn work_that_ends_well_with_the_charge_that_was_too_much_is_halted_all_the_same() {
+async fn work_that_ignores_the_exceeding_charge_and_succeeds_is_halted() {
     let careless = instance(&Emitter::new(), "Model", "m", |(): (), ctx: RunContext| async move {
         drop(charge(&ctx, Usage::new().input_tokens(11)).await);
         Ok("done".to_owned())
@@ -110,7 +110,7 @@ async fn work_that_ends_well_with_the_charge_that_was_too_much_is_halted_all_the
 }
 
 #[tokio::test]
-async fn a_budget_further_down_is_capped_by_what_is_left_above() -> TestResult {
+async fn a_nested_budget_is_capped_by_the_remainder_of_the_outer_budget() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(model(&root).run_with(built(Budget::builder().tokens(80))));
     let outer = instance(&root, "Assistant", "Desk", move |used: Vec<u64>, ctx: RunContext| {
@@ -162,7 +162,7 @@ impl<R: Runnable> Runnable for Bound<R> {
 }
 
 #[tokio::test]
-async fn money_is_counted_without_rounding_by_a_table_or_a_function_or_as_told() -> TestResult {
+async fn costs_from_a_table_a_function_or_the_usage_are_summed_without_rounding() -> TestResult {
     let table = PriceTable::new().model("small", Price::per_million(cents(10), cents(30))?);
     let root = Emitter::new();
     let rows: [(BudgetBuilder, Usage, Decimal); 4] = [
@@ -189,7 +189,7 @@ async fn money_is_counted_without_rounding_by_a_table_or_a_function_or_as_told()
 }
 
 #[tokio::test]
-async fn too_high_a_cost_is_stopped() -> TestResult {
+async fn a_cost_above_the_limit_fails_the_run() -> TestResult {
     let budget = built(Budget::builder().cost(cents(100)));
     let model = model(&Emitter::new());
     let run = |cost| model.run(vec![Usage::new().cost(cost)]).middleware(budget.clone());
@@ -201,7 +201,7 @@ async fn too_high_a_cost_is_stopped() -> TestResult {
 
 // M5: guards fail closed.
 #[tokio::test]
-async fn what_cannot_be_counted_closes_the_budget() -> TestResult {
+async fn usage_that_cannot_be_priced_closes_the_budget() -> TestResult {
     let table = || PriceTable::new().model("small", Price::per_million(cents(1), cents(1)).expect("prices"));
     let limited = || Budget::builder().cost(cents(100));
     let rows: [(BudgetBuilder, Usage, &str); 6] = [
@@ -229,7 +229,7 @@ async fn what_cannot_be_counted_closes_the_budget() -> TestResult {
 }
 
 #[tokio::test]
-async fn an_unknown_price_may_be_free_and_is_not_asked_for_where_money_is_not_limited() -> TestResult {
+async fn an_unknown_price_is_allowed_if_it_is_free_or_if_cost_is_not_limited() -> TestResult {
     let model = model(&Emitter::new());
     let free = Budget::builder().cost(cents(1)).unknown_prices(UnknownPrice::Free);
     for budget in [free, Budget::builder().tokens(5)] {
@@ -257,7 +257,7 @@ async fn sums_too_large_for_their_type_exceed_every_limit() -> TestResult {
 
 /// The timer of the outer run has not been polled when the work makes the call.
 #[tokio::test(start_paused = true)]
-async fn a_call_after_the_time_does_not_begin_before_the_timer_has_run() {
+async fn a_call_after_the_time_limit_does_not_begin_even_if_the_timer_has_not_been_polled() {
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
     let root = Emitter::new();
@@ -278,7 +278,7 @@ async fn a_call_after_the_time_does_not_begin_before_the_timer_has_run() {
 }
 
 #[tokio::test]
-async fn a_call_that_would_be_one_too_many_does_not_begin() -> TestResult {
+async fn a_call_beyond_the_limit_does_not_begin() -> TestResult {
     let root = Emitter::new();
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
@@ -332,7 +332,7 @@ async fn a_call_is_counted_in_all_budgets_above_or_in_none() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_counts_from_the_binding_over_all_attempts() -> TestResult {
+async fn the_time_limit_spans_all_attempts_from_the_binding() -> TestResult {
     let root = Emitter::new();
     let again = instance(&root, "Tool", "again", |after: u64, _: RunContext| async move {
         sleep(ms(after)).await;
@@ -369,7 +369,7 @@ fn listen<'a, R: Runnable>(run: Run<'a, R>, heard: &Arc<Mutex<Vec<String>>>) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_warns_once_for_each_limit() -> TestResult {
+async fn a_warning_is_emitted_once_per_limit() -> TestResult {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let desk = desk(&root);
     let budget = Budget::builder().tokens(100).calls(4).warn_at(0.5);
@@ -400,7 +400,7 @@ async fn it_warns_once_for_each_limit() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_work_goes_on_while_a_listener_of_the_warning_is_awaited() -> TestResult {
+async fn the_work_continues_while_a_listener_of_the_warning_is_awaited() -> TestResult {
     let worked = Arc::new(Notify::new());
     let (tell, root) = (Arc::clone(&worked), Emitter::new());
     let nap = instance(&root, "Tool", "nap", move |after: u64, _: RunContext| {
@@ -434,7 +434,7 @@ async fn the_work_goes_on_while_a_listener_of_the_warning_is_awaited() -> TestRe
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_says_what_closes_and_whom_it_denies() -> TestResult {
+async fn closed_and_denied_are_emitted_with_the_reason_after_the_exceeding_charge() -> TestResult {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let model = Arc::new(model(&root));
     let outer = instance(&root, "Assistant", "Desk", move |used: u64, ctx: RunContext| {
@@ -459,7 +459,7 @@ async fn it_says_what_closes_and_whom_it_denies() -> TestResult {
 }
 
 #[tokio::test]
-async fn its_own_emitter_hears_it_with_the_run_s_ids() -> TestResult {
+async fn budget_events_reach_its_emitter_with_the_run_s_ids() -> TestResult {
     let (budget, heard) = (built(Budget::builder().tokens(10).warn_at(0.0)), Arc::new(Mutex::new(Vec::new())));
     let to = Arc::clone(&heard);
     budget.emitter().on("*", move |_: &mut dyn AnyEvent, meta: &EventMeta<'_>| {
@@ -475,7 +475,7 @@ async fn its_own_emitter_hears_it_with_the_run_s_ids() -> TestResult {
 
 // M5: observers fail open.
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_budget() -> TestResult {
     let budget = built(Budget::builder().tokens(10).calls(1).warn_at(0.0));
     budget.emitter().on("charged", |_: &mut Charged, _| Err("no".into()))?;
     budget.emitter().on("warning", |_: &mut BudgetWarning, _| Err("no".into()))?;
@@ -488,7 +488,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[tokio::test]
-async fn one_is_shared_by_100_concurrent_runs_and_each_has_an_account_of_its_own() {
+async fn a_budget_is_shared_by_100_concurrent_runs_and_each_has_its_own_account() {
     let (model, budget) = (model(&Emitter::new()), built(Budget::builder().tokens(50)));
     let runs = (0..100).map(|n| model.run(tokens(n + 1)).middleware(budget.clone()));
     let results = join_all(runs).await;
@@ -496,7 +496,7 @@ async fn one_is_shared_by_100_concurrent_runs_and_each_has_an_account_of_its_own
 }
 
 #[tokio::test]
-async fn a_run_is_counted_in_each_account_above_it_whatever_it_has_of_its_own() -> TestResult {
+async fn a_run_is_counted_in_each_account_above_it_even_if_it_has_its_own_account() -> TestResult {
     let (desk, calls) = (desk(&Emitter::new()), || built(Budget::builder().calls(2)));
     let run = |n| desk.run(vec![Vec::new(); n]);
     for n in [2, 3] {
@@ -516,7 +516,7 @@ async fn a_run_is_counted_in_each_account_above_it_whatever_it_has_of_its_own() 
 }
 
 #[tokio::test]
-async fn what_closes_a_budget_ends_its_run_also_where_somebody_else_refuses_the_call_first() {
+async fn a_call_beyond_the_budget_halts_the_run_even_if_another_middleware_refuses_the_call() {
     let one = Limits::builder().runs(1).build();
     let run = desk(&Emitter::new());
     let run = run.run(vec![Vec::new(); 2]).middleware(one).middleware(built(Budget::builder().calls(1)));
@@ -524,7 +524,7 @@ async fn what_closes_a_budget_ends_its_run_also_where_somebody_else_refuses_the_
 }
 
 #[tokio::test]
-async fn an_account_goes_with_its_run() -> TestResult {
+async fn a_budget_keeps_no_context_of_an_ended_run_alive() -> TestResult {
     struct Gone(Arc<AtomicU64>);
     impl Drop for Gone {
         fn drop(&mut self) {
@@ -543,7 +543,7 @@ async fn an_account_goes_with_its_run() -> TestResult {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_quoted() {
+fn invalid_limits_warnings_and_prices_are_errors_that_quote_the_value() {
     let rows = [
         (Budget::builder().cost(cents(-1)), "the cost limit `-0.01` is negative: use 0 or more"),
         (Budget::builder().warn_at(1.5), "cannot warn at `1.5` of a limit: use a part from 0 to 1, such as 0.8"),
@@ -557,7 +557,7 @@ fn what_cannot_be_is_refused_and_quoted() {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() {
+fn explain_lists_a_budget_with_its_limits() {
     let budget = Budget::builder().tokens(10).cost(cents(5)).calls(3).of_kind("Tool").wall_time(ms(30_000));
     let lines = [
         "m",
@@ -576,7 +576,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn under_any_interleaving_the_sum_recorded_is_the_sum_charged_and_nothing_starts_after_it_is_exceeded(
+    fn under_any_interleaving_all_charges_are_recorded_and_no_run_starts_after_the_limit(
         scripts in prop::collection::vec(prop::collection::vec((0..4_u64, 0..30_u64), 0..6), 0..8),
         most in 0..200_u64,
     ) {

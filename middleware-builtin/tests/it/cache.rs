@@ -65,7 +65,7 @@ fn take(told: &Mutex<Vec<String>>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_was_answered_before_is_answered_again() -> TestResult {
+async fn a_run_with_an_input_that_was_answered_before_gets_the_cached_output() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), typed());
     let told = told(&cache);
     assert_eq!(count.run(7).layer(cache.clone()).await?, 1);
@@ -84,7 +84,7 @@ impl Op for CountsOf {
 }
 
 #[tokio::test]
-async fn runs_of_any_type_are_answered_as_json() -> TestResult {
+async fn a_json_cache_answers_runs_of_any_type() -> TestResult {
     let root = Emitter::new();
     let (count, cache) = (Arc::new(counts::<u32>(&root)), Cache::json().build()?);
     let nested = Arc::clone(&count);
@@ -101,7 +101,7 @@ async fn runs_of_any_type_are_answered_as_json() -> TestResult {
 }
 
 #[tokio::test]
-async fn inputs_are_the_same_if_they_are_as_canonical_json() -> TestResult {
+async fn inputs_are_equal_if_their_canonical_json_is_equal() -> TestResult {
     let (count, cache) = (counts::<HashMap<String, u32>>(&Emitter::new()), typed());
     let input = |keys: &mut dyn Iterator<Item = u32>| keys.map(|n| (format!("key {n}"), n)).collect();
     assert_eq!(count.run(input(&mut (0..50))).layer(cache.clone()).await?, 1);
@@ -122,7 +122,7 @@ async fn inputs_are_the_same_if_they_are_as_canonical_json() -> TestResult {
 struct Raw(Box<serde_json::value::RawValue>);
 
 #[tokio::test]
-async fn each_instance_kind_and_name_has_answers_of_its_own_unless_a_scope_is_shared() -> TestResult {
+async fn each_instance_and_name_has_its_own_entries_unless_the_cache_has_a_scope() -> TestResult {
     let (root, cache) = (Emitter::new(), typed());
     let (one, other) = (counts::<u32>(&root), counts::<u32>(&root));
     one.run(1).layer(cache.clone()).await?;
@@ -141,7 +141,7 @@ async fn each_instance_kind_and_name_has_answers_of_its_own_unless_a_scope_is_sh
 }
 
 #[tokio::test]
-async fn context_keys_tell_runs_apart_and_other_keys_do_not() -> TestResult {
+async fn the_cache_key_includes_the_chosen_context_keys_and_no_others() -> TestResult {
     let count = counts::<u32>(&Emitter::new());
     let cache = Cache::typed().context_keys(["user", "a"]).context_keys(["user"]).build()?;
     let run = |context: Value| count.run(1).context(context).layer(cache.clone());
@@ -169,7 +169,7 @@ async fn an_entry_that_is_too_old_is_replaced() -> TestResult {
 }
 
 #[tokio::test]
-async fn there_are_no_more_entries_or_bytes_than_there_is_room_for() -> TestResult {
+async fn the_cache_stays_within_its_maximum_of_entries_or_bytes() -> TestResult {
     let count = counts::<String>(&Emitter::new());
     let few = Cache::typed().max_entries(10).build()?;
     let small = Cache::typed().max_bytes(200).build()?;
@@ -200,7 +200,7 @@ async fn identical_concurrent_runs_are_executed_once() -> TestResult {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn they_are_on_several_threads_too() -> TestResult {
+async fn identical_concurrent_runs_on_several_threads_are_executed_once() -> TestResult {
     let (count, cache) = (Arc::new(counts::<u32>(&Emitter::new())), typed());
     for round in 0..50 {
         let tasks = (0..16).map(|_| {
@@ -215,7 +215,7 @@ async fn they_are_on_several_threads_too() -> TestResult {
 }
 
 #[tokio::test]
-async fn where_the_one_that_executes_is_dropped_another_one_does() -> TestResult {
+async fn if_the_executing_run_is_dropped_a_joined_run_executes() -> TestResult {
     let (gate, cache) = (Arc::new(Semaphore::new(0)), typed());
     let gated = Arc::new(gated(&Emitter::new(), &gate));
     let run = || {
@@ -237,7 +237,7 @@ async fn where_the_one_that_executes_is_dropped_another_one_does() -> TestResult
 }
 
 #[tokio::test]
-async fn where_the_one_that_executes_is_aborted_or_panics_another_one_does() -> TestResult {
+async fn if_the_executing_run_is_aborted_or_panics_a_joined_run_executes() -> TestResult {
     for sort in ["abort", "panic"] {
         let (count, cache) = (Arc::new(AtomicU32::new(0)), typed());
         let (gate, counted) = (Arc::new(Semaphore::new(0)), Arc::clone(&count));
@@ -266,7 +266,7 @@ async fn where_the_one_that_executes_is_aborted_or_panics_another_one_does() -> 
 }
 
 #[tokio::test]
-async fn one_that_waits_can_be_aborted_and_changes_nothing_for_the_others() -> TestResult {
+async fn a_joined_run_can_be_aborted_or_dropped_without_affecting_the_others() -> TestResult {
     let (gate, cache, handle) = (Arc::new(Semaphore::new(0)), typed(), AbortHandle::new());
     let gated = gated(&Emitter::new(), &gate);
     let run = || gated.run(1).layer(cache.clone());
@@ -284,7 +284,7 @@ async fn one_that_waits_can_be_aborted_and_changes_nothing_for_the_others() -> T
 }
 
 #[tokio::test]
-async fn who_joins_gets_the_failure_but_executes_itself_where_control_flow_ends_the_other() -> TestResult {
+async fn a_joined_run_shares_a_failure_but_executes_itself_after_control_flow() -> TestResult {
     type Ends = fn() -> Error;
     let rows: [(&str, Ends, u32); 7] = [
         ("failed", || Error::new("no"), 1),
@@ -319,7 +319,7 @@ async fn who_joins_gets_the_failure_but_executes_itself_where_control_flow_ends_
 }
 
 #[tokio::test]
-async fn errors_are_kept_only_where_that_is_asked_for_and_control_flow_never_is() -> TestResult {
+async fn errors_are_cached_only_on_request_and_a_denial_never_is() -> TestResult {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);
     let fails = instance(&Emitter::new(), "Tool", "fails", move |denied: bool, _: RunContext| {
@@ -340,7 +340,7 @@ async fn errors_are_kept_only_where_that_is_asked_for_and_control_flow_never_is(
 }
 
 #[tokio::test]
-async fn what_is_invalidated_is_executed_again() -> TestResult {
+async fn an_invalidated_entry_is_executed_again() -> TestResult {
     let count = counts::<u32>(&Emitter::new());
     let cache = Cache::typed().context_keys(["user"]).build()?;
     let run = |n, user: &str| count.run(n).context(json!({"user": user})).layer(cache.clone());
@@ -354,7 +354,7 @@ async fn what_is_invalidated_is_executed_again() -> TestResult {
 }
 
 #[tokio::test]
-async fn of_what_is_executed_while_all_is_forgotten_nothing_is_kept() -> TestResult {
+async fn a_run_under_way_during_invalidate_all_is_not_cached_or_joined_by_later_runs() -> TestResult {
     let (gate, cache) = (Arc::new(Semaphore::new(0)), typed());
     let gated = gated(&Emitter::new(), &gate);
     let run = || gated.run(1).layer(cache.clone());
@@ -376,7 +376,7 @@ async fn of_what_is_executed_while_all_is_forgotten_nothing_is_kept() -> TestRes
 
 // A run that joined itself would wait forever.
 #[tokio::test]
-async fn a_run_started_in_the_one_that_executes_the_same_does_not_wait_for_it() -> TestResult {
+async fn a_nested_run_with_the_same_key_does_not_wait_for_the_executing_run() -> TestResult {
     let cache = typed();
     let inner = cache.clone();
     let slot: Arc<std::sync::OnceLock<Arc<dyn emitree_runtime::AnyRunnable>>> = Arc::default();
@@ -403,7 +403,7 @@ async fn a_run_started_in_the_one_that_executes_the_same_does_not_wait_for_it() 
 
 // Each run joins the request that the next run executes, and that run waits in turn.
 #[tokio::test(start_paused = true)]
-async fn runs_that_would_wait_for_each_other_in_a_circle_do_not_in_whatever_cache() -> TestResult {
+async fn runs_that_would_wait_for_each_other_in_a_cycle_across_caches_do_not_wait() -> TestResult {
     for n in 2..6 {
         let caches = [0, 1].map(|at| Cache::json().scope(format!("of {at}")).build().expect("a name"));
         let tree = Emitter::new();
@@ -432,7 +432,7 @@ async fn runs_that_would_wait_for_each_other_in_a_circle_do_not_in_whatever_cach
 
 // A run's list of the flights that it leads does not grow with the number of its attempts.
 #[tokio::test(start_paused = true)]
-async fn a_run_that_is_tried_again_very_often_ends() -> TestResult {
+async fn a_run_with_30000_attempts_through_a_cache_ends() -> TestResult {
     let fails = instance(&Emitter::new(), "Tool", "fails", |_: u32, _: RunContext| async {
         Err::<u32, _>(Error::new("busy").retryable(true))
     });
@@ -451,7 +451,7 @@ impl Op for Looks {
 
 // The list does not grow with the flights of inner work either, even if one of them is always under way.
 #[tokio::test]
-async fn a_run_that_leads_very_often_before_it_has_landed_ends() -> TestResult {
+async fn a_run_that_leads_20000_overlapping_flights_ends() -> TestResult {
     let looks = Arc::new(typed().stack::<Looks>());
     let agent = instance(&Emitter::new(), "Agent", "agent", move |n: u32, ctx: RunContext| {
         let looks = Arc::clone(&looks);
@@ -476,7 +476,7 @@ async fn a_run_that_leads_very_often_before_it_has_landed_ends() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_listener_of_a_miss_asks_for_does_not_wait_for_that() -> TestResult {
+async fn a_run_in_a_listener_of_miss_does_not_wait_for_the_run_that_missed() -> TestResult {
     let (count, cache) = (Arc::new(counts::<u32>(&Emitter::new())), typed());
     let (asks, of) = (Arc::clone(&count), cache.clone());
     cache.emitter().on_async("miss", move |miss: &mut Miss, _| {
@@ -497,7 +497,7 @@ async fn what_a_listener_of_a_miss_asks_for_does_not_wait_for_that() -> TestResu
 
 // M7
 #[tokio::test]
-async fn another_attempt_does_not_take_what_is_kept_and_replaces_it() -> TestResult {
+async fn another_attempt_ignores_the_cached_entry_and_replaces_it() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), typed());
     let run = |least: u32| {
         let enough = map_output(
@@ -524,7 +524,7 @@ impl<O: Op> Guard<O> for OnlyAda {
 }
 
 #[tokio::test]
-async fn a_guard_inside_is_not_called_for_a_hit_and_one_outside_is() -> TestResult {
+async fn a_hit_skips_a_guard_inside_the_cache_and_passes_a_guard_outside() -> TestResult {
     for (phase, called) in [(Phase::Transform, 1), (Phase::Guard, 3)] {
         let (count, asked) = (counts::<u32>(&Emitter::new()), Arc::new(AtomicU32::new(0)));
         let cache = Cache::typed().in_phase(phase).build()?;
@@ -548,7 +548,7 @@ impl Op for Same {
 }
 
 #[tokio::test]
-async fn a_run_that_is_answered_at_its_start_has_that_answer_and_it_is_not_kept() -> TestResult {
+async fn an_output_set_at_start_bypasses_the_cache() -> TestResult {
     for phase in [Phase::Observe, Phase::Transform, Phase::Guard] {
         let (count, cache) = (counts::<u32>(&Emitter::new()), Cache::typed().in_phase(phase).build()?);
         let told = told(&cache);
@@ -562,7 +562,7 @@ async fn a_run_that_is_answered_at_its_start_has_that_answer_and_it_is_not_kept(
 }
 
 #[tokio::test]
-async fn so_has_one_of_any_type() -> TestResult {
+async fn an_output_set_at_start_bypasses_a_json_cache() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), Cache::json().build()?);
     let run = || count.run(7).middleware(cache.clone()).middleware(Retry::new());
     let early = || run().on_start(|start, _| start.output = Some(70));
@@ -571,7 +571,7 @@ async fn so_has_one_of_any_type() -> TestResult {
 }
 
 #[tokio::test]
-async fn nobody_joins_a_run_that_is_answered_at_its_start_nor_does_it_join() -> TestResult {
+async fn a_run_with_an_output_set_at_start_does_not_join_an_executing_run() -> TestResult {
     let gate = Arc::new(Semaphore::new(0));
     let (gated, cache) = (gated(&Emitter::new(), &gate), typed());
     let run = || gated.run(7).layer(cache.clone());
@@ -591,7 +591,7 @@ impl Serialize for Awkward {
 }
 
 #[tokio::test]
-async fn an_input_that_cannot_be_written_is_not_looked_up() -> TestResult {
+async fn an_input_that_cannot_be_serialized_is_not_cached() -> TestResult {
     let (count, cache) = (counts::<Awkward>(&Emitter::new()), typed());
     for expected in [1, 2] {
         assert_eq!(count.run(Awkward(true)).layer(cache.clone()).await?, expected);
@@ -603,7 +603,7 @@ async fn an_input_that_cannot_be_written_is_not_looked_up() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_says_hit_miss_or_joined_with_the_run_s_ids_the_key_s_hash_and_the_age() -> TestResult {
+async fn hit_miss_and_joined_carry_the_run_s_ids_the_hash_of_the_key_and_the_age() -> TestResult {
     let cache = typed();
     let wait = instance(&Emitter::new(), "Tool", "wait", |n: u64, _: RunContext| async move {
         sleep(ms(n)).await;
@@ -650,7 +650,7 @@ async fn it_says_hit_miss_or_joined_with_the_run_s_ids_the_key_s_hash_and_the_ag
 
 // M5: observers fail open.
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_cache() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), typed());
     cache.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
     for _ in 0..2 {
@@ -660,7 +660,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[test]
-fn options_that_would_keep_nothing_are_errors() {
+fn cache_options_that_store_nothing_or_contradict_are_errors() {
     let rows = [
         (Cache::json().max_entries(0), "a cache of 0 entries stores nothing: set its size to 1 or more"),
         (Cache::json().max_bytes(0), "a cache of 0 bytes stores nothing: set its size to 1 or more"),
@@ -680,7 +680,7 @@ fn options_that_would_keep_nothing_are_errors() {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() -> TestResult {
+fn explain_lists_a_cache_with_its_options() -> TestResult {
     let count = counts::<u32>(&Emitter::new());
     let json = Cache::json().max_bytes(1 << 20).ttl(ms(50)).scope("all").context_keys(["b", "a"]).cache_errors();
     let run = count.run(1).layer(typed()).middleware(json.build()?);

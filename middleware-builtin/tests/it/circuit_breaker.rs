@@ -106,7 +106,7 @@ impl Said {
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_default_it_opens_after_5_failures_within_30_s_for_30_s() {
+async fn a_circuit_breaker_opens_by_default_after_5_failures_within_30_s_for_30_s() {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), CircuitBreaker::new());
     fail(&tool, &breaker, 4).await;
     advance(s(31)).await;
@@ -121,7 +121,7 @@ async fn by_default_it_opens_after_5_failures_within_30_s_for_30_s() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_again() {
+async fn a_successful_probe_closes_the_circuit_breaker_and_a_failed_probe_reopens_it() {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
     let said = Said::by(&breaker);
     fail(&tool, &breaker, 2).await;
@@ -163,7 +163,7 @@ async fn one_probe_passes_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_is_dropped_aborted_or_ends_by_control_flow_makes_room_for_the_next() {
+async fn a_dropped_aborted_or_denied_probe_admits_the_next_probe() {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
     fail(&tool, &breaker, 2).await;
     advance(s(10)).await;
@@ -182,7 +182,7 @@ async fn a_probe_that_is_dropped_aborted_or_ends_by_control_flow_makes_room_for_
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_panics_and_time_outs_count_and_other_control_flow_does_not() {
+async fn failures_panics_and_timeouts_count_and_other_control_flow_does_not() {
     let rows = [
         (Do::Fail, true),
         (Do::Panic, true),
@@ -204,7 +204,7 @@ async fn failures_panics_and_time_outs_count_and_other_control_flow_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_says_which_failures_count_and_one_that_panics_counts_all() {
+async fn when_selects_the_failures_that_count_and_if_it_panics_the_failure_counts() {
     let (root, narrow) = (Emitter::new(), builder().when(Error::is_timed_out).build().expect("fine"));
     let tool = tool(&root, "t");
     fail(&tool, &narrow, 9).await;
@@ -222,7 +222,7 @@ async fn when_says_which_failures_count_and_one_that_panics_counts_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_says_who_for_how_long_and_the_last_cause() {
+async fn a_denial_contains_the_key_the_time_to_wait_and_the_last_cause() {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), builder().by(Key::instance()).build().expect("fine"));
     fail(&tool, &breaker, 2).await;
     advance(Duration::from_micros(500)).await;
@@ -241,7 +241,7 @@ async fn a_denial_says_who_for_how_long_and_the_last_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_shared_by_all_by_instance_by_kind_or_by_key() {
+async fn failures_are_counted_overall_by_instance_by_kind_or_by_context_key() {
     let rows: [(&str, CircuitBreakerBuilder, [bool; 4]); 4] = [
         ("all", builder(), [true, true, true, true]),
         ("instance", builder().by(Key::instance()), [true, false, false, true]),
@@ -268,7 +268,7 @@ async fn failures_are_shared_by_all_by_instance_by_kind_or_by_key() {
 
 // M5: guards fail closed.
 #[tokio::test(start_paused = true)]
-async fn a_key_function_that_panics_is_a_denial() {
+async fn a_panicking_key_function_of_a_circuit_breaker_denies_the_run() {
     let breaker = builder().by(Key::of(|_| panic!("a planned panic"))).build().expect("fine");
     let said = Said::by(&breaker);
     let denied = call(&tool(&Emitter::new(), "t"), &breaker, Do::Succeed).await;
@@ -277,7 +277,7 @@ async fn a_key_function_that_panics_is_a_denial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn inside_of_a_retry_each_attempt_counts_and_a_denial_is_not_tried_again() {
+async fn each_attempt_inside_a_retry_counts_and_a_denial_is_not_retried() {
     let (tool, retry) =
         (tool(&Emitter::new(), "t"), Retry::builder().max_retries(9).when(|_| true).build().expect("fine"));
     let inside = breaker();
@@ -291,7 +291,7 @@ async fn inside_of_a_retry_each_attempt_counts_and_a_denial_is_not_tried_again()
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_that_take_too_long_count_and_what_is_dropped_by_a_time_out_of_all_does_not() {
+async fn a_timed_out_attempt_counts_and_a_run_dropped_by_an_overall_timeout_does_not() {
     let (tool, each, all) = (tool(&Emitter::new(), "t"), breaker(), breaker());
     for _ in 0..2 {
         let run = tool.run(Do::Wait(9)).middleware(Timeout::per_attempt(s(1))).middleware(each.clone());
@@ -304,7 +304,7 @@ async fn attempts_that_take_too_long_count_and_what_is_dropped_by_a_time_out_of_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_counts_when_it_ends_if_it_is_closed_then() {
+async fn a_call_that_began_before_the_opening_and_ends_during_a_probe_does_not_count() {
     let root = Emitter::new();
     let late = instance(&root, "Tool", "late", |what: Do, _: RunContext| async move {
         sleep(s(15)).await;
@@ -327,7 +327,7 @@ async fn a_call_counts_when_it_ends_if_it_is_closed_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_tree_breaks_for_each_run_below_and_those_that_a_probe_starts_pass_with_it() -> TestResult {
+async fn for_tree_counts_each_run_below_and_a_probe_admits_the_runs_below_it() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(tool(&root, "t"));
     let desk = instance(&root, "Assistant", "Desk", move |what: Do, _: RunContext| {
@@ -350,7 +350,7 @@ async fn for_tree_breaks_for_each_run_below_and_those_that_a_probe_starts_pass_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_is_shared_by_100_concurrent_runs_which_open_it_once() {
+async fn a_circuit_breaker_that_is_shared_by_100_concurrent_runs_opens_once() {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), CircuitBreaker::builder().failures(50).build().expect("fine"));
     let said = Said::by(&breaker);
     let results = join_all((0..100).map(|_| call(&tool, &breaker, Do::Fail))).await;
@@ -361,7 +361,7 @@ async fn one_is_shared_by_100_concurrent_runs_which_open_it_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn circuit_breaker_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let (breaker, heard) = (CircuitBreaker::builder().failures(1).build()?, Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {
         let heard = Arc::clone(&heard);
@@ -387,7 +387,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
 
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_circuit_breaker() -> TestResult {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
     let no = |_: &mut (dyn AnyEvent + 'static), _: &EventMeta<'_>| Err(BoxError::from("no"));
     breaker.emitter().on("*", no)?;
@@ -399,7 +399,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[test]
-fn options_that_are_wrong_are_an_error_that_quotes_them() {
+fn invalid_options_of_a_circuit_breaker_are_errors_that_quote_the_value() {
     let error = CircuitBreaker::builder().failures(0).build().expect_err("it would be open for good");
     assert_eq!(error, CircuitBreakerError::NoFailures);
     assert_eq!(error.to_string(), "a circuit breaker cannot open after `0` failures: set 1 or more");
@@ -411,7 +411,7 @@ fn options_that_are_wrong_are_an_error_that_quotes_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_there_is_no_room_for_a_key_the_one_that_failed_longest_ago_is_forgotten() {
+async fn beyond_max_keys_the_key_whose_failure_is_oldest_is_forgotten() {
     let (tool, breaker) = (tool(&Emitter::new(), "t"), builder().failures(1).max_keys(2));
     let breaker = breaker.by(Key::context("host")).build();
     let breaker = breaker.expect("fine");
@@ -429,7 +429,7 @@ async fn where_there_is_no_room_for_a_key_the_one_that_failed_longest_ago_is_for
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() {
+fn explain_lists_a_circuit_breaker_with_its_thresholds() {
     let tool = tool(&Emitter::new(), "t");
     let breaker = CircuitBreaker::builder().by(Key::instance()).build().expect("fine");
     let lines = [

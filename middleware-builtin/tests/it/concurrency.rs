@@ -56,7 +56,7 @@ fn user(id: &str) -> Context {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_beyond_the_limit_are_denied_and_told_when_to_come() -> TestResult {
+async fn runs_beyond_the_limit_are_denied_with_the_time_to_retry_after() -> TestResult {
     let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(2).retry_after(ms(50)).build()?);
     let results = join_all((0..3).map(|_| nap.run(10).middleware(limit.clone()))).await;
     let error = results[2].as_ref().expect_err("there are two permits");
@@ -70,7 +70,7 @@ async fn those_beyond_the_limit_are_denied_and_told_when_to_come() -> TestResult
 }
 
 #[tokio::test(start_paused = true)]
-async fn runs_get_their_places_in_the_order_in_which_they_came() -> TestResult {
+async fn waiting_runs_get_their_permits_in_the_order_of_their_arrival() -> TestResult {
     let (order, begun) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
     let seen = Arc::clone(&order);
     let note = instance(&Emitter::new(), "Tool", "note", move |n: u64, _: RunContext| {
@@ -88,7 +88,7 @@ async fn runs_get_their_places_in_the_order_in_which_they_came() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_waits_too_long_is_denied() -> TestResult {
+async fn a_run_that_waits_too_long_for_a_permit_is_denied() -> TestResult {
     let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).wait(ms(50)).build()?);
     let begun = Instant::now();
     let run = |n| async move { (n, begun.elapsed()) };
@@ -102,7 +102,7 @@ async fn one_that_waits_too_long_is_denied() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_queue_or_gives_its_place_back_lets_the_others_move_up() -> TestResult {
+async fn a_run_that_leaves_the_queue_or_returns_its_permit_lets_the_next_run_move_up() -> TestResult {
     let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).wait(FOREVER).build()?);
     let run = |n| nap.run(n).middleware(limit.clone());
     let (mut holds, mut waits, abort) = (Box::pin(run(1_000)), Box::pin(run(1_000)), AbortHandle::new());
@@ -127,7 +127,7 @@ async fn who_leaves_the_queue_or_gives_its_place_back_lets_the_others_move_up() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_have_places_of_their_own_and_idle_ones_are_let_go() -> TestResult {
+async fn each_key_has_its_own_permits_and_idle_keys_are_forgotten() -> TestResult {
     let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).by(Key::context("user_id")).build()?);
     let run = |id: &str| nap.run(10).context(user(id)).middleware(limit.clone());
     let (ann, bob, again, known) = tokio::join!(run("ann"), run("bob"), run("ann"), async { limit.known_keys() });
@@ -137,7 +137,7 @@ async fn keys_have_places_of_their_own_and_idle_ones_are_let_go() -> TestResult 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_without_the_key_is_counted_with_others_like_it_or_passes_or_is_denied() -> TestResult {
+async fn runs_without_the_key_share_permits_pass_or_are_denied_as_configured() -> TestResult {
     let nap = nap(&Emitter::new());
     let rows = [(Missing::Together, [true, false]), (Missing::Pass, [true, true]), (Missing::Deny, [false, false])];
     for (missing, expected) in rows {
@@ -150,7 +150,7 @@ async fn a_run_without_the_key_is_counted_with_others_like_it_or_passes_or_is_de
 
 // M5: guards fail closed.
 #[tokio::test(start_paused = true)]
-async fn a_key_function_that_fails_denies_and_says_so() -> TestResult {
+async fn a_failing_key_function_of_a_concurrency_limit_denies_the_run_with_the_cause() -> TestResult {
     let limit = Concurrency::builder(1).by(Key::of(|_| Err(Error::new("no such user")))).build()?;
     let error = nap(&Emitter::new()).run(1).middleware(limit).await.expect_err("it fails closed");
     assert_eq!(
@@ -162,7 +162,7 @@ async fn a_key_function_that_fails_denies_and_says_so() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_below_one_that_holds_a_place_of_the_key_shares_it() -> TestResult {
+async fn a_run_below_a_run_with_a_permit_of_the_same_key_shares_the_permit() -> TestResult {
     let root = Emitter::new();
     let (leaf, gauge) = (Arc::new(nap(&root)), Gauge::default());
     let seen = gauge.clone();
@@ -181,7 +181,7 @@ async fn a_run_below_one_that_holds_a_place_of_the_key_shares_it() -> TestResult
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_is_given_back_when_the_last_that_shares_it_has_ended() -> TestResult {
+async fn a_permit_is_returned_when_the_runs_that_share_it_have_ended() -> TestResult {
     let root = Emitter::new();
     let leaf = Arc::new(nap(&root));
     let tree = instance(&root, "Tool", "tree", move |(): (), ctx: RunContext| {
@@ -202,7 +202,7 @@ async fn a_place_is_given_back_when_the_last_that_shares_it_has_ended() -> TestR
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_below_of_another_kind_or_key_needs_a_place_of_its_own() -> TestResult {
+async fn a_run_below_of_a_limited_kind_or_another_key_needs_its_own_permit() -> TestResult {
     let root = Emitter::new();
     let leaf = Arc::new(nap(&root));
     let tree = instance(&root, "Assistant", "tree", move |n: u64, _: RunContext| {
@@ -220,7 +220,7 @@ async fn a_run_below_of_another_kind_or_key_needs_a_place_of_its_own() -> TestRe
 }
 
 #[tokio::test(start_paused = true)]
-async fn between_attempts_the_place_is_given_back() -> TestResult {
+async fn the_permit_is_returned_between_attempts() -> TestResult {
     let root = Emitter::new();
     let (tries, begun) = (Arc::new(AtomicUsize::new(0)), Instant::now());
     let again = instance(&root, "Tool", "again", move |(): (), _: RunContext| {
@@ -242,7 +242,7 @@ async fn between_attempts_the_place_is_given_back() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
+async fn a_concurrency_limit_is_shared_by_100_concurrent_runs() -> TestResult {
     let gauge = Gauge::default();
     let seen = gauge.clone();
     let busy = instance(&Emitter::new(), "Tool", "busy", move |n: u64, _: RunContext| {
@@ -260,7 +260,7 @@ async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_it_did_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn concurrency_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     for own in [true, false] {
         let (nap, heard) = (nap(&Emitter::new()), Arc::new(Mutex::new(Vec::new())));
         let limit = Concurrency::builder(1).by(Key::context("user_id")).wait(ms(15)).build()?;
@@ -299,7 +299,7 @@ async fn what_it_did_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_id
 
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_concurrency_limit() -> TestResult {
     let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).wait(FOREVER).build()?);
     limit.emitter().on("delayed", |_: &mut Delayed, _| Err("no".into()))?;
     try_join_all((0..3).map(|_| nap.run(1).middleware(limit.clone()))).await?;
@@ -307,7 +307,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_quoted() {
+fn an_invalid_number_of_permits_is_an_error_that_quotes_it() {
     let rows = [
         (0, "`0` permits would deny every run: at least 1 is needed".to_owned()),
         (usize::MAX, format!("`{}` permits are more than can be counted: at most {}", usize::MAX, usize::MAX >> 3)),
@@ -319,7 +319,7 @@ fn what_cannot_be_is_refused_and_quoted() {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() -> TestResult {
+fn explain_lists_a_concurrency_limit_with_its_options() -> TestResult {
     let limit = Concurrency::builder(3).by(Key::instance()).of_kind("Tool").of_kind("Model").wait(ms(50)).build()?;
     let lines = [
         "nap",

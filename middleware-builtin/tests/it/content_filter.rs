@@ -19,7 +19,7 @@ fn rude() -> ContentFilter {
 }
 
 #[tokio::test]
-async fn words_are_whole_and_in_any_case() -> TestResult {
+async fn words_match_as_whole_words_in_any_case() -> TestResult {
     let rows = [
         (json!("Darn it"), false),
         (json!({"a": [1, "oh DARN!"]}), false),
@@ -36,7 +36,7 @@ async fn words_are_whole_and_in_any_case() -> TestResult {
 }
 
 #[tokio::test]
-async fn by_default_it_denies_inputs_and_outputs_and_tells_the_label() {
+async fn inputs_and_outputs_with_filtered_words_are_denied_by_default_with_the_label() {
     let root = Emitter::new();
     let reached = Arc::new(Mutex::new(0));
     let count = Arc::clone(&reached);
@@ -52,7 +52,7 @@ async fn by_default_it_denies_inputs_and_outputs_and_tells_the_label() {
 }
 
 #[tokio::test]
-async fn it_answers_in_place_of_input_or_output() -> TestResult {
+async fn a_content_filter_with_an_answer_returns_it_for_a_filtered_input_or_output() -> TestResult {
     let root = Emitter::new();
     let work = instance(&root, "Tool", "work", |_: Value, _: RunContext| async move { Ok(json!("oh darn")) });
     for filter in [rude().outputs(false), rude().inputs(false)] {
@@ -66,7 +66,7 @@ async fn it_answers_in_place_of_input_or_output() -> TestResult {
 }
 
 #[tokio::test]
-async fn it_marks_the_run_and_lets_it_pass() -> TestResult {
+async fn a_content_filter_that_marks_sets_marks_in_the_context_and_lets_the_run_pass() -> TestResult {
     let marks = Arc::new(Mutex::new(Value::Null));
     let seen = Arc::clone(&marks);
     let echo = echo(&Emitter::new());
@@ -97,7 +97,7 @@ async fn a_finding_is_appended_to_a_value_that_other_code_has_set() -> TestResul
 }
 
 #[tokio::test]
-async fn what_was_found_is_said_without_the_text() -> TestResult {
+async fn the_event_of_a_finding_contains_its_place_and_label_but_not_the_text() -> TestResult {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
     let filter = ContentFilter::new().regex("number", "[0-9]{4}")?;
@@ -117,7 +117,7 @@ async fn what_was_found_is_said_without_the_text() -> TestResult {
 
 // M5
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_content_filter() -> TestResult {
     let (echo, denies, marks) = (echo(&Emitter::new()), rude(), rude().mark());
     for filter in [&denies, &marks] {
         filter.emitter().on("filtered", |_: &mut Filtered, _: &EventMeta<'_>| Err(BoxError::from("no")))?;
@@ -129,7 +129,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_classifier_that_fails_panics_or_takes_too_long_denies() {
+async fn a_classifier_that_fails_panics_or_takes_too_long_denies_the_run() {
     let failing = || ContentFilter::new().classifier(|_| async { Err(Error::new("no answer")) });
     let panicking = ContentFilter::new().classifier(|_| async { panic!("oh") });
     let late = ContentFilter::new().classifier(|_| async { Err(Error::timed_out("gone to lunch")) });
@@ -155,7 +155,7 @@ async fn a_classifier_that_fails_panics_or_takes_too_long_denies() {
 
 // M5: no timer fires while the classifier blocks.
 #[tokio::test]
-async fn a_classifier_that_blocks_its_thread_past_its_time_out_denies() {
+async fn a_classifier_that_blocks_its_thread_past_its_timeout_denies_the_run() {
     let moment = Duration::from_millis(1);
     let filter = ContentFilter::new().timeout(moment).classifier(move |_| async move {
         std::thread::sleep(10 * moment);
@@ -168,7 +168,7 @@ async fn a_classifier_that_blocks_its_thread_past_its_time_out_denies() {
 }
 
 #[tokio::test]
-async fn classifiers_are_asked_for_what_passes_words() -> TestResult {
+async fn classifiers_receive_only_texts_that_pass_the_words() -> TestResult {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let texts = Arc::clone(&asked);
     let filter = rude().classifier(move |text| {
@@ -185,7 +185,7 @@ async fn classifiers_are_asked_for_what_passes_words() -> TestResult {
 }
 
 #[test]
-fn what_is_too_much_is_refused() {
+fn invalid_empty_or_too_large_patterns_are_errors() {
     let filter = ContentFilter::new;
     assert!(matches!(filter().regex("x", "("), Err(FilterError::Pattern { .. })));
     assert!(matches!(filter().regex("x", &"a".repeat(1025)), Err(FilterError::Length { len: 1025 })));
@@ -194,7 +194,7 @@ fn what_is_too_much_is_refused() {
 }
 
 #[tokio::test]
-async fn runs_below_are_looked_at_when_asked() -> TestResult {
+async fn runs_below_are_filtered_only_with_for_tree() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(echo(&root));
     let outer = instance(&root, "Tool", "outer", move |(): (), _: RunContext| {
@@ -207,7 +207,7 @@ async fn runs_below_are_looked_at_when_asked() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_hundred_runs_at_once_are_judged_each_by_itself() -> TestResult {
+async fn a_content_filter_judges_each_of_100_concurrent_runs_separately() -> TestResult {
     let filter = rude().classifier(|_| async {
         tokio::task::yield_now().await;
         Ok(None)
@@ -229,7 +229,7 @@ async fn a_hundred_runs_at_once_are_judged_each_by_itself() -> TestResult {
 }
 
 #[test]
-fn it_tells_its_settings_and_no_words() {
+fn the_summary_of_a_content_filter_contains_its_settings_but_not_its_words() {
     let Summary::Text(summary) = rude().mark().debug_summary() else { panic!("a text") };
     let rules = r#"Rules { patterns: 2, labels: ["rude"], classifiers: 0, timeout: 10s }"#;
     assert_eq!(summary, format!(r#"ContentFilter {{ rules: {rules}, action: "mark", inputs: true, outputs: true }}"#));

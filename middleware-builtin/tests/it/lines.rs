@@ -15,7 +15,7 @@ use tokio::sync::Barrier;
 use crate::support::{LINES, Page, TestResult, desk, failing_desk, instance, question};
 
 #[tokio::test]
-async fn each_run_is_shown_below_the_one_that_it_was_started_in() -> TestResult {
+async fn each_run_is_shown_below_the_run_in_which_it_was_started() -> TestResult {
     let page = Page::new();
     desk(&Emitter::new()).run(question()).middleware(page.trajectory()).await?;
     page.expect(LINES);
@@ -23,7 +23,7 @@ async fn each_run_is_shown_below_the_one_that_it_was_started_in() -> TestResult 
 }
 
 #[tokio::test]
-async fn an_error_is_what_explains_it() -> TestResult {
+async fn an_error_line_shows_the_explanation_of_the_error() -> TestResult {
     let page = Page::new();
     failing_desk(&Emitter::new()).run(question()).middleware(page.trajectory()).await?;
     page.expect([
@@ -38,7 +38,7 @@ async fn an_error_is_what_explains_it() -> TestResult {
 }
 
 #[tokio::test]
-async fn the_outermost_run_may_fail_too() {
+async fn an_error_of_the_outermost_run_is_shown() {
     let page = Page::new();
     let fail = instance(&Emitter::new(), "Tool", "fail", |(): (), _| async {
         Err::<(), _>(Error::denied("house rules", "no").context("rule", 7))
@@ -48,7 +48,7 @@ async fn the_outermost_run_may_fail_too() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_bound_somewhere_in_the_middle_is_the_outermost() -> TestResult {
+async fn the_bound_run_is_shown_at_level_0_even_if_it_is_nested() -> TestResult {
     let page = Page::new();
     let levels = levels_of_a_desk_below_a_run(page.trajectory(), &Emitter::new()).await?;
     assert_eq!(levels, [(0, 1), (1, 2), (2, 3), (2, 3), (1, 2), (0, 1)]);
@@ -57,7 +57,7 @@ async fn a_run_that_is_bound_somewhere_in_the_middle_is_the_outermost() -> TestR
 }
 
 #[tokio::test]
-async fn the_absolute_level_is_the_depth_of_the_run_also_where_runs_between_are_filtered_out() -> TestResult {
+async fn the_absolute_level_is_the_depth_of_the_run_even_below_an_excluded_run() -> TestResult {
     let trajectory = Page::new().built(|builder| builder.excluded(Runs::named("read_file")));
     // The bound run has the absolute level 1; the run below the hidden run has the level 3.
     let levels = levels_of_a_desk_below_a_run(trajectory, &Emitter::new()).await?;
@@ -82,7 +82,7 @@ async fn levels_of_a_desk_below_a_run(trajectory: Trajectory, root: &Emitter) ->
 }
 
 #[tokio::test]
-async fn each_line_is_written_at_once() -> TestResult {
+async fn each_line_is_written_in_one_write() -> TestResult {
     let page = Page::new();
     let trajectory = page.built(|builder| builder.pretty(true));
     failing_desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
@@ -94,7 +94,7 @@ async fn each_line_is_written_at_once() -> TestResult {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn one_is_shared_by_100_concurrent_runs_and_shows_each_completely() -> TestResult {
+async fn a_trajectory_shared_by_100_concurrent_runs_shows_each_completely() -> TestResult {
     let page = Page::new();
     let trajectory = page.trajectory();
     let together = Arc::new(Barrier::new(100));
@@ -136,7 +136,7 @@ async fn one_is_shared_by_100_concurrent_runs_and_shows_each_completely() -> Tes
 }
 
 #[tokio::test]
-async fn runs_that_are_concurrent_below_one_run_have_each_its_own_level() -> TestResult {
+async fn concurrent_runs_below_one_run_are_shown_at_their_own_levels() -> TestResult {
     let page = Page::new();
     let root = Emitter::new();
     let together = Arc::new(Barrier::new(2));
@@ -198,7 +198,7 @@ async fn run_a_crowd(many: u32, trajectory: Trajectory) -> TestResult {
 }
 
 #[tokio::test]
-async fn runs_and_their_events_stand_at_their_level_however_many_are_under_way() -> TestResult {
+async fn twenty_concurrent_runs_and_their_events_are_shown_at_their_levels() -> TestResult {
     for shows_ticks in [false, true] {
         let page = Page::new();
         let trajectory = page.built(|builder| if shows_ticks { builder.events("**.tick") } else { builder });
@@ -240,7 +240,7 @@ async fn the_order_of_keys_is_the_same_from_run_to_run() -> TestResult {
 }
 
 #[tokio::test]
-async fn it_shows_what_all_listeners_made_of_the_event() -> TestResult {
+async fn a_line_shows_the_input_and_output_as_all_listeners_left_them() -> TestResult {
     let page = Page::new();
     let root = Emitter::new();
     let double = instance(&root, "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
@@ -257,7 +257,7 @@ async fn it_shows_what_all_listeners_made_of_the_event() -> TestResult {
 type Start = emitree_runtime::Start<u32, u32>;
 
 #[tokio::test]
-async fn an_early_answer_is_shown() -> TestResult {
+async fn an_output_set_at_start_is_shown() -> TestResult {
     let page = Page::new();
     let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
     double.run(1).middleware(page.trajectory()).on_start(|start, _| start.output = Some(7)).await?;
@@ -282,7 +282,7 @@ async fn a_trajectory_of_an_instance_shows_each_of_its_runs() -> TestResult {
 }
 
 #[tokio::test]
-async fn what_a_bound_run_held_is_gone_with_it() -> TestResult {
+async fn ended_and_unpolled_runs_keep_no_handle_of_their_trajectory() -> TestResult {
     static ALIVE: AtomicUsize = AtomicUsize::new(0);
     struct Held;
     impl Drop for Held {

@@ -22,7 +22,7 @@ async fn shown(options: impl FnOnce(Builder) -> Builder) -> Page {
 type Builder = emitree_middleware::trajectory::TrajectoryBuilder;
 
 #[tokio::test]
-async fn only_what_is_included_is_shown() {
+async fn only_included_runs_are_shown() {
     let page = shown(|builder| builder.included(Runs::of_kind("Tool"))).await;
     page.expect(LINES[1..5].to_vec());
     let page = shown(|builder| builder.included(Runs::named("Desk")).included(Runs::named("decode"))).await;
@@ -35,7 +35,7 @@ async fn only_what_is_included_is_shown() {
 }
 
 #[tokio::test]
-async fn what_is_excluded_takes_its_level_with_it() {
+async fn an_excluded_run_takes_no_level() {
     let page = shown(|builder| builder.excluded(Runs::named("read_file"))).await;
     page.expect([
         LINES[0],
@@ -46,13 +46,13 @@ async fn what_is_excluded_takes_its_level_with_it() {
 }
 
 #[tokio::test]
-async fn exclusion_wins() {
+async fn an_excluded_run_is_hidden_even_if_it_is_included() {
     let page = shown(|builder| builder.included(Runs::of_kind("Tool")).excluded(Runs::named("decode"))).await;
     page.expect([LINES[1], LINES[4]]);
 }
 
 #[tokio::test]
-async fn runs_are_told_by_the_types_that_go_in_and_out() {
+async fn runs_are_selected_by_their_input_or_output_type() {
     let page = shown(|builder| builder.included(Runs::of_type::<File>())).await;
     page.expect([LINES[1], LINES[4]]);
     let page = shown(|builder| builder.included(Runs::of_type::<usize>())).await;
@@ -65,7 +65,7 @@ async fn runs_are_told_by_the_types_that_go_in_and_out() {
 }
 
 #[tokio::test]
-async fn runs_are_told_by_the_type_of_the_thing_behind_them() -> TestResult {
+async fn runs_are_selected_by_the_type_of_their_creator_s_object() -> TestResult {
     struct Calculator;
     let emitter = Emitter::new().child_with(Creator::of("Tool", "calculator", Arc::new(Calculator)));
     let double = runnable_fn("calculator", |n: u32, _: RunContext| async move { Ok(n * 2) }).with_emitter(emitter);
@@ -78,7 +78,7 @@ async fn runs_are_told_by_the_type_of_the_thing_behind_them() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_predicate_is_asked_once_for_each_run_at_its_start() {
+async fn a_predicate_receives_the_namespace_and_the_trace_of_each_run() {
     let asked = Arc::new(AtomicUsize::new(0));
     let asks = Arc::clone(&asked);
     let page = shown(|builder| {
@@ -92,7 +92,7 @@ async fn a_predicate_is_asked_once_for_each_run_at_its_start() {
 }
 
 #[tokio::test]
-async fn the_last_prefix_for_a_kind_stands_before_it() {
+async fn the_last_prefix_for_a_kind_is_shown_before_the_kind() {
     let page = shown(|builder| builder.prefix_by_kind("Tool", "old ").prefix_by_kind("Tool", "* ")).await;
     let text = page.take();
     let heads: Vec<_> = text.lines().map(|line| &line[..line.find('[').expect("a name")]).collect();
@@ -100,7 +100,7 @@ async fn the_last_prefix_for_a_kind_stands_before_it() {
 }
 
 #[tokio::test]
-async fn members_that_are_null_are_left_out() -> TestResult {
+async fn null_members_of_objects_are_omitted() -> TestResult {
     let page = Page::new();
     let echo = instance(&Emitter::new(), "Tool", "echo", |value: Value, _| async { Ok(value) });
     let value = json!({"b": null, "a": [null, {"c": null}]});
@@ -113,7 +113,7 @@ async fn members_that_are_null_are_left_out() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_predicate_that_panics_or_runs_something_itself_does_no_harm() -> TestResult {
+async fn a_predicate_that_panics_or_starts_a_run_does_not_affect_the_run() -> TestResult {
     let page = Page::new();
     let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
     let trajectory = page.built(|builder| builder.included(Runs::matching(|_| panic!("on purpose"))));
@@ -140,7 +140,7 @@ async fn a_predicate_that_panics_or_runs_something_itself_does_no_harm() -> Test
 }
 
 #[tokio::test(start_paused = true)]
-async fn timing_tells_on_success_and_error_how_long_it_took() {
+async fn timing_shows_the_duration_on_success_and_error() {
     let page = Page::new();
     let root = Emitter::new();
     let nap = Arc::new(instance(&root, "Tool", "nap", |millis: u64, _| async move {
@@ -181,7 +181,7 @@ fn chatty(root: &Emitter) -> impl Runnable<Input = (), Output = ()> + 'static {
 }
 
 #[tokio::test]
-async fn further_events_have_lines_of_their_own() -> TestResult {
+async fn additional_events_have_their_own_lines() -> TestResult {
     let page = Page::new();
     chatty(&Emitter::new())
         .run(())
@@ -199,7 +199,7 @@ async fn further_events_have_lines_of_their_own() -> TestResult {
 }
 
 #[tokio::test]
-async fn further_events_may_be_told_by_any_matcher_and_go_with_their_run() -> TestResult {
+async fn additional_events_are_selected_by_any_matcher_and_hidden_with_their_run() -> TestResult {
     let page = Page::new();
     let model = chatty(&Emitter::new());
     let by_function = matcher_fn(|meta| meta.name() == "other");
@@ -217,13 +217,13 @@ async fn further_events_may_be_told_by_any_matcher_and_go_with_their_run() -> Te
 }
 
 #[test]
-fn what_is_no_matcher_is_an_error_of_the_building() {
+fn an_invalid_matcher_is_an_error_of_build() {
     let error = Trajectory::builder().events("a b").build().unwrap_err();
     assert!(error.to_string().contains("a b"), "{error}");
 }
 
 #[tokio::test]
-async fn a_listener_that_fails_the_start_is_shown_as_an_error() {
+async fn an_error_of_a_start_listener_is_shown() {
     let page = Page::new();
     let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
     let run = double.run(1).middleware(page.trajectory()).register(
@@ -235,7 +235,7 @@ async fn a_listener_that_fails_the_start_is_shown_as_an_error() {
 }
 
 #[tokio::test]
-async fn runs_are_told_by_the_type_of_what_is_run() -> TestResult {
+async fn runs_are_selected_by_the_type_of_their_runnable() -> TestResult {
     struct Doubler(Emitter);
     impl Runnable for Doubler {
         type Input = u32;
@@ -256,7 +256,7 @@ async fn runs_are_told_by_the_type_of_what_is_run() -> TestResult {
 }
 
 #[tokio::test]
-async fn runs_have_listeners_only_where_further_events_are_shown() -> TestResult {
+async fn a_trajectory_registers_listeners_on_runs_only_for_additional_events() -> TestResult {
     let below = Arc::new(runnable_fn("below", |(): (), ctx: RunContext| async move { Ok(ctx.has_listeners()) }));
     let top = runnable_fn("top", move |(): (), _: RunContext| {
         let below = Arc::clone(&below);

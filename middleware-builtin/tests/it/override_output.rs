@@ -27,7 +27,7 @@ fn double(root: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static 
 }
 
 #[tokio::test]
-async fn it_answers_with_a_value_or_a_function_typed_or_json() -> TestResult {
+async fn a_value_a_function_or_a_table_answers_the_run_typed_or_as_json() -> TestResult {
     let rows = [
         OverrideOutput::value(7_u32),
         OverrideOutput::with(|n: &u32, _: &RunContext| Ok(Some(n + 4))),
@@ -49,7 +49,7 @@ async fn it_answers_with_a_value_or_a_function_typed_or_json() -> TestResult {
 }
 
 #[tokio::test]
-async fn where_a_function_or_a_table_gives_none_the_work_is_done() -> TestResult {
+async fn the_work_runs_if_the_function_or_table_has_no_answer() -> TestResult {
     let double = double(&Emitter::new());
     let rows = [
         OverrideOutput::with(|_: &u32, _: &RunContext| Ok(None::<u32>)),
@@ -63,7 +63,7 @@ async fn where_a_function_or_a_table_gives_none_the_work_is_done() -> TestResult
 }
 
 #[tokio::test]
-async fn what_a_function_fails_with_is_how_the_run_ends() {
+async fn an_error_or_panic_of_the_answering_function_ends_the_run() {
     let double = double(&Emitter::new());
     let run = |answer| async { double.run(3).middleware(answer).await.expect_err("it fails") };
     let fails = run(OverrideOutput::with(|_: &u32, _: &RunContext| Err::<Option<u32>, _>(Error::new("no")))).await;
@@ -100,7 +100,7 @@ async fn only_runs_that_meet_every_condition_are_answered() -> TestResult {
 }
 
 #[tokio::test]
-async fn an_output_that_is_set_stays_and_the_first_that_answers_counts() -> TestResult {
+async fn an_output_set_by_a_listener_stays_and_the_first_of_several_overrides_answers() -> TestResult {
     let double = double(&Emitter::new());
     let set = |output| move |start: &mut Start<u32, u32>, _: &EventMeta<'_>| start.output = output;
     let answer = OverrideOutput::value(7_u32);
@@ -113,7 +113,7 @@ async fn an_output_that_is_set_stays_and_the_first_that_answers_counts() -> Test
 }
 
 #[tokio::test]
-async fn it_is_asked_after_other_listeners_of_the_run() -> TestResult {
+async fn an_override_receives_the_input_as_the_run_s_other_listeners_left_it() -> TestResult {
     let double = double(&Emitter::new());
     let answer = OverrideOutput::with(|n: &u32, _: &RunContext| Ok(Some(n * 10)));
     let later = |ctx: &RunContext| {
@@ -125,7 +125,7 @@ async fn it_is_asked_after_other_listeners_of_the_run() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_run_of_another_type_is_an_error_that_names_both() {
+async fn an_override_of_another_type_fails_the_run_with_an_error_that_names_both_types() {
     let double = double(&Emitter::new());
     let rows = [
         (OverrideOutput::value("x"), "a value of `&str` is to answer a run"),
@@ -159,7 +159,7 @@ impl<O: Op<In = u32, Out = u32>> Guard<O> for Small {
 
 // M6.
 #[tokio::test]
-async fn guards_layers_and_output_middlewares_see_the_answer() -> TestResult {
+async fn guards_layers_and_output_middlewares_receive_the_answer() -> TestResult {
     let never = never::<u32, u32>(&Emitter::new(), "never");
     let run = |output: u32| {
         let tenfold = map_output(|n: &mut u32, _: &RunContext| {
@@ -180,7 +180,7 @@ struct Report {
 }
 
 #[tokio::test]
-async fn a_dry_run_answers_with_empty_values_and_says_what_would_have_run() -> TestResult {
+async fn a_dry_run_answers_with_empty_or_default_values_and_fails_if_none_fits() -> TestResult {
     let root = Emitter::new();
     let dry = OverrideOutput::dry_run();
     macro_rules! empty {
@@ -209,7 +209,7 @@ async fn a_dry_run_answers_with_empty_values_and_says_what_would_have_run() -> T
 }
 
 #[tokio::test]
-async fn for_tree_a_dry_run_calls_no_tool_and_tells_of_each() -> TestResult {
+async fn a_dry_run_with_for_tree_calls_no_tool_and_emits_would_run_for_each_call() -> TestResult {
     let (root, done) = (Emitter::new(), Arc::new(AtomicU32::new(0)));
     let count = Arc::clone(&done);
     let tool = Arc::new(instance(&root, "Tool", "delete", move |path: String, _: RunContext| {
@@ -237,7 +237,7 @@ async fn for_tree_a_dry_run_calls_no_tool_and_tells_of_each() -> TestResult {
 }
 
 #[tokio::test]
-async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn override_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let answer = OverrideOutput::value(7_u32);
     let heard = Arc::new(Mutex::new(Vec::new()));
     let note = |who: &'static str| {
@@ -266,7 +266,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
 
 // M5: observers fail open.
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_an_override() -> TestResult {
     let answer = OverrideOutput::value(7_u32);
     answer.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
     assert_eq!(double(&Emitter::new()).run(3).middleware(answer).await?, 7);
@@ -274,7 +274,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[tokio::test]
-async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
+async fn an_override_is_shared_by_100_concurrent_runs() -> TestResult {
     let (double, answer) = (
         double(&Emitter::new()),
         OverrideOutput::with_async(|n: &u32, _: &RunContext| {
@@ -292,7 +292,7 @@ async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() -> TestResult {
+fn explain_lists_an_override_with_its_conditions() -> TestResult {
     let double = double(&Emitter::new());
     let run = double
         .run(1)

@@ -27,7 +27,7 @@ fn hear(page: &Page, trajectory: &Trajectory) -> TestResult {
 }
 
 #[tokio::test]
-async fn it_emits_before_it_writes_and_finish_is_not_written() -> TestResult {
+async fn a_trajectory_emits_each_event_before_its_line_and_writes_no_line_for_finish() -> TestResult {
     let page = Page::new();
     let trajectory = page.built(|builder| builder.excluded(Runs::named("decode")));
     hear(&page, &trajectory)?;
@@ -48,7 +48,7 @@ async fn it_emits_before_it_writes_and_finish_is_not_written() -> TestResult {
 }
 
 #[tokio::test]
-async fn its_events_carry_the_ids_of_the_bound_run_and_the_message() -> TestResult {
+async fn trajectory_events_carry_the_ids_of_the_bound_run_and_the_message() -> TestResult {
     let trajectory = Trajectory::builder().writer(std::io::sink()).build()?;
     let page = Page::new();
     let (seen, bound) = (page.clone(), Arc::new(Mutex::new(Vec::new())));
@@ -86,7 +86,7 @@ async fn its_events_carry_the_ids_of_the_bound_run_and_the_message() -> TestResu
 }
 
 #[tokio::test]
-async fn what_a_listener_makes_of_the_message_is_written() -> TestResult {
+async fn a_message_that_a_listener_changed_is_written() -> TestResult {
     let page = Page::new();
     let trajectory = page.trajectory();
     trajectory.emitter().on("start", |event: &mut TrajectoryEvent, _| {
@@ -101,7 +101,7 @@ async fn what_a_listener_makes_of_the_message_is_written() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_listener_that_fails_does_not_keep_the_line_from_being_written() -> TestResult {
+async fn a_line_is_written_even_if_a_listener_fails() -> TestResult {
     let page = Page::new();
     let trajectory = page.trajectory();
     trajectory.emitter().on("*", |_: &mut Any, _| Err::<(), BoxError>("on purpose".into()))?;
@@ -112,7 +112,7 @@ async fn a_listener_that_fails_does_not_keep_the_line_from_being_written() -> Te
 
 // E17
 #[tokio::test]
-async fn with_an_async_listener_nobody_receives_them_and_lines_are_written_unchanged() -> TestResult {
+async fn with_an_async_listener_no_event_is_emitted_and_the_line_is_written_unchanged() -> TestResult {
     let page = Page::new();
     let trajectory = page.trajectory();
     trajectory.emitter().on("start", |event: &mut TrajectoryEvent, _| event.message.push('!'))?;
@@ -128,7 +128,7 @@ async fn with_an_async_listener_nobody_receives_them_and_lines_are_written_uncha
 }
 
 #[tokio::test]
-async fn a_recording_of_everything_has_them_too() -> TestResult {
+async fn a_sink_piped_from_the_trajectory_s_emitter_records_its_events() -> TestResult {
     let (page, memory) = (Page::new(), Memory::new());
     let trajectory = page.trajectory();
     let recording = trajectory.emitter().pipe_to(memory.clone())?;
@@ -146,7 +146,7 @@ async fn a_recording_of_everything_has_them_too() -> TestResult {
 }
 
 #[tokio::test]
-async fn nothing_is_made_for_them_if_nobody_listens() -> TestResult {
+async fn without_listeners_no_value_is_serialized_for_trajectory_events() -> TestResult {
     static LOOKED: AtomicUsize = AtomicUsize::new(0);
     #[derive(Clone, serde::Deserialize)]
     struct Watched;
@@ -168,7 +168,7 @@ async fn nothing_is_made_for_them_if_nobody_listens() -> TestResult {
 }
 
 #[tokio::test]
-async fn listeners_that_come_under_way_receive_them_from_then_on() -> TestResult {
+async fn a_listener_registered_during_the_run_receives_later_trajectory_events() -> TestResult {
     let page = Page::new();
     let trajectory = page.trajectory();
     let shared = trajectory.clone();

@@ -27,7 +27,7 @@ fn user(id: impl Into<serde_json::Value>) -> emitree_emitter::Context {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_begins_at_once_and_the_next_is_denied_and_told_when_to_come() -> TestResult {
+async fn a_burst_begins_at_once_and_the_next_run_is_denied_with_the_time_to_retry_after() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(2, ms(1_000)).build()?);
     let run = || echo.run(1).middleware(limit.clone());
     for _ in 0..2 {
@@ -47,7 +47,7 @@ async fn a_burst_begins_at_once_and_the_next_is_denied_and_told_when_to_come() -
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_may_be_smaller_or_larger_than_what_passes_in_a_period() -> TestResult {
+async fn a_burst_may_be_smaller_or_larger_than_the_runs_per_period() -> TestResult {
     let echo = echo(&Emitter::new());
     for burst in [1, 2, 5, 50] {
         let limit = RateLimit::builder(5, ms(1_000)).burst(burst).build()?;
@@ -83,7 +83,7 @@ async fn runs_with_equal_keys_are_counted_together() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_kind_instance_group_or_what_a_function_says() -> TestResult {
+async fn a_key_is_the_kind_instance_group_or_the_result_of_a_function() -> TestResult {
     let root = Emitter::new();
     let [a, b] = [echo(&root), echo(&root)];
     let other = instance(&root, "Model", "echo", |n: u64, _: RunContext| async move { Ok(n) });
@@ -112,7 +112,7 @@ async fn a_key_is_kind_instance_group_or_what_a_function_says() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_without_the_key_is_counted_with_others_like_it_or_passes_or_is_denied() -> TestResult {
+async fn runs_without_the_key_are_counted_together_pass_or_are_denied_as_configured() -> TestResult {
     let echo = echo(&Emitter::new());
     let rows = [
         (Key::context("user_id"), [true, false]),
@@ -136,7 +136,7 @@ async fn a_run_without_the_key_is_counted_with_others_like_it_or_passes_or_is_de
 
 // M5: guards fail closed.
 #[tokio::test(start_paused = true)]
-async fn a_key_function_that_fails_or_panics_denies_and_says_so() -> TestResult {
+async fn a_key_function_that_fails_or_panics_denies_the_run_with_the_reason() -> TestResult {
     let echo = echo(&Emitter::new());
     let rows = [
         (Key::of(|_| Err(Error::new("no such user"))), "the key function failed: no such user"),
@@ -152,7 +152,7 @@ async fn a_key_function_that_fails_or_panics_denies_and_says_so() -> TestResult 
 }
 
 #[tokio::test(start_paused = true)]
-async fn runs_wait_in_the_order_in_which_they_came() -> TestResult {
+async fn waiting_runs_begin_in_the_order_of_their_arrival() -> TestResult {
     let (root, order) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let seen = Arc::clone(&order);
     let begun = Instant::now();
@@ -169,7 +169,7 @@ async fn runs_wait_in_the_order_in_which_they_came() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_later_does_not_overtake_those_that_wait() -> TestResult {
+async fn a_later_run_does_not_overtake_waiting_runs() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(Duration::MAX).build()?);
     let run = |n| Box::pin(echo.run(n).middleware(limit.clone()));
     run(1).await?;
@@ -186,7 +186,7 @@ async fn who_comes_later_does_not_overtake_those_that_wait() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_queue_has_taken_nothing_and_the_others_move_up() -> TestResult {
+async fn a_run_that_leaves_the_queue_uses_no_quota_and_the_next_run_moves_up() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(Duration::MAX).build()?);
     let run = |n| echo.run(n).middleware(limit.clone());
     run(0).await?;
@@ -206,7 +206,7 @@ async fn who_leaves_the_queue_has_taken_nothing_and_the_others_move_up() -> Test
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_nobody_waits_any_more_the_next_passes_and_is_not_said_to_be_delayed() -> TestResult {
+async fn after_the_queue_has_emptied_the_next_run_passes_without_a_delayed_event() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(Duration::MAX).build()?);
     let delayed = Arc::new(Mutex::new(0));
     let counts = Arc::clone(&delayed);
@@ -224,7 +224,7 @@ async fn once_nobody_waits_any_more_the_next_passes_and_is_not_said_to_be_delaye
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_too_long_is_denied_as_soon_as_that_is_known() -> TestResult {
+async fn a_run_that_would_wait_too_long_is_denied_when_it_is_first_in_the_queue() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(ms(150)).build()?);
     let begun = Instant::now();
     let run = || async { (echo.run(1).middleware(limit.clone()).await, begun.elapsed()) };
@@ -239,7 +239,7 @@ async fn who_would_wait_too_long_is_denied_as_soon_as_that_is_known() -> TestRes
 
 /// A future that is not polled keeps its place in the queue.
 #[tokio::test(start_paused = true)]
-async fn who_has_waited_too_long_is_told_to_come_when_those_ahead_may_have_passed() -> TestResult {
+async fn a_run_that_waited_too_long_is_denied_with_the_time_until_the_runs_ahead_may_pass() -> TestResult {
     for ahead in [1, 3] {
         let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(ms(1_000)).build()?);
         let run = || Box::pin(async { echo.run(1).middleware(limit.clone()).await });
@@ -254,7 +254,7 @@ async fn who_has_waited_too_long_is_told_to_come_when_those_ahead_may_have_passe
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_is_counted() -> TestResult {
+async fn each_attempt_is_counted_by_the_rate_limit() -> TestResult {
     let again = instance(&Emitter::new(), "Tool", "again", |(): (), _: RunContext| async {
         Err::<(), _>(Error::retry("not yet"))
     });
@@ -265,7 +265,7 @@ async fn each_attempt_is_counted() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_holds_for_the_kinds_that_were_said() -> TestResult {
+async fn a_rate_limit_applies_only_to_the_selected_kinds() -> TestResult {
     let root = Emitter::new();
     let model = instance(&root, "Model", "m", |n: u64, _: RunContext| async move { Ok(n) });
     let limit = RateLimit::builder(1, ms(1_000)).of_kind("Model").of_kind("Embedding").build()?;
@@ -278,7 +278,7 @@ async fn it_holds_for_the_kinds_that_were_said() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_tree_counts_the_run_and_all_below_together() -> TestResult {
+async fn for_tree_counts_the_run_and_all_runs_below_together() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(echo(&root));
     let outer = instance(&root, "Assistant", "Desk", move |n: u64, _: RunContext| {
@@ -297,7 +297,7 @@ async fn for_tree_counts_the_run_and_all_below_together() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
+async fn a_rate_limit_is_shared_by_100_concurrent_runs() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(30, ms(1_000)).build()?);
     let runs = (0..100).map(|n| echo.run(n).middleware(limit.clone()));
     let results = futures_util::future::join_all(runs).await;
@@ -306,7 +306,7 @@ async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_are_as_new_are_let_go() -> TestResult {
+async fn keys_with_a_replenished_quota_are_forgotten() -> TestResult {
     let limit = RateLimit::builder(2, ms(100)).by(Key::context("user_id")).build()?;
     let echo = echo(&Emitter::new());
     for n in 0..10_000 {
@@ -318,7 +318,7 @@ async fn keys_that_are_as_new_are_let_go() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_it_did_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn rate_limit_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let note = |heard: &Arc<Mutex<Vec<String>>>, line: String, meta: &EventMeta<'_>| {
         let id = meta.trace().expect("in a run").run_id;
@@ -368,7 +368,7 @@ async fn what_it_did_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_id
 
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_rate_limit() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(ms(100)).build()?);
     limit.emitter().on("delayed", |_: &mut Delayed, _| Err("no".into()))?;
     for _ in 0..2 {
@@ -378,7 +378,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() -> TestResult {
+fn explain_lists_a_rate_limit_with_its_options() -> TestResult {
     let echo = echo(&Emitter::new());
     let limit = RateLimit::builder(10, ms(1_000)).burst(3).by(Key::context("user_id")).of_kind("Tool").wait(ms(50));
     let lines = [

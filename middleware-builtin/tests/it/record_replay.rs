@@ -75,7 +75,7 @@ fn difference(error: &Error) -> Difference {
 }
 
 #[tokio::test]
-async fn a_journal_tells_what_each_run_below_got_and_gave_in_which_order_and_in_which_run() -> TestResult {
+async fn a_journal_contains_the_input_answer_parent_and_order_of_each_run_below() -> TestResult {
     let (result, journal) = recorded(&desk(&Emitter::new()), question()).await;
     assert_eq!(result?, "README.md has 2");
     assert_eq!((&*journal.kind, &*journal.name, journal.status), ("Assistant", "Desk", Some(Status::Success)));
@@ -93,7 +93,7 @@ async fn a_journal_tells_what_each_run_below_got_and_gave_in_which_order_and_in_
 }
 
 #[tokio::test]
-async fn each_run_below_is_answered_from_the_journal_instead_of_doing_its_work() -> TestResult {
+async fn each_run_below_is_answered_from_the_journal_without_calling_its_work() -> TestResult {
     let done = Done::default();
     let random = done.tool("random", |seed: u32, n| Ok(seed * 100 + n));
     let agent = agent(move |n: u32, _: RunContext| {
@@ -111,7 +111,7 @@ async fn each_run_below_is_answered_from_the_journal_instead_of_doing_its_work()
 }
 
 #[tokio::test]
-async fn concurrent_runs_find_their_own_in_whatever_order_they_begin() -> TestResult {
+async fn concurrent_runs_receive_their_own_answers_in_any_order_of_beginning() -> TestResult {
     let done = Done::default();
     let random = done.tool("random", |seed: u32, n| Ok(seed * 1_000 + n));
     let agent = agent(move |is_backwards: bool, _: RunContext| {
@@ -135,7 +135,7 @@ async fn concurrent_runs_find_their_own_in_whatever_order_they_begin() -> TestRe
 }
 
 #[tokio::test]
-async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
+async fn a_recording_and_a_replay_are_shared_by_100_concurrent_runs() -> TestResult {
     let done = Done::default();
     let random = done.tool("random", |seed: u32, n| Ok(seed * 1_000 + n));
     let agent = agent(move |n: u32, _: RunContext| {
@@ -163,7 +163,7 @@ async fn one_is_shared_by_100_concurrent_runs() -> TestResult {
 }
 
 #[tokio::test]
-async fn errors_are_given_again_and_keep_their_kind() -> TestResult {
+async fn replayed_errors_equal_the_recorded_errors() -> TestResult {
     type Ends = fn() -> Error;
     let rows: [Ends; 9] = [
         || Error::new("no").context("path", "a").caused_by(std::io::Error::other("disk")),
@@ -212,7 +212,7 @@ impl<O: Op<In = u32, Out = u32>> Transform<O> for AddOne {
 }
 
 #[tokio::test]
-async fn layers_and_output_middlewares_of_what_is_answered_change_its_output_but_once() -> TestResult {
+async fn layers_and_output_middlewares_change_a_replayed_output_exactly_once() -> TestResult {
     let done = Done::default();
     let count = done.tool("count", |n: u32, _| Ok(n * 10));
     let agent = agent(move |n: u32, _: RunContext| {
@@ -238,7 +238,7 @@ async fn layers_and_output_middlewares_of_what_is_answered_change_its_output_but
 }
 
 #[tokio::test]
-async fn each_attempt_of_a_run_below_is_answered_with_its_own_answer() -> TestResult {
+async fn each_attempt_of_a_run_below_is_replayed_and_an_unrecorded_attempt_is_a_difference() -> TestResult {
     let done = Done::default();
     let count = done.tool("count", |(): (), n| if n == 2 { Err(Error::retry("even")) } else { Ok(n) });
     let agent = agent(move |most: u32, _: RunContext| {
@@ -264,7 +264,7 @@ async fn each_attempt_of_a_run_below_is_answered_with_its_own_answer() -> TestRe
 }
 
 #[tokio::test]
-async fn each_attempt_of_the_run_itself_misses_only_what_was_there_by_then() -> TestResult {
+async fn each_attempt_of_the_bound_run_is_replayed_with_its_own_recorded_runs() -> TestResult {
     let done = Done::default();
     let count = done.tool("count", |(): (), n| Ok(n));
     let agent = agent(move |(): (), ctx: RunContext| {
@@ -302,7 +302,7 @@ fn reader(done: &Done) -> impl Runnable<Input = Vec<Value>, Output = usize> + 's
 }
 
 #[tokio::test]
-async fn the_first_difference_stops_the_run_and_is_named() -> TestResult {
+async fn the_first_difference_stops_the_run_with_an_error_that_describes_it() -> TestResult {
     let done = Done::default();
     let reader = reader(&done);
     let (_, journal) = recorded(&reader, vec![json!({"path": "a", "lines": [1, 2]}), json!(["b"])]).await;
@@ -340,7 +340,7 @@ async fn the_first_difference_stops_the_run_and_is_named() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_run_is_not_answered_by_what_was_recorded_in_another_run() -> TestResult {
+async fn a_run_is_not_answered_with_an_entry_recorded_below_another_run() -> TestResult {
     let done = Done::default();
     let inner = done.tool("inner", |n: u32, _| Ok(n));
     let below = Arc::clone(&inner);
@@ -361,7 +361,7 @@ async fn a_run_is_not_answered_by_what_was_recorded_in_another_run() -> TestResu
 }
 
 #[tokio::test]
-async fn what_is_under_way_is_dropped_at_a_difference_in_a_task_too() -> TestResult {
+async fn a_difference_in_a_task_stops_the_pending_work_of_the_run() -> TestResult {
     let done = Done::default();
     let read = done.tool("read", |_: u32, n| Ok(n));
     let agent = agent(move |n: u32, ctx: RunContext| {
@@ -381,7 +381,7 @@ async fn what_is_under_way_is_dropped_at_a_difference_in_a_task_too() -> TestRes
 }
 
 #[tokio::test]
-async fn where_the_work_failed_too_that_is_the_cause_of_what_is_missing() -> TestResult {
+async fn an_error_of_the_work_is_the_cause_of_a_difference_about_a_missing_run() -> TestResult {
     let done = Done::default();
     let read = done.tool("read", |_: u32, n| Ok(n));
     let agent = agent(move |fails: bool, _: RunContext| {
@@ -396,7 +396,7 @@ async fn where_the_work_failed_too_that_is_the_cause_of_what_is_missing() -> Tes
 }
 
 #[tokio::test]
-async fn a_recording_that_ended_with_a_denial_is_replayed_as_that() -> TestResult {
+async fn a_recording_that_ended_with_a_denial_is_replayed_as_the_denial() -> TestResult {
     let done = Done::default();
     let read = done.tool("read", |_: u32, n| Ok(n));
     let agent = agent(move |n: u32, _: RunContext| {
@@ -413,7 +413,7 @@ async fn a_recording_that_ended_with_a_denial_is_replayed_as_that() -> TestResul
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_dropped_or_ran_out_of_time_stays_pending_until_that_happens_again() -> TestResult {
+async fn a_run_that_was_dropped_or_timed_out_when_recorded_stays_pending_in_the_replay() -> TestResult {
     let done = Done::default();
     let counted = done.clone();
     let wait = Arc::new(instance(&Emitter::new(), "Tool", "wait", move |ms: u64, _: RunContext| {
@@ -457,7 +457,7 @@ async fn what_was_dropped_or_ran_out_of_time_stays_pending_until_that_happens_ag
 }
 
 #[tokio::test]
-async fn the_journal_of_a_run_that_is_dropped_is_kept_too() -> TestResult {
+async fn the_journal_of_a_dropped_run_is_kept() -> TestResult {
     let tool = Arc::new(instance(&Emitter::new(), "Tool", "never", |(): (), _: RunContext| async {
         std::future::pending::<()>().await;
         Ok(())
@@ -477,7 +477,7 @@ async fn the_journal_of_a_run_that_is_dropped_is_kept_too() -> TestResult {
 }
 
 #[tokio::test]
-async fn numbers_come_back_from_a_file_as_they_were() -> TestResult {
+async fn floating_point_numbers_are_read_from_a_journal_file_exactly() -> TestResult {
     let done = Done::default();
     let half = done.tool("half", |x: f64, n| Ok(x / 2.0 + f64::from(n)));
     let agent = agent(move |(): (), _: RunContext| {
@@ -497,7 +497,7 @@ async fn numbers_come_back_from_a_file_as_they_were() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_journal_that_is_torn_is_an_error_that_names_the_line() -> TestResult {
+async fn a_truncated_or_invalid_journal_is_an_error_that_names_the_line_or_version() -> TestResult {
     let (_, journal) = recorded(&desk(&Emitter::new()), question()).await;
     let mut file = Vec::new();
     journal.write_to(&mut file)?;
@@ -531,7 +531,7 @@ async fn a_journal_that_is_torn_is_an_error_that_names_the_line() -> TestResult 
 }
 
 #[tokio::test]
-async fn both_say_what_they_did_on_their_own_emitter_and_on_the_run() -> TestResult {
+async fn events_of_record_and_replay_reach_their_emitters_and_the_run() -> TestResult {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hear = |who: &'static str| {
         let heard = Arc::clone(&heard);
@@ -560,7 +560,7 @@ async fn both_say_what_they_did_on_their_own_emitter_and_on_the_run() -> TestRes
 
 // The middlewares may be bound in any order, and a listener may be registered at any time before the end.
 #[tokio::test]
-async fn it_says_what_it_did_to_who_listens_by_the_end_of_the_run() -> TestResult {
+async fn recorded_reaches_a_listener_that_is_registered_before_the_end_of_the_run() -> TestResult {
     let heard = Arc::new(AtomicU32::new(0));
     let listen = |ctx: &RunContext, heard: &Arc<AtomicU32>| {
         let heard = Arc::clone(heard);
@@ -582,7 +582,7 @@ async fn it_says_what_it_did_to_who_listens_by_the_end_of_the_run() -> TestResul
 }
 
 #[tokio::test]
-async fn a_difference_is_said() -> TestResult {
+async fn a_difference_is_emitted_as_differed() -> TestResult {
     let done = Done::default();
     let reader = reader(&done);
     let (_, journal) = recorded(&reader, vec![json!("a")]).await;
@@ -598,7 +598,7 @@ async fn a_difference_is_said() -> TestResult {
 
 // M5: observers fail open.
 #[tokio::test]
-async fn a_listener_that_fails_and_a_function_that_fails_change_nothing() -> TestResult {
+async fn failing_listeners_and_a_failing_on_end_function_do_not_affect_record_and_replay() -> TestResult {
     let record = Record::on_end(|_| Err("no".into()));
     record.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
     let desk = desk(&Emitter::new());
@@ -610,7 +610,7 @@ async fn a_listener_that_fails_and_a_function_that_fails_change_nothing() -> Tes
 }
 
 #[tokio::test]
-async fn an_output_that_is_no_json_is_in_the_journal_as_what_is_wrong_with_it() -> TestResult {
+async fn an_output_that_is_not_json_is_recorded_as_an_error() -> TestResult {
     let desk = agent(|(): (), _: RunContext| async move {
         let pairs = runnable_fn("pairs", |(): (), _: RunContext| async { Ok(BTreeMap::from([((1, 2), 3)])) });
         Ok(pairs.run(()).await?.len())
@@ -626,7 +626,7 @@ async fn an_output_that_is_no_json_is_in_the_journal_as_what_is_wrong_with_it() 
 }
 
 #[tokio::test]
-async fn for_tree_each_run_has_a_journal_of_its_own() -> TestResult {
+async fn a_recording_with_for_tree_keeps_a_journal_for_each_run() -> TestResult {
     let journals: Arc<Mutex<Vec<(String, usize)>>> = Arc::default();
     let keep = Arc::clone(&journals);
     let record = Record::on_end(move |journal| {
@@ -640,7 +640,7 @@ async fn for_tree_each_run_has_a_journal_of_its_own() -> TestResult {
 }
 
 #[tokio::test]
-async fn they_say_what_they_do_where_they_are_listed() -> TestResult {
+async fn explain_lists_a_recording_and_a_replay() -> TestResult {
     let desk = desk(&Emitter::new());
     let (_, journal) = recorded(&desk, question()).await;
     let run = desk.run(question()).middleware(Record::new()).middleware(Replay::from(journal));

@@ -68,7 +68,7 @@ fn tokens() -> Redact {
 }
 
 #[tokio::test]
-async fn by_default_it_redacts_input_output_and_what_others_hear() -> TestResult {
+async fn inputs_outputs_and_events_are_redacted_by_default() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
     let seen = Arc::new(Mutex::new(Value::Null));
@@ -87,7 +87,7 @@ async fn by_default_it_redacts_input_output_and_what_others_hear() -> TestResult
 }
 
 #[tokio::test]
-async fn what_listeners_and_output_middlewares_add_is_redacted_too() -> TestResult {
+async fn secrets_added_by_listeners_and_output_middlewares_are_redacted() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
     let added = map_output(|output: &mut Value, _: &RunContext| {
@@ -105,7 +105,7 @@ async fn what_listeners_and_output_middlewares_add_is_redacted_too() -> TestResu
 }
 
 #[tokio::test]
-async fn what_is_added_to_the_input_after_the_runs_own_listeners_does_not_reach_the_work() -> TestResult {
+async fn secrets_added_to_the_input_after_the_run_s_own_listeners_do_not_reach_the_work() -> TestResult {
     let root = Emitter::new();
     let echo = echo(&root);
     let secret = |input: &mut Value| input.as_array_mut().expect("a list").push(json!(MAIL));
@@ -122,7 +122,7 @@ async fn what_is_added_to_the_input_after_the_runs_own_listeners_does_not_reach_
 }
 
 #[tokio::test]
-async fn what_is_bound_to_the_run_sees_neither_what_came_in_nor_what_came_out_as_it_was() -> TestResult {
+async fn listeners_work_and_output_middlewares_of_the_run_receive_only_redacted_values() -> TestResult {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let [starts, works, passes] = [(); 3].map(|()| Arc::clone(&seen));
     let note = |seen: &Mutex<Vec<Value>>, value: &Value| seen.lock().expect("nobody panics").push(value.clone());
@@ -142,7 +142,7 @@ async fn what_is_bound_to_the_run_sees_neither_what_came_in_nor_what_came_out_as
 }
 
 #[tokio::test]
-async fn a_run_that_is_answered_at_its_start_tells_nothing_of_the_answer_there() -> TestResult {
+async fn an_output_set_at_start_is_redacted_in_all_events_of_the_run() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
     // The listener is outside the run, so it is called after the run's own listeners.
@@ -167,7 +167,7 @@ impl<O: Op<In = Value>> Guard<O> for Talks {
 }
 
 #[tokio::test]
-async fn what_the_library_tells_of_attempts_guards_and_middlewares_is_redacted() -> TestResult {
+async fn events_of_discarded_attempts_guards_and_approvals_are_redacted() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
     let fails_once = instance(&root, "Tool", "fails", |value: Value, ctx: RunContext| async move {
@@ -193,7 +193,7 @@ async fn what_the_library_tells_of_attempts_guards_and_middlewares_is_redacted()
 }
 
 #[tokio::test]
-async fn each_type_of_text_is_redacted_on_the_runs_emitter_and_on_emitters_below_it() -> TestResult {
+async fn each_type_of_text_is_redacted_on_the_run_s_emitter_and_on_its_children() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
     let say = instance(&root, "Tool", "say", |(): (), ctx: RunContext| async move {
@@ -224,7 +224,7 @@ async fn each_type_of_text_is_redacted_on_the_runs_emitter_and_on_emitters_below
 }
 
 #[tokio::test]
-async fn who_denied_or_halted_is_said_without_a_secret_and_it_stays_a_denial_or_a_halt() -> TestResult {
+async fn the_name_in_a_denial_or_halt_is_redacted_and_the_kind_of_the_error_stays() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
     let by = "[REDACTED:email]".to_owned();
@@ -243,7 +243,7 @@ async fn who_denied_or_halted_is_said_without_a_secret_and_it_stays_a_denial_or_
 }
 
 #[tokio::test]
-async fn no_event_of_a_run_carries_a_group_id_with_a_secret() -> TestResult {
+async fn no_event_of_a_run_contains_a_group_id_with_a_secret() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     let notes = heard.clone();
     root.observe("*.*", move |_: &Any, meta| notes.note(meta.group_id().unwrap_or_default().to_owned()))?;
@@ -255,7 +255,7 @@ async fn no_event_of_a_run_carries_a_group_id_with_a_secret() -> TestResult {
 }
 
 #[test]
-fn a_sink_gets_group_ids_without_secrets() -> TestResult {
+fn a_sink_receives_group_ids_without_secrets() -> TestResult {
     let (root, memory) = (Emitter::new(), Memory::new());
     let handle = root.pipe_to(Redact::new().sink(memory.clone()))?;
     root.child_builder("tool").group_id(MAIL).build()?.emit_now("said", &mut 1)?;
@@ -266,7 +266,7 @@ fn a_sink_gets_group_ids_without_secrets() -> TestResult {
 }
 
 #[tokio::test]
-async fn errors_leave_redacted_and_keep_their_kind() {
+async fn errors_are_redacted_and_keep_their_kind() {
     type Row = (fn() -> Error, &'static str);
     let rows: [Row; 4] = [
         (|| Error::new(format!("no {MAIL}")).context("card", CARD), "no [REDACTED:email]\n  card: \"[REDACTED:card]\""),
@@ -286,7 +286,7 @@ async fn errors_leave_redacted_and_keep_their_kind() {
 }
 
 #[tokio::test]
-async fn context_that_was_set_before_is_redacted() -> TestResult {
+async fn context_that_was_set_before_the_run_is_redacted() -> TestResult {
     let work = instance(&Emitter::new(), "Tool", "work", |(): (), ctx: RunContext| async move {
         Ok(ctx.context().get("user").cloned().unwrap_or_default())
     });
@@ -326,7 +326,7 @@ fn binds(how: &'static str) -> impl Fn(&RunContext) -> Result<(), Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_that_come_from_outside_of_the_work_are_redacted_too_and_told() -> TestResult {
+async fn errors_from_an_abort_a_listener_or_bind_are_redacted_and_reported() -> TestResult {
     // The redaction emits its event in every case in which the run emits events.
     let rows = [
         ("abort", ErrorKind::Aborted, 1),
@@ -356,7 +356,7 @@ async fn errors_that_come_from_outside_of_the_work_are_redacted_too_and_told() -
 }
 
 #[tokio::test]
-async fn what_is_set_on_the_context_later_is_redacted_whoever_sets_it() -> TestResult {
+async fn context_values_set_during_the_run_are_redacted() -> TestResult {
     let root = Emitter::new();
     let heard = hears_all(&root)?;
     let work = instance(&root, "Tool", "work", |(): (), ctx: RunContext| async move {
@@ -400,7 +400,7 @@ mod hex_only {
 }
 
 #[tokio::test]
-async fn events_are_redacted_that_are_text_or_json_or_whose_type_was_told() -> TestResult {
+async fn events_that_are_text_or_json_or_of_a_configured_type_are_redacted() -> TestResult {
     let root = Emitter::new();
     let heard = hears_all(&root)?;
     let work = instance(&root, "Tool", "work", |(): (), ctx: RunContext| async move {
@@ -429,7 +429,7 @@ async fn events_are_redacted_that_are_text_or_json_or_whose_type_was_told() -> T
 }
 
 #[tokio::test]
-async fn what_it_did_is_said_without_the_secrets() -> TestResult {
+async fn redacted_contains_the_place_kind_and_count_of_secrets_but_no_secret() -> TestResult {
     let (root, said) = (Emitter::new(), Heard::default());
     let heard = said.clone();
     let echo = echo(&root);
@@ -451,7 +451,7 @@ async fn what_it_did_is_said_without_the_secrets() -> TestResult {
 
 // M5
 #[tokio::test]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_redaction() -> TestResult {
     let (echo, redact) = (echo(&Emitter::new()), Redact::new());
     redact.emitter().on("redacted", |_: &mut Redacted, _: &EventMeta<'_>| Err(BoxError::from("no")))?;
     assert_eq!(echo.run(json!(MAIL)).middleware(redact).await?, json!({"got": "[REDACTED:email]"}));
@@ -459,7 +459,7 @@ async fn a_listener_that_fails_changes_nothing() -> TestResult {
 }
 
 #[tokio::test]
-async fn kinds_strategies_and_patterns_are_chosen() -> TestResult {
+async fn kinds_strategies_and_patterns_are_configurable() -> TestResult {
     let text = format!("{MAIL} {CARD} TCK-123456 8.8.4.4");
     let rows = [
         (Redact::new().only([Kind::Email]), "[REDACTED:email] 4111 1111 1111 1111 TCK-123456 8.8.4.4"),
@@ -480,7 +480,7 @@ async fn kinds_strategies_and_patterns_are_chosen() -> TestResult {
 }
 
 #[test]
-fn hashes_depend_on_the_key_and_on_nothing_else() {
+fn a_secret_has_equal_hashes_under_equal_keys_and_different_hashes_under_others() {
     let hashed = |key: &str| Redact::new().strategy(Strategy::Hash).hash_key(key).text(MAIL).into_owned();
     assert_eq!(hashed("a"), hashed("a"));
     assert_ne!(hashed("a"), hashed("b"));
@@ -488,7 +488,7 @@ fn hashes_depend_on_the_key_and_on_nothing_else() {
 }
 
 #[test]
-fn patterns_that_could_run_on_are_refused() {
+fn unbounded_long_empty_and_invalid_patterns_are_refused() {
     let refused = |regex| Redact::new().pattern("own", regex).map(drop).expect_err("it is refused");
     assert!(matches!(refused("a+"), PatternError::Long { longest: None, .. }));
     assert!(matches!(refused("a{1,641}"), PatternError::Long { longest: Some(641), .. }));
@@ -498,7 +498,7 @@ fn patterns_that_could_run_on_are_refused() {
 }
 
 #[test]
-fn it_tells_its_settings_and_no_secret() {
+fn the_summary_of_a_redaction_contains_its_settings_but_no_secret() {
     let redact = Redact::new().only([Kind::Email]).strategy(Strategy::Hash).hash_key("hunter2");
     let Summary::Text(summary) = redact.debug_summary() else { panic!("a text") };
     assert_eq!(summary, r#"Redact { kinds: ["email"], strategy: Hash, restore_output: false }"#);
@@ -506,7 +506,7 @@ fn it_tells_its_settings_and_no_secret() {
 }
 
 #[tokio::test]
-async fn pseudonyms_are_the_same_below_and_restored_for_the_caller_of_the_outermost() -> TestResult {
+async fn pseudonyms_are_the_same_in_runs_below_and_restored_for_the_outermost_caller() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(echo(&root));
     let outer = instance(&root, "Tool", "outer", move |text: Value, _: RunContext| {
@@ -528,7 +528,7 @@ async fn pseudonyms_are_the_same_below_and_restored_for_the_caller_of_the_outerm
 }
 
 #[tokio::test]
-async fn what_is_restored_for_one_caller_is_not_kept_for_another() -> TestResult {
+async fn a_value_that_is_restored_for_one_caller_is_not_cached_for_another() -> TestResult {
     for inside in [false, true] {
         let (echo, cache) = (echo(&Emitter::new()), Cache::json().build()?);
         let run = |email: &str| {
@@ -549,7 +549,7 @@ async fn what_is_restored_for_one_caller_is_not_kept_for_another() -> TestResult
 }
 
 #[tokio::test]
-async fn an_interrupt_for_an_approval_passes_as_it_is() -> TestResult {
+async fn an_interrupt_of_an_approval_passes_a_redaction_unchanged() -> TestResult {
     let run = echo(&Emitter::new());
     let redact = Redact::new().pattern("hex", "[0-9a-f]{32}")?;
     let run = run.run(json!("maria@mailbox.org")).middleware(Approval::by_interrupt()).middleware(redact);
@@ -560,7 +560,7 @@ async fn an_interrupt_for_an_approval_passes_as_it_is() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_hundred_runs_at_once_have_pseudonyms_of_their_own() -> TestResult {
+async fn each_of_100_concurrent_runs_has_its_own_pseudonyms() -> TestResult {
     let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
     let work = Arc::new(
         instance(&Emitter::new(), "Tool", "work", |text: String, _: RunContext| async move {
@@ -583,14 +583,14 @@ async fn a_hundred_runs_at_once_have_pseudonyms_of_their_own() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_type_that_takes_no_redacted_value_makes_the_run_fail_without_the_secret() {
+async fn an_input_type_that_accepts_no_redacted_value_fails_the_run_without_the_secret() {
     let work = instance(&Emitter::new(), "Tool", "work", |ip: std::net::IpAddr, _: RunContext| async move { Ok(ip) });
     let error = work.run([8, 8, 4, 4].into()).middleware(Redact::new()).await.expect_err("it does not fit");
     assert!(error.explain().contains("[REDACTED:ip]") && !error.explain().contains("8.8.4.4"), "{}", error.explain());
 }
 
 #[tokio::test]
-async fn work_on_text_has_a_layer_of_its_own() -> TestResult {
+async fn a_redaction_can_be_a_layer_of_a_stack_for_text() -> TestResult {
     struct Say;
     impl Op for Say {
         type In = String;
@@ -606,7 +606,7 @@ async fn work_on_text_has_a_layer_of_its_own() -> TestResult {
 }
 
 #[tokio::test]
-async fn what_leaves_through_a_sink_is_redacted_and_nothing_else() -> TestResult {
+async fn records_of_a_redacting_sink_are_redacted_and_nothing_else() -> TestResult {
     let (root, redacted, plain) = (Emitter::new(), Memory::new(), Memory::new());
     let handles = [root.pipe_to(Redact::new().sink(redacted.clone()))?, root.pipe_to(plain.clone())?];
     assert_eq!(echo(&root).run(json!(MAIL)).context(json!({"ip": "8.8.4.4"})).await?, json!({"got": MAIL}));
@@ -621,7 +621,7 @@ async fn what_leaves_through_a_sink_is_redacted_and_nothing_else() -> TestResult
 }
 
 #[tokio::test]
-async fn a_secret_split_over_records_is_redacted_for_each_run_by_itself() -> TestResult {
+async fn a_secret_split_over_records_is_redacted_separately_for_each_run() -> TestResult {
     let (root, memory) = (Emitter::new(), Memory::new());
     let handle = root.pipe_to(Redact::new().sink(memory.clone()).text_at("new_token", "/text"))?;
     let write = write(&root);
@@ -652,7 +652,7 @@ async fn a_secret_split_over_records_is_redacted_for_each_run_by_itself() -> Tes
 
 /// An event may contain several texts, such as the thought and the answer of a model.
 #[tokio::test]
-async fn each_text_of_an_event_is_redacted_by_itself_and_comes_out_once() -> TestResult {
+async fn each_text_of_an_event_is_redacted_separately_and_recorded_once() -> TestResult {
     let (root, memory) = (Emitter::new(), Memory::new());
     let sink = Redact::new().sink(memory.clone()).text_at("delta", "/think").text_at("delta", "/say");
     // Registering a text twice has no further effect.
@@ -691,7 +691,7 @@ async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, BoxE
 }
 
 #[tokio::test]
-async fn a_secret_split_over_events_is_redacted_and_the_rest_comes_as_a_last_event() -> TestResult {
+async fn a_secret_split_over_events_is_redacted_and_the_rest_is_emitted_as_a_last_event() -> TestResult {
     let chunks = ["write to mar", "ia@mail", "box.org or", " call"].map(ToOwned::to_owned);
     let heard = written(chunks.to_vec(), tokens()).await?;
     let texts: Vec<&str> = heard.iter().map(|token| token.text.as_str()).collect();
@@ -702,7 +702,7 @@ async fn a_secret_split_over_events_is_redacted_and_the_rest_comes_as_a_last_eve
 }
 
 #[tokio::test]
-async fn what_is_held_comes_out_when_a_run_fails_or_is_dropped() -> TestResult {
+async fn held_back_text_is_emitted_when_a_run_fails_or_is_dropped() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     let failing = instance(&root, "Tool", "fail", |waits: bool, ctx: RunContext| async move {
         ctx.emitter().emit("new_token", &mut Token { text: "half a wor".into(), index: 0 }).await?;
@@ -730,7 +730,7 @@ async fn what_is_held_comes_out_when_a_run_fails_or_is_dropped() -> TestResult {
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_given_up_takes_what_is_held_with_it() -> TestResult {
+async fn held_back_text_of_a_discarded_attempt_is_not_emitted() -> TestResult {
     let (root, heard) = (Emitter::new(), Heard::default());
     let again = instance(&root, "Tool", "again", |(): (), ctx: RunContext| async move {
         ctx.emitter().emit("new_token", &mut Token { text: format!("try {}", ctx.attempt()), index: 0 }).await?;
@@ -744,7 +744,7 @@ async fn an_attempt_that_is_given_up_takes_what_is_held_with_it() -> TestResult 
 }
 
 #[tokio::test]
-async fn a_key_block_is_withheld_to_its_end_or_a_bound() -> TestResult {
+async fn a_private_key_block_is_withheld_to_its_end_or_up_to_16_kib() -> TestResult {
     let begin = format!("-----BEGIN {}-----\n", "PRIVATE KEY");
     let line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n".to_owned();
     let mut chunks = vec!["key: ".to_owned(), begin.clone()];
@@ -764,7 +764,7 @@ proptest! {
 
     /// However a text is split, other listeners receive the same redacted text.
     #[test]
-    fn however_it_is_split_the_text_is_the_same(sizes in prop::collection::vec(1_usize..=64, 1..60), shift in 0_usize..20) {
+    fn text_split_over_events_is_redacted_like_the_whole_text(sizes in prop::collection::vec(1_usize..=64, 1..60), shift in 0_usize..20) {
         let text = format!("{}mail {MAIL}, card {CARD} and é {MAIL}; {}", "x ".repeat(shift), "done ".repeat(9));
         let (mut chunks, mut rest) = (Vec::new(), text.as_str());
         for size in sizes {

@@ -34,7 +34,7 @@ fn names(built_ins: &[(&'static str, &'static str)]) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn the_manifest_has_a_feature_for_each_built_in_and_full_has_all() {
+fn the_manifest_has_a_feature_for_each_built_in_and_full_enables_all() {
     let expected: BTreeSet<_> = names(&built_ins()).into_iter().chain(SHARED).chain(["full"]).collect();
     assert_eq!(features(MANIFEST), expected);
     let (_, full) = MANIFEST.split_once("\nfull = [\n").expect("a list");
@@ -44,14 +44,14 @@ fn the_manifest_has_a_feature_for_each_built_in_and_full_has_all() {
 }
 
 #[test]
-fn the_facade_passes_each_feature_on() {
+fn the_facade_forwards_each_feature() {
     let passed = |feature: &str| FACADE.contains(&format!("\n{feature} = [\"emitree-middleware/{feature}\"]\n"));
     let passed: BTreeSet<_> = features(FACADE).into_iter().filter(|feature| passed(feature)).collect();
     assert_eq!(passed, names(&built_ins()).into_iter().chain(["secrets"]).collect());
 }
 
 #[test]
-fn the_readme_has_a_row_for_each() {
+fn the_readme_has_a_row_for_each_built_in() {
     let (_, table) =
         README.split_once("| feature | middleware | what it does | adds |\n|---|---|---|---|\n").expect("a table");
     let rows = table.lines().map_while(|row| {

@@ -33,7 +33,7 @@ fn replayed(options: Options, records: &[EventRecord]) -> String {
 }
 
 #[tokio::test]
-async fn a_replay_equals_what_was_live_with_whatever_options() -> TestResult {
+async fn a_replay_prints_the_live_lines_with_any_options() -> TestResult {
     let options: [Options; 7] = [
         |builder| builder,
         |builder| builder.pretty(true),
@@ -90,7 +90,7 @@ impl Runnable for Nameless {
 }
 
 #[tokio::test]
-async fn a_recording_on_disk_shows_the_same() -> TestResult {
+async fn a_recording_on_disk_is_replayed_with_the_live_lines() -> TestResult {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("run.jsonl");
     let (root, page) = (Emitter::new(), Page::new());
@@ -108,7 +108,7 @@ async fn a_recording_on_disk_shows_the_same() -> TestResult {
 }
 
 #[tokio::test]
-async fn one_run_can_be_picked_with_what_is_below_it() -> TestResult {
+async fn a_replay_can_show_only_one_run_and_the_runs_below_it() -> TestResult {
     let root = Emitter::new();
     let records = record(&root);
     desk(&root).run(question()).await?;
@@ -132,7 +132,7 @@ async fn one_run_can_be_picked_with_what_is_below_it() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn durations_come_from_the_times_of_the_events() -> TestResult {
+async fn a_replay_with_timing_shows_a_duration_on_each_success_line() -> TestResult {
     let root = Emitter::new();
     let records = record(&root);
     desk(&root).run(question()).await?;
@@ -143,7 +143,7 @@ async fn durations_come_from_the_times_of_the_events() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_trajectorys_own_events_in_the_recording_are_passed_over() -> TestResult {
+async fn a_replay_skips_the_trajectory_s_own_events_in_the_recording() -> TestResult {
     let (root, page) = (Emitter::new(), Page::new());
     let memory = Memory::new();
     let trajectory = page.built(|builder| builder.events("*.*"));
@@ -162,7 +162,7 @@ async fn a_trajectorys_own_events_in_the_recording_are_passed_over() -> TestResu
 }
 
 #[test]
-fn a_gap_is_shown_where_it_is() -> TestResult {
+fn a_replay_shows_where_events_were_lost() -> TestResult {
     let page = Page::new();
     let gap = SinkRecord::from_json(r#"{"gap":{"lost":3}}"#)?;
     page.trajectory().replay().show(&gap)?;
@@ -171,7 +171,7 @@ fn a_gap_is_shown_where_it_is() -> TestResult {
 }
 
 #[tokio::test]
-async fn odd_recordings_do_no_harm() -> TestResult {
+async fn a_replay_accepts_incomplete_reversed_and_malformed_recordings() -> TestResult {
     let root = Emitter::new();
     let records = record(&root);
     failing_desk(&root).run(question()).await?;

@@ -71,7 +71,7 @@ impl Scheduled {
 const RETRY: &str = "middleware.retry.retry";
 
 #[tokio::test(start_paused = true)]
-async fn by_default_it_tries_twice_again_and_waits_from_500_ms_twice_as_long_each_time() {
+async fn a_retry_makes_two_more_attempts_by_default_after_500_ms_and_1_s() {
     let root = Emitter::new();
     let (work, calls) = fails(&root, 9, &busy());
     let begun = Instant::now();
@@ -85,7 +85,7 @@ async fn by_default_it_tries_twice_again_and_waits_from_500_ms_twice_as_long_eac
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_succeeds_at_last_is_the_answer() -> TestResult {
+async fn the_output_of_the_attempt_that_succeeds_is_returned() -> TestResult {
     let (work, calls) = fails(&Emitter::new(), 2, &busy());
     assert_eq!(work.run(()).middleware(Retry::new()).await?, 2);
     assert_eq!(calls.take(), 3);
@@ -93,7 +93,7 @@ async fn what_succeeds_at_last_is_the_answer() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_default_only_what_is_retryable_is_tried_again() {
+async fn only_retryable_errors_are_retried_by_default() {
     let rows = [
         (busy(), 3),
         (Error::new("wrong"), 1),
@@ -109,7 +109,7 @@ async fn by_default_only_what_is_retryable_is_tried_again() {
 
 // M9
 #[tokio::test(start_paused = true)]
-async fn denials_halts_aborts_interrupts_and_requests_are_never_tried_again_whatever_the_function_says() {
+async fn denials_halts_aborts_interrupts_and_retry_requests_are_never_retried() {
     let errors = [
         Error::denied("desk", "no"),
         Error::halted("desk", "stop"),
@@ -127,7 +127,7 @@ async fn denials_halts_aborts_interrupts_and_requests_are_never_tried_again_what
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_widens_and_narrows_what_is_tried_again() {
+async fn when_widens_and_narrows_the_errors_that_are_retried() {
     let rows = [(Error::new("odd"), 3), (busy(), 1), (Error::timed_out("odd"), 3)];
     for (error, expected) in rows {
         let (work, calls) = fails(&Emitter::new(), 9, &error);
@@ -138,7 +138,7 @@ async fn when_widens_and_narrows_what_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn functions_that_panic_have_nothing_tried_again_and_found_nothing() {
+async fn a_panic_of_when_prevents_a_retry_and_a_panic_of_retry_after_is_ignored() {
     let (work, calls) = fails(&Emitter::new(), 9, &busy());
     let retry = plain().when(|_| panic!("a planned panic")).build().expect("fine");
     let error = work.run(()).middleware(retry).await.expect_err("it fails");
@@ -150,7 +150,7 @@ async fn functions_that_panic_have_nothing_tried_again_and_found_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_waits_as_long_as_the_error_asks_but_no_longer_than_the_longest_delay() {
+async fn the_delay_is_as_long_as_the_error_asks_but_at_most_the_longest_delay() {
     let after = |ms| busy().caused_by(RetryAfter(Duration::from_millis(ms)));
     let rows = [
         (after(7_000), 7_000, Some(7_000)),
@@ -176,7 +176,7 @@ async fn it_waits_as_long_as_the_error_asks_but_no_longer_than_the_longest_delay
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_that_takes_too_long_is_tried_again() -> TestResult {
+async fn an_attempt_that_times_out_is_retried() -> TestResult {
     let calls = Calls::default();
     let counted = calls.clone();
     let slow = instance(&Emitter::new(), "Tool", "slow", move |(): (), _: RunContext| {
@@ -203,7 +203,7 @@ async fn each_attempt_that_takes_too_long_is_tried_again() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn retry_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let (retry, heard) = (plain().build()?, Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {
         let heard = Arc::clone(&heard);
@@ -231,7 +231,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
 
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
-async fn a_listener_that_fails_changes_nothing() -> TestResult {
+async fn a_failing_listener_does_not_affect_a_retry() -> TestResult {
     let (work, _) = fails(&Emitter::new(), 2, &busy());
     let fails = |_: &mut RetryScheduled, _: &EventMeta<'_>| Err(BoxError::from("no"));
     assert_eq!(work.run(()).middleware(Retry::new()).on(RETRY, fails).await?, 2);
@@ -285,7 +285,7 @@ fn discarded(attempt: u32) -> String {
 
 // M7
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_was_streamed_is_marked_as_discarded_and_dropped_where_it_is_held() -> TestResult {
+async fn a_streamed_attempt_is_marked_as_discarded_and_dropped_from_a_held_stream() -> TestResult {
     let root = Emitter::new();
     let shown = tells(&root, true);
     let shown = lines(shown.run(()).middleware(plain().build()?).events("{token,attempt_discarded}")).await;
@@ -299,7 +299,7 @@ async fn an_attempt_that_was_streamed_is_marked_as_discarded_and_dropped_where_i
 
 // M7
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_was_not_streamed_is_not_marked() -> TestResult {
+async fn an_attempt_without_events_is_not_marked_as_discarded() -> TestResult {
     let root = Emitter::new();
     let work = tells(&root, false);
     // Events that middlewares emit themselves do not belong to an attempt: the inner retry makes two attempts, then the
@@ -314,7 +314,7 @@ async fn an_attempt_that_was_not_streamed_is_not_marked() -> TestResult {
 
 // M7
 #[tokio::test(start_paused = true)]
-async fn what_runs_below_have_told_is_discarded_too() -> TestResult {
+async fn an_attempt_with_events_of_runs_below_is_marked_as_discarded() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(fails(&root, 1, &busy()).0);
     let outer = instance(&root, "Assistant", "Desk", move |(): (), _: RunContext| {
@@ -331,7 +331,7 @@ async fn what_runs_below_have_told_is_discarded_too() -> TestResult {
 
 // M7
 #[tokio::test(start_paused = true)]
-async fn a_listener_of_attempt_discarded_that_fails_ends_the_run() {
+async fn an_error_of_a_listener_of_attempt_discarded_ends_the_run() {
     let work = tells(&Emitter::new(), true);
     let no = |_: &mut AttemptDiscarded, _: &EventMeta<'_>| Err(Error::denied("desk", "once is enough").into());
     let run = work.run(()).middleware(Retry::new()).on("attempt_discarded", no);
@@ -340,7 +340,7 @@ async fn a_listener_of_attempt_discarded_that_fails_ends_the_run() {
 
 // R7
 #[tokio::test(start_paused = true)]
-async fn work_that_fails_after_an_abort_is_not_tried_again_and_nothing_is_said() -> TestResult {
+async fn work_that_fails_after_an_abort_is_not_retried_and_no_event_is_emitted() -> TestResult {
     let (calls, scheduled) = (Calls::default(), Scheduled::default());
     let counted = calls.clone();
     let work = instance(&Emitter::new(), "Tool", "aborts", move |(): (), ctx: RunContext| {
@@ -359,7 +359,7 @@ async fn work_that_fails_after_an_abort_is_not_tried_again_and_nothing_is_said()
 
 // M7
 #[tokio::test(start_paused = true)]
-async fn its_attempts_are_not_those_of_the_run() -> TestResult {
+async fn attempts_of_a_retry_are_not_counted_as_attempts_of_the_run() -> TestResult {
     let calls = Calls::default();
     let work = instance(&Emitter::new(), "Tool", "both", move |(): (), ctx: RunContext| {
         let n = calls.count();
@@ -377,7 +377,7 @@ async fn its_attempts_are_not_those_of_the_run() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_tree_tries_each_run_below_again() -> TestResult {
+async fn a_run_below_a_retry_bound_with_for_tree_succeeds_in_its_third_attempt() -> TestResult {
     let root = Emitter::new();
     let (inner, calls) = fails(&root, 2, &busy());
     let inner = Arc::new(inner);
@@ -393,7 +393,7 @@ async fn for_tree_tries_each_run_below_again() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_is_shared_by_100_concurrent_runs_and_counts_for_each_apart() {
+async fn a_retry_is_shared_by_100_concurrent_runs_and_counts_retries_for_each_run() {
     let (root, retry) = (Emitter::new(), Retry::new());
     let works: Vec<_> = (0..100).map(|n| fails(&root, n % 4, &busy()).0).collect();
     let runs = works.iter().map(|work| work.run(()).middleware(retry.clone()));
@@ -404,7 +404,7 @@ async fn one_is_shared_by_100_concurrent_runs_and_counts_for_each_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_tried_again_where_when_says_so() -> TestResult {
+async fn a_panic_is_retried_if_when_selects_it() -> TestResult {
     let calls = Calls::default();
     let work = instance(&Emitter::new(), "Tool", "panics", move |(): (), _: RunContext| {
         let n = calls.count();
@@ -419,7 +419,7 @@ async fn a_panic_is_tried_again_where_when_says_so() -> TestResult {
 }
 
 #[test]
-fn options_that_are_wrong_are_an_error_that_quotes_them() {
+fn invalid_options_of_a_retry_are_errors_that_quote_the_value() {
     for factor in [0.5, -1.0, f32::NAN, f32::INFINITY] {
         let error = Retry::builder().factor(factor).build().expect_err("no factor of delays");
         let message = format!("the delays of a retry cannot grow by `{factor}`: give a factor from 1, such as 2");
@@ -433,7 +433,7 @@ fn options_that_are_wrong_are_an_error_that_quotes_them() {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() {
+fn explain_lists_a_retry_with_its_delays() {
     let (work, _) = fails(&Emitter::new(), 0, &busy());
     let lines = [
         "fails",
@@ -446,7 +446,7 @@ fn it_says_what_it_does_where_it_is_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nobody_listens_nothing_is_heard_and_the_answer_is_the_same() -> TestResult {
+async fn a_retried_run_has_the_same_output_with_and_without_listeners() -> TestResult {
     let (work, calls) = fails(&Emitter::new(), 2, &busy());
     assert_eq!(work.run(()).middleware(Retry::new()).observe("*.*", |_: &Any, _: &EventMeta<'_>| ()).await?, 2);
     calls.take();

@@ -62,7 +62,7 @@ async fn run<Sort>(
 }
 
 #[tokio::test]
-async fn all_that_choose_runs_choose_the_same() -> TestResult {
+async fn all_middlewares_select_the_same_runs_by_the_same_selection() -> TestResult {
     let (double, other) = (Arc::new(double()), double());
     let started = Arc::clone(&double);
     let outer = runnable_fn("outer", move |(): (), _: RunContext| {
@@ -98,7 +98,7 @@ async fn all_that_choose_runs_choose_the_same() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_trajectory_asks_about_each_run_and_not_about_the_one_it_is_bound_to() -> TestResult {
+async fn a_trajectory_applies_its_selection_to_each_run_separately() -> TestResult {
     let double = Arc::new(double());
     let of_double = [Runs::of_instance(&*double), Runs::matching(|run| run.run().is_some_and(|run| run.depth() == 1))];
     let outer = runnable_fn("outer", move |(): (), _: RunContext| {
@@ -133,7 +133,7 @@ impl Runnable for Delete {
 
 // M4
 #[tokio::test]
-async fn a_guard_for_a_type_of_runnable_denies_its_runs_however_it_is_held() {
+async fn a_guard_for_a_type_of_runnable_denies_its_runs_in_any_wrapper() {
     let delete = Arc::new(Delete { emitter: Emitter::new() });
     let boxed = Arc::new(BoxRunnable::new(Arc::clone(&delete)));
     let any: Arc<dyn AnyRunnable> = delete.clone();
@@ -164,7 +164,7 @@ async fn a_guard_for_a_type_of_runnable_denies_its_runs_however_it_is_held() {
 
 // M5
 #[tokio::test]
-async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult {
+async fn a_guard_denies_a_run_if_its_selecting_predicate_panics() -> TestResult {
     let double = double();
     let panics = || Runs::matching(|_| panic!("planned"));
     let rate = RateLimit::builder(1, Duration::from_secs(9)).runs(panics()).build()?;
@@ -181,7 +181,7 @@ async fn a_guard_denies_where_what_says_whom_it_is_about_panics() -> TestResult 
 }
 
 #[tokio::test]
-async fn what_is_bound_for_tree_to_some_runs_only_says_so_where_it_is_listed() -> TestResult {
+async fn explain_lists_the_selection_of_a_for_tree_middleware() -> TestResult {
     let double = Arc::new(double());
     let started = Arc::clone(&double);
     let outer = runnable_fn("outer", move |n: u32, _: RunContext| {
@@ -221,7 +221,7 @@ impl Middleware for Notes {
 
 // M4
 #[tokio::test]
-async fn what_is_for_a_tree_or_for_nested_runs_is_bound_below_the_runs_that_it_is_only_for() -> TestResult {
+async fn for_tree_and_for_nested_inside_only_bind_in_and_below_the_selected_runs() -> TestResult {
     let named = |name: &'static str| Runs::named(name);
     let none: [&str; 0] = [];
     assert_eq!(bound_to(|notes| named("outer").only(for_tree(notes))).await?, ["outer", "middle", "inner"]);
@@ -234,7 +234,7 @@ async fn what_is_for_a_tree_or_for_nested_runs_is_bound_below_the_runs_that_it_i
 }
 
 #[test]
-fn runs_are_said_in_words() {
+fn the_debug_format_of_runs_describes_the_selection() {
     let (a, b, c) = (|| Runs::of_kind("A"), || Runs::named("b"), || Runs::matching(|_| true));
     let rows = [
         (Runs::all(), "all"),

@@ -23,14 +23,14 @@ fn wait(root: &Emitter) -> impl Runnable<Input = u64, Output = u64> + 'static {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ends_in_time_is_left_alone() -> TestResult {
+async fn a_run_that_ends_in_time_is_not_affected_by_a_timeout() -> TestResult {
     let timeout = Timeout::per_attempt(ms(100)).with_overall(ms(100));
     assert_eq!(wait(&Emitter::new()).run(99).middleware(timeout).await?, 99);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn which_limit_was_hit_is_told() {
+async fn the_error_names_the_exceeded_time_limit() {
     let rows = [
         (Timeout::per_attempt(ms(10)), "an attempt took longer than 10ms", "attempt", 10),
         (Timeout::overall(ms(20)), "all attempts together took longer than 20ms", "overall", 20),
@@ -52,7 +52,7 @@ async fn which_limit_was_hit_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_has_its_own_time_and_all_have_one_together() {
+async fn each_attempt_has_its_own_time_limit_and_all_attempts_share_the_overall_limit() {
     let (tries, root) = (Arc::new(AtomicU32::new(0)), Emitter::new());
     let counted = Arc::clone(&tries);
     let again = instance(&root, "Tool", "again", move |(): (), _: RunContext| {
@@ -70,7 +70,7 @@ async fn each_attempt_has_its_own_time_and_all_have_one_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> TestResult {
+async fn timeout_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let timeout = Timeout::per_attempt(ms(10));
     let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
     let note = |who: &'static str| {
@@ -103,7 +103,7 @@ async fn it_is_said_on_its_own_emitter_and_on_the_run_with_the_run_s_ids() -> Te
 
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
-async fn a_listener_that_fails_changes_nothing() {
+async fn a_failing_listener_does_not_affect_a_timeout() {
     let fails = |_: &mut TimedOut, _: &emitree_emitter::EventMeta<'_>| Err("no".into());
     let wait = wait(&Emitter::new());
     let run = wait.run(20).middleware(Timeout::per_attempt(ms(10))).on("middleware.timeout.timed_out", fails);
@@ -111,7 +111,7 @@ async fn a_listener_that_fails_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_tree_limits_each_run_below() {
+async fn for_tree_limits_the_bound_run_while_it_waits_for_a_run_below() {
     let root = Emitter::new();
     let inner = Arc::new(wait(&root));
     let outer = instance(&root, "Assistant", "Desk", move |n: u64, _: RunContext| {
@@ -126,7 +126,7 @@ async fn for_tree_limits_each_run_below() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_is_shared_by_100_concurrent_runs() {
+async fn a_timeout_is_shared_by_100_concurrent_runs() {
     let (timeout, wait) = (Timeout::overall(ms(100)), wait(&Emitter::new()));
     let runs = (0..100).map(|n| wait.run(n * 2 + 1).middleware(timeout.clone()));
     let results = futures_util::future::join_all(runs).await;
@@ -134,7 +134,7 @@ async fn one_is_shared_by_100_concurrent_runs() {
 }
 
 #[test]
-fn it_says_what_it_does_where_it_is_listed() {
+fn explain_lists_a_timeout_with_its_limits() {
     let wait = wait(&Emitter::new());
     let run = wait.run(1).middleware(Timeout::per_attempt(ms(10)).with_overall(ms(20)));
     let lines = [
@@ -149,7 +149,7 @@ fn it_says_what_it_does_where_it_is_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_beyond_all_clocks_is_none() -> TestResult {
+async fn a_timeout_too_long_for_the_clock_does_not_limit_a_run() -> TestResult {
     assert_eq!(wait(&Emitter::new()).run(5).middleware(Timeout::overall(Duration::MAX)).await?, 5);
     Ok(())
 }

@@ -727,7 +727,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_stands_together_each_run_ends_once_and_nothing_is_left(trees in vec(tree(), 1..4), times in 1..4_usize) {
+    fn in_any_combination_of_built_ins_each_run_ends_once_and_holds_nothing_afterwards(trees in vec(tree(), 1..4), times in 1..4_usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let checked = runtime.expect("a runtime").block_on(together(&trees, times, PAUSED));
         prop_assert!(checked.is_ok(), "{}", checked.unwrap_err());
@@ -735,7 +735,7 @@ proptest! {
 }
 
 #[test]
-fn one_of_each_serves_a_hundred_runs_at_once_on_several_threads() {
+fn one_instance_of_each_built_in_serves_100_concurrent_runs_on_several_threads() {
     let node =
         |end, cut, children| Node { wares: Vec::new(), end, ms: 1, spawned: true, passed_on: true, cut, children };
     let leaf = |end| node(end, Cut::Not, Vec::new());

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn code_of_users_runs_with_no_lock_held() -> Result<()> {
+    fn user_code_runs_with_no_lock_held() -> Result<()> {
         let text: TextAccessor<ProbedEvent> = Arc::new(|event| {
             event.probe.look("text");
             &mut event.text

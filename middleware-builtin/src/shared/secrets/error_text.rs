@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_stay_and_texts_are_changed() {
+    fn the_texts_of_an_error_are_changed_and_its_kind_stays() {
         let io = || std::io::Error::other("cannot open hunter2");
         let rows = [
             (Error::new("hunter2 is wrong"), "*** is wrong"),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_control_flow_carries_stays() {
+    fn the_data_of_an_interrupt_or_retry_request_stays() {
         let interrupt = Interrupt::new("hunter2", "data");
         let error = hidden(Error::interrupted(interrupt.clone()));
         assert_eq!(error.interrupt(), Some(&interrupt));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_details_are_changed_but_of_a_request_for_a_retry() {
+    fn detail_keys_are_changed_except_in_a_retry_request() {
         let rename = |error: Error| change_detail_keys(error, &mut |key| *key = key.replace("hunter2", "***"));
         let details = |error: Error| error.context("hunter2", 1).context("a", 2);
         let changed = rename(details(Error::denied("the house", "no").caused_by("rain")));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_holds_nothing_keeps_its_types() {
+    fn an_error_without_a_secret_keeps_its_types() {
         let error = hidden(Error::from(std::io::Error::other("all is well")).retryable(true));
         assert!(error.find::<std::io::Error>().is_some() && error.is_retryable());
     }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn beginnings_of_a_match_are_taken_and_counted_up_to_eight() {
+    fn beginnings_of_a_match_are_recognized_and_repetitions_counted_up_to_eight() {
         let rows = [
             ("abc", vec!["", "a", "ab", "abc"], vec!["b", "abcd", "ac"]),
             ("a{2,3}b", vec!["a", "aa", "aaa", "aab", "aaab"], vec!["aaaa", "b"]),
