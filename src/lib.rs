@@ -139,7 +139,7 @@ pub mod runnable {
 /// Sinks, one feature each, and the records and reports of every sink; see [`Sink`].
 pub mod sinks {
     pub use emitree_emitter::{
-        EventRecord, EventStream, Gap, Incomplete, Overflow, Progress, Report, SinkError, SinkHandle, SinkRecord,
+        EventRecord, EventStream, Gap, Incomplete, Overflow, Progress, Report, Sink, SinkError, SinkHandle, SinkRecord,
     };
     pub use emitree_sinks::*;
 }

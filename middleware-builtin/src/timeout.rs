@@ -82,22 +82,22 @@ impl Timeout {
     /// Creates a `Timeout` that limits each attempt.
     #[must_use]
     pub fn per_attempt(after: Duration) -> Self {
-        Self::new(Some(after), None, OwnEvents::new("middleware.timeout"))
+        Self::with_limits(Some(after), None, OwnEvents::new("middleware.timeout"))
     }
 
     /// Creates a `Timeout` that limits all attempts together.
     #[must_use]
     pub fn overall(after: Duration) -> Self {
-        Self::new(None, Some(after), OwnEvents::new("middleware.timeout"))
+        Self::with_limits(None, Some(after), OwnEvents::new("middleware.timeout"))
     }
 
     /// Adds a limit for all attempts together.
     #[must_use]
     pub fn with_overall(self, after: Duration) -> Self {
-        Self::new(self.per_attempt, Some(after), self.own_events)
+        Self::with_limits(self.per_attempt, Some(after), self.own_events)
     }
 
-    fn new(per_attempt: Option<Duration>, overall: Option<Duration>, own_events: OwnEvents) -> Self {
+    fn with_limits(per_attempt: Option<Duration>, overall: Option<Duration>, own_events: OwnEvents) -> Self {
         let layer = |limit, after| TimeoutLayer { limit, after, own_events: own_events.clone() };
         let mut stack = Stack::builder();
         if let Some(after) = overall {

@@ -26,9 +26,9 @@ const TRANSIENT: [&str; 6] = [
     "rate_limit_exceeded",
 ];
 
-/// The cause of an error of [`OpenAi`](crate::OpenAi).
+/// The cause of an error of [`OpenAi`](crate::OpenAi). Its text is the kind, because the error contains the message already.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
-#[error("{message}")]
+#[error("server error of the kind `{}`", kind.as_str())]
 #[non_exhaustive]
 pub struct ServerError {
     /// The kind of the error.

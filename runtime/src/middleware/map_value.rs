@@ -17,7 +17,8 @@ type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Resul
 /// A middleware that changes the inputs or outputs of runs with a function. Created by [`map_input`], [`map_output`] and
 /// their async forms.
 ///
-/// Bind it to runs whose input, or output, is a `T`. A run with another type ends with an error that names both types.
+/// Bind it to runs whose input, or output, is a `T`. A run with another type ends with an error that names both types. Clones
+/// share the function.
 pub struct MapValue<T> {
     /// Copies the input; `None` for outputs, which are changed in place.
     copy: Option<fn(&T) -> T>,
@@ -199,6 +200,12 @@ pub(crate) struct NamedMap<T> {
     name: Arc<str>,
     is_guard: bool,
     f: Arc<MapFn<T>>,
+}
+
+impl<T> Clone for MapValue<T> {
+    fn clone(&self) -> Self {
+        Self { copy: self.copy, map: self.map.clone() }
+    }
 }
 
 impl<T> NamedMap<T> {
