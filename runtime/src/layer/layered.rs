@@ -56,6 +56,9 @@ impl<R: Runnable> Run<'_, R> {
     /// middlewares of its runnable, and the run's own middlewares. Once the run has begun, the explanation is empty; call
     /// [`RunContext::explain`](crate::RunContext::explain) instead.
     ///
+    /// A middleware decides in `bind` which runs it binds to. A middleware that selects runs is therefore listed with all its
+    /// layers, even if it will not select this run; the explanation inside the run has only the layers of that run.
+    ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
     ///

@@ -1,8 +1,8 @@
 //! The steps of a run and their events (R4): `start`; then, when the work is over and all runs below have ended, `success` or
 //! `error`; then `finish`.
 //!
-//! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`, unless a panic loses the
-//!    run's current step.
+//! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`. User code is called
+//!    through `panic`, so no panic of user code interrupts a step.
 //! 2. An emit that has begun is finished, by any driver; its delivery mode determines how long listeners are awaited.
 //! 3. When `finish` is emitted, every run that was started in this run has ended (R13).
 //! 4. A step that does not have to wait leads to the next step directly, without a future.
@@ -105,7 +105,8 @@ pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Resul
     let AbortNode { state, below, .. } = run.node();
     let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));
     if state.is_settled() {
-        // A panic has lost the current step of the run. End the run without further events, so that no event is emitted twice.
+        // Only a panic of this crate itself, in the middle of a step, can lead here (invariant 1). The step is lost: end the run
+        // without further events, so that no event is emitted twice.
         return end(run, exit(result));
     }
     let recipients = run.recipients();
