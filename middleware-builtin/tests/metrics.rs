@@ -196,7 +196,7 @@ fn counted_is_emitted_once_per_run_and_failing_listeners_do_not_change_the_count
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
+async fn events_of_metrics_reach_their_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let (metrics, heard) = (Metrics::new(), Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {
         let heard = Arc::clone(&heard);

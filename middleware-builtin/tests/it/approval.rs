@@ -635,7 +635,7 @@ async fn approvals_with_different_names_do_not_share_answers() -> TestResult {
 }
 
 #[tokio::test]
-async fn approval_events_reach_its_emitter_and_the_run_with_the_answer_and_the_run_s_ids() -> TestResult {
+async fn events_of_an_approval_reach_its_emitter_and_the_run_with_the_answer_and_run_ids() -> TestResult {
     let done = Done::default();
     let rows = [
         (Ok(Decision::Approve), json!({"remembered": false})),

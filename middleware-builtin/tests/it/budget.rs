@@ -459,7 +459,7 @@ async fn closed_and_denied_are_emitted_with_the_reason_after_the_exceeding_charg
 }
 
 #[tokio::test]
-async fn budget_events_reach_its_emitter_with_the_run_s_ids() -> TestResult {
+async fn events_of_a_budget_reach_its_emitter_with_the_run_s_ids() -> TestResult {
     let (budget, heard) = (built(Budget::builder().tokens(10).warn_at(0.0)), Arc::new(Mutex::new(Vec::new())));
     let to = Arc::clone(&heard);
     budget.emitter().on("*", move |_: &mut dyn AnyEvent, meta: &EventMeta<'_>| {

@@ -361,7 +361,7 @@ async fn a_circuit_breaker_that_is_shared_by_100_concurrent_runs_opens_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn circuit_breaker_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
+async fn events_of_a_circuit_breaker_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let (breaker, heard) = (CircuitBreaker::builder().failures(1).build()?, Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {
         let heard = Arc::clone(&heard);

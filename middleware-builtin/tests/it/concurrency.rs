@@ -260,7 +260,7 @@ async fn a_concurrency_limit_is_shared_by_100_concurrent_runs() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrency_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
+async fn events_of_a_concurrency_limit_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     for own in [true, false] {
         let (nap, heard) = (nap(&Emitter::new()), Arc::new(Mutex::new(Vec::new())));
         let limit = Concurrency::builder(1).by(Key::context("user_id")).wait(ms(15)).build()?;

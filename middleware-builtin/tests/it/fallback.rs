@@ -332,7 +332,7 @@ async fn a_fallback_is_shared_by_100_concurrent_runs() {
 }
 
 #[tokio::test]
-async fn fallback_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
+async fn events_of_a_fallback_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let root = Emitter::new();
     let (fallback, heard) = (Fallback::to(answers(&root, "second")), Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {

@@ -322,7 +322,7 @@ async fn limits_that_count_a_group_in_opposite_order_do_not_deadlock() -> TestRe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_runs_use_exactly_the_outer_limit_even_if_inner_limits_refuse_runs() -> TestResult {
+async fn exactly_the_allowed_number_of_concurrent_runs_starts_under_inner_and_outer_limits() -> TestResult {
     for (most, in_all) in [(30, 30), (40, 40), (50, 40)].repeat(7) {
         let (inner, outer) = (Limits::builder().of_kind("Tool", 5).build(), Limits::builder().of_kind("Tool", most));
         let ran = house(&Emitter::new(), 8, inner).run(20).middleware(outer.build()).await?;
@@ -342,7 +342,7 @@ async fn limits_are_shared_by_100_concurrent_runs() -> TestResult {
 }
 
 #[tokio::test]
-async fn limits_events_reach_its_emitter_and_the_run_with_the_refused_run_s_ids() -> TestResult {
+async fn events_of_limits_reach_their_emitter_and_the_run_with_the_refused_run_s_ids() -> TestResult {
     for on_limit in [OnLimit::Deny, OnLimit::Fail, OnLimit::End] {
         let (limits, heard) =
             (Limits::builder().of_kind("Tool", 1).on_limit(on_limit), Arc::new(Mutex::new(Vec::new())));

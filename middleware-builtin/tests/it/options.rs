@@ -65,7 +65,7 @@ async fn runs_are_selected_by_their_input_or_output_type() {
 }
 
 #[tokio::test]
-async fn runs_are_selected_by_the_type_of_their_creator_s_object() -> TestResult {
+async fn runs_are_selected_by_the_type_of_the_value_that_their_creator_shares() -> TestResult {
     struct Calculator;
     let emitter = Emitter::new().child_with(Creator::of("Tool", "calculator", Arc::new(Calculator)));
     let double = runnable_fn("calculator", |n: u32, _: RunContext| async move { Ok(n * 2) }).with_emitter(emitter);
@@ -181,7 +181,7 @@ fn chatty(root: &Emitter) -> impl Runnable<Input = (), Output = ()> + 'static {
 }
 
 #[tokio::test]
-async fn additional_events_have_their_own_lines() -> TestResult {
+async fn further_events_have_their_own_lines() -> TestResult {
     let page = Page::new();
     chatty(&Emitter::new())
         .run(())
@@ -199,7 +199,7 @@ async fn additional_events_have_their_own_lines() -> TestResult {
 }
 
 #[tokio::test]
-async fn additional_events_are_selected_by_any_matcher_and_hidden_with_their_run() -> TestResult {
+async fn further_events_are_selected_by_any_matcher_and_hidden_with_their_run() -> TestResult {
     let page = Page::new();
     let model = chatty(&Emitter::new());
     let by_function = matcher_fn(|meta| meta.name() == "other");
@@ -256,7 +256,7 @@ async fn runs_are_selected_by_the_type_of_their_runnable() -> TestResult {
 }
 
 #[tokio::test]
-async fn a_trajectory_registers_listeners_on_runs_only_for_additional_events() -> TestResult {
+async fn a_trajectory_registers_listeners_on_runs_only_for_further_events() -> TestResult {
     let below = Arc::new(runnable_fn("below", |(): (), ctx: RunContext| async move { Ok(ctx.has_listeners()) }));
     let top = runnable_fn("top", move |(): (), _: RunContext| {
         let below = Arc::clone(&below);

@@ -237,7 +237,7 @@ async fn a_dry_run_with_for_tree_calls_no_tool_and_emits_would_run_for_each_call
 }
 
 #[tokio::test]
-async fn override_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
+async fn events_of_an_override_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let answer = OverrideOutput::value(7_u32);
     let heard = Arc::new(Mutex::new(Vec::new()));
     let note = |who: &'static str| {

@@ -318,7 +318,7 @@ async fn keys_with_a_replenished_quota_are_forgotten() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rate_limit_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
+async fn events_of_a_rate_limit_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let note = |heard: &Arc<Mutex<Vec<String>>>, line: String, meta: &EventMeta<'_>| {
         let id = meta.trace().expect("in a run").run_id;

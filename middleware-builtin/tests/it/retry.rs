@@ -203,7 +203,7 @@ async fn an_attempt_that_times_out_is_retried() -> TestResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
+async fn events_of_a_retry_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let (retry, heard) = (plain().build()?, Arc::new(Mutex::new(Vec::new())));
     let note = |who: &'static str| {
         let heard = Arc::clone(&heard);

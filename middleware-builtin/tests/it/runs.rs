@@ -221,7 +221,7 @@ impl Middleware for Notes {
 
 // M4
 #[tokio::test]
-async fn for_tree_and_for_nested_inside_only_bind_in_and_below_the_selected_runs() -> TestResult {
+async fn runs_only_binds_for_tree_and_for_nested_relative_to_the_selected_runs() -> TestResult {
     let named = |name: &'static str| Runs::named(name);
     let none: [&str; 0] = [];
     assert_eq!(bound_to(|notes| named("outer").only(for_tree(notes))).await?, ["outer", "middle", "inner"]);

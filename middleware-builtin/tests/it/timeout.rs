@@ -70,7 +70,7 @@ async fn each_attempt_has_its_own_time_limit_and_all_attempts_share_the_overall_
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeout_events_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
+async fn events_of_a_timeout_reach_its_emitter_and_the_run_with_the_run_s_ids() -> TestResult {
     let timeout = Timeout::per_attempt(ms(10));
     let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
     let note = |who: &'static str| {
