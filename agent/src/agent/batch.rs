@@ -168,7 +168,7 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     {
         return Settled::Interrupted(call, interrupt);
     }
-    let (how, text) = if error.is_denied() { (How::Denied, denial(&error)) } else { (How::Failed, error.to_string()) };
+    let (how, text) = if error.is_denied() { (How::Denied, error.explain()) } else { (How::Failed, error.to_string()) };
     let result = CallResult { call, how, output: ToolOutput::error(text) };
     // If only the tool was aborted, or if it has no retries left, the agent's run continues.
     let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
@@ -177,16 +177,6 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     } else {
         Settled::Result(result)
     }
-}
-
-/// Returns the explanation of a denial. If a guard failed, the denial has the same message as its first cause, the
-/// error of the guard. That cause is then left out.
-fn denial(error: &Error) -> String {
-    let mut report = error.report();
-    if report.causes.first() == Some(&report.message) {
-        report.causes.remove(0);
-    }
-    report.explain()
 }
 
 /// Passes all results through `tool.result` in call order, and returns the results or the strongest error.

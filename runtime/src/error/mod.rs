@@ -312,7 +312,8 @@ impl Error {
         }
     }
 
-    /// Returns a human-readable text: the message with its kind, then each cause and each context value on its own line.
+    /// Returns a human-readable text: the message with its kind, then each cause and each context value on its own line. Leaves
+    /// out a cause without text, and a cause that repeats the text before it.
     ///
     /// ```
     /// use emitree_runtime::Error;

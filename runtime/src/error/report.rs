@@ -36,7 +36,10 @@ impl ErrorReport {
     /// Returns a human-readable text, the same as [`Error::explain`](crate::Error::explain).
     #[must_use]
     pub fn explain(&self) -> String {
-        let causes = self.causes.iter().map(|cause| format!("\n  caused by: {}", indented(cause)));
+        // A cause that repeats the message before it is left out, such as the error of a guard below its denial.
+        let before = [&self.message].into_iter().chain(&self.causes);
+        let causes = self.causes.iter().zip(before).filter(|(cause, before)| !cause.is_empty() && cause != before);
+        let causes = causes.map(|(cause, _)| format!("\n  caused by: {}", indented(cause)));
         // With the feature `preserve_order` of `serde_json`, which any crate may enable, keys are in order of insertion:
         // sort the keys, so that the text is the same with and without the feature.
         let mut context = self.context.clone();

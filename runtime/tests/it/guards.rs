@@ -174,7 +174,14 @@ async fn a_run_is_denied_even_if_the_denied_value_panics_when_dropped() {
 async fn the_cause_of_a_denial_is_the_error_of_the_guard() {
     let (result, _) = guarded(Check::Fails, Checked::Input, GuardOptions::new()).await;
     let error = result.expect_err("it is denied");
-    assert_eq!(error.explain(), "denied by desk: a word is missing\n  caused by: a word is missing");
+    let report = error.report();
+    assert_eq!(
+        (report.message.as_str(), &*report.causes),
+        ("a word is missing", &["a word is missing".to_owned()][..])
+    );
+    // The explanation does not repeat the reason.
+    assert_eq!(error.explain(), "denied by desk: a word is missing");
+    assert_eq!(error.message("not now").explain(), "denied by desk: not now\n  caused by: a word is missing");
 }
 
 // M5, M9
