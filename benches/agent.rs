@@ -348,7 +348,7 @@ fn clones(history: History) -> impl Case {
     move |n| {
         timed(async {
             for _ in 0..n {
-                black_box(Vec::clone(black_box(history.messages())));
+                black_box(black_box(history.messages()).to_vec());
             }
         })
     }

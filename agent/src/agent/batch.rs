@@ -14,6 +14,9 @@ use crate::place::batch::{Batch, GatedCall, Verdict};
 use crate::tool::WorkStarted;
 use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 
+/// The kind of the interrupt that combines the interrupts of a turn's calls.
+const BATCH: &str = "agent.batch";
+
 /// A call that has settled.
 enum Settled {
     /// The call has a result for the model.
@@ -206,10 +209,26 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
         results.push(result);
     }
     if !pending.is_empty() {
-        errors.push(Error::interrupted(Interrupt::new("agent.batch", json!({ "pending": pending }))));
+        let waiting = questions(&pending);
+        errors
+            .push(Error::interrupted(Interrupt::new(BATCH, json!({ "pending": pending }))).context("waiting", waiting));
     }
     // Among errors of the same rank, `min_by_key` returns the first.
     errors.into_iter().min_by_key(rank).map_or(Ok(results), Err)
+}
+
+/// Returns the name of each call that waits, with the kind of its question. The arguments are left out, because
+/// explanations are printed and logged. The calls of a sub-agent follow the name of the call that asked the sub-agent.
+fn questions(pending: &[Value]) -> Vec<String> {
+    let of_call = |waiting: &Value| {
+        let [name, kind] =
+            [&waiting["call"]["name"], &waiting["interrupt"]["kind"]].map(|text| text.as_str().unwrap_or_default());
+        match waiting["interrupt"]["data"]["pending"].as_array() {
+            Some(inner) if kind == BATCH => questions(inner).iter().map(|inner| format!("{name} > {inner}")).collect(),
+            _ => vec![format!("{name}: {kind}")],
+        }
+    };
+    pending.iter().flat_map(of_call).collect()
 }
 
 fn answer(result: &CallResult) -> ToolResult {

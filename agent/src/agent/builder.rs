@@ -77,7 +77,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets options for all model calls. A run's own options override them one by one.
+    /// Sets options for all model calls. The options of a run ([`AgentInput::options`](crate::AgentInput::options))
+    /// override them one by one.
     pub fn options(mut self, options: ChatOptions) -> Self {
         self.options = options;
         self

@@ -27,6 +27,29 @@ impl AgentInput {
     pub fn new(messages: impl IntoIterator<Item = Message>) -> Self {
         Self { messages: messages.into_iter().collect(), options: ChatOptions::default() }
     }
+
+    /// Sets options for the model calls of this run.
+    ///
+    /// ```
+    /// use emitree_agent::{Agent, AgentInput, ChatModel, ChatOptions, ScriptedModel};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let script = ScriptedModel::new("test").text("Hello.");
+    /// let options = ChatOptions::new().temperature(0.0).max_tokens(100);
+    /// let agent = Agent::builder("friend", ChatModel::new(script.clone())?).options(options).build()?;
+    ///
+    /// agent.ask(AgentInput::from("Hi.").options(ChatOptions::new().temperature(1.0))).await?;
+    /// let sent = &script.requests()[0].options;
+    /// assert_eq!((sent.temperature, sent.max_tokens), (Some(1.0), Some(100)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn options(mut self, options: ChatOptions) -> Self {
+        self.options = options;
+        self
+    }
 }
 
 impl From<&str> for AgentInput {

@@ -87,9 +87,15 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns tools for the agent.
-    fn tools(&self) -> Vec<Tool> {
-        Vec::new()
+    /// Returns tools for the agent: `Ok(vec![tool_fn(…)?])`. This method is called once, when the middleware is added,
+    /// after [`install`](Self::install).
+    ///
+    /// # Errors
+    ///
+    /// [`AgentBuilder::build`](crate::AgentBuilder::build) returns the error unchanged. If the middleware is added to a
+    /// run, the run fails with the error.
+    fn tools(&self) -> Result<Vec<Tool>> {
+        Ok(Vec::new())
     }
 
     /// Returns a fixed part of the system prompt. Use [`Hooks::prompt`] for a part that is computed for each model call.
@@ -145,7 +151,7 @@ impl Installed {
         }
         middleware.install(&mut hooks)?;
         hooks.check()?;
-        let (tools, hooks, is_guard) = (middleware.tools(), hooks.build(), middleware.is_guard());
+        let (tools, hooks, is_guard) = (middleware.tools()?, hooks.build(), middleware.is_guard());
         let described = hooks.describe(is_guard);
         Ok(Self { id, is_guard, tools, hooks, described, summary: middleware.debug_summary() })
     }
@@ -243,7 +249,7 @@ pub fn joins(middleware: impl AgentMiddleware) -> Joins {
 
 /// An [`AgentMiddleware`] that can be bound to runs. Created by [`joins`].
 ///
-/// If `init` or `install` of the middleware failed, each agent's run to which the middleware is bound fails with that
+/// If `init`, `install` or `tools` of the middleware failed, each agent's run to which the middleware is bound fails with that
 /// error.
 #[derive(Clone)]
 pub struct Joins {

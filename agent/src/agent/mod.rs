@@ -73,7 +73,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// |---|---|---|
 /// | fails, panics, takes too long, is aborted alone, does not exist, or is called with invalid arguments | an error, with the reason | continues |
 /// | is denied | an error, with the explanation | continues |
-/// | is interrupted | an error that states whether its function had been called | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and questions |
+/// | is interrupted | an error that states whether its function had been called | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and interrupts; `approval::Request::all_of` reads requests for approvals |
 /// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with this error when the other calls have settled |
 ///
 /// If several calls end the run, the run returns the error that comes first in this order: halt, fatal error, abort,

@@ -239,7 +239,7 @@ impl<'a> Loop<'a> {
     /// at `model.context`.
     async fn context(&self, history: &History) -> Result<Arc<Vec<Arc<Message>>>> {
         if self.chains().all(|chains| chains.context.is_empty()) {
-            return Ok(Arc::clone(history.messages()));
+            return Ok(Arc::clone(&history.0));
         }
         let mut messages = history.messages().to_vec();
         for chains in self.chains() {
@@ -355,7 +355,7 @@ fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
     let agents = above.filter(|run| run.types().runnable == std::any::type_name::<Agent>()).count();
     if agents > agent.max_depth {
         let error = Error::new(format!(
-            "the agent `{}` runs inside of {agents} other agents, but at most {} are allowed (`max_depth`)",
+            "the agent `{}` runs inside {agents} other agents, but at most {} are allowed (`max_depth`)",
             ctx.name(),
             agent.max_depth
         ));

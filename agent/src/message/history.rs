@@ -106,7 +106,7 @@ impl History {
 
     /// Returns the messages.
     #[must_use]
-    pub const fn messages(&self) -> &Arc<Vec<Arc<Message>>> {
+    pub fn messages(&self) -> &[Arc<Message>] {
         &self.0
     }
 

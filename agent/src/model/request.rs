@@ -98,6 +98,16 @@ impl ToolSpec {
 }
 
 /// Options of a model call. For an option that is not set, the provider's default applies.
+///
+/// ```
+/// use emitree_agent::{ChatOptions, ToolChoice};
+///
+/// let options = ChatOptions::new().temperature(0.0).max_tokens(200).tool_choice(ToolChoice::Required);
+/// assert_eq!(options.max_tokens, Some(200));
+///
+/// let options = options.extra("reasoning_effort", "low");
+/// assert_eq!(options.extra["reasoning_effort"], "low");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -127,6 +137,71 @@ pub struct ChatOptions {
     /// Options that only some providers support. They are sent unchanged.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
+}
+
+impl ChatOptions {
+    /// Makes options in which nothing is set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the [randomness](Self#structfield.temperature) of the answer.
+    #[must_use]
+    pub const fn temperature(mut self, temperature: f64) -> Self {
+        self.temperature = Some(temperature);
+        self
+    }
+
+    /// Sets the maximum number of tokens in the answer.
+    #[must_use]
+    pub const fn max_tokens(mut self, max_tokens: u64) -> Self {
+        self.max_tokens = Some(max_tokens);
+        self
+    }
+
+    /// Sets the texts at which the model stops.
+    #[must_use]
+    pub fn stop<T: Into<String>>(mut self, texts: impl IntoIterator<Item = T>) -> Self {
+        self.stop = texts.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the seed of the randomness.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Sets the required format of the answer.
+    #[must_use]
+    pub fn response_format(mut self, format: ResponseFormat) -> Self {
+        self.response_format = Some(format);
+        self
+    }
+
+    /// Sets the tools that the model may or must call.
+    #[must_use]
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
+        self.tool_choice = Some(choice);
+        self
+    }
+
+    /// Sets [whether the answer is streamed](Self#structfield.stream).
+    #[must_use]
+    pub const fn stream(mut self, stream: bool) -> Self {
+        self.stream = Some(stream);
+        self
+    }
+
+    /// Adds an option that only some providers support. `OpenAi` adds it to the body of the request; the value `null`
+    /// removes the member of that name from the body.
+    #[must_use]
+    pub fn extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.extra.insert(name.into(), value.into());
+        self
+    }
 }
 
 /// The format of a model's answer.

@@ -152,7 +152,7 @@ async fn collect(bytes: impl Stream<Item = Result<Bytes, BytesError>>) -> Result
 
 type Events = Pin<Box<dyn Stream<Item = Result<Sse, EventError>> + Send>>;
 
-/// A stream of chunks.
+/// The state of a streamed reply: the events of the server, and the reply that is assembled from them.
 struct Chunks {
     events: Events,
     /// `true` if the server has sent its last byte. An event that is read afterwards was not terminated, so its text

@@ -15,7 +15,7 @@ pub type Messages = Vec<Arc<Message>>;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TurnAction {
-    /// The response. If a hook changes it, later hooks receive the changed response, and the history keeps it.
+    /// The response. If a hook changes the response, later hooks and the history receive the changed response.
     pub response: ChatResponse,
     /// Messages to add after the results of the turn. If there are messages, [`Decision::Natural`] calls the model
     /// again even if the response calls no tools.
@@ -70,7 +70,7 @@ impl CallResult {
         let id = self.call.id.clone();
         for hook in hooks {
             let passed = hook.apply(self, ctx).await;
-            // The id is restored, because with another id, the result would belong to another call.
+            // Restore the id: with another id, the result would belong to another call.
             self.call.id.clone_from(&id);
             if let Err(error) = passed {
                 if ends_the_run(&error) || error.is_interrupted() {

@@ -26,7 +26,7 @@ impl Batch {
         self.0.iter()
     }
 
-    /// Calls all gates, before any call starts.
+    /// Passes the calls through all gates, before any tool starts.
     pub(crate) async fn pass_gates(&mut self, gates: impl Iterator<Item = &Gate>, ctx: &RunContext) -> Result<()> {
         let ids: Vec<_> = self.calls().map(|gated| gated.call.id.clone()).collect();
         for gate in gates {

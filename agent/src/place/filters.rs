@@ -83,7 +83,7 @@ where
     }
 }
 
-/// An async closure that may return another tool call. The first call that is returned ends the chain.
+/// An async closure that may return another tool call. The first closure that returns a call ends the chain.
 pub(crate) struct Resolver<F> {
     pub(crate) name: String,
     pub(crate) hook: F,
@@ -111,7 +111,7 @@ pub(crate) fn resolved(call: &mut ToolCall, other: Option<ToolCall>, by: &str) -
     ControlFlow::Break(by.to_owned())
 }
 
-/// An async closure that may end the loop. The first `true` ends the chain.
+/// An async closure that may end the loop. The first closure that returns `true` ends the chain.
 pub(crate) struct StopCheck<F> {
     pub(crate) name: String,
     pub(crate) hook: F,

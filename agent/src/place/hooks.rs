@@ -18,7 +18,27 @@ use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopChe
 use crate::place::state::State;
 use crate::{Agent, ChatModel, ChunkStage, ChunkStages, Chunks, Message, Place, Tool, ToolCall};
 
-/// The result of a hook: nothing, or a `Result`.
+/// The result of a hook, or of a closure that registers hooks: nothing, or a `Result<()>`.
+///
+/// Methods of [`Hooks`] return `&mut Hooks`, so a closure whose last expression is such a call does not compile. End
+/// the call with `;`:
+///
+/// ```
+/// let polite = emitree_agent::hooks_fn("polite", |hooks| {
+///     hooks.prompt(|_| Ok("Be polite.".to_owned()));
+/// });
+/// ```
+///
+/// ```compile_fail
+/// let polite = emitree_agent::hooks_fn("polite", |hooks| {
+///     hooks.prompt(|_| Ok("Be polite.".to_owned()))
+/// });
+/// ```
+// The fix is part of the message, because the compiler leaves out the label and notes for `&mut Hooks`.
+#[diagnostic::on_unimplemented(
+    message = "the closure returns `{Self}`, but must return nothing or a `Result<()>`: end its last call with `;`",
+    label = "expected `()` or `Result<()>`"
+)]
 pub trait HookResult {
     /// Converts the value into a `Result`.
     ///
@@ -442,7 +462,7 @@ impl Built {
         Place::ALL.into_iter().filter(|place| self.kinds(*place).contains(&true)).collect()
     }
 
-    /// Returns the hooks without the hooks at these places. Guards stay.
+    /// Returns a copy of the hooks that has only guards at these places.
     pub(crate) fn without(&self, places: &[Place]) -> Self {
         let mut rest = self.clone();
         for place in places {
@@ -464,7 +484,7 @@ fn kinds_of<O: Op>(stack: &Stack<O>) -> [bool; 2] {
 }
 
 impl Chains {
-    /// Removes the hooks of a place, except for guards.
+    /// Removes the hooks of a chain place, except for gates.
     fn clear(&mut self, place: Place) {
         match place {
             Place::ModelState => self.state = Filters::default(),
@@ -477,12 +497,12 @@ impl Chains {
             Place::ToolResult => self.results.clear(),
             Place::TurnStop => self.stop = Filters::default(),
             Place::RunEnd => self.end = Filters::default(),
-            // Gates are guards, and onion places have no chains.
+            // Gates stay, because every gate is a guard. The hooks of onion places are layers, not filters.
             Place::ToolGate | Place::AgentRun | Place::ModelCall | Place::ToolCall => {}
         }
     }
 
-    /// Returns `true` if a place has hooks. The match is exhaustive, so that explanations list every place.
+    /// Returns `true` if a chain place has hooks. The match has no wildcard, so that a new place cannot be forgotten.
     fn is_used(&self, place: Place) -> bool {
         !match place {
             Place::ModelState => self.state.is_empty(),

@@ -29,8 +29,8 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
         Self { key: owner.into(), of: PhantomData }
     }
 
-    /// Calls a closure with the value of the nearest agent, in this run or a run above. If the session has no value
-    /// yet, the value is the type's default.
+    /// Calls a closure with the value from the session of the nearest agent, in this run or a run above. If the session
+    /// has no value yet, the value is the type's default.
     ///
     /// All values of the session are locked while the closure runs, so other threads that use a value wait. The closure
     /// may call `with` for other values. If the closure panics, its changes so far stay.
@@ -74,7 +74,7 @@ pub(crate) struct Slices(Arc<ReentrantMutex<Map>>);
 
 type Map = RefCell<BTreeMap<Arc<str>, Slice>>;
 
-/// A value in the map, or the mark of a value that is in use.
+/// An entry of the map: a value, or a mark that the value is in use.
 enum Slice {
     Stored(Value),
     Live(Box<dyn Live>),

@@ -83,8 +83,8 @@ impl HookTest {
         self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.context.apply(messages, ctx))).await
     }
 
-    /// Joins an agent's prompt and the parts of the middleware, and calls the hooks of
-    /// [`ModelPrompt`](crate::Place::ModelPrompt).
+    /// Joins an agent's prompt and the middleware's contributions to it, and passes the result through the hooks of
+    /// [`ModelPrompt`](crate::Place::ModelPrompt). Returns the final prompt.
     pub async fn prompt(&self, base: impl Into<String>) -> Result<String> {
         let texts = self
             .pass(vec![base.into()], |texts, it, ctx| Box::pin(it.hooks.chains.contributions.apply(texts, ctx)))
@@ -98,7 +98,8 @@ impl HookTest {
         self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.wire.apply(messages, ctx))).await
     }
 
-    /// Calls the layers of [`ModelCall`](crate::Place::ModelCall) around a function in place of the model.
+    /// Calls the layers of [`ModelCall`](crate::Place::ModelCall) around a function that stands in for the
+    /// model.
     pub async fn model_call(
         &self,
         request: ChatRequest,
@@ -114,7 +115,7 @@ impl HookTest {
     }
 
     /// Passes the pieces of a reply through the stages of [`ModelChunk`](crate::Place::ModelChunk). Calls the stages
-    /// once for each list, and then once with `ended` set. Returns the pieces that leave the last stage.
+    /// once for each list of pieces, and then once with `ended` set. Returns the pieces that leave the last stage.
     pub async fn chunks(&self, arrivals: impl IntoIterator<Item = Vec<Delta>>) -> Result<Vec<Delta>> {
         let arrivals: Vec<_> = arrivals.into_iter().collect();
         self.in_run(move |it, ctx| {
@@ -153,7 +154,7 @@ impl HookTest {
         self.pass(batch, |batch, it, ctx| Box::pin(batch.pass_gates(it.hooks.chains.gates.iter(), ctx))).await
     }
 
-    /// Calls the layers of [`ToolCall`](crate::Place::ToolCall) around a function in place of the tool.
+    /// Calls the layers of [`ToolCall`](crate::Place::ToolCall) around a function that stands in for the tool.
     pub async fn tool_call(
         &self,
         arguments: Value,
@@ -186,7 +187,8 @@ impl HookTest {
         self.pass(Vec::new(), |more, it, ctx| Box::pin(it.hooks.chains.end.apply(more, ctx))).await
     }
 
-    /// Calls the layers of [`AgentRun`](crate::Place::AgentRun) around a function in place of the agent.
+    /// Calls the layers of [`AgentRun`](crate::Place::AgentRun) around a function that stands in for the
+    /// agent.
     pub async fn agent_run(
         &self,
         input: AgentInput,

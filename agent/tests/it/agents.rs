@@ -1,5 +1,6 @@
 //! The loop: tools, errors, history, sessions, nesting.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -267,7 +268,7 @@ async fn repeated_and_missing_call_ids_are_replaced_and_results_stay_with_their_
         arguments: json!({ "text": text }).to_string(),
     };
     let script = ScriptedModel::new("test")
-        .reply(Reply::deltas([call(0, "c1", "a"), call(1, "c1", "b"), call(2, "", "c")]))
+        .reply(Reply::deltas([call(0, "c1", "a"), call(1, "", "b"), call(2, "c1", "c"), call(3, "", "d")]))
         .text("done");
     let session = Session::new();
     let ids = Log::default();
@@ -281,12 +282,12 @@ async fn repeated_and_missing_call_ids_are_replaced_and_results_stay_with_their_
             Ok(())
         })))
         .await?;
-    assert_eq!(results(&answer.messages), ["A", "B", "C"]);
+    assert_eq!(results(&answer.messages), ["A", "B", "C", "D"]);
     assert_valid(&session);
-    let mut ids = ids.lines();
+    let ids = ids.lines();
     assert_eq!(ids[0], "c1");
-    ids.dedup();
-    assert_eq!(ids.len(), 3, "{ids:?}");
+    assert!(!ids.iter().any(String::is_empty), "{ids:?}");
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 4, "{ids:?}");
     Ok(())
 }
 
@@ -377,8 +378,12 @@ async fn build_refuses_unusable_tools_and_a_step_limit_of_zero_and_states_the_re
 #[tokio::test]
 async fn a_sub_agent_is_a_tool_with_its_own_history_and_turns_and_depth_is_limited() -> Result<()> {
     let inner = ScriptedModel::new("inner").call("shout", json!({"text": "deep"})).text("it is DEEP");
-    let librarian = Agent::builder("librarian", ChatModel::new(inner)?).tool(shout()).build()?;
-    let outer = ScriptedModel::new("outer").call("librarian", json!({"task": "shout deep"})).text("done");
+    let librarian = Agent::builder("librarian", ChatModel::new(inner.clone())?).tool(shout()).build()?;
+    // The sub-agent is called in turn 2, and has a turn 1 of its own.
+    let outer = ScriptedModel::new("outer")
+        .call("shout", json!({"text": "x"}))
+        .call("librarian", json!({"task": "shout deep"}))
+        .text("done");
     let agent = agent(&outer).tool(librarian.as_tool("Knows the files")).build()?;
     let turns = Log::default();
     let to = turns.clone();
@@ -389,8 +394,10 @@ async fn a_sub_agent_is_a_tool_with_its_own_history_and_turns_and_depth_is_limit
             Ok(())
         })))
         .await?;
-    assert_eq!(results(&answer.messages), ["it is DEEP"]);
-    assert_eq!(turns.lines(), ["librarian in turn 1", "shout in turn 1"]);
+    assert_eq!(results(&answer.messages), ["X", "it is DEEP"]);
+    assert_eq!(turns.lines(), ["shout in turn 1", "librarian in turn 2", "shout in turn 1"]);
+    let first: Vec<_> = inner.requests()[0].messages.iter().map(|message| message.text()).collect();
+    assert_eq!(first, ["shout deep"]);
 
     // An agent that calls itself.
     let script = ScriptedModel::by("loop", |_| Reply::calls([("again", json!({"text": "x"}))]));
@@ -406,7 +413,7 @@ async fn a_sub_agent_is_a_tool_with_its_own_history_and_turns_and_depth_is_limit
     assert!(error.is_fatal());
     assert_eq!(
         error.to_string(),
-        "the agent `loop` runs inside of 4 other agents, but at most 3 are allowed (`max_depth`)"
+        "the agent `loop` runs inside 4 other agents, but at most 3 are allowed (`max_depth`)"
     );
     Ok(())
 }
@@ -414,15 +421,17 @@ async fn a_sub_agent_is_a_tool_with_its_own_history_and_turns_and_depth_is_limit
 #[tokio::test]
 async fn built_in_middleware_and_guards_of_runs_above_apply_to_tools() -> Result<()> {
     let script = ScriptedModel::new("test")
-        .calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "a"}))])
+        .calls([("read", json!({"text": "a"})), ("read", json!({"text": "a"}))])
         .call("delete", json!({"text": "x"}))
         .text("done");
     let works = Log::default();
-    let to = works.clone();
-    let delete = tool_fn("delete", "Deletes", move |args: Text, _: RunContext| {
-        to.add(args.text);
-        async { Ok(()) }
-    });
+    let logs = |name: &str| {
+        let to = works.clone();
+        tool_fn(name, "Logs", move |args: Text, ctx: RunContext| {
+            to.add(format!("{} {}", ctx.name(), args.text));
+            async { Ok("fine") }
+        })
+    };
 
     #[derive(Debug)]
     struct Keep;
@@ -435,17 +444,19 @@ async fn built_in_middleware_and_guards_of_runs_above_apply_to_tools() -> Result
         }
     }
     let answer = agent(&script)
-        .tool(delete)
+        .tool(logs("read"))
+        .tool(logs("delete"))
         .build()?
         .ask("go")
         .middleware(for_nested(Stack::<AnyRun>::builder().guard(Keep).build()))
         .middleware(for_tree(Runs::of_kind("Tool").only(Cache::json().build()?)))
         .await?;
     let results = results(&answer.messages);
-    assert_eq!(results[..2], ["A", "A"]);
+    assert_eq!(results[..2], ["fine", "fine"]);
     assert!(results[2].starts_with("!denied by") && results[2].ends_with(": nothing is deleted here"), "{results:?}");
     assert_eq!(results[2].lines().count(), 1, "the reason once");
-    assert_eq!(works.lines(), Vec::<String>::new());
+    // The cache answers the second call of `read`, and the guard denies `delete`.
+    assert_eq!(works.lines(), ["read a"]);
     Ok(())
 }
 
@@ -509,15 +520,15 @@ async fn options_of_a_run_override_the_options_of_the_agent_one_by_one() -> Resu
 
 #[tokio::test]
 async fn a_history_can_be_stored_and_continued_in_a_new_session() -> Result<()> {
-    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("A").text("you said go");
+    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("A").text("so");
     let agent = agent(&script).build()?;
     let session = Session::new();
     agent.ask("go").session(&session).await?;
     let stored = serde_json::to_string(&session.history())?;
     let restored: History = serde_json::from_str(&stored)?;
-    let answer = agent.ask("what did I say?").session(&Session::from(restored)).await?;
-    assert_eq!(answer.text(), "you said go");
-    assert_eq!(script.requests()[2].messages.len(), 5);
+    agent.ask("what did I say?").session(&Session::from(restored)).await?;
+    let expected = [session.history().messages(), &[Arc::new(Message::user("what did I say?"))]].concat();
+    assert_eq!(*script.requests()[2].messages, expected);
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_agent::{AgentRun, ScriptedModel};
-use emitree_middleware::approval::{Approval, Decision};
+use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session};
+use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
 use emitree_middleware::{
     Budget, Cache, CircuitBreaker, Concurrency, ContentFilter, ExfilGuard, Limits, Metrics, RateLimit, Record, Redact,
     Replay, Retry, Runs, Timeout, Trajectory,
@@ -12,7 +12,7 @@ use emitree_middleware::{
 use emitree_runtime::{Error, Middleware, Result, for_tree};
 use serde_json::json;
 
-use crate::support::{Log, agent, results};
+use crate::support::{Log, agent, results, shout};
 
 fn script() -> ScriptedModel {
     ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done")
@@ -65,5 +65,33 @@ async fn a_recorded_agent_is_replayed_without_its_model_and_tools() -> Result<()
     let replay = Replay::from(record.journal().expect("the run has ended"));
     let again = agent_of(ScriptedModel::new("test"))?.ask("go").middleware(replay).await?;
     assert_eq!((again.text(), results(&again.messages)), (answer.text(), results(&answer.messages)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interrupt_lists_the_approvals_of_all_calls_and_the_answers_are_used_in_the_next_run() -> Result<()> {
+    let approval = || for_tree(Approval::by_interrupt().runs(Runs::named("shout")));
+    let shout_of = |text: &str| ("shout", json!({"text": text}));
+    let inner = ScriptedModel::new("inner").calls([shout_of("b")]).calls([shout_of("b")]).text("B");
+    let librarian = Agent::builder("librarian", ChatModel::new(inner)?).tool(shout()).build()?.as_tool("Shouts")?;
+    let calls = || [shout_of("a"), ("librarian", json!({"task": "Shout b."})), shout_of("c")];
+    let outer = ScriptedModel::new("outer").calls(calls()).calls(calls()).text("done");
+    let agent = agent(&outer).tool(librarian).middleware(approval()).build()?;
+
+    let session = Session::new();
+    let error = agent.ask("go").session(&session).await.unwrap_err();
+    let waiting = r#"["shout: approval","librarian > shout: approval","shout: approval"]"#;
+    assert_eq!(error.explain(), format!("interrupted: agent.batch\n  waiting: {waiting}"));
+    let requests = Request::all_of(error.interrupt().expect("an interrupt"))?;
+    let texts: Vec<_> = requests.iter().map(|request| request.input["text"].as_str()).collect();
+    assert_eq!(texts, [Some("a"), Some("b"), Some("c")]);
+
+    let approvals = Approvals::new();
+    for request in &requests {
+        let is_allowed = request.input["text"] != "c";
+        approvals.answer(request.id(), if is_allowed { Decision::Approve } else { Decision::reject("no") });
+    }
+    let answer = agent.ask("go on").session(&session).extension(approvals).await?;
+    assert_eq!(results(&answer.messages), ["A", "B", "!denied by approval: no"]);
     Ok(())
 }

@@ -12,7 +12,7 @@ use emitree_middleware::{Budget, Cache, Retry};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
 use serde_json::json;
 
-use crate::support::{Log, shout};
+use crate::support::{Log, results, shout};
 
 const MILLION: u64 = 1_000_000;
 
@@ -281,5 +281,29 @@ async fn a_cost_budget_denies_a_run_with_an_unknown_price_unless_unknown_prices_
     let agent = Agent::builder("tester", ChatModel::new(script())?).tool(shout()).build()?;
     let budget = Budget::builder().cost(100.into()).unknown_prices(UnknownPrice::Free).build()?;
     assert_eq!(agent.ask("Shout a.").middleware(budget).await?.text(), "A");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_unknown_price_in_a_sub_agent_denies_the_run_that_has_the_budget() -> Result<()> {
+    let budget = || Budget::builder().cost(100.into()).build();
+    let usage = || Usage::new(MILLION, 0);
+    let calls = Reply::calls([("inner", json!({"task": "Shout a."}))]);
+    for is_outer in [true, false] {
+        let inner = ScriptedModel::new("small").reply(Reply::text("A").usage(usage()));
+        let inner = Agent::builder("inner", ChatModel::new(inner)?);
+        let inner = if is_outer { inner } else { inner.middleware(budget()?) }.build()?;
+        let outer = ScriptedModel::new("large").reply(calls.clone()).text("done");
+        let agent = Agent::builder("outer", ChatModel::new(outer)?).tool(inner.as_tool("Shouts")).build()?;
+        let run = agent.ask("Shout a.");
+        if is_outer {
+            let error = run.middleware(budget()?).await.unwrap_err();
+            assert!(error.is_denied(), "{error:?}");
+            assert_eq!(error.to_string(), "the price of `small` is not known");
+        } else {
+            let answer = run.await?;
+            assert_eq!(results(&answer.messages), ["!denied by budget: the price of `small` is not known"]);
+        }
+    }
     Ok(())
 }

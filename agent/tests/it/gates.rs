@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use emitree_agent::{AgentRun, Delta, Reply, ScriptedModel, Session, Tool, ToolCall, ToolOutput, hooks_fn};
+use emitree_agent::{AgentRun, Delta, HooksFn, Reply, ScriptedModel, Session, Tool, ToolCall, ToolOutput, hooks_fn};
 use emitree_runtime::{Error, Interrupt, Next, Result};
 use serde_json::{Value, json};
 
@@ -126,42 +126,43 @@ async fn an_interrupt_of_a_batch_gate_is_the_verdict_of_all_open_calls() -> Resu
     Ok(())
 }
 
+/// A layer that calls the tool if `calls_tool` is set. After that, it waits until the run ends, or interrupts the call.
+fn ends_call(calls_tool: bool, waits: bool) -> HooksFn {
+    hooks_fn("ends", move |hooks| {
+        hooks.tool_call(|stack| {
+            stack.layer_fn("ends", move |arguments: &Value, _, next: Next<'_, Tool>| {
+                Box::pin(async move {
+                    if calls_tool {
+                        assert!(next.run(arguments).await.is_err());
+                    }
+                    if waits {
+                        std::future::pending().await
+                    } else {
+                        Err(Error::interrupted(Interrupt::new("approval", json!(null))))
+                    }
+                })
+            })
+        });
+    })
+}
+
 // A1
 #[tokio::test(start_paused = true)]
 async fn a_call_without_a_result_is_answered_with_whether_the_function_of_its_tool_had_been_called() -> Result<()> {
-    const AT_WORK: [&str; 2] = [
-        "!interrupted while the tool was at work: it may have had effects",
-        "!the run was stopped while the tool was at work: it may have had effects",
+    let table = [
+        (false, false, "!not executed: interrupted"),
+        (true, false, "!interrupted while the tool was at work: it may have had effects"),
+        (false, true, "!not executed: the run was stopped"),
+        (true, true, "!the run was stopped while the tool was at work: it may have had effects"),
     ];
-    const BEFORE: [&str; 2] = ["!not executed: interrupted", "!not executed: the run was stopped"];
-    // The layer interrupts the call, or waits until the run ends: before the function is called, or after it has failed.
-    for (waits, after_work, expected) in
-        [(false, false, BEFORE[0]), (false, true, AT_WORK[0]), (true, false, BEFORE[1]), (true, true, AT_WORK[1])]
-    {
+    for (calls_tool, waits, expected) in table {
         for spawns in [false, true] {
             let script = ScriptedModel::new("test").call("fails", json!({"text": "a"}));
-            let layer = hooks_fn("asks", move |hooks| {
-                hooks.tool_call(|stack| {
-                    stack.layer_fn("asks", move |arguments: &Value, _, next: Next<'_, Tool>| {
-                        Box::pin(async move {
-                            if after_work {
-                                assert!(next.run(arguments).await.is_err());
-                            }
-                            if waits {
-                                std::future::pending().await
-                            } else {
-                                Err(Error::interrupted(Interrupt::new("approval", json!(null))))
-                            }
-                        })
-                    })
-                });
-            });
-            let agent = agent(&script).tool(fail("fails", || Error::new("broken"))).with(layer);
-            let agent = agent.spawn_tools(spawns).build()?;
-            let session = Session::new();
+            let agent = agent(&script).tool(fail("fails", || Error::new("broken"))).with(ends_call(calls_tool, waits));
+            let (agent, session) = (agent.spawn_tools(spawns).build()?, Session::new());
             let ended = agent.ask("go").session(&session).timeout(Duration::from_secs(1)).await.unwrap_err();
             assert_eq!((ended.is_timed_out(), ended.is_interrupted()), (waits, !waits), "{ended:?}");
-            assert_eq!(results(assert_valid(&session).messages()), [expected], "{waits} {after_work} {spawns}");
+            assert_eq!(results(assert_valid(&session).messages()), [expected], "spawned: {spawns}");
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use emitree_agent::{
     Reply, ResponseHeaders, ScriptedModel, Usage, UsageReported,
 };
 use emitree_middleware::{Retry, Runs};
-use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree};
+use emitree_runtime::{AbortHandle, Error, Result, RunContext, Runnable, for_tree};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -116,7 +116,6 @@ async fn a_listener_can_stop_the_stream_and_incomplete_calls_are_dropped() -> Re
         Delta::Finish(FinishReason::Stop),
     ];
     let script = ScriptedModel::new("test").reply(Reply::deltas(deltas));
-    // This stage holds all pieces back until `ended` is set, and no piece is lost.
     let response = model(&script)
         .run("hi".into())
         .on_start(|start, _| start.input.options.stream = Some(true))
@@ -168,20 +167,31 @@ async fn pieces_that_a_stage_holds_back_are_released_when_the_stream_is_stopped(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_times_out_ends_once_and_the_next_run_works() -> Result<()> {
-    let slow = Reply::text("slow").in_pieces(1).slow(Duration::from_secs(1), Duration::from_secs(1));
-    let script = ScriptedModel::new("test").reply(slow).text("next");
-    let model = model(&script);
-    let log = Log::default();
-    let to = log.clone();
-    let ended = model
-        .run("hi".into())
-        .timeout(Duration::from_millis(2500))
-        .on_finish(move |finish, _| to.add(format!("{:?}", finish.outcome().status())))
-        .await;
-    assert!(ended.unwrap_err().is_timed_out());
-    assert_eq!(log.lines(), ["TimedOut"]);
-    assert_eq!(model.run("hi".into()).await?.text(), "next");
+async fn a_run_that_is_dropped_is_aborted_or_times_out_ends_once_and_the_next_run_works() -> Result<()> {
+    let in_the_reply = Duration::from_millis(2500);
+    for end in ["dropped", "aborted", "timed_out"] {
+        let slow = Reply::text("slow").in_pieces(1).slow(Duration::from_secs(1), Duration::from_secs(1));
+        let model = model(&ScriptedModel::new("test").reply(slow).text("next"));
+        let (log, abort) = (Log::default(), AbortHandle::new());
+        let to = log.clone();
+        let run = model
+            .run("hi".into())
+            .abort_on(&abort)
+            .on_finish(move |finish, _| to.add(finish.outcome().status().as_str()));
+        match end {
+            "dropped" => assert!(tokio::time::timeout(in_the_reply, run).await.is_err()),
+            "aborted" => {
+                let aborts = async {
+                    tokio::time::sleep(in_the_reply).await;
+                    abort.abort("enough");
+                };
+                assert!(tokio::join!(run.into_future(), aborts).0.unwrap_err().is_aborted());
+            }
+            _ => assert!(run.timeout(in_the_reply).await.unwrap_err().is_timed_out()),
+        }
+        assert_eq!(log.lines(), [end]);
+        assert_eq!(model.run("hi".into()).await?.text(), "next", "{end}");
+    }
     Ok(())
 }
 

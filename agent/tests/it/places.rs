@@ -1,11 +1,11 @@
 //! The places: the composition of the hooks of several middlewares, and the effects of failures.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use emitree_agent::{
-    Agent, AgentBuilder, AgentContext, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatRequest, Chunks,
-    Decision, Hooks, HooksFn, How, Message, Place, Reply, ScriptedModel, Session, Tool, ToolOutput, hooks_fn, joins,
-    tool_fn,
+    Agent, AgentBuilder, AgentContext, AgentMiddleware, AgentRun, CallId, ChatModel, ChatOptions, ChatRequest, Chunks,
+    Decision, Hooks, HooksFn, How, Message, Place, Reply, ScriptedModel, Session, State, Tool, ToolOutput, hooks_fn,
+    joins, tool_fn,
 };
 use emitree_middleware::Runs;
 use emitree_runtime::{Error, Interrupt, Next, Result, RunContext, Runnable, for_tree};
@@ -13,78 +13,84 @@ use serde_json::json;
 
 use crate::support::{Log, Text, agent, assert_valid, results};
 
-/// Registers a hook at `place` that writes `id` to the log, and leaves a mark if the place has a value.
+/// Registers a hook at `place` that writes the id, the place and the id of the call to the log, and leaves a mark if the
+/// place has a value.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
-fn mark(place: Place, id: &'static str, log: Log) -> HooksFn {
-    hooks_fn(id, move |hooks| {
-        let log = log.clone();
-        match place {
-            Place::AgentRun => {
-                hooks.agent_run(|stack| {
-                    stack.layer_fn(id, move |input, _, next: Next<'_, Agent>| {
-                        log.add(id);
-                        Box::pin(async move { next.run(input).await })
-                    })
-                });
-            }
-            Place::ModelCall => {
-                hooks.model_call(|stack| {
-                    stack.layer_fn(id, move |input, _, next: Next<'_, ChatModel>| {
-                        log.add(id);
-                        Box::pin(async move { next.run(input).await })
-                    })
-                });
-            }
-            Place::ToolCall => {
-                hooks.tool_call(|stack| {
-                    stack.layer_fn(id, move |input, _, next: Next<'_, Tool>| {
-                        log.add(id);
-                        Box::pin(async move { next.run(input).await })
-                    })
-                });
-            }
-            Place::ModelState => drop(hooks.on_state(move |history, _| {
-                log.add(id);
-                Ok(history.extend([Message::user(id)])?)
-            })),
-            Place::ModelContext => drop(hooks.on_context(move |messages, _| {
-                log.add(id);
-                messages.push(Arc::new(Message::user(id)));
-            })),
-            Place::ModelPrompt => drop(hooks.on_prompt(move |prompt, _| {
-                log.add(id);
-                prompt.push_str(id);
-            })),
-            Place::ModelWire => drop(hooks.on_wire(move |messages, _| {
-                log.add(id);
-                messages.push(Arc::new(Message::user(id)));
-            })),
-            Place::ModelChunk => drop(hooks.chunks(move || {
-                let log = log.clone();
-                move |chunks: &mut Chunks, _: &RunContext| {
-                    if chunks.ended {
-                        log.add(id);
-                    }
-                    Ok(())
-                }
-            })),
-            Place::TurnAction => drop(hooks.on_action(move |_, _| log.add(id))),
-            Place::ToolResolve => drop(hooks.on_resolve(move |_, _| {
-                log.add(id);
-                Ok(None)
-            })),
-            Place::ToolGate => drop(hooks.on_gate(move |_, _| log.add(id))),
-            Place::ToolResult => drop(hooks.on_result(move |result, _| {
-                log.add(id);
-                result.output = ToolOutput::new(format!("{}{id}", result.output.text()));
-            })),
-            Place::TurnStop => drop(hooks.on_stop(move |_, _| {
-                log.add(id);
-                Ok(false)
-            })),
-            Place::RunEnd => drop(hooks.on_end(move |_, _| log.add(id))),
+fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
+    let log = log.clone();
+    let add = move |call: &str| log.add(format!("{id} {place} {call}").trim_end());
+    match place {
+        Place::AgentRun => {
+            hooks.agent_run(|stack| {
+                stack.layer_fn(id, move |input, _, next: Next<'_, Agent>| {
+                    add("");
+                    Box::pin(async move { next.run(input).await })
+                })
+            });
         }
-    })
+        Place::ModelCall => {
+            hooks.model_call(|stack| {
+                stack.layer_fn(id, move |input, _, next: Next<'_, ChatModel>| {
+                    add("");
+                    Box::pin(async move { next.run(input).await })
+                })
+            });
+        }
+        Place::ToolCall => {
+            hooks.tool_call(|stack| {
+                stack.layer_fn(id, move |input, ctx, next: Next<'_, Tool>| {
+                    add(&ctx.own_extension::<CallId>().expect("a call").0);
+                    Box::pin(async move { next.run(input).await })
+                })
+            });
+        }
+        Place::ModelState => drop(hooks.on_state(move |history, _| {
+            add("");
+            Ok(history.extend([Message::user(id)])?)
+        })),
+        Place::ModelContext => drop(hooks.on_context(move |messages, _| {
+            add("");
+            messages.push(Arc::new(Message::user(id)));
+        })),
+        Place::ModelPrompt => drop(hooks.on_prompt(move |prompt, _| {
+            add("");
+            prompt.push_str(id);
+        })),
+        Place::ModelWire => drop(hooks.on_wire(move |messages, _| {
+            add("");
+            messages.push(Arc::new(Message::user(id)));
+        })),
+        Place::ModelChunk => drop(hooks.chunks(move || {
+            let add = add.clone();
+            move |chunks: &mut Chunks, _: &RunContext| {
+                if chunks.ended {
+                    add("");
+                }
+                Ok(())
+            }
+        })),
+        Place::TurnAction => drop(hooks.on_action(move |_, _| add(""))),
+        Place::ToolResolve => drop(hooks.on_resolve(move |call, _| {
+            add(&call.id);
+            Ok(None)
+        })),
+        Place::ToolGate => drop(hooks.on_gate_each(move |gated, _| add(&gated.call.id))),
+        Place::ToolResult => drop(hooks.on_result(move |result, _| {
+            add(&result.call.id);
+            result.output = ToolOutput::new(format!("{}{id}", result.output.text()));
+        })),
+        Place::TurnStop => drop(hooks.on_stop(move |_, _| {
+            add("");
+            Ok(false)
+        })),
+        Place::RunEnd => drop(hooks.on_end(move |_, _| add(""))),
+    }
+}
+
+/// A middleware with a hook at each of these places.
+fn mark(places: &'static [Place], id: &'static str, log: &Log) -> HooksFn {
+    let log = log.clone();
+    hooks_fn(id, move |hooks| places.iter().for_each(|place| mark_at(hooks, *place, id, &log)))
 }
 
 /// The number of times that each place is reached in a run of two model calls and one tool call.
@@ -167,7 +173,7 @@ async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above
 // A2
 #[tokio::test]
 async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_every_depth() -> Result<()> {
-    for place in Place::ALL {
+    for place in &Place::ALL {
         for streams in [false, true] {
             for depth in [Depth::TopLevel, Depth::SubAgent, Depth::SubAgentOfSubAgent, Depth::ToolOfATool] {
                 for bound in [Bound::OnTheAgent, Bound::OnTheRun, Bound::FromAbove] {
@@ -177,16 +183,87 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
                         .reply(Reply::text("done").in_pieces(2));
                     let mut options = ChatOptions::default();
                     options.stream = Some(streams);
-                    let builder = agent(&script).options(options).with(mark(place, "1", log.clone()));
-                    let second = |at| (bound == at).then(|| mark(place, "2", log.clone()));
+                    let builder = agent(&script).options(options).with(mark(std::slice::from_ref(place), "1", &log));
+                    let second = |at| (bound == at).then(|| mark(std::slice::from_ref(place), "2", &log));
                     let agent = second(Bound::OnTheAgent).into_iter().fold(builder, AgentBuilder::with).build()?;
                     ask_at(depth, &agent, second(Bound::OnTheRun), second(Bound::FromAbove)).await?;
                     // At `model.wire`, only the last registered hook is called.
-                    let each: &[&str] = if place == Place::ModelWire { &["2"] } else { &["1", "2"] };
-                    let expected = each.repeat(passed(place));
-                    assert_eq!(log.lines(), expected, "{place}, streams {streams}, {depth:?}, bound {bound:?}");
+                    let each: &[&str] = if *place == Place::ModelWire { &["2"] } else { &["1", "2"] };
+                    let expected = each.repeat(passed(*place));
+                    let lines = log.lines();
+                    let ids: Vec<_> = lines.iter().filter_map(|line| line.split(' ').next()).collect();
+                    assert_eq!(ids, expected, "{place}, streams {streams}, {depth:?}, bound {bound:?}");
                     assert!(script.requests().iter().all(|request| request.options.stream == Some(streams)));
                 }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The order of a run whose first response calls two tools, and whose second response is the answer. A place is followed
+/// by the ids of the calls for which a hook is called before the next hook.
+const WHOLE_RUN: &str = "agent.run
+    model.state, model.context, model.prompt, model.wire, model.call, model.chunk, turn.action
+    tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1
+    turn.stop
+    model.state, model.context, model.prompt, model.wire, model.call, model.chunk, turn.action
+    turn.stop
+    run.end";
+
+/// The lines of [`WHOLE_RUN`]. `ids` returns the ids of the hooks that are called at a place.
+fn whole_run<'a>(ids: impl Fn(&str) -> &'a [&'a str]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for step in WHOLE_RUN.split([',', '\n']).map(str::trim) {
+        let (place, calls) = step.split_once(' ').unwrap_or((step, ""));
+        for id in ids(place) {
+            lines.extend(calls.split(' ').map(|call| format!("{id} {place} {call}").trim_end().to_owned()));
+        }
+    }
+    lines
+}
+
+/// An agent that calls the tool `work` twice. If `has_own` is set, its builder has a hook at each place.
+fn working(streams: bool, has_own: bool, log: &Log) -> Result<AgentBuilder> {
+    let to = log.clone();
+    let work = tool_fn("work", "Works", move |_: Text, ctx: RunContext| {
+        to.add(format!("tool work {}", ctx.own_extension::<CallId>().expect("a call").0));
+        async { Ok("done") }
+    });
+    let script = ScriptedModel::new("inner")
+        .reply(Reply::calls(["a", "b"].map(|text| ("work", json!({ "text": text })))).in_pieces(2))
+        .reply(Reply::text("done").in_pieces(2));
+    let mut options = ChatOptions::default();
+    options.stream = Some(streams);
+    let builder = agent(&script).tool(work).options(options);
+    let own = |hooks: &mut Hooks| Place::ALL.iter().for_each(|place| mark_at(hooks, *place, "own", log));
+    Ok(if has_own { builder.hooks(own) } else { builder })
+}
+
+// A2, A6
+#[tokio::test]
+async fn a_run_passes_all_places_in_order_and_the_hooks_of_the_builder_replace_others_except_guards() -> Result<()> {
+    for (has_own, are_guards) in [(false, false), (true, false), (true, true)] {
+        for streams in [false, true] {
+            for depth in [Depth::TopLevel, Depth::SubAgent, Depth::SubAgentOfSubAgent, Depth::ToolOfATool] {
+                let log = Log::default();
+                let hooks =
+                    |id| if are_guards { mark(&Place::ALL, id, &log).guard() } else { mark(&Place::ALL, id, &log) };
+                let agent = working(streams, has_own, &log)?.with(hooks("agent")).build()?;
+                ask_at(depth, &agent, Some(hooks("run")), Some(hooks("above"))).await?;
+                // At the top level, both middlewares belong to the run, in the order of the call.
+                let is_nested = depth != Depth::TopLevel;
+                let all = if is_nested { ["own", "agent", "above", "run"] } else { ["own", "agent", "run", "above"] };
+                let expected = whole_run(|place| match place {
+                    "work" => &["tool"],
+                    // Every gate is a guard.
+                    _ if has_own && !are_guards && place != "tool.gate" => &all[..1],
+                    // Only the last hook is called.
+                    "model.wire" => &all[3..],
+                    _ => &all[usize::from(!has_own)..],
+                });
+                let case = format!("own {has_own}, guards {are_guards}, streams {streams}, {depth:?}");
+                assert_eq!(log.lines(), expected, "{case}");
             }
         }
     }
@@ -284,13 +361,13 @@ async fn an_action_hook_can_stop_the_run_call_the_model_again_inject_and_replace
 }
 
 #[tokio::test]
-async fn a_gate_can_answer_skip_deny_edit_and_interrupt_calls() -> Result<()> {
+async fn a_gate_can_answer_skip_deny_and_edit_calls() -> Result<()> {
     let script = || {
         let calls = ["answer", "skip", "deny", "edit", "fail"].map(|text| ("shout", json!({ "text": text })));
         ScriptedModel::new("test").calls(calls).text("done")
     };
-    let hows = Log::default();
-    let to = hows.clone();
+    let (hows, asked) = (Log::default(), Log::default());
+    let (to, asks) = (hows.clone(), asked.clone());
     let (result, _, _) = ask(script(), move |hooks| {
         hooks.on_gate_each(|gated, _| {
             match gated.call.arguments.json().expect("JSON")["text"].as_str() {
@@ -303,14 +380,15 @@ async fn a_gate_can_answer_skip_deny_edit_and_interrupt_calls() -> Result<()> {
             Ok(())
         });
         // Hooks are not called for calls that have a verdict.
-        hooks.on_gate_each(|gated, _| gated.call.name = "shout".to_owned());
-        let to = to.clone();
+        let (to, asks) = (to.clone(), asks.clone());
+        hooks.on_gate_each(move |gated, _| asks.add(gated.call.arguments.to_string()));
         hooks.on_result(move |result, _| to.add(format!("{:?}", result.how)));
     })
     .await;
     let expected = ["answered", "not today", "!denied by policy: never", "EDITED", "!denied by m: confused"];
     assert_eq!(results(&result?.messages), expected);
     assert_eq!(hows.lines(), ["Answered", "Skipped", "Denied", "Executed", "Denied"]);
+    assert_eq!(asked.lines(), [r#"{"text":"edited"}"#]);
 
     // A failed batch gate denies all calls that have no verdict yet.
     let (result, _, _) = ask(script(), |hooks| {
@@ -322,23 +400,32 @@ async fn a_gate_can_answer_skip_deny_edit_and_interrupt_calls() -> Result<()> {
     .await;
     let denied = "!denied by m: broken gate";
     assert_eq!(results(&result?.messages), ["early", denied, denied, denied, denied]);
+    Ok(())
+}
 
-    let works = Log::default();
-    let to = works.clone();
-    let (result, _, session) = ask(script(), move |hooks| {
-        hooks.on_gate_each(|gated, _| {
-            if gated.call.arguments.to_string().contains("deny") {
-                return Err(Error::interrupted(Interrupt::new("approval", json!(null))));
-            }
-            Ok(())
+#[tokio::test]
+async fn a_gate_can_interrupt_a_call_and_other_calls_start_after_the_gate_has_decided_on_all_calls() -> Result<()> {
+    let script = ScriptedModel::new("test").calls(["a", "b", "c"].map(|text| ("shout", json!({ "text": text }))));
+    let log = Log::default();
+    let to = log.clone();
+    let (result, _, session) = ask(script, move |hooks| {
+        let (gates, starts, ends) = (to.clone(), to.clone(), to.clone());
+        hooks.on_gate_each(move |gated, _| {
+            gates.add(format!("gate {}", gated.call.id));
+            if gated.call.id == "1" { Err(Error::interrupted(Interrupt::new("approval", json!(null)))) } else { Ok(()) }
         });
-        let to = to.clone();
-        hooks.on_result(move |result, _| to.add(result.output.text()));
+        hooks.tool_call(|stack| {
+            stack.layer_fn("starts", move |input, ctx, next: Next<'_, Tool>| {
+                starts.add(format!("start {}", ctx.own_extension::<CallId>().expect("a call").0));
+                Box::pin(async move { next.run(input).await })
+            })
+        });
+        hooks.on_result(move |result, _| ends.add(format!("result {}", result.call.id)));
     })
     .await;
     assert!(result.unwrap_err().is_interrupted());
-    assert_eq!(works.lines(), ["ANSWER", "SKIP", "EDIT", "FAIL"]);
-    assert_eq!(results(session.history().messages())[2], "!not executed: interrupted");
+    assert_eq!(log.lines(), ["gate 0", "gate 1", "gate 2", "start 0", "start 2", "result 0", "result 2"]);
+    assert_eq!(results(session.history().messages()), ["A", "!not executed: interrupted", "C"]);
     Ok(())
 }
 
@@ -435,9 +522,9 @@ async fn a_failing_hook_of_a_model_place_or_of_turn_action_ends_the_run_with_its
 }
 
 #[tokio::test]
-async fn state_is_kept_in_the_session_and_shared_by_the_hooks_of_a_middleware() -> Result<()> {
-    #[derive(Debug)]
-    struct Todos;
+async fn state_is_kept_in_the_session_and_shared_by_the_hooks_and_tools_of_a_middleware() -> Result<()> {
+    #[derive(Debug, Default)]
+    struct Todos(OnceLock<State<Vec<String>>>);
     impl AgentMiddleware for Todos {
         fn id(&self) -> &str {
             "todos"
@@ -447,16 +534,27 @@ async fn state_is_kept_in_the_session_and_shared_by_the_hooks_of_a_middleware() 
             hooks.on_result(move |result, ctx| todos.with(ctx, |todos| todos.push(result.output.text())));
             let todos = hooks.state::<Vec<String>>();
             hooks.prompt(move |ctx| todos.with(ctx, |todos| todos.join(" ")));
+            self.0.set(hooks.state()).expect("installed once");
             Ok(())
         }
+        fn tools(&self) -> Result<Vec<Tool>> {
+            let todos = self.0.get().expect("installed before").clone();
+            let add = move |args: Text, ctx: RunContext| {
+                let added = todos.with(&ctx, |todos| todos.push(args.text));
+                async move { added.map(|()| "added") }
+            };
+            Ok(vec![tool_fn("add", "Adds a todo", add)?])
+        }
     }
-    let script = two_turns().call("shout", json!({"text": "b"})).text("done");
-    let agent = agent(&script).with(Todos).build()?;
+    let add = |text: &str| ("add", json!({ "text": text }));
+    let script = ScriptedModel::new("test").calls([add("a")]).text("done").calls([add("b")]).text("done");
+    let agent = agent(&script).with(Todos::default()).build()?;
     let session = Session::new();
     agent.ask("go").session(&session).await?;
     agent.ask("go").session(&session).await?;
     let prompts: Vec<_> = script.requests().into_iter().map(|request| request.system).collect();
-    assert_eq!(prompts, [None, Some("A".into()), Some("A".into()), Some("A B".into())]);
+    let of_first = Some("a added".to_owned());
+    assert_eq!(prompts, [None, of_first.clone(), of_first, Some("a added b added".to_owned())]);
     Ok(())
 }
 
@@ -489,8 +587,8 @@ async fn a_middleware_can_add_tools_and_a_prompt_and_its_id_cannot_be_used_twice
         fn id(&self) -> &str {
             "clock"
         }
-        fn tools(&self) -> Vec<Tool> {
-            vec![tool_fn("now", "Tells the time", |_: Nowhere, _: RunContext| async { Ok("noon") }).expect("a tool")]
+        fn tools(&self) -> Result<Vec<Tool>> {
+            Ok(vec![tool_fn("now", "Tells the time", |_: Nowhere, _: RunContext| async { Ok("noon") })?])
         }
         fn system_prompt(&self) -> Option<String> {
             Some("You know the time.".to_owned())

@@ -173,27 +173,29 @@ fn bug<T>() -> Result<T> {
 
 #[tokio::test]
 async fn a_panic_in_a_hook_ends_the_run_and_leaves_a_valid_history() -> Result<()> {
-    let places: [fn(&mut Hooks); 8] = [
-        |hooks| _ = hooks.on_state(|_, _| bug()),
-        |hooks| _ = hooks.on_context(|_, _| bug()),
-        |hooks| _ = hooks.on_prompt(|_, _| bug()),
-        |hooks| _ = hooks.on_action(|_, _| bug()),
-        |hooks| _ = hooks.on_resolve(|_, _| bug()),
-        |hooks| _ = hooks.on_gate(|_, _| bug()),
-        |hooks| _ = hooks.on_gate_each(|_, _| bug()),
-        |hooks| _ = hooks.on_stop(|_, _| bug()),
+    // Each hook, with the result of the call in the history. A panic before the decision about the response leaves no
+    // call in the history.
+    let (no_call, not_executed, executed) = (None, Some("!not executed: the run was stopped"), Some("A"));
+    type Install = fn(&mut Hooks);
+    let places: [(Install, Option<&str>); 10] = [
+        (|hooks| _ = hooks.on_state(|_, _| bug()), no_call),
+        (|hooks| _ = hooks.on_context(|_, _| bug()), no_call),
+        (|hooks| _ = hooks.on_prompt(|_, _| bug()), no_call),
+        (|hooks| _ = hooks.on_wire(|_, _| bug()), no_call),
+        (|hooks| _ = hooks.on_action(|_, _| bug()), no_call),
+        (|hooks| _ = hooks.on_resolve(|_, _| bug()), not_executed),
+        (|hooks| _ = hooks.on_gate(|_, _| bug()), not_executed),
+        (|hooks| _ = hooks.on_gate_each(|_, _| bug()), not_executed),
+        (|hooks| _ = hooks.on_stop(|_, _| bug()), executed),
+        (|hooks| _ = hooks.on_end(|_, _| bug()), executed),
     ];
-    for (at, install) in places.into_iter().enumerate() {
+    for (at, (install, expected)) in places.into_iter().enumerate() {
         let session = Session::new();
         let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done");
         let asked = agent(&script).with(hooks_fn("m", install)).build()?;
         let error = asked.ask("go").session(&session).await.unwrap_err();
         assert!(error.to_string().contains("bug"), "{at}: {error}");
-        let history = assert_valid(&session);
-        // The first seven hooks panic before a call is executed.
-        if at < 7 {
-            assert!(results(history.messages()).iter().all(|result| result.starts_with("!not executed")), "{at}");
-        }
+        assert_eq!(results(assert_valid(&session).messages()), Vec::from_iter(expected), "{at}");
         let next = agent(&ScriptedModel::new("test").text("fine")).build()?;
         assert_eq!(next.ask("and now?").session(&session).await?.text(), "fine");
     }

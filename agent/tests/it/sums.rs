@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use emitree_agent::{
     AgentContext, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, ChatResponse, Delta, FinishReason,
-    History, Message, MessageAdded, NewToken, Reply, ScriptedModel, Session, Tool, ToolCall, ToolResult, Usage,
-    hooks_fn,
+    History, Message, MessageAdded, NewToken, Reply, ScriptedModel, Session, Tool, ToolCall, ToolError, ToolResult,
+    Usage, hooks_fn, tool_fn,
 };
-use emitree_runtime::{Result, Runnable};
+use emitree_runtime::{Result, RunContext, Runnable};
 use serde_json::json;
 
-use crate::support::{Log, agent, fail, results};
+use crate::support::{Log, Text, agent, fail, results};
 
 /// A middleware that adds a tool.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ impl AgentMiddleware for Brings {
         "brings"
     }
 
-    fn tools(&self) -> Vec<Tool> {
-        vec![fail(self.0, || emitree_runtime::Error::new("brought"))]
+    fn tools(&self) -> Result<Vec<Tool>> {
+        Ok(vec![fail(self.0, || emitree_runtime::Error::new("brought"))])
     }
 }
 
@@ -48,6 +48,30 @@ async fn models_receive_the_tools_of_middlewares_of_the_agent_and_of_the_run() -
     let error = agent(&script()).build()?.ask("go").session(&session).with(Brings("shout")).await.unwrap_err();
     assert!(error.to_string().contains("two tools called `shout`"), "{error}");
     assert!(session.history().messages().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_error_of_a_middlewares_tools_is_the_error_of_build_and_of_the_run() -> Result<()> {
+    #[derive(Debug)]
+    struct Broken;
+    impl AgentMiddleware for Broken {
+        fn id(&self) -> &str {
+            "broken"
+        }
+
+        fn tools(&self) -> Result<Vec<Tool>> {
+            Ok(vec![tool_fn("no name", "Fails", |_: Text, _: RunContext| async { Ok(()) })?])
+        }
+    }
+    let script = ScriptedModel::new("test");
+    let errors = [
+        agent(&script).with(Broken).build().unwrap_err(),
+        agent(&script).build()?.ask("go").with(Broken).await.unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error.find::<ToolError>(), Some(ToolError::Name(name)) if name == "no name"), "{error:?}");
+    }
     Ok(())
 }
 
@@ -152,19 +176,26 @@ async fn a_listener_can_change_reasoning_tokens_and_stop_their_stream() -> Resul
 }
 
 #[tokio::test]
-async fn an_async_gate_can_deny_a_call() -> Result<()> {
-    let gate = hooks_fn("gate", |hooks| {
+async fn an_async_gate_decides_about_each_call_and_the_calls_keep_their_ids() -> Result<()> {
+    let ids = Log::default();
+    let to = ids.clone();
+    let gate = hooks_fn("gate", move |hooks| {
         hooks.on_gate_each_async(|gated, _| {
             Box::pin(async move {
+                if gated.call.id == "0" {
+                    gated.deny("gate", "no");
+                }
                 gated.call.id = "another".to_owned();
-                gated.deny("gate", "no");
                 Ok(())
             })
         });
+        let to = to.clone();
+        hooks.on_result(move |result, _| to.add(&result.call.id));
     });
-    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("so");
+    let script = ScriptedModel::new("test").calls(["a", "b"].map(|text| ("shout", json!({"text": text})))).text("so");
     let answer = agent(&script).with(gate).build()?.ask("go").await?;
-    assert_eq!(results(&answer.messages), ["!denied by gate: no"]);
+    assert_eq!(results(&answer.messages), ["!denied by gate: no", "B"]);
+    assert_eq!(ids.lines(), ["0", "1"]);
     Ok(())
 }
 

@@ -103,6 +103,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// # }
 /// ```
 ///
+/// An agent's run ends with the questions of all its tool calls; [`Request::all_of`] reads them.
+///
 /// # Failures
 ///
 /// An approval fails closed. The run is denied, and the denial states the reason, if

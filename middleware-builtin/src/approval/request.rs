@@ -10,6 +10,10 @@ use crate::shared::own_events::UserTexts;
 /// The kind of an [`Interrupt`] that asks for an approval.
 pub const INTERRUPT: &str = "approval";
 
+/// The kind of an agent's [`Interrupt`], whose data has the questions of several tool calls:
+/// `{"pending": [{"call": …, "interrupt": …}]}`.
+const BATCH: &str = "agent.batch";
+
 /// A question to a responder: may a run begin its work with exactly this input?
 ///
 /// A request is also the data of the interrupt, as JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
@@ -90,7 +94,7 @@ pub enum RequestError {
         /// The interrupt's kind.
         kind: String,
     },
-    /// The data cannot be read as a [`Request`].
+    /// The data cannot be read as a [`Request`], or as the questions of several calls.
     #[error("the data of the interrupt `{id}` is not a request for an approval")]
     Data {
         /// The interrupt's id.
@@ -156,6 +160,57 @@ impl Request {
             shown => Err(RequestError::Changed { id, shown }),
         }
     }
+
+    /// Reads all requests of an interrupt, and verifies that each matches its id. An agent's run combines the interrupts
+    /// of its tool calls into one interrupt of the kind `agent.batch`: the result has the requests in the order of the
+    /// calls, including the calls of sub-agents. Questions of other kinds in such an interrupt are left out. For any
+    /// other interrupt, the result is the request that [`of_interrupt`](Self::of_interrupt) returns.
+    ///
+    /// ```
+    /// use emitree_middleware::approval::{Approvals, Decision, Request};
+    /// use emitree_runtime::Error;
+    ///
+    /// /// Approves everything that a run asked.
+    /// fn approve(error: &Error, approvals: &Approvals) -> emitree_runtime::Result<()> {
+    ///     let interrupt = error.interrupt().ok_or_else(|| error.clone())?;
+    ///     for request in Request::all_of(interrupt)? {
+    ///         approvals.answer(request.id(), Decision::Approve);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of [`of_interrupt`](Self::of_interrupt), or an error if the data of an interrupt of the
+    /// kind `agent.batch` cannot be read.
+    pub fn all_of(interrupt: &Interrupt) -> Result<Vec<Self>, RequestError> {
+        if interrupt.kind != BATCH {
+            return Self::of_interrupt(interrupt).map(|request| vec![request]);
+        }
+        let read = BatchData::deserialize(&interrupt.data);
+        let batch = read.map_err(|source| RequestError::Data { id: interrupt.id.clone(), source })?;
+        let mut requests = Vec::new();
+        for Pending { interrupt } in batch.pending {
+            // A sub-agent's interrupt is a batch inside this batch.
+            if [INTERRUPT, BATCH].contains(&&*interrupt.kind) {
+                requests.extend(Self::all_of(&interrupt)?);
+            }
+        }
+        Ok(requests)
+    }
+}
+
+/// The data of an interrupt of the kind [`BATCH`].
+#[derive(Deserialize)]
+struct BatchData {
+    pending: Vec<Pending>,
+}
+
+/// A tool call that waits for an answer.
+#[derive(Deserialize)]
+struct Pending {
+    interrupt: Interrupt,
 }
 
 /// Hashes the JSON text with sorted keys. Without sorting, the hash would depend on `serde_json`'s feature
@@ -188,5 +243,44 @@ mod tests {
             hash("Tool", "delete", &json!({"path": "/tmp", "all": 1})),
         ];
         assert!(!others.contains(&known), "{others:?}");
+    }
+
+    fn request(path: &str) -> Request {
+        let input = json!({ "path": path });
+        let input_hash = hash("Tool", "delete", &input);
+        let (by, kind, name) = ("approval".to_owned(), "Tool".to_owned(), "delete".to_owned());
+        Request { by, kind, name, input, input_hash, allowed: vec![Choice::Approve] }
+    }
+
+    fn batch(interrupts: impl IntoIterator<Item = Interrupt>) -> Interrupt {
+        let pending: Vec<_> = interrupts.into_iter().map(|it| json!({"call": {}, "interrupt": it})).collect();
+        Interrupt::new(BATCH, json!({ "pending": pending }))
+    }
+
+    #[test]
+    fn all_requests_of_nested_batches_are_read_in_order_and_other_questions_are_left_out() {
+        let [a, b, c] = ["a", "b", "c"].map(request);
+        let other = Interrupt::new("payment", json!({"amount": 50}));
+        let inner = batch([b.to_interrupt(), other.clone()]);
+        let table = [
+            (a.to_interrupt(), vec![a.clone()]),
+            (batch([a.to_interrupt(), inner, other.clone(), c.to_interrupt()]), vec![a.clone(), b, c]),
+            (batch([other.clone()]), vec![]),
+        ];
+        for (interrupt, expected) in table {
+            assert_eq!(Request::all_of(&interrupt).expect("requests"), expected);
+        }
+        assert!(matches!(Request::all_of(&other), Err(RequestError::OtherKind { .. })));
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_read_or_has_a_changed_request_is_refused() {
+        let forged = request("/etc").to_interrupt().with_id(request("/tmp").id());
+        let refused = Request::all_of(&batch([request("/tmp").to_interrupt(), batch([forged])]));
+        assert!(matches!(refused, Err(RequestError::Changed { .. })), "{refused:?}");
+        for data in [json!(null), json!({"pending": [{"call": {}}]})] {
+            let refused = Request::all_of(&Interrupt::new(BATCH, data));
+            assert!(matches!(refused, Err(RequestError::Data { .. })), "{refused:?}");
+        }
     }
 }

@@ -133,19 +133,24 @@ async fn a_tool_choice_without_tools_is_a_warning_and_an_unsupported_attachment_
 }
 
 #[tokio::test]
-async fn the_key_the_headers_and_the_query_of_the_base_url_are_sent_with_a_request() -> Result<()> {
-    let server = Server::start([hello()]).await;
+async fn the_key_the_headers_and_the_query_of_the_base_url_are_sent_with_each_request() -> Result<()> {
+    let server = Server::start([hello(), hello()]).await;
     let provider = server
         .provider()
         .base_url(format!("{}/?api-version=2", server.url()))
         .api_key("sk-1")
         .header("X-Title", "emitree")
         .build()?;
-    ChatModel::new(provider)?.run("hi".into()).await?;
-    let head = server.requests()[0].head.clone();
-    assert!(head.starts_with("post /v1/chat/completions?api-version=2 http/1.1\r\n"), "{head}");
-    assert!(head.contains("\r\nauthorization: bearer sk-1"), "{head}");
-    assert!(head.contains("\r\nx-title: emitree"), "{head}");
+    let model = ChatModel::new(provider)?;
+    model.run("hi".into()).await?;
+    model.run("and again".into()).await?;
+    let requests = server.requests();
+    assert_eq!(requests.len(), 2);
+    for head in requests.into_iter().map(|request| request.head) {
+        assert!(head.starts_with("post /v1/chat/completions?api-version=2 http/1.1\r\n"), "{head}");
+        assert!(head.contains("\r\nauthorization: bearer sk-1"), "{head}");
+        assert!(head.contains("\r\nx-title: emitree"), "{head}");
+    }
     Ok(())
 }
 
