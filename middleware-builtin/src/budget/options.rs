@@ -153,7 +153,7 @@ impl BudgetOptions {
 }
 
 fn model_name(usage: &Usage) -> String {
-    usage.model.as_ref().map_or_else(|| "what has no model".to_owned(), |model| format!("`{model}`"))
+    usage.model.as_ref().map_or_else(|| "usage without a model".to_owned(), |model| format!("`{model}`"))
 }
 
 impl fmt::Debug for BudgetOptions {

@@ -111,6 +111,6 @@ impl fmt::Debug for CircuitBreakerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Thresholds { failures, window, cool_down, .. } = self.thresholds;
         write!(f, "opens after {failures} failures within {window:?}, for {cool_down:?}, {:?}", self.key)?;
-        f.write_str(if self.when.is_some() { ", of those that a function counts" } else { "" })
+        f.write_str(if self.when.is_some() { ", only errors that a function selects" } else { "" })
     }
 }

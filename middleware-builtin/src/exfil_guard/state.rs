@@ -37,7 +37,7 @@ impl GuardState {
     pub(super) fn block(&self, place: Place, at: &str, what: What, encoding: Encoding) -> Error {
         let subject = match &what {
             What::Known => "a known value".to_owned(),
-            What::Kind(kind) => format!("what looks like a secret of the kind `{kind}`"),
+            What::Kind(kind) => format!("a possible secret of the kind `{kind}`"),
             What::Host => "a URL to a host that is not allowed".to_owned(),
             What::TooDeep => format!("a value that is nested deeper than {MAX_DEPTH} levels"),
             What::TooMuch => format!("encoded text beyond the limit of {} decoded bytes", self.detector.max_decoded),

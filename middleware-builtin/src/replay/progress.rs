@@ -101,7 +101,7 @@ impl ReplayProgress {
         if let Some(difference) = &state.difference {
             return Poll::Ready(difference.clone());
         }
-        // Drop the old waker without the lock: its drop may call user code.
+        // Release the lock before dropping the old waker: its drop may call user code.
         let before = state.waker.replace(cx.waker().clone());
         drop(state);
         drop(before);

@@ -28,7 +28,7 @@ pub enum RetryError {
     },
     /// The first delay is longer than the longest delay.
     #[error(
-        "the first delay of a retry, {base:?}, is longer than the longest, {max:?}: give a shorter one, or `max_delay` too"
+        "the first delay of a retry, {base:?}, is longer than the longest delay, {max:?}: use a shorter `base_delay`, or a longer `max_delay`"
     )]
     BaseDelay {
         /// The first delay.
@@ -153,9 +153,9 @@ impl fmt::Debug for RetryOptions {
         write!(f, "at most {max_retries}, after {base_delay:?} × {factor} up to {max_delay:?}")?;
         f.write_str(match jitter {
             Jitter::Random => " with jitter",
-            Jitter::Seeded(_) => " with jitter of a seed",
+            Jitter::Seeded(_) => " with seeded jitter",
             Jitter::None => "",
         })?;
-        f.write_str(if when.is_some() { ", when a function says so" } else { "" })
+        f.write_str(if when.is_some() { ", for errors that a function selects" } else { "" })
     }
 }

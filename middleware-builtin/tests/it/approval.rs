@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{TestResult, instance, poll_once};
+use crate::support::{Any, Failing, TestResult, instance, poll_once};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERRUPT, Request, RequestError};
 use emitree_middleware::{Runs, Timeout};
@@ -709,11 +709,12 @@ async fn a_remembered_answer_is_emitted_as_remembered_without_an_asked_event() -
 // M5: observers fail open.
 #[tokio::test]
 async fn a_failing_listener_does_not_affect_an_approval() -> TestResult {
-    let fails = |_: &mut dyn AnyEvent, _: &EventMeta<'_>| Err("no".into());
-    let done = Done::default();
+    let (done, failing) = (Done::default(), Failing::default());
     let (approval, _) = always(Decision::Approve);
-    done.tool(&Emitter::new()).run(delete("/a")).middleware(approval).on("middleware.**", fails).await?;
+    let tool = done.tool(&Emitter::new());
+    tool.run(delete("/a")).middleware(approval).on("middleware.**", failing.listener::<Any>()).await?;
     done.expect(["/a"]);
+    assert_eq!(failing.calls(), 2, "asked and approved");
     Ok(())
 }
 

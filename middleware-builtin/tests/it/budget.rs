@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{TestResult, instance};
+use crate::support::{Failing, TestResult, instance};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::budget::{
     BudgetBuilder, BudgetClosed, BudgetWarning, Charged, Price, PriceTable, StartDenied, UnknownPrice, Usage, charge,
@@ -206,7 +206,7 @@ async fn usage_that_cannot_be_priced_closes_the_budget() -> TestResult {
     let limited = || Budget::builder().cost(cents(100));
     let rows: [(BudgetBuilder, Usage, &str); 6] = [
         (limited(), Usage::of("large"), "the price of `large` is not known"),
-        (limited(), Usage::new(), "the price of what has no model is not known"),
+        (limited(), Usage::new(), "the price of usage without a model is not known"),
         (limited().prices(table()), Usage::of("large"), "the price of `large` is not known"),
         (
             limited().prices(|_: &Usage| Err(Error::new("no network"))),
@@ -477,13 +477,23 @@ async fn events_of_a_budget_reach_its_emitter_with_the_run_s_ids() -> TestResult
 #[tokio::test]
 async fn a_failing_listener_does_not_affect_a_budget() -> TestResult {
     let budget = built(Budget::builder().tokens(10).calls(1).warn_at(0.0));
-    budget.emitter().on("charged", |_: &mut Charged, _| Err("no".into()))?;
-    budget.emitter().on("warning", |_: &mut BudgetWarning, _| Err("no".into()))?;
-    budget.emitter().on("closed", |_: &mut BudgetClosed, _| Err("no".into()))?;
-    budget.emitter().on("denied", |_: &mut StartDenied, _| Err("no".into()))?;
-    let desk = desk(&Emitter::new());
+    let failing: [Failing; 4] = Default::default();
+    budget.emitter().on("charged", failing[0].listener::<Charged>())?;
+    budget.emitter().on("warning", failing[1].listener::<BudgetWarning>())?;
+    budget.emitter().on("closed", failing[2].listener::<BudgetClosed>())?;
+    budget.emitter().on("denied", failing[3].listener::<StartDenied>())?;
+    let root = Emitter::new();
+    let desk = desk(&root);
     assert_eq!(desk.run(vec![tokens(10)]).middleware(budget.clone()).await?, ["Some(0)"]);
-    assert!(desk.run(vec![tokens(10), tokens(1)]).middleware(budget).await.expect_err("too much").is_halted());
+    assert!(desk.run(vec![tokens(10), tokens(1)]).middleware(budget.clone()).await.expect_err("too much").is_halted());
+    // The second of the concurrent calls closes the budget, and the third call is denied.
+    let model = Arc::new(model(&root));
+    let crowd = instance(&root, "Assistant", "Crowd", move |calls: usize, _: RunContext| {
+        let model = Arc::clone(&model);
+        async move { Ok(join_all((0..calls).map(|_| model.run(tokens(10)))).await.len()) }
+    });
+    assert!(crowd.run(3).middleware(budget).await.expect_err("too many").is_halted());
+    assert_eq!(failing.map(|failing| failing.calls()), [3, 6, 2, 1]);
     Ok(())
 }
 

@@ -6,12 +6,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::support::{TestResult, instance};
+use crate::support::{Any, Failing, TestResult, instance};
 use emitree_emitter::{AnyEvent, Context, Emitter, EventMeta};
 use emitree_middleware::cache::{CacheError, Hit, Joined, Miss, Why};
 use emitree_middleware::{Cache, Retry};
 use emitree_runtime::{
-    AbortHandle, Data, Error, Guard, Interrupt, Op, Phase, Result, RunContext, Runnable, for_tree, map_output,
+    AbortHandle, Data, Error, Guard, Interrupt, Next, Op, Phase, Result, RunContext, Runnable, Stack, for_tree,
+    layer_fn, map_output,
 };
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{advance, sleep};
+use uuid::Uuid;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -581,6 +583,28 @@ async fn a_run_with_an_output_set_at_start_does_not_join_an_executing_run() -> T
     Ok(())
 }
 
+#[tokio::test]
+async fn no_run_joins_a_run_with_an_output_set_at_start() -> TestResult {
+    let (count, cache, gate) = (counts::<u32>(&Emitter::new()), typed(), Arc::new(Semaphore::new(0)));
+    let opens = Arc::clone(&gate);
+    // This layer is inside the cache, so the answered run waits at a place where other runs could join it.
+    let waits = layer_fn("waits", move |input: &u32, _, next: Next<'_, Same>| {
+        let gate = Arc::clone(&gate);
+        Box::pin(async move {
+            gate.acquire().await?.forget();
+            next.run(input).await
+        })
+    });
+    let layers = Stack::builder().layer(cache.clone()).layer(waits).build();
+    let mut early = Box::pin(count.run(7).middleware(layers).on_start(|start, _| start.output = Some(70)));
+    assert!((&mut early).now_or_never().is_none());
+    let late = count.run(7).layer(cache.clone()).now_or_never();
+    assert_eq!(late.expect("it executes its own work")?, 1);
+    opens.add_permits(1);
+    assert_eq!(early.await?, 70);
+    Ok(())
+}
+
 /// A value that fails to serialize if its field is `true`.
 #[derive(Clone, Debug, Deserialize)]
 struct Awkward(bool);
@@ -610,12 +634,9 @@ async fn hit_miss_and_joined_carry_the_run_s_ids_the_hash_of_the_key_and_the_age
         Ok(7)
     });
     let heard = Arc::new(Mutex::new(Vec::new()));
-    let keep = Arc::clone(&heard);
-    let hear = move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
-        let event = (meta.path().to_owned(), meta.trace().map(|trace| trace.run_id), event.to_json());
-        keep.lock().expect("nobody panics").push(event);
-    };
-    cache.emitter().observe("*.*", hear.clone())?;
+    cache.emitter().observe("hit", hears::<Hit>(&heard))?;
+    cache.emitter().observe("miss", hears::<Miss>(&heard))?;
+    cache.emitter().observe("joined", hears::<Joined>(&heard))?;
     let runs = Arc::new(Mutex::new(Vec::new()));
     let run = || {
         let runs = Arc::clone(&runs);
@@ -623,7 +644,7 @@ async fn hit_miss_and_joined_carry_the_run_s_ids_the_hash_of_the_key_and_the_age
             runs.lock().expect("nobody panics").push(Some(ctx.run_id()));
             Ok(())
         };
-        wait.run(20).layer(cache.clone()).middleware(note).observe("middleware.cache.*", hear.clone())
+        wait.run(20).layer(cache.clone()).middleware(note).observe("middleware.cache.*", hears::<dyn AnyEvent>(&heard))
     };
     let late = async {
         sleep(ms(5)).await;
@@ -644,18 +665,31 @@ async fn hit_miss_and_joined_carry_the_run_s_ids_the_hash_of_the_key_and_the_age
     let expected = expected.map(|(name, run, json)| (format!("middleware.cache.{name}"), runs[run], json));
     let twice: Vec<_> = expected.into_iter().flat_map(|event| [event.clone(), event]).collect();
     assert_eq!(*heard, twice);
-    let _: (Option<Hit>, Option<Joined>) = (None, None);
     Ok(())
+}
+
+/// The path, run id and payload of each event, in order.
+type Heard = Arc<Mutex<Vec<(String, Option<Uuid>, Value)>>>;
+
+/// Returns an observer that records events of type `E`.
+fn hears<E: AnyEvent + ?Sized>(heard: &Heard) -> impl Fn(&E, &EventMeta<'_>) + Send + Sync + use<E> {
+    let heard = Arc::clone(heard);
+    move |event, meta| {
+        let event = (meta.path().to_owned(), meta.trace().map(|trace| trace.run_id), event.to_json());
+        heard.lock().expect("nobody panics").push(event);
+    }
 }
 
 // M5: observers fail open.
 #[tokio::test]
 async fn a_failing_listener_does_not_affect_a_cache() -> TestResult {
     let (count, cache) = (counts::<u32>(&Emitter::new()), typed());
-    cache.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
+    let failing = Failing::default();
+    cache.emitter().on("*.*", failing.listener::<Any>())?;
     for _ in 0..2 {
         assert_eq!(count.run(1).layer(cache.clone()).await?, 1);
     }
+    assert_eq!(failing.calls(), 2, "a miss and a hit");
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{TestResult, instance};
-use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta};
+use crate::support::{Any, Failing, TestResult, instance};
+use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::circuit_breaker::{CircuitBreakerBuilder, CircuitBreakerError, Opened};
 use emitree_middleware::key::Key;
 use emitree_middleware::{CircuitBreaker, Retry, Timeout};
@@ -304,7 +304,7 @@ async fn a_timed_out_attempt_counts_and_a_run_dropped_by_an_overall_timeout_does
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_began_before_the_opening_and_ends_during_a_probe_does_not_count() {
+async fn a_call_that_began_before_the_opening_counts_only_if_the_breaker_is_closed_when_it_ends() {
     let root = Emitter::new();
     let late = instance(&root, "Tool", "late", |what: Do, _: RunContext| async move {
         sleep(s(15)).await;
@@ -313,17 +313,27 @@ async fn a_call_that_began_before_the_opening_and_ends_during_a_probe_does_not_c
             _ => Ok(()),
         }
     });
-    let (tool, breaker) = (tool(&root, "t"), breaker());
-    let begun_before = join_all([Do::Fail, Do::Fail, Do::Succeed].map(|what| call(&late, &breaker, what)));
-    let opens = async {
-        fail(&tool, &breaker, 2).await;
-        sleep(s(14)).await;
-        // Half-open: a call that began earlier neither closes nor opens the breaker.
-        call(&tool, &breaker, Do::Wait(5)).await
-    };
-    let (_, probe) = futures_util::future::join(begun_before, opens).await;
-    assert_eq!(probe, Ok(()));
-    assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+    let tool = tool(&root, "t");
+    // The late calls end after 15 s: while the probe is under way, or after it has closed the breaker.
+    let rows = [
+        (Do::Wait(5), probing()),
+        (Do::Succeed, Err("denied by circuit_breaker: open for another 9s: late".to_owned())),
+    ];
+    for (probe, expected) in rows {
+        let breaker = breaker();
+        let begun_before = join_all([Do::Fail, Do::Fail, Do::Succeed].map(|what| call(&late, &breaker, what)));
+        let opens = async {
+            fail(&tool, &breaker, 2).await;
+            sleep(s(14)).await;
+            call(&tool, &breaker, probe).await
+        };
+        let later = async {
+            sleep(s(16)).await;
+            call(&tool, &breaker, Do::Succeed).await
+        };
+        let (_, probed, later) = tokio::join!(begun_before, opens, later);
+        assert_eq!((probed, later), (Ok(()), expected), "{probe:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -388,13 +398,13 @@ async fn events_of_a_circuit_breaker_reach_its_emitter_and_the_run_with_the_run_
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_failing_listener_does_not_affect_a_circuit_breaker() -> TestResult {
-    let (tool, breaker) = (tool(&Emitter::new(), "t"), breaker());
-    let no = |_: &mut (dyn AnyEvent + 'static), _: &EventMeta<'_>| Err(BoxError::from("no"));
-    breaker.emitter().on("*", no)?;
+    let (tool, breaker, failing) = (tool(&Emitter::new(), "t"), breaker(), Failing::default());
+    breaker.emitter().on("*", failing.listener::<Any>())?;
     fail(&tool, &breaker, 2).await;
     assert_eq!(call(&tool, &breaker, Do::Succeed).await, open_for(10));
     advance(s(10)).await;
     assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
+    assert_eq!(failing.calls(), 4, "opened, denied, half_opened and closed");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{TestResult, instance};
+use crate::support::{Failing, TestResult, instance};
 use emitree_emitter::{Context, Emitter, EventMeta};
 use emitree_middleware::Concurrency;
 use emitree_middleware::concurrency::{ConcurrencyError, Delayed, Denied};
@@ -174,27 +174,44 @@ async fn a_run_below_a_run_with_a_permit_of_the_same_key_shares_the_permit() -> 
         }
     });
     let limit = Concurrency::builder(1).wait(FOREVER).build()?;
-    try_join_all((0..4).map(|_| tree.run(()).middleware(for_tree(limit.clone())))).await?;
+    let runs = try_join_all((0..4).map(|_| tree.run(()).middleware(for_tree(limit.clone()))));
+    tokio::time::timeout(Duration::from_secs(3600), runs).await.expect("no leaf waits for the permit of its tree")?;
     assert_eq!((gauge.most(), limit.known_keys()), (1, 0));
     Ok(())
 }
 
+/// Records the number of keys with a held permit when it is dropped.
+struct KeysAtDrop(Concurrency, Arc<Mutex<Vec<usize>>>);
+
+impl Drop for KeysAtDrop {
+    fn drop(&mut self) {
+        self.1.lock().expect("nobody panics").push(self.0.known_keys());
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_permit_is_returned_when_the_runs_that_share_it_have_ended() -> TestResult {
-    let root = Emitter::new();
-    let leaf = Arc::new(nap(&root));
+async fn a_permit_is_returned_when_the_last_of_the_runs_that_share_it_has_ended() -> TestResult {
+    let (root, limit, keys) = (Emitter::new(), Concurrency::builder(1).build()?, Arc::default());
+    let (shared, seen) = (limit.clone(), Arc::clone(&keys));
+    let leaf = Arc::new(instance(&root, "Tool", "leaf", move |(): (), _: RunContext| {
+        let at_end = KeysAtDrop(shared.clone(), Arc::clone(&seen));
+        async move {
+            let _at_end = at_end;
+            std::future::pending::<Result<(), Error>>().await
+        }
+    }));
     let tree = instance(&root, "Tool", "tree", move |(): (), ctx: RunContext| {
-        let leaf = leaf.run_shared(50);
+        let leaf = leaf.run_shared(());
         async move {
             drop(ctx.spawn(leaf));
             tokio::task::yield_now().await;
             Ok(())
         }
     });
-    // The spawned runs are aborted when `tree` ends, so no run holds the permit afterwards.
-    let limit = Concurrency::builder(1).build()?;
-    for _ in 0..2 {
+    // The leaf is aborted when the work of `tree` is over, so it is the last run that shares the permit.
+    for ended in 1..=2 {
         tree.run(()).middleware(for_tree(limit.clone())).await?;
+        assert_eq!(*keys.lock().expect("nobody panics"), vec![1; ended], "the permit is held until the leaf ends");
         assert_eq!(limit.known_keys(), 0);
     }
     Ok(())
@@ -299,9 +316,11 @@ async fn events_of_a_concurrency_limit_reach_its_emitter_and_the_run_with_the_ru
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_failing_listener_does_not_affect_a_concurrency_limit() -> TestResult {
-    let (nap, limit) = (nap(&Emitter::new()), Concurrency::builder(1).wait(FOREVER).build()?);
-    limit.emitter().on("delayed", |_: &mut Delayed, _| Err("no".into()))?;
+    let (nap, limit, failing) =
+        (nap(&Emitter::new()), Concurrency::builder(1).wait(FOREVER).build()?, Failing::default());
+    limit.emitter().on("delayed", failing.listener::<Delayed>())?;
     try_join_all((0..3).map(|_| nap.run(1).middleware(limit.clone()))).await?;
+    assert_eq!(failing.calls(), 2, "two runs wait");
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{TestResult, instance};
-use emitree_emitter::{BoxError, Emitter, EventMeta};
+use crate::support::{Failing, TestResult, instance};
+use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::content_filter::{FilterError, Filtered, MARK};
 use emitree_middleware::{ContentFilter, Fallback};
 use emitree_runtime::{Error, Middleware, RunContext, Runnable, Summary, for_tree};
@@ -119,12 +119,14 @@ async fn the_event_of_a_finding_contains_its_place_and_label_but_not_the_text() 
 #[tokio::test]
 async fn a_failing_listener_does_not_affect_a_content_filter() -> TestResult {
     let (echo, denies, marks) = (echo(&Emitter::new()), rude(), rude().mark());
+    let failing = Failing::default();
     for filter in [&denies, &marks] {
-        filter.emitter().on("filtered", |_: &mut Filtered, _: &EventMeta<'_>| Err(BoxError::from("no")))?;
+        filter.emitter().on("filtered", failing.listener::<Filtered>())?;
     }
     let error = echo.run(json!("darn")).middleware(denies).await.expect_err("it is denied");
     assert_eq!(error.explain(), "denied by content_filter: the content is not allowed\n  label: \"rude\"");
     assert_eq!(echo.run(json!("darn")).middleware(marks).await?, json!("darn"));
+    assert_eq!(failing.calls(), 3, "input; input and output");
     Ok(())
 }
 

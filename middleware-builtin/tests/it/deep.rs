@@ -80,7 +80,7 @@ fn edits_and_events_nested_too_deep_are_refused_and_context_values_redacted() ->
         assert!(is_said(&error), "{}", error.explain());
         let emits = instance(&Emitter::new(), "Tool", "emits", |(): (), ctx: RunContext| async move {
             ctx.set("deep", deep())?;
-            assert_eq!(ctx.get("deep"), Some(json!("[REDACTED: it is nested deeper than 127 levels]")));
+            assert_eq!(ctx.get("deep"), Some(json!("[REDACTED: the value is nested deeper than 127 levels]")));
             let error = ctx.emitter().emit("said", &mut deep()).await.expect_err("it is too deep");
             assert!(
                 error.to_string().contains("127 levels") || format!("{error:?}").contains("127 levels"),

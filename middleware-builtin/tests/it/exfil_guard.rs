@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::corpus::figures::{Figures, expect_documented};
 use crate::corpus::{Half, Planted};
-use crate::support::{Any, TestResult, instance};
+use crate::support::{Any, Failing, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::ExfilGuard;
 use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, Place, What};
@@ -476,7 +476,7 @@ async fn by_default_inputs_and_outputs_are_checked_for_keys_but_not_for_personal
     });
     let sent = echo(&root).run(json!(key)).middleware(ExfilGuard::new()).await.expect_err("it goes in");
     let given = give.run(()).middleware(ExfilGuard::new()).await.expect_err("it comes out");
-    let what = "what looks like a secret of the kind `github_token`";
+    let what = "a possible secret of the kind `github_token`";
     for (error, place) in [(sent, "input"), (given, "output")] {
         assert_eq!(error.explain(), format!("denied by exfil_guard: {what} was about to leave in the {place}"));
     }
@@ -489,12 +489,14 @@ async fn by_default_inputs_and_outputs_are_checked_for_keys_but_not_for_personal
 #[tokio::test]
 async fn a_failing_listener_does_not_affect_an_exfil_guard() -> TestResult {
     let (echo, denies, evaluates) = (echo(&Emitter::new()), guard(), guard().evaluate_only());
+    let failing = Failing::default();
     for guard in [&denies, &evaluates] {
-        guard.emitter().on("blocked", |_: &mut Blocked, _: &EventMeta<'_>| Err(BoxError::from("no")))?;
+        guard.emitter().on("blocked", failing.listener::<Blocked>())?;
     }
     let error = echo.run(json!(SECRET)).middleware(denies).await.expect_err("it is denied");
     assert_eq!(error.explain(), "denied by exfil_guard: a known value was about to leave in the input");
     assert_eq!(echo.run(json!(SECRET)).middleware(evaluates).await?, json!(SECRET));
+    assert_eq!(failing.calls(), 3, "input; input and output");
     Ok(())
 }
 

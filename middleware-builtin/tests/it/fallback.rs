@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Any, TestResult, instance};
-use emitree_emitter::{BoxError, Emitter, EventMeta};
+use crate::support::{Any, Failing, TestResult, instance};
+use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::fallback::{Exhausted, FallbackError, FellBack};
 use emitree_middleware::{CircuitBreaker, Fallback, Retry};
 use emitree_runtime::{AnyRunnable, Error, ErrorKind, Interrupt, RunContext, Runnable, Stage, StreamItem, for_tree};
@@ -360,10 +360,10 @@ async fn events_of_a_fallback_reach_its_emitter_and_the_run_with_the_run_s_ids()
 #[tokio::test]
 async fn a_failing_listener_does_not_affect_a_fallback() -> TestResult {
     let root = Emitter::new();
-    let first = fails(&root, "first", &broken());
-    let no = |_: &mut FellBack, _: &EventMeta<'_>| Err(BoxError::from("no"));
-    let run = first.run(1).middleware(Fallback::to(answers(&root, "second"))).on(ANSWERED, no);
-    assert_eq!(run.await?, "second 1");
+    let (first, failing) = (fails(&root, "first", &broken()), Failing::default());
+    let run = first.run(1).middleware(Fallback::to(answers(&root, "second")));
+    assert_eq!(run.on(ANSWERED, failing.listener::<FellBack>()).await?, "second 1");
+    assert_eq!(failing.calls(), 1);
     Ok(())
 }
 

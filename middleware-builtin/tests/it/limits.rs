@@ -1,13 +1,15 @@
 //! The number and the depth of runs below a run or in a group are limited; an excess run is denied, fails, or ends the
 //! bound run.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
-use crate::support::{TestResult, instance};
+use crate::support::{Failing, TestResult, instance};
 use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::Limits;
 use emitree_middleware::limits::{OnLimit, Reached};
-use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, for_tree};
+use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, for_nested, for_tree};
+use tokio::runtime::Builder;
 
 /// Returns a desk that starts the given number of tools, and returns the number of successes and the first error.
 fn desk(root: &Emitter) -> impl Runnable<Input = u64, Output = (u64, Option<String>)> + 'static {
@@ -217,16 +219,28 @@ async fn a_refused_run_calls_no_start_listener_no_layer_and_no_work_and_emits_fi
 }
 
 #[tokio::test]
-async fn for_tree_counts_all_runs_below_the_outermost_run_together() -> TestResult {
+async fn with_for_tree_the_outermost_run_counts_all_runs_below_it_and_each_run_below_counts_its_own() -> TestResult {
     let root = Emitter::new();
     let inner = Arc::new(desk(&root));
-    let outer = instance(&root, "Assistant", "Office", move |n: u64, _: RunContext| {
+    // Each desk starts five tools; a desk that is refused or halted counts as `None`.
+    let outer = instance(&root, "Assistant", "Office", move |desks: usize, _: RunContext| {
         let inner = Arc::clone(&inner);
-        async move { Ok((inner.run(n).await?.0, inner.run(n).await?.0)) }
+        async move {
+            let mut ran = Vec::new();
+            for _ in 0..desks {
+                ran.push(inner.run(5).await.ok().map(|(ran, _)| ran));
+            }
+            Ok(ran)
+        }
     });
-    assert_eq!(outer.run(5).middleware(for_tree(Limits::builder().of_kind("Tool", 3).build())).await?, (3, 0));
-    let below = Limits::builder().runs(2).build();
-    assert!(outer.run(1).middleware(for_tree(below)).await.expect_err("the second desk is the third").is_denied());
+    let tools = |on_limit| Limits::builder().of_kind("Tool", 3).on_limit(on_limit).build();
+    assert_eq!(outer.run(2).middleware(for_tree(tools(OnLimit::Deny))).await?, [Some(3), Some(0)]);
+    assert_eq!(outer.run(2).middleware(for_nested(tools(OnLimit::Deny))).await?, [Some(3), Some(3)]);
+    // The desk has limits of its own, which are nearer to its tools than the limits of the office: only the desk is halted.
+    assert_eq!(outer.run(1).middleware(for_tree(tools(OnLimit::End))).await?, [None]);
+    assert!(outer.run(1).middleware(tools(OnLimit::End)).await.expect_err("the office is halted").is_halted());
+    let six = Limits::builder().runs(6).build();
+    assert_eq!(outer.run(2).middleware(for_tree(six)).await?, [Some(5), None], "the second desk is the seventh run");
     Ok(())
 }
 
@@ -309,15 +323,22 @@ async fn the_nearest_limits_refuse_a_run_that_several_would_refuse() -> TestResu
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn limits_that_count_a_group_in_opposite_order_do_not_deadlock() -> TestResult {
+#[test]
+fn limits_that_count_a_group_in_opposite_order_do_not_deadlock() -> TestResult {
     let [a, b] = [(); 2].map(|()| Limits::builder().group_runs(1_000).build());
-    let run = |outer: &Limits, inner: &Limits| {
-        let (house, outer) = (house(&Emitter::new(), 2, inner.clone()), outer.clone());
-        tokio::spawn(async move { house.run(50).middleware(outer).group_id("one").await })
-    };
-    let (ab, ba) = (run(&a, &b), run(&b, &a));
-    assert_eq!((ab.await??, ba.await??), (vec![(50, 50); 2], vec![(50, 50); 2]));
+    let (ended, ends) = mpsc::channel();
+    for (outer, inner) in [(a.clone(), b.clone()), (b, a)] {
+        let (house, ended) = (house(&Emitter::new(), 2, inner), ended.clone());
+        // A deadlock would block the threads of a runtime for good, so the test itself does not wait for these threads.
+        std::thread::spawn(move || {
+            let runtime = Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
+            ended.send(runtime.block_on(house.run(50).middleware(outer).group_id("one")))
+        });
+    }
+    for _ in 0..2 {
+        let ran = ends.recv_timeout(Duration::from_secs(60)).expect("no deadlock");
+        assert_eq!(ran?, [(50, 50); 2]);
+    }
     Ok(())
 }
 
@@ -369,9 +390,10 @@ async fn events_of_limits_reach_their_emitter_and_the_run_with_the_refused_run_s
 // M5: observers fail open.
 #[tokio::test]
 async fn a_failing_listener_does_not_affect_limits() -> TestResult {
-    let limits = Limits::builder().runs(1).build();
-    limits.emitter().on("reached", |_: &mut Reached, _| Err("no".into()))?;
+    let (limits, failing) = (Limits::builder().runs(1).build(), Failing::default());
+    limits.emitter().on("reached", failing.listener::<Reached>())?;
     assert_eq!(desk(&Emitter::new()).run(3).middleware(limits).await?.0, 1);
+    assert_eq!(failing.calls(), 2, "two runs are refused");
     Ok(())
 }
 

@@ -282,7 +282,8 @@ async fn a_trajectory_of_an_instance_shows_each_of_its_runs() -> TestResult {
 }
 
 #[tokio::test]
-async fn ended_and_unpolled_runs_keep_no_handle_of_their_trajectory() -> TestResult {
+async fn runs_that_have_ended_or_were_dropped_before_their_first_poll_keep_no_handle_of_their_trajectory() -> TestResult
+{
     static ALIVE: AtomicUsize = AtomicUsize::new(0);
     struct Held;
     impl Drop for Held {
@@ -303,7 +304,6 @@ async fn ended_and_unpolled_runs_keep_no_handle_of_their_trajectory() -> TestRes
     run?;
     let unfinished = desk(&Emitter::new());
     drop(unfinished.run(question()).middleware(trajectory.clone()));
-    assert_eq!(ALIVE.load(Relaxed), 1);
     drop::<Trajectory>(trajectory);
     assert_eq!(ALIVE.load(Relaxed), 0);
     Ok(())

@@ -78,17 +78,18 @@ async fn runs_are_selected_by_the_type_of_the_value_that_their_creator_shares() 
 }
 
 #[tokio::test]
-async fn a_predicate_receives_the_namespace_and_the_trace_of_each_run() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let asks = Arc::clone(&asked);
+async fn a_predicate_is_called_once_per_run_with_the_namespace_and_the_trace_of_the_run() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&calls);
     let page = shown(|builder| {
         builder.excluded(Runs::matching(move |run| {
-            asks.fetch_add(1, Ordering::Relaxed);
+            counts.fetch_add(1, Ordering::Relaxed);
             run.namespace() == "tool.read_file" || run.run().is_none_or(|ctx| run.trace() != Some(ctx.trace()))
         }))
     })
     .await;
     assert_eq!(page.take().lines().count(), 4);
+    assert_eq!(calls.load(Ordering::Relaxed), 3, "the desk starts two runs");
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::support::{TestResult, instance};
-use emitree_emitter::{AnyEvent, Emitter, EventMeta};
+use crate::support::{Any, Failing, TestResult, instance};
+use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::override_output::{Answered, Defaults, WouldRun};
 use emitree_middleware::{OverrideOutput, Runs};
 use emitree_runtime::{
@@ -180,9 +180,10 @@ struct Report {
 }
 
 #[tokio::test]
-async fn a_dry_run_answers_with_empty_or_default_values_and_fails_if_none_fits() -> TestResult {
+async fn a_dry_run_emits_would_run_and_answers_with_an_empty_or_default_value_or_fails_if_none_fits() -> TestResult {
     let root = Emitter::new();
     let dry = OverrideOutput::dry_run();
+    let told = told(&dry)?;
     macro_rules! empty {
         ($($type:ty = $expected:expr),* $(,)?) => {$(
             let output = never::<u32, $type>(&root, "never").run(1).middleware(dry.clone()).await?;
@@ -203,9 +204,23 @@ async fn a_dry_run_answers_with_empty_or_default_values_and_fails_if_none_fits()
     let report = never::<u32, Report>(&root, "report");
     let error = report.run(1).middleware(dry).await.expect_err("it has no empty value").to_string();
     assert!(error.starts_with("no empty value fits the output of Tool[report], a run that"), "{error}");
+    assert_eq!(*told.lock().expect("nobody panics"), ["would_run never"; 9], "the report is not answered");
     let dry = OverrideOutput::dry_run_with(Defaults::new().of::<u32>().of::<Report>());
+    let told = self::told(&dry)?;
     assert_eq!(report.run(1).middleware(dry).await?, Report::default());
+    assert_eq!(*told.lock().expect("nobody panics"), ["would_run report"]);
     Ok(())
+}
+
+/// Records the name of each event of an override, with the name of the answered instance.
+fn told(answer: &OverrideOutput) -> TestResult<Arc<Mutex<Vec<String>>>> {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    answer.emitter().observe("*.*", move |event: &Any, meta| {
+        let instance = event.to_json()["name"].as_str().unwrap_or_default().to_owned();
+        tell.lock().expect("nobody panics").push(format!("{} {instance}", meta.name()));
+    })?;
+    Ok(told)
 }
 
 #[tokio::test]
@@ -267,9 +282,10 @@ async fn events_of_an_override_reach_its_emitter_and_the_run_with_the_run_s_ids(
 // M5: observers fail open.
 #[tokio::test]
 async fn a_failing_listener_does_not_affect_an_override() -> TestResult {
-    let answer = OverrideOutput::value(7_u32);
-    answer.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
+    let (answer, failing) = (OverrideOutput::value(7_u32), Failing::default());
+    answer.emitter().on("*.*", failing.listener::<Any>())?;
     assert_eq!(double(&Emitter::new()).run(3).middleware(answer).await?, 7);
+    assert_eq!(failing.calls(), 1);
     Ok(())
 }
 

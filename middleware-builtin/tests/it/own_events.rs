@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use crate::support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
+use crate::support::{Any, Failing, LINES, Page, TestResult, desk, failing_desk, instance, question};
 use emitree_emitter::{BoxError, Emitter, Options};
 use emitree_middleware::Runs;
 use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
@@ -103,10 +103,11 @@ async fn a_message_that_a_listener_changed_is_written() -> TestResult {
 #[tokio::test]
 async fn a_line_is_written_even_if_a_listener_fails() -> TestResult {
     let page = Page::new();
-    let trajectory = page.trajectory();
-    trajectory.emitter().on("*", |_: &mut Any, _| Err::<(), BoxError>("on purpose".into()))?;
+    let (trajectory, failing) = (page.trajectory(), Failing::default());
+    trajectory.emitter().on("*", failing.listener::<Any>())?;
     desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
     page.expect(LINES);
+    assert_eq!(failing.calls(), 9, "three runs emit `start`, `success` and `finish`");
     Ok(())
 }
 

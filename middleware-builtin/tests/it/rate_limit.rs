@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{TestResult, instance};
+use crate::support::{Failing, TestResult, instance};
 use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::RateLimit;
 use emitree_middleware::key::{Key, Missing};
@@ -370,10 +370,12 @@ async fn events_of_a_rate_limit_reach_its_emitter_and_the_run_with_the_run_s_ids
 #[tokio::test(start_paused = true)]
 async fn a_failing_listener_does_not_affect_a_rate_limit() -> TestResult {
     let (echo, limit) = (echo(&Emitter::new()), RateLimit::builder(1, ms(100)).wait(ms(100)).build()?);
-    limit.emitter().on("delayed", |_: &mut Delayed, _| Err("no".into()))?;
+    let failing = Failing::default();
+    limit.emitter().on("delayed", failing.listener::<Delayed>())?;
     for _ in 0..2 {
         echo.run(1).middleware(limit.clone()).await?;
     }
+    assert_eq!(failing.calls(), 1, "the second run waits");
     Ok(())
 }
 

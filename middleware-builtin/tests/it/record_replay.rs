@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{TestResult, desk, instance, question};
+use crate::support::{Any, Failing, TestResult, desk, instance, question};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::record::{Answer, Entry, Journal, JournalError, Recorded};
 use emitree_middleware::replay::{Difference, Replayed};
@@ -29,7 +29,7 @@ impl Done {
         self.0.swap(0, Ordering::Relaxed)
     }
 
-    /// Returns a tool whose output a function computes from its input and the number of its executions.
+    /// Returns a tool that computes its output with `f`, from the input and the number of executions so far.
     fn tool<I: Data + Clone, O: Data>(
         &self,
         name: &'static str,
@@ -502,7 +502,7 @@ async fn a_truncated_or_invalid_journal_is_an_error_that_names_the_line_or_versi
     let mut file = Vec::new();
     journal.write_to(&mut file)?;
     let whole = String::from_utf8(file)?;
-    let read = |text: &str| Journal::read_from(text.as_bytes()).map_err(|error| error.to_string());
+    let read = |text: &str| Journal::read_from(text.as_bytes()).map_err(|error: JournalError| error.to_string());
     assert!(read(&whole).is_ok());
     let torn = read(&whole[..whole.len() - 5]).expect_err("torn");
     assert!(torn.starts_with("line 3 of the journal is incomplete: "), "{torn}");
@@ -526,27 +526,21 @@ async fn a_truncated_or_invalid_journal_is_an_error_that_names_the_line_or_versi
     for cut in 0..whole.len() - 1 {
         assert!(whole.is_char_boundary(cut) && read(&whole[..cut]).is_err(), "cut at {cut}");
     }
-    let _: Option<JournalError> = None;
     Ok(())
 }
 
 #[tokio::test]
 async fn events_of_record_and_replay_reach_their_emitters_and_the_run() -> TestResult {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let hear = |who: &'static str| {
-        let heard = Arc::clone(&heard);
-        move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
-            let run = meta.trace().map(|trace| trace.parent_run_id.is_some());
-            heard.lock().expect("nobody panics").push((who, meta.path().to_owned(), run, event.to_json()));
-        }
-    };
+    let heard = Heard::default();
     let desk = desk(&Emitter::new());
     let record = Record::new();
-    record.emitter().observe("*.*", hear("own"))?;
-    desk.run(question()).middleware(record.clone()).observe("middleware.record.*", hear("run")).await?;
+    record.emitter().observe("recorded", hears::<Recorded>("own", &heard))?;
+    let run = desk.run(question()).middleware(record.clone());
+    run.observe("middleware.record.*", hears::<dyn AnyEvent>("run", &heard)).await?;
     let replay = Replay::from(record.journal().expect("it has ended"));
-    replay.emitter().observe("*.*", hear("own"))?;
-    desk.run(question()).middleware(replay).observe("middleware.replay.*", hear("run")).await?;
+    replay.emitter().observe("replayed", hears::<Replayed>("own", &heard))?;
+    let run = desk.run(question()).middleware(replay);
+    run.observe("middleware.replay.*", hears::<dyn AnyEvent>("run", &heard)).await?;
     let recorded = ("middleware.record.recorded", Some(false), json!({"runs": 2, "status": "success"}));
     let replayed = ("middleware.replay.replayed", Some(true), json!({"entry": 1, "kind": "Tool", "name": "read_file"}));
     let expected: Vec<_> = [recorded, replayed]
@@ -554,8 +548,19 @@ async fn events_of_record_and_replay_reach_their_emitters_and_the_run() -> TestR
         .flat_map(|(path, run, json)| ["own", "run"].map(|who| (who, path.to_owned(), run, json.clone())))
         .collect();
     assert_eq!(*heard.lock().expect("nobody panics"), expected);
-    let _: (Option<Recorded>, Option<Replayed>) = (None, None);
     Ok(())
+}
+
+/// For each event, in order: the observer, the path, whether the run that it reports on is nested, and the payload.
+type Heard = Arc<Mutex<Vec<(&'static str, String, Option<bool>, Value)>>>;
+
+/// Returns an observer that records events of type `E`.
+fn hears<E: AnyEvent + ?Sized>(who: &'static str, heard: &Heard) -> impl Fn(&E, &EventMeta<'_>) + Send + Sync + use<E> {
+    let heard = Arc::clone(heard);
+    move |event, meta| {
+        let is_nested = meta.trace().map(|trace| trace.parent_run_id.is_some());
+        heard.lock().expect("nobody panics").push((who, meta.path().to_owned(), is_nested, event.to_json()));
+    }
 }
 
 // The middlewares may be bound in any order, and a listener may be registered at any time before the end.
@@ -599,13 +604,16 @@ async fn a_difference_is_emitted_as_differed() -> TestResult {
 // M5: observers fail open.
 #[tokio::test]
 async fn failing_listeners_and_a_failing_on_end_function_do_not_affect_record_and_replay() -> TestResult {
-    let record = Record::on_end(|_| Err("no".into()));
-    record.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
+    let [at_end, recorded, replayed]: [Failing; 3] = Default::default();
+    let ending = at_end.clone();
+    let record = Record::on_end(move |_| ending.fail());
+    record.emitter().on("*.*", recorded.listener::<Any>())?;
     let desk = desk(&Emitter::new());
     assert_eq!(desk.run(question()).middleware(record.clone()).await?, "README.md has 2");
     let replay = Replay::from(record.journal().expect("it is kept all the same"));
-    replay.emitter().on("*.*", |_: &mut dyn AnyEvent, _| Err("no".into()))?;
+    replay.emitter().on("*.*", replayed.listener::<Any>())?;
     assert_eq!(desk.run(question()).middleware(replay).await?, "README.md has 2");
+    assert_eq!([at_end, recorded, replayed].map(|failing| failing.calls()), [1, 1, 1]);
     Ok(())
 }
 

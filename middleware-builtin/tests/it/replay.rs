@@ -1,6 +1,7 @@
 //! A replay prints the live lines again, byte for byte.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::{Any, LINES, Page, TestResult, desk, failing_desk, instance, question};
 use emitree_emitter::{Emitter, EventRecord, SinkRecord};
@@ -96,7 +97,7 @@ async fn a_recording_on_disk_is_replayed_with_the_live_lines() -> TestResult {
     let (root, page) = (Emitter::new(), Page::new());
     let recording = root.pipe_to(JsonlFile::open(&path)?)?;
     desk(&root).run(question()).middleware(page.trajectory()).await?;
-    recording.close(std::time::Duration::from_secs(10)).await.complete()?;
+    recording.close(Duration::from_secs(10)).await.complete()?;
     page.expect(LINES);
 
     let mut replay = page.trajectory().replay();
@@ -131,14 +132,21 @@ async fn a_replay_can_show_only_one_run_and_the_runs_below_it() -> TestResult {
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_replay_with_timing_shows_a_duration_on_each_success_line() -> TestResult {
+#[tokio::test]
+async fn a_replay_with_timing_shows_the_time_between_recorded_start_and_success_on_each_success_line() -> TestResult {
     let root = Emitter::new();
     let records = record(&root);
     desk(&root).run(question()).await?;
-    let records = records.lock().expect("nobody panics here");
+    let mut records = records.lock().expect("nobody panics here");
+    // Each event of the recording is 100 ms later than the event before. Each run emits `start`, `success` and `finish`.
+    let begun = records[0].created_at;
+    for (nth, record) in (0..).zip(&mut *records) {
+        record.created_at = begun + Duration::from_millis(100 * nth);
+    }
     let text = replayed(|builder| builder.timing(true), &records);
-    assert_eq!(text.lines().filter(|line| line.contains("[success] (")).count(), 3, "{text}");
+    let durations: Vec<_> = text.lines().filter_map(|line| line.split_once("][success] ")).collect();
+    let durations = durations.iter().map(|(_, after)| &after[..after.find(' ').unwrap_or_default()]);
+    assert_eq!(durations.collect::<Vec<_>>(), ["(100.0ms):", "(400.0ms):", "(700.0ms):"], "{text}");
     Ok(())
 }
 

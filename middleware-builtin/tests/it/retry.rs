@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Any, TestResult, instance};
-use emitree_emitter::{BoxError, Emitter, EventMeta};
+use crate::support::{Any, Failing, TestResult, instance};
+use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::retry::{RetryAfter, RetryBuilder, RetryError, RetryScheduled};
 use emitree_middleware::{Retry, Timeout};
 use emitree_runtime::{AbortHandle, AttemptDiscarded, Error, Interrupt, RunContext, Runnable, StreamItem, for_tree};
@@ -232,9 +232,9 @@ async fn events_of_a_retry_reach_its_emitter_and_the_run_with_the_run_s_ids() ->
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_failing_listener_does_not_affect_a_retry() -> TestResult {
-    let (work, _) = fails(&Emitter::new(), 2, &busy());
-    let fails = |_: &mut RetryScheduled, _: &EventMeta<'_>| Err(BoxError::from("no"));
-    assert_eq!(work.run(()).middleware(Retry::new()).on(RETRY, fails).await?, 2);
+    let ((work, _), failing) = (fails(&Emitter::new(), 2, &busy()), Failing::default());
+    let run = work.run(()).middleware(Retry::new()).on(RETRY, failing.listener::<RetryScheduled>());
+    assert_eq!((run.await?, failing.calls()), (2, 2));
     Ok(())
 }
 
@@ -427,8 +427,7 @@ fn invalid_options_of_a_retry_are_errors_that_quote_the_value() {
     }
     let error = Retry::builder().base_delay(ms(60_000)).build().expect_err("longer than 30 s");
     assert_eq!(error, RetryError::BaseDelay { base: ms(60_000), max: ms(30_000) });
-    let message =
-        "the first delay of a retry, 60s, is longer than the longest, 30s: give a shorter one, or `max_delay` too";
+    let message = "the first delay of a retry, 60s, is longer than the longest delay, 30s: use a shorter `base_delay`, or a longer `max_delay`";
     assert_eq!(error.to_string(), message);
 }
 

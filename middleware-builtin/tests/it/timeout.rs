@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::support::{TestResult, instance};
+use crate::support::{Failing, TestResult, instance};
 use emitree_emitter::Emitter;
 use emitree_middleware::Timeout;
 use emitree_middleware::timeout::{TimeLimit, TimedOut};
@@ -104,25 +104,29 @@ async fn events_of_a_timeout_reach_its_emitter_and_the_run_with_the_run_s_ids() 
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_failing_listener_does_not_affect_a_timeout() {
-    let fails = |_: &mut TimedOut, _: &emitree_emitter::EventMeta<'_>| Err("no".into());
-    let wait = wait(&Emitter::new());
-    let run = wait.run(20).middleware(Timeout::per_attempt(ms(10))).on("middleware.timeout.timed_out", fails);
+    let (wait, failing) = (wait(&Emitter::new()), Failing::default());
+    let run = wait.run(20).middleware(Timeout::per_attempt(ms(10)));
+    let run = run.on("middleware.timeout.timed_out", failing.listener::<TimedOut>());
     assert!(run.await.expect_err("it takes too long").is_timed_out());
+    assert_eq!(failing.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_tree_limits_the_bound_run_while_it_waits_for_a_run_below() {
+async fn for_tree_limits_the_bound_run_and_the_run_below_it() {
     let root = Emitter::new();
     let inner = Arc::new(wait(&root));
-    let outer = instance(&root, "Assistant", "Desk", move |n: u64, _: RunContext| {
+    let outer = instance(&root, "Assistant", "Desk", move |before: u64, _: RunContext| {
         let inner = Arc::clone(&inner);
         async move {
-            sleep(ms(5)).await;
-            Ok(inner.run(n).await.is_err_and(|error| error.is_timed_out()))
+            sleep(ms(before)).await;
+            Ok(inner.run(1_000).await.map_err(|error| error.is_timed_out()))
         }
     });
-    let nested = outer.run(1_000).middleware(for_tree(Timeout::per_attempt(ms(10)))).await;
-    assert!(nested.expect_err("it waits as long as the one below").is_timed_out());
+    let run = |before| outer.run(before).middleware(for_tree(Timeout::per_attempt(ms(10))));
+    // The bound run began earlier, so its limit is reached first.
+    assert!(run(5).await.expect_err("it waits for the run below").is_timed_out());
+    // Both limits are reached at the same time, and the limit of the run below is inside the limit of the bound run.
+    assert_eq!(run(0).await.expect("it handles the time-out of the run below"), Err(true));
 }
 
 #[tokio::test(start_paused = true)]

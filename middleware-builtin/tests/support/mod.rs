@@ -4,10 +4,11 @@
 
 use std::io::{self, Write};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use emitree_emitter::{AnyEvent, BoxError, Creator, Emitter};
+use emitree_emitter::{AnyEvent, BoxError, Creator, Emitter, EventMeta};
 use emitree_middleware::trajectory::{Trajectory, TrajectoryBuilder};
 use emitree_runtime::{Data, Error, Result, RunContext, Runnable, RunnableFn, runnable_fn};
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,28 @@ impl Write for Page {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Listeners that always fail, and the number of their calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failing(Arc<AtomicUsize>);
+
+impl Failing {
+    /// Returns a listener of events of type `E`.
+    pub(crate) fn listener<E: ?Sized>(&self) -> impl Fn(&mut E, &EventMeta<'_>) -> TestResult + Send + Sync + use<E> {
+        let failing = self.clone();
+        move |_, _| failing.fail()
+    }
+
+    /// Counts a call, and returns an error.
+    pub(crate) fn fail(&self) -> TestResult {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err("a planned failure".into())
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

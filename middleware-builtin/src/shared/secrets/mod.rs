@@ -74,7 +74,7 @@ pub struct Finding {
 #[non_exhaustive]
 pub enum PatternError {
     /// The pattern is not a valid regex.
-    #[error("the pattern `{name}` is no regex")]
+    #[error("the pattern `{name}` is not a regex")]
     Syntax {
         /// The name of the pattern.
         name: String,

@@ -87,7 +87,7 @@ fn alphabet(class: &str) -> &'static str {
     }
 }
 
-/// Returns the next number of Xorshift, which is good enough for examples.
+/// Returns the next xorshift number. Xorshift is random enough for examples.
 fn next(state: &mut u64) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
