@@ -65,7 +65,7 @@ pub fn check_depth(value: &Value) -> serde_json::Result<()> {
 }
 
 fn too_deep<E: serde::ser::Error>() -> E {
-    E::custom(format_args!("it is nested deeper than {MAX_DEPTH} levels"))
+    E::custom(format_args!("the value is nested deeper than {MAX_DEPTH} levels"))
 }
 
 /// A flag that is set when a number was replaced by `null`.
@@ -301,7 +301,7 @@ mod tests {
         }
         let text = bounded(&deep, |deep| to_raw_value(deep));
         for error in [to_value(&deep).err(), check_depth(&deep).err(), text.err()] {
-            assert_eq!(error.expect("too deep").to_string(), "it is nested deeper than 127 levels");
+            assert_eq!(error.expect("too deep").to_string(), "the value is nested deeper than 127 levels");
         }
         take_apart(deep);
     }

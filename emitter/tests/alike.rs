@@ -178,7 +178,7 @@ fn an_event_of_another_type_is_refused_by_each_listener_of_a_batch() -> TestResu
     Ok(())
 }
 
-/// E10: a listener may emit an event that the other listeners of its batch receive.
+/// The inner emit calls all listeners before the outer emit continues.
 #[test]
 fn a_listener_may_emit_to_the_other_listeners_of_its_batch() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use allocation_counter::{AllocationInfo, measure};
 use emitree_emitter::{AnyEvent, Emitter, EventName, Matcher, Options};
 use futures_util::FutureExt;
@@ -18,15 +21,17 @@ fn leaf() -> (Emitter, Emitter) {
     (root, run)
 }
 
-/// Counts the allocations of a thousand rounds of four emits: by `EventName` and by text, awaited and not awaited.
+/// Counts the allocations of a thousand rounds of four emits: by `EventName` and by text, awaited and not awaited. One
+/// round comes before the count. Each of the `listeners` that receive the event adds 1 to its payload.
 #[track_caller]
-fn count_emits(emitter: &Emitter) -> AllocationInfo {
+fn count_emits(emitter: &Emitter, listeners: u64) -> AllocationInfo {
     let emit = || {
-        let mut payload = 7_u64;
+        let mut payload = 0_u64;
         emitter.emit_now(TOKEN, &mut payload).expect("no listener fails");
         emitter.emit_now("token", &mut payload).expect("no listener fails");
         emitter.emit(TOKEN, &mut payload).now_or_never().expect("nothing is awaited").expect("no listener fails");
         emitter.emit("token", &mut payload).now_or_never().expect("nothing is awaited").expect("no listener fails");
+        assert_eq!(payload, 4 * listeners, "each listener receives each emit once");
     };
     emit();
     measure(|| (0..1000).for_each(|_| emit()))
@@ -36,19 +41,19 @@ fn count_emits(emitter: &Emitter) -> AllocationInfo {
 #[test]
 fn an_emit_that_no_listener_receives_allocates_nothing() -> TestResult {
     let (root, leaf) = leaf();
-    assert_eq!(count_emits(&leaf), AllocationInfo::default(), "nobody listens anywhere");
+    assert_eq!(count_emits(&leaf, 0), AllocationInfo::default(), "nobody listens anywhere");
 
     root.on("other", |_: &mut dyn AnyEvent, _| ())?;
     leaf.on("other", |_: &mut u64, _| ())?;
     leaf.on_async("another", |_: &mut u64, _| Box::pin(async { Ok(()) }))?;
     leaf.on("tool.other", |_: &mut u64, _| ())?;
-    assert_eq!(count_emits(&leaf), AllocationInfo::default(), "only to other names and paths");
+    assert_eq!(count_emits(&leaf, 0), AllocationInfo::default(), "only to other names and paths");
 
     for i in 0..100 {
         root.on(Matcher::regex(&format!("other{i}"))?, |_: &mut u64, _| ())?;
         leaf.on(format!("other_{i}_*"), |_: &mut u64, _| ())?;
     }
-    assert_eq!(count_emits(&leaf), AllocationInfo::default(), "only to other patterns");
+    assert_eq!(count_emits(&leaf, 0), AllocationInfo::default(), "only to other patterns");
     Ok(())
 }
 
@@ -60,11 +65,15 @@ fn an_emit_that_a_sync_listener_receives_allocates_nothing() -> TestResult {
         let (root, leaf) = leaf();
         let at = if matcher.contains('.') { &root } else { &leaf };
         at.on(matcher, |n: &mut u64, _| *n += 1)?;
-        assert_eq!(count_emits(&leaf), AllocationInfo::default(), "{matcher}");
-        at.observe(matcher, |_: &dyn AnyEvent, meta| {
-            assert!(meta.name() == "token" && meta.id().get_version_num() == 7);
+        assert_eq!(count_emits(&leaf, 1), AllocationInfo::default(), "{matcher}");
+        let observed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&observed);
+        at.observe(matcher, move |_: &dyn AnyEvent, meta| {
+            let is_as_expected = meta.name() == "token" && meta.id().get_version_num() == 7;
+            count.fetch_add(usize::from(is_as_expected), Ordering::Relaxed);
         })?;
-        assert_eq!(count_emits(&leaf), AllocationInfo::default(), "{matcher}, observed, its id read");
+        assert_eq!(count_emits(&leaf, 1), AllocationInfo::default(), "{matcher}, observed, its id read");
+        assert_eq!(observed.load(Ordering::Relaxed), 4 * 1001, "{matcher}, observed once for each emit");
     }
     Ok(())
 }
@@ -102,7 +111,7 @@ fn an_emit_that_ten_of_a_thousand_listeners_receive_allocates_nothing() -> TestR
     for _ in 0..10 {
         root.on("*.token", |n: &mut u64, _| *n += 1)?;
     }
-    assert_eq!(count_emits(&leaf), AllocationInfo::default());
+    assert_eq!(count_emits(&leaf, 10), AllocationInfo::default());
     Ok(())
 }
 

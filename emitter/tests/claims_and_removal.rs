@@ -387,7 +387,8 @@ fn is_ready<F: Future + Unpin>(future: &mut F) -> bool {
     future.now_or_never().is_some()
 }
 
-/// E9: while the call is under way on another thread, a further emit does not call the listener.
+/// E9: after `off_and_wait` has removed the listener, another emit does not call it, even while an earlier call is still
+/// under way on another thread.
 #[test]
 fn off_and_wait_waits_for_a_sync_call_on_another_thread() -> TestResult {
     let (emitter, [entered, leave]) = (Emitter::new(), std::array::from_fn(|_| Arc::new(Barrier::new(2))));

@@ -88,13 +88,36 @@ fn awaited_observers_are_dropped_and_counted_when_the_delivery_is_cut() -> TestR
 /// Without async listeners, `emit_begin` returns the result, and no future is needed.
 #[test]
 fn emit_begin_completes_an_emit_that_only_sync_listeners_receive() -> TestResult {
+    for sync_first in [false, true] {
+        let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
+        emitter.on("done", recorder.hears("listener"))?;
+        emitter.observe("done", recorder.sees("observer"))?;
+        if sync_first {
+            delivery.sync_first();
+        }
+        let begun = emitter.emit_begin(DONE, &mut (), &Facet::new(&()), (&delivery, &EventStamp::new()));
+        assert!(matches!(begun, Emitted::Done(Ok(()))), "{begun:?}");
+        recorder.expect(["listener done", "observer done"]);
+    }
+    Ok(())
+}
+
+/// The async listeners were registered before the sync listeners, and follow them in `emit_rest`.
+#[test]
+fn sync_listeners_that_come_first_have_received_the_event_when_emit_begin_returns() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
+    emitter.on_async("done", recorder.hears_async("slow"))?;
     emitter.on("done", recorder.hears("listener"))?;
+    emitter.observe_async("done", recorder.sees_async("slow observer"))?;
     emitter.observe("done", recorder.sees("observer"))?;
     delivery.sync_first();
-    let begun = emitter.emit_begin(DONE, &mut (), &Facet::new(&()), (&delivery, &EventStamp::new()));
-    assert!(matches!(begun, Emitted::Done(Ok(()))), "{begun:?}");
+    let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
+    let begun = emitter.emit_begin(DONE, &mut payload, &facet, (&delivery, &stamp));
+    let Emitted::Waits(pending) = begun else { panic!("a listener has to be awaited: {begun:?}") };
     recorder.expect(["listener done", "observer done"]);
+    block_on(emitter.emit_rest(pending, DONE, &mut payload, &facet, (&delivery, &stamp)))?;
+    // For each async listener: `label path` at its start, and `label done` at its end.
+    recorder.expect(["slow done", "slow done", "slow observer done", "slow observer done"]);
     Ok(())
 }
 

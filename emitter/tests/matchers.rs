@@ -287,14 +287,15 @@ fn an_event_of_a_nested_run_is_nested_for_an_instance_on_every_way_to_the_instan
     let (recorder, root) = (Recorder::new(), Emitter::new());
     let (backend, tool) = (root.child("backend")?, root.child("tool")?);
     let chat = backend.child("chat")?;
-    backend.with(Options::new().nested(false)).on("*.*", recorder.hears("backend"))?;
+    backend.with(Options::new().nested(false)).on("*.*", recorder.hears("not nested"))?;
+    backend.on("*.*", recorder.hears("every"))?;
     // The run of `backend` was started in a run of `chat`, and a run of a tool was started in the run of `backend`.
     let in_chat = run_within(&backend, &run_of(&chat));
     emit(&run_within(&tool, &in_chat), "start");
-    recorder.expect([]);
+    recorder.expect(["every tool.start"]);
     // A run of `chat` was started in the run of `backend`.
     emit(&run_within(&chat, &run_of(&backend)), "start");
-    recorder.expect([]);
+    recorder.expect(["every backend.chat.start"]);
     Ok(())
 }
 

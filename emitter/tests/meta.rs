@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{TestResult, block_on, run_of, yield_once};
+use crate::support::{Recorder, TestResult, block_on, run_of, yield_once};
 
 #[derive(Debug, PartialEq, Serialize, serde::Deserialize)]
 struct Token {
@@ -47,13 +47,16 @@ fn an_id_is_a_uuid_v7_with_the_time_of_the_event_and_does_not_change() -> TestRe
 /// E14.
 #[test]
 fn the_time_of_an_event_is_the_time_of_the_first_read() -> TestResult {
-    let emitter = Emitter::new();
-    emitter.on("*", |_: &mut dyn AnyEvent, meta| {
+    let (emitter, times) = (Emitter::new(), Arc::new(Mutex::new(None)));
+    let keep = Arc::clone(&times);
+    emitter.on("*", move |_: &mut dyn AnyEvent, meta| {
         let before = SystemTime::now();
-        let (time, after) = (meta.time(), SystemTime::now());
-        assert!(before <= time && time <= after);
+        *keep.lock().expect("calm") = Some((before, meta.time(), SystemTime::now()));
     })?;
-    Ok(emitter.emit_now("x", &mut ())?)
+    emitter.emit_now("x", &mut ())?;
+    let (before, time, after) = times.lock().expect("calm").take().expect("it was called");
+    assert!(before <= time && time <= after, "{before:?} {time:?} {after:?}");
+    Ok(())
 }
 
 /// E14: time and context are fixed even if no listener has read them before the first await.
@@ -92,15 +95,20 @@ fn the_meta_has_the_name_path_source_payload_type_context_creator_group_and_trac
     let instance = Emitter::new().child_builder("backend.chat").creator(creator.clone()).group_id("g").build()?;
     let run = run_of(&instance);
     run.set_context("user", 7)?;
-    let source = run.clone();
+    let (source, recorder) = (run.clone(), Recorder::new());
+    let note = recorder.clone();
+    // A failed assertion in a listener of `on` fails the emit.
     instance.on("*.*", move |_: &mut dyn AnyEvent, meta| {
         assert_eq!((meta.name(), meta.emitted_name(), meta.path()), ("start", "run.start", "backend.chat.run.start"));
         assert_eq!(*meta.source(), source);
         assert_eq!((meta.creator(), meta.group_id(), meta.trace()), (Some(&creator), Some("g"), source.trace()));
         assert_eq!(meta.context().iter().collect::<Vec<_>>(), [("user", &json!(7))]);
         assert!(meta.payload_type().ends_with("Token"));
+        note.note("all as expected");
     })?;
-    Ok(run.emit_now("run.start", &mut Token { text: "x".into() })?)
+    run.emit_now("run.start", &mut Token { text: "x".into() })?;
+    recorder.expect(["all as expected"]);
+    Ok(())
 }
 
 /// E14.
@@ -177,11 +185,14 @@ fn a_facet_reaches_listeners_beside_the_payload_and_may_mark_the_context_as_inte
 
 /// E14: a meta can be printed.
 #[test]
-fn a_meta_prints_its_path() -> TestResult {
-    let emitter = Emitter::new().child("a")?;
-    let print = |meta: &EventMeta<'_>| format!("{meta:?}");
-    emitter.on("*", move |_: &mut u8, meta| assert!(print(meta).contains(r#"path: "a.x""#)))?;
-    Ok(emitter.emit_now("x", &mut 1_u8)?)
+fn a_meta_prints_its_path_and_the_type_of_the_payload() -> TestResult {
+    let (emitter, recorder) = (Emitter::new().child("a")?, Recorder::new());
+    let note = recorder.clone();
+    emitter.on("*", move |_: &mut u8, meta: &EventMeta<'_>| note.note(format!("{meta:?}")))?;
+    emitter.emit_now("x", &mut 1_u8)?;
+    let printed = recorder.take().concat();
+    assert!(printed.contains(r#"path: "a.x""#) && printed.contains(r#"payload_type: "u8""#), "{printed}");
+    Ok(())
 }
 
 /// E13, E14: an event whose payload panics when it is serialized is still recorded.

@@ -7,7 +7,8 @@ use emitree_emitter::{AnyEvent, BoxError, Emitter, Options};
 use crate::support::{Recorder, TestResult, block_on, emit, run_of, run_within};
 
 /// E5: order(e) = e, then order(tree parent), then order(run parent), then order of each pipe. An emitter that occurs
-/// several times keeps its last place.
+/// several times keeps its last place. The pipe of `tool` is therefore part of the order of `tool`, before the run
+/// parent, and the pipe of the run is last, after the root.
 #[test]
 fn an_event_rises_through_the_tree_parent_then_the_run_parent_then_the_pipes() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -176,7 +177,7 @@ fn an_emitter_receives_an_event_at_most_once_however_many_ways_lead_to_it() -> T
     Ok(())
 }
 
-/// E6: too many emitters are above the run for the walk, so the search is used.
+/// E6: too many emitters are above the run for the walk, so the search is used. Every 250th run has a listener.
 #[test]
 fn an_event_in_a_thousand_nested_runs_reaches_each_listener_above_once() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -185,9 +186,23 @@ fn an_event_in_a_thousand_nested_runs_reaches_each_listener_above_once() -> Test
     instance.on("*.*", recorder.hears("agent"))?;
     let outermost = run_of(&instance);
     outermost.on("*.*", recorder.hears("outermost"))?;
-    let innermost = (0..1000).fold(outermost, |run, _| run_within(&instance, &run));
+    let mut innermost = outermost;
+    for depth in 1..=1000 {
+        innermost = run_within(&instance, &innermost);
+        if depth % 250 == 0 {
+            innermost.on("*.*", recorder.hears(format!("run {depth}")))?;
+        }
+    }
     emit(&innermost, "x");
-    recorder.expect(["outermost agent.x", "agent agent.x", "root agent.x"]);
+    recorder.expect([
+        "run 1000 agent.x",
+        "run 750 agent.x",
+        "run 500 agent.x",
+        "run 250 agent.x",
+        "outermost agent.x",
+        "agent agent.x",
+        "root agent.x",
+    ]);
     Ok(())
 }
 
@@ -219,7 +234,7 @@ fn a_listener_that_is_registered_during_an_emit_receives_the_next_event() -> Tes
     Ok(())
 }
 
-/// E10.
+/// The inner emit calls all its listeners before the outer emit continues.
 #[test]
 fn a_listener_may_emit_on_its_own_emitter() -> TestResult {
     let (recorder, emitter) = (Recorder::new(), Emitter::new());

@@ -159,9 +159,12 @@ fn a_child_inherits_the_context_as_it_is_at_its_creation() -> TestResult {
 
 /// E3.
 #[test]
-fn set_group_id_applies_to_the_emitter_and_to_children_that_are_made_later() -> TestResult {
-    let top = Emitter::builder().group_id("given").build()?;
+fn set_group_id_applies_to_later_events_children_and_runs() -> TestResult {
+    let (recorder, top) = (Recorder::new(), Emitter::builder().group_id("given").build()?);
+    let note = recorder.clone();
+    top.on("x", move |(): &mut (), meta| note.note(meta.group_id().unwrap_or("none")))?;
     let early = top.child("early")?;
+    emit(&top, "x");
     std::thread::scope(|scope| {
         for i in 0..8 {
             let top = &top;
@@ -169,6 +172,8 @@ fn set_group_id_applies_to_the_emitter_and_to_children_that_are_made_later() -> 
         }
     });
     (0..1_000).for_each(|_| top.set_group_id("set"));
+    emit(&top, "x");
+    recorder.expect(["given", "set"]);
     let late = [top.child("late")?, top.fork(), run_of(&top), top.child_builder("late").build()?];
     assert_eq!((top.group_id(), early.group_id()), (Some("set"), Some("given")));
     assert!(late.iter().all(|late| late.group_id() == Some("set")));
@@ -215,15 +220,16 @@ fn the_reserved_context_key_is_refused_by_each_method_that_sets_a_context() {
 #[test]
 fn a_creator_returns_its_shared_value_if_the_type_is_right() -> TestResult {
     let thing = Arc::new(vec![1, 2]);
+    let shared = Arc::clone(&thing);
     let emitter = Emitter::builder().creator(Creator::of("List", "numbers", Arc::clone(&thing))).build()?.child("a")?;
-    emitter.on("look", |seen: &mut usize, meta| {
+    emitter.on("look", move |is_shared: &mut bool, meta| {
         let creator = meta.creator().expect("it was given one");
         assert_eq!((creator.kind(), creator.name(), creator.thing::<String>()), ("List", "numbers", None));
-        *seen = creator.thing::<Vec<i32>>().map_or(0, Vec::len);
+        *is_shared = creator.thing::<Vec<i32>>().is_some_and(|value| std::ptr::eq(value, Arc::as_ptr(&shared)));
     })?;
-    let mut seen = 0_usize;
-    emitter.emit_now("look", &mut seen)?;
-    assert_eq!(seen, 2);
+    let mut is_shared = false;
+    emitter.emit_now("look", &mut is_shared)?;
+    assert!(is_shared, "not a copy");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! R13: one thread ends a run while another thread makes a run below it. The models explore the interleavings with the
-//! source files of the crate. The lower run is ended with the upper run, or is not below it. A task that waits until
-//! the lower run is made is woken.
+//! source files of the crate. The lower run is ended with the upper run, or is not below it. A task that ends
+//! the upper run may have to wait for the lower run to be made; it is woken when the run is made, or when making it fails.
 
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/tree/children.rs"]

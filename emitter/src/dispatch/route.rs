@@ -155,7 +155,7 @@ impl Route {
         let matches = snapshot.find(&view());
         match matches {
             Matches::Few(0) => return true,
-            // The table was full. The next snapshot gets an empty table, which is larger, up to a bound.
+            // The table was full. The next snapshot gets a new table, which is larger, up to a maximum size.
             Matches::Uncached(_) => registry.forget_matches(),
             Matches::Few(_) | Matches::Cached(_) => {}
         }

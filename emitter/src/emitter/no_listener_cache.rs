@@ -106,7 +106,7 @@ mod tests {
         while looks < 3 && !cache.holds_or(|| false) {
             looks += 1;
         }
-        assert_eq!(looks, 3, "somebody is looked for each time");
+        assert_eq!(looks, 3, "the walk is repeated each time");
         let is_remembered =
             |cache: &NoListenerCache| (0..1000).any(|_| cache.holds_or(|| true) && cache.holds_or(|| false));
         assert!(is_remembered(&cache));

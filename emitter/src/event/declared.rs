@@ -31,7 +31,7 @@ impl Declared {
             check(name)?;
             let fault = |fault| BuildError::Declared { name: name.to_owned(), fault };
             if name.contains('.') {
-                return Err(fault("it has a dot, and so is an event of a sub-namespace"));
+                return Err(fault("it has a dot, so it names an event of a sub-namespace"));
             }
             if self.names().take(i).any(|earlier| earlier == name) {
                 return Err(fault("it is declared twice"));

@@ -161,7 +161,7 @@ macro_rules! verbs {
         /// Registers a listener under the name that its payload type carries. The listener may change the event.
         ///
         /// The listener receives events that are emitted under that name on this emitter, on one of its runs, or on a
-        /// `()` child of such a run's emitter. For events of emitters below, listen under `"**.name"`.
+        /// `()` child of such a run's emitter. For events of emitters below, listen for `"**.name"`.
         ///
         /// # Errors
         ///

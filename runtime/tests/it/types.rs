@@ -195,7 +195,7 @@ async fn listened(at: &str, n: u32, listeners: Vec<Registration>) -> Result<u32>
     }
 }
 
-// E4: programs written for BeeAI listen under plain names such as `"start"`.
+// E4: programs written for BeeAI listen for events by plain names, such as `"start"`.
 #[tokio::test]
 async fn a_plain_lifecycle_name_matches_the_runs_own_event_for_a_listener_of_exactly_its_type() -> TestResult {
     for (at, others) in PLACES.into_iter().flat_map(|at| [(at, 0), (at, 20)]) {
