@@ -1,4 +1,4 @@
-//! The harness of benches that each print one table. All cases are measured in the same run, batch by batch in turn: a
+//! The harness for benches that each print one table. All cases are measured in the same run, batch by batch in turn: a
 //! disturbance of the machine slows all of them alike, and the ratios hold on other machines.
 
 use std::fmt::Write as _;
