@@ -65,7 +65,7 @@ pub struct Finding {
     pub kind: Kind,
     /// The position of the secret, in bytes.
     pub span: Range<usize>,
-    /// The start of the whole match, which may begin before the secret with a name or a character.
+    /// The start of the whole match, which may include text before the secret, such as a name or a delimiter.
     start: usize,
 }
 
