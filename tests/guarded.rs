@@ -57,9 +57,17 @@ fn exfil_guard_denies_a_letter_to_a_host_that_is_not_allowed() {
     assert!(answer(2).starts_with("mallory.txt: not answered: denied by exfil_guard: "), "{}", answer(2));
 }
 
+/// The letter names eight orders. The budget allows six tools: one reads the letter, and five look up orders.
 #[test]
-fn budget_ends_a_letter_with_too_many_tool_calls() {
+fn budget_denies_the_seventh_tool_of_a_letter_and_ends_the_letter() {
     line("Middleware[budget][closed]", "calls");
+    let (_, letter) = printed().0.rsplit_once("--> Clerk[answer][start]").expect("the last letter");
+    assert!(letter.lines().next().is_some_and(|start| start.contains("carol.txt")), "{letter}");
+    let ends = letter.lines().filter_map(|line| line.trim_start().strip_prefix("<-- Tool")?.split(": ").next());
+    let mut expected = vec!["[read][success]"];
+    expected.extend(["[look_up][success]"; 5]);
+    expected.push("[look_up][error]");
+    assert_eq!(ends.collect::<Vec<_>>(), expected, "{letter}");
     assert!(answer(3).starts_with("carol.txt: not answered: "), "{}", answer(3));
     assert!(answer(3).contains("budget"), "{}", answer(3));
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use emitree_emitter::{BoxError, Emitter};
 use emitree_runtime::{AbortHandle, Result, RunContext, Runnable};
@@ -20,7 +20,8 @@ struct Link {
     emitter: Emitter,
     this: Weak<Self>,
     innermost: mpsc::UnboundedSender<()>,
-    ended: Arc<AtomicUsize>,
+    /// The input of each run that has ended, in the order of the ends.
+    ended: Arc<Mutex<Vec<usize>>>,
     outermost: OnceLock<RunContext>,
 }
 
@@ -35,10 +36,7 @@ impl Runnable for Link {
     async fn execute(&self, left: &usize, ctx: &RunContext) -> Result<()> {
         let (ended, left) = (Arc::clone(&self.ended), *left);
         self.outermost.get_or_init(|| ctx.clone());
-        ctx.on_end(move |_, _| {
-            // The runs below have ended first.
-            assert_eq!(ended.fetch_add(1, Ordering::Relaxed), left);
-        });
+        ctx.on_end(move |_, _| ended.lock().expect("nobody panics here").push(left));
         match left.checked_sub(1) {
             Some(left) => drop(ctx.spawn(self.this.upgrade().expect("it runs").run_shared(left))),
             None => self.innermost.send(())?,
@@ -68,11 +66,14 @@ fn chain(depth: usize) -> std::result::Result<Chain, BoxError> {
     Ok(Chain { link, runtime, handle, outermost })
 }
 
-/// Ends a chain with `end`, and checks that all of its runs have ended.
+/// Ends a chain with `end`, and checks that all of its runs have ended, the innermost first.
 fn ended(end: impl FnOnce(Runtime, AbortHandle, JoinHandle<Result<()>>)) -> TestResult {
     let Chain { link, runtime, handle, outermost } = chain(DEPTH)?;
     end(runtime, handle, outermost);
-    assert_eq!(link.ended.load(Ordering::Relaxed), DEPTH);
+    let ended = link.ended.lock().expect("nobody panics here");
+    // The innermost run has the input 0.
+    let out_of_order = ended.iter().enumerate().find(|&(place, &left)| place != left);
+    assert_eq!((ended.len(), out_of_order), (DEPTH, None));
     Ok(())
 }
 

@@ -13,8 +13,9 @@ use emitree_runtime::{
     AbortHandle, AnyRun, Error, Lifecycle, Middleware, Next, Result, RunContext, RunEvent, Runnable, Stack, Stage,
     Start, StreamItem, map_input, map_output,
 };
-use futures_util::StreamExt;
-use support::{Any, AtDrop, Recorder, Slot, TestResult, below, poll_once, silence_planned_panics};
+use futures_util::{FutureExt, StreamExt};
+use support::ends::expect_aborted;
+use support::{Any, AtDrop, Recorder, Slot, TestResult, below, endless, poll_once, silence_planned_panics};
 use tracing_subscriber::layer::SubscriberExt;
 
 /// Counts the living runs: each run has one of these values among its extensions, which is dropped with the run.
@@ -489,7 +490,7 @@ async fn withheld_context_values_are_logged_once() -> TestResult {
     Ok(())
 }
 
-/// The functions for errors and context values are gone, so both are withheld.
+/// The functions for context values are gone, so a later value is withheld.
 #[tokio::test]
 async fn context_values_are_withheld_after_the_end_of_a_run_that_had_a_map_context() -> TestResult {
     let kept = Arc::new(parking_lot::Mutex::new(None));
@@ -512,6 +513,44 @@ async fn context_values_are_withheld_after_the_end_of_a_run_that_had_a_map_conte
     assert_eq!(free.get("key"), Some("a secret".into()));
     assert_eq!(mapped.get("key"), Some(serde_json::Value::Null));
     Ok(())
+}
+
+/// Panics once: when the first span is exited after a run has ended.
+struct PanicsAfter(Arc<parking_lot::Mutex<Option<RunContext>>>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsAfter {
+    fn on_exit(&self, _: &tracing::Id, _: tracing_subscriber::layer::Context<'_, S>) {
+        let ended = self.0.lock().take_if(|run| run.has_ended());
+        assert!(ended.is_none(), "a planned panic");
+    }
+}
+
+/// The result of the run is lost, because a `tracing` subscriber panics after the end. The next poll returns an error with the
+/// reason for the abort. The functions for errors are gone by then, so the reason is withheld.
+#[test]
+fn errors_are_withheld_after_the_end_of_a_run_that_had_a_map_error() {
+    silence_planned_panics();
+    let rows = [(false, "a secret"), (true, "the run has ended, and its `map_error` functions are gone")];
+    for (is_mapped, message) in rows {
+        let (abort, kept) = (AbortHandle::new(), Arc::new(parking_lot::Mutex::new(None)));
+        let keep = Arc::clone(&kept);
+        let maps = move |ctx: &RunContext| {
+            if is_mapped {
+                ctx.map_error(|_| Error::new("redacted"));
+            }
+            *keep.lock() = Some(ctx.clone());
+            Ok(())
+        };
+        let waits = endless(&Emitter::new(), "waits", &Recorder::new());
+        let mut run = waits.run(()).abort_on(&abort).middleware(maps);
+        let subscriber = tracing_subscriber::registry().with(PanicsAfter(kept));
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(poll_once(&mut run).is_pending());
+            abort.abort("a secret");
+            assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut run))).is_err(), "the result is lost");
+            expect_aborted(run.now_or_never().expect("the run has ended"), message);
+        });
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! R8: a shutdown returns after the last end, and a cut at the deadline reaches all runs below.
+//! R8: `wait_for_ends` returns after the last end. A cut, at its deadline or when a runtime is dropped, reaches all runs
+//! below.
 
 mod support;
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_runtime::{Error, Next, Phase, Result, RunContext, Runnable, Stage};
+use support::ends::{OUTCOMES, run_to};
 use support::{Any, Recorder, TestResult, below, poll_once, silence_planned_panics};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -112,24 +113,31 @@ async fn a_run_is_a_span_with_run_id_parent_run_id_path_and_outcome() -> TestRes
 #[tokio::test]
 async fn a_span_has_the_outcome_of_its_run() {
     silence_planned_panics();
-    let (spans, _guard) = Spans::collect();
-    let run = below(&Emitter::new(), "run", |how: String, _: RunContext| async move {
-        match &*how {
-            "success" => Ok(()),
-            "failed" => Err(Error::new("broken")),
-            "denied" => Err(Error::denied("desk", "closed")),
-            "halted" => Err(Error::halted("desk", "enough")),
-            _ => panic!("a planned panic"),
+    for has_listeners in [false, true] {
+        let (spans, _guard) = Spans::collect();
+        let tree = Emitter::new();
+        if has_listeners {
+            tree.observe(Stage::Finish, |_: &Any, _| ()).expect("a valid matcher");
         }
-    });
-    for how in ["success", "failed", "denied", "halted", "panicked"] {
-        drop(run.run(how.into()).await);
+        for (outcome, _) in OUTCOMES {
+            run_to(outcome, &tree, |_: &RunContext| Ok(())).await;
+        }
+        assert_eq!(spans.lines(), OUTCOMES.map(|(_, name)| format!("run in nothing: {name}")));
     }
-    drop(run.run("success".into()).on_start(|_, _| Err("too early".into())).await);
-    drop(run.run("success".into()).on_success(|_, _| Err("too late".into())).await);
-    drop(run.run("failed".into()).on_start(|start, _| start.output = Some(())).await);
-    drop(run.run("success".into()).middleware(|_: &RunContext| Err(Error::denied("desk", "closed"))).await);
-    let outcomes = ["success", "failed", "denied", "halted", "panicked", "failed", "failed", "success", "denied"];
+}
+
+// R12
+#[tokio::test]
+async fn a_span_has_the_outcome_that_a_listener_or_a_middleware_causes() {
+    let (spans, _guard) = Spans::collect();
+    let run = below(&Emitter::new(), "run", |fails: bool, _: RunContext| async move {
+        if fails { Err(Error::new("broken")) } else { Ok(()) }
+    });
+    drop(run.run(false).on_start(|_, _| Err("too early".into())).await);
+    drop(run.run(false).on_success(|_, _| Err("too late".into())).await);
+    drop(run.run(true).on_start(|start, _| start.output = Some(())).await);
+    drop(run.run(false).middleware(|_: &RunContext| Err(Error::denied("desk", "closed"))).await);
+    let outcomes = ["failed", "failed", "success", "denied"];
     assert_eq!(spans.lines(), outcomes.map(|outcome| format!("run in nothing: {outcome}")));
 }
 

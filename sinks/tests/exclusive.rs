@@ -257,7 +257,7 @@ fn each_event_counts_once_if_the_file_is_removed_under_a_busy_recorder() {
     }
 }
 
-/// E13: the recorder checks the absolute path, even if the process changes its directory.
+/// E13: the file itself has kept its name, and its path no longer leads to it.
 #[cfg(unix)]
 #[test]
 fn a_renamed_folder_of_the_recording_is_noticed() {

@@ -262,8 +262,7 @@ async fn a_run_passes_all_places_in_order_and_the_hooks_of_the_builder_replace_o
                     "model.wire" => &all[3..],
                     _ => &all[usize::from(!has_own)..],
                 });
-                let case = format!("own {has_own}, guards {are_guards}, streams {streams}, {depth:?}");
-                assert_eq!(log.lines(), expected, "{case}");
+                assert_eq!(log.lines(), expected, "own {has_own}, guards {are_guards}, streams {streams}, {depth:?}");
             }
         }
     }

@@ -442,14 +442,16 @@ async fn elapsed_is_measured_by_tokios_clock_from_the_first_poll() -> TestResult
 // R9
 #[tokio::test]
 async fn has_ended_is_false_during_finish_and_true_afterwards() -> TestResult {
-    let (tree, kept) = (Emitter::new(), Arc::new(std::sync::Mutex::new(None)));
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let kept = Arc::new(std::sync::Mutex::new(None));
     let keep = Arc::clone(&kept);
     let run = below(&tree, "run", |(), ctx: RunContext| async move {
         assert!(!ctx.has_ended());
         Ok(())
     });
-    tree.on(Stage::Finish, |_: &mut Any, _| {
-        assert!(!RunContext::current().is_none_or(|run| run.has_ended()), "not before its finish was heard");
+    let notes = recorder.clone();
+    tree.on(Stage::Finish, move |_: &mut Any, _| {
+        notes.note(format!("has ended: {}", RunContext::current().expect("in the run").has_ended()));
     })?;
     run.run(())
         .middleware(move |ctx: &RunContext| {
@@ -457,6 +459,7 @@ async fn has_ended_is_false_during_finish_and_true_afterwards() -> TestResult {
             Ok(())
         })
         .await?;
+    recorder.expect(["has ended: false"]);
     assert!(kept.lock().expect("nobody panics here").as_ref().is_some_and(RunContext::has_ended));
     Ok(())
 }

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use crate::support::ends::recorded;
-use crate::support::{Slot, poll_once};
-use emitree_emitter::Emitter;
-use emitree_runtime::{AbortHandle, Result, Run, RunContext, Runnable};
+use crate::support::{Any, Recorder, Slot, poll_once};
+use emitree_emitter::{Emitter, EventMeta};
+use emitree_runtime::{AbortHandle, Result, Run, RunContext, Runnable, Stage};
 use futures_util::FutureExt;
 
 const DEPTH: usize = 300;
@@ -56,13 +55,25 @@ fn chain(tree: &Emitter, handle: &AbortHandle) -> Chain {
     Chain { runs: (0..DEPTH).map(begin).collect(), innermost }
 }
 
-/// Calls `end` with a chain on a small stack, and checks that all of its runs end, the innermost first.
+/// Records `error` and `finish` of each run, with the depth of the run.
+fn note_ends(recorder: &Recorder, tree: &Emitter) {
+    for stage in [Stage::Error, Stage::Finish] {
+        let notes = recorder.clone();
+        let note = move |_: &Any, _: &EventMeta<'_>| {
+            notes.note(format!("{} {}", stage.as_str(), RunContext::current().expect("in the run").depth()));
+        };
+        tree.observe(stage, note).expect("a valid matcher");
+    }
+}
+
+/// Calls `end` with a chain on a small stack, and checks that all of its runs end, the innermost first (R13).
 #[track_caller]
 fn expect_all_end(end: impl FnOnce(&mut Chain, &AbortHandle) + Send + 'static) {
     let ends = move || {
-        let ((tree, recorder), handle) = (recorded(), AbortHandle::new());
+        let (tree, recorder, handle) = (Emitter::new(), Recorder::new(), AbortHandle::new());
+        note_ends(&recorder, &tree);
         let mut chain = chain(&tree, &handle);
-        recorder.take();
+        recorder.expect([]);
         end(&mut chain, &handle);
         let told = recorder.take();
         drop(chain);
@@ -71,9 +82,9 @@ fn expect_all_end(end: impl FnOnce(&mut Chain, &AbortHandle) + Send + 'static) {
     };
     let thread = thread::Builder::new().stack_size(STACK).spawn(ends).expect("a thread");
     let told = thread.join().expect("it does not panic");
-    let (errors, finishes): (Vec<_>, Vec<_>) = told.iter().partition(|line| *line == "link.run.error");
-    assert_eq!((errors.len(), finishes.len()), (DEPTH, DEPTH));
-    assert!(finishes.iter().all(|line| line.starts_with("link.run.finish ")), "{finishes:?}");
+    let ends_of = |depth| ["error", "finish"].map(|event| format!("{event} {depth}"));
+    let expected: Vec<_> = (0..DEPTH).rev().flat_map(ends_of).collect();
+    assert_eq!(told, expected);
 }
 
 // R8, R13: the runs below are held elsewhere.

@@ -91,17 +91,6 @@ async fn binding_a_stack_of_other_types_is_an_error_that_names_both_types() {
     );
 }
 
-// M1
-#[tokio::test]
-async fn binding_a_stack_after_the_work_has_begun_is_an_error() {
-    let late = runnable_fn("late", |(): (), ctx: RunContext| async move {
-        let stack = Stack::<emitree_runtime::JsonRun>::builder().build();
-        emitree_runtime::Middleware::bind(&stack, &ctx)
-    });
-    let error = late.run(()).layers(|stack| stack).await.expect_err("it is too late");
-    assert!(error.to_string().contains("the run's work has begun"), "{error}");
-}
-
 /// A layer that returns 7 for every error of the layers inside.
 #[derive(Debug)]
 struct OrSeven {

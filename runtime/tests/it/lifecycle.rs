@@ -323,7 +323,14 @@ async fn a_stage_matches_its_lifecycle_event_of_any_run() -> TestResult {
         .on_start(|start, _| start.input = 0)
         .on("a.run.start", |start: &mut Start<u32, u32>, _| start.input = 0)
         .await?;
-    recorder.expect(["a.run.finish 2 Success", "b.run.finish 3 Success", "a.run.finish 1 Success"]);
+    b.run(2).on_start(|_, _| Err("not today".into())).await.expect_err("a listener refuses it");
+    recorder.expect([
+        "a.run.finish 2 Success",
+        "b.run.finish 3 Success",
+        "a.run.finish 1 Success",
+        "b.run.error",
+        "b.run.finish 2 Failed",
+    ]);
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `RunContext::on_end`: a function that is called once when a run is over, however the run ends (R4).
 
-use crate::support::{Any, Recorder, TestResult, below, endless, poll_once, silence_planned_panics};
+use crate::support::ends::{OUTCOMES, run_to};
+use crate::support::{Any, Recorder, TestResult, below, endless, silence_planned_panics};
 use emitree_emitter::Emitter;
 use emitree_runtime::{AbortHandle, Error, Result, RunContext, Runnable, Stage, Status};
 
@@ -22,29 +23,16 @@ async fn on_end_is_called_once_however_the_run_ends_with_and_without_listeners()
         if has_listeners {
             tree.observe(Stage::Finish, |_: &Any, _| ()).expect("a valid matcher");
         }
-        let ends = below(&tree, "ends", |how: u8, _: RunContext| async move {
-            match how {
-                0 => Ok(()),
-                1 => Err(Error::new("no")),
-                2 => Err(Error::denied("desk", "no")),
-                _ => panic!("planned"),
-            }
-        });
-        for how in 0..4 {
-            ends.run(how).middleware(notes(&recorder, "run")).await.ok();
+        for (outcome, name) in OUTCOMES {
+            run_to(outcome, &tree, notes(&recorder, "run")).await;
+            recorder.expect([&*format!("run {name}")]);
         }
-        recorder.expect(["run success", "run failed", "run denied", "run panicked"]);
-
-        let waits = endless(&tree, "waits", &Recorder::new());
-        let mut dropped = waits.run(()).middleware(notes(&recorder, "run"));
-        assert!(poll_once(&mut dropped).is_pending());
-        drop(dropped);
-        recorder.expect(["run dropped"]);
 
         let handle = AbortHandle::new();
         handle.abort("enough");
-        waits.run(()).abort_on(handle.signal()).middleware(notes(&recorder, "run")).await.ok();
-        recorder.expect(["run aborted"]);
+        let waits = endless(&tree, "waits", &Recorder::new());
+        waits.run(()).abort_on(handle.signal()).middleware(notes(&recorder, "before")).await.ok();
+        recorder.expect(["before aborted"]);
     }
 }
 

@@ -199,11 +199,24 @@ async fn a_listener_of_attempt_discarded_that_fails_ends_the_run() {
 // M7
 #[tokio::test]
 async fn concurrent_runs_of_one_instance_count_their_attempts_separately() {
-    let double = doubling(&Recorder::new());
-    let run = |until| double.run(1).layers(move |stack| stack.guard(Until(until))).max_middleware_retries(until);
-    let (one, two, three) = (run(1), run(2), run(0));
-    let all = futures_util::future::join3(one, two, three).await;
+    let recorder = Recorder::new();
+    let notes = recorder.clone();
+    // Each attempt waits, so the attempts of the runs take turns.
+    let yields = runnable_fn("yields", move |until: u32, ctx: RunContext| {
+        notes.note(format!("until {until}: attempt {}", ctx.attempt()));
+        tokio::task::yield_now().map(Ok)
+    });
+    let run = |until| yields.run(until).layers(move |stack| stack.guard(Until(until))).max_middleware_retries(until);
+    let all = futures_util::future::join3(run(1), run(2), run(0)).await;
     assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok());
+    recorder.expect([
+        "until 1: attempt 0",
+        "until 2: attempt 0",
+        "until 0: attempt 0",
+        "until 1: attempt 1",
+        "until 2: attempt 1",
+        "until 2: attempt 2",
+    ]);
 }
 
 // M6, M7: JSON represents a NaN as `null`, which would be another answer.

@@ -251,11 +251,3 @@ async fn a_run_that_begins_with_the_signal_of_a_timed_out_run_is_aborted() {
     let error = follows.run(()).abort_on(signal).await.expect_err("it is aborted");
     assert_eq!((error.kind(), error.to_string().as_str()), (&ErrorKind::Aborted, "the run above timed out after 1s"));
 }
-
-// R7
-#[test]
-fn to_token_of_an_aborted_signal_returns_a_canceled_token() {
-    let handle = AbortHandle::new();
-    handle.abort("before");
-    assert!(handle.signal().to_token().is_cancelled());
-}

@@ -90,8 +90,12 @@ async fn a_timeout_can_be_zero_or_the_maximum_duration() -> TestResult {
     let run = endless(&tree, "run", &Recorder::new());
     assert_eq!(run.run(()).timeout(Duration::ZERO).await.expect_err("no time").kind(), &ErrorKind::TimedOut);
     recorder.expect(["run.run.start", "run.run.error", "run.run.finish timed_out"]);
-    let run = below(&tree, "run", |(), _: RunContext| async { Ok(7) });
+    let run = below(&tree, "run", |(), _: RunContext| async {
+        sleep(3600 * SECOND).await;
+        Ok(7)
+    });
     assert_eq!(run.run(()).timeout(Duration::MAX).await?, 7);
+    recorder.expect(["run.run.start", "run.run.success", "run.run.finish success"]);
     Ok(())
 }
 

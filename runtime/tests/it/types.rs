@@ -77,7 +77,23 @@ async fn a_lifecycle_listener_of_other_types_fails_the_run_with_an_error_that_na
     Ok(())
 }
 
-// E7: a listener of `finish` cannot make the run fail (R10), and no observer can: the mismatches are counted or logged.
+// E7, R10: a listener of `finish` cannot make the run fail.
+#[tokio::test]
+async fn a_listener_of_finish_of_other_types_does_not_fail_the_run_and_is_counted() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let double = double(&tree);
+    for (matcher, failures) in matchers(Stage::Finish, &double).iter().zip(1..) {
+        assert_eq!(double.run(1).register(of_stage(Stage::Finish, matcher, &recorder)).await?, 2, "{matcher:?}");
+        let registered = emitter_of(&double).register(of_stage(Stage::Finish, matcher, &recorder))?;
+        assert_eq!(double.run(1).await?, 2, "{matcher:?}");
+        registered.off();
+        assert_eq!(emitter_of(&double).isolated_failures(), failures, "{matcher:?}");
+    }
+    recorder.expect([]);
+    Ok(())
+}
+
+// E7, E11: no observer can make the run fail.
 #[tokio::test]
 async fn an_observer_of_other_types_does_not_fail_the_run_and_is_counted() -> TestResult {
     let tree = Emitter::new();

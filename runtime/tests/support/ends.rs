@@ -2,13 +2,15 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::fmt::Debug;
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use emitree_emitter::{Emitter, Options, Registration};
-use emitree_runtime::{ErrorKind, Result, Run, Runnable, Stage};
+use emitree_runtime::{Error, ErrorKind, Interrupt, Result, Run, RunContext, Runnable, Stage, Status};
 use tokio::task::yield_now;
 
-use super::{Any, Gate, Recorder, endless, poll_once};
+use super::{Any, Gate, Recorder, below, endless, poll_once};
 
 /// Returns a tree, and a recorder of the events of its runs.
 pub(crate) fn recorded() -> (Emitter, Recorder) {
@@ -68,4 +70,46 @@ pub(crate) fn begun<R: Runnable<Input = ()> + 'static>(mut run: Run<'static, R>)
 pub(crate) fn expect_aborted<T: Debug>(result: Result<T>, reason: &str) {
     let error = result.expect_err("it was aborted");
     assert_eq!((error.kind(), error.to_string().as_str()), (&ErrorKind::Aborted, reason));
+}
+
+/// The nine outcomes of runs (R6), with their names.
+pub(crate) const OUTCOMES: [(Status, &str); 9] = [
+    (Status::Success, "success"),
+    (Status::Failed, "failed"),
+    (Status::Denied, "denied"),
+    (Status::Halted, "halted"),
+    (Status::Aborted, "aborted"),
+    (Status::TimedOut, "timed_out"),
+    (Status::Interrupted, "interrupted"),
+    (Status::Panicked, "panicked"),
+    (Status::Dropped, "dropped"),
+];
+
+/// Runs once, with a middleware, so that the run ends with an outcome.
+pub(crate) async fn run_to<F>(outcome: Status, tree: &Emitter, middleware: F)
+where
+    F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static,
+{
+    let work = below(tree, "run", move |(), ctx: RunContext| async move {
+        match outcome {
+            Status::Success => Ok(()),
+            Status::Failed => Err(Error::new("broken")),
+            Status::Denied => Err(Error::denied("desk", "closed")),
+            Status::Halted => Err(Error::halted("budget", "spent")),
+            Status::Interrupted => Err(Error::interrupted(Interrupt::new("approval", "may I?"))),
+            Status::Panicked => panic!("a planned panic"),
+            Status::Aborted => {
+                ctx.abort("enough");
+                pending().await
+            }
+            Status::TimedOut | Status::Dropped => pending().await,
+            _ => unreachable!("it is not one of the nine"),
+        }
+    });
+    let run = Arc::new(work).run_shared(()).middleware(middleware);
+    match outcome {
+        Status::TimedOut => drop(run.timeout(Duration::ZERO).await),
+        Status::Dropped => drop(begun(run)),
+        _ => drop(run.await),
+    }
 }
