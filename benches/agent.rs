@@ -50,8 +50,8 @@ fn main() {
     suite.run();
 }
 
-/// AC, AU: hooks at one chain place, and middlewares without hooks. Many of each, because the noise between two cases is larger
-/// than the cost of one hook.
+/// AC, AU: hooks at one chain place, and middlewares without hooks. There are many of each, because the noise between two
+/// cases is larger than the cost of one hook.
 fn chains(suite: &mut Suite, plain: support::Id) {
     const MANY: usize = 200;
     let chained = suite.case(asks(agent_with([Chained(MANY)])));
@@ -82,7 +82,7 @@ fn onions(suite: &mut Suite, bare: support::Id) {
     row.beside("peer", service).at_most(2.0, "a boxed tower layer", service);
 }
 
-/// AH: a long conversation before the run.
+/// AH: runs with a long history.
 fn histories(suite: &mut Suite) {
     let history: History =
         Vec::from_iter((0..1_000).map(|i| Message::user(i.to_string()))).try_into().expect("a valid history");
@@ -169,7 +169,7 @@ fn asks_after(agent: Agent, history: History) -> impl Case {
     }
 }
 
-/// A middleware without hooks, and its id.
+/// A middleware without hooks. The string is its id.
 struct Empty(String);
 
 impl std::fmt::Debug for Empty {
@@ -184,7 +184,7 @@ impl AgentMiddleware for Empty {
     }
 }
 
-/// Hooks at one chain place.
+/// A middleware with this number of hooks at one chain place.
 #[derive(Debug)]
 struct Chained(usize);
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Each batch of a case is one async block with a loop of `emit(..).await`, polled once with a waker that does nothing; no emit has
-//! to wait. Peers are written and driven the same way. Emitters, payloads, and names given as text pass through `black_box`; an
+//! to wait. Peers are measured the same way. Emitters, payloads, and names given as text pass through `black_box`; an
 //! `EventName` is a `const`, as in programs.
 
 use std::hint::black_box;
@@ -118,7 +118,7 @@ fn bubbling(suite: &mut Suite, w1: Id, floor1: Id) {
     row.beside("floor", floor1).beside("tracing", spans).at_most(1.3, "W1", w1);
 }
 
-/// WM. WM: the peers do not have patterns.
+/// WM. The peers do not have patterns.
 fn patterns(suite: &mut Suite, w1: Id, floor1: Id) {
     let seen = suite.case(by_name(thousand_patterns()));
     let new = suite.case(by_new_names(thousand_patterns()));

@@ -4,8 +4,8 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench middleware
 //! ```
 //!
-//! The work does next to nothing, as in the bench of runs: the rows show what a middleware adds to a run, compared with the run
-//! itself or with the crate that it wraps.
+//! The work does next to nothing, as in the bench of runs. The rows show the cost that a middleware adds to a run, compared
+//! with the cost of the run or of the crate that the middleware wraps.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -162,7 +162,7 @@ fn runs(adder: Adder) -> impl Case {
     inputs(adder, |i| i)
 }
 
-/// Runs that receive the same input each time.
+/// A case of runs that all receive the same input.
 fn asked_again(cache: &Cache<u64>) -> impl Case + use<> {
     inputs(adder(vec![Arc::new(cache.stack::<Adder>())]), |_| 7)
 }
@@ -177,7 +177,7 @@ fn inputs(adder: Adder, input: impl Fn(u64) -> u64) -> impl Case {
     }
 }
 
-/// Runs inside a run with a middleware.
+/// A case of runs inside one run that has a middleware.
 fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     let adder = Arc::new(adder(Vec::new()));
     let host = runnable_fn("host", move |n: u64, _: RunContext| {
@@ -198,7 +198,7 @@ fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     }
 }
 
-/// Runs that make the calls of `metrics` themselves.
+/// A case of runs without the middleware `metrics`: the loop around them makes the same calls to the recorder.
 fn calling() -> impl Case {
     let (adder, mut handles) = (adder(Vec::new()), None);
     move |n| {

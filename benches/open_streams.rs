@@ -4,7 +4,7 @@
 //! cargo bench --manifest-path benches/Cargo.toml --features models --bench open_streams
 //! ```
 //!
-//! This is a separate bench, because its allocator counts, which takes time. The clients of the bench `models` receive the
+//! This is a separate bench, because counting allocations takes time. The clients of the bench `models` receive the
 //! first half of an answer and wait for the rest. The bench counts the bytes that their thread has requested from the
 //! allocator; the server runs on another thread.
 
@@ -60,7 +60,7 @@ fn main() {
 
 /// Returns the average bytes per stream when many streams have received a part of their answers.
 fn bytes<F: Future<Output = ()> + Send + 'static>(stream: impl Fn() -> F) -> i64 {
-    // The first streams pay for one-time work.
+    // The first streams include one-time work, so they are not counted.
     open(&stream, 10);
     open(&stream, STREAMS) / STREAMS as i64
 }

@@ -1,4 +1,4 @@
-//! The cost of the search for secrets in texts without any, and in texts made to be slow.
+//! The cost of the search for secrets in texts without secrets, and in texts that are meant to make the search slow.
 //!
 //! ```text
 //! cargo bench --manifest-path benches/Cargo.toml --bench redact

@@ -58,7 +58,7 @@ fn layers(suite: &mut Suite) {
     row.beside("tower", service).at_most(2.0, "a boxed tower layer", service);
 }
 
-/// WS, WX, WD: the cost of an abort signal, and of an end by abort.
+/// WS, WX, WD: the cost of an abort signal, and of ending runs by abort.
 fn aborts(suite: &mut Suite) {
     let bare = suite.case(runs(Adder::new()));
     let signalled = suite.case(signalled_runs());
@@ -77,7 +77,7 @@ fn aborts(suite: &mut Suite) {
     row.at_most(1.5, "a chain of 1,000", Extra::per(short, 1_000));
 }
 
-/// WB, WT: one more run below a run that has other runs below it.
+/// WB, WT: a run whose parent has other children.
 fn beside_others(suite: &mut Suite) {
     let [alone, crowded] = [0, 1_000].map(|siblings| suite.case(below::runs(siblings)));
     suite.row("WB", "a run below another run, with 1,000 living siblings", crowded).at_most(
@@ -132,7 +132,7 @@ impl emitree::Layer<Adder> for Pass {
     }
 }
 
-/// Calls work through a number of layers, inside one run for all calls: the cost of a run would hide the cost of a layer.
+/// Calls work through a number of layers. All calls are inside one run, because the cost of a run would hide the cost of a layer.
 fn layered(layers: usize) -> impl Case {
     let stack = (0..layers).fold(Stack::<Adder>::builder(), |stack, _| stack.layer(Pass)).build();
     below::inside(move |ctx, n| {
@@ -241,7 +241,7 @@ fn recordings() -> impl Case {
     move |n| {
         let start = Instant::now();
         runtime.block_on(async {
-            // There are enough runs that the wait for the sink's thread at the end of a batch is negligible.
+            // There are so many runs that the wait for the sink's thread at the end of a batch is negligible.
             ask(&asker, n * MANY, |run| run).await;
             assert!(sink.flush().await.is_complete(), "everything is written");
         });
@@ -282,7 +282,7 @@ fn under(subscriber: Dispatch, mut case: impl Case) -> impl Case {
     move |n| tracing::dispatcher::with_default(&subscriber, || case(n))
 }
 
-/// Three nested instrumented functions that each write two lines, `start` and `success`, or also `finish`.
+/// Three nested instrumented functions that each write two lines (`start` and `success`) or three (also `finish`).
 fn traced(each: u32) -> impl Case {
     move |n| {
         timed(async {

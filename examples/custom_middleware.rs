@@ -1,4 +1,4 @@
-//! A middleware of agents in about fifty lines: state, a part of the prompt, a gate, a layer and an end hook.
+//! A custom middleware for agents in about fifty lines, with state, a part of the prompt, a gate, a layer and an end hook.
 //!
 //! ```text
 //! cargo run --example custom_middleware
@@ -77,7 +77,7 @@ async fn main() -> Result<()> {
     let flip = tool_fn("flip", "Flips a coin", |Coin { coin }: Coin, _: RunContext| async move {
         Ok(if coin.len() % 2 == 0 { "heads" } else { "tails" })
     });
-    // A script in place of a model: it calls a tool, repeats the call, answers, and sums up.
+    // A script plays the model: it calls a tool, repeats the call, answers, and sums up.
     let model = ScriptedModel::new("script")
         .call("flip", json!({"coin": "euro"}))
         .call("flip", json!({"coin": "euro"}))

@@ -1,4 +1,4 @@
-//! A sink of your own: events as rows of a CSV file.
+//! A custom sink that writes events as rows of a CSV file.
 //!
 //! ```text
 //! cargo run --example custom_sink -- events.csv
@@ -39,7 +39,7 @@ impl Sink for Csv {
                 let payload = event.payload.get().replace('"', "\"\"");
                 writeln!(self.file, "{},{},{},\"{payload}\"", event.id, event.created_at.to_rfc3339(), event.path)?;
             }
-            // The sink receives a gap in place of lost events.
+            // A gap replaces lost events.
             SinkRecord::Gap(gap) => writeln!(self.file, "# {} events were lost here", gap.lost)?,
             _ => {}
         }

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 
 fn replay() -> Result<()> {
     let path = std::env::args().nth(1).ok_or_else(|| Error::new("usage: replay FILE"))?;
-    // The same renderer as in the live run, with records in place of events.
+    // This is the renderer of the live run. It receives records instead of events.
     let mut replay = Trajectory::stdout().replay();
     for record in read_jsonl(path)? {
         replay.show(&record?)?;

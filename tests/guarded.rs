@@ -57,7 +57,7 @@ fn exfil_guard_denies_a_letter_to_a_host_that_is_not_allowed() {
     assert!(answer(2).starts_with("mallory.txt: not answered: denied by exfil_guard: "), "{}", answer(2));
 }
 
-/// The letter names eight orders. The budget allows six tools: one reads the letter, and five look up orders.
+/// The letter names eight orders. The budget allows six tool runs: one reads the letter, and five look up orders.
 #[test]
 fn budget_denies_the_seventh_tool_of_a_letter_and_ends_the_letter() {
     line("Middleware[budget][closed]", "calls");

@@ -95,6 +95,6 @@ async fn an_abort_does_not_cancel_a_running_listener() {
         })
     });
     assert!(run.await.unwrap_err().is_aborted());
-    // `recv` would wait for a listener that the run did not wait for.
+    // `try_recv` does not wait: the listener finished before the run ended.
     assert_eq!(sees.try_recv(), Ok("the listener went on"));
 }

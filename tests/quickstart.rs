@@ -103,7 +103,7 @@ fn some_runs_are_concurrent() {
     quickstart.args(["--ask", "how many words", "--abort-after", "30000", "--record"]).arg(&recording);
     let (mut child, mut lines) = spawn(quickstart.args([&endless, &path]));
     assert!(lines.any(|line| line.contains("<-- Tool[count][success]")), "the second ends first");
-    // Until now the first run could not end.
+    // The first run cannot end before this write.
     std::fs::write(&endless, "three more words").expect("a pipe that somebody reads");
     assert_eq!(lines.filter(|line| line.contains("<-- Tool[count][success]")).count(), 1, "then the first ends");
     assert!(child.0.wait().expect("it ends").success());

@@ -36,7 +36,7 @@ use damage::Damage;
 use memory::resident;
 use soak::{Settings, soak};
 
-// A single test, because it waits for the ends of all runs of the process.
+// This is a single test, because each soak waits for the ends of all runs of the process.
 #[test]
 fn every_run_that_starts_ends_and_the_checker_finds_each_kind_of_damage() {
     let report = soak(&Settings { seed: fastrand::u64(..), runs: 20_000, damage: None }, |_| ());
@@ -52,7 +52,7 @@ fn every_run_that_starts_ends_and_the_checker_finds_each_kind_of_damage() {
 }
 
 fn expect_broken(rule: Rule, damage: Damage) {
-    // A leak is visible between the warm-up and the end, which must not be in the same batch.
+    // Growth is measured from the warm-up to the end, so they must not be in the same batch.
     let runs = if rule == Rule::Memory { 5_000 } else { 500 };
     let report = soak(&Settings { seed: 1, runs, damage: Some(damage) }, |_| ());
     assert!(report.broken.contains_key(&rule), "{damage}: {report}");

@@ -55,7 +55,7 @@ fn the_memory_of_waiting_runs_is_proportional_to_their_number_and_is_freed() {
     let agent = Arc::new(Agent::builder("waiter", model).tool(wait).build().expect("an agent"));
     waiting(&agent, 10);
     let (thousand, _) = waiting(&agent, 1_000);
-    // The process keeps a list of its runs, which does not shrink.
+    // The process keeps a list of its runs, which never shrinks. This round makes the list grow before the measurement.
     waiting(&agent, 10_000);
     let (ten_thousand, left) = waiting(&agent, 10_000);
     let each = ten_thousand / 10_000;

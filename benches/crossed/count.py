@@ -4,11 +4,11 @@
     benches/crossed/count.py              the table of benches/README.md
     benches/crossed/count.py emit         each function that one emit crosses, with its file
 
-The operations are those of `main.rs`. They are built without optimization and without the passes that inline functions with
-`#[inline(always)]`, so that each call in the source is a call in the program; valgrind's callgrind, which this needs, reports the
-functions that are entered during one operation, after a few that are not counted. A function counts once, however often it is
-called and for however many types; a closure and an async block belong to the function that contains them. Functions of std and
-of other crates do not count.
+The operations are in `main.rs`. They are built without optimization and without the passes that inline functions with
+`#[inline(always)]`, so that each call in the source is a call in the program. Each operation runs a few times without being
+counted; then callgrind, a tool of valgrind, reports the functions that the operation enters. A function counts once, even if
+it is called often or for several types. A closure or an async block counts as part of the function that contains it.
+Functions of std and of other crates do not count.
 """
 
 import json
@@ -44,7 +44,7 @@ def build():
 
 
 def crossed(program, operation, files):
-    """Pairs of file and function that the operation enters, in the files that are asked for."""
+    """Returns the functions that the operation enters, each with its file, if the file matches the pattern `files`."""
     with tempfile.NamedTemporaryFile("r") as out:
         options = ["--compress-strings=no", f"--callgrind-out-file={out.name}"]
         options += ["--collect-atstart=no", "--toggle-collect=*while_collecting*"]
@@ -60,7 +60,7 @@ def crossed(program, operation, files):
 
 
 def plain(function):
-    """Without callgrind's mark of a recursion, hash and closures."""
+    """Removes callgrind's mark of recursion, the hash and the closures from a function's name."""
     return re.sub(r"('\d+$|::h[0-9a-f]{16}|::\{\{closure\}\}.*)", "", function)
 
 

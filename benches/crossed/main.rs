@@ -34,7 +34,7 @@ fn main() {
     }
 }
 
-/// Does the operation a few times, so that one-time work is done, and then once more while valgrind counts.
+/// Does the operation a few times, to exclude one-time work, and then once more while valgrind counts.
 fn followed(mut operation: impl FnMut()) {
     (0..5).for_each(|_| operation());
     while_collecting(&mut operation);

@@ -64,7 +64,7 @@ pub(crate) struct Tokens {
     pub(crate) completion_tokens: u64,
 }
 
-/// The answer.
+/// A received answer.
 #[allow(dead_code, reason = "each bench uses its part")]
 #[derive(Default)]
 pub(crate) struct Answer {
@@ -86,7 +86,7 @@ impl Bare {
         let response = self.post(prompt, Some(true), stream_options).await?;
         let mut events = SseByteStream::new(response.bytes_stream());
         let mut answer = Answer::default();
-        // Reads past `[DONE]` to the end of the response, so that the connection is used again.
+        // Reads past `[DONE]` to the end of the response, so that the connection can be reused.
         while let Some(event) = events.next().await {
             let Some(data) = event?.data.filter(|data| data != "[DONE]") else { continue };
             answer.add(serde_json::from_str(&data)?, &mut on_text);

@@ -49,7 +49,7 @@ fn started(forever: &Forever, how_many: usize) -> Vec<impl Future + use<'_>> {
     runs
 }
 
-/// Runs each batch inside a run of its own; the batch measures its time.
+/// A case that calls `batch` inside a new run each time. The function returns the time that counts.
 pub(crate) fn inside(batch: impl Fn(RunContext, u64) -> Duration + Send + Sync + 'static) -> impl Case {
     let batch = Arc::new(batch);
     let host = runnable_fn("host", move |n: u64, ctx: RunContext| {
@@ -64,7 +64,7 @@ pub(crate) fn inside(batch: impl Fn(RunContext, u64) -> Duration + Send + Sync +
     }
 }
 
-/// Runs one after the other, with a number of living siblings.
+/// A case of runs, one after the other, with a number of living siblings.
 pub(crate) fn runs(siblings: usize) -> impl Case {
     let (adder, forever) = (Adder::new(), Forever::new());
     inside(move |_, n| {
@@ -83,7 +83,7 @@ fn batch(adder: &Adder, n: u64) -> Duration {
     })
 }
 
-/// Starts a run with a number of runs below, and ends them by abort; the whole time counts.
+/// A case that starts a run with a number of children, aborts it, and polls it to its end. All of this is timed.
 pub(crate) fn aborted(children: usize) -> impl Case {
     let forever = Arc::new(Forever::new());
     let host = runnable_fn("host", move |(): (), _: RunContext| {
@@ -110,8 +110,8 @@ pub(crate) fn aborted(children: usize) -> impl Case {
     }
 }
 
-/// Tasks of one run, on a number of threads at a time, each with its own runnable. A batch in which they did not all run
-/// concurrently, because the machine had other work, is repeated.
+/// A case of tasks in one run, on a number of threads at a time. Each task has its own runnable. If the machine was too
+/// busy to run all tasks concurrently, the batch is repeated.
 pub(crate) fn on_threads(threads: usize) -> impl Case {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().expect("a runtime");
     let host = runnable_fn("host", move |n: u64, ctx: RunContext| async move {

@@ -1,4 +1,4 @@
-//! A chain of runs, each in a task that the run above has spawned, ended by abort.
+//! A chain of runs that is ended by abort. Each run is a task that its parent has spawned.
 
 use std::future::pending;
 use std::sync::{Arc, Weak};
@@ -35,7 +35,7 @@ impl Runnable for Link {
     }
 }
 
-/// Starts a chain of runs, aborts the outermost run, and waits until that run has ended; the whole time counts.
+/// A case that starts a chain of runs, aborts the outermost run, and waits until that run has ended. All of this is timed.
 pub(crate) fn aborted(levels: usize) -> impl Case {
     let (innermost, mut waiting) = mpsc::unbounded_channel();
     let creator = Creator::new("Tool", "link");

@@ -43,7 +43,7 @@ pub(crate) fn bare(url: &str) -> Bare {
     Bare::new(http(), url, MODEL)
 }
 
-/// genai's client, bound to a base URL.
+/// genai's client for one base URL.
 pub(crate) struct GenAi {
     client: genai::Client,
     target: ServiceTarget,

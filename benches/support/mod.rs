@@ -1,5 +1,5 @@
-//! The harness for benches that each print one table. All cases are measured in the same run, batch by batch in turn: a
-//! disturbance of the machine slows all of them alike, and the ratios hold on other machines.
+//! The harness for benches that each print one table. All cases are measured in the same run, and take turns after each
+//! batch: a disturbance of the machine slows all of them alike, and hardly changes the ratios.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// The approximate time of one batch of a case.
 const BATCH: Duration = Duration::from_micros(500);
-/// The number of turns of each case. Odd, so that the median is one of the measurements.
+/// The number of batches of each case. It is odd, so that one measurement is the median.
 const ROUNDS: usize = 201;
 
 /// A function that does an operation `n` times, and returns the time.
@@ -77,7 +77,7 @@ impl From<Id> for Extra {
 pub(crate) struct Filling<'a>(&'a mut Row, &'static [&'static str]);
 
 impl Suite {
-    /// Creates a suite whose table has these columns: the first is the subject of the bounds, the others are its peers.
+    /// Creates a suite whose table has these columns. Bounds apply to the first column; the other columns are peers.
     pub(crate) fn new(columns: &'static [&'static str]) -> Self {
         Self { columns, cases: Vec::new(), rows: Vec::new() }
     }
@@ -175,8 +175,8 @@ fn median(mut samples: Vec<f64>) -> f64 {
 }
 
 #[allow(dead_code, reason = "each bench uses its part")]
-/// Times a whole batch in one future that never has to wait: one poll, with a waker that does nothing. This measures awaits
-/// in a loop of an async function, without an executor.
+/// Returns the time of a batch: one future that never has to wait, polled once with a waker that does nothing. No executor
+/// is measured.
 pub(crate) fn timed<T>(batch: impl Future<Output = T>) -> Duration {
     let batch = pin!(batch);
     let mut context = Context::from_waker(Waker::noop());

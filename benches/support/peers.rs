@@ -25,7 +25,7 @@ fn count() {
     HEARD.set(HEARD.get().wrapping_add(1));
 }
 
-/// The floor: closures behind a load, each called with the payload. It has no names, errors, order or tree.
+/// A closure of the floor, which is a vector of closures behind an `ArcSwap`, without names, errors or a tree.
 type Closure = Box<dyn Fn(&mut Tick) + Send + Sync>;
 
 pub(crate) fn floor(closures: usize) -> Arc<ArcSwap<Vec<Closure>>> {
@@ -151,7 +151,7 @@ pub(crate) fn on_async_event_emitter(emitter: &AsyncEventEmitter, n: u64) -> Dur
     })
 }
 
-/// `rs_events`: payloads are shared in an `Arc`, and the listeners of a name are called under its lock.
+/// `rs_events`: payloads are shared in an `Arc`, and the listeners of a name are called while a lock is held.
 pub(crate) fn rs_events(names: &[(&str, usize)]) -> EventEmitter<Tick> {
     let mut emitter = EventEmitter::new(1_000);
     for (name, listeners) in names {

@@ -20,9 +20,9 @@ pub(crate) const OPEN_TOKENS: usize = 100;
 /// The form of an answer. Its name is the first segment of the request's path.
 #[derive(Clone, Copy)]
 pub(crate) enum Form {
-    /// A stream, written by one call.
+    /// A stream, written with one call.
     Once,
-    /// A stream, written by one call for each event.
+    /// A stream, written with one call for each event.
     Pieces,
     /// A stream that stalls after `OPEN_TOKENS` tokens.
     Open,
@@ -73,7 +73,7 @@ fn is_token(event: &str) -> bool {
     event.contains(r#""content":""#)
 }
 
-/// Returns an answer without a stream: the text of the stream, in the form that the recorded server uses.
+/// Returns an answer that is not streamed: the text of the stream, in the JSON that llama.cpp sends.
 fn whole() -> Vec<u8> {
     let tokens = events().into_iter().filter_map(|event| {
         let chunk: serde_json::Value = serde_json::from_str(event.strip_prefix("data: ")?).ok()?;
@@ -121,7 +121,7 @@ pub(crate) fn start() -> SocketAddr {
     address
 }
 
-/// Returns the base URL at which the server answers in a form.
+/// Returns the base URL for answers of this form.
 pub(crate) fn url(address: SocketAddr, form: Form) -> String {
     format!("http://{address}/{}/v1", form.name())
 }

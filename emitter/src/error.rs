@@ -50,7 +50,7 @@ pub enum MatcherError {
     },
 }
 
-/// The error returned when a listener is not registered.
+/// The error returned when a listener cannot be registered.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {

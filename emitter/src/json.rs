@@ -1,7 +1,7 @@
 //! Conversion of values to JSON with a limit on nesting.
 //!
-//! `serde_json` reads at most 127 levels by default, but writes any number: serializing a value that is nested 3,000 levels deep
-//! overflows the stack. Here the depth is checked before each level of recursion.
+//! `serde_json` reads at most 127 levels by default, but writes any number: serializing a value that is nested
+//! thousands of levels deep may overflow the stack. Here the depth is checked before each level of recursion.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -37,7 +37,8 @@ pub fn to_value_noting<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<(
     Ok((value, !loss.is_lossy.get()))
 }
 
-/// Passes to `f` a wrapper of the value whose serialization fails if the value is nested deeper than [`MAX_DEPTH`].
+/// Calls `f` with a wrapper of the value. Serializing the wrapper fails if the value is nested deeper than
+/// [`MAX_DEPTH`].
 pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&AtDepth<'_, '_, T>) -> R) -> R {
     f(&AtDepth { value, depth: 0, loss: &LossFlag::default() })
 }
@@ -48,7 +49,7 @@ pub(crate) fn bounded<T: Serialize + ?Sized, R>(value: &T, f: impl FnOnce(&AtDep
 ///
 /// Returns an error if the value is nested deeper than [`MAX_DEPTH`].
 pub fn check_depth(value: &Value) -> serde_json::Result<()> {
-    // A list replaces recursion, which would overflow the stack for a deep value.
+    // A list replaces recursion, which could overflow the stack for a deep value.
     let mut open = vec![(value, 1)];
     while let Some((value, depth)) = open.pop() {
         let is_nested = matches!(value, Value::Array(_) | Value::Object(_));

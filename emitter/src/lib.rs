@@ -29,7 +29,7 @@
 //! - A [`Subscription`] is a handle that removes a listener.
 //! - [`EventMeta`] describes an event: its id, time, path, source, context and run. Most of it is computed on first
 //!   use.
-//! - A *pipe* forwards events to another emitter. A [`Sink`] receives events as owned records, on a thread of its own.
+//! - A *pipe* forwards events to another emitter. A [`Sink`] receives events as owned records, on its own thread.
 //!
 //! The module [`rt`] is the interface for a runtime that wraps work in runs.
 

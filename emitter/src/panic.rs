@@ -67,9 +67,9 @@ fn drop_once(payload: Box<dyn Any + Send>) -> Result<(), Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(|| drop(payload)))
 }
 
-/// Calls user code. If the call panics, `or` returns the result for the panic's message.
+/// Calls user code. If the call panics, returns the result of `or`, which receives the panic's message.
 ///
-/// Always inlined: it is part of the loop that every emit runs.
+/// Always inlined, because the loop that calls listeners runs inside it.
 #[inline(always)]
 pub(crate) fn catch_or<R>(call: impl FnOnce() -> R, or: impl FnOnce(String) -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| or(panic_text(payload)))
@@ -95,8 +95,8 @@ pub(crate) fn report_drop(what: &'static str, panic: &str) {
     log_catching(|| tracing::warn!(panic, "{what} panicked when it was dropped"));
 }
 
-/// Writes a log line. Displaying an error and receiving a log line run user code; a panic there is discarded, because a
-/// lost log line must not fail the work.
+/// Writes a log line. This may run user code: the `Display` of an error, and the subscriber. If that code panics, the
+/// log line is lost, and the caller continues.
 pub(crate) fn log_catching(log: impl FnOnce()) {
     catch(log).unwrap_or_default();
 }

@@ -1,5 +1,5 @@
-//! Batches: many adjacent listeners of one type are called together from the second event of a name on. Each listener
-//! behaves as it does alone (E5, E7, E8, E9, E11).
+//! Batches: many adjacent listeners of one type are called together, except for the first event of each name. Each
+//! listener behaves as if it were called alone (E5, E7, E8, E9, E11).
 
 mod support;
 
@@ -21,14 +21,14 @@ fn many(emitter: &Emitter, recorder: &Recorder) -> Result<Vec<Subscription>, Box
     (0..MANY).map(|n| Ok(emitter.on("x", hears(n))?)).collect()
 }
 
-/// Compares the calls with numbers in order. A number that occurs twice was called twice.
+/// Checks that the listeners with these numbers were called, in this order.
 #[track_caller]
 fn expect(recorder: &Recorder, numbers: impl IntoIterator<Item = usize>) {
     let numbers: Vec<_> = numbers.into_iter().map(|n| n.to_string()).collect();
     recorder.expect(numbers.iter().map(String::as_str));
 }
 
-/// E5: the oldest listener is called first, even with other listeners in between.
+/// E5: listeners of equal priority are called in order of registration, even with other listeners in between.
 #[test]
 fn listeners_of_a_batch_are_called_in_order_among_other_listeners() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());

@@ -22,7 +22,7 @@ fn leaf() -> (Emitter, Emitter) {
 }
 
 /// Counts the allocations of a thousand rounds of four emits: by `EventName` and by text, awaited and not awaited. One
-/// round comes before the count. Each of the `listeners` that receive the event adds 1 to its payload.
+/// more round runs before the count. Each of the `listeners` that receive the event adds 1 to its payload.
 #[track_caller]
 fn count_emits(emitter: &Emitter, listeners: u64) -> AllocationInfo {
     let emit = || {
@@ -78,7 +78,7 @@ fn an_emit_that_a_sync_listener_receives_allocates_nothing() -> TestResult {
     Ok(())
 }
 
-/// The future of the emit holds the listener's future while the listener is awaited.
+/// The future of the emit holds all other state while the listener is awaited.
 #[test]
 fn an_emit_that_an_async_listener_receives_allocates_only_the_future_of_the_listener() -> TestResult {
     let (_root, leaf) = leaf();
@@ -140,8 +140,8 @@ fn a_million_children_and_a_hundred_thousand_runs_created_and_dropped_leave_noth
             child.emit_now(TOKEN, &mut ()).expect("no listener fails");
         }
     };
-    // The second emit is the first of this thread that loads an existing snapshot. The allocations of that load are
-    // kept.
+    // The second emit is the first on this thread to load an existing snapshot. The thread keeps the memory that this
+    // load allocates.
     churn(2);
     let left = measure(|| churn(1_000_000));
     assert_eq!((left.bytes_current, left.count_current), (0, 0));
@@ -150,7 +150,7 @@ fn a_million_children_and_a_hundred_thousand_runs_created_and_dropped_leave_noth
     Ok(())
 }
 
-/// E1: this holds even with listeners on the children, and with emits between creation and drop.
+/// E1: the children also have listeners and receive events before they are dropped.
 #[test]
 fn children_with_listeners_created_and_dropped_leave_nothing_behind() -> TestResult {
     let root = Emitter::new();

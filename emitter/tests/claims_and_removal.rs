@@ -15,7 +15,7 @@ use regex::Regex;
 
 use crate::support::{Recorder, TestResult, block_on, emit, yield_once};
 
-/// E8: the first emit claims the call, and the other emits find it claimed.
+/// E8: once all calls of a listener are claimed, no other emit calls the listener.
 #[test]
 fn once_and_times_hold_under_concurrent_emits() -> TestResult {
     const EMITS: usize = 200;
@@ -168,7 +168,7 @@ fn a_drop_guard_removes_on_drop_unless_disarmed() -> TestResult {
     Ok(())
 }
 
-/// E9: this holds for each method of registering. The removed listeners come later in the same dispatch.
+/// E9: there is a listener for each method of registering. All come later in the dispatch than the call of `off`.
 #[test]
 fn a_dispatch_under_way_does_not_call_listeners_that_off_has_removed() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -438,8 +438,7 @@ fn off_and_wait_waits_for_an_async_call_that_is_awaited_or_dropped() -> TestResu
     Ok(())
 }
 
-/// E9: this holds in a sync listener, in an async listener, and in a listener that is called again inside its own
-/// calls.
+/// E9: the wait is inside a sync listener, inside an async listener, and inside nested calls of one listener.
 #[test]
 fn off_and_wait_does_not_wait_for_calls_in_which_it_is_awaited() -> TestResult {
     let (emitter, own) = (Emitter::new(), Arc::new(Mutex::new(Vec::<Subscription>::new())));
@@ -488,7 +487,7 @@ fn off_and_wait_does_not_wait_for_calls_in_which_it_is_awaited() -> TestResult {
     Ok(())
 }
 
-/// E9: the wait leaves out only the calls that enclose it.
+/// E9: the future waits for all calls of the listener except the calls in which it is awaited.
 #[test]
 fn off_and_wait_inside_a_call_waits_for_another_call() -> TestResult {
     let (emitter, own) = (Emitter::new(), Arc::new(OnceLock::<Subscription>::new()));

@@ -13,7 +13,7 @@ use crate::support::{Any, Recorder, TestResult, block_on};
 
 const DONE: EventName = EventName::new("done");
 
-/// Records its drop.
+/// A value that records its drop.
 struct Noted(Recorder);
 
 impl Drop for Noted {

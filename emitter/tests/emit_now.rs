@@ -45,10 +45,11 @@ fn an_emit_without_listeners_computes_neither_time_nor_context() -> TestResult {
     Ok(())
 }
 
-/// E7, E15: neither without listeners nor with them.
+/// E7, E15: with and without listeners.
 #[test]
 fn a_payload_that_no_listener_serializes_is_never_serialized() -> TestResult {
-    /// Counts how often it is serialized. A panic would not be noticed: it would become the text of a record.
+    /// Counts how often it is serialized. A panic in `serialize` would not be noticed: it would become the text of a
+    /// record.
     #[derive(Default)]
     struct Counted(AtomicUsize);
     impl serde::Serialize for Counted {

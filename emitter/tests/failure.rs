@@ -41,7 +41,7 @@ fn panics_before_its_future<'a>(_: &'a mut Any, _: &'a EventMeta<'a>) -> Answer<
     panic!("the disk is full")
 }
 
-/// Each way in which a listener that may change the event can fail.
+/// Listeners that may change the event, and fail with an error or a panic.
 fn failing(options: Options) -> [Registration; 7] {
     [
         options.on("*", fails),
@@ -70,7 +70,7 @@ fn sees_failing(options: Options) -> [Registration; 5] {
     ]
 }
 
-/// Emits with a failing listener between others, on the second of three emitters.
+/// Emits on a child of a root, with a failing listener between other listeners of the child.
 fn emit_among(failing: Registration) -> (Result<(), EmitError>, Vec<String>, Emitter) {
     emit_among_by(failing, |middle| block_on(middle.emit("x", &mut ())))
 }
@@ -133,7 +133,7 @@ fn an_isolated_failure_is_counted_and_does_not_affect_other_listeners() {
     }
 }
 
-/// Emits as a runtime does.
+/// Emits with a facet and a delivery, as a runtime does.
 fn emit_with(emitter: &Emitter, facet: &Facet, delivery: &Delivery) -> Result<(), EmitError> {
     const X: EventName = EventName::new("x");
     let stamp = EventStamp::new();
@@ -248,7 +248,7 @@ fn an_emitter_stays_usable_after_its_listeners_have_failed() -> TestResult {
     while block_on(emitter.emit("x", &mut ())).is_err() && failures < 5 {
         failures += 1;
     }
-    // The two listeners with a matcher that panics are never claimed, so they fail each time.
+    // The two listeners whose matcher panics claim no call, so they fail each time.
     assert_eq!((failures, emitter.listener_count()), (5, 3));
     emitter.reset();
     emitter.on("*", recorder.hears("usable"))?;

@@ -18,7 +18,7 @@ struct World {
     root: Emitter,
     backend: Emitter,
     chat: Emitter,
-    /// Another emitter with the same namespace.
+    /// Another emitter with the namespace of `chat`.
     twin: Emitter,
     run: Emitter,
     tool: Emitter,
@@ -178,7 +178,8 @@ fn documented() -> Vec<[Vec<&'static str>; 7]> {
     rows.map(|row| row.split(" | ").map(cells).collect::<Vec<_>>().try_into().expect("seven columns")).collect()
 }
 
-/// Runs of three instances, each started in the run before it. The listener is on the middle run.
+/// Runs of three instances, each started in the run before it. The listener is on one of the `columns`, the emitters
+/// that the table names.
 struct Nest {
     run: Emitter,
     nested: Emitter,
@@ -197,7 +198,7 @@ impl Nest {
         Self { nested, columns: [run.clone(), instance, backend, root, above], run }
     }
 
-    /// Returns the events that a listener takes, of the run and of the run nested in it.
+    /// Emits on the run and on the run nested in it. Returns the events that a listener takes.
     fn heard(&self, column: usize, options: Options, matcher: Matcher) -> Vec<String> {
         let recorder = Recorder::new();
         let listens = self.columns[column].with(options).on(matcher, recorder.hears("")).expect("a matcher");
@@ -236,7 +237,7 @@ fn the_table_of_nested_events_in_the_documentation_of_matcher_is_correct() {
                     ["own"] => &[own],
                     _ => &[],
                 };
-                // An exact path belongs to one of the two emitters.
+                // The exact path matches only the event of the nested run.
                 let is_path = *matcher == "\"tool.new_token\"";
                 let expected: Vec<_> = expected.iter().filter(|path| !is_path || **path == nested).collect();
                 let nest = Nest::new();
@@ -253,7 +254,7 @@ fn the_table_of_nested_events_in_the_documentation_of_matcher_is_correct() {
     assert_eq!(cells, 5 * 3 * 8, "eight matchers in three ways");
 }
 
-/// E4: this holds whether the run parent or the tree leads from one run to the other.
+/// E4: one run is below the other by its run parent, or by its place in the tree.
 #[test]
 fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -457,7 +458,7 @@ fn an_invalid_matcher_is_an_error_that_quotes_it() {
     assert_eq!(emitter.listener_count(), 0, "nothing was registered");
 }
 
-/// Returns `true` if a listener on the emitter of an event with this path receives it.
+/// Emits an event with this path. Returns `true` if a listener on the same emitter receives the event.
 fn takes(matcher: impl IntoMatcher, path: &str) -> bool {
     let (namespace, name) = path.rsplit_once('.').unwrap_or(("", path));
     let recorder = Recorder::new();
@@ -471,7 +472,7 @@ fn at(root: &Emitter, namespace: &str) -> Emitter {
     if namespace.is_empty() { root.clone() } else { root.child(namespace).expect("a name") }
 }
 
-/// Returns, for each path, the numbers of the patterns on one emitter that match it.
+/// Registers the patterns on one emitter. Returns, for each path, the numbers of the patterns that match it.
 fn taken_by(patterns: &[Matcher], paths: &[String]) -> Vec<BTreeSet<usize>> {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(BTreeSet::new())));
     for (i, pattern) in patterns.iter().enumerate() {
@@ -545,7 +546,7 @@ fn pattern() -> impl Strategy<Value = Matcher> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// E4: this holds for random patterns and paths.
+    /// E4: with random patterns and paths.
     #[test]
     fn patterns_in_sets_match_the_same_paths_as_alone(
         patterns in prop::collection::vec(pattern(), 1..60),

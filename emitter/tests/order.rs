@@ -56,7 +56,7 @@ fn an_event_rises_through_the_tree_parent_then_the_run_parent_then_the_pipes() -
     Ok(())
 }
 
-/// E5: the order of the tree parent is complete, with its own run parent, before the order of the run parent begins.
+/// E5: the whole order of the tree parent, including its own run parent, comes before the order of the run parent.
 #[test]
 fn the_runs_of_the_tree_parent_come_before_the_run_parent() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -139,8 +139,8 @@ fn all_listeners_that_may_change_an_event_run_before_all_observers() -> TestResu
     Ok(())
 }
 
-/// E5: observers start in the same order, async observers run together, and all observers have ended when the emit
-/// returns.
+/// E5: observers start in the order of all listeners, async observers run together, and all observers have ended when
+/// the emit returns.
 #[test]
 fn async_observers_start_in_order_run_together_and_are_awaited() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

@@ -71,7 +71,7 @@ fn bombs() -> [fn() -> Bomb; 3] {
     [|| ONCE, || Bomb(Some(2)), || ENDLESS]
 }
 
-/// Each way in which a listener can panic with a bomb.
+/// Listeners that panic with a bomb: in the matcher, in the call, or in the future.
 fn panicking(options: Options, bomb: fn() -> Bomb) -> [Registration; 7] {
     let late = move || -> Answer<'static> {
         Box::pin(async move {
@@ -114,7 +114,7 @@ fn no_panic_leaves_an_emit_if_the_payload_of_a_panic_panics_when_dropped() -> Te
     Ok(())
 }
 
-/// E11: this also holds for listeners that are called in a batch, from the second event on.
+/// E11: from the second event on, the listeners are called in a batch.
 #[test]
 fn no_panic_leaves_an_emit_to_a_batch_if_the_payload_of_a_panic_panics_when_dropped() -> TestResult {
     let (emitter, recorder) = (Emitter::new(), Recorder::new());
@@ -132,7 +132,7 @@ fn no_panic_leaves_an_emit_to_a_batch_if_the_payload_of_a_panic_panics_when_drop
     Ok(())
 }
 
-/// E11: this holds when an emit only checks for async listeners, and when a pipe's matcher is called.
+/// E11: the matcher is called while an emit checks for async listeners, and for a pipe.
 #[test]
 fn no_panic_of_a_matcher_leaves_an_emit_even_if_its_payload_panics_when_dropped() -> TestResult {
     let (emitter, other) = (Emitter::new(), Emitter::new());

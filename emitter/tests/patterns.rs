@@ -39,7 +39,7 @@ fn a_pattern_that_is_too_long_is_refused_at_registration() -> TestResult {
     Ok(())
 }
 
-/// E4: this holds for each kind of glob, even if all globs together do not fit into one set.
+/// E4: the globs are of different kinds, and each is registered once, and then three times.
 #[test]
 fn the_longest_patterns_match_alone_and_together() -> TestResult {
     let long = |unit: &str| unit.repeat((LONGEST - 4) / unit.len());
@@ -108,7 +108,7 @@ fn letter(letter: u8) -> char {
     char::from(b'a' + letter)
 }
 
-/// Returns a pattern. Half of the patterns are globs of names; the others are globs of paths and regexes.
+/// Returns a pattern. Half of the patterns are globs of names, a quarter are globs of paths, and a quarter are regexes.
 fn pattern(i: usize, begins: u8) -> Result<Matcher, MatcherError> {
     let begins = letter(begins);
     match i % 4 {

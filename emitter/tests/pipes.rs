@@ -46,7 +46,7 @@ fn each_emitter_receives_an_event_once_through_a_diamond_or_a_cycle_of_pipes() -
     Ok(())
 }
 
-/// E12: handles that are dropped leave the pipe in place.
+/// E12: dropping a handle leaves its pipe in place.
 #[test]
 fn unpipe_removes_its_pipe_and_close_removes_all_pipes() -> TestResult {
     let (recorder, from) = (Recorder::new(), Emitter::new());

@@ -1,5 +1,5 @@
 //! Random trees, runs, pipes, listeners and emits, compared with a model of the rules: the order of listeners, at most
-//! one delivery per emitter, and claims (E5, E6, E8; E4, E9 and E17 as far as they select listeners).
+//! one delivery per emitter, and claims (E5, E6, E8, and the parts of E4, E9 and E17 that select listeners).
 
 mod support;
 
@@ -13,7 +13,7 @@ use proptest::sample::select;
 
 use crate::support::{Recorder, block_on, emit, run_of, run_within, yield_once};
 
-/// A number that selects an item of a list by its remainder.
+/// Numbers that select an item of a list: the index is the remainder by the length of the list.
 const WHICH: std::ops::Range<usize> = 0..2520;
 
 const NAMES: [&str; 5] = ["x", "xy", "y", "r.x", "a.y"];
@@ -512,7 +512,7 @@ proptest! {
         }
     }
 
-    /// E5, E6, E8: most listeners are on one emitter, so that they are matched by a table and in sets.
+    /// E5, E6, E8: all listeners after the first nine are on one emitter, where a table and sets match them.
     #[test]
     fn many_listeners_on_one_emitter_are_called_as_in_the_model(
         hub in 0..4_usize,

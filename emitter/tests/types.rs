@@ -55,7 +55,7 @@ fn a_payload_is_received_as_its_type_or_as_any_event_and_changed_in_place() -> T
     Ok(())
 }
 
-/// E7: this holds for sync and async listeners, registered by name or by path.
+/// E7: with sync and async listeners, registered by name or by path.
 #[test]
 fn a_listener_under_an_exact_name_or_path_fails_the_emit_of_an_own_event_of_another_type() -> TestResult {
     let instance = Emitter::new().child("a")?;
@@ -81,7 +81,7 @@ fn a_listener_under_an_exact_name_or_path_fails_the_emit_of_an_own_event_of_anot
     Ok(())
 }
 
-/// E7: this holds for nested and piped events, and for events received under a pattern, a regex or a function.
+/// E7: nested and piped events are filtered, and so are events received under a pattern, a regex or a function.
 #[test]
 fn events_of_another_type_are_filtered_unless_they_are_own_events_under_an_exact_name() -> TestResult {
     let (root, recorder) = (Emitter::new(), Recorder::new());

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! cargo run --example agent -- "How many words has README.md, and what is that times 17?"
-//!     --guarded       adds redaction, limits, a budget, and asks you before a file is read
+//!     --guarded       adds redaction, limits and a budget, and asks you before each tool call
 //!     --record FILE   records every event as JSON lines; `--example replay -- FILE` shows them again
 //!     --model NAME    asks a real model, such as `ollama:granite4` or `openai:gpt-5-mini`
-//!     --base-url URL  asks the server at this address for the model
+//!     --base-url URL  sends the requests to the server at this URL
 //! ```
 //!
-//! By default the model is a set of rules in this example, which needs no network; the first line of the output names the
+//! By default the model is a set of rules in this example, and no network is needed; the first line of the output names the
 //! model. `scripts/local-model.sh start` starts a small real model; `--model openai:local --base-url
 //! http://127.0.0.1:18082/v1` selects it. The trajectory is printed to stderr. The answer is printed to stdout, piece by
 //! piece as the model writes it.

@@ -15,7 +15,7 @@ pub(crate) fn model() -> ScriptedModel {
     ScriptedModel::by("rules", |request| answer(request).in_pieces(8))
 }
 
-/// One step of a question: a call, or text that no rule understands.
+/// One step of a question: a tool call, or text that no rule understands.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Call { tool: &'static str, arguments: Value, says: String },
@@ -81,7 +81,7 @@ fn steps(question: &str) -> Vec<Step> {
     steps
 }
 
-/// Splits a question where a new question begins, but not inside quotes.
+/// Splits the text before each word that begins a new question, except inside quotes.
 fn parts(question: &str) -> Vec<String> {
     const BEGINS: [&str; 12] = [
         "how ",
@@ -166,7 +166,7 @@ fn path_of(part: &str) -> Option<String> {
     words.map(|word| word.trim_end_matches('.')).find(is_path).map(str::to_owned)
 }
 
-/// Returns the text to search for, which follows a verb: in quotes, or up to the file name or the end.
+/// Returns the text to search for: the quoted text after the verb, or everything up to the file name or the end.
 fn wanted(part: &str, path: &str) -> Option<String> {
     let verbs = ["mention", "contain", "search", "find"];
     // Only ASCII letters change, so that byte positions are the same in both texts.
@@ -180,7 +180,7 @@ fn wanted(part: &str, path: &str) -> Option<String> {
     Some(quoted.unwrap_or_else(bare).to_owned()).filter(|wanted| !wanted.is_empty())
 }
 
-/// Returns the arithmetic expression in a part, with operators in place of words. Returns `None` if a word is unknown.
+/// Returns the arithmetic expression in a part, with words replaced by operators. Returns `None` if a word is unknown.
 fn expression(lower: &str) -> Option<String> {
     const WORDS: [(&str, &str); 12] = [
         ("multiplied by", "*"),

@@ -136,7 +136,7 @@ fn failed(path: &str, error: std::io::Error) -> Error {
     Error::from(error).message(format!("cannot read `{path}`"))
 }
 
-/// Allows only relative paths without `..` that lead into the current directory, also through symbolic links.
+/// Returns the target of a relative path. Denies `..`, and symbolic links that lead out of the current directory.
 fn allowed(path: &str) -> Result<PathBuf> {
     let stays = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     if Path::new(path).components().all(stays) {

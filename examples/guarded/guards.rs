@@ -1,4 +1,4 @@
-//! The five guards of the clerk and of the tools that it runs.
+//! The five middlewares that guard the clerk and its tools.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use emitree::{Middleware, Result, for_tree};
 ///
 /// - `budget` limits a letter to six runs of tools;
 /// - `redact` removes personal data from the answers that the desk keeps;
-/// - `cache` reads the same letter once;
+/// - `cache` makes sure that each letter is read only once;
 /// - `retry` calls the register again while it is busy;
 /// - `exfil_guard` denies letters to hosts that are not allowed.
 pub(crate) fn guarded<F, I, O>(clerk: RunnableFn<F, I, O>) -> Result<RunnableFn<F, I, O>> {

@@ -10,8 +10,8 @@
 //!     --record FILE     records every event as JSON lines, and overwrites FILE; `--example replay -- FILE` prints them again
 //! ```
 //!
-//! The trajectory is printed to stdout, and everything else is printed to stderr. Ctrl-C drops the running question; the
-//! ends of its runs are still printed and recorded.
+//! The trajectory is printed to stdout, and everything else is printed to stderr. Ctrl-C stops the program; the ends of all
+//! runs are still printed and recorded.
 
 mod desk;
 mod tools;
@@ -73,8 +73,8 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
         eprintln!("{:?}: {} in {:.1?}", finish.input().question, finish.outcome().status().as_str(), finish.duration());
     })?;
 
-    // Ctrl-C drops the future of the run, which ends it and all runs below. `biased` registers the signal handler before the
-    // first run starts.
+    // Ctrl-C drops the future of the run, which ends the run and all runs below it. With `biased`, the signal handler is
+    // registered before the first run starts.
     let result = tokio::select! {
         biased;
         interrupted = tokio::signal::ctrl_c() => Err(interrupted.map_or_else(Error::from, |()| Error::new("Ctrl-C"))),
@@ -142,7 +142,7 @@ impl Middleware for HouseRules {
             )?;
         }
         if let Some(text) = self.canned.clone() {
-            // This listener receives the `start` of this run. If it sets the output, the work is not run.
+            // This listener receives the `start` of this run. It sets the output, so the work is skipped.
             ctx.emitter().on(Stage::Start, move |start: &mut Start<Question, Answer>, _| {
                 start.output = Some(Answer { lines: vec![text.clone()] });
             })?;
@@ -151,7 +151,7 @@ impl Middleware for HouseRules {
     }
 }
 
-/// Returns a layer that makes reading a file take longer. It sees no values, so it fits runs of all types.
+/// Returns a layer that delays the reading of each file. It accesses no input or output, so it fits runs of all types.
 fn slow(time: Duration) -> Stack<AnyRun> {
     let layer = Stack::builder().layer_fn("slow", move |(), ctx, next| {
         Box::pin(async move {

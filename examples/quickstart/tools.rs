@@ -1,4 +1,4 @@
-//! The tools: each is a runnable, and some run others.
+//! The tools. Each tool is a runnable, and some tools run other tools.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -44,7 +44,7 @@ pub(crate) struct Document {
     chars: usize,
     #[serde(skip)]
     text: String,
-    /// The bytes of the file, in which lines are counted.
+    /// The bytes of the file, for counting and searching lines.
     #[serde(skip)]
     data: Vec<u8>,
 }

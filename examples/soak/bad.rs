@@ -1,4 +1,4 @@
-//! Values that panic when they are dropped, some of them as the payload of a panic.
+//! Values that panic when they are dropped. Some of them are payloads of panics.
 
 use std::panic::panic_any;
 

@@ -1,5 +1,5 @@
-//! Bindings of a run that hold the run's own context: all of them must be dropped when the run has ended. Some panic when they
-//! are called or dropped.
+//! Bindings that hold the context of the run they are bound to. All of them must be dropped when the run has ended. Some
+//! panic when they are called or dropped.
 
 use std::iter::successors;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Held {
         self.act();
     }
 
-    /// Called in the run, or in a run below.
+    /// Does the planned action, inside the run or a run below.
     fn act(&self) {
         match self.binding.manner {
             Manner::Panics => Payload::Text.panic(),
@@ -41,8 +41,8 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let current = RunContext::current();
-        // A run below that is about to begin shares these bindings: if it begins too late, they may be dropped inside
-        // it.
+        // A child that is about to begin shares these bindings: if this run ends first, they may be dropped inside the
+        // child.
         let is_shared = matches!(self.binding.place, Place::Observer | Place::Nested);
         let mut around = successors(current.as_ref(), |run| run.parent().filter(|_| is_shared));
         if !around.any(|run| *run == self.ctx) {

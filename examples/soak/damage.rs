@@ -70,12 +70,12 @@ impl Damage {
         }
     }
 
-    /// Returns `true` if the damage keeps a run or an end from completing, so that the soak waits only a short time.
+    /// Returns `true` if the damage keeps a batch from ending. The soak does not wait long for such a batch.
     pub(crate) const fn is_endless(self) -> bool {
         matches!(self, Self::KeptBinding | Self::KeptRun | Self::UnreportedEnd)
     }
 
-    /// Returns a value that keeps a tree from being over until the value is dropped.
+    /// Applies the damage if it keeps a batch from ending. The tree is not over until the returned value is dropped.
     pub(crate) fn hold_up(self, tree: &Tree) -> Option<Arc<dyn Any>> {
         match self {
             Self::KeptBinding => Some(Arc::<()>::clone(&tree.shared.bound)),
@@ -88,7 +88,7 @@ impl Damage {
         }
     }
 
-    /// Damages the record of the first run that fits. Returns `None` if there is none.
+    /// Damages the record of the first run that fits. Returns `None` if no run fits.
     pub(crate) fn apply(self, log: &mut Vec<Entry>) -> Option<()> {
         let start = |event: &Event| event.stage == Stage::Start;
         let end = |event: &Event| matches!(event.stage, Stage::Success | Stage::Error);
@@ -170,7 +170,7 @@ fn double(log: &mut Vec<Entry>, at: usize) {
     log.insert(at, log[at].clone());
 }
 
-/// Swaps two events of the first run that has both.
+/// Swaps two events of the first run that has event `a`. Returns `None` if that run lacks event `b`.
 fn swap(log: &mut [Entry], a: impl Fn(&Event) -> bool, b: impl Fn(&Event) -> bool) -> Option<()> {
     let first = find(log, a)?;
     let Entry::Event(Event { run, .. }) = log[first] else { return None };

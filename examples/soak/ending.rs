@@ -12,7 +12,7 @@ use crate::plan::{Holder, Stop, Then};
 use crate::record::{Begun, Entry, Id};
 
 listed! {
-    /// The cause of an end, in the words of the table.
+    /// The cause of an end. The strings are rows of the printed table.
     pub(crate) enum Ending {
         Succeeded = "success",
         Answered = "answered at the start",
@@ -164,8 +164,8 @@ impl<'a> Reported<'a> {
         })
     }
 
-    /// Returns `true` if the run ended while its runtime was dropped, and neither its own holder nor the holder of a
-    /// dropped run above may have dropped it.
+    /// Returns `true` if the drop of the runtime ended the run: the run ended during this drop, and no holder drops the run
+    /// or one of the dropped runs above it.
     fn is_dropped_by_runtime(&self, life: &Life<'_>) -> bool {
         let is_within = |at| self.dropped.as_ref().is_some_and(|dropped| dropped.contains(&at));
         let is_dropped = |life: &Life<'_>| life.status(Stage::Finish) == Some(Status::Dropped);

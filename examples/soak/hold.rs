@@ -57,7 +57,7 @@ async fn spawn_apart(branch: &Arc<Branch>, then: Then) -> Option<Result<u32>> {
     }
 }
 
-/// Returns `true` inside a runtime: plain threads have none.
+/// Returns `true` inside a tokio runtime, and `false` on a plain thread.
 fn has_runtime() -> bool {
     Handle::try_current().is_ok()
 }
@@ -88,7 +88,7 @@ pub(crate) fn poll_idly(mut run: BoxFuture<'static, ()>, polls: u32) {
     let mut cx = Context::from_waker(Waker::noop());
     let mut is_pending = || run.as_mut().poll(&mut cx).is_pending();
     for _ in 0..polls {
-        // The recording contains the panic.
+        // Ignores a panic, because the recording contains it.
         if !catch_unwind(AssertUnwindSafe(&mut is_pending)).unwrap_or(false) {
             return;
         }

@@ -29,7 +29,7 @@ pub(crate) struct Node {
     pub(crate) children: Vec<Self>,
     /// `true` if the children run concurrently.
     pub(crate) at_once: bool,
-    /// The payload of the panic when the work is dropped.
+    /// If set, the work panics with this payload when it is dropped.
     pub(crate) drops_badly: Option<Payload>,
     pub(crate) bindings: Vec<Binding>,
     /// `true` if the failure of this run fails the run above.
@@ -52,18 +52,18 @@ pub(crate) enum Holder {
     Task {
         then: Then,
     },
-    /// Handed out of the run after a number of polls, to a thread that polls it now and then, and drops it.
+    /// Polled a number of times, and then moved to a thread that polls it again and drops it.
     Thread {
         polls: u32,
         polls_there: u32,
     },
-    /// Handed out of the run after a number of polls, and kept until everything else is over.
+    /// Polled a number of times, and then kept until everything else is over.
     Kept {
         polls: u32,
     },
 }
 
-/// The end of a task.
+/// The treatment of a task after it is spawned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Then {
     Awaited,
@@ -152,7 +152,7 @@ pub(crate) struct Binding {
 }
 
 listed! {
-    /// The kind of a binding, in the words of the table.
+    /// The kind of a binding. The strings are rows of the printed table.
     pub(crate) enum Place {
         /// A middleware that calls its value when it is bound, and binds nothing.
         Bind = "a middleware",
@@ -193,7 +193,7 @@ pub(crate) fn rng(seed: u64, number: u64) -> Rng {
     Rng::with_seed(seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Draws the tree of this number. With `is_cut`, runs may wait forever, because all are cut off after a while.
+/// Draws the tree of this number. With `is_cut`, runs may wait forever, because their runtime is dropped.
 pub(crate) fn draw(seed: u64, number: u64, is_cut: bool) -> Plan {
     let mut draw = Draw { rng: rng(seed, number), is_cut };
     if draw.chance(WIDE) && !is_cut {
@@ -247,12 +247,11 @@ impl Draw {
         }
     }
 
-    /// Draws many runs below one run. None of them ends by itself: when a thread aborts the top, all have to end by that
-    /// abort.
+    /// Draws a run with many runs below it. None of them ends by itself: all must end when a thread aborts the top run.
     fn wide(&mut self) -> Node {
         let children: Vec<_> = (0..self.rng.usize(30..80)).map(|_| self.waiting(2)).collect();
         let begin = children.iter().filter(|child| matches!(child.holder, Holder::Awaited | Holder::Spawned { .. }));
-        // The top itself counts too.
+        // The top run counts too.
         let begin = begin.count() as u32 + 1;
         let working = self.rng.u32(1..=begin);
         let stop = if self.rng.bool() { Stop::ThreadAmid { working } } else { Stop::TokenAmid { working } };

@@ -1,5 +1,5 @@
-//! The records of the runs of a tree: the events that one observer above all of them received, in order, and entries from
-//! code that was called or that awaited a run.
+//! The recording of a tree: the events that an observer at the root received, in order, and the entries that runs,
+//! listeners, bindings and callers added.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

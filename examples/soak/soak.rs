@@ -131,7 +131,7 @@ impl fmt::Display for Report {
 async fn batch(settings: &Settings, threads: &Threads, report: &mut Report) {
     let numbers = report.trees..report.trees + BATCH;
     report.trees = numbers.end;
-    // Every fourth batch is cut off.
+    // The runtime of every fourth batch is dropped while it has runs.
     let cut = (numbers.start / BATCH % 4 == 3).then(|| Cut::draw(settings.seed, numbers.start));
     let grow = |number| Tree::grow(number, draw(settings.seed, number, cut.is_some()), threads);
     let mut trees: Vec<_> = numbers.map(grow).collect();
@@ -192,11 +192,11 @@ fn let_go(shared: &Arc<Shared>) {
 /// The runtime of a batch, which is dropped while it has runs.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// The number of worker threads; `None` for a runtime on the waiting thread.
+    /// The number of worker threads; `None` for a current-thread runtime.
     workers: Option<usize>,
     after: Duration,
     yields: u32,
-    /// `true` if pending ends are cut before the runtime is dropped.
+    /// `true` if runs whose futures were dropped are ended at once before the runtime is dropped.
     shuts_down: bool,
     /// `true` if kept futures are dropped before the runtime.
     lets_go: bool,
@@ -261,7 +261,7 @@ impl Cut {
 /// The number of panics that were not planned.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Prints and counts only panics that were not planned.
+/// Installs a panic hook that prints and counts only panics that were not planned.
 fn silence_planned_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Two threads with one queue. They end when the last clone is dropped.
+/// Two threads with one queue. They end when the last clone of this handle is dropped.
 #[derive(Clone)]
 pub(crate) struct Threads(Sender<Job>);
 
@@ -30,7 +30,7 @@ impl Threads {
 fn work(jobs: &Mutex<Receiver<Job>>) {
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
     while let Ok(job) = next() {
-        // The recording contains the panic.
+        // Ignores a panic, because the recording contains it.
         drop(catch_unwind(AssertUnwindSafe(job)));
     }
 }

@@ -1,4 +1,4 @@
-//! Executes a plan with a runnable for each node, which runs once.
+//! Executes a plan. Each node is a runnable that runs once.
 
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     contexts: Mutex<Vec<RunContext>>,
 }
 
-/// An action of a thread after a number of further runs have begun their work.
+/// An action that a new thread does after this number of further runs have begun their work.
 struct Amid {
     working: u32,
     then: Box<dyn FnOnce() + Send>,
@@ -117,7 +117,7 @@ impl Tree {
         }
     }
 
-    /// Returns `true` if all bindings of the tree's runs are dropped, even while the runs are held.
+    /// Returns `true` if all bindings of the tree's runs are dropped, although the runs are still held.
     pub(crate) fn is_bare(&self) -> bool {
         self.top.is_none() && Arc::strong_count(&self.shared.bound) == 1
     }

@@ -13,16 +13,16 @@ use crate::shared::own_events::{OwnEvents, own_events};
 
 /// Stops work that takes too long: each attempt, all attempts together, or both.
 ///
-/// A `Timeout` accepts runs of any type and reads no values. Time is measured by tokio's clock. Work that exceeds a
-/// limit is dropped, and the runs that it has started end with it. The run then fails with an error of kind
-/// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error of
-/// the limit per attempt [is retryable](Error::is_retryable); the error of the overall limit is not.
+/// A `Timeout` accepts runs of any type and does not read inputs or outputs. Time is measured by tokio's clock. Work
+/// that exceeds a limit is dropped, and the runs that it has started end with it. The run then fails with an error of
+/// kind [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error
+/// of the limit per attempt [is retryable](Error::is_retryable); the error of the overall limit is not.
 ///
 /// - *Per attempt* limits each call of the layers inside [`Phase::Retry`]: each attempt of a `Retry` has this limit.
 ///   Without [`per_attempt`](Self::per_attempt), attempts have no limit.
-/// - *Overall* counts from the first poll of the run, before `start`, to the end of the last attempt. Its layer is in
-///   [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) limits a single run from outside, including
-///   its listeners and its input and output middlewares.
+/// - *Overall* limits the time from the first poll of the run, before `start`, to the end of the last attempt. Its
+///   layer is in [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) limits a single run from outside,
+///   including its listeners and its input and output middlewares.
 ///
 /// ```
 /// use std::time::Duration;
@@ -72,7 +72,7 @@ pub enum TimeLimit {
 pub struct TimedOut {
     /// The limit that was exceeded.
     pub limit: TimeLimit,
-    /// The length of the limit, in milliseconds.
+    /// The time limit, in milliseconds.
     pub after_ms: u64,
 }
 

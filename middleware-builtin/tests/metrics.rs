@@ -396,7 +396,7 @@ fn invalid_options_of_metrics_are_errors_that_quote_the_value_and_the_remedy() {
     }
 }
 
-/// A recorder that panics on increments; if `registers` is `false`, it panics on registering.
+/// A recorder that panics when a metric is incremented or, if `registers` is `false`, when a metric is registered.
 struct Panics {
     registers: bool,
 }

@@ -1,5 +1,5 @@
-//! A middleware that is bound to a run and to runs below it applies at each level. Retries and limits log one warning
-//! about this, which names the runs.
+//! A middleware that is bound to a run and to runs below it applies at each level. In this case, retries and limits log
+//! one warning that names the runs.
 
 #[path = "../../tests/support/journal.rs"]
 mod journal;
@@ -17,8 +17,8 @@ use futures_util::future::try_join_all;
 use journal::Journal;
 use support::{TestResult, instance};
 
-/// `top` runs `middle`, which runs `leaf`, which counts its calls and fails. The last warnings that `leaf` explains are
-/// kept.
+/// `top` runs `middle`, which runs `leaf`. `leaf` counts its calls, stores the warnings from `RunContext::explain`, and
+/// fails.
 #[derive(Clone, Default)]
 struct Path {
     calls: Arc<AtomicU32>,
@@ -43,7 +43,8 @@ impl Path {
         })
     }
 
-    /// Returns the number of calls of `leaf` in a run of `top`, its last explained warnings, and the logged warnings.
+    /// Returns the number of calls of `leaf` in a run of `top`, the warnings that `leaf` stored, and the logged
+    /// warnings.
     async fn run<Sort>(&self, middleware: impl IntoMiddleware<Sort>) -> (u32, Vec<String>, Vec<String>) {
         let journal = Journal::default();
         let _guard = tracing::subscriber::set_default(journal.clone());

@@ -1,5 +1,5 @@
-//! Measures which secrets in a corpus are found and which other texts are taken for secrets. Text in chunks has the
-//! same results.
+//! Measures which secrets in a corpus are found and which other texts are taken for secrets. The results are the same
+//! for text in chunks.
 
 mod corpus;
 
@@ -441,7 +441,8 @@ fn texts_by_kind() -> BTreeMap<&'static str, Vec<&'static str>> {
 /// The number of chunk sizes for each kind. Small chunks are slow without optimization.
 const SIZES_OF_EACH: usize = 15;
 
-/// Evenly spaced texts of each kind are split into chunks, each into another size. All kinds together cover all sizes.
+/// Evenly spaced texts of each kind are split into chunks, each text with another chunk size. All kinds together cover
+/// all sizes.
 #[test]
 fn chunks_of_1_to_64_bytes_make_no_difference_to_texts_of_each_kind_of_the_corpus() {
     let texts_by_kind = texts_by_kind();

@@ -1,4 +1,4 @@
-//! The primitives of the modules that have a loom model; the models provide their own under the same names.
+//! The primitives of the modules that have a loom model; each model defines other primitives under the same names.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! The memory that runs leave behind, and the cost of a run without listeners, counted by an allocator on one thread.
+//! Runs leak no memory, and a run without listeners allocates at most twice.
 mod support;
 
 use allocation_counter::{AllocationInfo, measure};
@@ -28,7 +28,7 @@ impl Double {
         Self(Emitter::new().child("double").expect("a valid name"))
     }
 
-    /// Returns a runnable with the name of its emitter's creator, so that its runs allocate no name of their own.
+    /// Returns a runnable with the name of its emitter's creator, so that its runs do not allocate a name.
     fn named() -> Self {
         let creator = emitree_emitter::Creator::new("Tool", "double");
         Self(Emitter::new().child_builder("double").creator(creator).build().expect("a valid name"))
@@ -41,7 +41,8 @@ fn runtime() -> Runtime {
 
 const RUNS: u32 = 100_000;
 
-/// Measures the allocations of runs, after one run that allocates the values that a process creates only once.
+/// Measures the allocations of runs. A first run, which is not measured, allocates the values that a process creates
+/// only once.
 fn measure_runs(once: impl Fn(&Runtime, u32)) -> AllocationInfo {
     let runtime = runtime();
     once(&runtime, 1);
@@ -113,10 +114,11 @@ fn a_run_does_not_accumulate_memory_for_finished_tasks() {
 /// The allocations of a run: its future and its context, but no emitter, name, path, id, time or payload.
 const OF_A_RUN: u64 = 2;
 
-/// The further allocations if a runnable's name differs from its emitter's creator: a creator, its kind and its name.
+/// The additional allocations if a runnable's name differs from the name of its emitter's creator: a creator, its kind
+/// and its name.
 const OF_ITS_CREATOR: u64 = 3;
 
-/// R2: the run has no emitter, which would be a further allocation.
+/// R2: the run has no emitter, which would be another allocation.
 #[test]
 fn a_run_without_listeners_allocates_at_most_twice() {
     let (runtime, double, unnamed) = (runtime(), Double::named(), Double::new());

@@ -1,4 +1,4 @@
-//! R10, M9: errors that are converted to `anyhow` errors and back.
+//! R10, M9: errors keep their kind and details when they are converted to `anyhow` errors and back.
 #![cfg(feature = "anyhow")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! R1, R13: a run that begins while the run above ends, on any thread, ends before the run above or does not begin.
+//! R1, R13: a run that begins while its parent ends, on any thread, either ends before its parent or does not begin.
 
 mod support;
 
@@ -97,7 +97,7 @@ impl<S: tracing::Subscriber> Layer<S> for FailsInTheMaking {
     }
 }
 
-// R13: the parent does not wait for a run that could not be made.
+// R13
 #[test]
 fn a_parent_does_not_wait_for_a_run_that_could_not_be_made() -> TestResult {
     support::silence_planned_panics();
@@ -154,7 +154,7 @@ async fn a_run_begun_in_success_ends_before_its_parent_and_a_run_begun_in_finish
     Ok(())
 }
 
-// R13, R1: a run ends after its tasks, so runs that the tasks begin inherit from it, including guards.
+// R13, R1: a run ends after its tasks, so runs that the tasks begin inherit its middlewares, including guards.
 #[tokio::test]
 async fn a_run_begun_while_a_task_is_stopped_has_the_tasks_run_as_its_parent() -> TestResult {
     for has_listeners in [false, true] {
@@ -221,8 +221,7 @@ async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> 
     Ok(())
 }
 
-// R7, R13: whether the child begins before or after the abort of its parent, it is aborted as well, or does not
-// begin.
+// R7, R13
 #[test]
 fn a_run_that_begins_while_its_parent_is_aborted_is_aborted_too_or_does_not_begin() -> TestResult {
     for _ in 0..256 {

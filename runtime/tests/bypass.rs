@@ -33,7 +33,7 @@ struct Holding(#[expect(dead_code, reason = "it is dropped")] Starts);
 
 impl<O: Op> Guard<O> for Holding {}
 
-/// The place of the value.
+/// The place of the value that starts a run when it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Listener,
@@ -69,7 +69,7 @@ const PLACES: [Place; 14] = [
     Place::Task,
 ];
 
-/// The moment and the cause of the end of the run.
+/// When and why the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     Unpolled,
@@ -103,7 +103,7 @@ enum Spawned {
 
 const SPAWNED: [Spawned; 3] = [Spawned::ByTokio, Spawned::ByTheRun, Spawned::OnAThread];
 
-/// The work of a nested run, and its channels.
+/// The place of the value, the end of the run, and the handles that control the run.
 struct Plan {
     place: Place,
     moment: Moment,
@@ -111,7 +111,7 @@ struct Plan {
     begun: Arc<Notify>,
 }
 
-/// Returns the run, which has a value that starts another run when it is dropped.
+/// Returns a nested run with a value whose drop starts another run.
 fn nested(
     tree: &Emitter,
     plan: &Plan,
@@ -120,7 +120,7 @@ fn nested(
     let Plan { place, moment, .. } = *plan;
     let held = (place == Place::Runnable).then(|| starts.clone());
     let is_of_work = matches!(place, Place::Output | Place::Error | Place::Panic | Place::Task);
-    // The first attempt takes the value out of the mutex, so that the value that the work drops is the last clone.
+    // The first attempt takes the value out of the mutex, so that the work drops the last clone.
     let of_work = Mutex::new(is_of_work.then(|| starts.clone()));
     let begun = Arc::clone(&plan.begun);
     let work = move |_: Value, ctx: RunContext| {
@@ -315,8 +315,7 @@ fn a_run_started_by_a_drop_passes_the_guards_above_unless_the_run_above_has_ende
     );
 }
 
-/// The only value of this run that starts another run when it is dropped is the error, which was not fetched when the
-/// run above ended this run.
+/// The run above ends `fails`, so the error of `fails` is not fetched. Dropping this error starts another run.
 #[tokio::test]
 async fn a_run_started_by_the_drop_of_an_unfetched_error_passes_the_guards_above() {
     let (tree, seen) = (Emitter::new(), Seen::default());

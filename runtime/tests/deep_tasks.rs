@@ -1,5 +1,5 @@
-//! R4, R8, R13: a long chain of runs, each in a task that the run above has spawned, ends in linear time and on the stack
-//! of any thread, because the chain is ended without recursion.
+//! R4, R8, R13: a long chain of runs, each in a task that the run above has spawned, ends in linear time and without
+//! recursion, so the stack does not overflow.
 
 mod support;
 
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 const DEPTH: usize = 10_000;
 
-/// A runnable whose runs each spawn a further run, and wait forever.
+/// A runnable whose runs each spawn another run, and wait forever.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,
@@ -45,7 +45,7 @@ impl Runnable for Link {
     }
 }
 
-/// A chain of such runs, in which the innermost run already waits.
+/// A chain of runs of a [`Link`], whose innermost run already waits.
 struct Chain {
     link: Arc<Link>,
     runtime: Runtime,

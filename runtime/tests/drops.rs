@@ -1,4 +1,5 @@
-//! A panic of a value that is dropped is contained like any other panic of a run: the run still ends (R4, R8).
+//! If a value of a run panics when it is dropped, the panic is contained like any other panic: the run still ends (R4,
+//! R8).
 
 mod support;
 
@@ -20,7 +21,7 @@ impl Drop for Bad {
     }
 }
 
-/// A future that never completes, used as work or as a listener.
+/// A future that never completes, and panics when it is dropped: used as work or as a listener.
 async fn endless<E>() -> Result<(), E> {
     let _bad = Bad;
     pending().await

@@ -56,7 +56,7 @@ fn waits_with(starts: Option<Starts>) -> BoxFuture<'static, std::result::Result<
     })
 }
 
-/// Starts a call that runs on another thread until the returned function sends on `go_on`.
+/// Calls `call` on another thread. The returned function lets that call continue, and waits until it has returned.
 fn calling(entered: &Receiver<()>, go_on: Sender<()>, call: impl FnOnce() + Send + 'static) -> Drops {
     let calls = thread::spawn(call);
     entered.recv().expect("it is called");
@@ -66,7 +66,7 @@ fn calling(entered: &Receiver<()>, go_on: Sender<()>, call: impl FnOnce() + Send
     })
 }
 
-/// The parts of a function that blocks in its first call.
+/// Blocks the first call of [`wait`](Self::wait) until the test lets the call continue.
 struct Waits {
     entered: Sender<()>,
     go_on: Mutex<Receiver<()>>,

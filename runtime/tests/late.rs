@@ -1,5 +1,5 @@
-//! R1: a run that is made or first polled when the current run accepts no more runs emits nothing, and does not evade
-//! middlewares that are bound above.
+//! R1: a run that is made or first polled when the current run accepts no more runs either starts in a run further up
+//! that accepts runs, or does not begin. So it does not evade middlewares that are bound above.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn deletes(tree: &Emitter) -> Arc<impl Runnable<Input = (), Output = usize> + 's
     Arc::new(below(tree, "delete", |(): (), ctx: RunContext| async move { Ok(ctx.depth()) }))
 }
 
-/// Returns the depths of the runs that were created where the end of a nested run is reported, or their errors.
+/// Creates runs while a nested run reports its end, and returns their depths, or their errors.
 async fn made_at_the_end(of: fn(&RunContext, Arc<dyn Fn() + Send + Sync>)) -> Result<Vec<Result<usize>>> {
     let (tree, made) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let (delete, makes) = (deletes(&tree), Arc::clone(&made));
@@ -55,7 +55,7 @@ async fn made_at_the_end(of: fn(&RunContext, Arc<dyn Fn() + Send + Sync>)) -> Re
     Ok(made)
 }
 
-// R1, M4: the run starts below the run above, which continues; the guard there applies to it.
+// R1, M4: the run starts in the parent, which is still under way, and the parent's guard applies to it.
 #[tokio::test]
 async fn a_run_made_while_a_child_reports_its_end_is_started_in_the_parent() -> TestResult {
     let at_finish = |ctx: &RunContext, make: Arc<dyn Fn() + Send + Sync>| {
@@ -70,7 +70,7 @@ async fn a_run_made_while_a_child_reports_its_end_is_started_in_the_parent() -> 
     Ok(())
 }
 
-// R1: all enclosing runs have ended.
+// R1
 #[tokio::test]
 async fn a_run_made_in_the_drop_of_work_does_not_begin_if_all_runs_above_have_ended() -> TestResult {
     let tree = Emitter::new();

@@ -1,6 +1,7 @@
-//! R13: one thread ends a run while another thread makes a run below it. The models explore the interleavings with the
-//! source files of the crate. The lower run is ended with the upper run, or is not below it. A task that ends
-//! the upper run may have to wait for the lower run to be made; it is woken when the run is made, or when making it fails.
+//! R13: one thread ends a run while another thread makes a child of it. The models explore the interleavings with the
+//! source files of the crate. Either the child is ended together with its parent, or it does not become a child. A task
+//! that ends the parent may have to wait until the child is made. That task is woken when the child has been made, or
+//! when making it has failed.
 
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/tree/children.rs"]
@@ -69,14 +70,14 @@ impl RunContext {
         &self.0.node
     }
 
-    /// Makes a run below another run, as `RunContext::begin` does.
+    /// Makes this run a child of `above`, as `RunContext::begin` does.
     fn begin(&self, above: &Self) -> Option<Parent> {
         let above = Parent::of(WeakRun(Arc::clone(&self.0)), above.clone());
         self.0.is_made.store(true, Ordering::Release);
         above.inspect(Parent::arrive).ok()
     }
 
-    /// Fails to make a run below another run.
+    /// Registers this run as a child of `above`, and then fails to make it.
     fn fail_to_begin(&self, above: &Self) {
         drop(Parent::of(WeakRun(Arc::clone(&self.0)), above.clone()));
     }
@@ -119,7 +120,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs a model with at most three preemptions, which is enough to show races.
+/// Runs a model with at most three preemptions, which is usually enough to find races.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

@@ -118,7 +118,8 @@ fn above(run: &Run) {
     until_over(|waker| run.drive(Driver::Parent, waker));
 }
 
-/// Races two drivers while the listener completes, with at most three preemptions, which is enough to show races.
+/// Races two drivers while the listener completes, with at most three preemptions, which is usually enough to find
+/// races.
 fn race(first: fn(&Run), second: fn(&Run)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

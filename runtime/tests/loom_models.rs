@@ -12,7 +12,7 @@ use self::sync::{AtomicU16, Ordering};
 
 type Words = [AtomicU16; 2];
 
-/// Returns the values that two threads load in each execution, without repetition.
+/// Returns the distinct pairs of values that two threads load, over all executions.
 fn explored(accesses: [fn(&Words) -> u16; 2]) -> BTreeSet<[u16; 2]> {
     let explored = Arc::new(Mutex::new(BTreeSet::new()));
     let adds = Arc::clone(&explored);

@@ -1,5 +1,5 @@
 //! R7: aborts race with the end of the work. The models explore the interleavings with the source file of the crate:
-//! exactly one of the racing calls comes first, and every thread that checks afterwards sees the same state.
+//! exactly one of the racing calls wins, and every thread that checks afterwards sees the same state.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/state.rs"]
@@ -13,7 +13,7 @@ use loom::thread::{self, JoinHandle};
 
 use self::state::RunState;
 
-/// Runs a model with at most three preemptions, which is enough to show races.
+/// Runs a model with at most three preemptions, which is usually enough to find races.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

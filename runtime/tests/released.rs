@@ -54,7 +54,7 @@ fn changes_nothing(kept: Kept) -> impl Fn(&mut u32, &RunContext) -> Result<()> {
     }
 }
 
-/// A middleware with a value in it.
+/// A middleware that keeps a value.
 struct Keeps(#[expect(dead_code, reason = "it is dropped with it")] Kept);
 
 impl std::fmt::Debug for Keeps {
@@ -432,7 +432,8 @@ async fn a_run_that_has_ended_accepts_no_bindings_and_counts_late_emits() -> Tes
     Ok(())
 }
 
-/// A fork that was made before the end has copies of the redacting listeners; a later fork would not.
+/// A fork that was made before the end has copies of the redacting listeners; a fork that is made later has no
+/// listeners.
 #[tokio::test]
 async fn a_fork_of_the_emitter_of_a_run_that_has_ended_reaches_no_listener() -> TestResult {
     let (tree, recorder, left) = (Emitter::new(), Recorder::new(), Slot::new());
@@ -526,7 +527,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsAfter {
 }
 
 /// The result of the run is lost, because a `tracing` subscriber panics after the end. The next poll returns an error with the
-/// reason for the abort. The functions for errors are gone by then, so the reason is withheld.
+/// reason for the abort. The functions for errors are already gone, so the reason is withheld.
 #[test]
 fn errors_are_withheld_after_the_end_of_a_run_that_had_a_map_error() {
     silence_planned_panics();
@@ -620,7 +621,7 @@ async fn a_sink_and_a_stream_on_a_run_receive_all_later_events_up_to_finish() ->
     Ok(())
 }
 
-/// A middleware that looks at its run while it is dropped.
+/// A middleware whose drop lets another thread look at the run.
 #[derive(Debug)]
 struct LooksAtDrop(std::sync::mpsc::Sender<bool>);
 
@@ -722,7 +723,7 @@ async fn a_value_removed_on_another_thread_before_the_end_is_dropped_in_the_run(
     Ok(())
 }
 
-/// Neither a piped event nor a run of an instance below it in the tree bypasses the redaction of the run.
+/// Neither a piped event nor an instance below the run in the tree bypasses the redaction of the run.
 #[tokio::test]
 async fn no_event_rises_through_a_run_that_has_ended() -> TestResult {
     let (tree, recorder, kept) = (Emitter::new(), Recorder::new(), Arc::new(parking_lot::Mutex::new(None)));

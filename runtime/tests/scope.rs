@@ -78,7 +78,7 @@ async fn a_run_that_is_made_in_a_scope_of_a_run_that_is_ending_or_has_ended_does
     Ok(())
 }
 
-/// Runs a runnable when it is dropped, and stores the result.
+/// A value whose drop runs a runnable, and stores the result.
 struct RunsAtDrop<R: Runnable<Input = ()>>(Arc<R>, Slot<Result<R::Output>>);
 
 impl<R: Runnable<Input = ()>> Drop for RunsAtDrop<R> {

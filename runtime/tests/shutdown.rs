@@ -22,7 +22,7 @@ const REASON: &str = "the process shuts down";
 /// A shutdown affects the whole process, so these tests run one at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Lets runs begin again when the test is over.
+/// Accepts new runs again when it is dropped, at the end of the test.
 struct Alone(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Drop for Alone {

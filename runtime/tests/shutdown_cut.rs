@@ -1,5 +1,5 @@
-//! R8: `wait_for_ends` returns after the last end. A cut, at its deadline or when a runtime is dropped, reaches all runs
-//! below.
+//! R8: `wait_for_ends` returns after the last end. A run that is cut, at the deadline or because its runtime is
+//! dropped, is cut together with all runs below it.
 
 mod support;
 

@@ -74,7 +74,7 @@ impl Event for Token {
     const NAME: EventName = EventName::new("token");
 }
 
-/// Emits two tokens, with a run below between them.
+/// Emits two tokens, and runs a nested run between them.
 fn speaker(tree: &Emitter) -> impl Runnable<Input = (), Output = u32> + 'static {
     let inner = Arc::new(below(tree, "inner", |(): (), ctx: RunContext| async move {
         ctx.emitter().emit_event(&mut Token { text: "inner" }).await?;
@@ -346,7 +346,7 @@ async fn events_are_held_back_until_output_middlewares_that_may_retry_accept_the
     };
     let expected = [discarded(1), "teller.token 2".to_owned(), "Ok(2)".to_owned()];
     assert_eq!(held, expected);
-    // Without holding, the stream contains the discarded events, and the event that reports the discard.
+    // If events are not held back, the stream contains the discarded events, and the event that reports the discard.
     let shown = lines(run().events("{token,attempt_discarded}").held(false)).await;
     let expected = [
         "teller.token 0".to_owned(),
@@ -435,7 +435,7 @@ async fn the_starts_of_runs_below_are_discarded_with_their_attempt() {
     assert_eq!(paths, ["outer.run.start", "inner1.run.start"]);
 }
 
-// M7: events are held back until the output middlewares have accepted the output, and not until the run is over.
+// M7: events are held back only until the output middlewares have accepted the output, not until the run is over.
 #[tokio::test]
 async fn held_events_are_yielded_while_finish_is_still_being_emitted() {
     let (tree, gate) = (Emitter::new(), Gate::new());
@@ -495,7 +495,7 @@ async fn a_held_stream_discards_the_events_of_an_attempt_that_a_layer_discards()
     assert_eq!(lines(run()).await, ["burster.token 0", discarded, "burster.token 0", "Ok(1)"]);
 }
 
-// M7: a run below discards only its own events and the events of the runs below it, which are over by then.
+// M7: a run below discards only its own events and the events of the runs below it, which have already ended.
 #[tokio::test]
 async fn an_attempt_discarded_by_a_run_below_takes_only_its_events_and_events_below_it() {
     let tree = Emitter::new();
@@ -527,7 +527,7 @@ async fn an_attempt_discarded_by_a_run_below_takes_only_its_events_and_events_be
     let middle = ["middle.run.start", "middle.attempt_discarded", "middle.token"];
     let ends = ["middle.run.success", "middle.run.finish", "Ok(())"];
     assert_eq!(paths, [&burster[..], &middle, &burster, &ends].concat());
-    // Without holding, the stream contains all events.
+    // If events are not held back, the stream contains all events.
     assert_eq!(lines(outer.run(1).events("**.token")).await.len(), tokens.len() + 2);
 }
 

@@ -37,8 +37,7 @@ async fn act(end: &str) -> Result<u32> {
     }
 }
 
-/// Returns the events of an inner run that ends in this way, as a subscriber or a listener of the outer run receives
-/// them.
+/// Returns the events of an inner run with the given end, as a subscriber or a listener of the outer run receives them.
 async fn told(end: &'static str, observed: bool) -> Result<Vec<String>> {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let inner = Arc::new(below(&tree, "inner", move |(), _: RunContext| act(end)));

@@ -1,5 +1,5 @@
-//! Layers of tower around runs: the run's result if a layer ends first or if the work ends first, and the result that
-//! the layers see.
+//! Layers of tower around runs: the run's result, and the result that the layers see, if a layer or the work ends
+//! first.
 #![cfg(feature = "tower")]
 
 mod support;

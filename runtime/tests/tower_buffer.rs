@@ -24,12 +24,12 @@ fn closed(_: &RunContext) -> Result<()> {
     Err(Error::denied("desk", "closed"))
 }
 
-/// Returns the parent of the current run.
+/// Returns the id of the current run's parent.
 fn parent() -> Option<String> {
     RunContext::current().and_then(|run| run.parent().map(|parent| parent.run_id().to_string()))
 }
 
-/// Returns a runnable whose runs return their parent.
+/// Returns a runnable whose runs return the id of their parent.
 fn child() -> Arc<impl Runnable<Input = (), Output = Option<String>> + 'static> {
     Arc::new(runnable_fn("child", |(): (), _: RunContext| async { Ok(parent()) }))
 }
@@ -57,8 +57,8 @@ where
     }
 }
 
-/// Calls a service from many runs at the same time. Each call starts a run and returns the parent of that run, which
-/// must be the calling run.
+/// Calls a service from many runs at the same time. Each call starts a run and returns the id of that run's parent,
+/// which must be the calling run.
 async fn expect_below<S>(service: S)
 where
     S: Service<(), Response = Option<String>, Error: Into<BoxError>, Future: Send> + Send + 'static,

@@ -1,5 +1,5 @@
-//! Runs as services of tower: each call has its events and its parent, uses the instance that is ready, and ends when
-//! it is dropped.
+//! Runs as services of tower: each call emits events, has a parent, uses the instance that is ready, and ends when it
+//! is dropped.
 #![cfg(feature = "tower")]
 
 mod support;
@@ -65,7 +65,7 @@ async fn a_call_in_a_run_is_below_that_run() {
     assert!(outer.run(()).await.expect("nothing fails"));
 }
 
-/// Returns a service that returns the parent of its run.
+/// Returns a service that returns the id of its run's parent.
 fn parent() -> impl Service<(), Response = Option<String>, Error = BoxError, Future: Send> + Clone + Send + Sync {
     ServiceBuilder::new().layer(RunLayer::new("parent")).service(service_fn(|()| async {
         let parent = RunContext::current().and_then(|run| run.parent().cloned());

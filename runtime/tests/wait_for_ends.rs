@@ -82,7 +82,7 @@ async fn listeners_still_awaited_at_the_deadline_are_cut_and_reported_as_skipped
     let text = format!("1 ended in time\n  run {} of `run`: 2 listeners skipped", undelivered.run_id);
     assert_eq!(shutdown_.to_string(), text);
     recorder.expect(["goes on", "run.run.finish dropped"]);
-    // No end is pending, and no listener receives one again.
+    // No end is pending any more, and no listener receives an end twice.
     blocked.open();
     finishes.open();
     assert!(wait_for_ends(SECOND).await.is_complete());
@@ -118,7 +118,8 @@ async fn wait_for_ends_does_not_affect_runs_under_way() {
     recorder.expect(["run.run.start"]);
 }
 
-/// Leaves one run of each kind unfinished in the tasks of a runtime.
+/// Leaves runs unfinished in the tasks of a runtime: a dropped run, runs that wait at a stage or in their work, and
+/// nested runs.
 fn unfinished(runtime: &Runtime, tree: &Emitter, recorder: &Recorder) {
     let gate = Gate::new();
     let _inside = runtime.enter();

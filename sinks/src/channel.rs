@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// The channel closes after the last record when the sink is closed. If you drop the receiver, each further record counts
+/// When the sink is closed, the channel closes after the last record. If you drop the receiver, each further record counts
 /// as failed.
 ///
 /// # When it is full
@@ -30,8 +30,8 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
 /// events, and the receiver gets a gap in their place.
 ///
-/// Closing the sink waits for the receiver, at most until the deadline. Records that do not fit into the channel by then count
-/// as pending in the report.
+/// Closing the sink waits until all records are in the channel, but at most until the deadline. Records that do not fit into
+/// the channel before the deadline count as pending in the report.
 #[derive(Debug)]
 pub struct Channel {
     sender: Sender<SinkRecord>,
@@ -70,7 +70,7 @@ impl Sink for Channel {
         self.sender.blocking_send(record.clone()).map_err(|_| "the receiver of the channel is gone".into())
     }
 
-    /// Reports nothing as buffered: an accepted record is in the channel.
+    /// Reports no buffered events, because each accepted record is already in the channel.
     fn progress(&self) -> Option<Progress> {
         Some(Progress::default())
     }

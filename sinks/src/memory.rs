@@ -55,19 +55,19 @@ impl Memory {
         self
     }
 
-    /// Returns all records up to now, gaps included.
+    /// Returns all records, including gaps.
     #[must_use]
     pub fn records(&self) -> Vec<SinkRecord> {
         self.lock().clone()
     }
 
-    /// Returns the paths of all events up to now.
+    /// Returns the paths of all events.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         self.lock().iter().filter_map(SinkRecord::as_event).map(|event| event.path.to_string()).collect()
     }
 
-    /// Returns the number of records, gaps included.
+    /// Returns the number of records, including gaps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
@@ -86,7 +86,7 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<SinkRecord>> {
-        // No code that can panic runs under the lock, so the records behind a poisoned lock are whole.
+        // Poisoning is ignored: a panic under the lock cannot leave an incomplete record in the vector.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,7 +103,7 @@ impl Sink for Memory {
         Ok(())
     }
 
-    /// Reports nothing as buffered: an accepted record is in memory.
+    /// Reports no buffered events, because each accepted record is already in memory.
     fn progress(&self) -> Option<Progress> {
         Some(Progress::default())
     }

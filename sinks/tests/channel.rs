@@ -1,4 +1,4 @@
-//! E13: `Channel` sends records into a bounded channel, and counts what it loses.
+//! E13: `Channel` sends records into a bounded channel, and lost events are counted.
 
 mod support;
 

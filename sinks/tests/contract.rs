@@ -318,7 +318,7 @@ fn flush_and_close_return_a_report_even_if_the_sink_panics() {
     assert_eq!((counts(&report), report.error.as_deref()), ([0, 0, 3, 0], Some("it panicked: drop")));
 }
 
-/// Sends a message when it is dropped, which is when the sink's thread ends.
+/// Sends a message when the sink's thread ends and drops this value.
 struct Tells(mpsc::Sender<()>);
 
 impl Drop for Tells {
@@ -407,7 +407,7 @@ fn a_sink_with_a_flush_interval_is_flushed_without_calls_and_without_further_eve
     }
 }
 
-/// E13: from many threads, each event is delivered or counted as lost, and each thread's events keep their order.
+/// E13.
 #[test]
 fn each_event_is_delivered_or_lost_and_the_events_of_each_thread_keep_their_order() {
     const THREADS: u32 = 4;

@@ -1,5 +1,5 @@
 //! E13, for recordings: a file has one recorder at a time, in all processes. The recorder notices if its file is removed, renamed
-//! or replaced, and events written to it since then do not count as delivered.
+//! or replaced, and later events do not count as delivered.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -119,8 +119,8 @@ fn a_recording_can_be_opened_again_once_its_recorder_is_closed_or_dropped() {
     assert!(!is_in_use(&path), "a close that has returned has closed the file");
 }
 
-/// Not a test: the process that the tests below start. It records three events, prints a line, and waits for the end of its
-/// standard input.
+/// Not a test, but the process that the tests below start. It records three events, prints a line, waits for the end of its
+/// standard input, and records two more events.
 #[test]
 fn another_process_that_records() {
     let Some(path) = std::env::var_os(RECORD_TO) else { return };
@@ -146,8 +146,8 @@ fn start_recorder(path: &Path) -> Child {
     child
 }
 
-/// Closes the standard input of the process, reads the rest of its output, and waits for it. If the output were closed first, a write
-/// would fail.
+/// Closes the standard input of the process, reads the rest of its output, and waits until it exits. If the output were closed
+/// first, the process could not write to it.
 fn to_its_end(child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
@@ -166,7 +166,7 @@ fn a_file_that_another_process_records_to_is_refused_until_that_process_is_done(
     assert_eq!(lines(&path), 5);
 }
 
-/// E13: events that were reported as flushed are in the file, and the lock is gone with the process.
+/// E13: events that were reported as flushed are in the file, and the operating system has released the lock.
 #[test]
 fn a_recording_whose_process_was_killed_can_be_read_and_opened_again() {
     let (_folder, path) = folder();
@@ -225,7 +225,7 @@ fn a_file_that_is_removed_renamed_or_replaced_is_noticed_at_the_next_flush() {
     }
 }
 
-/// E13: the close writes the buffer and notices the missing file.
+/// E13: the close writes the buffer, and notices the change.
 #[cfg(unix)]
 #[test]
 fn a_file_that_is_removed_renamed_or_replaced_is_noticed_by_close() {
@@ -240,7 +240,7 @@ fn a_file_that_is_removed_renamed_or_replaced_is_noticed_by_close() {
     }
 }
 
-/// E13: the counts add up without any flush, because the buffer is written when it is full.
+/// E13: after the change, the recorder writes its full buffer before it is closed.
 #[cfg(unix)]
 #[test]
 fn each_event_counts_once_if_the_file_is_removed_under_a_busy_recorder() {
@@ -257,7 +257,7 @@ fn each_event_counts_once_if_the_file_is_removed_under_a_busy_recorder() {
     }
 }
 
-/// E13: the file itself has kept its name, and its path no longer leads to it.
+/// E13: the file has kept its name, but its path no longer leads to it.
 #[cfg(unix)]
 #[test]
 fn a_renamed_folder_of_the_recording_is_noticed() {

@@ -14,7 +14,7 @@ const EVER: Duration = Duration::MAX;
 
 type Write = Box<dyn FnMut(&str) + Send>;
 
-/// A sink that calls a function with each event, and notes all its records.
+/// A sink that notes each record, and calls a function with it.
 struct Acts {
     act: Write,
     seen: Seen,
@@ -97,7 +97,7 @@ fn a_sink_that_emits_to_itself_forever_can_be_closed() {
     }
 }
 
-/// E13: a sink does not wait for itself.
+/// E13.
 #[test]
 fn a_sink_that_flushes_and_closes_its_own_handle_does_not_wait_for_itself() {
     let emitter = Emitter::new();
@@ -193,7 +193,7 @@ fn emits_that_wait_for_a_full_sink_complete_when_it_is_unpiped_even_on_a_closed_
                 thread::spawn(move || block_on(emitter.emit("n", &mut number)).map_err(|error| error.to_string()))
             })
             .collect();
-        // Each of these emits has offered its event, and waits for room.
+        // Wait until each of these emits has offered its event and waits for room.
         while handle.report().pending < 5 {
             thread::yield_now();
         }
@@ -208,7 +208,7 @@ fn emits_that_wait_for_a_full_sink_complete_when_it_is_unpiped_even_on_a_closed_
     }
 }
 
-/// A sink that has written all records, and hangs in its close.
+/// A sink that buffers nothing, and hangs in its `close`.
 struct HangsInClose(mpsc::Receiver<()>);
 
 impl Sink for HangsInClose {

@@ -158,7 +158,7 @@ fn a_flush_and_a_close_sync_the_file_only_if_sync_is_on() {
     }
 }
 
-/// A file that takes three records, and stalls in the write of the fourth until the sender is dropped.
+/// A file sink that accepts three records, and stalls in the fourth write until the sender of `go` is dropped.
 struct Stalls {
     file: JsonlFile,
     writes: u32,
@@ -216,7 +216,7 @@ fn a_report_distinguishes_buffered_delivered_and_synced_events() {
     }
 }
 
-/// E13: events of a failed sync never count as synced, even if a later sync succeeds.
+/// E13.
 #[cfg(target_os = "linux")]
 #[test]
 fn events_of_a_failed_sync_do_not_count_as_synced() {
@@ -246,7 +246,7 @@ fn a_full_buffer_is_written_without_a_flush() {
     assert_eq!(contents(&path).len(), 10_000);
 }
 
-/// A writer that takes three bytes at a time, and fails every other time.
+/// A writer that accepts three bytes at a time, and fails in every other call.
 #[derive(Default)]
 struct Flaky {
     bytes: Vec<u8>,

@@ -9,7 +9,7 @@ use emitree_emitter::{BoxError, Emitter, Overflow, Progress, Sink, SinkRecord};
 use emitree_sinks::Memory;
 use support::show;
 
-/// A memory sink that reports each write before it begins, and stalls in it until the sender of `go` is dropped.
+/// A memory sink that sends a message before each write, and then stalls until the sender of `go` is dropped.
 struct Stalling {
     memory: Memory,
     entered: Sender<()>,

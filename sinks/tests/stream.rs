@@ -56,7 +56,7 @@ async fn a_stream_waits_for_the_next_event_and_ends_with_its_emitter() {
     assert!(stream.recv().await.is_none(), "it has ended for good");
 }
 
-/// E13: a waiting reader is woken, on any thread.
+/// E13.
 #[tokio::test]
 async fn a_waiting_reader_is_woken_by_an_event() {
     let emitter = Emitter::new();

@@ -1,4 +1,4 @@
-//! The recorder that the tests of all crates share, which records lines and compares whole sequences.
+//! A recorder for the tests of all crates: it records lines and compares whole sequences.
 
 use std::sync::{Arc, Mutex};
 

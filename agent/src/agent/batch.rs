@@ -21,16 +21,16 @@ const BATCH: &str = "agent.batch";
 enum Settled {
     /// The call has a result for the model.
     Result(CallResult),
-    /// The call waits for the answer to a question.
+    /// The call was interrupted, and waits for an answer.
     Interrupted(ToolCall, Interrupt),
-    /// The call has a result, and its error ends the agent's run.
+    /// The call failed with an error that ends the agent's run. The history keeps the result.
     Ends(CallResult, Error),
 }
 
 /// Executes the calls of a turn, and returns their results in call order.
 ///
-/// All calls settle before the first result passes a hook. If there are several errors, [`rank`] determines which error
-/// is returned.
+/// The hooks of `tool.result` are called only after all calls have settled. If there are several errors, [`rank`]
+/// determines which error is returned.
 pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Vec<CallResult>> {
     let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
     agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
@@ -124,7 +124,7 @@ fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &
     Ok((tool, arguments))
 }
 
-/// The run of a tool for one call, before it is made.
+/// The arguments, extensions and layers for the run of a tool.
 struct ToolRun {
     arguments: Value,
     id: CallId,
@@ -143,14 +143,13 @@ impl ToolRun {
         if !agent.agent.spawn_tools {
             return self.bind(tool).await;
         }
-        // The task ends with the agent's run, and the tool's run is nested in the agent's run.
+        // The task ends before the agent's run does, and the tool's run is nested in the agent's run.
         let tool = tool.clone();
         agent.ctx.spawn(async move { self.bind(&tool).await }).await?
     }
 
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {
-        // These are the run's own extensions, which nested runs do not inherit, because nested runs are not calls of this
-        // agent.
+        // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
         let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started);
         self.layers.into_iter().fold(run, |run, stack| run.middleware(stack))
     }
@@ -217,8 +216,9 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
     errors.into_iter().min_by_key(rank).map_or(Ok(results), Err)
 }
 
-/// Returns the name of each call that waits, with the kind of its question. The arguments are left out, because
-/// explanations are printed and logged. The calls of a sub-agent follow the name of the call that asked the sub-agent.
+/// Returns the name of each interrupted call, with the kind of its interrupt. The arguments are left out, because
+/// explanations are printed and logged. For the calls of a sub-agent, the name of the call that runs the sub-agent
+/// comes first.
 fn questions(pending: &[Value]) -> Vec<String> {
     let of_call = |waiting: &Value| {
         let [name, kind] =

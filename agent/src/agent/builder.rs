@@ -31,7 +31,8 @@ pub struct AgentBuilder {
     failure: Option<Error>,
 }
 
-/// A [`Tool`], or the error of its constructor, which [`AgentBuilder::build`] then returns.
+/// A type that [`AgentBuilder::tool`] accepts: a [`Tool`], or the `Result` of a constructor such as
+/// [`tool_fn`](crate::tool_fn).
 pub trait IntoTool {
     /// Returns the tool.
     ///
@@ -77,8 +78,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets options for all model calls. The options of a run ([`AgentInput::options`](crate::AgentInput::options))
-    /// override them one by one.
+    /// Sets options for all model calls. A run can override each option with
+    /// [`AgentInput::options`](crate::AgentInput::options).
     pub fn options(mut self, options: ChatOptions) -> Self {
         self.options = options;
         self
@@ -106,11 +107,10 @@ impl AgentBuilder {
     /// Registers hooks of the agent itself, without a middleware. Their names are `builder.<place>`. They are called before
     /// the hooks of the agent's middlewares.
     ///
-    /// A hook of the agent itself replaces the hooks of all middlewares at its place: middlewares of the agent, of the
-    /// run, and of runs above that bind them with [`joins`](crate::joins). [`Run::explain`] and [`RunContext::explain`]
+    /// At each [`Place`](crate::Place), a hook of the agent itself replaces the hooks of all middlewares of the agent,
+    /// of the run, and of the runs above (see [`joins`](crate::joins)). [`Run::explain`] and [`RunContext::explain`]
     /// list the names of the replaced hooks. A hook at `model.prompt` also replaces the
-    /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware; [`prompt`](Self::prompt) on this builder
-    /// replaces nothing.
+    /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware; [`prompt`](Self::prompt) does not.
     ///
     /// Guards are not replaced:
     ///
@@ -166,9 +166,9 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets the maximum number of agents' runs above a run of this agent, by default 20. A run that is nested deeper
-    /// fails with a fatal error, which also ends the runs of the agents above. The limit protects the thread's stack,
-    /// because each level uses a part of it.
+    /// Sets the maximum number of agents in which a run of this agent can be nested, by default 20. A run that is
+    /// nested deeper fails with a fatal error, which also ends the runs of the outer agents. The limit protects the
+    /// thread's stack, because each level uses a part of it.
     pub const fn max_depth(mut self, max_depth: usize) -> Self {
         self.max_depth = max_depth;
         self

@@ -1,4 +1,4 @@
-//! The own events of an agent's run.
+//! An agent's own events.
 
 use std::sync::Arc;
 
@@ -27,9 +27,10 @@ pub struct Iteration {
 
 /// The event `message`: a message has entered the history.
 ///
-/// The run emits this event for each message of [`AgentOutput::messages`](crate::AgentOutput::messages), in their
-/// order: the input, responses, results of tools, and messages that hooks inject. The messages of a turn enter the
-/// history together, after its last tool has settled. If the run is aborted or dropped, the messages of the unfinished
+/// Each attempt of the run emits this event for each message that it adds to the history, in order: the input, responses,
+/// results of tools, and messages that hooks inject. The messages of the last attempt are
+/// [`AgentOutput::messages`](crate::AgentOutput::messages). The messages of a turn enter the history together, after its
+/// last tool has settled. If the run is aborted or dropped, the messages of the unfinished
 /// turn enter the history without this event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -62,12 +63,12 @@ pub struct ToolCallIdentified {
     pub call: ToolCall,
 }
 
-/// The event `tool_response`: a call has its result. The events are emitted in call order, after all calls of the turn
-/// have settled.
+/// The event `tool_response`: a tool call has a result. The events are emitted in call order, after all calls of the
+/// turn have settled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolResponse {
-    /// The call as it was executed. The history keeps the call as the model wrote it.
+    /// The call, after changes by hooks. The history keeps the call as the model wrote it.
     pub call: ToolCall,
     /// The result, as the model reads it.
     pub result: ToolResult,

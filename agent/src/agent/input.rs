@@ -87,7 +87,7 @@ pub struct AgentOutput {
     /// The tokens of all responses of the model in the attempt that succeeded. The tokens of sub-agents are not
     /// included.
     pub usage: Usage,
-    /// The cost of these responses; `None` if no response has a cost. See
+    /// The cost of all responses of the model in the attempt that succeeded; `None` if no response has a cost. See
     /// [`ChatModel::price`](crate::ChatModel::price).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Decimal>,
@@ -105,7 +105,7 @@ pub struct AgentOutput {
 }
 
 impl AgentOutput {
-    /// Makes an output with an answer and nothing else, for layers that answer instead of the agent.
+    /// Makes an output from an answer, for layers that answer instead of the agent.
     #[must_use]
     pub fn new(answer: Message) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Middleware for agents: hooks at the places of a loop, tools, and a part of the system prompt.
+//! Middleware for agents, which adds hooks, tools and a part of the system prompt.
 
 use std::fmt;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ use crate::{Agent, Place, Tool};
 /// # }
 /// ```
 pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
-    /// Returns the id, which is unique among the middlewares of an agent. Explanations and errors name each hook
+    /// Returns the id, which must be unique among the middlewares of an agent. Explanations and errors name each hook
     /// `<id>.<place>`.
     fn id(&self) -> &str;
 
@@ -127,7 +127,7 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A middleware whose hooks are registered.
+/// An [`AgentMiddleware`] whose hooks have been registered.
 #[derive(Clone)]
 pub(crate) struct Installed {
     pub(crate) id: String,
@@ -295,7 +295,7 @@ impl Middleware for Joins {
     fn layers(&self) -> Vec<LayerInfo> {
         match &self.installed {
             Ok(installed) if self.is_on_agent => installed.layers(),
-            // It is not known whether the run is an agent's run, and layers are bound only to agents' runs.
+            // Layers are bound only to agents' runs, and this run may be of another kind.
             _ => Vec::new(),
         }
     }
@@ -322,7 +322,7 @@ struct JoinedList {
     skipped: Vec<String>,
 }
 
-// Under the lock, ids are compared and hooks are cloned, which calls no user code.
+// Under the lock, ids are compared and `Arc`s are cloned, so no user code is called.
 impl Joined {
     fn add(&self, installed: Arc<Installed>) {
         self.0.lock().installed.push(installed);

@@ -57,10 +57,11 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`.
 /// 2. The model runs inside `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
 /// 3. `[turn.action]` decides how the turn continues after the response.
-/// 4. From here on, the response and the results of its calls enter the history together, even if the run ends early.
-/// 5. `[tool.resolve]` may replace each tool call with another call. Then the tool's name and the arguments are
-///    checked, and `[tool.gate]` decides on all calls that passed the check, before any of them starts. Calls are
-///    checked again after the gate. The history keeps the calls as the model wrote them.
+/// 4. If the run ends early after this step, the response still enters the history together with a result for each
+///    call.
+/// 5. `[tool.resolve]` may replace a tool call with another call. Then the tool's name and the arguments are checked,
+///    and `[tool.gate]` decides on all calls that passed the check, before any of them starts. Calls are checked again
+///    after the gate. The history keeps the calls as the model wrote them.
 /// 6. The tools run side by side in one task, each inside `[tool.call]`. A tool that blocks the thread delays the other
 ///    tools, unless each call has [a task of its own](crate::AgentBuilder::spawn_tools).
 /// 7. When all calls have settled, `[tool.result]` receives each result in call order.
@@ -71,7 +72,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// | a tool | the model receives | the agent |
 /// |---|---|---|
-/// | fails, panics, takes too long, is aborted alone, does not exist, or is called with invalid arguments | an error, with the reason | continues |
+/// | fails, panics, takes too long, is aborted without the agent, does not exist, or is called with invalid arguments | an error, with the reason | continues |
 /// | is denied | an error, with the explanation | continues |
 /// | is interrupted | an error that states whether its function had been called | is interrupted when the other calls have settled: kind `agent.batch`, `data.pending` lists calls and interrupts; `approval::Request::all_of` reads requests for approvals |
 /// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with this error when the other calls have settled |
@@ -81,9 +82,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// # Attempts
 ///
-/// If output middleware requests a retry, or a layer calls the agent again, the next attempt begins with the session as
-/// it would be without the previous attempt. The reason for the retry is the last part of the system prompt in the next
-/// attempt, but not in later attempts.
+/// If output middleware requests a retry, or a layer calls the agent again, the previous attempt's changes to the
+/// session are undone before the next attempt begins. The reason for the retry is the last part of the system prompt in
+/// the next attempt, but not in later attempts.
 ///
 /// # Its own events
 ///
@@ -120,7 +121,7 @@ pub(crate) struct AgentParts {
     pub(crate) prompt: Option<String>,
     pub(crate) options: ChatOptions,
     pub(crate) tools: Vec<Tool>,
-    /// The descriptions of the tools that models receive.
+    /// The tool descriptions that models receive.
     pub(crate) specs: Arc<Vec<ToolSpec>>,
     pub(crate) installed: Vec<Arc<Installed>>,
     pub(crate) max_steps: u32,

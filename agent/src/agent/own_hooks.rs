@@ -1,4 +1,4 @@
-//! The hooks that an agent's builder registers, which replace hooks of middlewares.
+//! The hooks that an agent's builder registers, and the middlewares' hooks that they replace.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ impl OwnHooks {
         Self { ids, places, described }
     }
 
-    /// For each place of the builder's hooks and for `model.wire`, adds to `fields` the hook that is called and the
-    /// hooks that it replaces. `more` contains the hooks of the middlewares that are bound to the run.
+    /// Adds to `fields` the hook that is called and the hooks that it replaces, for `model.wire` and for each place at
+    /// which the builder has a hook. `more` contains the hooks of the middlewares that are bound to the run.
     pub(crate) fn describe(&self, more: &[HookInfo], fields: &mut Map<String, Value>) {
         for place in Place::ALL {
             let suffix = format!(".{place}");
@@ -66,8 +66,8 @@ impl OwnHooks {
         }
     }
 
-    /// Returns the hooks and the skipped ids that a run will have if each of the listed middlewares is bound to it. The
-    /// agent's own hooks are not part of the result.
+    /// Returns the hooks and the skipped ids of a run to which the listed middlewares will be bound, without the
+    /// agent's own hooks.
     pub(crate) fn expect(&self, listed: &[MiddlewareInfo]) -> (Vec<HookInfo>, Vec<String>) {
         let mut ids = HashSet::new();
         let hooked = listed.iter().filter(|middleware| !middleware.hooks.is_empty());

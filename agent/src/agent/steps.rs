@@ -110,8 +110,7 @@ impl<'a> Loop<'a> {
             if matches!(after, After::AskAgain) {
                 continue;
             }
-            // The hooks of `run.end` are called even if `turn.stop` ended the loop, so that no follow-up message is
-            // missed.
+            // Even if `turn.stop` ended the loop, hooks of `run.end` may start another round.
             let mut more = Vec::new();
             for chains in self.chains() {
                 chains.end.apply(&mut more, self.ctx).await?;
@@ -130,7 +129,7 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Emits an event for each message that this attempt has added to the history since the last call.
+    /// Emits an event for each message that this attempt has added to the history since the last call of `announce`.
     async fn announce(&mut self) -> Result<()> {
         if !self.ctx.has_listeners() {
             // Listeners that are added later do not receive earlier messages.
@@ -248,8 +247,8 @@ impl<'a> Loop<'a> {
         Ok(Arc::new(messages))
     }
 
-    /// Joins the agent's prompt, all contributions and the reason for a retry with blank lines, and passes the text
-    /// through the hooks of `model.prompt`. Returns `None` if the result is blank.
+    /// Joins the agent's prompt, the parts that middlewares add and the reason for a retry, separated by blank lines,
+    /// and passes the text through the hooks of `model.prompt`. Returns `None` if the result is blank.
     async fn system_prompt(&self) -> Result<Option<String>> {
         let mut texts: Vec<String> = self.agent.prompt.iter().cloned().collect();
         for chains in self.chains() {

@@ -56,8 +56,8 @@ impl CurrentTurn {
     }
 }
 
-/// The turn, the session and the state of an agent's run. The runs below inherit this state as an extension, unless an
-/// agent in between has a state of its own.
+/// The state of an agent's run. The runs below inherit it as an extension, unless an agent in between has its own
+/// state.
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
@@ -78,14 +78,14 @@ impl LoopState {
         ctx.set_extension(Self { session, turn, depth, before: Mutex::new(None), own });
     }
 
-    /// Returns the state of this run, or `None` if the run is not prepared. The inherited state of an agent above is
-    /// ignored.
+    /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an
+    /// agent above is ignored.
     pub(crate) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
     }
 
-    /// Begins an attempt. From the second attempt on, resets the turn, the state of middleware and the run's changes to the
-    /// history.
+    /// Begins an attempt. From the second attempt on, resets the turn and the state of middleware, and undoes the last
+    /// attempt's changes to the history.
     pub(crate) fn begin_attempt(&self) -> Result<()> {
         let before = self.before.lock().take();
         let before = match before {

@@ -12,7 +12,7 @@ use crate::message::is_false;
 #[serde(from = "CallRepr", into = "CallRepr")]
 #[non_exhaustive]
 pub struct ToolCall {
-    /// The id, unique within its message once the message is part of a [`History`](crate::History).
+    /// The id. In a [`History`](crate::History), the calls of a message have different ids.
     pub id: String,
     /// The tool's name.
     pub name: String,
@@ -27,8 +27,8 @@ impl ToolCall {
     }
 }
 
-/// The maximum nesting of arguments and results. `serde_json` reads 127 levels, and a stored session adds levels of its
-/// own: a value that is nested deeper would make the session unreadable.
+/// The maximum nesting of arguments and results. `serde_json` reads at most 127 levels, and a stored session adds a few
+/// levels around each value, so a session with a deeper value could become unreadable.
 pub(crate) const MAX_NESTING: usize = 64;
 
 /// Returns `true` if arrays and objects are nested more than [`MAX_NESTING`] levels deep.
@@ -48,15 +48,15 @@ pub(crate) fn is_too_deep(value: &Value) -> bool {
 pub enum Arguments {
     /// A JSON value, usually an object.
     Json(Value),
-    /// Text that is not JSON or that is nested too deeply, as the model wrote it. Malformed text never equals a JSON
-    /// string.
+    /// Text that is not JSON, or JSON that is nested too deeply, as the model wrote it. Malformed text never equals a
+    /// JSON string.
     Malformed(String),
 }
 
 impl Arguments {
-    /// Parses arguments from a model's text. Empty text becomes an empty object, because models send no arguments for a
-    /// tool without parameters. JSON that is nested more than 64 levels deep counts as malformed, so that a stored
-    /// session can be read again.
+    /// Parses arguments from a model's text. Empty text becomes an empty object, because some models send empty text
+    /// for a tool without parameters. JSON that is nested more than 64 levels deep counts as malformed, so that a
+    /// stored session can be read again.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {

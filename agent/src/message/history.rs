@@ -61,7 +61,7 @@ pub enum HistoryError {
         /// The result's id.
         id: String,
     },
-    /// A tool call has no id, or the id of another call of its message.
+    /// A tool call has no id, or the same id as another call in its message.
     #[error("message {position} calls `{name}` with the id `{id}`, which is empty or occurs twice")]
     Id {
         /// The position of the message with the call.

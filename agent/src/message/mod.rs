@@ -172,7 +172,7 @@ impl Message {
         self
     }
 
-    /// Returns the text of the message: its text parts, joined without a separator. Reasoning is not part of it.
+    /// Returns the text of the message: its text parts, joined without a separator. Reasoning is not included.
     #[must_use]
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {

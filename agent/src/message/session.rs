@@ -24,7 +24,7 @@ use crate::tool::WorkStarted;
 ///
 /// # Storing a session
 ///
-/// A session is serializable: `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
+/// A session serializes as `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
 /// under the middleware's id. Store a session between runs: the current turn of an unfinished run is not in the history
 /// yet, while its changes to the state are already visible. Serializing fails if a value cannot be serialized.
 /// Deserializing fails if the version is not 1 or if the history is not valid. The value of a middleware is
@@ -129,7 +129,7 @@ impl SessionRun {
         self.added.lock().len()
     }
 
-    /// Returns the messages that the current attempt added, in order and without the first `known`.
+    /// Returns the messages that the current attempt added, in order, without the first `known` messages.
     pub(crate) fn added_after(&self, known: usize) -> Vec<Arc<Message>> {
         self.added.lock()[known..].to_vec()
     }
@@ -170,8 +170,7 @@ impl SessionRun {
         true
     }
 
-    /// Removes the messages of the attempt, so that the next attempt begins with the conversation as it would be without
-    /// this run.
+    /// Undoes the attempt's changes to the history, so that the next attempt begins without them.
     pub(crate) fn give_up(&self) {
         let mut current = self.session.history.lock();
         // The history is read and written under one lock, so that no message of another run is lost.
@@ -220,7 +219,7 @@ impl SessionRun {
     }
 }
 
-/// Replaces empty and repeated ids of calls, which some small servers send.
+/// Replaces empty and repeated call ids, which some servers send.
 fn give_ids(response: &mut Message) {
     let mut ids = HashSet::new();
     for part in &mut response.parts {
@@ -257,12 +256,12 @@ enum CallState {
 }
 
 impl OpenTurn<'_> {
-    /// Returns the response that will enter the history: its calls have unique ids.
+    /// Returns the response as it will enter the history, with a unique id for each call.
     pub(crate) const fn response(&self) -> &Arc<Message> {
         &self.response
     }
 
-    /// Returns the flag for the tool of the call at that position. The tool's run sets it.
+    /// Returns the flag of the call at that position, which is set when the tool's function is called.
     pub(crate) fn work_started(&self, position: usize) -> WorkStarted {
         match &self.results.lock()[position] {
             CallState::Open(started) => started.clone(),
@@ -275,7 +274,7 @@ impl OpenTurn<'_> {
         self.results.lock()[position] = CallState::Answered(result);
     }
 
-    /// Answers the call at that position, whose tool was interrupted.
+    /// Answers the interrupted call at that position with an error.
     pub(crate) fn interrupt(&self, position: usize) {
         let has_started = self.work_started(position).get();
         let text = if has_started { INTERRUPTED_AT_WORK } else { "not executed: interrupted" };
@@ -319,7 +318,7 @@ impl Drop for OpenTurn<'_> {
 /// The result of a call whose tool was running when the run ended.
 const STOPPED: &str = "the run was stopped while the tool was at work: it may have had effects";
 
-/// The result of a call whose tool was interrupted by its own work, and not by a gate or a layer before the work.
+/// The result of a call that was interrupted after the tool's function had been called.
 const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was at work: it may have had effects";
 
 #[cfg(test)]

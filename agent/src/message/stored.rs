@@ -1,4 +1,4 @@
-//! Sessions as data.
+//! The stored form of a session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 pub(super) struct Stored {
     version: u32,
     history: History,
-    /// The values of middlewares, by id.
+    /// The state of each middleware, by the middleware's id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     state: BTreeMap<Arc<str>, Value>,
 }

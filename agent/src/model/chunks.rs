@@ -7,17 +7,18 @@ use emitree_runtime::{Result, RunContext};
 
 use crate::Delta;
 
-/// Pieces of a reply that pass through the stages.
+/// The pieces of a reply that a [`ChunkStage`] receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Chunks {
     /// The pieces. A stage may change, remove and add pieces. It may also keep pieces back and add them in a later call.
     pub deltas: Vec<Delta>,
-    /// `true` if the reply has ended. The stage is not called again, so it now has to add the pieces that it kept back.
+    /// `true` if the reply has ended. This is the last call of the stage, so it must add the pieces that it kept back.
     pub ended: bool,
 }
 
-/// A stage of [`ChunkStages`]. Each attempt of a run has its own stage, so the stage can keep state.
+/// A stage that the pieces of a model's reply pass through. Each attempt of a run has its own stage, so the stage can
+/// keep state.
 ///
 /// Every closure `FnMut(&mut Chunks, &RunContext) -> Result<()>` is a stage.
 pub trait ChunkStage: Send {

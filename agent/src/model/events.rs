@@ -1,4 +1,4 @@
-//! The own events of a model's run.
+//! A model's own events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

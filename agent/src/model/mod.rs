@@ -53,7 +53,7 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 /// | `start` | [`ChatStart`] | before a request is sent; a listener may change it |
 /// | `response_headers` | [`ResponseHeaders`] | the provider begins to answer, if it reports headers |
 /// | `new_token` | [`NewToken`] | each piece of text, if the request enables streaming; a listener may change it, or stop the stream |
-/// | `usage` | [`UsageReported`] | after the reply is complete or has failed and its tokens have been charged, if the provider has reported token counts |
+/// | `usage` | [`UsageReported`] | the reply is complete or has failed, and the tokens that the provider reported have been charged |
 /// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
 /// | `error` | [`ChatError`] | the attempt has failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
@@ -68,16 +68,16 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 /// runs above, under the name of the model. If the model has a [price](Self::price), the response has a cost, and
 /// budgets use this cost instead of computing a cost from their own prices.
 ///
-/// Each attempt is charged once, when its reply is complete or fails. An attempt charges nothing if it fails, or if a
-/// listener stops its stream, before the provider has reported tokens. A response that a layer returns instead of the
-/// model, such as a cached response, charges nothing, and keeps the usage and the cost of the call that made it. A stage
-/// may change the token counts; if it removes them, the counts of the provider are used. A listener of `success` that
+/// Each attempt is charged once, when its reply is complete or fails. If an attempt fails or a listener stops its
+/// stream before the provider has reported tokens, nothing is charged. A response that a layer returns instead of the
+/// model, such as a cached response, is not charged; it keeps the usage and the cost of the original call. A stage may
+/// change the token counts; if it removes them, the counts of the provider are used. A listener of `success` that
 /// changes the usage or the cost does not change the charge.
 ///
 /// # Cancel safety
 ///
-/// Dropping or aborting the run drops the provider's future or stream, which ends its call. If the reply is not complete
-/// by then, nothing is charged.
+/// Dropping or aborting the run drops the provider's future or stream, which ends its call. If the reply is still
+/// incomplete, nothing is charged.
 #[derive(Clone)]
 pub struct ChatModel {
     shared: Arc<ModelParts>,
@@ -179,7 +179,7 @@ impl ChatModel {
             } else if reply.is_unobserved() {
                 reply.builder.push(delta);
             } else if reply.receive_one(delta).await? {
-                // End the provider's call first, because the listeners of the last pieces may take long.
+                // End the provider's call now, because the listeners of the remaining pieces may be slow.
                 drop(deltas);
                 // The stages are called with `ended`, so that they can add the pieces that they kept back.
                 reply.receive(Vec::new(), true).await?;
@@ -204,17 +204,18 @@ impl ChatModel {
         (cost, budget::charge(ctx, tokens).await)
     }
 
-    /// Accounts for the tokens of a response, and emits `usage` and `success`.
+    /// Charges the tokens of a response, and emits `usage` and `success`.
     async fn succeed(
         &self,
         mut response: ChatResponse,
         ctx: &RunContext,
         reported: Option<Usage>,
     ) -> Result<ChatResponse> {
-        // Stages may have removed the counts, and a listener that stops the stream drops the pieces after the stop.
+        // Stages may have removed the counts, and if a listener stops the stream, later pieces with counts are dropped.
         response.usage = response.usage.or(reported);
         if let Some(usage) = response.usage {
-            // The tokens are spent even if a listener fails. Listeners are called even if a budget is closed.
+            // Charge first, because the tokens are spent even if a listener fails. Emit the event even if a budget is
+            // closed.
             let (cost, charged) = self.charge(usage, ctx).await;
             let emitted = emit(ctx, &mut UsageReported::new(usage, cost)).await;
             // The error of the budget takes precedence, because it is not retryable.
@@ -229,7 +230,7 @@ impl ChatModel {
         Ok(success.response)
     }
 
-    /// Accounts for the tokens of an attempt that has failed, and returns its error or the error of a closed budget.
+    /// Charges the tokens of a failed attempt. Returns the error of the attempt, or the error of a closed budget.
     async fn fail(&self, error: Error, ctx: &RunContext, reported: Option<Usage>) -> Result<ChatResponse> {
         if let Some(usage) = reported {
             let (cost, charged) = self.charge(usage, ctx).await;
@@ -249,8 +250,8 @@ struct IncomingReply<'a> {
 }
 
 impl IncomingReply<'_> {
-    /// Returns `true` if the next piece only has to be added to the response. This is checked for each piece, because a
-    /// listener may be added at any time.
+    /// Returns `true` if there are no stages and no listeners. The next piece can then be added to the response
+    /// directly. This is checked for each piece, because a listener may be added at any time.
     fn is_unobserved(&self) -> bool {
         self.stages.is_empty() && !self.ctx.has_listeners()
     }
@@ -284,7 +285,7 @@ impl IncomingReply<'_> {
         Ok(stops)
     }
 
-    /// Emits the event of a piece, if it has an event and the run has listeners. Returns the piece, which listeners may have
+    /// If a piece has an event and the run has listeners, emits the event. Returns the piece, which listeners may have
     /// changed, and `true` if a listener stopped the stream.
     async fn announce(&mut self, delta: Delta) -> Result<(Delta, bool)> {
         if !self.ctx.has_listeners() {
@@ -321,7 +322,7 @@ pub(crate) async fn emit<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()
     Ok(())
 }
 
-/// Logs the error of a listener, because it can no longer change the outcome.
+/// Logs the error of a listener that failed after the attempt had failed.
 pub(crate) fn log(emitted: Result<()>, event: &str) {
     if let Err(error) = emitted {
         tracing::warn!(%error, event, "a listener failed after the attempt had failed");

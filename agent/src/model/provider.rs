@@ -64,7 +64,7 @@ pub trait Provider: Send + Sync + 'static {
     fn chat(&self, request: &ChatRequest, ctx: &RunContext) -> impl Future<Output = Result<DeltaStream>> + Send;
 }
 
-/// Makes the stream of a reply that has arrived whole.
+/// Converts a complete response into a stream of pieces.
 #[must_use]
 pub fn whole(response: ChatResponse) -> DeltaStream {
     Box::pin(stream::iter(Delta::of_response(response).into_iter().map(Ok)))

@@ -46,8 +46,7 @@ impl ChatModel {
     /// registered function unchanged.
     pub fn from_name(name: &str) -> Result<Self> {
         let (provider, model) = split(name)?;
-        // The function is cloned and called without the lock, because it is user code and may register another
-        // provider.
+        // The function is called after the lock is released, because it is user code and may register another provider.
         let registered = REGISTERED.read().get(provider).cloned();
         if let Some(make) = registered {
             return make(model);

@@ -78,7 +78,7 @@ impl From<&str> for ChatRequest {
     }
 }
 
-/// The description of a tool that a model receives.
+/// Describes a tool to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolSpec {
@@ -140,7 +140,7 @@ pub struct ChatOptions {
 }
 
 impl ChatOptions {
-    /// Makes options in which nothing is set.
+    /// Makes empty options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -213,7 +213,7 @@ pub enum ResponseFormat {
     Text,
     /// Any JSON object.
     JsonObject,
-    /// JSON that fits a schema.
+    /// JSON that matches a schema.
     JsonSchema {
         /// The schema's name.
         name: String,

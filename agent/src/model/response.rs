@@ -37,7 +37,7 @@ pub struct ChatResponse {
 }
 
 impl ChatResponse {
-    /// Makes a response with a message and nothing else.
+    /// Makes a response from a message. All other fields are empty.
     #[must_use]
     pub const fn new(message: Message) -> Self {
         Self { message, usage: None, cost: None, model: None, id: None, headers: BTreeMap::new(), warnings: Vec::new() }
@@ -93,8 +93,8 @@ pub enum Delta {
 }
 
 impl Delta {
-    /// Splits a whole response into pieces. The cost is left out, because a model computes it from its price.
-    /// Attachments are left out, because no piece can contain them.
+    /// Splits a whole response into pieces. The cost is left out, because [`ChatModel`](crate::ChatModel) computes it.
+    /// References to content ([`Part::Uri`]) and tool results are left out, because no piece can contain them.
     #[must_use]
     pub fn of_response(response: ChatResponse) -> Vec<Self> {
         let ChatResponse { message, usage, model, id, headers, warnings, cost: _ } = response;
@@ -178,7 +178,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Returns the response of a reply that was received to its end.
+    /// Returns the response of a reply that was received completely.
     pub(crate) fn finish(mut self) -> ChatResponse {
         let calls = take(&mut self.calls).into_values().map(|PartialCall { id, name, arguments }| {
             Part::ToolCall(ToolCall { id, name, arguments: Arguments::parse(&arguments) })

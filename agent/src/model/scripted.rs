@@ -97,7 +97,7 @@ impl Reply {
         Self { error: Some(error), ..Self::default() }
     }
 
-    /// Fails the reply after its last piece.
+    /// Makes the reply fail after its last piece.
     #[must_use]
     pub fn then_error(mut self, error: Error) -> Self {
         self.error = Some(error);
@@ -156,7 +156,7 @@ impl ScriptedModel {
         Self { model: model.into(), script: Arc::default() }
     }
 
-    /// Makes a model that answers requests with a function. If answers are appended, they come first.
+    /// Makes a model that answers requests with a function. Answers that are appended to the script are used first.
     pub fn by(model: impl Into<String>, answer: impl Fn(&ChatRequest) -> Reply + Send + Sync + 'static) -> Self {
         let scripted = Self::new(model);
         scripted.script.lock().by = Some(Arc::new(answer));
@@ -204,7 +204,7 @@ impl ScriptedModel {
     fn next(&self, request: &ChatRequest) -> Result<Reply> {
         let mut script = self.script.lock();
         script.requests.push(request.clone());
-        // Calls are counted by their requests, including calls that found no answer.
+        // Each call adds a request, even a call for which the script has no answer.
         let call = script.requests.len();
         if let Some(reply) = script.replies.get(call - 1) {
             return Ok(reply.clone());
@@ -250,7 +250,7 @@ impl Provider for ScriptedModel {
     }
 }
 
-/// Waits. A time of zero does not need tokio's timer.
+/// Sleeps for a time. A time of zero does not need tokio's timer.
 async fn wait(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;

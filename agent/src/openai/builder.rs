@@ -141,8 +141,8 @@ impl OpenAiBuilder {
     /// # Errors
     ///
     /// Returns an error if the model's name is empty, the base URL is not an HTTP URL, or the key or a header is not
-    /// valid in HTTP. Also returns an error if the server's own base URL needs a key and no key is set, or if the
-    /// certificates of the system cannot be read.
+    /// valid in HTTP. Also returns an error if neither a base URL nor a key is set and the server needs a key, or if
+    /// the certificates of the system cannot be read.
     pub fn build(self) -> Result<OpenAi> {
         let Self { model, server, base_url, api_key, headers, stream_usage, connect_timeout, limits } = self;
         if model.trim().is_empty() {
@@ -170,7 +170,7 @@ impl OpenAiBuilder {
             .tls_backend_preconfigured(tls(url.scheme() == "https")?)
             .build()
             .map_err(|error| Error::from(error.without_url()).message("the HTTP client cannot be built"))?;
-        // Regions have hosts of their own, such as `eu.api.openai.com`.
+        // OpenAI's regions have their own hosts, such as `eu.api.openai.com`.
         let is_official = url.host_str().is_some_and(|host| format!(".{host}").ends_with(".api.openai.com"));
         let server = Server { provider: server.name.to_owned(), address: address(&url), secrets };
         let url = endpoint(url);
@@ -203,7 +203,7 @@ fn quotable(text: &str) -> &str {
     }
 }
 
-/// Returns the password of a URL, and the keys and tokens of its query, both as sent and decoded.
+/// Returns the password of a URL as written, and the keys and tokens of its query as written and decoded.
 fn secrets_of(url: &Url) -> Vec<String> {
     let is_secret = |name: &str| {
         let name = name.to_ascii_lowercase();
@@ -225,7 +225,7 @@ fn address(url: &Url) -> String {
     url.to_string().trim_end_matches('/').to_owned()
 }
 
-/// Returns the address of chat completions, with the query of the base URL.
+/// Returns the URL for chat completions, with the query of the base URL.
 fn endpoint(mut url: Url) -> Url {
     let path = format!("{}/chat/completions", url.path().trim_end_matches('/'));
     url.set_path(&path);

@@ -20,7 +20,7 @@ struct Function {
     arguments: Option<Value>,
 }
 
-/// The tool calls of a reply so far. The position of a call in the list is the index of its pieces.
+/// The tool calls of a reply so far. The position of a call in the list is the `index` of its [`Delta`]s.
 ///
 /// The protocol has an index in each piece, and the id and the name in the first piece of a call. Some servers give each call the
 /// index 0, or no index. Some give calls no ids, or equal ids. Some repeat the id or the name in each piece, and some give each piece an id
@@ -88,7 +88,7 @@ fn set(known: &mut String, new: String) -> Option<String> {
 }
 
 impl OpenCall {
-    /// Returns `true` if this piece begins a call, although it has the index or the id of the given call.
+    /// Returns `true` if this piece begins a new call, although it has the index or the id of the given call.
     fn begins_after(&self, call: &Self) -> bool {
         // A call begins with its name. Without a name, even a new id does not begin a call, because some servers make an id for
         // each piece.

@@ -11,12 +11,12 @@ use thiserror::Error as ThisError;
 
 use crate::openai::retry_after;
 
-/// The maximum number of characters that an error quotes from a server's text that is not an error message.
+/// The maximum number of characters that an error quotes from a server's text, except from error messages.
 const QUOTED: usize = 200;
 /// The maximum number of characters that an error quotes from a server's error message.
 const MESSAGE: usize = 1000;
 
-/// The types and codes of errors that are retryable although they have no status.
+/// The types and codes of errors that are retryable even without a status.
 const TRANSIENT: [&str; 6] = [
     "server_error",
     "internal_server_error",
@@ -26,7 +26,8 @@ const TRANSIENT: [&str; 6] = [
     "rate_limit_exceeded",
 ];
 
-/// The cause of an error of [`OpenAi`](crate::OpenAi). Its text is the kind, because the error contains the message already.
+/// The cause of an error of [`OpenAi`](crate::OpenAi). Its `Display` output names only the kind, because the error
+/// already contains the message.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[error("server error of the kind `{}`", kind.as_str())]
 #[non_exhaustive]
@@ -62,7 +63,7 @@ pub enum ServerErrorKind {
 }
 
 impl ServerErrorKind {
-    /// Returns the name of the kind, which the error has as its detail `kind`.
+    /// Returns the name of the kind, as in the error's detail `kind`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -109,7 +110,7 @@ impl Server {
 
     /// Prepares a text from the server for an error: replaces secrets, joins lines and truncates the text.
     fn quote(&self, text: &str, characters: usize) -> String {
-        // The secrets are replaced first, because half of a secret would not be found.
+        // Secrets are replaced before the text is truncated, because a truncated secret would not be found.
         let line = self.scrub(text).split_whitespace().collect::<Vec<_>>().join(" ");
         match line.char_indices().nth(characters) {
             Some((end, _)) => format!("{}…", &line[..end]),
@@ -172,8 +173,8 @@ impl Server {
         self.error(ServerErrorKind::Incomplete, None, what, String::new())
     }
 
-    /// Makes the error for a text that is not JSON of the protocol. If the text was cut off, the error is retryable,
-    /// because the next reply may be complete.
+    /// Makes the error for a text that is not JSON, or whose JSON does not fit the protocol. If the text was cut off,
+    /// the error is retryable, because the next reply may be complete.
     pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str, is_cut: bool) -> Error {
         let kind = if is_cut || fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
         // The fault may quote a secret from the text.
@@ -182,7 +183,7 @@ impl Server {
         self.error(kind, None, &what, self.quote(text, QUOTED))
     }
 
-    /// Converts an error that a server sent in place of a reply or of a chunk.
+    /// Converts an error that a server sent instead of a reply or a chunk.
     pub(super) fn refused(&self, error: &Value) -> Error {
         // The argument is the error itself, or an object with the error as a field.
         let fields = error.get("error").filter(|inner| inner.is_object()).unwrap_or(error);

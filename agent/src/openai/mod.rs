@@ -84,7 +84,7 @@ struct Shared {
     model: String,
     server: Arc<Server>,
     client: Client,
-    /// The address of chat completions.
+    /// The URL for chat completions.
     url: Url,
     /// `true` for OpenAI itself.
     is_official: bool,

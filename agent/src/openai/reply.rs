@@ -25,7 +25,7 @@ use crate::openai::failure::{Server, ServerError, ServerErrorKind};
 use crate::openai::transport::{BytesError, Incoming};
 use crate::{Delta, DeltaStream, FinishReason, Usage};
 
-/// The time that a server has to end its response after `[DONE]`, so that the connection can be used again.
+/// The time to wait after `[DONE]` for the end of the response, so that the connection can be reused.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// A whole reply, or a chunk of a stream.
@@ -35,7 +35,7 @@ struct Reply {
     model: Option<String>,
     choices: Option<Vec<Choice>>,
     usage: Option<Tokens>,
-    /// An error in place of a reply. Some servers send the error with a success status.
+    /// An error instead of a reply. Some servers send the error with a success status.
     error: Option<Value>,
 }
 
@@ -156,7 +156,7 @@ type Events = Pin<Box<dyn Stream<Item = Result<Sse, EventError>> + Send>>;
 struct Chunks {
     events: Events,
     /// `true` if the server has sent its last byte. An event that is read afterwards was not terminated, so its text
-    /// may be cut.
+    /// may be cut off.
     has_ended: Arc<AtomicBool>,
     reply: Assembly,
     server: Arc<Server>,

@@ -39,7 +39,7 @@ pub(super) async fn send(request: RequestBuilder, shared: &Shared) -> Result<Inc
     if status.is_success() {
         return Ok(Incoming { response, deadline });
     }
-    // The error quotes as much of the body as can be read, but does not need a body.
+    // The error quotes the beginning of the body, if the body can be read.
     let mut body = Vec::new();
     let read = async {
         while body.len() < MAX_ERROR

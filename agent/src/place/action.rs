@@ -48,8 +48,8 @@ pub enum Decision {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CallResult {
-    /// The call as it was executed, after changes by hooks of `tool.resolve` and `tool.gate`. The history keeps the call as the
-    /// model wrote it.
+    /// The call, after changes by hooks of `tool.resolve` and `tool.gate`. The history keeps the call as the model
+    /// wrote it.
     pub call: ToolCall,
     /// The origin of the result.
     pub how: How,
@@ -90,7 +90,7 @@ impl CallResult {
 pub enum How {
     /// The run of the tool succeeded. Its output may still have [`is_error`](ToolOutput::is_error) set.
     Executed,
-    /// A gate answered.
+    /// A gate set the output.
     Answered,
     /// A gate skipped the call.
     Skipped,

@@ -69,7 +69,7 @@ pub struct GatedCall {
     /// changed call. To tell the model about the change, write it into the result.
     pub call: ToolCall,
     verdict: Option<Verdict>,
-    /// The reason why the call cannot be executed as the model wrote it. Gates do not decide on a call with a fault.
+    /// The reason why the call cannot be executed. Gates do not decide on a call with a fault.
     fault: Option<String>,
 }
 
@@ -88,7 +88,7 @@ pub enum Verdict {
         /// The reason.
         reason: String,
     },
-    /// The tool does not run, because a question has to be answered first. The agent's run is interrupted when the other
+    /// The tool does not run, because a question must be answered first. The agent's run is interrupted when the other
     /// calls have settled.
     Interrupt(Interrupt),
 }
@@ -162,7 +162,7 @@ impl GatedCall {
     }
 }
 
-/// Returns `true` if an error of a hook ends the agent's run instead of being a result for the model.
+/// Returns `true` if an error of a hook ends the agent's run instead of becoming a result for the model.
 pub(crate) fn ends_the_run(error: &Error) -> bool {
     error.is_halted() || error.is_aborted() || error.is_retry() || error.is_fatal()
 }

@@ -69,8 +69,8 @@ impl HookResult for Result<()> {
 /// An async hook returns a boxed future: `hooks.on_context_async(|messages, ctx| Box::pin(async move { Ok(()) }))`.
 ///
 /// If a hook fails or panics, the agent's run ends, unless the method's documentation says otherwise. The history stays
-/// valid. If a hook returns an error that is not a denial or a halt and has no detail `by` yet, the name of the hook,
-/// `<id>.<place>`, becomes the error's detail `by`.
+/// valid. The name of the hook, `<id>.<place>`, is added to its error as the detail `by`, unless the error is a denial
+/// or a halt, or already has this detail.
 pub struct Hooks {
     owner: String,
     agent_run: StackBuilder<Agent>,
@@ -227,29 +227,31 @@ impl Hooks {
     }
 
     chain! {
-        /// Changes the history before each model call. The changes stay in the session. If another run of the session rewrites the history
-        /// meanwhile, all hooks of this place are called again with the new history.
+        /// Adds a hook that changes the history before each model call. The changes stay in the session. If another run
+        /// of the session rewrites the history meanwhile, all hooks of this place are called again with the new
+        /// history.
         on_state, on_state_async, state: History, ModelState
     }
 
     chain! {
-        /// Changes the messages of one model call, but not the history. The system prompt is not one of the messages.
+        /// Adds a hook that changes the messages of one model call, but not the history. The system prompt is not one
+        /// of the messages.
         on_context, on_context_async, context: Messages, ModelContext
     }
 
     chain! {
-        /// Changes the system prompt of one model call, after all contributions have been joined.
+        /// Adds a hook that changes the system prompt of one model call, after its parts have been joined.
         on_prompt, on_prompt_async, prompt: String, ModelPrompt
     }
 
     chain! {
-        /// Decides how a turn continues after a response. See [`TurnAction`].
+        /// Adds a hook that decides how a turn continues after a response. See [`TurnAction`].
         on_action, on_action_async, action: TurnAction, TurnAction
     }
 
-    /// Changes the result of a call. When all calls of a turn have settled, the hook is called for each call, in call
-    /// order. It is also called for calls that were answered, skipped or denied, and for calls that failed, but not for
-    /// interrupted calls.
+    /// Adds a hook that changes the result of a call. When all calls of a turn have settled, the hook is called for
+    /// each call, in call order. It is also called for calls that were answered, skipped or denied, and for calls that
+    /// failed, but not for interrupted calls.
     ///
     /// If the hook fails, its error becomes the result, which later hooks receive. A halt, an abort, an interrupt, a fatal
     /// error or a request for a retry ends the run instead.
@@ -257,7 +259,7 @@ impl Hooks {
         &mut self,
         hook: impl Fn(&mut CallResult, &RunContext) -> Out + Send + Sync + 'static,
     ) -> &mut Self {
-        // Each hook has its own list, because a failure ends a list, and later hooks receive the failure as the result.
+        // Each hook has its own list: a failure ends a list, but later hooks must still be called.
         let filters = Filters::new().with(self.sync(Place::ToolResult, hook));
         self.chains.results.push(filters);
         self
@@ -274,8 +276,8 @@ impl Hooks {
     }
 
     chain! {
-        /// Adds messages when the run is about to end. If there are messages, another round begins; an attempt that
-        /// needs more than 100 additional rounds fails.
+        /// Adds a hook that is called when the run is about to end. If the hook adds messages, another round begins; an
+        /// attempt that needs more than 100 additional rounds fails.
         on_end, on_end_async, end: Vec<Message>, RunEnd
     }
 
@@ -299,7 +301,7 @@ impl Hooks {
     }
 
     /// Sets the hook that changes the final messages of a model call. The first of these messages is the system prompt,
-    /// if there is one. Only the hook of the last middleware that sets it is called.
+    /// if there is one. If several middlewares set this hook, only the hook of the last middleware is called.
     pub fn on_wire<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut Messages, &RunContext) -> Out + Send + Sync + 'static,
@@ -329,8 +331,8 @@ impl Hooks {
         self
     }
 
-    /// Replaces a tool call with another call, if the hook returns `Some`. Later hooks are then not called. The id of the
-    /// call stays the same, and the history keeps the call as the model wrote it.
+    /// Adds a hook that may return another tool call to replace the call. If the hook returns a call, later hooks are
+    /// not called. The id of the call stays the same, and the history keeps the call as the model wrote it.
     pub fn on_resolve(
         &mut self,
         hook: impl Fn(&ToolCall, &RunContext) -> Result<Option<ToolCall>> + Send + Sync + 'static,
@@ -359,9 +361,9 @@ impl Hooks {
         self
     }
 
-    /// Decides on all calls of a turn together, and may [change](GatedCall::call) them. If the hook fails, all open
-    /// calls are denied; if it returns an interrupt, all open calls are interrupted. A halt, an abort, a fatal error or
-    /// a request for a retry ends the run.
+    /// Adds a hook that decides on all calls of a turn together, and may [change](GatedCall::call) them. If the hook
+    /// fails, all open calls are denied; if it returns an interrupt, all open calls are interrupted. A halt, an abort,
+    /// a fatal error or a request for a retry ends the run.
     ///
     /// [`Batch::open`] leaves out calls of unknown tools and calls with invalid arguments. The model receives an error
     /// for each of them.
@@ -384,8 +386,8 @@ impl Hooks {
         self
     }
 
-    /// Decides on each [open](Batch::open) call. If the hook fails, this call is denied; if it returns an interrupt,
-    /// this call is interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
+    /// Adds a hook that decides on each [open](Batch::open) call. If the hook fails, this call is denied; if it returns
+    /// an interrupt, this call is interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
     pub fn on_gate_each<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut GatedCall, &RunContext) -> Out + Send + Sync + 'static,
@@ -405,8 +407,8 @@ impl Hooks {
         self
     }
 
-    /// Ends the loop after a turn if the hook returns `true`. Later hooks of this place are then not called. Hooks of
-    /// [`on_end`](Self::on_end) are still called, and may start another round.
+    /// Adds a hook that ends the loop after a turn by returning `true`. Later hooks of this place are then not called.
+    /// Hooks of [`on_end`](Self::on_end) are still called, and may start another round.
     pub fn on_stop(
         &mut self,
         hook: impl Fn(&TurnEnd, &RunContext) -> Result<bool> + Send + Sync + 'static,

@@ -37,7 +37,7 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `ctx` is outside any agent's run, if the stored value does not fit the type, or if the
+    /// Returns an error if `ctx` is outside any agent's run, if the value in the session has another type, or if the
     /// closure of another `with` already uses the value on this thread.
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {
@@ -150,7 +150,7 @@ impl Slices {
     ///
     /// # Errors
     ///
-    /// Returns an error if a value cannot be serialized, or if a closure on this thread uses the value.
+    /// Returns an error if a value cannot be serialized, or if a closure on this thread is using a value.
     pub(crate) fn snapshot(&self) -> Result<BTreeMap<Arc<str>, Value>> {
         let map = self.0.lock();
         // An implementation of `Serialize` may use another state, so each value is taken out of the map, as in `with`.

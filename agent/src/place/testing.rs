@@ -1,4 +1,4 @@
-//! Calling hooks without an agent.
+//! Calls hooks without an agent, for tests.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::{
 
 /// Calls the hooks of one middleware without an agent, for unit tests. Each method calls the hooks of one place.
 ///
-/// Each call is made in a run of its own. All calls share a [`Session`], so the [`State`](crate::State) of the middleware is
-/// kept between calls.
+/// Each call has its own run. All calls share a [`Session`], so the [`State`](crate::State) of the middleware is kept
+/// between calls.
 ///
 /// ```
 /// use emitree_agent::{HookTest, ToolCall, Verdict, hooks_fn};
@@ -54,8 +54,8 @@ pub struct HookTest {
 }
 
 impl HookTest {
-    /// Prepares a middleware as an agent does: [`init`](AgentMiddleware::init), then
-    /// [`install`](AgentMiddleware::install).
+    /// Prepares a middleware as an agent does: calls [`init`](AgentMiddleware::init),
+    /// [`install`](AgentMiddleware::install) and [`tools`](AgentMiddleware::tools).
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl HookTest {
         self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.context.apply(messages, ctx))).await
     }
 
-    /// Joins an agent's prompt and the middleware's contributions to it, and passes the result through the hooks of
+    /// Appends the parts that the middleware adds to the prompt `base`, and passes the text through the hooks of
     /// [`ModelPrompt`](crate::Place::ModelPrompt). Returns the final prompt.
     pub async fn prompt(&self, base: impl Into<String>) -> Result<String> {
         let texts = self

@@ -1,4 +1,4 @@
-//! The own events of a tool's run.
+//! A tool's own events.
 
 use emitree_emitter::{Event, EventName};
 use emitree_runtime::ErrorReport;

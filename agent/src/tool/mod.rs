@@ -63,8 +63,7 @@ struct ToolParts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallId(pub String);
 
-/// Set when the function of a tool is called for a tool call. An agent sets the flag as the own extension of the tool's
-/// run.
+/// A flag that a tool's run sets when it calls the tool's function. An agent adds the flag to the run as an extension.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkStarted(Arc<AtomicBool>);
 
@@ -107,8 +106,8 @@ pub enum ToolError {
 
 /// Makes a tool from an async function. The model receives the JSON Schema of the function's argument type.
 ///
-/// The function may return any serializable value, or a [`ToolOutput`] with more fields. Doc comments of the argument's
-/// fields become descriptions in the schema.
+/// The function may return any serializable value, or a [`ToolOutput`], for example to add
+/// [`details`](ToolOutput::details). Doc comments of the argument's fields become descriptions in the schema.
 ///
 /// ```
 /// use emitree_agent::tool_fn;
@@ -192,7 +191,7 @@ impl Tool {
         self
     }
 
-    /// Returns the description of the tool that models receive.
+    /// Returns the tool description that models receive.
     #[must_use]
     pub fn spec(&self) -> &ToolSpec {
         &self.shared.spec
@@ -202,8 +201,8 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// Returns a text for the model that describes the problem and its place in the arguments. A description of more than
-    /// 500 characters is shortened in the middle.
+    /// Returns a text for the model, with the problem and its place in the arguments. A description of more than 500
+    /// characters is shortened in the middle.
     pub fn check(&self, arguments: &Value) -> Result<(), String> {
         self.shared.work.check(arguments)
     }

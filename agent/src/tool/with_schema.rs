@@ -102,14 +102,14 @@ where
 pub(crate) struct Schema(jsonschema::Validator);
 
 impl Schema {
-    /// Returns a text that describes the problem if the schema is not valid.
+    /// Compiles a schema. If the schema is not valid, returns a text that describes the problem.
     pub(crate) fn new(schema: &Value) -> Result<Self, String> {
         // Another crate in the program may enable the features with which `jsonschema` fetches documents.
         jsonschema::options().offline().build(schema).map(Self).map_err(|error| describe(&error))
     }
 
-    /// Returns a text for the model if the arguments do not fit the schema. The text lists at most [`MAX_FAULTS`]
-    /// problems, because each problem costs tokens.
+    /// Checks arguments. If they do not fit the schema, returns a text for the model. The text lists at most
+    /// [`MAX_FAULTS`] problems, because each problem costs tokens.
     pub(crate) fn check(&self, arguments: &Value) -> Result<(), String> {
         let faults: Vec<_> = self.0.iter_errors(arguments).take(MAX_FAULTS).map(|error| describe(&error)).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }

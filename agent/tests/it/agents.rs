@@ -379,7 +379,7 @@ async fn build_refuses_unusable_tools_and_a_step_limit_of_zero_and_states_the_re
 async fn a_sub_agent_is_a_tool_with_its_own_history_and_turns_and_depth_is_limited() -> Result<()> {
     let inner = ScriptedModel::new("inner").call("shout", json!({"text": "deep"})).text("it is DEEP");
     let librarian = Agent::builder("librarian", ChatModel::new(inner.clone())?).tool(shout()).build()?;
-    // The sub-agent is called in turn 2, and has a turn 1 of its own.
+    // The sub-agent is called in turn 2, and counts its own turns from 1.
     let outer = ScriptedModel::new("outer")
         .call("shout", json!({"text": "x"}))
         .call("librarian", json!({"task": "shout deep"}))

@@ -80,7 +80,7 @@ async fn cached_input_can_have_its_own_price() -> Result<()> {
     Ok(())
 }
 
-/// The charges to a budget, as `model tokens cost`.
+/// Logs the charges to a budget, as lines of the form `<model> <tokens> <cost>`.
 fn charges_of(budget: &Budget) -> Result<Log> {
     let log = Log::default();
     let to = log.clone();
@@ -239,8 +239,8 @@ async fn token_counts_that_stages_hold_back_or_remove_are_charged() -> Result<()
         let budget = unlimited()?;
         let charges = charges_of(&budget)?;
         let run = agent.ask("Count.").with(hooks).middleware(budget);
-        // `holds` passes all pieces at the end, and the stop drops the pieces after the first, including the token
-        // counts.
+        // With `holds`, all pieces arrive at the end. The stop then drops the pieces after the first, including the
+        // token counts.
         let answer = run
             .on_token(move |token| {
                 if stops {

@@ -126,7 +126,8 @@ async fn an_interrupt_of_a_batch_gate_is_the_verdict_of_all_open_calls() -> Resu
     Ok(())
 }
 
-/// A layer that calls the tool if `calls_tool` is set. After that, it waits until the run ends, or interrupts the call.
+/// A middleware whose layer calls the tool if `calls_tool` is set. If `waits` is set, the layer then waits until the
+/// run ends; otherwise it interrupts the call.
 fn ends_call(calls_tool: bool, waits: bool) -> HooksFn {
     hooks_fn("ends", move |hooks| {
         hooks.tool_call(|stack| {

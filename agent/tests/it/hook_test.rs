@@ -10,7 +10,7 @@ use emitree_agent::{
 use emitree_runtime::{Error, Next, Result, RunContext};
 use serde_json::json;
 
-/// Registers a hook at `place` that leaves the mark `x`.
+/// A middleware whose hook at `place` leaves the mark `x`.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
 fn marks(place: Place, is_async: bool) -> HooksFn {
     hooks_fn("m", move |hooks| {
@@ -127,8 +127,8 @@ fn response() -> ChatResponse {
     ChatResponse::new(Message::assistant("a"))
 }
 
-/// Calls the hook of one place, and returns `true` if its mark is there. The match is exhaustive, so that a new place
-/// requires a test.
+/// Calls the hook of one place, and returns `true` if the hook left its mark. The match is exhaustive, so that a new
+/// place requires a test.
 async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
     Ok(match place {
         Place::AgentRun => {

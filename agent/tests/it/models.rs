@@ -18,7 +18,7 @@ fn model(script: &ScriptedModel) -> ChatModel {
     ChatModel::new(script.clone()).expect("a model")
 }
 
-/// Listens to all own events of a model, and writes their names.
+/// Logs the name of each of the model's own events.
 fn listen(model: &ChatModel, log: &Log) -> Result<()> {
     let emitter = model.emitter();
     let to = log.clone();

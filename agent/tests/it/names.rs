@@ -1,4 +1,4 @@
-//! Models by name. Each test registers providers of its own, because the registry belongs to the whole program.
+//! Models by name. Each test registers its own providers, because all tests share one registry.
 
 use emitree_agent::{ChatModel, ScriptedModel};
 use emitree_runtime::{Error, Result, Runnable};

@@ -17,7 +17,7 @@ fn two_turns() -> ScriptedModel {
     ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done")
 }
 
-/// Registers hooks that write the id to a log.
+/// Registers hooks that write `id` to a log.
 fn register(hooks: &mut Hooks, id: &'static str, log: &Log) {
     let logs = || {
         let log = log.clone();
@@ -51,7 +51,7 @@ fn logging(id: &'static str, log: &Log) -> HooksFn {
     hooks_fn(id, move |hooks| register(hooks, id, &log))
 }
 
-/// An agent with a middleware, whose builder has hooks at all places of that middleware.
+/// An agent with a middleware, and with the builder's own hooks at all places of the middleware.
 fn explicit(script: &ScriptedModel, log: &Log) -> AgentBuilder {
     agent(script).with(logging("a", log)).hooks(|hooks| register(hooks, "own", log))
 }
@@ -204,7 +204,7 @@ async fn an_inherited_middleware_whose_id_is_taken_is_skipped_and_listed_as_skip
     let explained = has.ask("go").middleware(for_tree(joins(named("once", "above")))).explain().to_string();
     assert!(explained.contains(r#"skipped=["once"]"#), "{explained}");
 
-    // The middleware is bound by a run above, and then by two runs above.
+    // The middleware is bound to one run above, and then to two runs above.
     let only = |hooks| for_tree(Runs::named("tester").only(joins(hooks)));
     let above = |name: &str, inner: &Agent| {
         let script = ScriptedModel::new(name).call(inner.name(), json!({"task": "x"})).text("x");

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::support::{Log, Text, agent, assert_valid, results};
 
-/// Registers a hook at `place` that writes the id, the place and the id of the call to the log, and leaves a mark if the
-/// place has a value.
+/// Registers a hook at `place`. The hook logs `id`, the place and the id of the tool call, if there is one. At some
+/// places, it also adds `id` to the value.
 #[expect(clippy::too_many_lines, reason = "an arm for each place")]
 fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
     let log = log.clone();
@@ -93,7 +93,7 @@ fn mark(places: &'static [Place], id: &'static str, log: &Log) -> HooksFn {
     hooks_fn(id, move |hooks| places.iter().for_each(|place| mark_at(hooks, *place, id, &log)))
 }
 
-/// The number of times that each place is reached in a run of two model calls and one tool call.
+/// The number of times that a place is reached in a run of two model calls and one tool call.
 const fn passed(place: Place) -> usize {
     match place {
         Place::AgentRun
@@ -119,7 +119,7 @@ enum Depth {
     ToolOfATool,
 }
 
-/// The way in which the second middleware reaches the agent. The first middleware always belongs to the agent.
+/// The binding of the second middleware. The first middleware is always added to the agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bound {
     OnTheAgent,
@@ -127,7 +127,7 @@ enum Bound {
     FromAbove,
 }
 
-/// Makes a tool that runs an agent, with a middleware of the agent's run.
+/// Makes a tool that runs an agent. `of_run` is added to the agent's run.
 fn asking(agent: &Agent, of_run: Option<HooksFn>) -> Result<Tool> {
     let agent = agent.clone();
     Ok(tool_fn("below", "Asks below", move |args: Text, _: RunContext| {
@@ -143,7 +143,7 @@ fn above(tool: Tool) -> Result<Agent> {
     Agent::builder("outer", ChatModel::new(script)?).tool(tool).build()
 }
 
-/// Runs an agent at a depth, with a middleware of its run and a middleware of the outermost run.
+/// Runs an agent at a depth. `of_run` is added to the agent's run, and `from_above` is bound to the outermost run.
 async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above: Option<HooksFn>) -> Result<()> {
     let as_tool = || match &of_run {
         // `as_tool` creates the run itself, so only a function can bind a middleware to the run.
@@ -201,8 +201,8 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
     Ok(())
 }
 
-/// The order of a run whose first response calls two tools, and whose second response is the answer. A place is followed
-/// by the ids of the calls for which a hook is called before the next hook.
+/// The places of a run in order. The first response calls two tools, and the second response is the answer. After a
+/// place come the ids of calls: a hook is called for all of them before the next hook.
 const WHOLE_RUN: &str = "agent.run
     model.state, model.context, model.prompt, model.wire, model.call, model.chunk, turn.action
     tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1
@@ -211,7 +211,7 @@ const WHOLE_RUN: &str = "agent.run
     turn.stop
     run.end";
 
-/// The lines of [`WHOLE_RUN`]. `ids` returns the ids of the hooks that are called at a place.
+/// Returns the expected log of [`WHOLE_RUN`]. `ids` returns the ids of the hooks that are called at a place.
 fn whole_run<'a>(ids: impl Fn(&str) -> &'a [&'a str]) -> Vec<String> {
     let mut lines = Vec::new();
     for step in WHOLE_RUN.split([',', '\n']).map(str::trim) {
@@ -251,7 +251,7 @@ async fn a_run_passes_all_places_in_order_and_the_hooks_of_the_builder_replace_o
                     |id| if are_guards { mark(&Place::ALL, id, &log).guard() } else { mark(&Place::ALL, id, &log) };
                 let agent = working(streams, has_own, &log)?.with(hooks("agent")).build()?;
                 ask_at(depth, &agent, Some(hooks("run")), Some(hooks("above"))).await?;
-                // At the top level, both middlewares belong to the run, in the order of the call.
+                // At the top level, both middlewares are bound to the same run, `run` first.
                 let is_nested = depth != Depth::TopLevel;
                 let all = if is_nested { ["own", "agent", "above", "run"] } else { ["own", "agent", "run", "above"] };
                 let expected = whole_run(|place| match place {
@@ -269,7 +269,7 @@ async fn a_run_passes_all_places_in_order_and_the_hooks_of_the_builder_replace_o
     Ok(())
 }
 
-/// Runs a script with a middleware, and returns the result with the requests.
+/// Runs an agent with a script and a middleware. Returns the result, the requests and the session.
 async fn ask(
     script: ScriptedModel,
     install: impl Fn(&mut Hooks) + Send + Sync + 'static,
@@ -378,7 +378,7 @@ async fn a_gate_can_answer_skip_deny_and_edit_calls() -> Result<()> {
             }
             Ok(())
         });
-        // Hooks are not called for calls that have a verdict.
+        // This hook is not called for calls that have a verdict.
         let (to, asks) = (to.clone(), asks.clone());
         hooks.on_gate_each(move |gated, _| asks.add(gated.call.arguments.to_string()));
         hooks.on_result(move |result, _| to.add(format!("{:?}", result.how)));

@@ -173,8 +173,8 @@ fn bug<T>() -> Result<T> {
 
 #[tokio::test]
 async fn a_panic_in_a_hook_ends_the_run_and_leaves_a_valid_history() -> Result<()> {
-    // Each hook, with the result of the call in the history. A panic before the decision about the response leaves no
-    // call in the history.
+    // Each hook, with the result of the call in the history. After a panic in `turn.action` or earlier, the history has
+    // no call.
     let (no_call, not_executed, executed) = (None, Some("!not executed: the run was stopped"), Some("A"));
     type Install = fn(&mut Hooks);
     let places: [(Install, Option<&str>); 10] = [

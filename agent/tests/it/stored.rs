@@ -148,7 +148,7 @@ async fn a_state_value_that_panics_ends_its_run_and_blocks_no_other_run() -> Res
     let script = ScriptedModel::by("test", |_| Reply::text("so"));
     let agent = agent(&script).with(counts).with(counter("other")).build()?;
     let session = Session::new();
-    // Each run panics in another function, and the next run finds the session unchanged.
+    // Each run panics in a different function, and the next run finds the session unchanged.
     for (place, expected) in [("default", 1), ("serialize", 2), ("deserialize", 3)] {
         let session = match place {
             "deserialize" => serde_json::from_value(serde_json::to_value(&session)?)?,
@@ -263,7 +263,7 @@ enum Asks {
     SecondAttempt,
 }
 
-/// Makes the runs of a conversation. If `stores` is `true`, the session is stored and restored between the runs.
+/// Executes the runs of a conversation. If `stores` is `true`, the session is stored and restored between the runs.
 async fn converse(runs: &[Asks], stores: bool) -> (Value, Vec<Option<String>>) {
     let mut session = Session::new();
     let mut prompts = Vec::new();

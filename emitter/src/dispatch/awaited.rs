@@ -1,5 +1,5 @@
-//! The rest of an emit, beginning with the first listener that has to be awaited. The loop in [`sync`](super::sync)
-//! calls the sync listeners in between.
+//! Continues an emit from the first listener that has to be awaited. The loop in [`sync`](super::sync) calls the sync
+//! listeners between awaited listeners.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::rt::Delivery;
 use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 
 impl DispatchProgress {
-    /// Awaits the listeners that have to be awaited, and calls the other listeners in between.
+    /// Awaits the listeners that have to be awaited, and calls the sync listeners between them.
     ///
     /// Listeners that may change the event, and observers that are ready when they are first polled, cost no allocation
     /// besides their own futures.
@@ -41,7 +41,7 @@ impl DispatchProgress {
         let (event, mut started): (&dyn AnyEvent, _) = (event, None);
         while let Some(listener) = next {
             let mut awaited = Awaited::observe(listener, event, meta, delivery);
-            // Poll once: an observer that is ready at once need not be added to the started observers.
+            // Poll once: an observer that is ready need not be added to `started`.
             match poll_fn(|cx| Poll::Ready(Pin::new(&mut awaited).poll(cx))).await {
                 Poll::Ready((_, Ok(()))) => {}
                 Poll::Ready((_, Err(failure))) => self.handle_failure(listener, failure, event, meta),
@@ -71,19 +71,18 @@ fn poll_next<'f>(
     if !delivery.is_some_and(Delivery::is_cut) {
         return started.poll_next_unpin(cx);
     }
-    // Every observer is polled, so that each drops its future and counts its skip. `started` would poll only observers
-    // that were woken.
+    // Poll each `Awaited`, which drops its future and counts the skip. `started` would poll only those that were woken.
     started.iter_mut().for_each(|awaited| drop(Pin::new(awaited).poll(cx)));
     started.clear();
     Poll::Ready(None)
 }
 
-/// A listener that is being awaited. Resolves to the listener and its result; a panic is a failure.
+/// A future that awaits one listener. Resolves to the listener and its result; a panic is a failure.
 #[must_use = "a listener that is not polled does nothing"]
 struct Awaited<'f> {
     listener: &'f Arc<Listener>,
     delivery: Option<&'f Delivery>,
-    /// Set while the call is counted (E9).
+    /// Set while the call is under way, if the listener has `awaitable_off` (E9).
     under_way: Option<UnderWay<'f>>,
     state: CallState<'f>,
 }
@@ -122,7 +121,7 @@ impl<'f> Awaited<'f> {
         })
     }
 
-    /// Makes the listener's future, unless it has no calls left (E8, E9) or the delivery was cut.
+    /// Makes the listener's future, unless the listener has no calls left (E8, E9) or the delivery was cut.
     #[inline]
     fn new(
         listener: &'f Arc<Listener>,
@@ -135,7 +134,7 @@ impl<'f> Awaited<'f> {
         if !listener.claims.claim() || delivery.is_some_and(Delivery::skips) {
             return awaited;
         }
-        // After `off_and_wait` has ended the counting, this call must not begin.
+        // If `off_and_wait` was called after the claim, the listener must not be called.
         if let Some(tracked) = &listener.tracked {
             awaited.under_way = tracked.begin();
             if awaited.under_way.is_none() {
@@ -181,7 +180,7 @@ impl<'f> Awaited<'f> {
     }
 }
 
-/// Makes or polls a future as part of a call that may be counted.
+/// Makes or polls a listener's future. If the call is counted, marks this thread as inside the call (E9).
 #[inline]
 fn counted<R>(under_way: Option<&UnderWay<'_>>, call: impl FnOnce() -> R) -> R {
     match under_way {
@@ -208,7 +207,6 @@ impl<'f> Future for Awaited<'f> {
         let answer = match &mut this.state {
             CallState::Answered(answer) => std::mem::replace(answer, Ok(())),
             CallState::Running(future) => {
-                // The poll runs user code, as part of the counted call.
                 let poll = || future.as_mut().poll(cx).map_err(Into::into);
                 match catch_or(|| counted(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
                     Poll::Pending => return Poll::Pending,
@@ -216,7 +214,7 @@ impl<'f> Future for Awaited<'f> {
                 }
             }
         };
-        // The call is over and no longer counted (E9).
+        // The call has ended: `off_and_wait` no longer waits for it (E9).
         this.under_way = None;
         this.listener.remove_if_spent();
         Poll::Ready((this.listener, answer))

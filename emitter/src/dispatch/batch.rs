@@ -1,7 +1,7 @@
 //! Batches: adjacent sync listeners that may change the event, take the same type, and have no call limit.
 //!
-//! A single listener checks the type of each event. A batch checks it once and then calls closures whose type is known.
-//! Restoring the types of closures is expensive, so batches are made where matches are stored
+//! A listener that is called alone checks the payload's type. A batch checks the type once, and then calls closures
+//! whose type is known. Downcasting closures is expensive, so batches are made where matches are stored
 //! ([`cache`](crate::matching::cache)), and only when a match is found for the second time.
 //!
 //! 1. The cursor moves past a listener before it is called, so that it shows which listener panicked or failed (E11).
@@ -18,8 +18,8 @@ pub(crate) trait Batch: Send + Sync {
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 }
 
-/// Listeners that take a `T`, each with its closure. The listener is stored beside the closure, so that both are
-/// dropped together, where [`Listener`]'s drop catches panics of captured values.
+/// Listeners that take a `T`, each with its closure. Each tuple drops its closure before its listener: the values
+/// captured by the closure are thus dropped in [`Listener`]'s drop, which catches panics.
 struct OfType<T: ?Sized>(Box<[(SharedChange<T>, Arc<Listener>)]>);
 
 /// Makes a batch of listeners that all take a `T`. Returns `None` if any of them takes another type or cannot be part
@@ -48,8 +48,8 @@ impl<T: Payload + ?Sized + 'static> Batch for OfType<T> {
 }
 
 impl<T: ?Sized> OfType<T> {
-    /// Handles an event of another type as the first listener alone would (E7). No batch starts at the second listener,
-    /// so the loop calls the other listeners one by one.
+    /// Refuses an event of another type, as the first listener would if it were called alone (E7). No batch starts at
+    /// the second listener, so the loop calls the other listeners one by one.
     #[cold]
     fn refuse(&self, place: &mut usize) -> CallResult {
         *place += 1;
@@ -74,7 +74,7 @@ impl Listener {
     }
 }
 
-/// The batch that starts at each place of a list, if any. The slice is empty if the list has no batches.
+/// For each place of a list, the batch that starts there, if any. The slice is empty if the list has no batches.
 pub(crate) type BatchStarts = Box<[Option<Box<dyn Batch>>]>;
 
 pub(crate) fn batch_starts(listeners: &[Arc<Listener>]) -> BatchStarts {

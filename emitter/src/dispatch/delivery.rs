@@ -6,7 +6,8 @@ const IN_ORDER: u8 = 0;
 const SYNC_FIRST: u8 = 1;
 const CUT: u8 = 2;
 
-/// The delivery mode of the events of one source: in order, sync listeners first, or without awaiting listeners.
+/// The mode in which the events of one source are delivered: in order, sync listeners first, or without awaiting
+/// listeners.
 ///
 /// It is passed to [`Emitter::emit_begin`](crate::Emitter::emit_begin) and shared with other code. That code may change
 /// the mode during the emit, but only to a later mode in this list. A runtime uses it to end a run whose future is
@@ -18,7 +19,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Creates a delivery in order: every listener is called, or awaited, in its place.
+    /// Creates a delivery that calls or awaits all listeners in order.
     #[must_use]
     pub const fn new() -> Self {
         Self { mode: AtomicU8::new(IN_ORDER), skipped: AtomicUsize::new(0) }
@@ -32,8 +33,8 @@ impl Delivery {
 
     /// Stops awaiting listeners, from now on.
     ///
-    /// In an emit under way, the future of a listener is dropped when the emit is next polled. Listeners that would
-    /// have to be awaited are skipped, and the skips are counted. Sync listeners still receive the event.
+    /// If an emit is awaiting a listener, the listener's future is dropped when the emit is next polled. Listeners that
+    /// would have to be awaited are skipped, and the skips are counted. Sync listeners still receive the event.
     pub fn cut(&self) {
         self.mode.fetch_max(CUT, Ordering::AcqRel);
     }

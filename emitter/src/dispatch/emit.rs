@@ -104,7 +104,7 @@ impl Emitter {
         emit.begin(payload)
     }
 
-    /// Continues an emit. Pass the same arguments as to [`emit_begin`](Self::emit_begin).
+    /// Continues an emit that [`emit_begin`](Self::emit_begin) began. Pass the same arguments to both methods.
     ///
     /// # Errors
     ///
@@ -230,8 +230,8 @@ impl<'a> Emit<'a> {
         self.source.context_with(self.facet)
     }
 
-    /// Returns the first emitter from the source up that may have listeners for the event, or `None` if there is no
-    /// such emitter (E15).
+    /// Returns the first emitter, from the source up the tree, that may have listeners for the event, or `None` if
+    /// there is no such emitter (E15).
     ///
     /// Always inlined: without listeners, this is all that an emit does (bench W0).
     #[inline(always)]
@@ -263,7 +263,7 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// Calls listeners where nothing can be awaited.
+    /// Calls the listeners from code that cannot await (E17).
     fn now(&self, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         self.first_receiver()?.map_or(Ok(()), |first| Dispatch::new(self).start_now(first, event))
     }
@@ -277,8 +277,8 @@ impl<'a> Dispatch<'a> {
         if emit.source.run_link().is_none() {
             return progress.finish(route, event, meta, delivery).await;
         }
-        // In a run, the progress moves into the future that is dropped inside the run's scope: it may hold the error of
-        // a listener, which is dropped with the emit (R14).
+        // The progress may hold the error of a listener, which has to be dropped inside the run's scope (R14). Move the
+        // progress into the future that `within_run_of` drops there.
         let mut progress = std::mem::replace(progress, DispatchProgress::START);
         let finish = async move { progress.finish(route, event, meta, delivery).await };
         within_run_of(emit.source, finish).await

@@ -27,7 +27,7 @@ impl DispatchProgress {
         }
         match self.failed {
             None => self.failed = Some(error),
-            // An emit has one error, the first. Later errors are logged and counted.
+            // An emit returns only the first error. Later errors are logged and counted.
             Some(_) => isolate(listener, error),
         }
         // The event may be half changed: no other listener may change it, and observers receive it in this state.
@@ -62,7 +62,7 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
     }
 }
 
-/// Logs and counts an error. The emit continues as if the listener had not failed.
+/// Logs and counts an error that does not fail the emit.
 fn isolate(listener: &Listener, error: EmitError) {
     log_catching(|| {
         let cause = std::error::Error::source(&error).map(tracing::field::display);

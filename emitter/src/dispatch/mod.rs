@@ -2,7 +2,7 @@
 //! calls them, some as a `batch`, and `awaited.rs` continues from the first listener that has to be awaited. No module
 //! outside this folder calls listeners.
 //!
-//! 1. All listeners that may change the event are called first, one after the other, all the way up. Then the observers
+//! 1. First, listeners that may change the event are called one after the other, on all emitters. Then the observers
 //!    are called (E5). A [`Cursor`](route::Cursor) walks the whole route in that order, and one loop calls the
 //!    listeners.
 //! 2. Sync listeners are called by the loop itself. The first listener that has to be awaited turns the rest of the

@@ -2,9 +2,9 @@
 //! [`sync`](super::sync).
 //!
 //! order(e) = e, then order(tree parent), then order(run parent), then order(target) of each pipe. An emitter that
-//! occurs several times keeps its last place. Without pipes, this order is found by a walk up the tree and up the runs,
-//! which keeps the last occurrence of each emitter. With pipes, a depth-first search visits the parts in reverse order,
-//! and its result is reversed. The search visits each emitter once, so an emitter keeps its last place.
+//! occurs several times keeps its last place. Without pipes, a walk up the tree and up the runs finds this order, and
+//! keeps the last occurrence of each emitter. With pipes, a depth-first search visits these parts in reverse order, and
+//! its result is reversed. The search visits each emitter once, so an emitter keeps its last place.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::registry::listener::{EventView, Listener, Role};
 use crate::sync::Guard;
 use crate::{Emitter, EventMeta};
 
-/// The number of emitters after which a walk is replaced by the search, which visits each emitter once.
+/// After this many emitters, the search replaces the walk, because the search visits each emitter only once.
 const MAX_WALK: usize = 256;
 
 /// The listeners that receive one event, emitter by emitter. They are fixed when the event is emitted (E10).
@@ -36,7 +36,7 @@ pub(super) struct Route {
 struct Receiver<'e> {
     emitter: &'e Emitter,
     registry: &'e Registry,
-    /// `true` if the way to the emitter leads through one of its runs, above the run that the event happened in.
+    /// `true` if one of this emitter's runs is above the run that the event happened in.
     through: bool,
 }
 
@@ -101,7 +101,8 @@ impl Route {
     fn find_along_tree(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let name_bits = meta.emit.name_bits;
         for emitter in from.upwards() {
-            // A run in a run has two ways up, which may meet: start again with the walk that handles this.
+            // From a run in another run, two ways lead up, and they may meet: start again with the walk that handles
+            // this.
             if emitter.run_parent().is_some() {
                 *self = Self::new();
                 return self.find_along_runs(from, meta);
@@ -115,7 +116,7 @@ impl Route {
         true
     }
 
-    /// Adds the stops where there are several ways up.
+    /// Adds the stops if several ways lead up.
     #[inline(never)]
     fn find_along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
@@ -144,7 +145,7 @@ impl Route {
     /// Adds the stop of an emitter that has matching listeners. Returns `false` if the emitter has pipes, or belongs to
     /// a run that has ended.
     ///
-    /// The view is computed after the snapshot is loaded, so that it does not stay on the stack during the load.
+    /// The view is computed after the snapshot is loaded, so that the view is not on the stack during the load.
     #[inline(always)]
     fn add_stop<'a>(&mut self, registry: &Registry, view: impl FnOnce() -> EventView<'a>) -> bool {
         let guard = registry.snapshot();
@@ -155,7 +156,8 @@ impl Route {
         let matches = snapshot.find(&view());
         match matches {
             Matches::Few(0) => return true,
-            // The table was full. The next snapshot gets a new table, which is larger, up to a maximum size.
+            // The table was full: drop it. The next snapshot gets a larger table, unless this table had the largest
+            // size.
             Matches::Uncached(_) => registry.forget_matches(),
             Matches::Few(_) | Matches::Cached(_) => {}
         }
@@ -267,14 +269,14 @@ impl Route {
     }
 }
 
-/// A step of the search that is still to be done.
+/// A pending step of the search.
 enum SearchStep {
     Enter(Emitter),
     Leave(Option<RouteStop>),
 }
 
-/// Returns the targets of the pipes that take the event. Returns `None` if the run has ended, because no event rises
-/// from here (R14).
+/// Returns the targets of the pipes that take the event. Returns `None` if the emitter's run has ended, because no
+/// event rises through that emitter any more (R14).
 fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitter>> {
     let snapshot = snapshot.as_ref();
     let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
@@ -284,8 +286,9 @@ fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitt
 
 /// Describes an event for the emitter `listening`: emitted there, nested, or neither (E4).
 ///
-/// An event is nested for an emitter if one of the emitter's runs is above the run in which it happened. This check is
-/// expensive, so `is_below_its_runs` is only called if the result depends on it.
+/// For an emitter in a run, an event is nested if it happened outside that run. For an emitter outside runs, an event
+/// is nested if it happened in a run below one of the emitter's runs. The second check is expensive, so
+/// `is_below_its_runs` is called only if the result depends on it.
 #[inline]
 fn view_of<'a>(
     listening: &Emitter,
@@ -305,8 +308,7 @@ fn view_of<'a>(
 }
 
 impl Emitter {
-    /// Returns `true` if this emitter is in a run whose instance is itself below a run of `instance` in the tree. The
-    /// tree, not a run parent, then leads from one run to the other.
+    /// Returns `true` if this emitter's run is below a run of `instance` in the tree. `instance` is outside all runs.
     fn is_in_part_of_run_of(&self, instance: &Self) -> bool {
         let top = self.upwards().take_while(|emitter| emitter.node().is_in_run).last();
         top.is_some_and(|top| top.is_run_of(instance) && self.run() != Some(top))
@@ -396,7 +398,7 @@ impl Emitter {
     }
 
     /// Returns `true` if there are listeners here or above in the tree. Unlike [`has_listeners`](Self::has_listeners),
-    /// it checks neither the runs in which a run was started, nor whether a run has ended.
+    /// it ignores the runs in which a run was started, and does not check whether a run has ended.
     #[must_use]
     pub fn has_listeners_in_tree(&self) -> bool {
         let mut at = self;
@@ -410,7 +412,7 @@ impl Emitter {
         at.has_listeners()
     }
 
-    /// Looks up the tree for listeners, from an emitter outside runs.
+    /// Returns `true` if an emitter outside runs has no listeners, here and above in the tree.
     fn has_no_listeners_in_tree(&self) -> bool {
         self.first_receiver(u64::MAX).is_none()
     }

@@ -1,10 +1,10 @@
-//! The loop over listeners that every emit runs. It works on the [`Route`] and hands over to
+//! The loop that calls the listeners of an event. It walks along the [`Route`] and hands over to
 //! [`awaited`](super::awaited) at the first listener that has to be awaited.
 //!
 //! 1. The cursor moves past a listener before it is called, so that it shows which listener failed, panicked or has to
 //!    be awaited.
 //! 2. One `catch_or` covers all listeners that are called in one go. A panic ends the loop, which is then entered again
-//!    at the next listener to be called.
+//!    at the next listener.
 //! 3. The delivery mode determines only what the loop does with a listener that has to be awaited.
 
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ pub(super) struct DispatchProgress {
     pub(super) failed: Option<EmitError>,
 }
 
-/// The payload as the next listener may receive it. From the first observer on, it is shared and no longer changed.
+/// The payload, as it is passed to the next listeners. It is shared once an observer has to be awaited.
 pub(super) enum PayloadRef<'e> {
     Changing(&'e mut dyn AnyEvent),
     Observed(&'e dyn AnyEvent),
@@ -95,18 +95,18 @@ impl<'a> Dispatch<'a> {
         if !progress.is_awaiting && progress.deferred.as_ref().is_none_or(|deferred| deferred.is_empty()) {
             return Some(progress.result());
         }
-        // Time passes from here on, and the time and context of the event must not change (E14).
+        // The emit may be suspended from here on: fix the time and context of the event (E14).
         meta.fix();
         None
     }
 
-    /// Finds the listeners and calls them where nothing can be awaited. If a listener would have to be awaited, returns
+    /// Finds the listeners and calls them from code that cannot await. If a listener would have to be awaited, returns
     /// an error without calling any listener (E17); a sink that fills up during the call is the exception.
     pub(super) fn start_now(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);
-        // A sink that has room now may be full at its turn. The emit then fails there, after the listeners before it
-        // have run.
+        // A sink that has room now may be full when its turn comes. The emit then fails there, after the listeners
+        // before it have run.
         let call = || {
             within(emit.source.scope_to_enter(), || {
                 progress.advance_out_of_line(route, PayloadRef::Changing(&mut *event), meta)
@@ -126,8 +126,8 @@ impl DispatchProgress {
     /// a listener that has to be awaited, and continues instead. Returns `None` after the last listener.
     ///
     /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
-    /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if it
-    /// has one caller (bench W10).
+    /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if the
+    /// loop has one caller (bench W10).
     #[inline(always)]
     fn advance<'r, const START: bool>(
         &mut self,
@@ -194,7 +194,7 @@ impl DispatchProgress {
     }
 }
 
-/// The error in an emit that is dropped is a user's value, and its drop may panic.
+/// An emit that is dropped may hold a listener's error, and dropping the error may panic.
 impl Drop for DispatchProgress {
     #[inline]
     fn drop(&mut self) {
@@ -240,8 +240,8 @@ fn call_listener(
     event: &mut PayloadRef<'_>,
     meta: &EventMeta<'_>,
 ) -> Result<CallOutcome, Box<Failure>> {
-    // The other matchers were checked when the route was found. A matcher function is called for each event, just
-    // before the listener.
+    // A matcher function is called for each event, just before the listener. All other matchers were checked when the
+    // route was found.
     if !listener.matcher.accepts(meta) {
         return Ok(CallOutcome::Done);
     }

@@ -200,7 +200,8 @@ impl std::fmt::Debug for RunLinks<'_> {
 impl Emitter {
     /// Creates the emitter of one run of the instance that this emitter belongs to.
     ///
-    /// It is a child of this emitter with the same namespace. Its events also reach the emitter of the parent run.
+    /// The new emitter is a child of this emitter with the same namespace. Its events also reach the emitter of the
+    /// parent run.
     #[must_use]
     pub fn for_run(&self, links: RunLinks<'_>) -> Self {
         let inherited = links.inherited.unwrap_or_else(|| match links.parent {

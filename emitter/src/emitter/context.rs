@@ -35,7 +35,6 @@ impl OwnContext {
     }
 
     pub(crate) fn get(&self) -> Context {
-        // Most emitters never change their context or group id, and read the context without a lock.
         self.changed.get().map_or_else(|| self.given.clone(), |changed| changed.context.lock().clone())
     }
 

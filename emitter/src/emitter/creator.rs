@@ -78,7 +78,7 @@ impl Creator {
 }
 
 /// The shared value is a user's value, whose drop may panic. The drop may happen at the end of an emit that holds the
-/// last handle.
+/// last handle to the creator.
 impl Drop for CreatorParts {
     fn drop(&mut self) {
         drop_catching("the value shared by a creator", self.thing.take());

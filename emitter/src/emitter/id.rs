@@ -1,4 +1,4 @@
-//! Version 7 UUIDs at the price of a thread-local random number.
+//! Version 7 UUIDs, made from a time and a thread-local random number.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -8,8 +8,8 @@ use fastrand::Rng;
 use uuid::Uuid;
 
 thread_local! {
-    /// The generator of the thread's ids. `RandomState` has keys from the operating system. The default seed of `fastrand`
-    /// has none: it is derived from the clock and the id of the thread, which two processes may have in common.
+    /// The generator of the thread's random bits. `RandomState` supplies a seed from the operating system. The default
+    /// seed of `fastrand` is derived from the clock and the id of the thread, which may be equal in two processes.
     static RANDOM: RefCell<Rng> = RefCell::new(Rng::with_seed(RandomState::new().hash_one(())));
 }
 

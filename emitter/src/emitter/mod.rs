@@ -1,8 +1,8 @@
 //! The tree of emitters: parents, inherited properties, and runs.
 //!
-//! An emit starts here: [`dispatch`](crate::dispatch) walks up the tree from the emitter and calls the listeners in
-//! each [`registry`](crate::registry). The modules below hold the parts of an emitter (context, group, creator, pipes);
-//! `scope` and `run_end` belong to the emitters of runs.
+//! To emit an event, [`dispatch`](crate::dispatch) walks up the tree from an emitter and calls the listeners in each
+//! [`registry`](crate::registry). The submodules hold the parts of an emitter (context, group, creator, pipes); `scope`
+//! and `run_end` belong to the emitters of runs.
 
 pub(crate) mod builder;
 pub(crate) mod context;
@@ -68,7 +68,7 @@ pub(crate) struct Node {
     pub(crate) registry: OnceLock<Box<Registry>>,
     /// Only used outside runs.
     pub(crate) no_listener_cache: NoListenerCache,
-    /// `None` if the namespace is the same as the parent's, as it is in every run.
+    /// `None` if the emitter has the namespace of its parent, as the emitter of a run does.
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
     pub(crate) context: OwnContext,
@@ -509,7 +509,7 @@ impl Node {
     }
 }
 
-/// Determines the run that an emitter is in: a trace that was set, or the run itself.
+/// The source of a [`Trace`]: a trace that was set on an emitter, or the nearest run.
 #[derive(Clone, Copy)]
 enum TraceSource<'a> {
     Given(&'a Trace),

@@ -1,10 +1,11 @@
 //! Remembers that an emitter and all emitters above it have no listeners (E15), so that the next check does not walk up
 //! the tree.
 //!
-//! 1. A listener or pipe can be found before it is counted in an epoch, and is counted before the call that adds it
-//!    returns. Listeners in runs have their own epoch, so that they do not invalidate caches outside runs, which they
-//!    cannot affect.
-//! 2. The epoch is read before the search for listeners. While it is unchanged, no registration has completed.
+//! 1. A listener or pipe is first added where a search finds it, and then counted in an epoch, before the call that
+//!    adds it returns. Listeners in runs are counted in their own epoch, because they do not affect emitters outside
+//!    runs.
+//! 2. The epoch is read before the search for listeners. If the epoch is unchanged later, no registration has completed
+//!    since.
 //! 3. A removed listener does not change the epoch. At worst, a check walks up the tree and finds nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +58,7 @@ impl NoListenerCache {
     /// you look for listeners.
     #[must_use]
     pub fn epoch() -> u64 {
-        // Both counters only grow, so the sum is unchanged only if both are.
+        // Both counters only grow, so the sum is unchanged only if both counters are.
         LISTENER_EPOCH.0.load(Ordering::Acquire) + RUN_LISTENER_EPOCH.0.load(Ordering::Acquire)
     }
 

@@ -34,8 +34,8 @@ impl Pipe {
     }
 }
 
-/// Matcher functions are user code and may panic when they are dropped. The listeners of the target may panic, too, if
-/// the pipe has the last handle to it. Both are dropped inside the run that the pipe belongs to, on any thread (R14).
+/// Dropping a matcher function may panic, and so may dropping the target's listeners, if the pipe has the last handle
+/// to the target. Matcher and target are dropped inside the run that the pipe belongs to, on any thread (R14).
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;

@@ -35,14 +35,14 @@ impl RunEnd {
 }
 
 impl Emitter {
-    /// Ends the emitter of a run, for the runtime that made it with [`for_run`](Self::for_run): drops its listeners and
-    /// pipes, persistent or not, and refuses new listeners and pipes.
+    /// Ends the emitter of a run: drops its listeners and pipes, persistent or not, and refuses new listeners and
+    /// pipes. A runtime calls this method on the emitters that it made with [`for_run`](Self::for_run).
     ///
-    /// From then on, events that are emitted on this emitter, or on an emitter below it in the tree, are not delivered.
+    /// From then on, events that are emitted on this emitter, or below it in the same run, are not delivered.
     /// [`late_emits`](Self::late_emits) counts them. If listeners were ever registered here, other events no longer
     /// rise through this emitter either: events piped to it, and events of runs of an instance below it in the tree.
     ///
-    /// Does nothing on an emitter that does not belong to a run.
+    /// Does nothing on an emitter that was not made with `for_run`.
     pub fn end_run(&self) {
         let Some(run) = &self.node().run else { return };
         run.end.begin();
@@ -54,14 +54,14 @@ impl Emitter {
         }
     }
 
-    /// Returns `true` if this is the emitter of a run that has ended, or an emitter below it in the tree.
+    /// Returns `true` if this emitter is in a run that has ended. Its run is the nearest run, from here up the tree.
     #[must_use]
     pub fn has_run_ended(&self) -> bool {
         self.run_end().is_some_and(RunEnd::has_begun)
     }
 
-    /// Returns the number of events that came after the end of this run: events emitted on this emitter, and events
-    /// that would have risen through it. They were delivered neither here nor above.
+    /// Returns the number of events that came after the end of this run: events emitted in the run, and events that
+    /// would have risen through it. They were delivered neither here nor above.
     ///
     /// Events without listeners are not necessarily counted.
     #[must_use]

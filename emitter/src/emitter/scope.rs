@@ -28,8 +28,8 @@ pub trait Scope: Send + Sync {
         true
     }
 
-    /// Returns the value that is set on the context of the run's emitter instead of `value`. By default, returns
-    /// `value` itself.
+    /// Returns the value to store under a key of the run's context, when code sets the key to `value`. By default,
+    /// returns `value` unchanged.
     fn admit(self: Arc<Self>, key: &str, value: Value) -> Value {
         _ = key;
         value

@@ -8,8 +8,8 @@ use crate::matching::matcher::MatcherKind;
 use crate::name::check;
 use crate::{BuildError, EmitError, Emitter, ListenError, Matcher};
 
-/// The events that the runtime emits on any run. They need no declaration: otherwise, no run of an emitter that declares events
-/// could be retried, redacted or evaluated by a guard.
+/// Events that the runtime and its middleware emit on any run. They need no declaration, so that runs of an emitter
+/// that declares its events can be retried, redacted and guarded.
 const OF_EVERY_RUN: [&str; 2] = ["attempt_discarded", "would_deny"];
 
 /// Event names with their payload types.
@@ -82,7 +82,7 @@ impl Declared {
     }
 }
 
-/// Returns the name of an own event if the matcher is exactly its name or path.
+/// Returns the name of the emitter's own event that the matcher names exactly, by name or by path.
 fn own_name<'m>(emitter: &Emitter, matcher: &'m Matcher) -> Option<&'m str> {
     match &matcher.0 {
         MatcherKind::Name { text, .. } => Some(text),

@@ -6,11 +6,11 @@ use std::fmt;
 use crate::name::bit;
 use crate::{AsName, Context, EventName};
 
-/// A static value that travels beside a payload. With a facet, a runtime gives listeners access to payloads of unknown
-/// types.
+/// A static value that travels beside a payload. With a facet, listeners can read and change a payload whose type they
+/// do not know.
 ///
-/// The value, called the *lens*, is usually a struct of functions that take the event as `&dyn AnyEvent`. Listeners get
-/// the lens by its type from [`EventMeta::facet`](crate::EventMeta::facet).
+/// The value, called the *lens*, is usually a struct of functions that take `&dyn AnyEvent` or `&mut dyn AnyEvent`.
+/// Listeners get the lens by its type from [`EventMeta::facet`](crate::EventMeta::facet).
 #[derive(Clone, Copy)]
 pub struct Facet {
     lens: &'static (dyn Any + Send + Sync),

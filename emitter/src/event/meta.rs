@@ -91,7 +91,7 @@ impl<'a> EventMeta<'a> {
 
     /// Returns an owned path.
     pub(crate) fn to_path(&self) -> Box<str> {
-        // If no listener has read the path, it is joined here, for the record only.
+        // If no listener has read the path, join it without storing it.
         self.path.get().cloned().unwrap_or_else(|| self.join())
     }
 

@@ -23,8 +23,8 @@ pub struct FnMatcher {
     pub(crate) exact: Exact,
 }
 
-/// The events for which a type other than the listener's makes the emit fail (E7). The listener skips all other events
-/// of another type.
+/// The events that make the emit fail if they are not of the listener's type (E7). The listener skips all other events
+/// that are not of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exact {
     Nowhere,

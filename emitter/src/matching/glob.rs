@@ -1,4 +1,4 @@
-//! Globs over dotted names, compiled by `globset` with `.` in place of `/`.
+//! Globs over dotted names, compiled by `globset` after each `.` was replaced by `/`.
 
 use std::sync::OnceLock;
 
@@ -27,7 +27,7 @@ impl GlobText {
             .map_err(|error| fault(error.kind().to_string()))
     }
 
-    /// Matches this glob on its own. Many globs are matched as a set instead.
+    /// Returns `true` if this glob matches. Many globs are matched as sets instead.
     pub(crate) fn is_match(&self, slashed: &str) -> bool {
         self.alone.get_or_init(|| self.glob.compile_matcher()).is_match(slashed)
     }

@@ -1,5 +1,5 @@
-//! Matchers select the events that a listener takes (E4). Matching is a function `(matcher, event) -> bool` that
-//! neither locks nor awaits.
+//! Matchers select the events that a listener takes (E4). Matching is a sync function of a matcher and an event, and
+//! runs under no lock of the emitter.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// event, belongs to a sub-namespace.
 ///
 /// Globs and regexes are at most 16 KiB long. Many patterns on one emitter are matched as sets. Compiling a set takes
-/// some tens of microseconds per pattern. The next emit waits for the compilation. After every 2,048 new patterns, the
-/// registration of the last pattern waits instead.
+/// some tens of microseconds per pattern. The next emit waits for the compilation. If 2,048 patterns are registered
+/// before that emit, the registration of the last pattern waits instead.
 ///
 /// Matchers are equal if their strings are equal, if their regexes have the same pattern, or if they are clones of the
 /// same [`FnMatcher`].
@@ -139,7 +139,8 @@ impl Matcher {
         }))
     }
 
-    /// Matches events emitted here under exactly this name, which may have a dot.
+    /// Matches events that are emitted under exactly this name on the listener's emitter or one of its runs. The name
+    /// may have a dot.
     #[doc(hidden)]
     #[must_use]
     pub fn emitted(name: EventName) -> Self {
@@ -162,7 +163,7 @@ impl Matcher {
         }
     }
 
-    /// Returns the events for which a type other than the listener's makes the emit fail (E7).
+    /// Returns the events that make the emit fail if they are not of the listener's type (E7).
     pub(crate) const fn exact(&self) -> Exact {
         match &self.0 {
             MatcherKind::Name { .. } | MatcherKind::Path(_) => Exact::Own,
@@ -191,13 +192,13 @@ impl Matcher {
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
         match &self.0 {
-            // The usual case comes first and without a call: a name is compared by its hash, then by its text.
+            // A name is the usual case and is compared inline: first the hash, then the text.
             MatcherKind::Name { text, hash } => view.here && view.meta.emit.name.is(text, *hash),
             _ => self.takes_others(view),
         }
     }
 
-    /// Decides as `takes` does, for matchers that are not a name.
+    /// Implements [`takes`](Self::takes) for all matchers but names.
     fn takes_others(&self, view: &EventView<'_>) -> bool {
         let meta = view.meta;
         match &self.0 {
@@ -209,7 +210,7 @@ impl Matcher {
         }
     }
 
-    /// Decides as `takes` does, for matchers of the whole path.
+    /// Implements [`takes`](Self::takes) for matchers of the whole path.
     fn takes_path(&self, meta: &EventMeta<'_>) -> bool {
         match &self.0 {
             MatcherKind::Path(text) => meta.source().joins_to(meta.emitted_name(), text),
@@ -219,8 +220,8 @@ impl Matcher {
         }
     }
 
-    /// Returns `true` if the matcher takes an event on the emitter where it was emitted. Treats every event as an own
-    /// event of that emitter, named by the last segment of the event's path.
+    /// Returns `true` if the matcher takes an event on the emitter on which the event was emitted. Every event counts
+    /// as an own event there: a name or name glob only has to match the last segment of the path.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter, IntoMatcher};
@@ -275,8 +276,8 @@ impl Matcher {
         }
     }
 
-    /// Calls the matcher function where no listener can report a panic. A panic is logged, and the event is not
-    /// accepted.
+    /// Calls the matcher function outside the loop that calls listeners. If the function panics, the panic is logged,
+    /// and the event is not accepted.
     pub(crate) fn accepts_or_logs(&self, meta: &EventMeta<'_>) -> bool {
         let no = |panic: String| {
             log_catching(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));

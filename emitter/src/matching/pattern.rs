@@ -2,8 +2,8 @@
 //!
 //! 1. Compiling takes tens of microseconds per pattern, so sets are compiled in steps and kept. Patterns that no set
 //!    covers are matched one by one. When there are more than a few of them, they become a new set, together with
-//!    existing sets that are not much larger. A pattern is thus compiled again each time the number of patterns
-//!    doubles, up to the size of a chunk.
+//!    existing sets that are not much larger. Each time a pattern is compiled again, its set has thus grown by half or
+//!    more, up to the size of a chunk.
 //! 2. A set is compiled when it is first used. After a chunk of new patterns, the thread that registers the last of
 //!    them compiles the sets instead, so that new patterns never make an emit compile more than a chunk.
 //! 3. A pattern that fits into no set is matched on its own, so that no listener is lost.
@@ -20,10 +20,10 @@ use crate::matching::glob::slashed;
 use crate::matching::matcher::MatcherKind;
 use crate::registry::listener::{EventView, Listener};
 
-/// The largest number of patterns that are matched one by one if there are no sets.
+/// With at most this many patterns, no set is kept.
 const MAX_WITHOUT_SETS: usize = 8;
-/// The largest number of patterns that are matched one by one beside the sets; also the largest number of removed
-/// members that a set keeps.
+/// The largest number of patterns that are matched one by one because no set covers them. A set is kept with this many
+/// removed members, plus a quarter of its members.
 const SLACK: usize = 2 * MAX_WITHOUT_SETS;
 /// The largest number of members of a set.
 pub(crate) const CHUNK: usize = 2048;
@@ -64,8 +64,8 @@ impl PatternSet {
             return;
         }
         sets.sort_by_key(|set| Reverse(set.members.len()));
-        // The smallest set is last. Only sets that are not much larger are merged, which bounds how often a pattern is
-        // compiled again.
+        // The smallest set is last. Only sets that are not much larger than the new set are merged, so that a pattern
+        // is seldom compiled again.
         while let Some(set) = sets.pop_if(|set| set.should_merge_with(members.len())) {
             members.extend(set.members.iter().filter(|(id, _)| patterns.contains_key(id)).cloned());
         }
@@ -100,7 +100,7 @@ pub(crate) struct PatternIndex {
     sets: Box<[(Arc<PatternSet>, Positions)]>,
 }
 
-/// The position of each member, `None` if its listener was removed.
+/// The position of each member, or `None` if its listener was removed.
 type Positions = Box<[Option<u32>]>;
 
 impl PatternIndex {
@@ -128,7 +128,7 @@ impl PatternIndex {
     }
 }
 
-/// The compiled sets of each sort of pattern.
+/// The compiled sets of each kind of pattern.
 pub(crate) struct CompiledSets {
     names: Sets<GlobSet>,
     paths: Sets<GlobSet>,

@@ -161,7 +161,7 @@ impl<'s> MatchedListeners<'s> {
     }
 }
 
-/// Returns a bit for each observer.
+/// Returns the positions of the observers as bits.
 fn observers(listeners: &[Arc<Listener>]) -> usize {
     let bit = |(i, listener): (usize, &Arc<Listener>)| usize::from(listener.call.role() == Role::Observe) << i;
     listeners.iter().enumerate().map(bit).sum()

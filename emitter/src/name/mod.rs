@@ -18,7 +18,7 @@ use thiserror::Error;
 /// ```
 ///
 /// A name has one or more segments of `[A-Za-z0-9_]+`. A name with a dot (`"run.start"`) names an event of a
-/// sub-namespace: its path ends with the whole name, and it is not an *own* event of any emitter.
+/// sub-namespace: the event's path ends with the whole name, and the event is not an *own* event of any emitter.
 #[derive(Clone, Copy, Debug)]
 pub struct EventName(HashedName<'static>);
 
@@ -31,7 +31,7 @@ struct HashedName<'a> {
 }
 
 impl EventName {
-    /// Checks a name in a `const`.
+    /// Creates a checked name in a `const`.
     ///
     /// # Panics
     ///
@@ -46,7 +46,7 @@ impl EventName {
         }
     }
 
-    /// Checks a name at run time.
+    /// Creates a checked name at run time.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl Eq for EventName {}
 pub struct Namespace(&'static str);
 
 impl Namespace {
-    /// Checks a namespace in a `const`.
+    /// Creates a checked namespace in a `const`.
     ///
     /// # Panics
     ///
@@ -285,7 +285,7 @@ const fn is_plain(name: &[u8], classes: u8) -> bool {
     classes == 0 && !name.is_empty()
 }
 
-/// Hashes a name by its length and both its ends, which is cheap. Names with equal hashes are compared in full.
+/// Hashes the length and both ends of a name, which is cheap. Names with equal hashes are compared in full.
 #[inline]
 pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;

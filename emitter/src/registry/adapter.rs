@@ -7,13 +7,13 @@ use futures_core::future::BoxFuture;
 
 use crate::{BoxError, EventMeta};
 
-/// A struct that listens with an async function. [`listener`] converts it into an argument of `on_async`.
+/// A listener that is a struct with an async method. [`listener`] converts it into an argument of `on_async`.
 pub trait AsyncListener<T: ?Sized>: Send + Sync + 'static {
     /// Receives an event and may change it.
     fn receive(&self, event: &mut T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// A struct that observes with an async function. [`observer`] converts it into an argument of `observe_async`.
+/// An observer that is a struct with an async method. [`observer`] converts it into an argument of `observe_async`.
 pub trait AsyncObserver<T: ?Sized>: Send + Sync + 'static {
     /// Receives an event.
     fn observe(&self, event: &T, meta: &EventMeta<'_>) -> impl Future<Output = Result<(), BoxError>> + Send;

@@ -31,7 +31,7 @@ impl Claims {
         Self { left: AtomicUsize::new(n.min(COUNTED - 1)) }
     }
 
-    /// Claims one call.
+    /// Claims one call. Returns `false` if no call is left.
     #[inline]
     pub(crate) fn claim(&self) -> bool {
         self.claim_unlimited() || self.claim_limited()

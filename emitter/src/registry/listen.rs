@@ -161,7 +161,7 @@ macro_rules! verbs {
         /// Registers a listener under the name that its payload type carries. The listener may change the event.
         ///
         /// The listener receives events that are emitted under that name on this emitter, on one of its runs, or on a
-        /// `()` child of such a run's emitter. For events of emitters below, listen for `"**.name"`.
+        /// `()` child of such a run's emitter. For events of emitters below, use `on` with the matcher `"**.name"`.
         ///
         /// # Errors
         ///
@@ -231,7 +231,7 @@ impl Emitter {
             declared.check_listener(self, &listener.matcher, listener.expected)?;
         }
         let subscription = Subscription::new(&listener);
-        // A listener that may run zero times is not added at all.
+        // A listener that is limited to zero calls is not added.
         if !listener.claims.is_spent() {
             self.add_to_registry(|registry| registry.add(listener))?;
         }
@@ -336,23 +336,22 @@ impl Emitter {
         fence(Ordering::SeqCst);
         let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };
         if self.has_run_ended() { Err(RegistryClosed) } else { add(registry) }.map_err(too_late)?;
-        // This comes after the listener or pipe can be found, and before this method returns (invariant 1 of
-        // `no_listener_cache`).
+        // Invalidate only now, when emits can find the listener or pipe (invariant 1 of `no_listener_cache`).
         self.invalidate();
         Ok(())
     }
 
     /// Creates a separate emitter under the same parent, with copies of the listeners in the same order.
     ///
-    /// The copy of a listener with `n` calls left has `n` calls of its own. Pipes, sinks and streams are not copied.
-    /// Context, creator, group id, trace and declared events are copied.
+    /// If a listener has `n` calls left, its copy also starts with `n` calls left. Pipes, sinks and streams are not
+    /// copied. Context, creator, group id, trace and declared events are copied.
     ///
     /// If the emitter's run has ended, the fork has no listeners, and events emitted on it are not delivered, because
     /// the listeners that redacted the run's events are gone. The run's emitter counts such events.
     #[must_use]
     pub fn fork(&self) -> Self {
-        // The listeners are read before the copy is made: if the run ends in between, the copy below it receives no
-        // events, with or without listeners.
+        // Read the listeners before making the copy. If the run ends in between, the copy is made below the ended run,
+        // and delivers no events even if it has listeners.
         let listeners: Vec<_> = self.registry().into_iter().flat_map(Registry::listeners).collect();
         let fork = self.copy_without_listeners();
         for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {

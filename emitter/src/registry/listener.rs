@@ -79,7 +79,7 @@ pub(crate) enum Call {
     ChangeAsync(Arc<ChangeAsyncFn>),
     Observe(Arc<ObserveFn>),
     ObserveAsync(Arc<ObserveAsyncFn>),
-    /// Observes at once if it can, and has to be awaited otherwise: a sink that blocks when it is full (E13).
+    /// A sink that blocks when it is full (E13). It observes at once if it has room, and has to be awaited otherwise.
     TryObserve {
         has_room: Arc<HasRoomFn>,
         now: Arc<TryObserveFn>,
@@ -179,12 +179,12 @@ pub(crate) struct Listener {
     pub(crate) matcher: Matcher,
     /// The payload type that the listener takes, or `None` for any type.
     pub(crate) expected: Option<ExpectedType>,
-    /// The events for which a type other than the listener's makes the emit fail (E7). The listener skips all other
-    /// events of another type.
+    /// The events that make the emit fail if they are not of the listener's type (E7). The listener skips all other
+    /// events that are not of its type.
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
-    /// Set if calls are counted (E9). The claims are then limited or `counted`: no call takes the short path.
+    /// Set if calls are counted (E9). The claims are then limited or `counted`, so `claim_unlimited` fails.
     pub(crate) tracked: Option<Arc<TrackedCalls>>,
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
@@ -269,7 +269,8 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let Self { home, call, matcher, .. } = self;
         drop_in_run_of(home, || {
-            // Drop them one by one, so that the second is dropped even if the drop of the first panics.
+            // Drop the call and the matcher one by one, so that the matcher is dropped even if the drop of the call
+            // panics.
             drop_catching("a value captured by a listener", replace(call, Call::Dropped));
             drop_catching("a value captured by a matcher", replace(matcher, Matcher::own()));
         });
@@ -286,8 +287,8 @@ pub(crate) struct EventView<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
     /// `true` if the event was emitted on this emitter, on one of its runs, or on a child that emits for it (E4).
     pub(crate) here: bool,
-    /// `true` if the event happened in another run and is not `here` (E4). For an emitter in a run, that is any other
-    /// run. For an emitter outside runs, it is a run below one of the emitter's runs.
+    /// `true` if the event is nested for this emitter (E4): it is not `here`, and happened outside the emitter's run
+    /// or, for an emitter outside runs, in a run below one of the emitter's runs.
     pub(crate) nested: bool,
     /// `true` if the event is `here` and has a second name, under which listeners of exactly its type take it.
     pub(crate) has_other_name: bool,

@@ -64,7 +64,8 @@ impl Registry {
         }
     }
 
-    /// Returns `true` if a listener here may take an event whose name has one of these bits. Costs one load (E15).
+    /// Returns `true` if a listener or pipe here may take an event whose name has one of these bits. Costs one load
+    /// (E15).
     #[inline]
     pub(crate) fn may_receive(&self, name_bits: u64) -> bool {
         self.name_bits.load(Ordering::Acquire) & name_bits != 0
@@ -80,8 +81,8 @@ impl Registry {
         let mut listener = Some(listener);
         let renewed = self.published.change(|state| {
             let listener = state.take_unless_closed(&mut listener)?;
-            // The bits come before the next snapshot: an emit that starts after this call must not skip this emitter
-            // (E10).
+            // Set the bits before the next snapshot is derived: an emit that starts after this call must not skip this
+            // emitter (E10).
             self.name_bits
                 .store(self.name_bits.load(Ordering::Relaxed) | listener.matcher.name_bits(), Ordering::Release);
             state.fresh_patterns += usize::from(listener.matcher.is_pattern());
@@ -99,7 +100,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes the listeners that `should_remove` selects and ends them, so that no dispatch begins to call them (E9).
+    /// Removes the listeners that `should_remove` selects, and ends their claims, so that no dispatch begins to call
+    /// them (E9).
     pub(crate) fn remove(&self, should_remove: impl Fn(&Listener) -> bool) -> usize {
         let removed: Vec<_> = self.change(|state| {
             let removed = state.listeners.extract_if(.., |listener| should_remove(listener)).collect::<Vec<_>>();
@@ -142,8 +144,8 @@ impl Registry {
 
     /// Removes all listeners and pipes, and refuses new listeners and pipes (R14).
     ///
-    /// The listeners are not ended: an emit under way still calls the listeners that it has selected. If it skipped a
-    /// listener that redacts, the listeners after it would receive the unredacted event.
+    /// The claims are not ended: an emit under way still calls the listeners that it has selected. If the emit skipped
+    /// a listener that redacts, later listeners would receive the unredacted event.
     pub(crate) fn close(&self) {
         let removed = self.change(|state| {
             state.is_closed = true;
@@ -157,7 +159,8 @@ impl Registry {
         self.published.inspect(|state| state.listeners.clone())
     }
 
-    /// Drops the remembered matches because the table is full. The next snapshot gets a larger table, up to a bound.
+    /// Drops the remembered matches because the table is full. The next snapshot gets a larger table, unless this table
+    /// had the largest size.
     #[cold]
     pub(crate) fn forget_matches(&self) {
         self.published.change(|state| state.cache_capacity = state.cache_capacity.saturating_mul(4));
@@ -181,7 +184,7 @@ impl Registry {
 }
 
 impl RegistryState {
-    /// Takes the listener or pipe to be added out of `what`, unless the registry is closed.
+    /// Takes the new listener or pipe from `what`, unless the registry is closed.
     fn take_unless_closed<T>(&self, what: &mut Option<T>) -> Result<T, RegistryClosed> {
         if self.is_closed { None } else { what.take() }.ok_or(RegistryClosed)
     }

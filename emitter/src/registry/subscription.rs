@@ -47,8 +47,8 @@ impl Subscription {
         })
     }
 
-    /// Removes the listener at once and returns a future that waits for its calls under way, on other threads and in
-    /// emits that await it. The future resolves to `true` if this call removed the listener.
+    /// Removes the listener at once, and returns a future that waits for the listener's calls under way: on other
+    /// threads, and in emits that await the listener. The future resolves to `true` if this call removed the listener.
     ///
     /// The listener must be registered with [`Options::awaitable_off`](crate::Options::awaitable_off), so that its
     /// calls are counted.

@@ -1,8 +1,8 @@
 //! Waits for the calls of a removed listener that are under way (E9).
 //!
 //! Each thread records the counted calls that it is executing: the call of a sync listener while it runs, and the call
-//! of an async listener while it is polled. A wait inside such a call does not wait for that call, because it would
-//! never end.
+//! of an async listener while it is polled. A wait inside such a call does not wait for that call, because the wait
+//! would never end.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -21,7 +21,7 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct TrackedCalls {
     calls: Calls,
-    /// Notified when a call finishes after the end.
+    /// Notified when a call finishes after `end` was called.
     finished: Event,
 }
 
@@ -66,7 +66,7 @@ impl TrackedCalls {
     }
 }
 
-/// A guard of a counted call. Dropping it ends the counting of the call.
+/// A guard for a counted call. Dropping the guard marks the call as finished.
 pub(crate) struct UnderWay<'a>(&'a TrackedCalls);
 
 impl UnderWay<'_> {

@@ -11,7 +11,7 @@ use super::{EventStream, Overflow, Sink, SinkError, SinkHandle};
 use crate::{Emitter, IntoMatcher, ListenError, Matcher, MatcherError, Options, Registration, Subscription};
 
 impl Emitter {
-    /// Sends records of all events that reach this emitter to a sink, which gets a thread of its own.
+    /// Attaches a sink that receives records of all events that reach this emitter. The sink runs on its own thread.
     ///
     /// The sink is an observer: it receives each event with the changes made by all listeners. Call
     /// [`close`](SinkHandle::close) on the handle before the program ends, so that the last events are written.
@@ -51,7 +51,7 @@ impl Emitter {
         self.pipe_to_matching(Matcher::every(), sink)
     }
 
-    /// Sends records of the events selected by a matcher to a sink, as [`pipe_to`](Self::pipe_to) does.
+    /// Attaches a sink that receives records of the events selected by a matcher. See [`pipe_to`](Self::pipe_to).
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Emitter {
         Ok(SinkHandle::new(control, self.listen_for(Ok(matcher), input)?))
     }
 
-    /// Returns a stream of records of future events that a matcher selects.
+    /// Returns a stream that receives records of the events selected by a matcher, from now on.
     ///
     /// The stream buffers the last `capacity` unread events (at least one). Older unread events are lost and counted.
     ///

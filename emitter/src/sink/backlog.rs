@@ -43,7 +43,7 @@ pub(super) enum Offered<T> {
     Waits(u64),
 }
 
-/// Items in the order in which they were offered, bounded, with the losses among them.
+/// A bounded list of items in the order in which they were offered, with the losses among them.
 #[derive(Debug)]
 pub(super) struct Backlog<T> {
     entries: VecDeque<Entry<T>>,
@@ -120,7 +120,7 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Withdraws an offer that waits. The item counts as lost in its place, unless it has been taken.
+    /// Withdraws an offer that waits. Unless the item has been taken, it is replaced by a loss and returned.
     pub(super) fn withdraw(&mut self, ticket: u64) -> Option<T> {
         let stands = self.taken <= ticket && ticket < self.offered;
         if stands { self.place_of(ticket).and_then(|at| self.lose(at)) } else { None }
@@ -167,7 +167,7 @@ impl<T> Backlog<T> {
         let entry = mem::replace(entry, Entry::Lost(1));
         self.held -= 1;
         self.lost += 1;
-        // Join the later pair first: joining the earlier pair would move it (invariant 3).
+        // Join the later pair first: joining the earlier pair would move the later pair (invariant 3).
         self.join(at + 1);
         self.join(at);
         match entry {
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// E13: an offer that is withdrawn while it waits is lost in its place.
+    /// E13: an offer that is withdrawn while it waits leaves a loss in its place.
     #[test]
     fn a_withdrawn_offer_is_counted_as_lost_in_its_place() {
         for (withdrawn, expected) in [

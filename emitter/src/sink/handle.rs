@@ -72,7 +72,7 @@ impl SinkHandle {
     /// Once the future has been polled, the sink is closed even if the future is dropped.
     pub async fn close(&self, deadline: Duration) -> Report {
         self.unpipe();
-        // There is nothing to wait for, so no alarm thread is needed.
+        // Without a wait, no alarm thread is needed.
         if self.control.is_done(Queue::has_ended) || deadline.is_zero() {
             return self.report_of_close(deadline);
         }
@@ -116,8 +116,8 @@ impl SinkHandle {
     /// thread ends. A second call does nothing.
     pub fn unpipe(&self) {
         self.subscription.off();
-        // An emit under way may still hold the listener, whose drop would close the queue. The sink does not wait for
-        // the emit.
+        // Close the queue here: the drop of the listener would close it, but an emit under way may still hold the
+        // listener.
         self.control.queue.close();
     }
 
@@ -155,7 +155,7 @@ impl SinkControl {
         Self { queue, tally }
     }
 
-    /// Returns `true` if there is nothing to wait for, or if the caller is the sink itself, which would wait forever.
+    /// Returns `true` if the wait is over, or if the caller is the sink itself, which would wait forever.
     fn is_done(&self, done: impl Fn(&Queue<SinkRecord>) -> bool) -> bool {
         done(&self.queue) || self.queue.is_read_here()
     }
@@ -172,7 +172,7 @@ impl SinkControl {
     }
 
     fn report(&self) -> Report {
-        // The tally is read first. All events in it were offered before, so that `pending` cannot become negative.
+        // Read the tally first: all events in the tally are then in `offered`, too, and `pending` is not negative.
         let TallyCounts { accepted, refused, progress, error } = self.tally.read();
         let QueueCounts { offered, lost } = self.queue.counts();
         let pending = offered.saturating_sub(lost + accepted + refused);

@@ -43,11 +43,11 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// If a call returns an error or panics, the sink is called again for the next record. Only the first failure since the
 /// last successful write of an event is logged.
 ///
-/// A sink with a handle to the emitter that it is piped to keeps that emitter alive: dropping the other handles does
-/// not end the sink. A sink may emit on that emitter and attach other sinks. If it awaits an emit on its own thread
-/// while its queue is full, no other thread can make room: the event is lost and counted. Do not wait in a sink for an
-/// emit on another thread, or for another sink that waits for this sink. Such a cycle is not detected, and lasts until
-/// one of the sinks is closed.
+/// A sink keeps its emitter alive if it holds a handle to the emitter: dropping the other handles does not end the
+/// sink. A sink may emit on its emitter and attach other sinks. If it awaits an emit on its own thread while its queue
+/// is full, no other thread can make room: the event is lost and counted. Do not wait in a sink for an emit on another
+/// thread, or for another sink that waits for this sink. Such a cycle is not detected, and lasts until one of the sinks
+/// is closed.
 ///
 /// # When the queue is full
 ///
@@ -90,7 +90,7 @@ pub trait Sink: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if not everything could be passed on.
+    /// Returns an error if some records could not be passed on.
     fn flush(&mut self) -> Result<(), BoxError> {
         Ok(())
     }
@@ -99,7 +99,7 @@ pub trait Sink: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if not everything could be passed on.
+    /// Returns an error if some records could not be passed on.
     fn close(&mut self) -> Result<(), BoxError> {
         self.flush()
     }
@@ -125,8 +125,7 @@ pub trait Sink: Send + 'static {
         1024
     }
 
-    /// Returns the treatment of events when the queue is full. The default is [`Overflow::Block`]. This method is
-    /// called once.
+    /// Returns the overflow policy for a full queue. The default is [`Overflow::Block`]. This method is called once.
     fn overflow(&self) -> Overflow {
         Overflow::Block
     }

@@ -24,8 +24,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::Overflow;
 use super::backlog::{Backlog, Entry, Offered};
 
-/// The time that a reader without work waits before it sleeps until the next push wakes it. A busy emitter then pays
-/// for one wake-up in hundreds of events.
+/// The time that a reader without work lingers before it goes to sleep. With a busy emitter, hundreds of events then
+/// cost only one wake-up.
 const LINGER: Duration = Duration::from_micros(200);
 
 /// A bounded queue with one reader.

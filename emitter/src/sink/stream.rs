@@ -13,7 +13,7 @@ use super::queue::Queue;
 use crate::event::record::Gap;
 use crate::{SinkRecord, Subscription};
 
-/// A stream of records of events, returned by [`Emitter::stream`](crate::Emitter::stream).
+/// A stream of event records, returned by [`Emitter::stream`](crate::Emitter::stream).
 ///
 /// The stream receives events from its creation on, even while it is not polled. When its buffer is full, each new
 /// event replaces the oldest event. The next record is then a [`SinkRecord::Gap`] that counts the lost events. An emit
@@ -69,7 +69,7 @@ impl Stream for EventStream {
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        // No further event is queued. Unread events are dropped here, not with the emitter's last handle.
+        // Drop the unread events here: an emit under way may still hold the listener, and with it the queue.
         self.subscription.off();
         self.queue.abandon();
     }

@@ -1,6 +1,6 @@
 //! Two layers that verify that the work receives an approved input.
 //!
-//! The first layer records each input that the asking layer passes on. The second layer denies every input that was not
+//! The first layer records each input that `ApprovalLayer` passes on. The second layer denies every input that was not
 //! recorded.
 
 use std::sync::Arc;
@@ -9,8 +9,7 @@ use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext, Summary};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// The inputs with which the work of one run may begin: approved inputs, edited inputs, and inputs that need no
-/// approval.
+/// The inputs that the work of one run may receive: approved inputs, edited inputs, and inputs that need no approval.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AllowedInputs(Arc<Mutex<Vec<Value>>>);
 
@@ -28,7 +27,7 @@ impl AllowedInputs {
     }
 }
 
-/// Records the input that the asking layer passes on. This layer is bound directly inside the asking layer. An edited
+/// Records the input that `ApprovalLayer` passes on. This layer is bound directly inside `ApprovalLayer`. An edited
 /// input is recorded after its conversion to the run's input type.
 #[derive(Debug)]
 pub(super) struct RecordInputLayer {

@@ -10,7 +10,7 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Asked {
-    /// The id that an answer refers to.
+    /// The id of the question, which is passed to [`Approvals::answer`](super::Approvals::answer).
     pub id: String,
     /// The question.
     pub request: Request,
@@ -22,7 +22,7 @@ pub struct Asked {
 pub struct Approved {
     /// The id of the question.
     pub id: String,
-    /// The hash that the answer is bound to.
+    /// The hash of the run's kind, name and input.
     pub input_hash: String,
     /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,
@@ -34,7 +34,7 @@ pub struct Approved {
 pub struct Edited {
     /// The id of the question.
     pub id: String,
-    /// The hash that the answer is bound to. The hash covers the original input.
+    /// The hash of the run's kind, name and original input.
     pub input_hash: String,
     /// The edited input. The work receives this input if it fits the input type.
     pub input: Value,
@@ -42,13 +42,13 @@ pub struct Edited {
     pub remembered: bool,
 }
 
-/// A run was rejected and is denied.
+/// A run is denied, because the answer rejected it or the question got no valid answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Rejected {
     /// The id of the question.
     pub id: String,
-    /// The hash that the answer is bound to.
+    /// The hash of the run's kind, name and input.
     pub input_hash: String,
     /// The reason for the denial.
     pub reason: String,

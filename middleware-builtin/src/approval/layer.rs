@@ -1,8 +1,8 @@
-//! The layer that begins the work once its input is approved.
+//! The layer that asks for approval, and calls `next` if the input is approved.
 //!
 //! 1. `next` is called only with an approved or edited input, or with an input that needs no approval.
-//! 2. If a question gets no answer, `next` is not called. Every failure to get an answer becomes a denial (M5), except
-//!    control flow other than a time-out, which is returned unchanged (M9).
+//! 2. If a question gets no answer, `next` is not called. A failure, a panic or a time-out becomes a denial
+//!    (M5). Other control flow, such as an interrupt or an abort, is returned unchanged (M9).
 
 use std::future::Future;
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl ApprovalLayer {
         caught(asks).map_err(|panic| self.deny(format!("the predicate that decides whether to ask panicked: {panic}")))
     }
 
-    /// Looks up the answer or asks for it, then emits the matching own event. Returns the edited input if the answer is
-    /// an edit. Returns an error if the run is rejected or gets no valid answer.
+    /// Looks up the answer or asks for it, then emits `approved`, `edited` or `rejected`. Returns the edited input if
+    /// the answer is an edit. Returns an error if the run is rejected or gets no valid answer.
     async fn decide(&self, request: &Request, ctx: &RunContext) -> Result<Option<Value>> {
         let ledger = self.0.ledger_of(ctx);
         let known = ledger.decision(&request.id());
@@ -93,8 +93,8 @@ impl ApprovalLayer {
         let id = events.request.id();
         let answer = match deadline {
             Some((after, Some(deadline))) => {
-                // The inner timeout turns a late responder into a denial for all runs that wait. The outer timeout also
-                // limits the wait for another run.
+                // If the responder is late, the inner timeout denies all runs that wait for this answer. The outer
+                // timeout also limits the wait for another run.
                 let ask = self.or_deny_after(after, deadline, ask);
                 self.or_deny_after(after, deadline, ledger.ask_once(&id, ctx, ask)).await
             }
@@ -133,8 +133,7 @@ impl ApprovalLayer {
         Err(self.deny("the answer was an edit, which is not allowed here: approve or reject"))
     }
 
-    /// Turns a failure of the responder into a denial. Control flow is returned unchanged (M9), except the responder's
-    /// own time-out.
+    /// Turns a failure or a time-out of the responder into a denial. Other control flow is returned unchanged (M9).
     fn fail_closed(&self, error: Error) -> Error {
         if error.is_control_flow() && !error.is_timed_out() {
             return error;

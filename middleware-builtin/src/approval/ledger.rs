@@ -126,7 +126,7 @@ impl Approvals {
 #[derive(Default)]
 struct TreeApprovals(Approvals);
 
-/// One run's share in a pending question. Dropping the last share removes the question from `asking`.
+/// One run's handle to a pending question. Dropping the last handle removes the question from `asking`.
 struct PendingQuestion<'a> {
     table: &'a AnswerTable,
     id: &'a str,
@@ -143,8 +143,8 @@ impl<'a> PendingQuestion<'a> {
 impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
         let mut asking = self.table.asking.lock();
-        // Shares are cloned under this lock only, so a count of two means that only the table and this share still hold
-        // the cell (1).
+        // The cell is cloned only under this lock, so a count of two means that only the table and this handle still
+        // hold the cell (1).
         if Arc::strong_count(&self.answer) == 2 {
             asking.remove(self.id);
         }

@@ -32,10 +32,10 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// A middleware that asks for approval before a run's work begins. The answer approves the input, replaces it, or
 /// rejects the run.
 ///
-/// The layer belongs to [`Phase::Guard`], so it sees the input exactly as the work would receive it. An approval
-/// accepts runs of any type and reads their values as JSON. By default, it asks about every run that it is bound to. To
-/// ask about fewer runs, use [`runs`](Self::runs), [`of_kind`](Self::of_kind) or [`when`](Self::when). The approval
-/// does not convert the values of runs that `runs` or `of_kind` exclude.
+/// The layer of an approval belongs to [`Phase::Guard`], so it sees the input after layers of [`Phase::Transform`] have
+/// changed it. An approval accepts runs of any type and reads their values as JSON. By default, it asks about every run
+/// that it is bound to. To ask about fewer runs, use [`runs`](Self::runs), [`of_kind`](Self::of_kind) or
+/// [`when`](Self::when). The values of runs that `runs` or `of_kind` exclude are not converted to JSON.
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Decision, Request};
@@ -103,7 +103,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// # }
 /// ```
 ///
-/// An agent's run ends with the questions of all its tool calls; [`Request::all_of`] reads them.
+/// An agent's run combines the interrupts of its tool calls into one; [`Request::all_of`] reads their requests.
 ///
 /// # Failures
 ///
@@ -132,13 +132,13 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # Cancel safety
 ///
-/// A run that is aborted or dropped stops waiting at once. If it was the run that asked, the responder's future is
-/// dropped, and one of the waiting runs asks next.
+/// A run that is aborted or dropped stops waiting at once. If the asking run is aborted or dropped, the responder's
+/// future is dropped, and one of the waiting runs asks next.
 ///
 /// # Its own events
 ///
 /// `middleware.approval.asked`, `.approved`, `.edited` and `.rejected`: [`Asked`], [`Approved`], [`Edited`] and
-/// [`Rejected`]. These events carry the request's id, and the hash that the answer is bound to.
+/// [`Rejected`]. These events carry the request's id, and the hash of the run's kind, name and input.
 #[derive(Clone)]
 pub struct Approval {
     by: Arc<str>,
@@ -154,8 +154,8 @@ pub struct Approval {
 type RequestPredicate = dyn Fn(&Request) -> bool + Send + Sync;
 
 impl Approval {
-    /// Creates an approval that asks an async function and waits for its answer. Without a [`timeout`](Self::timeout),
-    /// it waits as long as the run lasts.
+    /// Creates an approval that asks an async function and waits for its answer. Set a [`timeout`](Self::timeout) to
+    /// limit the wait.
     #[must_use]
     pub fn by<F, Fut>(responder: F) -> Self
     where

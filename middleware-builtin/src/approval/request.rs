@@ -16,7 +16,8 @@ const BATCH: &str = "agent.batch";
 
 /// A question to a responder: may a run begin its work with exactly this input?
 ///
-/// A request is also the data of the interrupt, as JSON: `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
+/// The interrupt of an approval carries the request as JSON:
+/// `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Request {
@@ -84,7 +85,7 @@ impl Decision {
     }
 }
 
-/// An [`Interrupt`] that does not hold a valid [`Request`].
+/// The error of [`Request::of_interrupt`] and [`Request::all_of`]: the [`Interrupt`] holds no valid request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -125,13 +126,14 @@ impl Request {
         }
     }
 
-    /// Returns the id that an answer refers to. Equal questions have equal ids.
+    /// Returns the id of the question, which is passed to [`Approvals::answer`](super::Approvals::answer). Equal
+    /// questions have equal ids.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}-{}", self.by, self.input_hash)
     }
 
-    /// Returns the interrupt that ends a run with this question. The interrupt's id is [`id`](Self::id).
+    /// Returns an interrupt that carries this request. The interrupt's id is [`id`](Self::id).
     #[must_use]
     pub fn to_interrupt(&self) -> Interrupt {
         // Serializing strings and JSON values cannot fail.

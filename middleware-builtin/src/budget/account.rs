@@ -4,7 +4,7 @@
 //!    reference to its run, because that would keep the run alive.
 //! 2. Usage has already happened: it is recorded in this account and all accounts above, even if it exceeds a limit.
 //!    The same lock covers the recording, the check and the closing.
-//! 3. A call has not happened yet: it is counted in all accounts or in no account. Locks are taken from the nearest
+//! 3. A call has not happened yet: if one account refuses it, no account counts it. Locks are taken from the nearest
 //!    account upwards, and are held until the topmost account has accepted the call.
 //! 4. A closed account stays closed, and no run begins below it.
 
@@ -41,7 +41,7 @@ struct AccountState {
     closed: Option<BudgetClosed>,
 }
 
-/// The warnings and the closing that are due after a check of the limits.
+/// The events to emit after a check of the limits.
 #[derive(Default)]
 pub(super) struct LimitsReached {
     pub(super) warnings: Vec<BudgetWarning>,
@@ -49,11 +49,11 @@ pub(super) struct LimitsReached {
     pub(super) closed: Option<BudgetClosed>,
 }
 
-/// An account that does not let a run begin, and the reason.
+/// An account that refuses a run, and the reason.
 pub(super) struct RefusingAccount {
     pub(super) account: Arc<Account>,
     pub(super) closed: BudgetClosed,
-    /// `true` if this run's attempt to begin closed the account.
+    /// `true` if the refused run itself closed the account.
     pub(super) is_new: bool,
 }
 
@@ -151,8 +151,7 @@ impl Account {
             let closed = self.close_exceeded(&mut state, BudgetLimit::Calls, one_more);
             return Err(refusal(&closed, true));
         }
-        // The accounts above have to accept the call before this account counts it, so this account's lock is held
-        // until then (3).
+        // Keep this account's lock until the accounts above have accepted the call, and count the call only then (3).
         let mut warnings = match (&self.above, counts.above) {
             (Some(above), Some(counts)) => above.count(counts)?,
             _ => Vec::new(),
@@ -164,7 +163,7 @@ impl Account {
         Ok(warnings)
     }
 
-    /// Checks the limits again after some time has passed.
+    /// Checks the limits when the warning about the time is due.
     pub(super) fn check_limits(&self) -> LimitsReached {
         self.find_reached(&mut self.state.lock())
     }
@@ -225,8 +224,8 @@ impl Account {
         Spending { wall_time: self.began.elapsed(), ..self.state.lock().spent }
     }
 
-    /// Returns the instant at which `time` has passed since the binding, or `None` if there is no limit or the clock
-    /// cannot represent the instant.
+    /// Returns the instant at which `time` has passed since the budget was bound, or `None` if there is no limit or the
+    /// clock cannot represent the instant.
     pub(super) fn deadline(&self, time: Option<Duration>) -> Option<Instant> {
         self.began.checked_add(time?)
     }
@@ -241,7 +240,7 @@ impl BudgetClosed {
         }
     }
 
-    /// Returns the denial of a run that would begin below.
+    /// Returns the denial of a run that would begin below the closed account.
     pub(super) fn denial(&self) -> Error {
         let error = Error::denied("budget", self.reason.clone());
         self.limit.into_iter().fold(error, |error, limit| error.context("limit", limit.as_str()))

@@ -13,9 +13,9 @@ use super::usage::Usage;
 
 /// Charges usage to the nearest budget of a run and to all budgets above it.
 ///
-/// The first poll records the usage in all these budgets, because the usage has already happened. Then own events are
-/// emitted, and the work of each run whose budget closed is stopped. Without a budget, nothing is charged and the
-/// result is `Ok`.
+/// The first poll records the usage in all these budgets, because the usage has already happened. Then the budgets emit
+/// their own events, and the work of each run whose budget closed is stopped. Without a budget, nothing is charged and
+/// the result is `Ok`.
 ///
 /// # Errors
 ///
@@ -46,8 +46,8 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     closed.map_or(Ok(()), |closed| Err(closed.error()))
 }
 
-/// The events of an account that are to be emitted: warnings, and the closing. If the account closed, dropping the
-/// report stops the work of the run that holds the account.
+/// The events to emit for one account: warnings, and `closed`. If the account closed, dropping the report stops the
+/// work of the run that holds the account.
 pub(super) struct LimitReport {
     account: Arc<Account>,
     warnings: Vec<BudgetWarning>,
@@ -80,8 +80,8 @@ impl Drop for LimitReport {
     }
 }
 
-/// The amounts that a run may still spend. Each amount is the smallest amount that is left in any budget of the run,
-/// from the nearest budget upwards. Returned by [`remaining`].
+/// The amounts that a run may still spend. Each amount is the smallest amount left in the nearest budget and the
+/// budgets above it. Returned by [`remaining`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {

@@ -1,4 +1,4 @@
-//! The layer around the work of the run that holds an account, and the counter bound to the runs below.
+//! The layer that ends the work of the run that holds an account, and the middleware that counts the runs below.
 
 use std::future::Future;
 use std::pin::pin;
@@ -71,14 +71,13 @@ async fn by_deadline<T>(end: Option<Instant>, inside: impl Future<Output = T>) -
 
 debug_as!(BudgetLayer, |this| this.0.options);
 
-/// Counts the runs below, and denies runs that would begin after the account has closed.
+/// A middleware that counts the run to which it is bound, or denies the run if an account is closed.
 pub(super) struct CallCounter(pub(super) Arc<Account>);
 
 impl Middleware for CallCounter {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Each run is counted once, from its nearest account upwards: the counters of accounts further up skip it. A
-        // run's nearest account is the nearest account of its parent, because the run's own account is for the runs
-        // below it.
+        // Each run is counted once, from its nearest account upwards: the counters of accounts further up skip it.
+        // Look the account up from the parent, because the run's own account counts only the runs below.
         let nearest = ctx.parent().and_then(Account::of);
         if !nearest.is_some_and(|nearest| Arc::ptr_eq(&nearest, &self.0)) {
             return Ok(());
@@ -101,8 +100,8 @@ impl Middleware for CallCounter {
 debug_as!(CallCounter, |this| this.0.options);
 
 impl RefusingAccount {
-    /// Denies the run at its `start`. If this run closed the account by trying to begin, also stops the work of the run
-    /// that holds the account.
+    /// Denies the run at its `start`. If this run closed the account, also stops the work of the run that holds the
+    /// account.
     fn refuse(self, ctx: &RunContext) -> Result<()> {
         let Self { account, closed, is_new } = self;
         let (error, own_events) = (closed.denial(), &account.options.own_events);

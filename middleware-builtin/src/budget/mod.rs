@@ -32,9 +32,9 @@ mod usage;
 
 /// A middleware that limits the tokens, money, calls and time that a run and all runs below it spend.
 ///
-/// Each run to which the budget is bound gets its own account. Runs below draw from the nearest account and from every
-/// account above it, so a budget bound further down cannot spend more than is left above. The middleware accepts runs
-/// of any type and reads no inputs or outputs. Report token usage with [`charge`].
+/// Each run to which the budget is bound gets its own account. A run draws from the nearest account and from every
+/// account above it, so no budget allows more than the budgets above it. The middleware accepts runs of any type and
+/// reads no inputs or outputs. Report token usage with [`charge`].
 ///
 /// ```
 /// use emitree_middleware::Budget;
@@ -72,14 +72,15 @@ mod usage;
 ///
 /// # When a limit is exceeded
 ///
-/// Spending exactly the limit is allowed. Exceeding the limit closes the account for good:
+/// Spending exactly the limit is allowed. Exceeding the limit closes the account for good. The limits differ in when
+/// they are checked:
 ///
 /// - *Usage* has already happened, so it is recorded in the nearest account and in all accounts above. `charge` returns
 ///   the error.
 /// - *A call* over the limit is denied before the run begins, and no account counts it.
-/// - *Time* is measured from the binding, by tokio's clock, across all attempts.
+/// - *Time* is measured by tokio's clock from the moment the budget is bound, across all attempts.
 ///
-/// When an account closes, the work of the run that holds it is dropped, and all runs below end with it. The run ends
+/// When an account closes, the work of the run that holds it is dropped, and all runs below end too. The run ends
 /// [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error or returns a value in the
 /// same poll. Runs that would begin below a closed account are denied.
 ///
@@ -90,8 +91,8 @@ mod usage;
 ///
 /// # Its own events
 ///
-/// The budget emits these events in the namespace `middleware.budget`. The events also reach the listeners of the run
-/// that charges or begins. If a timer fires, they reach the listeners of the run that holds the budget.
+/// The budget emits these events in the namespace `middleware.budget`. Listeners of the run that charges or is about
+/// to begin also receive them. If a timer fires, listeners of the run that holds the budget receive them.
 ///
 /// - `charged`, a [`Charged`]: once for each charge, with the cost in the nearest account.
 /// - `warning`, a [`BudgetWarning`]: once for each limit of an account.
@@ -151,8 +152,8 @@ impl BudgetBuilder {
         self
     }
 
-    /// Limits the number of runs below. By default each of these runs counts; use [`runs`](Self::runs) or
-    /// [`of_kind`](Self::of_kind) to count only some runs.
+    /// Limits the number of runs below the run that the budget is bound to. By default each of these runs counts; use
+    /// [`runs`](Self::runs) or [`of_kind`](Self::of_kind) to count only some runs.
     pub fn calls(mut self, most: u64) -> Self {
         self.most.calls = Some(most);
         self
@@ -220,7 +221,7 @@ built_in!(Budget, |this| this.0.own_events);
 impl Middleware for Budget {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let account = Account::open(&self.0, ctx);
-        // The counter reaches every run below; `CallCounter` determines which runs draw from this account first.
+        // The counter is bound to every run below, but counts only the runs whose nearest account is this one.
         ctx.bind_nested(CallCounter(Arc::clone(&account)));
         stack(account).bind(ctx)
     }

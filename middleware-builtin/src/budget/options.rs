@@ -33,7 +33,7 @@ pub struct Spending {
     pub tokens: u64,
     /// Cost, in the currency of the prices.
     pub cost: Decimal,
-    /// Number of calls: runs below that were counted.
+    /// Number of runs that were counted as calls.
     pub calls: u64,
     /// Time since the budget was bound.
     #[serde(rename = "wall_time_ms", serialize_with = "in_millis")]
@@ -63,7 +63,7 @@ impl MaxSpending {
         }
     }
 
-    /// Returns this fraction of each limit. Counts and times are rounded up.
+    /// Returns the fraction `part` of each limit. Counts and times are rounded up.
     pub(super) fn part(&self, part: Decimal) -> Self {
         let of_count = |most: u64| round_up(part.checked_mul(most.into())).and_then(|part| part.try_into().ok());
         let of_time = |most: Duration| {
@@ -142,8 +142,8 @@ impl BudgetOptions {
         near.filter_map(move |(limit, _, spent)| Some((limit, spent, most.of(limit)?)))
     }
 
-    /// Returns the first limit that charges have exceeded. Calls and time are checked where they are counted. Reaching
-    /// a limit does not exceed it.
+    /// Returns the limit that charges have exceeded: tokens or cost. `Account` checks calls and time itself. Reaching a
+    /// limit does not exceed it.
     pub(super) fn exceeded(&self, spent: &Spending) -> Option<(BudgetLimit, Amount)> {
         if self.most.tokens.is_some_and(|most| spent.tokens > most) {
             return Some((BudgetLimit::Tokens, Amount::Count(spent.tokens)));

@@ -1,4 +1,4 @@
-//! Usage, and its prices.
+//! Token usage, and the prices of tokens.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -154,7 +154,7 @@ impl Price {
     }
 
     /// Returns the cost of the usage. A cost that is too large for a [`Decimal`] becomes [`Decimal::MAX`], which
-    /// exceeds every smaller limit. The model and the cost of the usage are ignored.
+    /// exceeds every smaller limit. The fields `model` and `cost` of the usage are ignored.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> Decimal {
         self.checked_cost(usage).unwrap_or(Decimal::MAX)

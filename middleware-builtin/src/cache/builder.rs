@@ -88,8 +88,8 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
         self
     }
 
-    /// Adds context keys. Two runs share an answer only if the values under these keys of their
-    /// [`context`](emitree_runtime::RunContext::context) are equal.
+    /// Adds context keys. Two runs share an answer only if these keys have equal values in the
+    /// [`context`](emitree_runtime::RunContext::context) of both runs.
     pub fn context_keys<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.options.context_keys.extend(keys.into_iter().map(Into::into));
         self

@@ -1,13 +1,13 @@
 //! Detects cycles of waits, across all caches of the process: a run that would wait for itself does not wait.
 //!
-//! 1. If a run follows a flight, every flight led by this run or a run above it waits for that flight.
-//! 2. All waits are registered under one lock, so the wait that would close a cycle finds the cycle.
+//! 1. While a run follows a flight `f`, every flight led by this run or a run above it waits for `f`.
+//! 2. All waits are checked and registered under one lock, so the last wait of a cycle is always refused.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-/// For each flight, the flights that it waits for, once for each waiting run.
+/// Maps each flight to the flights that it waits for, with one entry for each waiting run.
 static WAITS: Mutex<BTreeMap<u64, Vec<u64>>> = Mutex::new(BTreeMap::new());
 
 /// A registered wait. Dropping it removes the wait from `WAITS`.
@@ -20,7 +20,7 @@ impl Wait {
     /// Registers that the flights in `led` wait for `awaited`. If that would close a cycle, registers nothing and
     /// returns `None`.
     pub(super) fn of(led: Vec<u64>, awaited: u64) -> Option<Self> {
-        // A run that leads no flight is not waited for, so its wait cannot close a cycle.
+        // If `led` is empty, no flight waits for this run, so the wait cannot close a cycle.
         if !led.is_empty() {
             let mut waits = WAITS.lock();
             if leads_to(&waits, awaited, &led) {
@@ -40,7 +40,7 @@ impl Drop for Wait {
         let mut waits = WAITS.lock();
         for led in &self.led {
             let Some(awaited) = waits.get_mut(led) else { continue };
-            // Remove only one occurrence: another run below the same flight may wait for the same awaited flight.
+            // Remove only one entry: another run below the leader of `led` may also wait for this flight.
             if let Some(at) = awaited.iter().position(|awaited| *awaited == self.awaited) {
                 awaited.swap_remove(at);
             }

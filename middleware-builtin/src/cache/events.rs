@@ -49,7 +49,7 @@ pub enum Why {
     Absent,
     /// The entry has expired.
     Expired,
-    /// The request is made in a further attempt of the run.
+    /// The run is in a further attempt, which ignores stored entries.
     Retried,
     /// The run would wait for itself: the equal request is being executed by this run or a run above it, or by a run
     /// that waits for one of these runs.

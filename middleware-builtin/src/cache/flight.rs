@@ -1,16 +1,17 @@
 //! Executions under way, and the runs that wait for them.
 //!
-//! A *flight* is the execution of one key by its *leader*. Its *followers* wait for the result.
+//! A *flight* is one execution of the work for a key. Its *leader* is the run that executes the work. Its *followers*
+//! are the runs that wait for the result.
 //!
 //! 1. Each key has at most one attached flight. A run that arrives later follows that flight.
-//! 2. A leader that is dropped for any reason removes its flight and wakes its followers. One of the followers leads
-//!    next.
+//! 2. A leader that is dropped removes its flight and wakes its followers. If there is no result, one of the followers
+//!    leads next.
 //! 3. A result that the cache keeps is stored before its flight ends. A new leader therefore looks the entry up once
 //!    more before it executes.
 //! 4. A detached flight accepts no new followers, and its result is not stored.
 //! 5. No run waits for itself, directly or through other flights (`deadlock.rs`).
-//! 6. No user code runs under the lock. Keys are compared under the lock, which runs no user code because keys consist
-//!    of bytes.
+//! 6. No user code runs under the lock. Comparing keys runs no user code, because a key consists of a text and the
+//!    identity of an emitter.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -31,7 +32,7 @@ type Completion<T> = Option<Arc<Result<T, Error>>>;
 /// The attached flights of a cache.
 pub(super) struct Flights<T>(Arc<Mutex<HashMap<CacheKey, Flight<T>>>>);
 
-/// One flight, as its followers see it.
+/// One attached flight, with the receiver that each follower clones.
 struct Flight<T> {
     id: u64,
     began: Instant,
@@ -70,7 +71,7 @@ impl<T> Flights<T> {
     pub(super) fn enter(&self, key: &CacheKey, ctx: &RunContext) -> Role<T> {
         let mut flights = self.0.lock();
         match flights.entry(key.clone()) {
-            // The wait is registered under the lock of the flights, so the flight cannot end in between.
+            // Register the wait under the lock of the flights, so that the flight is not removed before the run joins.
             Entry::Occupied(flight) => match Wait::of(LedFlights::ids_at(ctx), flight.get().id) {
                 Some(wait) => Role::Joins(flight.get().join(wait)),
                 None => Role::Recurses,
@@ -131,7 +132,7 @@ impl<T> Drop for Leader<T> {
         let own = flights.get(&self.key).is_some_and(|flight| flight.id == self.id);
         let removed = own.then(|| flights.remove(&self.key));
         drop(flights);
-        // This may be the last handle to a result, whose drop may call user code (6).
+        // `removed` may hold the last handle to a result, whose drop may call user code (6).
         drop(removed);
     }
 }

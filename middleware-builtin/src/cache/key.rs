@@ -13,7 +13,8 @@ use super::CacheOptions;
 /// Separates the parts of a key's text. JSON text never contains it.
 const SEPARATOR: char = '\0';
 
-/// A key. It holds its instance's emitter, so that no other emitter gets the same identity while the key exists.
+/// The key of an entry. It holds the instance's emitter, so that no other emitter gets the same identity while the key
+/// exists.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct CacheKey {
     instance: Option<Emitter>,

@@ -36,8 +36,8 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         O: Op<Out = T>,
         O::In: Serialize,
     {
-        // An answer set at `start` belongs to this run only. A value that JSON does not represent exactly could share
-        // its key with another value.
+        // Bypass the cache: an answer set at `start` belongs to this run only, and an input that JSON does not
+        // represent exactly could share its key with another input.
         if next.is_answered() || !next.is_exact() {
             return next.run(input).await;
         }
@@ -49,7 +49,7 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
         }
     }
 
-    /// Returns the fresh entry of a key, or the reason why there is none.
+    /// Returns the fresh entry of a key, or the reason for executing the request.
     fn find(&self, key: &CacheKey, ctx: &RunContext) -> std::result::Result<Arc<CacheEntry<T>>, Why> {
         if ctx.attempt() > 0 {
             return Err(Why::Retried);
@@ -99,7 +99,7 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
     where
         O: Op<Out = T>,
     {
-        // The previous leader may have stored its result between this run's lookup and its turn to lead (flight.rs, 3).
+        // The previous leader may have stored its result after this run's lookup (flight.rs, 3).
         if why != Why::Retried
             && let Some(entry) = self.entries.get(leader.key()).filter(|entry| self.options.is_fresh(entry.at))
         {

@@ -76,16 +76,16 @@ use crate::shared::own_events::OwnEvents;
 /// 4. *Miss*: the work is executed, and its output is stored. Failures are stored only with
 ///    [`cache_errors`](CacheBuilder::cache_errors). Control flow and panics are never stored.
 ///
-/// A run that would wait for itself executes the work instead of joining. That happens if a run above it is executing
-/// the equal request, or if the executing run waits for a run above it, directly or indirectly, in any cache. A layer
-/// outside the cache that calls `next` twice concurrently has the same effect.
+/// A run that would wait for itself executes the work instead of joining. That happens if a run above is executing the
+/// equal request, or if the executing run waits for one of the runs above, directly or indirectly, in any cache. If a
+/// layer outside the cache calls `next` twice concurrently, the second call also executes the work.
 ///
-/// A run that was answered at its `start` keeps that answer. The cache is not consulted, nothing is stored, and no own
-/// event is emitted.
+/// A run that was answered at its `start` keeps that answer: the cache is not consulted, stores nothing and emits no
+/// event.
 ///
 /// An attempt requested by [`Error::retry`](emitree_runtime::Error::retry) ignores stored entries: it executes the work
-/// or joins an execution, and the result replaces the entry. Bind a layer that calls `next` repeatedly inside the
-/// cache; if the layer is outside, its later calls get the stored entry.
+/// or joins an execution, and the result replaces the entry. A layer that calls `next` repeatedly should be bound
+/// inside the cache; if it is outside, its later calls get the stored entry.
 ///
 /// A waiting run depends on the executing run being polled. If the executing run's future is kept but not polled, all
 /// runs that joined it wait, as they would for a lock. If the executing run waits inside the cache, the runs that

@@ -21,7 +21,7 @@ pub struct CircuitBreakerBuilder(CircuitBreakerOptions);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CircuitBreakerError {
-    /// The number of failures is 0: the breaker would never be closed.
+    /// The number of failures is 0.
     #[error("a circuit breaker cannot open after `0` failures: set 1 or more")]
     NoFailures,
     /// The window is 0: each failure would leave it at once.

@@ -1,4 +1,4 @@
-//! The circuits of a breaker by key: the state that its clones share.
+//! The circuits of a breaker, by key. All clones of the breaker share them.
 //!
 //! 1. Nothing is awaited and no user code runs under the lock.
 //! 2. Every probe reports its end exactly once: in `settle`, or in its drop.

@@ -24,8 +24,8 @@ use layer::CircuitBreakerLayer;
 /// A middleware that denies calls for a while after repeated failures, and then lets one call test whether the work has
 /// recovered.
 ///
-/// A breaker accepts runs of any type and reads no values. All clones of a breaker, and all runs that it is bound to,
-/// share one state. With a [key](CircuitBreakerBuilder::by), only runs with equal keys share a state.
+/// A breaker accepts runs of any type, and does not read inputs or outputs. All clones of a breaker, and all runs that
+/// it is bound to, share one state. With a [key](CircuitBreakerBuilder::by), only runs with equal keys share a state.
 ///
 /// | state | calls | until |
 /// |---|---|---|
@@ -73,9 +73,9 @@ use layer::CircuitBreakerLayer;
 /// attempts count as one call. A denial is never retried. A `Fallback` bound before the breaker answers a denied call
 /// if [`Fallback::on`](crate::Fallback::on) lists denials by `circuit_breaker`.
 ///
-/// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts once in each of
-/// them. Use the key [`Key::instance`] to count each instance by itself. Runs below a probe are admitted together with
-/// it.
+/// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts once for each of
+/// them. Use the key [`Key::instance`] to count each instance separately. While a probe is running, the runs below it
+/// pass too.
 ///
 /// # Denials
 ///
@@ -92,8 +92,8 @@ use layer::CircuitBreakerLayer;
 /// # What it remembers
 ///
 /// Keys that have failed, and keys whose circuit is open or half-open: at most 10,000, or the number set by
-/// [`max_keys`](CircuitBreakerBuilder::max_keys), not counting keys with a running probe. To make room, keys without a
-/// failure within the window are forgotten first, and then the keys that failed least recently.
+/// [`max_keys`](CircuitBreakerBuilder::max_keys), not counting keys with a running probe. To make room, closed keys
+/// without a failure within the window are forgotten first, and then the keys that failed least recently.
 ///
 /// # Cancel safety
 ///

@@ -22,8 +22,8 @@ mod permits;
 
 /// A middleware that limits the number of concurrent runs per key. Excess runs wait, or are denied.
 ///
-/// A limit accepts runs of any type and reads no values. All clones of a limit, and all runs that it is bound to, share
-/// its permits: for example, all runs below a run to which the limit is bound with
+/// A limit accepts runs of any type, and does not read inputs or outputs. All clones of a limit, and all runs that it
+/// is bound to, share its permits: for example, all runs below a run to which the limit is bound with
 /// [`for_nested`](emitree_runtime::for_nested).
 ///
 /// ```
@@ -52,7 +52,7 @@ mod permits;
 /// |---|---|
 /// | [`by`](ConcurrencyBuilder::by): key by which runs are counted | all runs together |
 /// | [`wait`](ConcurrencyBuilder::wait): how long an excess run waits | it is denied at once |
-/// | [`retry_after`](ConcurrencyBuilder::retry_after): waiting time that a denial advises before the next try | 1 s |
+/// | [`retry_after`](ConcurrencyBuilder::retry_after): time after which a denied run should be tried again | 1 s |
 /// | [`runs`](ConcurrencyBuilder::runs), [`of_kind`](ConcurrencyBuilder::of_kind): the runs to limit | all |
 ///
 /// # Order
@@ -66,10 +66,10 @@ mod permits;
 /// # Runs below
 ///
 /// If a run holds a permit, all runs below it with the same key share that permit, at any depth. Otherwise, a run below
-/// could wait for a permit that is released only after that run has ended. The limit is therefore on the number of
-/// concurrent *trees* of such runs. The permit is released when the last run that shares it has ended.
+/// could wait for a permit that is released only after that run has ended. The limit therefore counts concurrent
+/// *trees* of runs. The permit is released when the last run that shares it has ended.
 ///
-/// To count each run by itself, bind the limit to one level of runs, with [`Runs::only`] or
+/// To count each run separately, bind the limit to one level of runs, with [`Runs::only`] or
 /// [`runs`](ConcurrencyBuilder::runs), or use another key for each level. A
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged the first time that a run shares a permit of a run
 /// above it.
@@ -85,7 +85,7 @@ mod permits;
 /// # Its own events
 ///
 /// In the namespace `middleware.concurrency`: `delayed`, a [`Delayed`], when a run has waited and got its permit;
-/// `denied`, a [`Denied`], before a run is denied. A run that gets a permit at once emits nothing.
+/// `denied`, a [`Denied`], before a run is denied. If a run gets a permit at once, no event is emitted.
 ///
 /// # What it remembers
 ///
@@ -148,8 +148,8 @@ pub struct ConcurrencyBuilder(ConcurrencyOptions);
 keyed_limit_options!(ConcurrencyBuilder, |this| this.0.limit);
 
 impl ConcurrencyBuilder {
-    /// Sets the waiting time that a denial advises before the next try. This time is only advice, because a permit may
-    /// become free earlier or later. Default: 1 s.
+    /// Sets the time after which a denied run should be tried again. The denial reports this time to the caller, but a
+    /// permit may become free earlier or later. Default: 1 s.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = after;
         self
@@ -186,7 +186,7 @@ impl fmt::Debug for ConcurrencyOptions {
     }
 }
 
-/// Holds a permit during each call of the layers inside this layer and of the work.
+/// Holds a permit while the layers inside this layer and the work run.
 struct ConcurrencyLayer(Arc<ConcurrencyInner>);
 
 impl<O: Op> Layer<O> for ConcurrencyLayer {
@@ -233,7 +233,7 @@ impl ConcurrencyInner {
     fn acquire(&self, ctx: &RunContext) -> Acquired {
         let acquired = self.options.limit.key.look(ctx, |key| {
             let Some(key) = key else { return Acquired::Uncounted };
-            // Look for a held permit before asking the semaphore: waiting below the holder of the same key would be a
+            // Look for a held permit before asking the semaphore: a run that waited below the permit's holder would
             // deadlock.
             if let Some(permit) = HeldPermits::find(ctx, &self.table, key) {
                 return Acquired::Permit(permit);
@@ -253,7 +253,7 @@ impl ConcurrencyInner {
             None => None,
         };
         let Some(permit) = permit else { return Err(self.deny(&key, ctx).await) };
-        // Register before the event is awaited, so that runs which its listeners start share the permit.
+        // Register before the event is awaited, so that runs started by its listeners share the permit.
         let permit = HeldPermits::add(ctx, permit);
         self.own_events.delayed(&key, came, ctx).await;
         Ok(permit)

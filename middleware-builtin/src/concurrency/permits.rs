@@ -46,7 +46,7 @@ impl KeyPermits {
         Arc::new(Self { key, semaphore: Semaphore::new(permits), handles: AtomicUsize::new(0) })
     }
 
-    /// Returns the permits for one more handle, and counts the handle.
+    /// Returns a reference for a new handle, and counts the handle.
     fn with_new_handle(self: &Arc<Self>) -> Arc<Self> {
         self.handles.fetch_add(1, Ordering::Relaxed);
         Arc::clone(self)
@@ -90,7 +90,7 @@ impl KeyHandle {
         if is_free { Ok(Permit(self)) } else { Err(self) }
     }
 
-    /// Waits for a permit in turn. Returns `None` if the deadline passes first.
+    /// Waits for a permit in the order of arrival. Returns `None` if the deadline passes first.
     pub(super) async fn acquire(self, deadline: Option<Instant>) -> Option<Permit> {
         let turn = self.key_permits.semaphore.acquire();
         let permit = match deadline {
@@ -124,7 +124,7 @@ impl Drop for KeyHandle {
             let is_last = self.key_permits.handles.fetch_sub(1, Ordering::Relaxed) == 1;
             if is_last { keys.remove_entry(&self.key_permits.key.as_ref_key()) } else { None }
         };
-        // Dropped after unlocking: a key may hold the last handle to an instance, whose drop may call user code.
+        // Drop the entry after unlocking: a key may hold the last handle to an instance, whose drop may call user code.
         drop(removed);
     }
 }

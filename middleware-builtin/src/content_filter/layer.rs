@@ -37,8 +37,8 @@ impl ContentFilterLayer {
             tracing::warn!(%error, "a content filter could not check the {}", place.as_str());
             return Ok(());
         }
-        // Control flow of the classifier is returned unchanged (M9). Its own time-out becomes a denial: otherwise a
-        // `Fallback` for time-outs would answer in place of the guard.
+        // Return control flow of the classifier unchanged (M9), except a time-out, which becomes a denial: otherwise a
+        // `Fallback` that catches time-outs would answer the run.
         if error.is_control_flow() && !error.is_timed_out() {
             return Err(error);
         }
@@ -78,7 +78,7 @@ impl Layer<JsonRun> for ContentFilterLayer {
         {
             return Ok(answer);
         }
-        // The input has passed. Errors of the work are not checked.
+        // Errors of the work are not checked.
         let output = next.run(input).await?;
         let answer = if self.0.outputs { self.check(Place::Output, &output, ctx).await? } else { None };
         Ok(answer.unwrap_or(output))

@@ -26,7 +26,7 @@ const NAME: &str = "content_filter";
 pub const MARK: &str = "content_filter";
 
 /// A middleware that checks a run's input and output with words, regexes and async classifiers. A finding denies the
-/// run, replaces its output, or marks it.
+/// run, replaces its output, or marks the run.
 ///
 /// A filter accepts runs of any type and reads their values as JSON. It checks every string, but not object keys or
 /// numbers. Words match as whole words, regardless of case. For each text, one pass checks all words and regexes. A

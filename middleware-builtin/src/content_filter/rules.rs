@@ -114,8 +114,8 @@ impl ContentRules {
         let began = Instant::now();
         let answer = tokio::time::timeout(self.timeout, answer).await.map_err(|_| late())?;
         let answer = answer.unwrap_or_else(|_| Err(Error::new("the classifier panicked")));
-        // A classifier that blocks its thread keeps the timer from firing, so turn a late pass into an error here (M5).
-        // A late objection still counts.
+        // A classifier that blocks its thread keeps the timer from firing, so turn a late `None` into an error here
+        // (M5). A late objection still counts.
         if matches!(answer, Ok(None)) && began.elapsed() > self.timeout { Err(late()) } else { answer }
     }
 }

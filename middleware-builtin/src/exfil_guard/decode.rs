@@ -1,11 +1,11 @@
 //! Decodes the encoded parts of a text: base64, base32, hex, percent-encoding, escapes, UTF-16.
 //!
-//! 1. Each run of characters of an encoding's alphabet is decoded once for each offset at which its groups could begin,
-//!    so that preceding characters cannot hide a secret.
+//! 1. Each sequence of an encoding's characters is decoded from each offset at which its groups could begin, so that
+//!    characters before a secret cannot hide it.
 //! 2. Each decoder takes linear time. Decoded text is never longer than its source. The caller limits how often decoded
 //!    text is decoded again.
-//! 3. All decoded bytes are counted. Decoding stops when the [`DecodeBudget`] is exceeded; the caller checks
-//!    `is_exceeded`.
+//! 3. All decoded bytes are counted, except text in UTF-16, whose decoded form is half as long. Decoding stops when the
+//!    [`DecodeBudget`] is exceeded; the caller checks `is_exceeded`.
 
 use std::ops::ControlFlow;
 
@@ -47,9 +47,9 @@ impl Encoding {
     }
 }
 
-/// The minimum length of a run of encoded characters: shorter runs contain no secret.
+/// The minimum length of a sequence of encoded characters: shorter sequences contain no secret.
 const MIN_RUN: usize = 12;
-/// The minimum length of a run of base32 characters, which is longer because many ordinary words consist of these
+/// The minimum length of a sequence of base32 characters, which is longer because many ordinary words consist of these
 /// characters.
 const MIN_BASE32_RUN: usize = 16;
 
@@ -123,7 +123,7 @@ struct DecodePass<'a, S> {
 impl<S: OnDecoded> DecodePass<'_, S> {
     /// Calls `decode`, which returns at most `most` bytes, if the budget allows that many.
     fn try_decoding(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
-        // Count before decoding, so that the work itself is bounded too.
+        // Count before decoding, so that the time spent on decoding is limited too.
         self.budget.spend(most)?;
         match decode() {
             Some(bytes) => (self.on_decoded)(by, &bytes, self.budget),
@@ -131,7 +131,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
         }
     }
 
-    /// Decodes each run of base64 characters, and the words in it.
+    /// Decodes each sequence of base64 characters, and the words in it.
     fn runs(&mut self, text: &str) -> ControlFlow<()> {
         let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_');
         for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= MIN_RUN) {
@@ -370,14 +370,14 @@ fn number(bytes: &[u8], at: usize, len: usize, radix: u32) -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
 }
 
-/// Returns the parts of bytes that are UTF-8 text of at least `shortest` bytes.
+/// Returns the parts of `bytes` that are UTF-8 text of at least `shortest` bytes.
 pub(super) fn texts(bytes: &[u8], shortest: usize) -> impl Iterator<Item = &str> {
     let is_text = |c: char| !c.is_control() || c.is_ascii_whitespace();
     let stretches = bytes.utf8_chunks().flat_map(move |chunk| chunk.valid().split(move |c| !is_text(c)));
     stretches.filter(move |stretch| stretch.len() >= shortest)
 }
 
-/// Returns the parts of bytes that are ASCII characters in UTF-16, in either byte order, and at least `shortest`
+/// Returns the parts of `bytes` that are ASCII characters in UTF-16, in either byte order, and at least `shortest`
 /// characters long.
 pub(super) fn utf_16_texts(bytes: &[u8], shortest: usize) -> Vec<String> {
     let is_text = |byte: u8| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n');

@@ -1,6 +1,6 @@
 //! The hosts that URLs may name. A host that cannot be read with certainty is not allowed.
 //!
-//! 1. The text is read once, from left to right. Each run of slashes is measured once, at its beginning.
+//! 1. The text is read once, from left to right. Each sequence of slashes is counted once, at its beginning.
 //! 2. The end of an authority is searched for once. Hosts that begin before this end share the end and the last `@`
 //!    before it.
 //! 3. A host that several URLs share is judged once. The time is therefore linear in the length of the text.
@@ -58,7 +58,7 @@ struct Authority {
     end: usize,
     at_sign: Option<usize>,
     backslash: Option<usize>,
-    /// Start of the host judged last.
+    /// The start of the host that was judged last.
     judged: Option<usize>,
 }
 
@@ -67,7 +67,7 @@ impl<'t> HostReader<'t> {
         Self { text, is_beginning, authority: None, steps: Cell::new(0) }
     }
 
-    /// Reads the text up to the first host that is not allowed.
+    /// Returns `true` at the first host that is not allowed, or `false` if all hosts are allowed.
     fn leads_elsewhere(&mut self, hosts: &Hosts) -> bool {
         let bytes = self.text.as_bytes();
         let (mut word, mut is_blank_so_far) = (0, self.is_beginning);
@@ -88,7 +88,7 @@ impl<'t> HostReader<'t> {
             if !byte.is_ascii_alphanumeric() {
                 word = at + 1;
             }
-            // Update this last: the first slash after a blank beginning was handled above.
+            // Update this last: `after_slashes` needs to know whether the text before this byte is blank.
             is_blank_so_far &= byte.is_ascii_whitespace() || byte.is_ascii_control();
         }
         false
@@ -122,7 +122,7 @@ impl<'t> HostReader<'t> {
     fn after_slashes(&self, at: usize, is_blank_so_far: bool) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let before = at.checked_sub(1).map(|before| bytes[before]);
-        // This slash is inside a run of slashes, which was handled at the beginning of the run (1).
+        // This slash follows another slash: the whole sequence was handled at its first slash (1).
         if before.is_some_and(is_slash) {
             return None;
         }
@@ -200,7 +200,7 @@ impl<'t> HostReader<'t> {
         read
     }
 
-    /// Returns `true` unless the host of the authority that begins here is certain and allowed.
+    /// Returns `true` unless the host of the authority at `begin` is certain and allowed.
     fn is_elsewhere(&mut self, begin: usize, hosts: &Hosts) -> bool {
         let Authority { end, at_sign, backslash, judged, .. } = self.authority(begin);
         let from = at_sign.filter(|at| *at >= begin).map_or(begin, |at| at + 1);
@@ -226,8 +226,8 @@ impl<'t> HostReader<'t> {
         behind.len() < rest.len() && behind.starts_with(['.', '@', ':'])
     }
 
-    /// Returns `true` if the authority, or its part before a backslash, looks like a host. Reads at most the maximum
-    /// length of a host name.
+    /// Returns `true` if the authority, or its part before a backslash, looks like a host. Reads at most `LONGEST`
+    /// bytes, which is longer than any host name.
     fn is_like_host(&self, begin: usize) -> bool {
         const LONGEST: usize = 512;
         let rest = &self.text[begin..self.text.floor_char_boundary(self.text.len().min(begin + LONGEST))];
@@ -292,7 +292,7 @@ const fn is_punctuation(c: char) -> bool {
     matches!(c, '.' | ';' | '!' | '*' | '_' | ']' | '}' | '|' | ':')
 }
 
-/// Returns the host of an authority without its port, or `None` if URL parsers disagree about the host.
+/// Returns the host of an authority without its port, or `None` if URL parsers may disagree about the host.
 fn host(host: &str) -> Option<String> {
     let (host, port) = match host.strip_prefix('[') {
         Some(rest) => host.split_at(rest.find(']')? + 2),

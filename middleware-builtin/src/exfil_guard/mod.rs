@@ -143,8 +143,8 @@ impl ExfilGuard {
         Ok(self)
     }
 
-    /// Looks only for these kinds of secrets and for known values. Patterns that were added before this call are
-    /// removed. The kinds may include personal data, such as e-mail addresses.
+    /// Looks only for these kinds of secrets, besides known values and hosts. Patterns that were added before this call
+    /// are removed. The kinds may include personal data, such as e-mail addresses.
     #[must_use]
     pub fn only(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.inner_mut().detector.scanner = Scanner::only(kinds);
@@ -301,7 +301,7 @@ impl Middleware for ExfilGuard {
             |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(CheckPassage::new(stream.name(), &state)));
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
         if !held.is_empty() {
-            // Held text is emitted before the listeners of `success` and `error` are called.
+            // Emit the held text before the listeners of `success` and `error` are called.
             flush_at_end(&held, ctx, emit_blocked_fn(&state))?;
         }
         if self.0.options.outputs {

@@ -1,4 +1,4 @@
-//! The check of text that arrives in the chunks of a run's events.
+//! Checks text that arrives in chunks, in the events of a run.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::shared::secrets::{Chunks, Piece};
 /// The number of bytes at the end of a long word that are held back. With each further part, up to this number of
 /// passed bytes are checked again.
 const MAX_WORD: usize = 8 * 1024;
-/// The minimum length of the parts in which a long word passes. With smaller parts, the same bytes would be checked
-/// more often.
+/// The minimum length of the parts in which a long word is passed on. With smaller parts, the same bytes would be
+/// checked more often.
 const STEP: usize = 2 * 1024;
 
 /// Refuses text that contains a secret. Holds a word back until it ends, because it may be encoded.
@@ -53,7 +53,7 @@ impl CheckPassage {
         self.guard.block(Place::Event, &self.name, what, encoding)
     }
 
-    /// Refuses a secret that the scanner found; otherwise passes the text that is clear.
+    /// Returns an error if the scanner found a secret; otherwise returns the text that is clear.
     fn refuse_or_release(&mut self, found: Option<What>, is_whole: bool) -> Result<String> {
         match found {
             Some(what) => Err(self.refuse(what, Encoding::Plain)),
@@ -61,7 +61,7 @@ impl CheckPassage {
         }
     }
 
-    /// Checks text and passes it: up to the end of the clear part, or the whole text if `is_whole` is `true`.
+    /// Checks text and returns it: up to the end of the clear part, or the whole text if `is_whole` is `true`.
     fn release(&mut self, is_whole: bool) -> Result<String> {
         let until = if is_whole { self.text.len() } else { self.clear_until() };
         if until <= self.held {
@@ -96,7 +96,7 @@ impl CheckPassage {
     /// Returns the end of the clear part of the text, which further text cannot turn into a secret.
     fn clear_until(&mut self) -> usize {
         let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
-        // A known value that begins before `known` is complete by now, and `release` looks for it. `bound` leaves
+        // A known value that begins before `known` is already complete, so `release` finds it. `bound` leaves
         // `MAX_WORD` bytes held back: a longer word passes up to `bound`.
         let (known, bound) = (back(self.guard.detector.longest().saturating_sub(1)), back(MAX_WORD));
         // Search only bytes that were not searched before, so that a word in many small chunks takes linear time.

@@ -103,7 +103,7 @@ impl GuardState {
                 "withheld by exfil_guard".clone_into(text);
             }
         };
-        // Replace the texts that can be replaced first, then check the parts that cannot.
+        // First replace the texts that can be replaced, then check the other parts.
         let checked = change_texts(error.clone(), &mut withhold);
         let checked = change_detail_keys(checked, &mut |key| withhold(&DETAILS, key));
         // Only control flow can keep its kind, and only if none of its fixed parts contains a secret (M9).

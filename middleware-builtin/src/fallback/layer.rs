@@ -22,8 +22,8 @@ impl<K: Op> Layer<K> for FallbackLayer<K> {
         let watch = AttemptWatch::watch(ctx);
         match next.run(input).await {
             Err(error) if self.0.catches(&error) && !ctx.is_aborted() => {
-                // The error may be a denial, which a layer must not swallow silently: `catches` returns `true` for a
-                // denial only if the user named its guard (M9).
+                // Report that the error is absorbed, because it may be a denial: `catches` returns `true` for a denial
+                // only if the user named its guard (M9).
                 next.absorb(&error);
                 self.0.run_alternatives(input, ctx, error, watch).await
             }

@@ -28,8 +28,8 @@ mod run_counter;
 /// once, when it begins, however often it is attempted.
 ///
 /// If limits are bound below other limits, a run is counted by all of these limits. If any of them refuses the run,
-/// none of them counts it. If several limits would refuse the run, the nearest limits refuse it; counts below a run are
-/// checked before counts of a group.
+/// none of them counts it. If several limits would refuse the run, the nearest limits refuse it; groups are checked
+/// last.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -272,13 +272,13 @@ impl fmt::Debug for LimitsOptions {
     }
 }
 
-/// Counts the runs below.
+/// A middleware that counts the run to which it is bound.
 struct CountRun(Arc<RunCounter>);
 
 impl Middleware for CountRun {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        // Several limits may be bound above a run. Only the nearest counter is called for the run; it calls the
-        // counters above it, so that each counter counts the run once.
+        // Several limits may be bound above a run. Only the nearest counter acts here; it calls the counters above it,
+        // so that each counter counts the run once.
         if !self.0.is_nearest(ctx) {
             return Ok(());
         }

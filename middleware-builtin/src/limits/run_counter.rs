@@ -27,8 +27,8 @@ pub(super) struct RunCounter {
     /// `true` if this counter counts groups. If the same limits are also bound further up, the counter there already
     /// counts these runs in their groups.
     counts_groups: bool,
-    /// `true` if limits are also bound further down. Until then, this counter is the nearest counter of all runs below,
-    /// so no lookup is needed.
+    /// `true` if limits are also bound further down. While this is `false`, this counter is the nearest counter of all
+    /// runs below, so no lookup is needed.
     encloses: AtomicBool,
 }
 
@@ -41,8 +41,8 @@ impl RunCounter {
         let is_same = |counter: &&Arc<Self>| Arc::ptr_eq(&counter.limits, limits);
         let counts_groups = !above.iter().flat_map(|above| above.upwards()).any(|counter| is_same(&counter));
         let (limits, stop, counts, depth) = (Arc::clone(limits), Arc::default(), Mutex::default(), ctx.depth());
-        // Mark the counter above before this counter is visible, so that the counter above no longer regards itself as
-        // the nearest counter of every run.
+        // Set `encloses` before this counter is visible: from now on, the counter above is not the nearest counter of
+        // every run.
         above.iter().for_each(|above| above.encloses.store(true, Ordering::Release));
         let encloses = AtomicBool::new(false);
         let counter = Arc::new(Self { limits, stop, above, depth, counts, counts_groups, encloses });
@@ -66,8 +66,8 @@ impl RunCounter {
         std::iter::successors(Some(self), |counter| counter.above.as_ref())
     }
 
-    /// Counts a run here and in all counters above; if a counter refuses the run, counts it nowhere and returns that
-    /// counter and the limit.
+    /// Counts a run here and in all counters above. If a counter refuses the run, no counter counts it, and the
+    /// refusing counter is returned with the limit.
     pub(super) fn count(self: &Arc<Self>, run: &RunContext) -> Option<(Arc<Self>, Reached)> {
         let kind = run.kind();
         self.count_with(&CountedRun { depth: run.depth(), kind }, &|| self.count_in_groups(run, kind))
@@ -81,13 +81,12 @@ impl RunCounter {
         if let Some(reached) = self.too_deep(run).or_else(|| most.reached(run.kind, &counts, Scope::Run)) {
             return Some((Arc::clone(self), reached));
         }
-        // The recursion locks from below upwards (3). The outermost counter checks the groups last.
+        // The recursion locks the nearest counter first (3). The outermost counter checks the groups last.
         let refused = match &self.above {
             Some(above) => above.count_with(run, last),
             None => last(),
         };
         if refused.is_none() {
-            // All counters above have accepted the run.
             most.count(run.kind, &mut counts);
         }
         refused

@@ -69,21 +69,21 @@ pub struct MetricsBuilder {
 }
 
 impl MetricsBuilder {
-    /// Sets the first part of all metric names, which is followed by an underscore. Default: `emitree`.
+    /// Sets the prefix of all metric names, without the underscore after it. Default: `emitree`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
         self
     }
 
-    /// Adds the label `name`, the name of the instance. Use it only if instances have few names: each name adds a
-    /// series.
+    /// Adds the label `name`, whose value is the name of the instance. Use it only if instances have few names: each
+    /// name adds a series.
     pub const fn names(mut self) -> Self {
         self.by_name = true;
         self
     }
 
-    /// Adds a label whose value a function computes when a run is bound. Use it only if the label has few values: each
-    /// value adds a series. If the function panics, the value is `unknown`.
+    /// Adds a label. The function returns the value of the label when the middleware is bound to a run. Use a label
+    /// only if it has few values: each value adds a series. If the function panics, the value is `unknown`.
     pub fn label<V>(mut self, name: impl Into<String>, value: impl Fn(&RunContext) -> V + Send + Sync + 'static) -> Self
     where
         V: Into<String>,
@@ -92,8 +92,8 @@ impl MetricsBuilder {
         self
     }
 
-    /// Sets the maximum number of label combinations. Runs with further combinations are counted with the value `other`
-    /// for every label except `outcome`. Default: 1,000.
+    /// Sets the maximum number of label combinations. Beyond it, runs with new combinations are counted with the value
+    /// `other` for every label except `outcome`. Default: 1,000.
     pub const fn max_combinations(mut self, most: usize) -> Self {
         self.max_combinations = Some(most);
         self
@@ -150,7 +150,7 @@ impl fmt::Debug for OwnLabel {
     }
 }
 
-/// The options of [`Metrics`], checked and with all defaults.
+/// The options of [`Metrics`], validated and with defaults filled in.
 pub(super) struct MetricsOptions {
     prefix: String,
     pub(super) names: Arc<MetricNames>,

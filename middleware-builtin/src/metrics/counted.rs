@@ -1,5 +1,6 @@
 //! The event that reports a counted run. It is emitted at the run's `finish`, where async listeners can be awaited. If
-//! the run has no `finish`, or if listeners are registered later, the event is emitted after the run is counted.
+//! the run has no `finish`, or if there were no listeners when the middleware was bound, the event is emitted after the
+//! run is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::own_events::{OwnEvents, own_events};
 
-/// A run that is counted has ended.
+/// A run that [`Metrics`](super::Metrics) counts has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Counted {
@@ -35,7 +36,8 @@ impl Counted {
 
 /// Emits [`Counted`] at most once for a run; without listeners, it does nothing.
 pub(super) struct CountedOnce {
-    /// Set to `true` when the event is emitted at `finish`. `None` if there were no listeners when the run was bound.
+    /// Set to `true` when the event is emitted at `finish`. `None` if there were no listeners when the middleware was
+    /// bound.
     at_finish: Option<Arc<AtomicBool>>,
 }
 
@@ -59,7 +61,7 @@ fn emit_now(own_events: &OwnEvents, run: &RunContext, status: Status) {
     own_events.emit_now(run, || Counted::of(run, status));
 }
 
-/// Registers an observer of `finish` that emits the event; returns the flag that it sets.
+/// Registers an observer of `finish` that emits the event and sets the returned flag.
 #[cold]
 fn emit_at_finish(own_events: &OwnEvents, run: &RunContext) -> Arc<AtomicBool> {
     let is_emitted = Arc::new(AtomicBool::new(false));

@@ -19,8 +19,8 @@ use table::SeriesTable;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::OwnEvents;
 
-/// Counts runs and measures their durations, through the facade of the crate [`metrics`]. The recorder that the program
-/// installs receives the numbers.
+/// Counts runs and measures their durations, through the facade of the crate [`metrics`]. The metrics go to the
+/// recorder that the program installs.
 ///
 /// | metric | type | labels | measures |
 /// |---|---|---|---|
@@ -30,14 +30,14 @@ use crate::shared::own_events::OwnEvents;
 /// | `emitree_run_duration_seconds` | histogram | `kind`, `outcome` | the durations of runs, by tokio's clock |
 ///
 /// `outcome` is one of the names of [`Status`](emitree_runtime::Status): `success`, `failed`, `denied`, `halted`,
-/// `aborted`, `timed_out`, `interrupted`, `panicked`, `dropped`. A run that is polled is counted once as started, when
-/// it is bound, and once as ended, after its `finish`, regardless of its outcome. A run that fails before its `start`,
-/// because a middleware that is bound later returns an error, is counted too. Names and labels follow the [conventions
-/// of Prometheus](https://prometheus.io/docs/practices/naming/).
+/// `aborted`, `timed_out`, `interrupted`, `panicked`, `dropped`. A run is counted as started at its first poll, when
+/// the middleware is bound, and as ended after its `finish`, regardless of its outcome. A run that fails before its
+/// `start`, because a later middleware cannot be bound, is counted too. Names and labels follow the [conventions of
+/// Prometheus](https://prometheus.io/docs/practices/naming/).
 ///
 /// The middleware counts the runs that it is bound to; with [`for_tree`](emitree_runtime::for_tree), it also counts the
-/// runs below. If it is bound twice to one run, the run is counted twice. It reads no values and changes none. Clones
-/// share their series.
+/// runs below. If it is bound twice to one run, the run is counted twice. It does not read or change inputs and
+/// outputs. Clones share their series.
 ///
 /// ```
 /// use emitree_middleware::Metrics;
@@ -56,27 +56,29 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// # Number of series
 ///
-/// Each combination of label values is a series, which a recorder keeps forever: use labels with few values. By default
-/// there is one combination per kind; [`names`](MetricsBuilder::names) and [`label`](MetricsBuilder::label) multiply
-/// the combinations. Beyond [`max_combinations`](MetricsBuilder::max_combinations), by default 1,000, runs with new
-/// combinations are counted with the value `other` for every label except `outcome`, and a warning is logged once.
+/// Each combination of label values is a series, which most recorders keep forever: use labels with few values. By
+/// default, there is one combination per kind; [`names`](MetricsBuilder::names) and [`label`](MetricsBuilder::label)
+/// multiply the combinations. Beyond [`max_combinations`](MetricsBuilder::max_combinations), by default 1,000, runs
+/// with new combinations are counted with the value `other` for every label except `outcome`, and a warning is logged
+/// once.
 ///
 /// # Recorder
 ///
-/// A run uses the recorder that is installed when the run is bound. The recorder may be installed after the middleware
-/// is created. The handles of a series are kept, so that a run of a known series registers no metrics. Recorders are
-/// compared by address: do not use one `Metrics` with a [local recorder](::metrics::with_local_recorder) that may be
-/// created at the address of an earlier recorder. If a recorder panics, the panic is logged and the run continues.
+/// A run uses the recorder that is installed when the middleware is bound to the run. The recorder may be installed
+/// after the middleware is created. The handles of each series are kept, so a run whose series is known registers no
+/// metrics. Recorders are compared by address: do not use one `Metrics` with a [local
+/// recorder](::metrics::with_local_recorder) that may be created at the address of an earlier recorder. If a recorder
+/// panics, the panic is logged and the run continues.
 ///
 /// # Its own events
 ///
 /// `middleware.metrics.counted`, a [`Counted`], once for each run that ends.
 ///
-/// - If the run or this middleware's emitter has listeners when the run is bound, the event is emitted at the run's
-///   `finish`, just before the run is counted. Async listeners are awaited.
+/// - If the run or this middleware's emitter has listeners when the middleware is bound to the run, the event is
+///   emitted at the run's `finish`, just before the run is counted. Async listeners are awaited.
 /// - If listeners are registered only later, or if the run ends without a `finish`, the event is emitted after the run
-///   is counted. Nothing can be awaited there: if an async listener would receive the event, no listener receives it,
-///   and a warning is logged.
+///   is counted. Nothing can be awaited at that point: if an async listener would receive the event, no listener
+///   receives it, and a warning is logged.
 ///
 /// # What it remembers
 ///

@@ -52,8 +52,8 @@ use crate::shared::runs::{FilterSpec, Runs};
 ///
 /// The override answers a run that it is bound to if the run is [selected](Self::runs) and its
 /// [input](Self::when_input) meets all conditions. By default, it answers every run that it is bound to. If the value
-/// or function does not fit the run's types, the run fails with an error that names both types; select the runs with
-/// [`runs`](Self::runs). JSON that does not fit the output type also makes the run fail.
+/// or function does not fit the run's types, the run fails with an error that names both types. JSON that does not fit
+/// the output type also makes the run fail. To answer only runs of matching types, use [`runs`](Self::runs).
 ///
 /// # Order
 ///
@@ -82,7 +82,7 @@ struct OutputOverride {
     own_events: OwnEvents,
 }
 
-/// A run was answered without its work.
+/// A run was answered instead of doing its work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Answered {
@@ -222,8 +222,8 @@ impl OverrideOutput {
         self.runs(Runs::of_kind(kind))
     }
 
-    /// Answers only runs whose input, as JSON, meets a condition. After several calls, the input must meet all
-    /// conditions.
+    /// Answers only runs whose input, as JSON, meets a condition. Each call adds a condition, and the input must meet
+    /// all of them.
     #[must_use]
     pub fn when_input(self, f: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
         let mut answering = Arc::unwrap_or_clone(self.0);

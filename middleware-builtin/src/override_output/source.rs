@@ -10,7 +10,7 @@ use emitree_runtime::{AnyStart, Data, Error, LifecycleMut, Result, RunContext, S
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
-/// A function that may set the output at a `start`; returns `true` if it has set an output.
+/// A function that may set the output of a run at its `start`; returns `true` if it has set an output.
 type SetOutputFn = dyn for<'a> Fn(&'a mut dyn AnyEvent, &'a EventMeta<'a>, &'a RunContext) -> BoxFuture<'a, Result<bool>>
     + Send
     + Sync;

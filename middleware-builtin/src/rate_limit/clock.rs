@@ -1,10 +1,10 @@
-//! Tokio's clock for `governor`, so that a paused clock in tests pauses the limit too.
+//! Tokio's clock for `governor`, so that tests that pause the clock also pause the limit.
 
 use governor::clock::Clock;
 use governor::nanos::Nanos;
 use tokio::time::Instant;
 
-/// A clock that counts the nanoseconds since its creation: `governor` computes in nanoseconds.
+/// A clock that counts the nanoseconds since its creation, because `governor` computes in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokioClock(Instant);
 

@@ -1,8 +1,8 @@
 //! The queue of a key, and the queues of all keys.
 //!
-//! 1. A run passes at once only if no other run waits in its queue: runs do not overtake each other.
-//! 2. Waiting runs take the queue's turn in the order of their arrival. The run whose turn it is sleeps until the limit
-//!    lets a run pass, and checks again. A run that stops waiting passes the turn on and uses up no capacity.
+//! 1. A run passes at once only if no other run waits in the queue of its key: runs do not overtake each other.
+//! 2. Waiting runs get the turn, a lock, in the order of their arrival. The run that has the turn sleeps until the
+//!    limit lets a run pass, and checks again. A run that stops waiting passes the turn on and uses no capacity.
 //! 3. A queue is removed only when it equals a new queue and no run uses it. Runs get their queues under the lock of
 //!    the map, so no run can get a queue that is being removed.
 
@@ -49,7 +49,7 @@ impl KeyQueue {
 
     #[inline]
     fn check_in(&self) -> Result<(), NotYet> {
-        // Do not check the limiter while runs wait: it would let this run overtake them (1).
+        // Do not check the limiter while runs wait: the check could let this run overtake them (1).
         if self.waiting.load(Ordering::Acquire) > 0 {
             return Err(NotYet::Queued);
         }
@@ -62,8 +62,8 @@ impl KeyQueue {
         self.limiter.check().map_err(at)
     }
 
-    /// Waits for the turn, and then until the limit lets a run pass. Returns [`TooLate`] at the deadline, or earlier if
-    /// the deadline is certain to be missed.
+    /// Waits for the turn, and then until the limit lets the run pass. Returns [`TooLate`] at the deadline, or earlier
+    /// if the deadline is certain to be missed.
     pub(super) async fn wait(&self, deadline: Option<Instant>, quota: Quota) -> Result<(), TooLate> {
         // The run counts as waiting until this future ends or is dropped, so that later runs queue behind it (1).
         let waiter = Waiter::new(&self.waiting);
@@ -77,8 +77,8 @@ impl KeyQueue {
             let after = quota.replenish_interval().saturating_mul(waiter.ahead);
             return Err(TooLate(Instant::now().checked_add(after).unwrap_or_else(Instant::now)));
         };
-        // Check again after the sleep: only a check of `governor` lets the run pass, and a failed check uses up nothing
-        // (2).
+        // Check again after the sleep: only a successful check of `governor` lets the run pass, and a failed check uses
+        // no capacity (2).
         while let Err(until) = self.check() {
             if deadline.is_some_and(|deadline| deadline < until) {
                 return Err(TooLate(until));

@@ -24,11 +24,11 @@ mod clock;
 mod key_queue;
 mod quota;
 
-/// Limits how many runs of a key begin in a period; excess runs wait or are denied.
+/// Limits how many runs with the same key begin in a period; excess runs wait or are denied.
 ///
-/// A limit accepts runs of any type and reads no values. Clones share their counts: a limit that is bound to many runs,
-/// or by [`for_nested`](emitree_runtime::for_nested) to all runs below a run, limits these runs together. If a limit is
-/// bound to a run and to a descendant with the same key, both runs are counted; a
+/// A limit accepts runs of any type and does not read inputs or outputs. Clones share their counts: a limit that is
+/// bound to many runs, or by [`for_nested`](emitree_runtime::for_nested) to all runs below a run, limits these runs
+/// together. If a limit is bound to a run and to a descendant with the same key, both runs are counted; a
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once.
 ///
 /// The limit uses governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm) with tokio's clock: a
@@ -67,7 +67,7 @@ mod quota;
 ///
 /// # Order
 ///
-/// The layer belongs to [`Phase::Guard`]: answers of a cache are not counted, and each attempt of a `Retry` is counted.
+/// The layer belongs to [`Phase::Guard`]: a run that a cache answers is not counted, and each attempt of a `Retry` is.
 /// A timeout per attempt includes the time that a run waits.
 ///
 /// Runs with the same key pass in the order of their arrival. A run that would have to wait longer than
@@ -194,7 +194,7 @@ impl<O: Op> Layer<O> for RateLimitLayer {
 
 debug_as!(RateLimitLayer, |this| this.0.options);
 
-/// The reason why a run does not pass at once. It is boxed, because most runs pass.
+/// The reason why a run does not pass at once. It is boxed to keep the result of `check_in` small: most runs pass.
 enum NotAdmitted {
     /// The run has no key, or its key function failed.
     Keyless(Error),

@@ -48,7 +48,7 @@ use crate::shared::own_events::{OwnEvents, own_events};
 ///
 /// # What is recorded
 ///
-/// - Each run below the bound run, when it starts, with its input as listeners of `start` left it.
+/// - Each run below the recorded run, when it starts, with its input as listeners of `start` left it.
 /// - The result of each attempt of such a run: the result of its work and layers, before output middlewares change it.
 ///   If an output cannot be serialized, the journal contains an error in its place, and a replay of the run fails with
 ///   that error.
@@ -60,7 +60,7 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// # What it remembers
 ///
 /// The journal is kept in memory until the run ends, and grows with each run below. The last journal is kept until
-/// another run ends.
+/// another recorded run ends.
 ///
 /// # Its own events
 ///
@@ -121,7 +121,7 @@ impl JournalKeeper {
     /// Keeps the journal of a run that has ended. Further calls for the same run do nothing.
     fn keep(&self, recording: &Recording, status: Status) {
         let Some(journal) = recording.finish(status) else { return };
-        // Dropping a journal may take long: drop it without the lock.
+        // Dropping a large journal takes time: drop it without the lock.
         let before = self.last.lock().replace(Arc::clone(&journal));
         drop(before);
         if let Some(on_end) = &self.on_end
@@ -140,12 +140,12 @@ struct RecordSubscriber {
 
 impl RecordSubscriber {
     /// Registers an observer of the run's `finish` that keeps the journal and emits [`Recorded`]: unlike a subscriber,
-    /// an observer can await the listeners of that event.
+    /// an observer can await the listeners of `Recorded`.
     fn emit_at_finish(&self, run: &RunContext) -> Result<()> {
         let (record, recording) = (Arc::clone(&self.record), Arc::clone(&self.recording));
         run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
             if let Some(LifecycleRef::Finish(finish)) = LifecycleRef::of(event, meta) {
-                // Keep the journal before the event is emitted, so that listeners of the event find it.
+                // Keep the journal before `Recorded` is emitted, so that its listeners can read the journal.
                 record.keep(&recording, finish.status());
             }
             let (record, journal) = (Arc::clone(&record), recording.finished());
@@ -161,7 +161,7 @@ impl RecordSubscriber {
     }
 
     /// Handles the events of the recorded run itself. It registers no listener before `success` or `error`: with a
-    /// listener on this run, all runs below would emit their events.
+    /// listener on this run, all runs below would emit their lifecycle events.
     fn on_own_event(&self, event: &RunEvent<'_>) -> Result<()> {
         match event.lifecycle() {
             Some(LifecycleRef::Finish(finish)) => self.record.keep(&self.recording, finish.status()),

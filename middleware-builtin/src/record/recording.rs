@@ -12,7 +12,7 @@ use super::{Answer, Entry, Journal};
 use crate::shared::own_events::kind_and_name;
 use crate::shared::run_address::RunAddress;
 
-/// The unfinished journal of a run and the runs below it.
+/// The journal of a recorded run, while the run is under way and after the run has ended.
 pub(super) struct Recording {
     /// The recorded run.
     run: RunAddress,
@@ -44,7 +44,7 @@ impl Recording {
         self.run == RunAddress::of(run)
     }
 
-    /// Ends the journal with the outcome of the recorded run, and returns the journal; `None` if it had ended before.
+    /// Ends the journal with the outcome of the recorded run, and returns the journal; `None` if it has already ended.
     pub(super) fn finish(&self, status: Status) -> Option<Arc<Journal>> {
         let mut state = self.state.lock();
         if state.finished.is_some() {

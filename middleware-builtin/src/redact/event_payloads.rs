@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::redactor::Redactor;
 
-/// Registers the redaction of events with one name and type on a run.
+/// A function that registers, on a run, the redaction of events with one name and type.
 pub(super) type PayloadRedaction = Arc<dyn Fn(&Arc<Redactor>, &RunContext) -> Result<()> + Send + Sync>;
 
 /// The options of a listener that receives the run's own events before other listeners do.
@@ -38,8 +38,8 @@ fn redact<T: Serialize + DeserializeOwned>(
     redactor: &Redactor,
 ) -> Result<(), BoxError> {
     let mut value = to_value(&*event)?;
-    // Read the event back only if something was replaced, so that an event that cannot be read from its JSON passes if
-    // it contains no secret.
+    // Read the event back only if something was replaced: an event without secrets passes even if it cannot be read
+    // from its JSON.
     if redactor.event(meta.name(), &mut value) {
         *event = serde_json::from_value(value).map_err(|error| {
             let (name, of) = (meta.name(), type_name::<T>());

@@ -12,7 +12,7 @@ use crate::shared::secrets::Kind;
 pub struct Redacted {
     /// The part of the run that contained the secrets.
     pub place: Place,
-    /// The position in that part: a JSON pointer (RFC 6901), or the name of the event if the part is an event.
+    /// The position in the `place`: a JSON pointer (RFC 6901), or the name of the event if the place is an event.
     pub at: String,
     /// The kind of the secrets.
     pub kind: Kind,

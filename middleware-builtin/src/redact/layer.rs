@@ -96,7 +96,7 @@ impl RedactLayer {
     }
 }
 
-/// Returns a function that emits the findings. It is called where async listeners can be awaited.
+/// Returns a function that emits the findings, for use where async listeners can be awaited.
 fn emit_found_fn(
     redactor: &Arc<Redactor>,
     own_events: &OwnEvents,
@@ -123,7 +123,7 @@ fn vault_of(ctx: &RunContext) -> Arc<Vault> {
     })
 }
 
-/// Redacts the context that the run has, and each value that is set later.
+/// Redacts the run's context, and each value that is set later.
 fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     for (key, value) in ctx.context().iter() {
         deny_deep("redact", "context", value)?;
@@ -177,7 +177,7 @@ fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32, redacts_a
         if let Some(input) = redactor.replaced(Place::Input, &start.try_input_json()?) {
             start.set_input_json(input)?;
         }
-        // A listener that was called before may have set an output.
+        // An earlier listener may have set an output.
         if let Some(output) = start.output_json().filter(|_| redacts_answers)
             && let Some(output) = redactor.replaced(Place::Output, &output)
         {

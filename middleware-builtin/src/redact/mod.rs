@@ -49,7 +49,7 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// A redaction accepts runs of any type, and reads and writes their values as JSON. Strings are redacted; keys and
 /// numbers are not. If the type of a value does not accept the replacement, the run fails instead of continuing with
-/// the secret. For work from `String` to `String`, `Redact` is also a [`Layer`].
+/// the secret. `Redact` is also a [`Layer`] for work that takes and returns a `String`.
 ///
 /// ```
 /// use emitree_middleware::Redact;
@@ -84,8 +84,8 @@ pub use crate::shared::inspected_place::Place;
 /// 10,000 secrets of a run get a pseudonym; further secrets are replaced as with [`Strategy::Redact`].
 ///
 /// With [`restore_output`](Self::restore_output), the outermost run that shares the pseudonyms restores its output:
-/// each pseudonym that stands for a secret from its context, input or events is replaced with that secret. The run's
-/// caller and the listeners of its `success` and `finish` receive the restored output. The output is restored in
+/// each pseudonym that stands for a secret from the run's context, input or events is replaced with that secret. The
+/// run's caller and the listeners of its `success` and `finish` receive the restored output. The output is restored in
 /// [`Phase::Observe`](emitree_runtime::Phase::Observe), so that a cache stores the output with its pseudonyms.
 ///
 /// # What it does not see
@@ -198,7 +198,7 @@ impl Redact {
         self.set(|options| options.restores = true)
     }
 
-    /// Redacts text that arrives in chunks: a field of the run's events with this name.
+    /// Redacts text that arrives in chunks, one in each of the run's events with this name.
     ///
     /// Each event passes with the text that is released from its own chunk and from earlier chunks; this text may be
     /// empty. Text that may be the beginning of a secret is held back: usually the last word, and at most

@@ -66,8 +66,7 @@ impl RedactOptions {
         true
     }
 
-    /// Returns a JSON pointer as text for reports. Keys may contain secrets: they stay in the value, but are redacted
-    /// here.
+    /// Returns a JSON pointer as text for reports. Secrets in keys stay in the value, but are redacted here.
     pub(super) fn pointer(&self, at: &Path<'_>) -> String {
         self.scanner.replace(&at.to_string(), |kind, _| format!("[REDACTED:{kind}]")).into_owned()
     }

@@ -15,8 +15,8 @@ pub enum Strategy {
     /// Replaces a secret with its kind: `[REDACTED:email]`.
     #[default]
     Redact,
-    /// Replaces a secret with a mask: `********1111`. If the secret has more than eight characters, letters and digits
-    /// among the last four stay. The mask does not reveal the exact length.
+    /// Replaces a secret with a mask: `********1111`. If the secret is longer than eight characters, the letters and
+    /// digits among its last four characters stay. The mask does not reveal the exact length.
     Mask,
     /// Replaces a secret with a hash: `[email:gkpfbanm…]`, the first 80 bits of HMAC-SHA-256 in letters from `a` to
     /// `p`. A secret has the same hash under the same [key](super::Redact::hash_key).

@@ -23,7 +23,7 @@ pub(super) struct Vault {
 #[derive(Default)]
 struct VaultState {
     names: HashMap<(Kind, String), String>,
-    /// The secrets by pseudonym, each with the number of pseudonyms that were created before.
+    /// The secrets by pseudonym, each with the number of earlier pseudonyms.
     secrets: HashMap<String, (usize, String)>,
     counts: HashMap<Kind, usize>,
 }

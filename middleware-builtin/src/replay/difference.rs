@@ -1,4 +1,4 @@
-//! Differences between a run and its journal.
+//! Differences between a replayed run and the journal.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::record::Entry;
 
-/// The maximum number of characters of an input that a message quotes.
+/// A message quotes at most this many characters of an input.
 const QUOTED: usize = 160;
 
-/// A difference between a run and its journal.
+/// A difference between a replayed run and the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -22,7 +22,7 @@ pub enum Difference {
         within: String,
         /// The run that was started.
         came: Call,
-        /// The journal's next entry in `within`: its id and the expected run.
+        /// The next unmatched entry with the same parent: its id and the expected run.
         expected: Option<(u64, Call)>,
     },
     /// A run that the journal contains with another input.

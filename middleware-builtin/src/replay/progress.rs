@@ -127,7 +127,8 @@ impl ReplayProgress {
     pub(super) fn reply(&self, index: usize, attempt: usize) -> Result<Reply, Box<Difference>> {
         let Some(entry) = self.entry(index) else { return Ok(Reply::Pends) };
         if let Some(answer) = entry.answers.get(attempt) {
-            // Every answer except the last requested a retry, which the replayed run must request again.
+            // After every answer except the last, the run was retried: if the answer requested the retry, the run must
+            // request the retry again.
             let is_last = attempt + 1 == entry.answers.len();
             return Ok(if is_last { Reply::Answer(answer.clone()) } else { Reply::Retried(answer.clone()) });
         }

@@ -70,7 +70,7 @@ impl RetryBuilder {
         self
     }
 
-    /// Seeds the random part, so that each run has the same delays, for example in tests.
+    /// Seeds the random part of the delays, so that the delays are the same in each run, for example in tests.
     pub fn jitter_seed(mut self, seed: u64) -> Self {
         self.0.jitter = Jitter::Seeded(seed);
         self

@@ -1,4 +1,4 @@
-//! The layer that calls the inner layers again until an attempt needs no retry or no retry is left.
+//! The layer that calls the inner layers again, until an attempt needs no retry or all retries are used.
 
 use std::sync::Arc;
 use std::time::Duration;

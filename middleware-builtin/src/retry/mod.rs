@@ -19,10 +19,10 @@ use layer::RetryLayer;
 
 /// Retries work that failed and may succeed later, a limited number of times and with growing delays.
 ///
-/// A retry accepts runs of any type and reads no values. Clones share their options. The layer belongs to
-/// [`Phase::Retry`](emitree_runtime::Phase::Retry): each attempt passes through the inner layers again, such as guards
-/// and a `Timeout` per attempt, but not through the input and output middlewares. To repeat the whole attempt because
-/// of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has its own limit.
+/// A retry accepts runs of any type and does not read inputs or outputs. Clones share their options. The layer belongs
+/// to [`Phase::Retry`](emitree_runtime::Phase::Retry): each attempt passes through the inner layers again, such as
+/// guards and a `Timeout` per attempt, but not through the input and output middlewares. To repeat the whole attempt
+/// because of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has its own limit.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -63,14 +63,14 @@ use layer::RetryLayer;
 /// the delay, is added, so that callers that failed together do not retry together. The longest delay is 30 s.
 ///
 /// An error may ask for another delay, which is limited to 30 s as well. The delay is taken from
-/// [`retry_after`](RetryBuilder::retry_after), from a [`RetryAfter`] among the error's causes, or from its detail
-/// `retry_after_ms`, in this order. Use [`builder`](Self::builder) to change these numbers. Time is measured by tokio's
-/// clock.
+/// [`retry_after`](RetryBuilder::retry_after), from a [`RetryAfter`] among the error's causes, or from the error's
+/// detail `retry_after_ms`, in this order. Use [`builder`](Self::builder) to change these numbers. Time is measured by
+/// tokio's clock.
 ///
 /// # Nested runs
 ///
 /// If a retry is bound to a run and to runs below it, as [`for_tree`](emitree_runtime::for_tree) does, attempts
-/// multiply: with two retries on three levels, the lowest run is attempted up to 27 times. A
+/// multiply: with two retries on three levels, the innermost run is attempted up to 27 times. A
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once. Bind the retry to one level:
 /// `for_tree(Runs::of_kind("Model").only(retry))`.
 ///

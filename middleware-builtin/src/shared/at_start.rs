@@ -11,7 +11,7 @@ use crate::shared::stop::Stop;
 /// The refusal of a run that must not begin.
 pub(crate) struct Refusal {
     pub(crate) error: Error,
-    /// A run above that is stopped as well, and the error that stops it.
+    /// An ancestor to stop as well, and the error that stops it.
     pub(crate) stops: Option<(Arc<Stop>, Error)>,
 }
 
@@ -25,8 +25,8 @@ pub(crate) fn at_start<E: Event + UserTexts + Clone>(
 ) -> Result<()> {
     let (own_events, refusal) = (own_events.clone(), refusal.map(Arc::new));
     if let Some(refusal) = refusal.clone() {
-        // If another listener makes the run fail first, this listener is never called: at the run's end, stop the run
-        // above in any case.
+        // If another listener makes the run fail first, the listener below is never called. Stop the ancestor at the
+        // run's end in any case.
         ctx.on_end(move |_, _| drop(refusal.enforce()));
     }
     let first = Options::new().priority(i32::MAX);

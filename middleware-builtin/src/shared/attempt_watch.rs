@@ -1,4 +1,4 @@
-//! Marks an attempt as discarded when a layer gives it up, if listeners may have received events of the attempt (M7).
+//! Marks an abandoned attempt as discarded, if listeners may have received events of the attempt (M7).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -16,8 +16,8 @@ use crate::shared::panic::caught;
 
 /// A key that runs are counted by: runs with equal keys are counted together.
 ///
-/// By default, all runs have the same key. [`when_missing`](Self::when_missing) sets the treatment of a run that lacks
-/// the value of its key.
+/// By default, all runs have the same key. [`when_missing`](Self::when_missing) sets the treatment of runs without a
+/// key.
 ///
 /// ```
 /// use emitree_middleware::key::{Key, Missing};
@@ -46,12 +46,12 @@ enum KeySource {
     Function(Arc<KeyFn>),
 }
 
-/// The treatment of a run that lacks the value of its key.
+/// The treatment of runs without a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Missing {
-    /// All runs without the value are counted together.
+    /// All runs without a key are counted together.
     #[default]
     Together,
     /// The run is neither counted nor limited.
@@ -101,7 +101,7 @@ impl Key {
         Self::from_source(KeySource::Function(Arc::new(f)))
     }
 
-    /// Sets the treatment of runs that lack the value of the key. Default: [`Missing::Together`].
+    /// Sets the treatment of runs without a key. Default: [`Missing::Together`].
     #[must_use]
     pub fn when_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
@@ -113,8 +113,8 @@ impl Key {
 
     /// Calls a function with the key of a run, or with `None` if the run is not counted.
     ///
-    /// Returns an error if the run has no key under [`Missing::Deny`], or if the key function fails or panics. The
-    /// caller must then deny the run.
+    /// Returns an error if the run has no key and the key is set to [`Missing::Deny`], or if the key function fails or
+    /// panics. The caller must then deny the run.
     #[inline]
     pub(crate) fn look<R>(&self, ctx: &RunContext, look: impl FnOnce(Option<KeyRef<'_>>) -> R) -> Result<R, Error> {
         match &self.source {

@@ -28,7 +28,7 @@ impl TextRedaction {
     }
 }
 
-/// The texts that may contain users' data, in an event that a built-in emits.
+/// The texts in a built-in's event that may contain users' data.
 pub(crate) trait UserTexts {
     /// Calls a function with each text. By default, an event has no such texts.
     fn user_texts(&mut self, _: &mut dyn FnMut(&mut String)) {}
@@ -107,11 +107,8 @@ impl OwnEvents {
     }
 
     /// Emits an event on this emitter and on the run's emitter, with the run's ids. A failing listener does not make
-    /// the run fail (M5).
-    ///
-    /// Without listeners, the event is not created.
+    /// the run fail (M5). Without listeners, the event is not created (E15).
     pub(crate) async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
-        // Without listeners, return before the event is created (E15).
         if !self.has_listeners(ctx) {
             return;
         }

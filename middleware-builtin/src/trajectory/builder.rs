@@ -31,7 +31,7 @@ impl TrajectoryBuilder {
         Self { target: Target::writer(writer), ..self }
     }
 
-    /// Writes lines as `tracing` events at level `INFO`, with the target `emitree::trajectory`. The line is the
+    /// Writes lines as `tracing` events at level `INFO`, with the target `emitree::trajectory`. The line is the event's
     /// message.
     pub fn tracing(self) -> Self {
         Self { target: Target::Tracing, ..self }
@@ -51,8 +51,8 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints a text before the kind in each line of a run of that kind. The last text that is set for a kind wins.
-    /// Default: no text.
+    /// Prints a prefix before `Kind[name]` in the lines of runs of one kind. The last prefix that is set for a kind
+    /// wins. Default: no prefix.
     pub fn prefix_by_kind(mut self, kind: impl Into<String>, prefix: impl Into<String>) -> Self {
         self.options.prefixes.push((kind.into(), prefix.into()));
         self
@@ -71,7 +71,7 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints further events of the shown runs, at the level of the run that emits them. An event is matched on the
+    /// Prints further events of the shown runs, indented like the run that emits them. An event is matched on the
     /// emitter that emits it, so `"new_token"` matches the event in every run. Default: none.
     pub fn events(mut self, matcher: impl IntoMatcher) -> Self {
         match matcher.into_matcher() {

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Level {
-    /// The number of shown runs between the bound run and this run, plus one; 0 for the bound run. This number sets the
-    /// indentation of the run's lines.
+    /// The depth of the run in the printed tree, not counting hidden runs; 0 for the run that the trajectory is bound
+    /// to. This number sets the indentation of the run's lines.
     pub relative: usize,
     /// The number of runs that this run is nested in, including runs above the bound run and hidden runs:
     /// [`RunContext::depth`](emitree_runtime::RunContext::depth).

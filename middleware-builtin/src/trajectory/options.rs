@@ -19,7 +19,7 @@ pub(super) struct TrajectoryOptions {
 }
 
 impl TrajectoryOptions {
-    /// Returns `true` if a run that starts is shown.
+    /// Returns `true` if a run is included and not excluded.
     pub(super) fn shows(&self, run: &dyn RunInfo) -> bool {
         let has = |runs: &[Runs]| runs.iter().any(|runs| runs.has(run));
         (self.included.is_empty() || has(&self.included)) && !has(&self.excluded)

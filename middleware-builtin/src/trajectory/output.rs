@@ -34,7 +34,7 @@ impl Output {
         Self { target, failures: AtomicU64::new(0) }
     }
 
-    /// Writes a line and its line feed in one call.
+    /// Writes a line and a line feed.
     pub(super) fn write(&self, mut line: String) -> io::Result<()> {
         if let Target::Tracing = self.target {
             tracing::info!(target: "emitree::trajectory", "{line}");

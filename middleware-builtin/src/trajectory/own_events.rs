@@ -1,5 +1,5 @@
-//! The trajectory's own events: one for each lifecycle event of a shown run. If the event has a line, the own event is
-//! emitted before the line is written.
+//! The trajectory's own events: one for each lifecycle event of a shown run. If the lifecycle event has a line, the
+//! trajectory emits its own event before it writes the line.
 
 use emitree_emitter::rt::RunLinks;
 use emitree_emitter::{Emitter, EventRecord, Trace};

@@ -6,7 +6,7 @@ use emitree_runtime::{RunContext, Stage};
 use super::NAMESPACE;
 use crate::shared::runs::RunInfo;
 
-/// A recorded event. As a [`RunInfo`], it describes the run that emitted it.
+/// A recorded event. Its [`RunInfo`] describes the run that emitted the event.
 #[derive(Clone, Copy)]
 pub(super) struct RecordedEvent<'a> {
     pub(super) event: &'a EventRecord,
@@ -52,7 +52,7 @@ impl RunInfo for RecordedEvent<'_> {
         self.event.trace
     }
 
-    /// The payload of `start` is a `Start<I, O>`; a type's name has commas only inside brackets.
+    /// The payload of `start` is a `Start<I, O>`: only the comma between `I` and `O` is outside all inner brackets.
     fn has_type(&self, name: &str) -> bool {
         let types = self.event.payload_type.split_once('<').and_then(|(_, types)| types.strip_suffix('>'));
         types.is_some_and(|types| {

@@ -42,8 +42,8 @@ use crate::shared::runs::RunInfo;
 ///
 /// A run without a recorded parent is shown like a run that a trajectory was bound to; [`only`](Self::only) selects one
 /// run. Lines are in the order of the recording; a live trajectory may have printed events of several threads in
-/// another order. Further events that a function selects by their [meta](emitree_emitter::EventMeta) are not shown,
-/// because a recording has no meta.
+/// another order. A matcher function that was passed to [`events`](super::TrajectoryBuilder::events) matches no
+/// recorded event, because a recording has no [meta](emitree_emitter::EventMeta).
 #[must_use = "a replay shows nothing until it is given records"]
 #[derive(Debug)]
 pub struct TrajectoryReplay {
@@ -72,7 +72,7 @@ impl TrajectoryReplay {
         self
     }
 
-    /// Writes the line of the next record, if the record is shown. A gap is shown as a line too.
+    /// Writes the line of the next record, if the record is shown. A gap, where events were lost, has a line too.
     ///
     /// # Errors
     ///

@@ -79,7 +79,7 @@ impl TreeSubscriber {
             None
         } else {
             let above = run.parent().and_then(|above| positions.get(&RunAddress::of(above)).copied());
-            // A run above may have started before the subscription: show the run below the bound run.
+            // If the parent started before the subscription, show the run directly below the bound run.
             Some(above.unwrap_or_else(|| TreePosition::new(None, self.depth, true)))
         };
         let position = TreePosition::new(above, run.depth(), is_shown);

@@ -1,5 +1,5 @@
-//! A part that was written from the providers' documentation and from public rules of secret scanners, by an author who
-//! had read neither the table of rules nor the other parts.
+//! The part of the corpus that was written from the providers' documentation and from public rules of secret scanners,
+//! by an author who had read neither the table of rules nor the other parts.
 //!
 //! Each row names its source. `‹a36›` stands for 36 letters and digits, see [`chars`](super::third); `§` stands for the
 //! secret.
@@ -720,7 +720,7 @@ const ROWS: &[Row] = &[
             "vectorstore:\n  pinecone:\n    apiKey: \"§\"\n",
         ],
     ),
-    // ----- Observation -----
+    // ----- Monitoring -----
     row(
         "datadog_key",
         "https://docs.datadoghq.com/account_management/api-app-keys/, trufflehog: datadogtoken",
@@ -838,7 +838,7 @@ const ROWS: &[Row] = &[
             r#"{"okta": {"orgUrl": "https://acme.okta.com", "apiToken": "§"}}"#,
         ],
     ),
-    // ----- Talk -----
+    // ----- Chat -----
     row(
         "slack_token",
         "https://api.slack.com/concepts/token-types, gitleaks: slack-*",

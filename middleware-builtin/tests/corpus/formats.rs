@@ -1,4 +1,5 @@
-//! A part that was written from the formats in the providers' documentation, before patterns for these formats existed.
+//! The part of the corpus that was written from the formats in the providers' documentation, before patterns for these
+//! formats existed.
 //!
 //! `‹a36›` stands for 36 letters and digits, see [`chars`](super::third); `§` stands for the secret.
 

@@ -63,7 +63,6 @@ impl Half {
             Scanner::table().iter().enumerate().flat_map(|(nth, rule)| (0..8).map(move |seed| (nth, rule, seed)));
         let planted = rules.map(|(nth, rule, seed)| {
             let example = rule.drawn(100 * nth as u64 + seed as u64);
-            // After a keyword or a name, the secret is the last word of the example.
             let secret = secret_of(rule, &example).to_owned();
             let text = if rule.example.contains("DB_") { "§\n" } else { TEXTS[seed % TEXTS.len()] };
             Planted { kind: rule.name, text: text.replace('§', &example), secret }

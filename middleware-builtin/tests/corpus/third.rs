@@ -1,5 +1,5 @@
-//! A third part, written by an author who had seen neither the other parts nor the rules, with its own shapes from the
-//! providers' documentation.
+//! The third part of the corpus, written by an author who had seen neither the other parts nor the rules. It has its
+//! own shapes, from the providers' documentation.
 //!
 //! `‹a36›` stands for 36 letters and digits, see [`chars`]; `§` stands for the secret.
 
@@ -28,7 +28,7 @@ pub(super) fn made(template: &str, rng: &mut Rng) -> String {
             _ if i % 2 == 0 => text += part,
             ("J", json) => text += &base64_url(json.as_bytes()),
             ("L", _) => text.push(luhn_digit(&text)),
-            // A check digit that is wrong.
+            // A wrong check digit.
             ("W", _) => text.push(char::from(b'0' + (luhn_digit(&text) as u8 - b'0' + 1) % 10)),
             ("I", _) => text += "00",
             // An empty placeholder, so that no text in this file looks like a secret in source code.

@@ -1,4 +1,4 @@
-//! The part that patterns may be tuned on.
+//! The part of the corpus that patterns may be tuned on.
 
 /// Texts in which secrets are planted: `{}` is the secret.
 pub(crate) const PLANTED: &[(&str, &[&str])] = &[

@@ -326,7 +326,7 @@ async fn a_call_is_counted_in_all_budgets_above_or_in_none() -> TestResult {
     });
     let run = |n| outer.run(n).middleware(built(Budget::builder().calls(9)));
     assert_eq!(run(2).await?, (None, Some(3)));
-    // The third call is refused below, so it is not counted above.
+    // The inner budget refuses the third call, so the outer budget does not count it.
     assert_eq!(run(5).await?, (Some("the budget is exceeded: 3 calls of 2".to_owned()), Some(3)));
     Ok(())
 }
@@ -579,7 +579,7 @@ fn explain_lists_a_budget_with_its_limits() {
     assert_eq!(model(&Emitter::new()).run(tokens(1)).middleware(built(budget)).explain().to_string(), lines.join("\n"));
 }
 
-/// The steps of one run below. Each step waits for a number of polls, charges a number of tokens, and starts a run.
+/// The steps of one nested run. Each step waits for a number of polls, charges a number of tokens, and starts a run.
 type Script = Vec<(u64, u64)>;
 
 proptest! {

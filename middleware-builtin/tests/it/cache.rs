@@ -224,7 +224,7 @@ async fn if_the_executing_run_is_dropped_a_joined_run_executes() -> TestResult {
         let (gated, cache) = (Arc::clone(&gated), cache.clone());
         tokio::spawn(async move { gated.run(1).layer(cache).await })
     };
-    // The runs lead one after the other, and each leader is dropped.
+    // The runs become the leader one after the other, and each leader is dropped.
     let mut runs: Vec<_> = (0..500).map(|_| run()).collect();
     tokio::task::yield_now().await;
     for leader in runs.drain(..497) {

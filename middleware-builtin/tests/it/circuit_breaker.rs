@@ -53,7 +53,7 @@ fn tool(root: &Emitter, name: &'static str) -> impl Runnable<Input = Do, Output 
     })
 }
 
-/// Returns a builder of a breaker that opens after two failures within the default window, for ten seconds.
+/// Returns a builder of a breaker that opens for ten seconds after two failures within the default window.
 fn builder() -> CircuitBreakerBuilder {
     CircuitBreaker::builder().failures(2).cool_down(s(10))
 }
@@ -130,7 +130,7 @@ async fn a_successful_probe_closes_the_circuit_breaker_and_a_failed_probe_reopen
     assert_eq!(call(&tool, &breaker, Do::Succeed).await, open_for(10));
     advance(s(10)).await;
     assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
-    // The failures before the opening are forgotten.
+    // The failures before the breaker opened are forgotten.
     fail(&tool, &breaker, 1).await;
     assert_eq!(call(&tool, &breaker, Do::Succeed).await, Ok(()));
     let expected = [
@@ -212,7 +212,7 @@ async fn when_selects_the_failures_that_count_and_if_it_panics_the_failure_count
         call(&tool, &narrow, Do::BeLate).await.expect_err("it is late");
     }
     assert!(call(&tool, &narrow, Do::Succeed).await.is_err());
-    // If a probe ends in a failure that does not count, the probe has succeeded.
+    // A probe that fails with an error that is not counted is a success.
     advance(s(10)).await;
     fail(&tool, &narrow, 1).await;
     assert_eq!(call(&tool, &narrow, Do::Succeed).await, Ok(()));
@@ -344,7 +344,7 @@ async fn for_tree_counts_each_run_below_and_a_probe_admits_the_runs_below_it() -
         let inner = Arc::clone(&inner);
         async move { inner.run(what).await }
     });
-    // The failure counts in both runs.
+    // The failure is counted twice, for the tool and for the desk, and opens the breaker.
     let breaker = breaker();
     let run = |what| desk.run(what).middleware(for_tree(breaker.clone()));
     assert_eq!(run(Do::Fail).await.expect_err("it fails").to_string(), "busy");

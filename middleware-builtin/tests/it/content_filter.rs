@@ -143,7 +143,7 @@ async fn a_classifier_that_fails_panics_or_takes_too_long_denies_the_run() {
         (slow.clone(), "the classifier took longer than 10s"),
         (slow.timeout(Duration::from_millis(5)), "the classifier took longer than 5ms"),
     ];
-    // No fallback answers for a filter whose classifier failed.
+    // A fallback does not answer if the classifier of a filter failed.
     let spare = instance(&Emitter::new(), "Tool", "spare", |value: Value, _: RunContext| async move { Ok(value) });
     let (echo, spare) = (echo(&Emitter::new()), Fallback::any(Arc::new(spare)));
     for (filter, cause) in rows {

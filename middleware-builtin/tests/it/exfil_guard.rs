@@ -358,7 +358,7 @@ async fn keys_of_error_details_are_checked_too() {
     }
 }
 
-/// Code that answers an interrupt or makes the next attempt receives these parts unchanged.
+/// The data of an interrupt or of a retry request must reach its receiver unchanged, so the secret cannot be removed.
 #[tokio::test]
 async fn control_flow_with_a_secret_in_its_data_is_denied() {
     let ask = |kind: &str, data: Value| Error::interrupted(Interrupt::new(kind, data).with_id("ask-1"));
@@ -561,7 +561,7 @@ fn the_summary_of_an_exfil_guard_contains_its_settings_but_no_secret() {
     assert_eq!(summary, expected);
 }
 
-/// Emits chunks whose emits may fail; returns the text that other listeners received, and the result of the run.
+/// Emits chunks; returns the text that other listeners received, and the result of the run.
 async fn written(chunks: Vec<String>, guard: ExfilGuard) -> (String, Result<()>) {
     let heard = Arc::new(Mutex::new(String::new()));
     let text = Arc::clone(&heard);
@@ -652,7 +652,7 @@ async fn a_host_after_leading_slashes_is_found_in_chunks_as_in_the_whole_text() 
     Ok(())
 }
 
-/// A word that is too long to be held back whole is checked together with its held-back part.
+/// Before a part of a long word passes, the part is checked together with the text that is held back.
 #[tokio::test]
 async fn no_part_of_a_secret_passes_in_a_word_too_long_to_be_held_back() {
     for before in [8_150, 9_001] {

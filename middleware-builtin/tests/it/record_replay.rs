@@ -551,7 +551,7 @@ async fn events_of_record_and_replay_reach_their_emitters_and_the_run() -> TestR
     Ok(())
 }
 
-/// For each event, in order: the observer, the path, whether the run that it reports on is nested, and the payload.
+/// For each event, in order: the observer, the path, whether the event's run is nested, and the payload.
 type Heard = Arc<Mutex<Vec<(&'static str, String, Option<bool>, Value)>>>;
 
 /// Returns an observer that records events of type `E`.

@@ -326,7 +326,7 @@ fn binds(how: &'static str) -> impl Fn(&RunContext) -> Result<(), Error> {
 
 #[tokio::test(start_paused = true)]
 async fn errors_from_an_abort_a_listener_or_bind_are_redacted_and_reported() -> TestResult {
-    // The redaction emits its event in every case in which the run emits events.
+    // If `bind` fails, the run emits no events, and the redaction does not emit its own event either.
     let rows = [
         ("abort", ErrorKind::Aborted, 1),
         ("start", ErrorKind::Failed, 1),

@@ -1,5 +1,5 @@
-//! A built-in is registered in this crate's manifest, where its feature is also part of `full`, in `lib.rs`, in the
-//! facade's manifest, and as a row of the README. These four places must agree.
+//! A built-in is registered in four places, which must agree: this crate's manifest, `lib.rs`, the facade's manifest,
+//! and a row of the README. In this crate's manifest, its feature is also part of `full`.
 
 use std::collections::BTreeSet;
 

@@ -125,7 +125,7 @@ async fn for_tree_limits_the_bound_run_and_the_run_below_it() {
     let run = |before| outer.run(before).middleware(for_tree(Timeout::per_attempt(ms(10))));
     // The bound run began earlier, so its limit is reached first.
     assert!(run(5).await.expect_err("it waits for the run below").is_timed_out());
-    // Both limits are reached at the same time, and the limit of the run below is inside the limit of the bound run.
+    // Both limits are reached at the same time. The outer timeout polls the work first, so the run below times out.
     assert_eq!(run(0).await.expect("it handles the time-out of the run below"), Err(true));
 }
 

@@ -252,7 +252,7 @@ enum Entry {
         call: u64,
         result: std::result::Result<u64, Status>,
     },
-    /// The run ends in control flow of its own work.
+    /// The run ends with control flow from its own work.
     Controlled {
         run: Uuid,
     },

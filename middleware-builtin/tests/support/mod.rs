@@ -89,7 +89,7 @@ impl Failing {
     }
 }
 
-/// Returns an instance of a kind in the tree of `root`. A function does its work.
+/// Returns an instance of a kind below `root`. Its work is the function `f`.
 pub(crate) fn instance<F, Fut, I, O>(
     root: &Emitter,
     kind: &'static str,

@@ -1,10 +1,10 @@
-//! Passes a stop on to all runs below, as one step (R7).
+//! Stops a run and all runs below it, in one step (R7).
 //!
-//! 1. Stops are written one at a time, under a process-wide lock, so that no stop is written while another is half done. If
-//!    code observes that a run is stopped, and then drops a run below it, the drop waits for the lock. When the drop has the
-//!    lock, the run below already has the first reason, and does not become `Dropped`.
-//! 2. A run that is already stopped or settled keeps its state and passes nothing on: it has already stopped the runs below it,
-//!    or stops them when it ends.
+//! 1. A process-wide lock is held while a stop is written to a run and to all runs below it. If code sees that a run is stopped
+//!    and drops a run below it, the drop waits for the lock. By that time the run below has the first reason, and does not
+//!    become `Dropped`.
+//! 2. A stop skips a run that is already stopped or settled, and goes no further down from there: that run has already stopped
+//!    the runs below it, or stops them when it ends.
 //! 3. No task is woken, and no handle is dropped, under the lock: both may run user code.
 
 use crate::run::state::RunState;
@@ -20,7 +20,7 @@ pub(crate) trait Stoppable: Sized {
     fn followers(&self) -> Vec<Self>;
 }
 
-/// A lock under which stops are written, one at a time.
+/// The lock that is held while a stop is written to a run and to all runs below it.
 pub(crate) struct Stops(Mutex<()>);
 
 impl Stops {
@@ -28,9 +28,10 @@ impl Stops {
         Self(lock)
     }
 
-    /// Calls `first`, which stops one run or handle and returns its followers, and then writes `fallen` to them and, level by
-    /// level, to their followers. `first` returns `None` if it stopped nothing; in that case `stop` returns `None` too.
-    /// Otherwise `stop` returns the runs that may have been stopped, which the caller wakes and drops.
+    /// Stops a run or an abort handle by calling `first`, which returns its followers or `None` if it stopped nothing. Then
+    /// stops the followers, level by level, with the reason `fallen`.
+    ///
+    /// Returns `None` if `first` returned `None`. Otherwise returns all followers, for the caller to wake and drop.
     pub(crate) fn stop<N: Stoppable>(
         &self,
         fallen: &N::Stop,

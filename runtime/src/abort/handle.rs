@@ -55,8 +55,8 @@ impl AbortHandle {
     }
 
     /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`. If
-    /// the handle was returned by [`RunContext::abort_handle`], this method also returns `false` once the work of that run is
-    /// over.
+    /// the handle was returned by [`RunContext::abort_handle`], this method also returns `false` if that run was already
+    /// stopped in another way, such as by a timeout, or if its work is over.
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.0.node().stop(Stop::aborted(reason))
     }
@@ -92,7 +92,7 @@ enum Source {
 }
 
 impl AbortSignal {
-    /// Returns `true` if the handle or run was aborted, or the token was canceled.
+    /// Returns `true` if the handle was aborted, if the token was canceled, or if the run was aborted, timed out or was dropped.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         match &self.0 {
@@ -134,7 +134,7 @@ impl AbortSignal {
         }
     }
 
-    /// Makes a run follow the signal. If the signal wraps a token, returns `Err(token)`, and the run has to poll the token.
+    /// Makes a run follow the signal. If the signal wraps a token, returns `Err(token)`, and the caller must poll the token.
     pub(crate) fn link(self, run: &RunContext) -> Result<Link, CancellationToken> {
         match self.0 {
             Source::Here(target) => Ok(Link::new(target, run)),
@@ -197,8 +197,8 @@ impl Drop for Link {
 impl RunContext {
     /// Aborts the run and all runs below it with this reason. Returns `true` if this call aborted the run: the first reason wins.
     ///
-    /// The work is dropped at its next await; if it returns instead, its result is discarded. If a lifecycle event is being
-    /// emitted, that emit is finished first. Once the work is over, the run cannot be aborted any more.
+    /// The work is dropped the next time its future returns `Pending`; if it completes first, its result is discarded. If a
+    /// lifecycle event is being emitted, that emit is finished first. Once the work is over, the run cannot be aborted any more.
     ///
     /// ```
     /// use std::future::pending;

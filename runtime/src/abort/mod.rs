@@ -2,9 +2,8 @@
 //!
 //! 1. The first reason wins, on any thread ([`RunState`]).
 //! 2. A stop reaches all runs below a run, and none above it, before any task is woken ([`Stops`]).
-//! 3. A run that has been made checks only its own state. A new run registers with its parent before it checks the parent's
-//!    state, and a stop is written before the children are looked up. So either the new run sees the stop, or the stop finds
-//!    the run.
+//! 3. A run checks the state of its parent only once, when it begins. It registers with the parent before this check, and a
+//!    stop is written before the children are looked up. So either the new run sees the stop, or the stop finds the run.
 
 pub(crate) mod fall;
 pub(crate) mod handle;
@@ -64,20 +63,21 @@ impl Stop {
     }
 }
 
-/// The part of a run, or of an abort handle, that can be stopped together with the runs below it.
+/// The part of a run or an abort handle that a stop changes: its state, the runs to stop with it, and the tasks to wake.
 pub(crate) struct AbortNode {
     pub(crate) state: RunState<Stop>,
     /// The waker of the task that polls the run's work.
     pub(crate) waker: AtomicWaker,
     /// The children, which are stopped with the run and end before it (R13).
     pub(crate) below: Children,
-    /// The other waiters for a stop. Made when the first of these waiters registers.
+    /// Everything else that waits for a stop. Allocated when the first waiter registers.
     waiters: OnceLock<Box<Waiters>>,
 }
 
 #[derive(Default)]
 struct Waiters {
-    /// Set after a fence, which ensures that a later stop sees the waiters, and that the waiters see an earlier stop.
+    /// Set after the first fence of `AbortNode::waiters`. With the fence in `wake`, either the stop sees the waiters, or the
+    /// waiters see the stop. Later calls need no fence.
     is_seen: AtomicBool,
     stopped: Event,
     token: CancellationToken,
@@ -116,7 +116,7 @@ impl AbortNode {
         let Some(reached) = STOPS.stop(&fallen, first) else { return false };
         self.wake();
         reached.iter().for_each(|run| run.node().wake());
-        // Dropping the last handle of a run drops the run's values, and these drops may call user code.
+        // The last handle of a run drops the run's values. Their drops are user code and may panic.
         reached.into_iter().for_each(discard);
         true
     }

@@ -15,7 +15,7 @@ use crate::abort::{AbortNode, Stop};
 use crate::run::panic::caught;
 use crate::{Error, Result, RunContext};
 
-/// The signals, tokens and timeout of a run. Most runs have no entry here, or a single signal.
+/// The signals, tokens and timeout of a run. Most runs have none of these, or a single signal.
 #[derive(Default)]
 pub(crate) struct Watch {
     /// The first signal. Dropping the link deregisters the run from the signal.

@@ -1,10 +1,11 @@
-//! Attempts: passes of a run through its whole chain (M7).
+//! The attempts of a run. Each attempt passes through the whole chain (M7).
 //!
 //! 1. An attempt calls the `map_input` functions in order, then the layers around the work, then the `map_output` functions in
 //!    order.
 //! 2. Each attempt starts with the input as `start` left it. An output that was set at `start` replaces the work of each attempt
 //!    (M6).
-//! 3. Only an open request for a retry starts another attempt, and `attempt_discarded` is emitted before that attempt.
+//! 3. A request for a retry starts another attempt only while it is open, that is, until it leaves its run. Before that attempt,
+//!    `attempt_discarded` is emitted.
 
 use std::any::{Any, type_name};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,7 +31,7 @@ use crate::{Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runn
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AttemptDiscarded {
-    /// The number of the run's attempt, starting from 0. Calls that a layer repeats by itself are not counted.
+    /// The number of the attempt, starting from 0. If a layer calls `next` again, the number stays the same.
     pub attempt: u32,
     /// The reason for giving up the attempt.
     pub reason: String,
@@ -43,9 +44,9 @@ impl Event for AttemptDiscarded {
 }
 
 impl RunContext {
-    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt; a stream that holds
-    /// these events back drops them. Layers call this method before they call `next` again. The number of the run's
-    /// [`attempt`](Self::attempt) does not change.
+    /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt. A
+    /// [held](crate::RunStream::held) stream drops these events. Layers call this method before they call `next` again. The
+    /// number of the run's [`attempt`](Self::attempt) does not change.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};
@@ -94,7 +95,7 @@ impl Attempts {
         most > 0 && self.number() < most
     }
 
-    /// Returns the error's retry request, if it has one and another attempt may be made.
+    /// Returns the error's request for a retry, if it is open and the run may make another attempt.
     fn request(&self, error: &Error, ctx: &RunContext) -> Option<RetryRequest> {
         let may = error.is_open_request() && !ctx.is_aborted() && self.may_go_on();
         may.then(|| error.retry_request()).flatten()
@@ -108,7 +109,7 @@ impl Attempts {
     }
 }
 
-/// Repeats the attempt as long as it fails with an open request for a retry and the run may make another attempt.
+/// Makes an attempt, and repeats it as long as it fails with an open request for a retry and retries are left.
 pub(crate) async fn attempts<R: Runnable>(
     run: &StartedRun<R>,
     runnable: &R,
@@ -117,7 +118,7 @@ pub(crate) async fn attempts<R: Runnable>(
     let chain = run.existing_chain().and_then(|chain| (chain as &dyn Any).downcast_ref::<Chain<R::Input, R::Output>>());
     let Some(chain) = chain else { return Err(Error::new("the run has no chain of its types")) };
     let input = run.input();
-    // The layers live as long as the work, even if another driver ends the run first.
+    // Share the layers, so that they live as long as the work even if another driver ends the run first.
     let layers = chain.layers.freeze(by_phase);
     let layers = layers.as_deref().map_or(&[][..], |layers| layers);
     let parts = AttemptParts { maps: chain.freeze_value_maps(), layers, attempts: &chain.attempts };
@@ -222,7 +223,7 @@ impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
     }
 }
 
-/// A middleware that sets the number of retries that a run may make, and replaces a number that was set before.
+/// A middleware that sets how many retries a run may make. If several are bound, the last one wins.
 #[derive(Debug)]
 pub(crate) struct MaxRetries(pub(crate) u32);
 

@@ -16,7 +16,7 @@ use crate::layer::swallowed::{Frame, SwallowedControlFlow};
 use crate::run::panic::{caught, discard, logged};
 use crate::{Error, Layer, Next, Op, Phase, Result, RunContext, Summary};
 
-/// A layer around work from `I` to `O`, of any kind.
+/// A layer of any kind, around work from `I` to `O`.
 pub(crate) trait DynLayer<I, O>: Send + Sync {
     fn call<'a>(
         &'a self,
@@ -28,7 +28,7 @@ pub(crate) trait DynLayer<I, O>: Send + Sync {
     /// Returns the layer's description. An adapter returns the description of the layer that it adapts.
     fn description(&self) -> &dyn LayerDescription;
 
-    /// Returns the name by which the layer's errors refer to it, if it has such a name.
+    /// Returns the name that is added to the layer's errors, if there is one.
     fn by(&self) -> Option<&str> {
         None
     }
@@ -85,7 +85,7 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
     }
 }
 
-/// A layer that is named in its errors.
+/// A layer whose errors name it.
 pub(crate) struct Named<I, O> {
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
     pub(crate) by: Arc<str>,
@@ -176,13 +176,13 @@ pub(crate) async fn call<I, O>(
         .await
 }
 
-/// One call through layers: the parts that all layers share.
+/// The parts of one call through layers that all these layers share.
 pub(crate) struct Call<'a, I, O> {
     layers: &'a [LayerEntry<I, O>],
     work: &'a dyn Work<I, O>,
     ctx: &'a RunContext,
     noted: &'a SwallowedControlFlow,
-    /// The caller of the first layer. If this call is nested in a layer, that layer is the caller.
+    /// Identifies the caller of the first layer. If this call is nested in a layer, that layer is the caller.
     frame: Frame,
     /// `true` if layers have spans, because there was a `tracing` subscriber when the call began.
     is_traced: bool,
@@ -194,10 +194,10 @@ impl<I, O> Call<'_, I, O> {
     }
 }
 
-/// The layers inside a layer, and the work. The struct is small, because the future of every layer contains a copy.
+/// The layers inside a layer, and the work. Keep this struct small: the future of every layer contains a copy.
 pub(crate) struct RawNext<'a, I, O> {
     call: &'a Call<'a, I, O>,
-    /// The number of layers that are outside this point in the call.
+    /// The number of layers outside the layer that is called next.
     passed: usize,
     /// The call of the layer that received this `RawNext`.
     frame: Frame,
@@ -257,10 +257,10 @@ impl<'a, I, O> RawNext<'a, I, O> {
     }
 }
 
-/// The future of [`RawNext::run`], which makes its call at the first poll.
+/// The future that [`RawNext::run`] returns. It calls the next layer when it is first polled.
 ///
-/// This future is written by hand, because the future of every layer contains one, and an async function would store all of its
-/// parts twice.
+/// This future is written by hand, because every layer's future contains one, and an async function would store its arguments
+/// twice.
 #[must_use = "nothing is called before it is polled"]
 pub(crate) struct Running<'a, I, O> {
     next: RawNext<'a, I, O>,

@@ -133,7 +133,7 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
     fn release(&self) {
         self.layers.release();
-        // Freeze first, so that a value middleware that another thread binds from now on is refused (R14).
+        // Freeze first: from now on, another thread cannot bind value middlewares (R14).
         if let Some(maps) = self.freeze_value_maps() {
             maps.inputs.maps.release();
             maps.outputs.release();
@@ -182,8 +182,8 @@ impl RunContext {
     pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
         let run = self.shared();
         let chain = run.bindings.chain.get_or_init(run.bindings.make_chain);
-        // Add the chain to the state only after it is made, because the work may begin on another thread meanwhile: either the
-        // work passes through this chain, or no layer is added to it.
+        // Record the chain in the state only after it is made. If the work has begun on another thread meanwhile, `add_chain`
+        // returns `false`, and no layer is added to a chain that the work does not pass through.
         if run.node.state.add_chain() { Ok(&**chain) } else { Err(too_late()) }
     }
 

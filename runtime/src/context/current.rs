@@ -22,7 +22,7 @@ pub(crate) fn enter<T>(run: &RunContext, f: impl FnOnce() -> T) -> T {
     CURRENT.set(run, f)
 }
 
-/// Calls a function, inside the run if there is one.
+/// Calls a function, with `run` as the current run if it is `Some`.
 pub(crate) fn enter_some<T>(run: Option<&RunContext>, f: impl FnOnce() -> T) -> T {
     match run {
         Some(run) => enter(run, f),

@@ -17,7 +17,7 @@ use crate::context::{SharedRun, WeakRun};
 /// From this depth on, a run remembers that it has no listeners, so that a chain of runs is searched once and not once per run.
 const DEEP: usize = 32;
 
-/// The instance of a run, and the emitter of the run once it is made.
+/// The instance of a run, and the run's own emitter, which is made on demand.
 pub(crate) struct LazyEmitter {
     pub(crate) instance: Emitter,
     own: EmitterSpec,
@@ -44,8 +44,8 @@ struct Made {
 }
 
 impl LazyEmitter {
-    /// Reads the inherited context and group. The run inherits the context of the instance, in which keys of the parent's
-    /// context replace equal keys. It inherits the group of the parent, or the group of the instance if the parent has none.
+    /// Reads the inherited context and group. The run inherits the context values of its instance and of its parent; if both
+    /// have a key, the parent's value is taken. It inherits the parent's group, or else the instance's group.
     #[inline(always)]
     pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: EmitterSpec, run_id: Option<Uuid>) -> Self {
         let inherited = match above {
@@ -81,8 +81,8 @@ impl LazyEmitter {
         self.instance.for_run(links)
     }
 
-    /// Returns `true` if the run, its instance, or an emitter above them in the tree has listeners. Does not look at the parent
-    /// run.
+    /// Returns `true` if the run, its instance, or an emitter above the instance has listeners. The runs above are not
+    /// checked.
     #[inline]
     fn has_listeners(&self) -> bool {
         self.made().map_or_else(|| self.instance.has_listeners(), Emitter::has_listeners_in_tree)
@@ -102,8 +102,8 @@ impl LazyEmitter {
 }
 
 impl RunContext {
-    /// Returns the run's own emitter. Listeners on the run, on its instance and all emitters above the instance, and on the
-    /// runs above receive the emitter's events.
+    /// Returns the run's own emitter. Its events are received by listeners on the run, on its instance and all emitters above
+    /// the instance, and on the runs above.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.shared().lazy_emitter.made().unwrap_or_else(|| self.make_emitter())
@@ -130,13 +130,13 @@ impl RunContext {
             let entered: Weak<WeakRun> = Arc::downgrade(&scope);
             Made { emitter: self.shared().lazy_emitter.make(self.parent(), entered), scope: Some(scope) }
         });
-        // An emitter that is made while the run ends has to be ended as well (R14).
+        // If the run has ended meanwhile, this also ends the new emitter (R14).
         self.bound();
         &made.emitter
     }
 
-    /// Returns the creator of the run's events: the instance's creator, or a separate creator if the runnable has another kind
-    /// or name.
+    /// Returns the creator of the run's events: the instance's creator, or a separate creator if the runnable's kind or name
+    /// differs from the instance's.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
         let LazyEmitter { instance, own, .. } = &self.shared().lazy_emitter;
@@ -188,7 +188,7 @@ impl RunContext {
         self.emitter().set_group_id(group_id);
     }
 
-    /// Returns the context that events of the run carry, and that nested runs inherit.
+    /// Returns the context values that events of the run carry and nested runs inherit.
     #[must_use]
     pub fn context(&self) -> Context {
         let lazy = &self.shared().lazy_emitter;

@@ -49,7 +49,7 @@ impl Extensions {
         })
     }
 
-    /// Returns the values of both maps. Of two values of the same type, the value in `over` is returned.
+    /// Returns the values of both maps. If both have a value of the same type, the value in `over` is taken.
     pub(crate) fn merged(&self, over: &Self) -> Self {
         match (&self.0, &over.0) {
             (_, None) => self.clone(),
@@ -213,8 +213,8 @@ impl RunContext {
         self.own_extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.own))
     }
 
-    /// Sets a value, unless another thread has set a value of this type in the meantime. Returns the value that is now set. If
-    /// `made` comes too late, it is dropped inside the run.
+    /// Sets `made`, unless another thread has set a value of this type in the meantime. Returns the value that is now set. If
+    /// this is not `made`, then `made` is dropped inside the run.
     fn keep_first<T: Send + Sync + 'static>(&self, made: Arc<T>, of: fn(&mut Values) -> &mut Extensions) -> Arc<T> {
         let kept = self.change_values(|values| of(values).get_or_insert(&made));
         enter(self, || drop(made));

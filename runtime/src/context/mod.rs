@@ -51,15 +51,15 @@ use crate::tree::parent::Parent;
 #[derive(Clone)]
 pub struct RunContext(Handle);
 
-/// A handle holds a reference to its run. In a task of the run, it holds a reference to the task's [`OfTask`] instead, so that
-/// threads that clone and drop handles do not contend for one counter.
+/// A reference to a run. In a task of the run, this is a reference to the task's [`OfTask`] instead, so that threads that clone
+/// and drop handles do not contend for one counter.
 #[derive(Clone)]
 enum Handle {
     OfRun(Arc<SharedRun>),
     OfTask(Arc<OfTask>),
 }
 
-/// A reference count for the handles of one task, on cache lines of its own.
+/// A reference count for the handles of one task. The alignment keeps it off the cache lines of other counts.
 #[repr(align(128))]
 struct OfTask(Arc<SharedRun>);
 
@@ -132,8 +132,8 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     }
 }
 
-/// Drops the values inside the parent, so that runs that these drops start belong to the parent, whichever thread drops the
-/// last handle (R1). A chain of runs is dropped in a loop, not by recursion.
+/// Drops the values while the parent is the current run: if the drop of a value starts a run, it becomes a child of the parent,
+/// whichever thread drops the last handle (R1). A chain of runs is dropped in a loop, not by recursion.
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
@@ -221,8 +221,8 @@ impl RunContext {
         look(Self::clone)
     }
 
-    /// Returns the parent for a run that is made here. This is the current run, if it has not closed or if this code is in
-    /// one of its tasks or scopes. Otherwise it is the nearest open run above, or the topmost run if all have closed.
+    /// Returns the parent for a run that the calling code makes: the current run, if it has not closed or if the caller is in
+    /// one of its tasks or scopes. Otherwise returns the nearest open run above, or the topmost run if all have closed.
     /// Returns `None` without a current run, or if the current run has closed and has no parent (R1). A run closes before
     /// its `finish` is emitted.
     pub(crate) fn to_start_in() -> Option<Self> {
@@ -246,8 +246,8 @@ impl RunContext {
     /// Makes a run (R2). Returns `Err(parent)` if the parent has closed: a run without its parent would evade the middlewares
     /// that the parent has bound for the runs below (R1).
     ///
-    /// This function and the functions that make the run's parts are inlined: a value that is stored in small pieces and then
-    /// loaded in large pieces stalls the processor.
+    /// This function and the functions that make the run's parts are inlined, so that the parts are written in place. Copying
+    /// them stalls the processor: it loads in large pieces what was just stored in small ones.
     #[inline(always)]
     pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
         let has_listeners = seed.has_listeners;
@@ -302,12 +302,12 @@ impl RunContext {
         }
     }
 
-    /// Returns a handle for a task: its clones share a reference count of their own.
+    /// Returns a handle for a task. Its clones share a separate reference count.
     pub(crate) fn for_task(&self) -> Self {
         Self(Handle::OfTask(Arc::new(OfTask(Arc::clone(self.shared())))))
     }
 
-    /// Returns a handle with the run's types, which have to be the types with which the run was made.
+    /// Returns a typed handle. `I` and `O` must be the run's input and output types.
     pub(crate) const fn typed<I, O>(self) -> TypedRun<I, O> {
         TypedRun { ctx: self, types: PhantomData }
     }
@@ -329,12 +329,12 @@ impl RunContext {
         self.shared().core.supervised();
     }
 
-    /// Drives the run toward its end without its work, inside the run.
+    /// Drives the run toward its end, without polling its work. During the call, the run is the current run.
     pub(crate) fn drive(&self, who: Driver, cx: &mut TaskContext<'_>) -> Driven {
         self.drive_handing_over(who, None, cx)
     }
 
-    /// Drives the run as [`drive`](Self::drive) does. If `below` is a list, adds to it the children that have to end before
+    /// Drives the run as [`drive`](Self::drive) does. If `below` is a list, adds to it the children that must end before
     /// this run.
     pub(crate) fn drive_handing_over(&self, who: Driver, mut below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven {
         let mut driven = None;
@@ -382,14 +382,14 @@ impl RunContext {
         self.trace().run_id
     }
 
-    /// Returns the value of a key of the run's context.
+    /// Returns the run's context value for a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Value> {
         self.context().get(key).cloned()
     }
 
-    /// Sets a key of the run's context. Later events of the run carry the key, and runs that are started in it later inherit
-    /// the key.
+    /// Sets a context value of the run. Later events of the run carry the value, and runs that are started in the run later
+    /// inherit it.
     ///
     /// # Errors
     ///

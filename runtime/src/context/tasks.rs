@@ -1,5 +1,4 @@
-//! Tasks that belong to a run and end before it does, and scopes that run code on other tasks and threads inside the run (R9,
-//! R13).
+//! Tasks that end before their run does, and scopes, which make a run the current run on other tasks and threads (R9, R13).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,8 +18,8 @@ use crate::{Error, ErrorKind, Result, RunContext};
 pub(crate) type TaskSet = OnceLock<Box<Mutex<Option<JoinSet<()>>>>>;
 
 impl RunContext {
-    /// Spawns a task that belongs to the run: [`current`](Self::current) returns this run in the task, and the task is aborted and
-    /// awaited before the run ends.
+    /// Spawns a task that belongs to the run: [`current`](Self::current) returns this run in the task. A task that still runs when
+    /// the work of the run is over is aborted, and awaited before the run ends.
     ///
     /// If the work of the run is over, nothing is spawned, and awaiting the returned [`Task`] returns an error of kind `Aborted`.
     ///
@@ -68,7 +67,7 @@ impl RunContext {
     }
 
     /// Returns a future that is inside the run wherever it is polled or dropped: [`current`](Self::current) returns this run, and
-    /// the run's span is entered. Use it for tasks in a [`JoinSet`] or actor of your own. Prefer [`spawn`](Self::spawn) otherwise,
+    /// the run's span is entered. Use it for tasks in your own [`JoinSet`] or actor. Otherwise prefer [`spawn`](Self::spawn),
     /// because its tasks end with the run.
     ///
     /// The run does not wait for the future. Runs that the future starts are children of this run, and inherit the middlewares
@@ -119,7 +118,7 @@ impl RunContext {
 /// A handle to a task that was spawned by [`RunContext::spawn`]. Awaiting it returns the task's output, or an error if the task
 /// panicked or was aborted with its run.
 ///
-/// Dropping the handle detaches the task, which continues until it completes or the run ends.
+/// Dropping the handle detaches the task, which continues until it completes or the work of the run is over.
 #[must_use = "the task's output is lost otherwise"]
 #[derive(Debug)]
 pub struct Task<T>(oneshot::Receiver<Result<T>>);

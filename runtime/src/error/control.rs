@@ -43,13 +43,13 @@ impl Error {
         Self::of_kind(ErrorKind::Halted { by: by.into() }, reason)
     }
 
-    /// Creates an abort with this reason.
+    /// Creates the error of an aborted run, with this reason.
     #[must_use]
     pub fn aborted(reason: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Aborted, reason)
     }
 
-    /// Creates a timeout. To allow retries, mark it as [retryable](Self::retryable).
+    /// Creates a timeout error. To allow retries, mark the error as [retryable](Self::retryable).
     #[must_use]
     pub fn timed_out(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::TimedOut, message)

@@ -75,7 +75,8 @@ impl Error {
         }
     }
 
-    /// Creates an error that displays its source. Control flow among the causes sets its kind (M9).
+    /// Creates an error that displays its source. If one of its causes is control flow, the error takes over the kind of that
+    /// cause (M9).
     pub(crate) fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
         let error = Self(Arc::new(ErrorData { source: Some(source), ..ErrorData::of(kind) }));
         let carried =
@@ -190,7 +191,7 @@ impl fmt::Display for StdErrorAdapter {
 
 impl StdError for StdErrorAdapter {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // Without a message the error displays its first cause: its source is the next cause.
+        // An error without a message displays its first cause, so its source is the second cause.
         let spoken = usize::from(self.0.0.message.is_none());
         self.0.chain().nth(spoken)
     }

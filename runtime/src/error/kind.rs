@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// The kind of an [`Error`](crate::Error): a failure or control flow.
 ///
 /// `Failed`, `Panicked` and `Invalid` are failures; all other kinds are control flow. A layer may catch a failure or a timeout
-/// and return something else. Other control flow that a layer does not return overrules the result of that layer, unless the
-/// layer [absorbs](crate::Next::absorb) it.
+/// and return another result. Any other control flow that a layer receives from `next` replaces the output or the failure that
+/// the layer returns, unless the layer [absorbs](crate::Next::absorb) it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -51,7 +51,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns the rank among several errors, with 0 as the most severe (M9). A denial always wins, so that no denial is lost.
+    /// Returns the severity; 0 is the most severe (M9). A denial ranks first, so that no other error hides a denial.
     pub(crate) const fn severity(&self) -> u8 {
         match self {
             Self::Denied { .. } => 0,
@@ -63,7 +63,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns `true` for failures and timeouts. All other control flow is intended, and would happen again (R6).
+    /// Returns `true` for failures and timeouts. Other control flow is intended: a retry would end in the same way (R6).
     pub(crate) const fn may_be_retryable(&self) -> bool {
         !self.is_control_flow() || matches!(self, Self::TimedOut)
     }

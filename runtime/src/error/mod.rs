@@ -57,7 +57,7 @@ struct ErrorData {
     /// The number of the error's note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0 without a
     /// note.
     note: u64,
-    /// The last call through layers in which the error was returned by a layer or by the work; 0 if there is none.
+    /// Identifies the last call through layers in which a layer or the work returned the error; 0 if there is none.
     returned_in: usize,
 }
 
@@ -108,8 +108,7 @@ impl Error {
         self.with(|data| data.source = Some(cause.into()))
     }
 
-    /// Replaces the message, and keeps the kind. If the error had a message before, the error with that message becomes the
-    /// cause.
+    /// Replaces the message, and keeps the kind. If the error already has a message, the previous error becomes the cause.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -147,8 +146,8 @@ impl Error {
         })
     }
 
-    /// Adds a context value unless the key has a value, so that an error that several listeners pass on names the first
-    /// listener.
+    /// Adds a context value unless the key already has one, so that an error that passes through several listeners names the
+    /// first.
     fn context_if_absent(self, key: &str, value: impl FnOnce() -> String) -> Self {
         if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
     }
@@ -167,7 +166,7 @@ impl Error {
         self.with(|data| data.is_retryable = is_retryable)
     }
 
-    /// Sets whether the error is fatal, which means that all work that depends on the run has to stop. The caller of the run
+    /// Sets whether the error is fatal, which means that all work that depends on the run must stop. The caller of the run
     /// checks this with [`is_fatal`](Self::is_fatal). Control flow is never fatal.
     #[must_use]
     pub fn fatal(self, is_fatal: bool) -> Self {
@@ -256,7 +255,7 @@ impl Error {
         self.0.is_retryable && self.0.kind.may_be_retryable()
     }
 
-    /// Returns `true` if all work that depends on the run has to stop. The default is `false`; [`fatal`](Self::fatal) sets the
+    /// Returns `true` if all work that depends on the run must stop. The default is `false`; [`fatal`](Self::fatal) sets the
     /// value.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
@@ -298,7 +297,7 @@ impl Error {
     /// Returns the kind, message, causes, context values and flags of the error as data.
     #[must_use]
     pub fn report(&self) -> ErrorReport {
-        // An error without a message of its own displays its first cause, so do not list that cause again.
+        // An error without a message displays its first cause, so do not list that cause again.
         let spoken = usize::from(self.0.message.is_none());
         ErrorReport {
             kind: self.0.kind.clone(),

@@ -28,7 +28,7 @@ pub struct ErrorReport {
     pub retry: Option<RetryRequest>,
     /// `true` if a retry may help.
     pub is_retryable: bool,
-    /// `true` if all work that depends on the run has to stop.
+    /// `true` if all work that depends on the run must stop.
     pub is_fatal: bool,
 }
 
@@ -36,7 +36,7 @@ impl ErrorReport {
     /// Returns a human-readable text, the same as [`Error::explain`](crate::Error::explain).
     #[must_use]
     pub fn explain(&self) -> String {
-        // A cause that repeats the message before it is left out, such as the error of a guard below its denial.
+        // Leave out a cause that repeats the message before it: a denial, for example, has the message of the guard's error.
         let before = [&self.message].into_iter().chain(&self.causes);
         let causes = self.causes.iter().zip(before).filter(|(cause, before)| !cause.is_empty() && cause != before);
         let causes = causes.map(|(cause, _)| format!("\n  caused by: {}", indented(cause)));

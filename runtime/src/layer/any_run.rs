@@ -1,4 +1,4 @@
-//! Layers that fit runs of any type, because they do not see the values (M1). A call of such a layer converts no values.
+//! Layers that fit runs of any type, because they do not see the values (M1). No values are converted for such a layer.
 
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
@@ -8,12 +8,11 @@ use crate::chain::erased::{DynLayer, LayerDescription, LayerEntry, RawNext, Work
 use crate::runnable::value::Data;
 use crate::{Error, ErrorKind, Op, Phase, Result, RunContext};
 
-/// A kind of work that stands for runs of any type: a `Layer<AnyRun>` decides whether, when and how often the layers inside
-/// are called, but sees neither input nor output.
+/// The [`Op`] of layers for runs of any type that need no values: a `Layer<AnyRun>` decides whether, when and how often the
+/// layers inside are called, but sees neither input nor output.
 ///
-/// Unlike a layer of [`JsonRun`](crate::JsonRun), a layer of `AnyRun` converts no values to JSON. The call returns the output
-/// that `next` produced last. If a layer returns `Ok` although no call of `next` has succeeded, the call has no output, and
-/// fails.
+/// Unlike for a layer of [`JsonRun`](crate::JsonRun), no values are converted to JSON. If the layer returns `Ok`, its output is
+/// the last output of `next`. If no call of `next` has succeeded, there is no such output, and `Ok` becomes an error.
 ///
 /// A layer that is generic over the kind of work is a `Layer<AnyRun>`, and also fits runs of known types:
 ///

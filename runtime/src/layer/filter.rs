@@ -141,7 +141,7 @@ impl<T: Send + 'static> Filters<T> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the value as the filters have changed it so far.
+    /// If the future is dropped, the value keeps the changes that the filters have made so far.
     pub async fn pass(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<Broken>> {
         // The first filter that returns `Break` or an error ends the pipeline: the filters after it are not called (M3).
         for filter in &self.0 {
@@ -161,7 +161,7 @@ impl<T: Send + 'static> Filters<T> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the value as the filters have changed it so far.
+    /// If the future is dropped, the value keeps the changes that the filters have made so far.
     pub async fn apply(&self, value: &mut T, ctx: &RunContext) -> Result<()> {
         self.pass(value, ctx).await.map(|_| ())
     }

@@ -66,7 +66,7 @@ pub trait Guard<O: Op>: fmt::Debug + Send + Sync + 'static {
         type_name::<Self>()
     }
 
-    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, truncated to
     /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
@@ -211,7 +211,7 @@ async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check:
         // A timer does not fire while a check blocks its thread: compare with the clock once more (M5).
         Ok(checked) if began.elapsed() <= timeout => checked,
         // A late failure still becomes a denial, with its own reason. A late halt, or a late request for a retry, would not
-        // deny: the timeout replaces it.
+        // deny the call: the timeout replaces it.
         Ok(Err(error)) if !error.must_pass() || error.is_denied() => Err(error),
         Ok(_) | Err(_) => late(),
     }

@@ -12,7 +12,7 @@ use crate::{Error, Op, Phase, Result, RunContext};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A kind of work that stands for runs of any type: a `Layer<JsonRun>` sees input and output as JSON.
+/// The [`Op`] of layers for runs of any type that need the values: a `Layer<JsonRun>` sees input and output as JSON.
 ///
 /// A value that the layer passes on unchanged is not parsed again: the run continues with the original value. If a value does
 /// not fit the run's types, the call fails with an error that names the place in the JSON.
@@ -140,7 +140,7 @@ impl<I: Data, O: Data> Work<Value, Value> for JsonWork<'_, I, O> {
     }
 }
 
-/// Converts a value to JSON. The flag is `true` if the JSON is complete; a NaN, for example, becomes `null`.
+/// Converts a value to JSON. The flag is `false` if the JSON is incomplete: a NaN, for example, becomes `null`.
 fn to_json(what: &str, value: &impl Serialize) -> Result<(Value, bool)> {
     to_value_noting(value).map_err(|error| {
         Error::from(error).message(format!("the {what} cannot be converted to JSON for a layer of `JsonRun`"))

@@ -57,7 +57,8 @@ impl<R: Runnable> Run<'_, R> {
     /// [`RunContext::explain`](crate::RunContext::explain) instead.
     ///
     /// A middleware decides in `bind` which runs it binds to. A middleware that selects runs is therefore listed with all its
-    /// layers, even if it will not select this run; the explanation inside the run has only the layers of that run.
+    /// layers, even if it will not select this run; [`RunContext::explain`](crate::RunContext::explain) lists only the layers
+    /// that were bound.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};

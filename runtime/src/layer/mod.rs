@@ -27,8 +27,8 @@ use crate::{Error, Nesting, Op, Result, RunContext, Summary};
 /// A layer around a kind of work: it sees input and output, and decides whether, how often and with which input the work is
 /// called.
 ///
-/// If a layer needs less than that, implement a restricted trait: [`Observe`](crate::Observe) only looks at values,
-/// [`Transform`](crate::Transform) only changes them, [`Guard`](crate::Guard) only denies.
+/// If your layer needs less than that, implement a restricted trait: [`Observe`](crate::Observe) only looks at values,
+/// [`Transform`](crate::Transform) only changes values, and [`Guard`](crate::Guard) only denies calls.
 ///
 /// Add a layer to a run with [`Run::layer`](crate::Run::layer), or to a [`Stack`](crate::Stack) of layers.
 ///
@@ -74,7 +74,7 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
         type_name::<Self>()
     }
 
-    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, truncated to
     /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)

@@ -52,7 +52,7 @@ pub trait Observe<O: Op>: fmt::Debug + Send + Sync + 'static {
         type_name::<Self>()
     }
 
-    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, truncated to
     /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)

@@ -19,8 +19,8 @@ use crate::{
 
 /// A stack of layers for a kind of work, outermost first. Clones share the layers.
 ///
-/// Pass work of your own to [`call`](Self::call), or bind the stack to runs as a [`Middleware`]. The layers of a bound stack
-/// and the other layers of the run are sorted by phase together.
+/// Pass your own work to [`call`](Self::call), or bind the stack to runs as a [`Middleware`]. All layers of a run are sorted
+/// by phase, including the layers of a stack that is bound to it.
 ///
 /// ```
 /// use emitree_runtime::{Guard, Op, Result, RunContext, Runnable, Stack, Transform, runnable_fn};
@@ -194,8 +194,8 @@ where
     }
 }
 
-/// Binds the layers to a run. If the run has other input or output types, it ends with an error that names them; a stack of
-/// [`JsonRun`] or of [`AnyRun`] fits all runs.
+/// Binds the layers to a run. If the run's input or output type differs from the stack's, the run ends with an error that names
+/// these types. A stack of [`JsonRun`] or of [`AnyRun`] fits all runs.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let stack: &dyn Any = self;
@@ -209,7 +209,7 @@ impl<O: Op> Middleware for Stack<O> {
             let json = stack.downcast_ref::<Stack<JsonRun>>().ok_or_else(|| type_mismatch::<O>(chain))?;
             chain.add_json(&json.0)?;
         }
-        // A layer may warn if it is bound to a run above as well (M4). A run without a parent has no run above.
+        // A layer may warn if it is bound to a run above as well (M4).
         if ctx.parent().is_some() {
             self.0.iter().for_each(|entry| warn_once(entry.layer.description(), ctx));
         }
@@ -289,7 +289,7 @@ impl<O: Op> StackBuilder<O> {
         self.guard_with(GuardOptions::new(), guard)
     }
 
-    /// Adds a [`Guard`] with options: a timeout, or reports instead of denials.
+    /// Adds a [`Guard`] with options, which set a timeout or let the guard only report denials.
     pub fn guard_with(self, options: GuardOptions, guard: impl Guard<O>) -> Self {
         self.layer_in(Phase::Guard, GuardLayer { guard, options })
     }
@@ -328,8 +328,8 @@ impl<O: Op> StackBuilder<O> {
     }
 
     /// Adds a name to the errors of the layers that were added so far: an error that one of these layers returns has the name
-    /// as its detail `by`. An error of `next` that a layer passes on is left unchanged. An error that already has a name keeps
-    /// this name; these are denials, halts, and errors with the detail `by`.
+    /// as its detail `by`. An error of `next` that a layer passes on is left unchanged. So are errors that already have a name:
+    /// denials, halts, and errors with a detail `by`.
     ///
     /// ```
     /// use emitree_runtime::{Error, Next, Op, RunContext, Runnable, Stack, runnable_fn};

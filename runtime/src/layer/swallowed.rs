@@ -3,8 +3,8 @@
 //! 1. Each call of `next` that ends with control flow, except a timeout, adds a note for the layer that made the call. A call of
 //!    a layer is identified by its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
 //! 2. When a layer returns or is dropped, its notes become notes of the layer outside. If the layer had notes, the layer
-//!    outside receives the most severe error instead of an output. So no layer outside, such as a cache, receives an output in
-//!    place of a denial.
+//!    outside receives the most severe error instead of an output. So no layer outside, such as a cache, receives an output
+//!    where there was a denial.
 //! 3. While a layer has a note, its further calls of `next` run nothing. While the layer runs, only `absorb` removes its
 //!    notes, one at a time.
 
@@ -97,7 +97,7 @@ impl SwallowedControlFlow {
     fn note(&self, inside: Frame, outside: Frame, error: Error) -> Error {
         let mut notes = self.notes.lock();
         let mut passed: Vec<_> = notes.extract_if(.., |note| note.frame == inside).collect();
-        // The layer may return the error that it received, a copy with another message, or a new error in its place: find the
+        // The layer may return the error that it received, a copy with another message, or a new error instead: find the
         // note of the received error, by number, then by kind, then by severity.
         let stands_for = [Error::is_same_note, Error::is_same_kind, Error::is_as_severe]
             .iter()

@@ -45,7 +45,7 @@ pub trait Transform<O: Op>: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An error becomes the result of the call in place of the output.
+    /// An error becomes the result of the call; the output is lost.
     fn output(&self, output: O::Out, ctx: &RunContext) -> impl Future<Output = Result<O::Out>> + Send {
         let _ = ctx;
         ready(Ok(output))
@@ -56,7 +56,7 @@ pub trait Transform<O: Op>: fmt::Debug + Send + Sync + 'static {
         type_name::<Self>()
     }
 
-    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, truncated to
     /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)

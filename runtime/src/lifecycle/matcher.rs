@@ -69,13 +69,13 @@ pub struct LifecycleOf {
     filters_types: bool,
 }
 
-/// Returns a matcher of `start`, `success`, `error` and `finish` of every run of an instance.
+/// Returns a matcher for the events `start`, `success`, `error` and `finish` of all runs of an instance.
 ///
 /// By default nested events are not matched: on a run's own emitter, the matcher matches only the events of that run.
 ///
-/// If the payload type of the listener differs from the payload type of the runs, the runs fail at `start` or `success` with an
-/// error that names both types, on whichever emitter the listener is registered. At `error` and `finish`, and for observers,
-/// that error is logged and counted instead. With [nested](emitree_emitter::Options::nested) events, or with
+/// If the listener takes a payload type that differs from the event's, the run fails at `start` or `success` with an error that
+/// names both types, no matter on which emitter the listener is registered. At `error` and `finish`, and for observers, that
+/// error is logged and counted instead. With [nested](emitree_emitter::Options::nested) events, or with
 /// [`of_types`](LifecycleOf::of_types), events of other types are skipped.
 ///
 /// ```
@@ -95,10 +95,10 @@ pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
     LifecycleOf { instance: Some(instance), ..lifecycle() }
 }
 
-/// Returns a matcher of `start`, `success`, `error` and `finish` of the runs of every instance.
+/// Returns a matcher for the events `start`, `success`, `error` and `finish` of all runs, whatever their instance.
 ///
-/// If the payload type of the emitter's own event differs from the type that the listener takes, the run fails, as described
-/// for [`Stage`]. Events that are not the emitter's own are skipped if their type differs.
+/// If the listener takes a payload type that differs from the type of the emitter's own event, the run fails, as described for
+/// [`Stage`]. Events that are not the emitter's own are skipped if their type differs.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter};

@@ -15,8 +15,8 @@ use crate::{Data, Error, ErrorKind, LifecycleRef, Result, RunContext, Stage};
 /// One of the four lifecycle events of a run, as its [subscribers](crate::RunSubscriber) receive it: after all listeners, with
 /// the payload as the listeners left it.
 ///
-/// Its methods return the same values as the methods of [`EventMeta`](emitree_emitter::EventMeta). The id, path and time are
-/// computed when they are first needed.
+/// The id, path, time and context are the same as in the [`EventMeta`](emitree_emitter::EventMeta) that listeners receive. Each
+/// is computed when it is first needed.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -99,7 +99,7 @@ impl<'a> RunEvent<'a> {
     /// Returns the path of the event, such as `backend.chat.run.start`.
     #[must_use]
     pub fn path(&self) -> &str {
-        // Take the path from the instance: a run without listeners has no emitter, and must not get an emitter for this (E15).
+        // Take the path from the instance: a run without listeners has no emitter, and reading the path must not make one (E15).
         let instance = self.run.instance_ref();
         self.path.get_or_init(|| instance.path_of(self.stage.event_name()).unwrap_or_default().into())
     }
@@ -160,7 +160,7 @@ impl<'a> Attempted<'a> {
     }
 }
 
-/// An output without its type.
+/// An output of any type.
 trait ErasedOutput: Any {
     fn to_json(&self) -> Result<Value>;
 }

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::lifecycle::erased::ErasedAccess;
 
-/// A stage of a run, which has one lifecycle event. As a matcher, it matches this event of every run except
+/// A stage of a run. Each stage has one lifecycle event. As a matcher, a stage matches this event of every run except
 /// [nested](Matcher#nested-events) runs.
 ///
-/// A listener that is registered with a stage has to take the payload type of the emitter's own event. If it takes another
+/// A listener that is registered with a stage must take the payload type of the emitter's own event. If it takes another
 /// type, such as `Start<u64, u64>` for `Start<u32, u32>`, the run ends with an error that names both types. At `error` and
 /// `finish`, which only report, and for observers, that error is logged and counted instead. Events that are not the emitter's
 /// own are skipped if their type differs. With [nested](emitree_emitter::Options::nested) events, or with

@@ -57,7 +57,7 @@ pub(crate) struct Subscribers {
     above: usize,
 }
 
-/// The recipients of a run's events at one moment.
+/// The recipients of a lifecycle event.
 #[derive(Clone, Copy)]
 pub(crate) enum Recipients<'a> {
     Subscribers,
@@ -88,7 +88,7 @@ impl Subscribers {
 }
 
 impl RunContext {
-    /// Registers a subscriber for the events of this run, of the children that begin from now on, and of all runs below these
+    /// Registers a subscriber for the events of this run, of the children that begin from now on, and of all runs below those
     /// children.
     ///
     /// For each event:
@@ -124,7 +124,7 @@ impl RunContext {
         self.bound();
     }
 
-    /// Returns the recipients of the run's events at this moment; `None` if there are no listeners and no subscribers.
+    /// Returns the current recipients of the run's events, or `None` if there are no listeners and no subscribers.
     pub(crate) fn recipients(&self) -> Option<Recipients<'_>> {
         // Check for listeners first: they decide whether the run needs an emitter at all (invariant 2).
         let run = self.shared();

@@ -13,7 +13,7 @@ use crate::{Middleware, Phase, RunContext, Summary};
 /// The middlewares of a run, and the layers and functions that its values pass through.
 ///
 /// Returned by [`Run::explain`](crate::Run::explain) for a run that has not begun, and by [`RunContext::explain`] inside a
-/// run. It displays as a list.
+/// run. The `Display` output is a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -21,7 +21,8 @@ pub struct Explanation {
     pub runnable: String,
     /// The middlewares, in the order in which they are bound.
     pub middlewares: Vec<MiddlewareInfo>,
-    /// The layers and functions that values pass through: `map_input`, layers from the outermost to the innermost, `map_output`.
+    /// The layers and functions that values pass through, in this order: `map_input` functions, layers from the outermost to
+    /// the innermost, `map_output` functions.
     pub chain: Vec<LayerInfo>,
     /// Warnings of layers that are also bound to a run above ([`Layer::nesting_warning`](crate::Layer::nesting_warning)).
     /// They are known only once the middlewares are bound, so [`Run::explain`](crate::Run::explain) returns no warnings.
@@ -45,8 +46,8 @@ pub struct MiddlewareInfo {
     pub hooks: Vec<HookInfo>,
 }
 
-/// A hook in an [`Explanation`]: a function that a middleware registers for a step without layers, such as a step of an
-/// agent's loop.
+/// A hook in an [`Explanation`]: a function that a middleware registers for a step that layers cannot wrap, such as a step
+/// of an agent's loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HookInfo {
@@ -161,7 +162,7 @@ impl Explanation {
         // error that names the cycle.
         let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
         let mut middlewares: Vec<_> = in_order.iter().copied().map(MiddlewareInfo::of).collect();
-        // Some descriptions depend on the list, so they are made when the list is complete.
+        // Some summaries depend on the other middlewares, so they are computed when the list is complete.
         for (at, middleware) in in_order.into_iter().enumerate() {
             if let Some(summary) = middleware.summary_in_run(&middlewares, ctx) {
                 middlewares[at].summary = summary;

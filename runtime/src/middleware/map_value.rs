@@ -1,4 +1,4 @@
-//! `map_input` and `map_output`: functions that change the input and the output of a run, in list order.
+//! `map_input` and `map_output`: functions that change the input and the output of a run.
 
 use std::any::type_name;
 use std::fmt;
@@ -119,7 +119,7 @@ where
 }
 
 /// Creates a middleware from an async function that may change the output. It works like [`map_output`], but the function
-/// returns a boxed future, as in [`map_input_async`].
+/// returns a boxed future; see [`map_input_async`] for an example.
 pub fn map_output_async<O, F>(f: F) -> MapValue<O>
 where
     O: Send + Sync + 'static,
@@ -157,7 +157,7 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
         let chain = ctx.chain()?;
         let ([input, output], map) = (chain.types(), self.map.clone());
         match self.copy {
-            // The chain knows its types only as `Any`: a failed downcast means that the run has another type.
+            // The chain returns its lists as `Any`: a failed downcast means that the run has another type.
             Some(copy) => {
                 let inputs = chain.inputs()?.downcast_ref::<InputMaps<T>>();
                 inputs.ok_or_else(|| type_mismatch::<T>("input", input))?.push(copy, map)
@@ -214,7 +214,7 @@ impl<T> NamedMap<T> {
             return run_check(&self.name, || (self.f)(value, ctx)).await;
         }
         (self.f)(value, ctx).await.map_err(|error| {
-            // A denial and a halt have a name in their kind. An error that already has the context value `by` keeps it.
+            // The kind of a denial or a halt contains a name already. An error that has a context value `by` keeps it.
             let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
             if is_named { error } else { error.context("by", &*self.name) }
         })
@@ -254,7 +254,7 @@ impl<T> Maps<T> {
         self.0.is_empty()
     }
 
-    /// Rejects further functions from now on, because the work begins, and returns all functions with the guards last.
+    /// Called when the work begins: rejects further functions from now on, and returns all functions, guards last.
     pub(crate) fn freeze(&self) -> Frozen<NamedMap<T>> {
         self.0.freeze(guards_last)
     }
@@ -313,7 +313,7 @@ impl<I> InputMaps<I> {
         self.original.get().cloned()
     }
 
-    /// Returns a copy of the input that the functions have changed, or `None` without functions.
+    /// Calls the functions with a copy of the input, and returns the copy, or `None` if there are no functions.
     pub(crate) async fn apply(&self, input: &I, ctx: &RunContext) -> Result<Option<I>> {
         let Some(copy) = self.copy.get() else { return Ok(None) };
         let mut copied = copy(input);

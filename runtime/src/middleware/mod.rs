@@ -77,14 +77,14 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Returns the hooks that the middleware registers for steps of a run that have no layers, such as the steps of an agent's
+    /// Returns the hooks that the middleware registers for steps that layers cannot wrap, such as the steps of an agent's
     /// loop, for [`Explanation`](crate::Explanation). By default the list is empty.
     fn hooks(&self) -> Vec<HookInfo> {
         Vec::new()
     }
 
-    /// Returns the description of the middleware in the [`Explanation`](crate::Explanation) of one run, if it depends on the
-    /// run or on its other middlewares. By default it is `None`, and the explanation contains
+    /// Returns the description of the middleware in the [`Explanation`](crate::Explanation) of one run, if the description
+    /// depends on that run or on the run's other middlewares. By default it is `None`, and the explanation contains
     /// [`debug_summary`](Self::debug_summary).
     ///
     /// `bound` contains the middlewares of the run, in the order in which they are bound. `ctx` is `None` in the explanation of
@@ -237,8 +237,8 @@ impl RunContext {
         self.shared().inherited.all().map_or(0, |inherited| inherited.len())
     }
 
-    /// Sets the order of the middlewares that the run hands down, from index `beyond` on. A middleware with an order of its own
-    /// keeps it.
+    /// Sets the order of the middlewares that the run hands down, starting at index `beyond`. A middleware that already has
+    /// an order keeps it.
     pub(crate) fn order_inherited(&self, beyond: usize, order: &Order) {
         let Some(inherited) = self.shared().inherited.all().filter(|inherited| inherited.len() > beyond) else {
             return;

@@ -8,7 +8,8 @@ use crate::{HookInfo, IntoMiddleware, LayerInfo, Middleware, MiddlewareInfo, Ord
 #[derive(Debug)]
 pub struct ForNested<M>(Arc<M>);
 
-/// Binds a middleware to every run below this run, however deep, but not to this run; [`for_tree`] includes it.
+/// Wraps a middleware so that it is bound to every run below a run, however deep, but not to the run itself. Use
+/// [`for_tree`] to include the run.
 ///
 /// In each run below, the middleware is bound before that run's own middlewares.
 ///
@@ -53,7 +54,7 @@ impl<M: Middleware> Middleware for ForNested<M> {
         format!("{summary} (for the runs below)").into()
     }
 
-    // `layers` and `hooks` stay empty, because the middleware adds nothing to this run.
+    // `layers` and `hooks` stay empty, because the middleware adds neither to the run that it is bound to.
 
     fn order(&self) -> Option<&Order> {
         self.0.order()
@@ -64,12 +65,13 @@ impl<M: Middleware> Middleware for ForNested<M> {
 #[derive(Debug)]
 pub struct ForTree<M>(Arc<M>);
 
-/// Binds a middleware to this run and to every run below it, however deep; [`for_nested`] leaves this run out.
+/// Wraps a middleware so that it is bound to a run and to every run below it, however deep. Use [`for_nested`] to leave the
+/// run itself out.
 ///
-/// Retries and limits then apply at each level: a `Retry` with two retries, on a run with a run below it, makes up to nine
-/// attempts of the work below. `Retry`, `Concurrency` and `RateLimit` of `emitree-middleware` can
-/// [warn](crate::Layer::nesting_warning) about that once. Bind such a middleware at one level: with `Runs::only`, or without
-/// `for_tree` to the run that needs it.
+/// Retries and limits then apply at each level. For example, if a run with a child has a `Retry` with two retries, the
+/// child's work may be attempted nine times. `Retry`, `Concurrency` and `RateLimit` of `emitree-middleware` can
+/// [warn](crate::Layer::nesting_warning) about this once. Apply such a middleware at one level: select the runs with
+/// `Runs::only`, or bind the middleware without `for_tree` to the run that needs it.
 ///
 /// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of
 /// [`AnyRun`](crate::AnyRun), which fits all runs.

@@ -29,16 +29,16 @@ impl Order {
         Self { before: Vec::new(), after: Vec::new() }
     }
 
-    /// Binds the middleware before the middlewares with this name: at equal priority its listeners are called first, and within
-    /// a phase its layers wrap their layers.
+    /// Binds the middleware before the middlewares with this name. At equal priority, its listeners are called before
+    /// theirs, and within a phase, its layers wrap theirs.
     #[must_use]
     pub fn before(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.before.push(name.into());
         self
     }
 
-    /// Binds the middleware after the middlewares with this name: at equal priority their listeners are called first, and
-    /// within a phase their layers wrap its layers.
+    /// Binds the middleware after the middlewares with this name. At equal priority, its listeners are called after theirs,
+    /// and within a phase, their layers wrap its layers.
     #[must_use]
     pub fn after(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.after.push(name.into());
@@ -67,8 +67,8 @@ pub struct Ordered<M> {
 
 /// Gives a middleware a position among all middlewares of the same run, including the inherited middlewares and the runnable's.
 ///
-/// The middlewares that it [binds to runs below](RunContext::bind_nested) have the same order there, unless they have an order
-/// of their own.
+/// The middlewares that it [binds to runs below](RunContext::bind_nested) have the same order there, unless they already
+/// have an order.
 ///
 /// ```
 /// use emitree_runtime::{Order, RunContext, Runnable, ordered, runnable_fn};
@@ -157,7 +157,7 @@ impl InOrder for &Arc<dyn Middleware> {
 /// Sorts items by the orders of their middlewares. Of several items that may come next, the first registered item is taken.
 pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<SmallVec<[T; 8]>> {
     let given: SmallVec<[T; 8]> = given.collect();
-    // Most runs have no orders at all: nothing is compared then.
+    // Most runs have no orders, and need no sorting.
     if given.iter().all(|item| item.middleware().and_then(|middleware| middleware.order()).is_none()) {
         return Ok(given);
     }
@@ -198,7 +198,8 @@ impl<'a> OrderGraph<'a> {
         Ok(sorted)
     }
 
-    /// Returns an error that names a cycle. Every unsorted item has an unsorted predecessor, so walking back meets an item again.
+    /// Returns an error that names a cycle. Every unsorted item has an unsorted predecessor, so walking back eventually
+    /// reaches an item twice.
     fn cycle(&self, sorted: &[usize]) -> Error {
         let left = |i: &usize| !sorted.contains(i);
         let mut walked: Vec<usize> = (0..self.names.len()).find(left).into_iter().collect();

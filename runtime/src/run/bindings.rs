@@ -125,8 +125,8 @@ impl RunContext {
         if run.node.state.release() {
             self.drop_bound();
         }
-        // End the run before it leaves its parent: the parent waits for the runs that it finds below it, so `finish` of the
-        // parent comes later (R13).
+        // End the run before it leaves its parent: the parent waits only for registered children, and would otherwise be
+        // able to emit `finish` before this run has ended (R13).
         run.node.state.end();
         if let Some(above) = &run.parent {
             above.leave();
@@ -136,8 +136,8 @@ impl RunContext {
     /// Drops all bindings. From now on layers are refused, and other bindings are dropped by the code that binds them.
     fn drop_bound(&self) {
         let run = self.shared();
-        // End the emitter first, so that an event that arrives meanwhile reaches no listener. Otherwise it could reach a
-        // listener after its redaction is gone.
+        // End the emitter first, so that an event that arrives meanwhile reaches no listener. Otherwise, the event could
+        // reach a listener after the middleware that redacts it is gone.
         if let Some(emitter) = run.lazy_emitter.made() {
             emitter.end_run();
         }

@@ -14,10 +14,10 @@ use crate::run::lease::Driver;
 use crate::run::panic::discard;
 use crate::{Error, Result, RunContext};
 
-/// The list to which a run that is ended by its parent hands over its children.
+/// If a run is ended by its parent, the run adds its children to this list of the parent.
 pub(crate) type Deferred<'a> = Option<&'a mut Vec<RunContext>>;
 
-/// The tasks and children that have to end before a run continues with its result.
+/// The tasks and children that must end before a run continues with its result.
 pub(crate) struct Cleanup<O> {
     result: Option<Result<O>>,
     tasks: Option<JoinSet<()>>,
@@ -48,7 +48,7 @@ impl<O> Cleanup<O> {
         };
         match handed_over {
             None => ready!(end_all(run, below, cx)),
-            // The parent ends this run. From its own list, it first ends the children of this run (invariant 2).
+            // The parent, which is ending this run, ends this run's children first (invariant 2).
             Some(list) => {
                 let ended = below.extract_if(.., |run| run.has_ended()).collect::<Vec<_>>();
                 ended.into_iter().for_each(discard);

@@ -1,4 +1,4 @@
-//! The configuration of a run, which makes the run, and binds its middlewares and listeners.
+//! The configuration of a run. It makes the run, and binds the run's middlewares and listeners.
 
 use std::mem::take;
 use std::ops::Deref;
@@ -182,7 +182,7 @@ impl<R: Runnable> RunConfig<'_, R> {
     }
 }
 
-/// Returns a creator for the run if the kind or name of the runnable differs from the creator of its emitter.
+/// Returns a creator for the run, unless the creator of the runnable's emitter has the same kind and name as the runnable.
 fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
     let (kind, name) = (runnable.kind(), runnable.name());
     let known = runnable.emitter().creator();

@@ -72,7 +72,7 @@ impl<I: Data, O: Data> RunCore<I, O> {
 }
 
 impl<I: Data, O: Data> TypedRun<I, O> {
-    /// Takes steps until the run is over or has to wait. Calls `work` in the step in which the work is due.
+    /// Takes steps until the run is over or has to wait. Calls `work` in `Step::Working`.
     pub(crate) fn advance(
         &self,
         step: &mut Step<I, O>,
@@ -141,8 +141,8 @@ impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
 
 /// The core of a run with erased types.
 pub(crate) trait ErasedRun: Any + Send + Sync {
-    /// Drives the run toward its end without its work, until it has to wait. Children have to end first: they are driven as
-    /// well, or handed over to `below` if it is a list.
+    /// Drives the run toward its end without its work, until it has to wait. Children have to end first: they are added to
+    /// `below`, or driven as well if `below` is `None`.
     fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven;
 
     /// Reserves the lease for supervisors.

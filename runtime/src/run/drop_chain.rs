@@ -1,5 +1,5 @@
-//! Drops long chains of runs in a loop: the parent of a run is dropped after the run and not inside its drop, so that the
-//! stack does not grow with the length of the chain.
+//! Drops long chains of runs in a loop: a run's handle to its parent is dropped after the run and not inside the run's drop,
+//! so that the stack does not grow with the length of the chain.
 
 use std::cell::RefCell;
 
@@ -10,8 +10,8 @@ thread_local! {
     static DUE: RefCell<Option<Vec<Parent>>> = const { RefCell::new(None) };
 }
 
-/// Drops the last handle of a run, and then each parent whose last handle that drop removes. A nested call leaves its parent to
-/// the outermost call.
+/// Drops `above`, the last handle of a run, and then, in a loop, each parent that loses its last handle. A nested call only
+/// adds its parent to the list of the outermost call.
 pub(crate) fn drop_chain(above: Parent) {
     let Some(above) = first(above) else { return };
     let _at_it = TakesDown;

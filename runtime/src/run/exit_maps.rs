@@ -73,7 +73,7 @@ impl Functions {
         })
     }
 
-    /// Returns `null` if a function panics.
+    /// Passes a value through the functions. The result of a function that panics is `null`.
     fn value(&self, key: &str, value: Value) -> Value {
         self.values.iter().fold(value, |value, map| {
             caught(|| map(key, value)).unwrap_or_else(|panic| {
@@ -153,7 +153,7 @@ impl RunContext {
     }
 
     /// Registers a function that rewrites each value that is [set](Self::set) on the run's context from now on, before events and
-    /// runs below carry it. Functions are called in order of registration. If a function panics, the value is `null`.
+    /// runs below carry it. Functions are called in order of registration. If a function panics, its result is `null`.
     ///
     /// Values that the context already has, and values that runs below set on their own contexts, are not rewritten. The
     /// function is dropped when the run has ended; a value that is set after that is `null`.

@@ -1,5 +1,5 @@
 //! The future of a run. The first poll makes the run, and binds its middlewares and listeners. Each poll advances the run's
-//! steps and its work. The drop ends the run without the work (R4, R8).
+//! steps and its work. Dropping the future ends the run without the work (R4, R8).
 //!
 //! Work, middlewares and listeners are user code. Their panics are caught, and become errors.
 
@@ -37,8 +37,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         Self { run: None, work: WorkState::Planned(config), watch: None, listed: None }
     }
 
-    /// Begins the run, and advances it until it has to wait. Most runs are over by then, so their parts are made in place and
-    /// never moved.
+    /// Begins the run, and advances it until it has to wait. Most runs are over without waiting, so their parts are made in
+    /// place and never moved.
     fn begin(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
         let WorkState::Planned(config) = &mut self.work else {
             return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
@@ -66,13 +66,13 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Releases a run that is over.
     fn over(&mut self) {
         let Some(run) = self.run.take() else { return };
-        // Only the parent can be waiting for the run.
+        // The parent may be waiting for the run.
         if run.parent().is_some() {
             run.core().lease.over(None);
         }
         self.watch = None;
-        // Work that has begun was dropped already. A plan is dropped inside the run, because runs that its drop starts belong
-        // to the nearest run above that accepts runs (R14).
+        // Work that has begun was dropped already. Work that has not begun is dropped inside the run, because runs that its
+        // drop starts belong to the nearest run above that accepts runs (R14).
         if let WorkState::Planned(_) = self.work {
             enter(&run, || discard(replace(&mut self.work, WorkState::Done)));
         }
@@ -94,8 +94,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         supervise(run);
     }
 
-    /// Drops the plan of a run that has not begun, inside its parent, because runs that the drop starts belong to the parent
-    /// (R1).
+    /// Drops the configuration of a run that has not begun, inside the run's parent, because runs that the drop starts
+    /// belong to the parent (R1).
     fn drop_config(&mut self) {
         let parent = self.config_mut().and_then(|config| config.parent.take());
         let config = replace(&mut self.work, WorkState::Done);

@@ -1,4 +1,5 @@
-//! The lease of a run: its holder, the *driver*, takes the run's steps, to the end or until it parks the run (R13).
+//! The lease of a run. The holder of the lease, the *driver*, takes the run's steps until the run is over or the driver
+//! parks it (R13).
 //!
 //! 1. Only the driver touches a run's steps.
 //! 2. Nothing is polled under the lock.
@@ -57,7 +58,7 @@ pub(crate) enum Driver {
     Own,
     /// The parent of the run, when the parent ends.
     Parent,
-    /// A task that ends the run after its future was dropped, or code that ends it at once.
+    /// A task that ends the run after the run's future was dropped, or code that ends the run at once.
     Supervisor,
 }
 

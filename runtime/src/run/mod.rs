@@ -37,8 +37,8 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// 1. The run's context is created. The run's emitter is created now if there are listeners, and otherwise when it is first
 ///    used.
 /// 2. Middlewares are bound: by default, first the middlewares inherited from the runs above, then the instance's, then the
-///    run's own. The run's listeners are registered in their place among its middlewares: with
-///    `.on(a).middleware(m).on(b)`, an event is received by `a`, by the listeners that `m` registers, and then by `b`.
+///    run's own. The run's middlewares and listeners are bound in the order of the calls: with `.on(a).middleware(m).on(b)`,
+///    an event reaches `a`, then the listeners that `m` registers, and then `b`.
 /// 3. `start` is emitted. Listeners may change the input, or answer the run by setting the output.
 /// 4. The input passes through input middlewares and layers, the work runs, and the output passes through layers and output
 ///    middlewares. An output that was set at `start` replaces the work. An accepted request for a retry repeats this step.
@@ -69,7 +69,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// The parent of a run is the run in which it was made. If the parent has ended before the first poll, the run never starts: it
 /// emits nothing, and the caller receives an error of kind `Aborted`. So a run cannot evade middleware that its parent has
 /// bound for the runs below. A run that is made in a listener of `finish`, or in a function of [`on_end`](RunContext::on_end),
-/// becomes a child of the nearest run above that has not closed; without a run above, it has no parent.
+/// becomes a child of the nearest run above that still accepts runs; without such a run, it has no parent.
 ///
 /// Children end first: `finish` of a run comes after `finish` of every run started in it.
 ///
@@ -97,7 +97,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// Like any future, a run polls the runs that it awaits, so each level uses stack space. On a thread with 2 MB of stack, a
 /// debug build reaches about 300 levels, or 130 with a layer around each run. Limit recursion that depends on user input:
 /// `Limits` of `emitree-middleware` can limit the depth. A run in its own task, spawned with [`RunContext::spawn`], does not
-/// use the stack of the run above, so such a chain may have any length.
+/// use the stack of the run above, so a chain of such runs may have any length.
 ///
 /// # Dropping
 ///
@@ -219,7 +219,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.with(|overrides| overrides.extensions.inherited.insert(value))
     }
 
-    /// Sets a typed value for this run alone: runs started in it do not inherit it ([`RunContext::own_extension`]).
+    /// Sets a typed value for this run only: runs that are started in this run do not inherit the value
+    /// ([`RunContext::own_extension`]).
     pub fn own_extension<T: Send + Sync + 'static>(self, value: T) -> Self {
         self.with(|overrides| overrides.extensions.own.insert(value))
     }
@@ -306,11 +307,11 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Registers a listener that may change the run's events; see [`Emitter::on`](emitree_emitter::Emitter::on).
     ///
-    /// Under `"start"`, a listener with the payload type `Start<I, O>` of the run receives the run's own `start`.
+    /// A listener registered for `"start"` receives the run's own `start` if its payload type is the run's `Start<I, O>`.
     /// [`on_start`](Self::on_start), [`Stage::Start`] and the event's path, such as `backend.chat.run.start`, match the same
     /// event. A listener for `Start` with other type parameters makes the run fail. With `dyn AnyEvent` or any other payload
-    /// type, `"start"` matches events that the work emits under that name. If the emitter declares its events, `"start"` has to
-    /// be declared like any other name.
+    /// type, `"start"` matches events that the work emits under that name. If the emitter declares its events, `"start"` has
+    /// to be declared like any other name.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};

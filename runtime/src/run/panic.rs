@@ -1,7 +1,7 @@
 //! Catches panics of user code. No other module of this crate does so (R4).
 //!
-//! 1. A caught panic becomes an error with its message, or a warning in the log if it cannot change the run any more.
-//! 2. The payload of a panic is a user value. It is dropped here, where its `Drop` may panic as well ([`panic_text`]).
+//! 1. A caught panic becomes an error with its message, or a warning in the log if the outcome of the run is already fixed.
+//! 2. The payload of a panic is a user value. It is dropped here, and a panic of its `Drop` is caught too ([`panic_text`]).
 //! 3. Values that no caller receives are dropped by [`discard`], because their drops may call user code too.
 
 use std::any::Any;
@@ -43,8 +43,8 @@ fn log_panic(payload: Box<dyn Any + Send>) {
     logged(|| tracing::warn!("a run continues after a panic: {text}"));
 }
 
-/// Calls a logging macro. Log subscribers and the `Display` of errors are user code: a panic there is dropped, because the run
-/// matters more than the log.
+/// Calls a logging macro. Log subscribers and the `Display` of errors are user code: their panics are ignored, because the
+/// run matters more than the log.
 pub(crate) fn logged(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
         drop(panic_text(payload));
@@ -63,7 +63,7 @@ pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
     let mut values = values.into_iter();
     let mut is_over = false;
     while !is_over {
-        // One guard for all values: after a panic the loop continues with the next value.
+        // One `catch_unwind` covers all values: after a panic, the loop continues with the next value.
         isolated(|| {
             values.by_ref().for_each(drop);
             is_over = true;

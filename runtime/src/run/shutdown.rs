@@ -1,11 +1,11 @@
 //! Ends all runs of the process (R8).
 //!
-//! 1. A run without a parent is listed when it first has to wait: a run that is over at its first poll pays for one load only.
+//! 1. A run without a parent is listed when it first has to wait. A run that is over at its first poll only loads `CLOSED`.
 //! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was listed.
 //!    So either the shutdown finds the run, or the run finds `CLOSED`. A run that is in its first poll meanwhile is aborted
 //!    when it first has to wait.
-//! 3. An aborted run is ended by the task that holds its future, which drops the work before the last events. The shutdown ends
-//!    the run from outside only if it has not ended after half of the time.
+//! 3. An aborted run is ended by the task that holds its future, which drops the work before the last events. The shutdown
+//!    itself ends the run only if the run has not ended after half of the time until the deadline.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -57,8 +57,9 @@ impl Drop for Listed {
 ///    [`Aborted`](crate::ErrorKind::Aborted), "the process shuts down".
 /// 2. Every living run, and every run below it, is aborted with the same reason. A run that another thread is polling for the
 ///    first time is aborted when it first has to wait, and may be missing from the report.
-/// 3. The tasks that hold these runs drop the work and emit the last events. After half of the time, the shutdown itself ends
-///    the runs that have not ended, such as runs that are not polled; their work is dropped later, with their futures.
+/// 3. The tasks that hold these runs drop the work and emit the last events. After half of the time until the deadline, the
+///    shutdown itself ends the runs that have not ended, such as runs that are not polled; their work is dropped later, with
+///    their futures.
 /// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, and async listeners are
 ///    skipped and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
 ///
@@ -96,14 +97,15 @@ impl Drop for Listed {
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, runs stay aborted and new runs stay refused. A further call waits for the ends.
+/// If the future is dropped, runs stay aborted and new runs stay refused. Another call of `shutdown` waits for the runs to
+/// end.
 pub async fn shutdown(deadline: Duration) -> Shutdown {
     CLOSED.store(true, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     let mut waited = Waited::default();
     waited.look();
     waited.runs.iter().for_each(|run| _ = run.abort(REASON));
-    // The holders of the runs go first: they drop the work before the last events (invariant 3).
+    // First let the tasks that hold the runs end them: these tasks drop the work before the last events (invariant 3).
     let half = deadline / 2;
     if tokio::time::timeout(half, waited.until_over()).await.is_err() {
         waited.unended().for_each(supervise);
@@ -112,8 +114,8 @@ pub async fn shutdown(deadline: Duration) -> Shutdown {
     waited.report()
 }
 
-/// Lets runs begin again after a [`shutdown`], in programs that restart in place and in tests. Runs that were refused or
-/// aborted are not started again.
+/// Accepts new runs again after a [`shutdown`], for tests and for programs that restart without a new process. Runs that
+/// were refused or aborted are not started again.
 pub fn accept_runs() {
     CLOSED.store(false, Ordering::SeqCst);
 }
@@ -141,7 +143,7 @@ impl Waited {
 
     async fn until_over(&mut self) {
         loop {
-            // Listen before looking, so that an end in between is not missed.
+            // Listen before looking, because a run may end in between.
             let over = OVER.listen();
             self.look();
             if self.unended().next().is_none() {

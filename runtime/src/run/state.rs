@@ -1,8 +1,8 @@
 //! The state of a run in one atomic word: stopped or settled, closed, released, ended (R7, R13, R14).
 //!
 //! 1. A bit that is added stays, except that `end` may lose a bit that another thread adds at the same time.
-//! 2. `STOPPED` and `SETTLED` race, and the bit that is added first wins: a settled run is not stopped any more, and `settle`
-//!    reports an earlier stop.
+//! 2. `STOPPED` and `SETTLED` race, and the bit that is added first wins: a settled run can no longer be stopped, and
+//!    `settle` reports an earlier stop.
 //! 3. The reason for a stop is written before `STOPPED`, and never again: the first reason wins.
 //! 4. A `stop` that loses to another `stop` adds `STOPPED` too: once any `stop` has returned, the run is not open.
 //! 5. Of `TASKS` and `SETTLED`, the bit that is added first wins: a settled run takes no tasks. A run with tasks is not closed
@@ -50,7 +50,7 @@ impl<S> RunState<S> {
         Self { word: AtomicU16::new(0), stop: OnceLock::new() }
     }
 
-    /// Returns the state of a run to which something is bound from the beginning.
+    /// Returns the state of a run that is made with bindings.
     pub(crate) fn bound() -> Self {
         Self { word: AtomicU16::new(BOUND), stop: OnceLock::new() }
     }
@@ -87,8 +87,8 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & SETTLED != 0
     }
 
-    /// Settles the run. A run without tasks is closed as well, and released if nothing is bound to it. The common run needs
-    /// only this one atomic operation.
+    /// Settles the run. A run without tasks is closed as well, and released if nothing is bound to it. For most runs, one
+    /// atomic exchange does all of this.
     pub(crate) fn settle_and_close(&self) -> Result<(), &S> {
         let settled = |word| {
             Some(match (word & TASKS, word & BOUND) {

@@ -3,7 +3,8 @@
 //!
 //! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`. User code is called
 //!    through `panic`, so no panic of user code interrupts a step.
-//! 2. An emit that has begun is finished, by any driver; its delivery mode determines how long listeners are awaited.
+//! 2. An emit that has begun is finished, by any driver. The delivery mode of the run determines how long listeners are
+//!    awaited.
 //! 3. When `finish` is emitted, every run that was started in this run has ended (R13).
 //! 4. A step that does not have to wait leads to the next step directly, without a future.
 
@@ -70,8 +71,8 @@ pub(crate) fn give_up<I: Data, O: Data>(run: &TypedRun<I, O>, error: Error) -> S
 }
 
 impl<I: Data, O: Data> Step<I, O> {
-    /// Polls the emit or cleanup that the run waits for, and returns the next step. If `below` is a list, children that have to
-    /// end first are handed over to it.
+    /// Polls the emit or cleanup that the run waits for, and returns the next step. If `below` is `Some`, children that have
+    /// to end first are added to that list.
     pub(crate) fn poll(&mut self, run: &TypedRun<I, O>, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Poll<Self> {
         match self {
             Self::Starting(emitting) => emitting.as_mut().poll(cx).map(|delivered| on_started(run, delivered)),
@@ -99,8 +100,8 @@ fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delive
     }
 }
 
-/// Continues after the work is over or was skipped. A run that was aborted by then ends as aborted, even if the work returned
-/// an output (R7).
+/// Continues after the work is over or was skipped. If the run was aborted before this call, it ends as aborted, even if the
+/// work returned an output (R7).
 pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));
@@ -110,8 +111,8 @@ pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Resul
         return end(run, exit(result));
     }
     let recipients = run.recipients();
-    // Close the run only if nothing has to end before it: tasks, children and listeners may still begin runs, which belong below
-    // it (R13).
+    // Close the run only if nothing has to end before it: tasks, children and listeners may still begin runs below this run
+    // (R13).
     let settled = if recipients.is_some() || !below.is_empty() { state.settle() } else { state.settle_and_close() };
     let result = exit(match settled {
         Ok(()) => result,

@@ -1,4 +1,4 @@
-//! Ends runs whose futures were dropped (R8).
+//! Ends runs whose futures were dropped, and runs that a shutdown ends (R8).
 //!
 //! 1. A run is added to `PENDING` before a task is spawned for its end, and stays there until it has ended.
 //! 2. If no task can be spawned, or the task is dropped because its runtime shuts down, the run ends at once, and async listeners
@@ -21,21 +21,20 @@ use crate::RunContext;
 use crate::run::drive::Driven;
 use crate::run::lease::Driver;
 
-/// The runs whose futures were dropped and that have not ended yet.
+/// The runs that tasks of this module still have to end.
 static PENDING: LazyLock<Mutex<Slab<RunContext>>> = LazyLock::new(Mutex::default);
 
 /// Notified when a pending run has ended, and when a listed run is over.
 pub(crate) static OVER: Event = Event::new();
 
-/// Ends a run whose work was dropped: sync listeners receive the last events now, and async listeners receive them in a
-/// task.
+/// Ends a run without its work: sync listeners receive the last events now, and async listeners receive them in a task.
 pub(crate) fn supervise(run: &RunContext) {
     run.delivery().sync_first();
     let mut cx = TaskContext::from_waker(Waker::noop());
     if run.drive(Driver::Supervisor, &mut cx) != Driven::Pending {
         return;
     }
-    // Refuse the lease to the parent from now on: the task is going to need it.
+    // From now on, refuse the lease to the parent: the task that is spawned below needs the lease.
     run.supervised();
     let supervised = Supervised { key: PENDING.lock().insert(run.clone()), run: run.clone() };
     match Handle::try_current() {

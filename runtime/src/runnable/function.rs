@@ -47,7 +47,7 @@ where
 }
 
 impl<F, I, O> RunnableFn<F, I, O> {
-    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name stays.
+    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name does not change.
     ///
     /// ```
     /// use emitree_emitter::{Creator, Emitter};

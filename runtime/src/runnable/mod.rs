@@ -91,7 +91,7 @@ pub trait Runnable: Send + Sync {
         self.emitter().creator().map_or_else(|| self.emitter().namespace(), |creator| creator.name())
     }
 
-    /// Returns the middlewares of every run of this instance. They are bound before the middlewares of a single run.
+    /// Returns the middlewares of every run of this instance. They are bound before the run's own middlewares.
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         &[]
     }
@@ -123,8 +123,8 @@ pub trait Runnable: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Dropping a run before its work is over aborts it: after `start`, it emits `error` and `finish`. A run that is dropped
-    /// before its first poll leaves no trace.
+    /// Dropping a run before its work is over aborts it: after `start`, it emits `error` and `finish`. Dropping a run before
+    /// its first poll has no effect.
     fn run(&self, input: Self::Input) -> Run<'_, Self>
     where
         Self: Sized,

@@ -2,10 +2,11 @@
 //!
 //! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside the lock: all of these
 //!    may call code of users or of an executor.
-//! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first and counted in `missed`, so they came
-//!    before the kept events. An event whose clone panics is counted at once, possibly before older events are read.
-//! 3. While events are held back, each remembers the runs in which it was emitted. A run that gives up an attempt removes its
-//!    own events and the events of the runs below it, which may have ended by then.
+//! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first and counted in `missed`, so the missed
+//!    events came before the kept events. An event whose clone panics is counted at once, possibly before older events are
+//!    read.
+//! 3. While events are held back, each remembers the runs in which it was emitted. A run that gives up an attempt removes
+//!    its own events and the events of the runs below it, even of runs that have ended.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -49,7 +50,7 @@ struct BufferState<E> {
 /// The next item for the reader.
 pub(crate) enum BufferedItem<E> {
     Event(E),
-    /// The number of events that were lost since the last such item.
+    /// The number of events that were lost since the last `Missed`.
     Missed(u64),
 }
 
@@ -238,7 +239,7 @@ pub(crate) struct StreamBinding<E> {
     pub(crate) listener: MakeListener<E>,
 }
 
-/// A function that creates the listener that buffers events. The `bool` argument is `true` if events of runs below are included.
+/// A function that creates a stream's listener. The `bool` argument is `true` if the stream includes events of runs below.
 pub(crate) type MakeListener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
 
 /// Buffers records of events of any type.
@@ -268,8 +269,8 @@ fn is_named(meta: &EventMeta<'_>, name: &str) -> bool {
 impl<E: Send + 'static> Middleware for StreamBinding<E> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let Self { buffer, matcher, listener } = self;
-        // This observer is registered first and with the highest priority, so that the buffer is cleared before the
-        // stream's own listener receives `attempt_discarded`: that event and all later events are kept.
+        // This observer is registered first and with the highest priority, so that the attempt's events are removed before
+        // the stream's own listener receives `attempt_discarded`: that event and all later events are kept.
         let first = || Options::new().priority(i32::MAX).nested(true);
         let discard_from = Arc::clone(buffer);
         let is_discarded = |meta: &EventMeta<'_>| meta.name() == AttemptDiscarded::NAME.as_str();

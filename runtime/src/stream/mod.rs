@@ -23,7 +23,8 @@ use crate::{Result, Run, RunContext, Runnable};
 pub enum StreamItem<O, E = Box<EventRecord>> {
     /// An event of the run, or of a run below it.
     Event(E),
-    /// The number of events that were lost since the last such item, because the buffer was full or the clone of a payload panicked.
+    /// The number of events that were lost since the last `Missed`, because the buffer was full or the clone of a payload
+    /// panicked.
     Missed(u64),
     /// The run's result. It is the last item.
     Result(Result<O>),
@@ -32,8 +33,8 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// A run as a stream: its events, then its result. Created by [`Run::events`], [`Run::events_of`] and [`Run::into_stream`].
 ///
 /// Polling the stream drives the run. The run is polled only when no event is ready to be read, so a slow reader slows the run
-/// down. The buffer is bounded, because one poll of the run, its tasks or other threads may emit many events. If more events
-/// are unread than its [`capacity`](Self::capacity) allows, the oldest events are dropped, and counted as
+/// down. The buffer is bounded, because one poll of the run, its tasks or other threads may emit many events. If there are
+/// more unread events than the [`capacity`](Self::capacity) allows, the oldest events are dropped, and counted as
 /// [missed](StreamItem::Missed).
 ///
 /// Dropping the stream drops the run, and thereby aborts it.
@@ -123,9 +124,9 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Returns the run as a stream of its own events of one type, followed by its result.
     ///
-    /// There is no matcher, because [`Event::NAME`] is the name of the events. An item is a clone of the payload, whose type
-    /// need not be `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs below. For a type that is not
-    /// `Clone`, use `events(T::NAME)`.
+    /// This method takes no matcher: the stream yields the events with the name [`Event::NAME`]. An item is a clone of the
+    /// payload, whose type need not be `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs below. For a
+    /// type that is not `Clone`, use `events(T::NAME)`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -168,8 +169,8 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// with [`on_event`](emitree_emitter::Emitter::on_event). If the work returns that error, it is the stream's result.
     #[track_caller]
     pub fn events_of<T: Event + Clone>(self) -> RunStream<'a, R, T> {
-        // The stream itself is an observer, whose failures are isolated. This listener makes the emit of a payload of another
-        // type fail (E7).
+        // The stream itself is an observer, whose failures are isolated. This listener makes the emit fail if the payload
+        // has another type (E7).
         let check = Options::new().on_event(|_: &mut T, _| ());
         self.register(check.for_pipe()).stream(Matcher::emitted(T::NAME), payloads::<T>)
     }
@@ -229,8 +230,8 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
     /// # }
     /// ```
     ///
-    /// Events of runs below that have the name but another type are skipped. If the run itself emits such an event, the emit
-    /// fails.
+    /// Events of runs below are skipped if they have the name but another type. If the run itself emits such an event, the
+    /// emit fails.
     pub fn nested(self, nested: bool) -> Self {
         self.buffer.set_nested(nested);
         self
@@ -285,7 +286,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing; the next call drives the run further.
+    /// Dropping the future loses no items; the next call continues to drive the run.
     pub async fn recv(&mut self) -> Option<StreamItem<R::Output, E>> {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }

@@ -14,14 +14,14 @@ use super::runnable::TowerRunnable;
 use crate::runnable::value::Data;
 use crate::{Result, Run, Runnable};
 
-/// The future of a call of [`RunService`](crate::RunService), which is a run.
+/// The future of a [`RunService`](crate::RunService) call: a run that calls the inner service.
 ///
 /// Its error is a boxed [`Error`](crate::Error), which [`Error::from_boxed`](crate::Error::from_boxed) converts back.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future before the work is over aborts the run, which then emits `error` and `finish`. A future that is dropped
-/// before its first poll leaves no trace.
+/// Dropping the future before the work is over aborts the run, which then emits `error` and `finish`. Dropping it before its
+/// first poll has no effect.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct RunServiceFuture<S, I>(Run<'static, TowerRunnable<S, I>>)
 where

@@ -13,7 +13,7 @@ use tracing::instrument::Instrumented;
 use super::with_run::WithRun;
 use crate::context::current::{Within, within};
 
-/// A layer of `tower` that calls a service inside the run that the request carries, in any task. A
+/// A layer of `tower` that calls a service inside the run that the request carries, whichever task makes the call. A
 /// [`PropagateRunLayer`](crate::PropagateRunLayer) further out attaches the run to the request.
 ///
 /// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while the service's future
@@ -68,7 +68,7 @@ where
 }
 
 pin_project! {
-    /// The future of a call of [`EnterRun`], which is polled and dropped inside the run.
+    /// The future of an [`EnterRun`] call. It is polled and dropped inside the run.
     #[must_use = "the response is lost unless the future is awaited"]
     pub struct EnterRunFuture<F> {
         #[pin]

@@ -45,15 +45,16 @@ pub struct TowerLayer<S> {
 /// # }
 /// ```
 ///
-/// This function creates the service, around a [`TicketService`]. All runs that the layer or its clones are bound to share this
-/// one service, even if their types differ. Some layers, such as `RateLimitLayer`, need tokio's timer to create their service:
-/// call this function inside a tokio runtime if you use them. Each call of the work takes these steps:
+/// This function applies the layer of `tower` to a [`TicketService`]. All runs that the `TowerLayer` or its clones are bound
+/// to share the resulting service, even if their types differ. Some layers, such as `RateLimitLayer`, need tokio's timer to
+/// create their service: call this function inside a tokio runtime if you use them. Each call of the work takes these steps:
 ///
 /// 1. The run waits until the service is ready. Runs are admitted in order of arrival.
 /// 2. The service is called with a [`Ticket`], and its response is awaited.
 /// 3. When the innermost service has received the ticket, and its future is first polled, the work begins, in the run's
 ///    own future.
-/// 4. When the work is over, the service receives `()` or the work's error, and is polled to its end.
+/// 4. When the work is over, the innermost service returns `()` or the work's error, and the run waits for the response of
+///    the whole service.
 /// 5. The run continues with the result of the work, even if the service returns an error.
 ///
 /// If the service returns before the work is over, the work is dropped, and the service's error is the result. tower's
@@ -66,8 +67,8 @@ pub struct TowerLayer<S> {
 /// outside the run; if they create runs, [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run along with the
 /// ticket.
 ///
-/// Poll or drop a waiting run, because the runs behind it wait for it. A run that holds a permit of a limit, and awaits a run
-/// below itself that goes through the same limit, needs a second permit.
+/// Poll or drop a waiting run, because the runs behind it wait for it. If a run holds a permit of a limit, and awaits a
+/// nested run with the same limit, the nested run needs a second permit.
 ///
 /// # Cancel safety
 ///

@@ -6,7 +6,7 @@
 //!    caller continues to wait for readiness.
 //! 3. A service around a run never sees input or output. It is called with a [`Ticket`]. The work is done in the run's
 //!    own future, once the innermost service has received the ticket and its future is polled.
-//! 4. The current run is the run of the polling task. A service may call the inner service in another task: then the
+//! 4. The current run is set only in the task that polls it. A service may call the inner service in another task: then the
 //!    request carries the run ([`WithRun`]), or the call's run is started in the run that first polls it.
 
 mod call;

@@ -8,9 +8,9 @@ use super::with_run::WithRun;
 
 /// A layer of `tower` that attaches the current run to each request, for services that call the inner service in another task.
 ///
-/// The current run is the run of the task that polls. tower's `Buffer` calls the inner service in a task of its own, which
-/// has no current run. A run that is created there would have no parent, and inherited middleware, including guards, would
-/// not apply to it. So put `PropagateRunLayer` outside the buffer, and [`EnterRunLayer`](crate::EnterRunLayer) inside.
+/// The current run is set only in the task that polls it. tower's `Buffer` calls the inner service in a task of its own,
+/// which has no current run. A run that is created there would have no parent, and inherited middleware, including guards,
+/// would not apply to it. So put `PropagateRunLayer` outside the buffer, and [`EnterRunLayer`](crate::EnterRunLayer) inside.
 /// The services between them are called with [`WithRun`] requests.
 ///
 /// ```

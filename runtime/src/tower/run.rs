@@ -32,8 +32,8 @@ use crate::runnable::value::Data;
 /// # }
 /// ```
 ///
-/// The parent of the run is the run in which `call` is called. If `call` is called outside a run, as in the task of a tower
-/// `Buffer` further out, the parent is the run in which the future is first polled.
+/// The parent of the run is the run in which `call` is called. If `call` is called outside a run, for example in the task of
+/// a tower `Buffer` around this layer, the parent is the run in which the future is first polled.
 ///
 /// Request and response are the input and output of the run: both are [`Data`](crate::Data), and the request is [`Clone`]. HTTP
 /// requests with a body are not `Data`: put the layer further inside, around a service that handles values, or behind
@@ -54,7 +54,8 @@ impl RunLayer {
         Self(Identity::new(name.into()))
     }
 
-    /// Sets the emitter of the runs, and with it the namespace, the kind, the context and the emitters above. Their name stays.
+    /// Sets the emitter of the runs, and with it the namespace, the kind, the context and the emitters above. The name of
+    /// the runs does not change.
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         self.0.emitter = emitter;
         self

@@ -35,9 +35,9 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// ```
 ///
 /// Runs respect backpressure: after its `start`, a run waits until the service is ready. Runs are admitted in order of arrival,
-/// and proceed concurrently as far as the service allows. The service is never cloned, so that its limits apply to all runs,
-/// and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it. If the service itself
-/// starts a run of the same runnable and awaits it, its limit must have room for both runs.
+/// and proceed concurrently within the limits of the service. The service is never cloned, so that its limits apply to all
+/// runs, and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it. If the service
+/// starts a run of the same runnable and awaits that run, the service's limits must allow both runs at the same time.
 ///
 /// If the service fails, the run fails with an error whose source is the service's error. An [`Error`](crate::Error) that went
 /// through the service is returned unchanged, and tower's `Elapsed` becomes a timeout.
@@ -76,7 +76,7 @@ where
 }
 
 impl<S, I> TowerRunnable<S, I> {
-    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name stays.
+    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name does not change.
     #[must_use]
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         Arc::make_mut(&mut self.identity).emitter = emitter;

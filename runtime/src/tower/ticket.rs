@@ -1,4 +1,4 @@
-//! The request that a service around a run receives in place of the run's input (invariant 3).
+//! The request that a service around a run receives instead of the run's input (invariant 3).
 
 use std::future::pending;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use crate::Result;
 /// A request for a service in a [`TowerLayer`](crate::TowerLayer). When the innermost service has received a ticket, and
 /// its future is first polled, the work of the ticket's run begins.
 ///
-/// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which may call twice, do not compile
-/// with tickets; use an emitree [`Layer`](crate::Layer) for retries.
+/// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which repeat a call with a clone of the
+/// request, cannot repeat the work; use an emitree [`Layer`](crate::Layer) for retries.
 ///
 /// ```compile_fail
 /// fn clone(ticket: &emitree_runtime::Ticket) -> emitree_runtime::Ticket {

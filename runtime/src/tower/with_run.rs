@@ -9,8 +9,8 @@ use crate::context::current::enter_some;
 /// Instead of using `EnterRun`, a service that passes requests to another task may itself enter [`run`](Self::run), with
 /// [`scope`](RunContext::scope) or [`in_scope`](RunContext::in_scope).
 ///
-/// A `WithRun` keeps the context of the run in memory, but does not keep the run from ending; no run starts in a run that has
-/// ended. A request that is not taken out is dropped inside the run.
+/// A `WithRun` keeps the context of the run in memory, but does not prevent the run from ending. Once the run has ended, no
+/// run starts in it. A request that is not taken out is dropped inside the run.
 #[derive(Clone, Debug)]
 pub struct WithRun<T> {
     run: Option<RunContext>,

@@ -1,8 +1,8 @@
 //! The children of a run: runs that were started in it. The same list holds the runs that follow an abort signal.
 //!
 //! 1. The first thread that registers a child owns a slot for one child. All further children are registered in `SHARDS` shards,
-//!    which are made with the first of these children. The thread selects the shard, so runs that begin and end on several
-//!    threads below one run rarely contend.
+//!    which are made with the first of these children. The thread selects the shard, so threads that begin and end runs
+//!    below the same run rarely contend.
 //! 2. A child is registered with a weak handle, until it has ended.
 //! 3. A child registers while it is made, and its weak handle cannot be upgraded before it is made. `poll_all` waits for such
 //!    children: each reports when it is made, or when it deregisters because it could not be made.
@@ -50,8 +50,8 @@ impl Children {
         }
         let shard = thread % SHARDS;
         let more = self.more.get_or_init(Box::default);
-        // Either the parent, after it has closed, sees `more`, or the child, which checks its parent next, sees that
-        // the parent has closed, and is refused.
+        // Either the parent, once closed, sees `more`, or the child is refused, because its next check sees that the parent
+        // has closed.
         fence(Ordering::SeqCst);
         ChildKey::More { shard, key: more[shard].0.lock().insert(run) }
     }
@@ -116,7 +116,7 @@ impl Children {
         self.made().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns `None` while a child is still being made.
+    /// Returns the children, or `None` while a child is still being made.
     fn made(&self) -> Option<Vec<RunContext>> {
         self.places().into_iter().collect()
     }

@@ -1,10 +1,10 @@
 //! The link of a run to its parent: the run in which it was started.
 //!
 //! 1. A run registers with its parent while it is made, and then checks whether the parent has closed; the parent closes, and
-//!    then looks for children. So at least one of the two sees the other.
+//!    then looks for children. So either the run sees that the parent has closed, or the parent sees the run.
 //! 2. A run deregisters when it has ended, or if it could not be made. A parent ends the runs that are still registered.
-//! 3. A parent that waits until the run is made is woken when the run is made, and also when the run deregisters because it
-//!    could not be made.
+//! 3. A parent may wait for the run to be made. It is woken when the run has been made, or has deregistered because it could
+//!    not be made.
 
 use crate::RunContext;
 use crate::context::WeakRun;

@@ -98,7 +98,7 @@ async fn an_abort_while_the_work_waits_wakes_its_task_and_drops_the_work() -> Te
     Ok(())
 }
 
-// R7: "from any thread"
+// R7
 #[test]
 fn a_run_can_be_aborted_from_another_thread() -> TestResult {
     let (tree, recorder) = recorded();
@@ -219,7 +219,7 @@ async fn work_that_ignores_an_abort_is_dropped_at_its_next_await() {
     recorder.expect(["run.run.start", "goes on", "dropped", "run.run.error", "run.run.finish aborted"]);
 }
 
-// R7: "once the work is over, nothing aborts the run"
+// R7: once the work is over, nothing stops the run.
 #[tokio::test]
 async fn an_abort_after_the_work_is_done_returns_false_and_changes_nothing() -> TestResult {
     for stage in [Stage::Success, Stage::Finish] {

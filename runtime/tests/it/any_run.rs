@@ -1,4 +1,4 @@
-//! M1: layers for runs of any type that do not see values.
+//! M1: layers of `AnyRun` wrap runs of any type, and do not see values.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `RunSubscriber::attempted` receives the result of the work and its layers for each attempt.
+//! `RunSubscriber::attempted` receives the result of each attempt, after the layers and before `map_output`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

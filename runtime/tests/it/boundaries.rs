@@ -1,5 +1,5 @@
-//! M1, M2: kinds of work and layers are sufficient for a dispatcher: permissions, a log, an answer without the work.
-//! Stores and executors are in `boundary_store.rs` and `boundary_exec.rs`.
+//! M1, M2: a dispatcher can be built from kinds of work and layers, with permissions, a log, and answers that skip the
+//! work. Stores and executors are in `boundary_store.rs` and `boundary_exec.rs`.
 
 use crate::support::Recorder;
 use emitree_runtime::{
@@ -86,7 +86,7 @@ impl Layer<Dispatch> for Known {
 }
 
 fn stack(recorder: &Recorder) -> Stack<Dispatch> {
-    // Registered in the reverse order, because the phases determine the order.
+    // Registered in reverse: the phases, and not the registration, determine the order of the layers.
     Stack::builder()
         .guard(Deny("shell", recorder.clone()))
         .transform(Aliases(recorder.clone()))

@@ -1,4 +1,4 @@
-//! M1, M2: kinds of work and layers are sufficient for an executor: credentials are added to the environment, usage is
+//! M1, M2: an executor can be built from kinds of work and layers: credentials are added to the environment, usage is
 //! metered, and jobs without a sandbox are denied.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! M1, M2: kinds of work and layers are sufficient for a key-value store: writes are encrypted and reads decrypted,
+//! M1, M2: a key-value store can be built from kinds of work and layers: writes are encrypted and reads decrypted,
 //! reads are cached, scopes are separated, and all access is audited.
 
 use std::collections::HashMap;
@@ -92,7 +92,7 @@ impl Named for Entry {
     }
 }
 
-/// A stand-in for encryption, which reverses and marks the letters.
+/// A stand-in for encryption: reverses the text, and adds a prefix.
 #[derive(Clone, Debug)]
 struct Crypt(Recorder);
 

@@ -1,5 +1,5 @@
 //! R13: a run ends after all runs that were started in it, including runs whose futures are held elsewhere. A run that
-//! its parent has ended reports its end at its next poll.
+//! its parent has ended returns its result at its next poll.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ async fn dropping_a_run_that_its_parent_has_ended_emits_no_further_events() -> T
     Ok(())
 }
 
-// R13: a run without listeners is ended with its parent too.
+// R13
 #[tokio::test]
 async fn without_listeners_a_held_run_is_ended_with_its_parent() -> TestResult {
     let held = Slot::new();
@@ -76,7 +76,7 @@ async fn without_listeners_a_held_run_is_ended_with_its_parent() -> TestResult {
     Ok(())
 }
 
-// R13: a task that waits for a run is woken when the parent has ended the run.
+// R13
 #[tokio::test]
 async fn a_task_that_awaits_a_run_is_woken_when_the_parent_ends_the_run() -> TestResult {
     let (tree, recorder) = recorded();
@@ -205,7 +205,7 @@ async fn a_parent_that_is_dropped_while_it_waits_for_a_child_ends_after_the_chil
     expect_ended_from_above(held.take().await);
 }
 
-// R13: no abort wakes the task, because the work of its run is already over.
+// R13: no abort wakes the task, because the work of the awaited run is already over.
 #[tokio::test]
 async fn a_task_that_awaits_a_run_whose_work_is_done_is_woken_when_the_parent_ends_the_run() -> TestResult {
     let (tasks, gate, tree) = (Slot::new(), Gate::new(), Emitter::new());
@@ -226,8 +226,7 @@ async fn a_task_that_awaits_a_run_whose_work_is_done_is_woken_when_the_parent_en
     Ok(())
 }
 
-// R13: a task that awaits a run whose work is over is woken when the run above has ended the run, even if another task
-// polled that run before.
+// R13: the work of the awaited run is already over.
 #[tokio::test]
 async fn a_task_that_awaits_a_run_polled_elsewhere_before_is_woken_when_the_parent_ends_the_run() -> TestResult {
     let (gate, tasks) = (Gate::new(), Slot::new());
@@ -282,7 +281,7 @@ async fn the_end_of_a_dropped_child_completes_even_if_its_parent_is_no_longer_po
     let mut run = Arc::new(parent).run_shared(());
     assert!(poll_once(&mut run).is_pending());
     settle().await;
-    // The work of the parent is over: it waits for the child.
+    // The work of the parent is over, and the parent waits for the child.
     assert!(poll_once(&mut run).is_pending());
     gate.open();
     settle().await;
@@ -316,7 +315,7 @@ async fn a_run_that_reuses_the_place_of_an_ended_run_is_ended_with_its_parent() 
     Ok(())
 }
 
-// R13: a child is ended with its parent, even if another child was dropped before.
+// R13
 #[tokio::test]
 async fn a_child_ends_before_its_parents_success_even_if_another_child_was_dropped() -> TestResult {
     let (tree, recorder) = recorded();

@@ -8,7 +8,7 @@ use emitree_runtime::{Error, RunContext, Runnable, Stage, runnable_fn};
 use futures_core::future::BoxFuture;
 use serde_json::{Value, json};
 
-/// Records `path context` for every event that reaches an emitter, without the key of the runtime.
+/// Records `path context` for every event that reaches an emitter, without the runtime's key `internal`.
 fn note_contexts(recorder: &Recorder, emitter: &Emitter) {
     let notes = recorder.clone();
     let note = move |_: &Any, meta: &EventMeta<'_>| {
@@ -476,7 +476,7 @@ async fn contexts_are_equal_when_they_are_of_the_same_run() -> TestResult {
     Ok(())
 }
 
-/// R9: own values of a run are set once for all callers, and are not inherited.
+/// R9: own extensions of a run are not inherited. `own_extension_or_default` returns the same value to all callers.
 #[tokio::test]
 async fn own_extensions_belong_to_one_run_and_are_not_inherited() -> TestResult {
     struct Id(u32);

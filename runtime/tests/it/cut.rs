@@ -1,5 +1,5 @@
-//! R8, R13: a run that is dropped where no listener can be awaited ends at once, with all runs below it, even if another
-//! owner has their tasks or futures.
+//! R8, R13: a run that is dropped where no listener can be awaited ends at once, with all runs below it, even if their
+//! tasks or futures are held elsewhere.
 
 use std::sync::Arc;
 
@@ -25,8 +25,7 @@ fn begun(tree: &Emitter, blocked: Stage) -> Run<'static, impl Runnable<Input = (
     run
 }
 
-/// Outside a runtime, drops a run that waits forever and has begun a child in a runtime that is not driven. Returns the
-/// events.
+/// Lets a run begin a child in a runtime that is never driven, drops the run outside a runtime, and returns the events.
 fn dropped_outside(begin_child: impl Fn(&RunContext, &Emitter) + Send + Sync + 'static) -> Vec<String> {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.ends(&tree);
@@ -67,7 +66,7 @@ fn outside_a_runtime_a_held_run_ends_with_its_parent_and_no_listener_is_awaited(
     drop(held.take());
 }
 
-// R8, R13: the end of a run that is pending in a task of an idle runtime is cut too.
+// R8, R13: an end that is pending in a task of an idle runtime is cut too.
 #[test]
 fn outside_a_runtime_the_pending_end_of_a_child_completes_before_its_parent_ends() {
     let recorded = dropped_outside(|_, tree| drop(begun(tree, Stage::Error)));

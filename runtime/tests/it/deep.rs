@@ -12,7 +12,7 @@ const DEPTH: usize = 300;
 /// A recursion would need much more stack than the 300 bytes per link that are available here.
 const STACK: usize = 96 * 1024;
 
-/// A runnable whose runs each start a further run, leave it in a slot, and wait forever.
+/// A runnable whose runs each start another run, leave it in a slot, and wait forever.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,
@@ -87,7 +87,7 @@ fn expect_all_end(end: impl FnOnce(&mut Chain, &AbortHandle) + Send + 'static) {
     assert_eq!(told, expected);
 }
 
-// R8, R13: the runs below are held elsewhere.
+// R8, R13: the test still holds the futures of the runs below.
 #[test]
 fn when_the_outermost_run_is_dropped_all_runs_below_end() {
     expect_all_end(|chain, _| drop(chain.runs.remove(0)));
@@ -102,7 +102,7 @@ fn when_the_outermost_run_is_aborted_all_runs_below_end() {
     });
 }
 
-// R13: runs that are held elsewhere report their end.
+// R13
 #[test]
 fn runs_below_a_dropped_run_return_an_error_at_their_next_poll() {
     expect_all_end(|chain, _| {
@@ -111,7 +111,7 @@ fn runs_below_a_dropped_run_return_an_error_at_their_next_poll() {
     });
 }
 
-// R8, R9: the context of a run keeps the contexts of the runs above.
+// R8, R9: the context of a run keeps the contexts of the runs above alive.
 #[test]
 fn dropping_the_innermost_context_drops_all_contexts_above_on_a_small_stack() {
     expect_all_end(|chain, _| {

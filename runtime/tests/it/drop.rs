@@ -1,5 +1,5 @@
 //! R8: a run whose future is dropped at any moment ends once. Sync listeners receive its end during the drop, and
-//! async listeners receive it in a task. A run that was never polled leaves no trace.
+//! async listeners receive it in a task. A run that was never polled emits no event.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ async fn a_run_dropped_after_its_work_ends_with_the_result_of_the_work() {
     }
 }
 
-// R9: the current run during and after the drop of another run.
+// R9
 #[tokio::test]
 async fn the_dropped_run_is_current_during_its_end_and_the_dropping_run_afterwards() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());

@@ -1,4 +1,4 @@
-//! R2: each run has its own emitter, and an event on it is received once at every emitter above.
+//! R2: each run has its own emitter, and every emitter above receives an event on it once.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! R4, R6, R8, R13: for every end, every listener and every place where it is started, a run emits `start` once, then
-//! `success` or `error` once, then `finish` once, before the run above emits `finish`. No event follows.
+//! R4, R6, R8, R13: with every end, listener and place of the start in this table, a run emits `start` once, then
+//! `success` or `error` once, then `finish` once, and then no event. The run above emits `finish` later.
 //!
 //! | ends by                        | as          | none   | sync | blocking | observing | failing        | panicking      | top level | nested | spawned |
 //! |--------------------------------|-------------|--------|------|----------|-----------|----------------|----------------|-----------|--------|---------|
@@ -20,12 +20,12 @@
 //! | the drop of its future         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | the end of the runtime         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //!
-//! The run has no listener, or one at one of the four stages: sync (`on`), blocking (`on_async`), observing (`observe`
-//! and `observe_async`). With each of these methods, the listener succeeds, fails or panics. `=` means that the run
-//! ends as it does without listeners. The columns *failing* and *panicking* list the stages at which a sync or blocking
-//! listener makes the run end as failed or panicked instead; for other stages, and for observers, `=` applies. After a
-//! failure at `start` the work does not begin, so a later end has no effect. A failure at `success` comes after the
-//! work. Each case is tested at the top, in another run, and in a task of another run.
+//! The run has no listener, or one listener at one of the four stages: sync (`on`), blocking (`on_async`), observing
+//! (`observe` and `observe_async`). With each of these methods, the listener succeeds, fails or panics. `=` means that
+//! the run ends as it does without listeners. The columns *failing* and *panicking* list the stages at which a sync or
+//! blocking listener makes the run end as failed or panicked instead; for other stages, and for observers, `=` applies.
+//! After a failure at `start` the work does not begin, so a later end has no effect. A failure at `success` comes after
+//! the work. Each case is tested at top level, in another run, and in a task of another run.
 
 use std::sync::Arc;
 use std::time::Duration;

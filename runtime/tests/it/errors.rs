@@ -11,7 +11,7 @@ use emitree_runtime::{
 };
 use serde_json::Value;
 
-/// An error of a user, with a cause.
+/// A user's error type, with an optional cause.
 #[derive(Debug)]
 struct Broken(Option<BoxError>);
 

@@ -1,5 +1,5 @@
-//! R7: an abort from another thread reaches every run below with its reason, before a task that the abort wakes, or
-//! that sees the abort by itself, can drop one of these runs.
+//! R7: an abort from another thread sets its reason on every run below before any task can drop one of these runs,
+//! whether the abort wakes that task, or the task sees the abort by itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,8 @@ fn tally(tree: &Emitter) -> std::result::Result<Tally, BoxError> {
     Ok(tally)
 }
 
-/// Runs a run in another run; the inner run awaits many runs, which report on `waits` and wait forever.
+/// Runs a run that awaits many runs, inside another run. Each of the many runs reports on `waits`, and then waits
+/// forever.
 async fn wide(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
         let told = waits.send(());
@@ -52,7 +53,7 @@ async fn wide(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<(
     outer.run(()).abort_on(signal).await
 }
 
-/// Repeatedly aborts such runs from this thread while another thread polls them.
+/// Repeatedly aborts the runs of [`wide`] from this thread while another thread polls them.
 async fn expect_all_end_as<S>(reason: &str, source: impl Fn() -> S, abort: impl Fn(S)) -> TestResult
 where
     AbortSignal: for<'s> From<&'s S>,
@@ -90,7 +91,7 @@ async fn a_canceled_token_aborts_every_run_below_with_its_reason() -> TestResult
     expect_all_end_as("aborted: the cancellation token was canceled", CancellationToken::new, cancel).await
 }
 
-/// Runs a run that spawns many runs in tasks, which wait forever; each of them reports on `waits` when it waits.
+/// Runs a run that spawns many runs in tasks. Each of the many runs reports on `waits`, and then waits forever.
 async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
         let told = waits.send(());
@@ -106,8 +107,8 @@ async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSend
     outer.run(()).abort_on(signal).await
 }
 
-// R7: the task of the run above may see the abort and end the runs below while another run begins there on another
-// thread.
+// R7: the task of the run above may see the abort and end the runs below while another thread begins a further run
+// below.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_reaches_runs_that_begin_concurrently_with_its_reason() -> TestResult {
     let tree = Emitter::new();

@@ -40,8 +40,8 @@ async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_before_the_run
     Ok(())
 }
 
-/// M4: listeners that such a middleware registers are called in order with the run's other listeners, and receive
-/// `start`.
+/// M4: listeners that a middleware for nested runs registers are called in order with the run's other listeners, and
+/// receive `start`.
 #[tokio::test]
 async fn a_listener_of_a_middleware_for_nested_runs_receives_start_in_order_of_priority() -> TestResult {
     let recorder = Recorder::new();

@@ -1,4 +1,5 @@
-//! `map_input` and `map_output`: list order on both sides, guards last, and errors that name the function.
+//! `map_input` and `map_output`: functions are called in the order in which they are bound, guards last, and errors
+//! name the function.
 
 use std::sync::Arc;
 
@@ -71,7 +72,8 @@ fn fails(how: &str) -> Error {
     }
 }
 
-/// Returns the explanations of two runs in which one function fails: on the input, and on the output.
+/// Returns the explanations of the errors of four runs, in each of which a sync or async function on the input or
+/// output fails.
 async fn explained(how: &'static str, make: impl Fn(MapValue<String>) -> MapValue<String>) -> [String; 4] {
     let echo = echo(&Recorder::new());
     let run = async |map: MapValue<String>| {

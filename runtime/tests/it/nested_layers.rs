@@ -177,7 +177,7 @@ async fn json_layers_are_called_in_their_phases_among_typed_layers() -> TestResu
     Ok(())
 }
 
-// R1, M4: the task polls the run before or after the end of the run in which that run was made.
+// R1, M4: the task first polls the run before or after the end of the run's parent.
 #[tokio::test]
 async fn a_run_that_is_spawned_and_left_behind_does_not_evade_a_guard_for_the_tree() -> TestResult {
     for yields in [false, true] {

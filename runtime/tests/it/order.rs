@@ -10,7 +10,7 @@ use emitree_emitter::{Emitter, EventMeta, Options};
 use emitree_runtime::{AbortHandle, Error, ErrorKind, LifecycleRef, Result, Run, RunContext, Runnable, Stage, Status};
 use futures_core::future::BoxFuture;
 
-/// The work, which the input selects.
+/// The work: fails, panics or returns its input, as the input says.
 async fn work(what: &str) -> Result<String> {
     match what {
         "fail" => Err(Error::new("the work failed")),
@@ -52,8 +52,8 @@ async fn context_bindings_start_work_tasks_success_and_finish_come_in_this_order
     let binds = |label: &'static str| {
         let notes = recorder.clone();
         move |ctx: &RunContext| {
-            // Step 1 is complete, so the context and the emitter exist. The earlier bindings of step 2 are complete
-            // too.
+            // Step 1 in the docs of `Run` is complete, so the context and the emitter exist. The earlier bindings of
+            // step 2 are complete too.
             assert_eq!(RunContext::current().map(|run| run.run_id()), Some(ctx.run_id()));
             let (user, listeners) = (ctx.get("user_id"), ctx.emitter().listener_count());
             notes.note(format!("2 bind {label}, context {user:?}, {listeners} listeners"));

@@ -1,5 +1,5 @@
 //! Middlewares are bound in the order that their `Order`s require, and otherwise in order of registration.
-//! Contradictory orders fail with an error that names the cycle.
+//! If orders contradict each other, the run fails with an error that names the cycle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -186,7 +186,7 @@ fn explain_lists_middlewares_in_their_order_and_names_the_constraints() {
     assert_eq!(run.explain().to_string(), lines.join("\n"));
 }
 
-/// A middleware that binds another middleware to the runs below when its `order` is called, as another thread may.
+/// A middleware whose `order` binds another middleware to the runs below, as another thread might do at that moment.
 #[derive(Debug)]
 struct HandsDown(Recorder);
 

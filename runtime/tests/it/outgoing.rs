@@ -33,7 +33,7 @@ async fn end(how: String, ctx: RunContext) -> Result<()> {
     }
 }
 
-/// Returns a middleware that makes the run fail in another way.
+/// Returns a middleware that makes the run fail as `how` says, or does nothing if `how` is for the work.
 fn besides(how: &str) -> Arc<dyn Middleware> {
     let fails_at = |stage: Stage| {
         middleware_fn(move |ctx: &RunContext| {
@@ -55,7 +55,7 @@ fn besides(how: &str) -> Arc<dyn Middleware> {
     }
 }
 
-// R7, R10: however the run fails, its original message reaches nobody, and its outcome stays the same.
+// R7, R10: however the run fails, no listener or caller receives the original message, and the outcome stays the same.
 #[tokio::test(start_paused = true)]
 async fn map_error_rewrites_every_error_of_a_run_before_any_listener_receives_the_error() -> TestResult {
     silence_planned_panics();

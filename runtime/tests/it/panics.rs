@@ -14,7 +14,7 @@ use emitree_runtime::{
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
-/// A panic payload that panics with a further payload when it is dropped.
+/// A panic payload that panics with another payload when it is dropped.
 struct Bomb(u32);
 
 impl Drop for Bomb {
@@ -233,7 +233,7 @@ fn with_site<'a>(run: Run<'a, Work>, site: Site) -> Run<'a, Work> {
     }
 }
 
-/// The cause of the end of a run.
+/// The way in which a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Awaited(Then),

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// The intended end of a run without listeners.
+/// The end of a run, unless a listener changes it.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Succeeds,
@@ -293,8 +293,8 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Checked {
 }
 
 impl Life {
-    /// Checks the order: `start`, then exactly one of `success` and `error`, then `finish`; the work, if any, is right
-    /// after `start`.
+    /// Checks the order: `start`, then exactly one of `success` and `error`, then `finish`; the work, if any, comes
+    /// between `start` and `success` or `error`.
     fn check(&self) -> Checked {
         let stages: Vec<_> = self.stages.iter().map(|(_, stage)| *stage).collect();
         let ends_once = matches!(stages[..], [Stage::Start, Stage::Success | Stage::Error, Stage::Finish]);

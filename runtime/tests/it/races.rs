@@ -1,5 +1,5 @@
-//! R13: the end of a run is claimed in shared state, for which its own future, its drop and its parent race on any
-//! threads.
+//! R13: a run's own future, the drop of that future, and the run's parent may race on any threads to end the run: the
+//! run ends once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,7 +117,7 @@ fn a_parent_dropped_outside_a_runtime_ends_after_a_child_that_another_thread_pol
     Ok(())
 }
 
-// R13: once its parent drives a run, the run's own future waits for the end, and is woken only then.
+// R13: once the parent drives the run, the run's own future only waits for the end.
 #[test]
 fn the_future_of_a_run_that_its_parent_ends_is_woken_only_when_the_run_has_ended() -> TestResult {
     let (tree, _) = recorded();

@@ -201,7 +201,7 @@ async fn a_listener_of_attempt_discarded_that_fails_ends_the_run() {
 async fn concurrent_runs_of_one_instance_count_their_attempts_separately() {
     let recorder = Recorder::new();
     let notes = recorder.clone();
-    // Each attempt waits, so the attempts of the runs take turns.
+    // Each attempt yields, so the attempts of the runs take turns.
     let yields = runnable_fn("yields", move |until: u32, ctx: RunContext| {
         notes.note(format!("until {until}: attempt {}", ctx.attempt()));
         tokio::task::yield_now().map(Ok)
@@ -237,7 +237,7 @@ async fn an_answer_that_json_cannot_represent_is_an_error_in_the_second_attempt(
     );
 }
 
-/// Counts the calls of a layer for runs of any type.
+/// Returns a stack whose layer counts its calls, for runs of any type.
 fn counting(calls: &Arc<AtomicU32>) -> Stack<AnyRun> {
     let calls = Arc::clone(calls);
     let count = layer_fn("count", move |input, _, next: Next<'_, AnyRun>| {

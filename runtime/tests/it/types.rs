@@ -25,7 +25,7 @@ fn calls(tree: &Emitter) -> impl Runnable<Input = String, Output = u32> + use<> 
     })
 }
 
-/// Returns a listener of a stage with other types than `double`, which records its call.
+/// Returns a listener of a stage whose types differ from the types of `double`. The listener records its calls.
 fn of_stage(stage: Stage, matcher: &Matcher, recorder: &Recorder) -> Registration {
     let notes = recorder.clone();
     match stage {
@@ -293,7 +293,8 @@ async fn a_plain_lifecycle_name_with_a_users_type_or_any_matches_the_users_event
     });
     run.on("start", move |_: &mut Any, meta| b.note(format!("any {}", meta.path()))).await?;
     recorder.expect(["engine car.start 7", "any car.start"]);
-    // For a listener of the run's `start`, this is an own event with that name and another type (E7).
+    // The `start` that the work emits is an own event with another type than the run's `start`, so this listener fails
+    // (E7).
     let run = car.run(()).on("start", |_: &mut Start<(), ()>, _| ());
     assert!(run.await.expect_err("an engine is no run").to_string().contains("Engine"));
     Ok(())
@@ -312,7 +313,7 @@ async fn a_plain_lifecycle_name_does_not_match_events_of_other_runs() -> TestRes
     Ok(())
 }
 
-// R3: an event that is emitted under the path of a lifecycle event is not a lifecycle event.
+// R3: a user's event with the path of a lifecycle event is not a lifecycle event.
 #[tokio::test]
 async fn a_users_event_that_looks_like_a_start_is_not_matched_by_the_plain_name() -> TestResult {
     for others in [0, 20] {
@@ -332,7 +333,7 @@ async fn a_users_event_that_looks_like_a_start_is_not_matched_by_the_plain_name(
     Ok(())
 }
 
-// E7: an emitter that declares its events has to declare this event too.
+// E7: an emitter that declares its events has to declare plain lifecycle names too.
 #[tokio::test]
 async fn a_plain_lifecycle_name_must_be_declared_with_the_type_of_the_runs_event() -> TestResult {
     let recorder = Recorder::new();
@@ -346,7 +347,7 @@ async fn a_plain_lifecycle_name_must_be_declared_with_the_type_of_the_runs_event
     Ok(())
 }
 
-// E4, by the table in the documentation of `Matcher`.
+// E4: see the table in the documentation of `Matcher`.
 #[tokio::test]
 async fn a_stage_matches_own_starts_all_starts_on_a_namespace_and_nested_starts_on_request() -> TestResult {
     let (own, all) = (&["double.run.start"][..], &["double.run.start", "tool.run.start"][..]);

@@ -175,7 +175,7 @@ impl<T> fmt::Debug for OnceLock<T> {
     }
 }
 
-/// A waker cell like the one of `futures`, with a lock in place of an atomic.
+/// A waker cell like `AtomicWaker` of `futures`, with a lock instead of an atomic.
 #[derive(Default)]
 pub(crate) struct AtomicWaker(Mutex<Option<Waker>>);
 

@@ -20,13 +20,13 @@ pub(crate) use recorder::{Any, Recorder};
 pub(crate) type TestResult = std::result::Result<(), BoxError>;
 
 impl Recorder {
-    /// A listener for `observe` that records paths.
+    /// Returns a listener for `observe` that records paths.
     pub(crate) fn paths(&self) -> impl Fn(&Any, &EventMeta<'_>) + Send + Sync + 'static {
         let recorder = self.clone();
         move |_, meta| recorder.note(meta.path())
     }
 
-    /// A listener for `on` that records paths.
+    /// Returns a listener for `on` that records paths.
     pub(crate) fn changes(&self) -> impl Fn(&mut Any, &EventMeta<'_>) + Send + Sync + 'static {
         let recorder = self.clone();
         move |_, meta| recorder.note(meta.path())
@@ -64,7 +64,7 @@ pub(crate) fn current_id() -> Option<String> {
     RunContext::current().map(|run| run.run_id().to_string())
 }
 
-/// Calls a function when it is dropped.
+/// A value whose drop calls a function.
 pub(crate) struct AtDrop<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> Drop for AtDrop<F> {

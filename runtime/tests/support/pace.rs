@@ -13,7 +13,7 @@ use super::Recorder;
 
 pub(crate) const TEN: Duration = Duration::from_millis(10);
 
-/// Clones measure from the same instant.
+/// Work at a fixed pace, with its recorder and its start time. Clones have the same start time.
 #[derive(Clone)]
 pub(crate) struct Pace(Recorder, Instant);
 

@@ -20,7 +20,7 @@ struct AtDrop {
     seen: Seen,
 }
 
-/// The outcomes of the runs that were started, and whether the run above had ended by then.
+/// The outcomes of the runs that were started, and whether the run above had already ended.
 pub(crate) type Seen = Arc<Mutex<Vec<(Started, bool)>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +32,13 @@ pub(crate) enum Started {
 }
 
 impl Starts {
-    /// Returns a value whose drop records whether the run above has ended.
+    /// Returns a value whose drop starts a run, and records whether the run above has ended.
     pub(crate) fn below(above: &RunContext, seen: &Seen) -> Self {
         Self(Arc::new(AtDrop { above: above.clone(), seen: Arc::clone(seen) }))
     }
 }
 
-/// Binds a guard that denies the runs that such values start.
+/// Binds a guard that denies the runs that [`Starts`] values start.
 pub(crate) fn guard_against_starts(run: &RunContext) {
     run.bind_nested(|run: &RunContext| match run.name() {
         "attack" => Err(Error::denied("guard", "nobody starts this")),

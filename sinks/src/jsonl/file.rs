@@ -4,7 +4,7 @@
 //!    counts as delivered, and as unsynced until the next sync.
 //! 2. With `FlushPolicy::EachRecord` the result of `write` shows whether an event was written, so no event is counted as
 //!    buffered.
-//! 3. After a failed sync, the state of the disk is unknown: events that were unsynced then are never counted as synced.
+//! 3. After a failed sync, the state of the disk is unknown: events that this sync would have covered never count as synced.
 
 use std::io;
 use std::mem;
@@ -51,8 +51,8 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// and changes nothing. The lock is released when the recorder is closed or dropped, and when its process ends, even by a
 /// crash.
 ///
-/// Other programs may read the file meanwhile, for example with [`read_jsonl`](super::read_jsonl). It contains all flushed
-/// records, and its last line may be [`Torn`](super::ReadError::Torn) while it is being written.
+/// Other programs may read the file meanwhile, for example with [`read_jsonl`](super::read_jsonl). The file contains all flushed
+/// records, and the last line may be [`Torn`](super::ReadError::Torn) while the recorder writes it.
 ///
 /// On Unix the lock is advisory: the recorder does not notice a program that writes into the file or truncates it without
 /// taking the lock. On NFS, the server and the mount options determine whether a second recorder can open the file.
@@ -192,8 +192,8 @@ impl JsonlFile {
             PathState::Removed => Some(EndCause::Removed),
             PathState::Replaced => Some(EndCause::Replaced),
         };
-        // The lines may be in a file that is no longer found: their events count as failed, even events written since the last
-        // check.
+        // The lines may be in a file that is no longer at the path: all unconfirmed events count as failed, even events that
+        // were written.
         if self.end.is_some() {
             self.failed += self.lines.give_up();
             return self.check_open();
@@ -207,7 +207,7 @@ impl JsonlFile {
         if !self.sync {
             return Ok(());
         }
-        // The count is taken before the result is known, so that these events never count as synced after a failed sync (3).
+        // Reset the count before the sync, so that these events never count as synced if the sync fails (3).
         let unsynced = mem::take(&mut self.unsynced);
         let synced = self.lines.get_ref().sync();
         synced.map_err(|source| JsonlError::Sync { path: self.path.clone(), source })?;

@@ -64,8 +64,8 @@ impl LockedFile {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 PathState::Removed
             }
-            // The path cannot be followed, for example after the process gave up privileges. The open file itself still
-            // shows whether it has a name left.
+            // The path cannot be followed, for example because the process has given up privileges. The link count of the
+            // open file still shows whether the file was removed.
             Err(_) if platform::is_unlinked(&self.file) => PathState::Removed,
             Err(_) => PathState::InPlace,
         }
@@ -80,7 +80,7 @@ impl LockedFile {
         self.file.sync_data()
     }
 
-    /// Waits until the directory entry of a new file is on disk. Without it, a power failure could remove the whole file.
+    /// Waits until the directory entry of a new file is on disk. Otherwise, a power failure could remove the whole file.
     pub(super) fn sync_name(&self) -> io::Result<()> {
         let is_new = self.opened.as_ref().is_some_and(|opened| opened.len() == 0);
         match self.at.parent() {

@@ -37,7 +37,7 @@ pub fn read_jsonl(path: impl AsRef<Path>) -> Result<Records<BufReader<File>>, Re
 /// assert!(records.next().is_none());
 /// ```
 ///
-/// Blank lines are skipped, and counted in line numbers.
+/// Blank lines are skipped, but they count in line numbers.
 #[derive(Debug)]
 pub struct Records<R> {
     reader: R,
@@ -73,7 +73,7 @@ pub enum ReadError {
         line: usize,
         /// The text of the line, cut after 80 characters.
         text: String,
-        /// The reason.
+        /// The reason why the line is not a record.
         fault: String,
     },
     /// The last line has no newline and is not a record: the program crashed while it wrote the line, or is still

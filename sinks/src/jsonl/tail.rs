@@ -73,14 +73,14 @@ fn set_aside(file: &File, path: &Path, begin: u64, mut line: Vec<u8>) -> io::Res
     line.push(b'\n');
     let mut torn = open_torn(&to, &file.metadata()?)?;
     torn.write_all(&line)?;
-    // The copy is on disk before the original is cut off: a crash in between leaves the line in both files, and never
-    // loses it.
+    // Sync the copy before the original is cut off: a crash between these two steps leaves the line in both files, and
+    // never loses it.
     torn.sync_data()?;
     file.set_len(begin)?;
     Ok(Tail::SetAside { bytes, to })
 }
 
-/// Opens the file for torn lines. A new file gets the mode of the recording, independent of the umask. An existing file loses
+/// Opens the file for torn lines. A new file gets the mode of the recording, regardless of the umask. An existing file loses
 /// the permissions that the recording does not grant.
 #[cfg(unix)]
 fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
@@ -88,7 +88,7 @@ fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
     let mode = recording.permissions().mode() & 0o7777;
-    // Create the file for its owner alone, and set its mode below: otherwise another user could open it before that.
+    // Create the file for its owner alone: no other user may open it before its mode is set.
     let created = OpenOptions::new().append(true).create_new(true).mode(mode & 0o600).open(to);
     let (torn, mode) = match created {
         Ok(torn) => (torn, mode),

@@ -16,7 +16,7 @@ use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 /// The number of bytes that are collected before they are written.
 const MAX_BUFFERED: usize = 64 * 1024;
 
-/// A sink that writes each record as a line of JSON into a writer, buffered; a gap is written as `{"gap":{"lost":n}}`.
+/// A buffered sink that writes each record as a line of JSON into a writer; a gap is written as `{"gap":{"lost":n}}`.
 ///
 /// ```
 /// use emitree_emitter::Emitter;
@@ -28,8 +28,9 @@ const MAX_BUFFERED: usize = 64 * 1024;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Events count as buffered in the report until the sink is flushed, which also flushes the writer. If the writer fails, the
-/// buffer is kept and written later. Once the buffer holds 64 KiB, each further record counts as failed until a write succeeds.
+/// In the report, events count as buffered until the sink is flushed. A flush of the sink also flushes the writer. If the writer
+/// fails, the buffer is kept and written later. Once the buffer holds 64 KiB, each further record counts as failed until a write
+/// succeeds.
 ///
 /// Dropping a `Jsonl` without `close` loses the buffer.
 ///
@@ -146,8 +147,8 @@ impl<W> Jsonl<W> {
     fn remove(&mut self, written: usize) {
         self.buffer.drain(..written);
         self.head += written;
-        // The event of a complete line moves from `buffered` to `written`. `head` is then the number of bytes that are written
-        // of the next line.
+        // The event of a complete line moves from `buffered` to `written`. `head` is then the number of written bytes of the
+        // next line.
         while let Some(line) = self.lines.front().copied().filter(|line| line.bytes <= self.head) {
             self.lines.pop_front();
             self.head -= line.bytes;
@@ -157,7 +158,7 @@ impl<W> Jsonl<W> {
     }
 }
 
-/// Replaces line breaks by spaces: raw JSON of a payload may contain them between its tokens, never inside a string.
+/// Replaces line breaks with spaces. JSON may contain line breaks between its tokens, but not inside a string.
 fn put_on_one_line(mut json: &mut [u8]) {
     while let Some(at) = memchr::memchr2(b'\n', b'\r', json) {
         json[at] = b' ';
@@ -170,7 +171,7 @@ impl<W: Write> Jsonl<W> {
     pub(super) fn drain(&mut self) -> io::Result<()> {
         let mut written = 0;
         let drained = write_from(&mut self.writer, &self.buffer, &mut written);
-        // Even after an error, the bytes before the error are written, and leave the buffer (2).
+        // Even if the write failed, remove the bytes that were written before the error (2).
         self.remove(written);
         drained
     }

@@ -33,7 +33,7 @@ pub(crate) fn show(record: &SinkRecord) -> String {
     }
 }
 
-/// A sink whose every write waits for its [`Gate`].
+/// A sink that waits for its [`Gate`] in each write.
 pub(crate) struct Gated {
     pub(crate) capacity: usize,
     pub(crate) overflow: Overflow,

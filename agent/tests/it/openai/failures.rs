@@ -277,7 +277,7 @@ async fn an_error_status_is_reported_even_if_its_body_never_ends() -> Result<()>
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn connecting_to_a_server_that_accepts_no_connection_times_out() -> Result<()> {
-    // The queue of connections to accept is full, so the system does not answer another connection.
+    // The accept queue is full, so the system does not answer another connection.
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind("127.0.0.1:0".parse().expect("an address"))?;
     let listener = socket.listen(0)?;

@@ -131,7 +131,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Starts a server that answers with the script, request by request, over all connections.
+    /// Starts a server that takes the next answer for each request, whichever connection the request arrives on.
     pub(super) async fn start(answers: impl IntoIterator<Item = Answer>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

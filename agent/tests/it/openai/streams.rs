@@ -103,7 +103,7 @@ async fn a_recorded_stream_results_in_the_same_response_wherever_its_bytes_are_s
 #[tokio::test]
 async fn a_recorded_stream_that_is_cut_off_is_complete_or_a_retryable_error() -> Result<()> {
     for (name, bytes, parts, finish_reason, _) in recorded() {
-        // Only the ends of long streams are cut, because their earlier chunks are alike.
+        // Long streams are cut only near their end, because the earlier chunks are alike.
         let cuts = || bytes.len().saturating_sub(700)..bytes.len();
         // The server ends the stream properly after the cut, or closes the connection.
         let ended = cuts().map(|cut| Answer::stream([&bytes[..cut]]));

@@ -1,4 +1,4 @@
-//! E7: a payload type that is emitted without a name implements `Event`.
+//! E7: `on_event` and `emit_event_now` take only types that implement `Event`.
 
 use emitree_emitter::Emitter;
 

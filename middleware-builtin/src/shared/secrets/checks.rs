@@ -55,7 +55,7 @@ pub(super) fn mixed(candidate: &Candidate<'_>) -> Option<usize> {
     token(candidate).filter(|_| (is_hex || is_drawn) && !goes_on)
 }
 
-/// Accepts a value that is assigned to a name, if it has letters and digits and is not an expression of a program.
+/// Accepts a value that is assigned to a name, if it has letters and digits and is not a program expression.
 pub(super) fn assigned(candidate: &Candidate<'_>) -> Option<usize> {
     let value = before_markup(candidate.secret).trim_end_matches(['.', ':', '?', '!', '>']);
     let is_called = value.len() == candidate.secret.len() && candidate.after.starts_with(['(', '[', '{']);
@@ -107,7 +107,7 @@ fn is_variable(value: &str) -> bool {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Returns the part of a value before the rest of a query, a tag or a command.
+/// Returns the part of a value before a query parameter, an HTML entity, a tag or `&&`.
 fn before_markup(value: &str) -> &str {
     let goes_on = |rest: &str| {
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
@@ -188,7 +188,7 @@ pub(super) fn url_password(candidate: &Candidate<'_>) -> Option<usize> {
     let known = ["pass", "password", "passwd", "pwd", "secret", "token", "pw", "xxx"];
     let lower = candidate.secret.to_ascii_lowercase();
     let is_word = known.contains(&lower.as_str());
-    // A bracket begins a text that replaces a password, such as `[REDACTED]`.
+    // A bracket at the start means that the password was replaced, as in `[REDACTED]`.
     let is_replaced = candidate.secret.starts_with('[');
     all(candidate, !is_word && !is_replaced && !is_placeholder(candidate.secret) && distinct(candidate.secret) > 2)
 }

@@ -1,6 +1,6 @@
 //! Text in chunks: each event with a registered name contains a chunk, and a filter may hold back a part of the text.
 //!
-//! 1. An event continues with the text that the filter releases from its chunk and from earlier chunks; the filter
+//! 1. An event passes with the text that the filter releases from its chunk and from earlier chunks; the filter
 //!    holds back the rest.
 //! 2. Text that is still held back when the run ends is emitted in one more event, a copy of the last event with that
 //!    text.
@@ -43,7 +43,7 @@ pub(crate) trait ChunkedEvents: Send + Sync {
     fn listen(&self, ctx: &RunContext, filter: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>>;
 }
 
-/// The text of a run's events that is held back.
+/// The held-back text of a run's events.
 pub(crate) trait HeldText: Send + Sync {
     /// Emits the text that is held back.
     fn flush<'a>(&'a self, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>>;
@@ -88,7 +88,7 @@ impl<T: Clone> TextStream<T> {
     /// Replaces the text of an event with the text that the filter releases.
     fn pass(&self, event: &mut T) -> Result<()> {
         let text = (self.text)(event);
-        // The event that `flush` emits passes this listener too.
+        // This listener also receives the event that `flush` emits.
         if self.state.lock().is_rest(text) {
             return Ok(());
         }
@@ -193,8 +193,8 @@ where
     Ok(())
 }
 
-/// Registers observers of the run's `error` and `finish` that call a function. The function emits the findings that
-/// were made where nothing can be awaited.
+/// Registers observers of the run's `error` and `finish` that call a function. The function emits the findings of code
+/// that could not await an emit.
 pub(crate) fn emit_at_end<F>(ctx: &RunContext, emit: F) -> Result<()>
 where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
@@ -242,7 +242,7 @@ mod tests {
     #[derive(Default)]
     struct LockProbe {
         stream: OnceLock<Weak<TextStream<ProbedEvent>>>,
-        /// The user code that was called, with `true` if the lock was held.
+        /// The calls of user code, each with `true` if the lock was held.
         code: Mutex<Vec<(&'static str, bool)>>,
     }
 

@@ -15,7 +15,7 @@ use super::{Finding, Kind};
 #[derive(Clone, Debug)]
 pub struct Chunks {
     engine: Arc<Engine>,
-    /// The last part of the text that was passed on, for checks that look back, and then the text that is held back.
+    /// The end of the text that was passed on, for checks that look back, followed by the text that is held back.
     text: String,
     /// The start of the text that is held back.
     held: usize,

@@ -33,7 +33,7 @@ const PROGRAM: usize = 1 << 20;
 pub(super) struct Engine {
     rules: Vec<CompiledRule>,
     any: Regex,
-    /// Matches the end of a text that may be the beginning of a match.
+    /// Matches at the end of a text if more text could complete a match.
     unfinished: Regex,
     /// The length of the longest match, without its tail.
     longest: usize,
@@ -47,7 +47,7 @@ struct CompiledRule {
     regex: Regex,
     /// The length of the shortest match, without its tail.
     shortest: usize,
-    /// The bytes that a match can begin with, so that most rules need not be tried.
+    /// The bytes that a match can begin with. A rule is not tried at other bytes.
     first: FirstBytes,
 }
 

@@ -49,8 +49,8 @@ pub enum Kind {
     Card,
     /// A phone number: international, or North American.
     Phone,
-    /// An IP address, except loopback addresses, IPv4 addresses that begin with 0 or 255, and link-local IPv6
-    /// addresses. Version numbers are not included.
+    /// An IP address, except loopback addresses, IPv4 addresses that begin with 0 or 255, link-local IPv6 addresses,
+    /// and IPv6 addresses without a decimal digit. Version numbers are not included.
     Ip,
     /// A US social security number next to a keyword.
     Ssn,
@@ -61,7 +61,7 @@ pub enum Kind {
     Custom(Arc<str>),
 }
 
-/// The name of the kind of secret of a service, such as `twilio_key`.
+/// The name of a kind of secret that belongs to a service, such as `twilio_key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Service(&'static str);
 

@@ -47,7 +47,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Returns the example with random characters in its holes. The same seed returns the same characters.
+    /// Returns the example with random characters in its holes. The same seed gives the same characters.
     ///
     /// A hole, such as `‹a36›`, consists of a letter for an alphabet and the number of characters. The alphabets are
     /// `a` (letters and digits), `b` (letters, digits and `-_`), `s` (letters, digits and `+/`), `l` (lower-case
@@ -197,7 +197,7 @@ impl PreparedRule {
         Self { kind, pattern: pattern.to_owned(), is_unicode: true, check: Check::ANY, tail: None, is_vague: false }
     }
 
-    /// Creates a rule from a user's rule.
+    /// Prepares a user's rule for the engine.
     pub(super) fn own(rule: &Rule) -> Self {
         Self { is_unicode: true, ..Self::new(Kind::Custom(rule.name.into()), rule) }
     }

@@ -58,7 +58,7 @@ fn end_of_block(within: &[u8]) -> Option<usize> {
     memchr::memmem::find(line, b"-----").map(|dashes| at + dashes + 5)
 }
 
-/// Returns `true` if the text contains as much base64 as the shortest key.
+/// Returns `true` if the text contains key data: 24 consecutive base64 characters.
 fn holds_key(body: &str) -> bool {
     let mut runs = body.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=')));
     runs.any(|run| run.len() >= 24)
