@@ -31,7 +31,7 @@ pub enum MatcherError {
         fault: String,
     },
     /// The glob or regex is too long.
-    #[error("a pattern of {length} bytes is too long, at most {limit} are allowed: `{prefix}…`")]
+    #[error("a pattern of {length} bytes is too long (at most {limit} are allowed): `{prefix}…`")]
     TooLong {
         /// The beginning of the pattern.
         prefix: String,
@@ -77,7 +77,7 @@ pub enum ListenError {
     },
     /// The emitter belongs to a run that has ended.
     #[error(
-        "this run of `{namespace}` has ended and takes no more listeners; listen before it ends, or on its instance"
+        "this run of `{namespace}` has ended and accepts no more listeners; register listeners before it ends, or on its instance"
     )]
     RunEnded {
         /// The namespace of the emitter.

@@ -38,7 +38,7 @@
 )]
 #![cfg_attr(
     not(feature = "full"),
-    allow(rustdoc::broken_intra_doc_links, reason = "this page names what all features have")
+    allow(rustdoc::broken_intra_doc_links, reason = "this page links to items of all features")
 )]
 
 mod shared;

@@ -108,7 +108,7 @@ async fn a_limit_that_counts_a_run_and_a_run_below_it_together_logs_one_warning(
     assert_eq!(logged, [format!("`concurrency`: {}", shares("middle", "top"))]);
 
     let (_, explained, logged) = path.run(for_tree(RateLimit::builder(9, minute).build()?)).await;
-    let counted = |run, above| format!("`{run}` is counted, and so is `{above}` above it: {advice}");
+    let counted = |run, above| format!("`{run}` and `{above}` above it count as two runs: {advice}");
     assert_eq!(explained, [format!("rate_limit: {}", counted("leaf", "middle"))]);
     assert_eq!(logged, [format!("`rate_limit`: {}", counted("middle", "top"))]);
 

@@ -62,7 +62,7 @@ async fn failures_of_a_writer_are_counted_and_the_run_continues() -> TestResult 
     let _guard = tracing::subscriber::set_default(journal.clone());
     assert_eq!(desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?, "README.md has 2");
     assert_eq!(trajectory.write_failures(), 6);
-    assert_eq!(journal.take(), ["a line of a trajectory could not be written; further ones are only counted"]);
+    assert_eq!(journal.take(), ["a line of a trajectory could not be written; further failures are only counted"]);
     Ok(())
 }
 

@@ -406,8 +406,7 @@ async fn a_run_that_has_ended_accepts_no_bindings_and_counts_late_emits() -> Tes
         recorder.take();
         let ctx = kept.lock().take().ok_or("the work has it")?;
         let refused = ctx.emitter().on("progress", |_: &mut Any, _| ()).expect_err("it takes no listeners");
-        let text =
-            "this run of `work` has ended and takes no more listeners; listen before it ends, or on its instance";
+        let text = "this run of `work` has ended and accepts no more listeners; register listeners before it ends, or on its instance";
         assert!(matches!(refused, ListenError::RunEnded { .. }) && refused.to_string() == text, "{refused}");
         assert!(ctx.emitter().child("x")?.on("*", |_: &mut Any, _| ()).is_err());
         assert!(!ctx.emitter().pipe(&Emitter::new()).unpipe());
@@ -531,7 +530,10 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsAfter {
 #[test]
 fn errors_are_withheld_after_the_end_of_a_run_that_had_a_map_error() {
     silence_planned_panics();
-    let rows = [(false, "a secret"), (true, "the run has ended, and its `map_error` functions are gone")];
+    let rows = [
+        (false, "a secret"),
+        (true, "the error was withheld, because its run has ended and the `map_error` functions were dropped"),
+    ];
     for (is_mapped, message) in rows {
         let (abort, kept) = (AbortHandle::new(), Arc::new(parking_lot::Mutex::new(None)));
         let keep = Arc::clone(&kept);

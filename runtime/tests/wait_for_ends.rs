@@ -35,7 +35,7 @@ async fn wait_for_ends_returns_at_once_if_no_end_is_pending() {
     drop_run(endless_run(&tree, "run"));
     let shutdown = wait_for_ends(Duration::ZERO).await;
     assert!(shutdown.is_complete());
-    assert_eq!((shutdown.ended, shutdown.to_string().as_str()), (0, "0 ended in time"));
+    assert_eq!((shutdown.ended, shutdown.to_string().as_str()), (0, "runs that ended in time: 0"));
 }
 
 // R8: an end is counted before its task is spawned; here no task has been polled yet.
@@ -79,7 +79,7 @@ async fn listeners_still_awaited_at_the_deadline_are_cut_and_reported_as_skipped
     assert_eq!((shutdown_.ended, shutdown_.undelivered.len()), (1, 1), "{shutdown_}");
     let undelivered = &shutdown_.undelivered[0];
     assert_eq!((undelivered.namespace.as_str(), undelivered.skipped), ("run", 2));
-    let text = format!("1 ended in time\n  run {} of `run`: 2 listeners skipped", undelivered.run_id);
+    let text = format!("runs that ended in time: 1\n  run {} of `run`: 2 listeners skipped", undelivered.run_id);
     assert_eq!(shutdown_.to_string(), text);
     recorder.expect(["goes on", "run.run.finish dropped"]);
     // No end is pending any more, and no listener receives an end twice.

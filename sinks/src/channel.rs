@@ -67,7 +67,9 @@ impl Sink for Channel {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         // The sink's own thread is outside any runtime, so it may call `blocking_send`, which panics inside a
         // runtime.
-        self.sender.blocking_send(record.clone()).map_err(|_| "the receiver of the channel is gone".into())
+        self.sender
+            .blocking_send(record.clone())
+            .map_err(|_| "the receiver of the channel was closed or dropped".into())
     }
 
     /// Reports no buffered events, because each accepted record is already in the channel.

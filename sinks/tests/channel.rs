@@ -66,5 +66,5 @@ async fn without_a_receiver_each_record_counts_as_failed() {
     }
     let report = handle.close(EVER).await;
     assert_eq!((report.failed, report.delivered), (3, 0));
-    assert_eq!(report.error.as_deref(), Some("the receiver of the channel is gone"));
+    assert_eq!(report.error.as_deref(), Some("the receiver of the channel was closed or dropped"));
 }

@@ -54,7 +54,7 @@ fn a_stalled_drop_oldest_sink_loses_the_oldest_events_and_a_gap_marks_their_plac
     assert_eq!(counts(&report), [4, 6, 0, 0]);
     assert_eq!(
         report.complete().unwrap_err().to_string(),
-        "a sink is incomplete: 4 delivered, 6 lost, 0 failed, 0 pending"
+        "the delivery of a sink is incomplete: 4 delivered, 6 lost, 0 failed, 0 pending"
     );
 }
 
@@ -206,7 +206,7 @@ fn a_write_that_fails_or_panics_is_counted_and_the_sink_continues() {
     let handle = emitter.pipe_to(sink).unwrap();
     emit_now(&emitter, 0..2);
     let report = handle.flush_blocking();
-    assert_eq!((counts(&report), report.error.as_deref()), ([1, 0, 1, 0], Some("it panicked: no ones")));
+    assert_eq!((counts(&report), report.error.as_deref()), ([1, 0, 1, 0], Some("the sink panicked: no ones")));
     emit_now(&emitter, 2..4);
     let report = handle.close_blocking(EVER);
     assert_eq!((counts(&report), report.error.as_deref()), ([2, 0, 2, 0], Some("no twos")));
@@ -313,9 +313,9 @@ fn flush_and_close_return_a_report_even_if_the_sink_panics() {
     let emitter = Emitter::new();
     let handle = emitter.pipe_to(Hostile).unwrap();
     emit_now(&emitter, 0..3);
-    assert_eq!(handle.flush_blocking().error.as_deref(), Some("it panicked: flush"));
+    assert_eq!(handle.flush_blocking().error.as_deref(), Some("the sink panicked: flush"));
     let report = handle.close_blocking(EVER);
-    assert_eq!((counts(&report), report.error.as_deref()), ([0, 0, 3, 0], Some("it panicked: drop")));
+    assert_eq!((counts(&report), report.error.as_deref()), ([0, 0, 3, 0], Some("the sink panicked: drop")));
 }
 
 /// Sends a message when the sink's thread ends and drops this value.

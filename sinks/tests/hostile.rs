@@ -125,7 +125,7 @@ fn a_sink_that_flushes_and_closes_its_own_handle_does_not_wait_for_itself() {
     assert_eq!(seen.line(), "0 1 2");
     let reports = reports.lock().unwrap();
     let errors: Vec<_> = reports.iter().map(|report| report.error.as_deref()).collect();
-    assert_eq!(errors, [None, None, Some("the sink closes after this call returns")]);
+    assert_eq!(errors, [None, None, Some("the sink cannot wait for itself: it closes after this call returns")]);
 }
 
 /// E10, E13.

@@ -351,7 +351,7 @@ fn the_error_for_a_bad_line_states_its_number_and_quotes_it() {
     assert_eq!(shown[2], format!("line 4 is not a record: expected value at column 1: `{quoted}…`"));
     assert!(shown[3].starts_with("line 5 is not a record"), "{}", shown[3]);
     assert_eq!(shown[4], "Gap(Gap { lost: 2 })");
-    assert_eq!(shown[5], "line 7 is torn, as a crash leaves it: `{\"id`");
+    assert_eq!(shown[5], "line 7 is incomplete, because its writer crashed or is still writing it: `{\"id`");
     assert_eq!(shown.len(), 6);
 }
 

@@ -101,7 +101,7 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: 
 /// Returns the tool and the arguments of a call, or an error text for the model if the call cannot be executed.
 fn check_call<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
     let (tool, arguments) = find_tool(agent, call)?;
-    tool.check(arguments).map_err(|fault| format!("the arguments of `{}` do not fit: {fault}", call.name))?;
+    tool.check(arguments).map_err(|fault| format!("the arguments of `{}` are invalid: {fault}", call.name))?;
     Ok((tool, arguments))
 }
 
@@ -158,8 +158,8 @@ impl ToolRun {
 fn unknown(tools: &[Tool], call: &ToolCall) -> String {
     let names: Vec<_> = tools.iter().map(|tool| format!("`{}`", tool.spec().name)).collect();
     match names.as_slice() {
-        [] => format!("there is no tool `{}`, and no other tool either", call.name),
-        names => format!("there is no tool `{}`; there are {}", call.name, names.join(", ")),
+        [] => format!("there is no tool `{}`; no tools are available", call.name),
+        names => format!("there is no tool `{}`; available tools: {}", call.name, names.join(", ")),
     }
 }
 

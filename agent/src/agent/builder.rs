@@ -95,7 +95,10 @@ impl AgentBuilder {
     }
 
     /// Adds an [`AgentMiddleware`]. Its hooks are called after the hooks of the middlewares that were added before it.
-    #[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "takes ownership, because the middleware is not used again after this call"
+    )]
     pub fn with(mut self, middleware: impl AgentMiddleware) -> Self {
         match Installed::new(&middleware) {
             Ok(installed) => self.installed.push(Arc::new(installed)),

@@ -241,7 +241,10 @@ fn described(ctx: &RunContext) -> (Vec<HookInfo>, Vec<String>) {
 /// list its id as `skipped`. If several runs above bind middlewares with the same id, only the middleware of the
 /// outermost run is added. To bind a guard that no agent below can skip or replace, bind a stack with a guard instead:
 /// `for_tree(Stack::<AnyRun>::builder().guard(…).build())`.
-#[expect(clippy::needless_pass_by_value, reason = "a middleware is given away: its hooks keep what they need")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "takes ownership, because the middleware is not used again after this call"
+)]
 pub fn joins(middleware: impl AgentMiddleware) -> Joins {
     let id = middleware.id().to_owned();
     Joins { id, installed: Installed::new(&middleware).map(Arc::new), is_on_agent: false }

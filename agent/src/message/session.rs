@@ -316,10 +316,10 @@ impl Drop for OpenTurn<'_> {
 }
 
 /// The result of a call whose tool was running when the run ended.
-const STOPPED: &str = "the run was stopped while the tool was at work: it may have had effects";
+const STOPPED: &str = "the run was stopped while the tool was running: it may have had effects";
 
 /// The result of a call that was interrupted after the tool's function had been called.
-const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was at work: it may have had effects";
+const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was running: it may have had effects";
 
 #[cfg(test)]
 mod tests {
@@ -379,7 +379,7 @@ mod tests {
                             if injects {
                                 turn.inject(vec![Message::user("and")]).expect("text is valid");
                             }
-                            assert!(!panics, "the turn ends so");
+                            assert!(!panics, "this turn ends with a panic");
                         });
                         let _ = std::panic::catch_unwind(turn);
                         expected += 1 + calls.len() + usize::from(injects);

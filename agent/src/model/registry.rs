@@ -129,11 +129,11 @@ fn unknown(provider: &str, name: &str) -> Error {
     let mut known: Vec<_> = REGISTERED.read().keys().cloned().chain(built_in_names().map(str::to_owned)).collect();
     known.sort_unstable();
     let known = if known.is_empty() {
-        "none is registered, and the feature `openai` is off".to_owned()
+        "no provider is registered, and the feature `openai` is off".to_owned()
     } else {
-        format!("known are `{}`", known.join("`, `"))
+        format!("known providers are `{}`", known.join("`, `"))
     };
     Error::new(format!(
-        "the provider `{provider}` of `{name}` is not known; {known}; `ChatModel::register` adds a provider"
+        "the provider `{provider}` of `{name}` is not known; {known}; add a provider with `ChatModel::register`"
     ))
 }

@@ -237,16 +237,20 @@ fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(He
     let (mut map, mut secrets) = (HeaderMap::new(), Vec::new());
     if let Some(key) = api_key {
         let value = HeaderValue::try_from(format!("Bearer {key}"));
-        let mut value = value.map_err(|_| Error::new("the API key has characters that no header can have"))?;
+        let mut value = value.map_err(|_| {
+            Error::new("the API key has characters that are not allowed in a header, such as a line break")
+        })?;
         value.set_sensitive(true);
         map.insert(AUTHORIZATION, value);
         secrets.push(key.to_owned());
     }
     for (name, text) in headers {
         let name = HeaderName::try_from(name.as_str())
-            .map_err(|_| Error::new(format!("`{name}` is not the name of a header")))?;
+            .map_err(|_| Error::new(format!("`{name}` is not a valid header name")))?;
         let mut value = HeaderValue::try_from(text.as_str()).map_err(|_| {
-            Error::new(format!("the value of the header `{name}` has characters that no header can have"))
+            Error::new(format!(
+                "the value of the header `{name}` has characters that are not allowed in a header, such as a line break"
+            ))
         })?;
         if matches!(name.as_str(), "authorization" | "api-key" | "x-api-key" | "x-goog-api-key") {
             value.set_sensitive(true);

@@ -56,7 +56,7 @@ pub enum ServerErrorKind {
     Redirect,
     /// The stream ended before the reply was complete.
     Incomplete,
-    /// The reply, or a chunk of it, does not fit the protocol.
+    /// The reply, or a chunk of it, does not match the protocol.
     Malformed,
     /// The reply is larger than [`max_reply_bytes`](crate::OpenAiBuilder::max_reply_bytes).
     TooLarge,
@@ -146,7 +146,7 @@ impl Server {
     /// removed.
     pub(super) fn disconnected(&self, error: reqwest::Error) -> Error {
         if error.is_timeout() && error.is_connect() {
-            return self.timed_out("accepted no connection in time");
+            return self.timed_out("did not accept a connection in time");
         }
         let what = if error.is_connect() { "cannot be reached" } else { "closed the connection" };
         let causes = self.quote(&causes(&error.without_url()), MESSAGE);
@@ -179,7 +179,7 @@ impl Server {
         let kind = if is_cut || fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
         // The fault may quote a secret from the text.
         let fault = self.quote(&fault.to_string(), QUOTED);
-        let what = format!("sent {what} that does not fit the protocol ({fault})");
+        let what = format!("sent {what} that does not match the protocol ({fault})");
         self.error(kind, None, &what, self.quote(text, QUOTED))
     }
 
@@ -216,8 +216,7 @@ impl Server {
             None => self.quote(&text, QUOTED),
         };
         let is_html = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
-        let what =
-            if is_html { format!("answered {status} with a page of HTML") } else { format!("answered {status}") };
+        let what = if is_html { format!("answered {status} with an HTML page") } else { format!("answered {status}") };
         let (kind, status) = (ServerErrorKind::Status, Some(status.as_u16()));
         let error = self.error_of(&what, ServerError { kind, status, message, headers: self.reported(headers) });
         match retry_after::milliseconds(headers, SystemTime::now()) {

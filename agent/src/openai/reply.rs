@@ -79,7 +79,7 @@ impl<'de> Visitor<'de> for TextVisitor {
     type Value = Text;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text or a list of parts")
+        f.write_str("a string or a list of parts")
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Text, E> {
@@ -188,8 +188,9 @@ impl Chunks {
                 // The message is complete, and only the token counts or `[DONE]` may be missing.
                 Err(error) if self.reply.is_finished && is_cut(&error) => {
                     self.is_done = true;
-                    let warning =
-                        format!("the reply broke after its finish reason, so token counts may be missing: {error}");
+                    let warning = format!(
+                        "the reply was cut off after its finish reason, so token counts may be missing: {error}"
+                    );
                     self.reply.pending.push_back(Delta::Warning(warning));
                 }
                 Err(error) => return Err(error),
@@ -303,7 +304,9 @@ impl Assembly {
                 None => {}
             }
             if let Some(refusal) = refusal.and_then(texts) {
-                self.pending.push_back(Delta::Warning("the model refused: its answer is the refusal".to_owned()));
+                self.pending.push_back(Delta::Warning(
+                    "the model refused the request: the answer contains its refusal".to_owned(),
+                ));
                 self.pending.push_back(Delta::Text(refusal));
             }
             for (place, call) in tool_calls.into_iter().flatten().enumerate() {

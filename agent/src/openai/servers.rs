@@ -70,7 +70,7 @@ pub(super) fn builder(name: &str, environment: impl Fn(&str) -> Option<OsString>
     let Some(known) = all().find(|known| known.name == server) else {
         let names: Vec<_> = all().map(|known| format!("`{}`", known.name)).collect();
         return Err(Error::new(format!(
-            "the server `{server}` of `{name}` is not known; known are {}; for another server, use `OpenAi::builder` and `base_url`",
+            "the server `{server}` of `{name}` is not known; known servers are {}; for another server, use `OpenAi::builder` and `base_url`",
             names.join(", ")
         )));
     };

@@ -42,7 +42,7 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {
             Error::new(format!(
-                "the state `{}` belongs to an agent, but the run `{}` is not an agent's run and not nested in one",
+                "the state `{}` belongs to an agent, but the run `{}` is neither an agent's run nor nested in one",
                 self.key,
                 ctx.name()
             ))
@@ -134,7 +134,7 @@ impl Slices {
         let mut loan = Loan { map: &map, key, slice: taken };
         if let Some(Slice::Stored(value)) = &loan.slice {
             let value: T = serde_path_to_error::deserialize(value)
-                .map_err(|error| Error::new(format!("the stored state `{key}` does not fit: {error}")))?;
+                .map_err(|error| Error::new(format!("the stored state `{key}` cannot be deserialized: {error}")))?;
             loan.slice = Some(Slice::Live(Box::new(value)));
         }
         let live = match loan.slice.get_or_insert_with(|| Slice::Live(Box::new(T::default()))) {
@@ -142,7 +142,11 @@ impl Slices {
             Slice::Stored(_) | Slice::Lent => None,
         };
         // Two agents that share a session may have middlewares with the same id and different types.
-        let live = live.ok_or_else(|| Error::new(format!("the state `{key}` has another type")))?;
+        let live = live.ok_or_else(|| {
+            Error::new(format!(
+                "the state `{key}` has another type: middlewares with the same id must keep the same type in a session"
+            ))
+        })?;
         Ok(f(live))
     }
 

@@ -327,7 +327,7 @@ fn shortened(fault: String) -> String {
 }
 
 fn does_not_fit(fault: &str) -> Error {
-    Error::new(format!("the arguments do not fit: {fault}"))
+    Error::new(format!("the arguments are invalid: {fault}"))
 }
 
 fn parse<A: DeserializeOwned>(arguments: &Value) -> Result<A, String> {

@@ -109,8 +109,8 @@ async fn each_message_is_emitted_in_the_order_of_the_history_and_each_error_afte
         "user: noted",
         "assistant: ",
         "tool: A",
-        "tool: !there is no tool `sing`; there are `shout`",
-        "error in tool: there is no tool `sing`; there are `shout`",
+        "tool: !there is no tool `sing`; available tools: `shout`",
+        "error in tool: there is no tool `sing`; available tools: `shout`",
         "assistant: perhaps",
         "user: be sure",
         "assistant: done",
@@ -225,7 +225,7 @@ async fn the_interrupts_of_a_batch_are_combined_into_one_and_other_calls_are_ans
     assert_eq!(pays, [Some("1"), Some("2")]);
     assert_eq!(pending[0]["interrupt"]["kind"], "approval");
     let history = assert_valid(&session);
-    let interrupted = "!interrupted while the tool was at work: it may have had effects";
+    let interrupted = "!interrupted while the tool was running: it may have had effects";
     assert_eq!(results(history.messages()), [interrupted, "B", interrupted]);
     Ok(())
 }
@@ -246,10 +246,10 @@ async fn calls_that_cannot_be_executed_are_answered_with_an_error_that_states_th
         .text("done");
     let answer = agent(&script).build()?.ask("go").await?;
     let expected = [
-        "!there is no tool `sing`; there are `shout`",
-        "!the arguments of `shout` do not fit: at `text`: invalid type: integer `7`, expected a string",
+        "!there is no tool `sing`; available tools: `shout`",
+        "!the arguments of `shout` are invalid: at `text`: invalid type: integer `7`, expected a string",
         "!the arguments of `shout` are not JSON: EOF while parsing a value at line 1 column 9",
-        "!the arguments of `shout` do not fit: missing field `text`",
+        "!the arguments of `shout` are invalid: missing field `text`",
     ];
     assert_eq!(results(&answer.messages), expected);
     // The next request has the arguments as the model wrote them.
@@ -331,7 +331,7 @@ async fn a_session_stays_valid_and_usable_however_its_run_ends() -> Result<()> {
         // effects.
         let expected = match end {
             "max_steps" => ["late", "B"],
-            _ => ["!the run was stopped while the tool was at work: it may have had effects", "B"],
+            _ => ["!the run was stopped while the tool was running: it may have had effects", "B"],
         };
         assert_eq!(results(history.messages()), expected, "{end}");
         let answer = agent.ask("and now?").session(&session).await?;
@@ -563,7 +563,7 @@ async fn an_interrupt_of_a_sub_agent_is_nested_in_the_batch_interrupt_of_the_out
     let inner = &outer.data["pending"][0]["interrupt"];
     assert_eq!(inner["kind"], "agent.batch");
     assert_eq!(inner["data"]["pending"][0]["interrupt"]["kind"], "approval");
-    let interrupted = "!interrupted while the tool was at work: it may have had effects";
+    let interrupted = "!interrupted while the tool was running: it may have had effects";
     assert_eq!(results(assert_valid(&session).messages()), [interrupted, "B"]);
     Ok(())
 }

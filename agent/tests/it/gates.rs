@@ -38,8 +38,8 @@ async fn calls_that_cannot_be_executed_do_not_reach_the_gate() -> Result<()> {
     let answer = agent(&script).with(gate).build()?.ask("go").await?;
     assert_eq!(asked.lines(), ["2", "2"]);
     let expected = [
-        "!there is no tool `sing`; there are `shout`",
-        "!the arguments of `shout` do not fit: at `text`: invalid type: integer `7`, expected a string",
+        "!there is no tool `sing`; available tools: `shout`",
+        "!the arguments of `shout` are invalid: at `text`: invalid type: integer `7`, expected a string",
         "B",
         "!the arguments of `shout` are not JSON: EOF while parsing an object at line 1 column 1",
     ];
@@ -67,8 +67,8 @@ async fn a_call_that_a_gate_changes_is_checked_again_and_keeps_its_id() -> Resul
     let answer = agent(&calls()).with(edits).with(reads).build()?.ask("go").session(&session).await?;
     assert_eq!(ids.lines(), answer.tool_calls().map(|call| call.id.as_str()).collect::<Vec<_>>());
     let expected = [
-        "!the arguments of `shout` do not fit: at `text`: invalid type: integer `1`, expected a string",
-        "!there is no tool `sing`; there are `shout`",
+        "!the arguments of `shout` are invalid: at `text`: invalid type: integer `1`, expected a string",
+        "!there is no tool `sing`; available tools: `shout`",
     ];
     assert_eq!(results(assert_valid(&session).messages()), expected);
     Ok(())
@@ -152,9 +152,9 @@ fn ends_call(calls_tool: bool, waits: bool) -> HooksFn {
 async fn a_call_without_a_result_is_answered_with_whether_the_function_of_its_tool_had_been_called() -> Result<()> {
     let table = [
         (false, false, "!not executed: interrupted"),
-        (true, false, "!interrupted while the tool was at work: it may have had effects"),
+        (true, false, "!interrupted while the tool was running: it may have had effects"),
         (false, true, "!not executed: the run was stopped"),
-        (true, true, "!the run was stopped while the tool was at work: it may have had effects"),
+        (true, true, "!the run was stopped while the tool was running: it may have had effects"),
     ];
     for (calls_tool, waits, expected) in table {
         for spawns in [false, true] {

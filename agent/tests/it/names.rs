@@ -34,9 +34,9 @@ fn a_name_without_a_provider_or_a_model_is_quoted_in_the_error() {
 fn the_error_for_an_unknown_provider_lists_the_known_providers() -> Result<()> {
     ChatModel::register("listed", scripted)?;
     let message = ChatModel::from_name("lsited:a").unwrap_err().to_string();
-    assert!(message.starts_with("the provider `lsited` of `lsited:a` is not known; known are "), "{message}");
+    assert!(message.starts_with("the provider `lsited` of `lsited:a` is not known; known providers are "), "{message}");
     assert!(message.contains("`listed`"), "{message}");
-    assert!(message.ends_with("`ChatModel::register` adds a provider"), "{message}");
+    assert!(message.ends_with("add a provider with `ChatModel::register`"), "{message}");
     Ok(())
 }
 

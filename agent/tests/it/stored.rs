@@ -63,7 +63,7 @@ async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cau
     let run = agent(&ScriptedModel::new("test").text("x")).with(counter("a")).build()?;
     let error = run.ask("go").session(&serde_json::from_value(stored)?).await.unwrap_err().to_string();
     assert!(
-        error.contains("the stored state `a` does not fit: invalid type: string \"many\", expected u32"),
+        error.contains("the stored state `a` cannot be deserialized: invalid type: string \"many\", expected u32"),
         "{error}"
     );
 

@@ -239,12 +239,12 @@ mod with_schema {
         let tool = echo(lines())?;
         assert_eq!(tool.run(json!({"a b": []})).await?, ToolOutput::new(json!({"a b": []})));
         let error = tool.run(json!({})).await.unwrap_err();
-        assert_eq!(error.to_string(), "the arguments do not fit: \"a b\" is a required property");
+        assert_eq!(error.to_string(), "the arguments are invalid: \"a b\" is a required property");
 
         let script =
             ScriptedModel::new("test").call("echo", json!({"n": 1})).call("echo", json!({"a b": []})).text("done");
         let answer = agent(&script).tool(tool).build()?.ask("go").await?;
-        let expected = ["!the arguments of `echo` do not fit: \"a b\" is a required property", "{\"a b\":[]}"];
+        let expected = ["!the arguments of `echo` are invalid: \"a b\" is a required property", "{\"a b\":[]}"];
         assert_eq!(results(&answer.messages), expected);
         assert_eq!(script.requests()[0].tools[1].parameters, lines());
         Ok(())

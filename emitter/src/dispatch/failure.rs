@@ -12,7 +12,10 @@ use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 impl DispatchProgress {
     /// Handles a failure: it becomes the error of the emit, or is logged and counted.
     #[cold]
-    #[expect(clippy::boxed_local, reason = "unboxed here, and not in the loop of every emit")]
+    #[expect(
+        clippy::boxed_local,
+        reason = "unboxing the failure here keeps that code out of the loop that every emit runs"
+    )]
     pub(super) fn handle_failure(
         &mut self,
         listener: &Listener,

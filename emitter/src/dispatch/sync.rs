@@ -32,7 +32,10 @@ pub(super) struct DispatchProgress {
     /// `true` if the listener before the cursor has not been called yet, because it has to be awaited.
     is_awaiting: bool,
     /// If sync listeners run first, the cursors just past the listeners that are awaited afterwards.
-    #[expect(clippy::box_collection, reason = "a word of each emit, and nearly none has it")]
+    #[expect(
+        clippy::box_collection,
+        reason = "the box keeps the state of an emit small, and few emits need the queue"
+    )]
     deferred: Option<Box<VecDeque<Cursor>>>,
     /// The error of the emit so far.
     pub(super) failed: Option<EmitError>,

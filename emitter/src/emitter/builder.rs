@@ -16,7 +16,7 @@ use crate::rt::Scope;
 use crate::{BuildError, Context, Creator, Emitter, Event, Trace};
 
 /// Builds an emitter. [`Emitter::builder`] and [`Emitter::child_builder`] return this builder.
-#[must_use = "nothing is made before `build`"]
+#[must_use = "nothing is built until `build` is called"]
 #[derive(Debug)]
 pub struct EmitterBuilder {
     below: Option<(Emitter, Option<String>)>,
@@ -108,7 +108,7 @@ fn with(mut node: Node, change: impl FnOnce(&mut Node)) -> Node {
 }
 
 /// The properties of a run's emitter: its parent run, context, ids and scope. Pass them to [`Emitter::for_run`].
-#[must_use = "nothing is made before `Emitter::for_run`"]
+#[must_use = "links do nothing until they are passed to `Emitter::for_run`"]
 #[derive(Default)]
 pub struct RunLinks<'a> {
     parent: Option<&'a Emitter>,

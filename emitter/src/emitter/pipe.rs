@@ -59,7 +59,7 @@ impl PipeHandle {
     }
 
     /// Removes the pipe. Returns `true` if this call removed the pipe.
-    #[expect(clippy::must_use_candidate, reason = "called for its effect")]
+    #[expect(clippy::must_use_candidate, reason = "callers may ignore the result")]
     pub fn unpipe(&self) -> bool {
         let (Some(from), Some(pipe)) = (self.from.upgrade(), self.pipe.upgrade()) else { return false };
         Emitter::from(from).registry().is_some_and(|registry| registry.remove_pipe(&pipe))

@@ -85,7 +85,7 @@ impl Emitter {
         if self.run_end().is_some_and(RunEnd::count) {
             let path = path();
             log_quietly(|| {
-                tracing::warn!("`{path}` came after the end of its run: it is not delivered there or above");
+                tracing::warn!("`{path}` reached a run that has ended: it is not delivered to the run or above it");
             });
         }
     }

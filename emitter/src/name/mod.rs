@@ -38,7 +38,7 @@ impl EventName {
     /// Panics if the name is not valid. In a `const`, the panic is a compile error. Use [`try_new`](Self::try_new) for
     /// names that are only known at run time.
     #[must_use]
-    #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
+    #[expect(clippy::panic, reason = "evaluated in a const, where the panic is the intended compile error")]
     pub const fn new(name: &'static str) -> Self {
         match NameFault::of(name) {
             None => Self::unchecked(name),
@@ -94,7 +94,7 @@ impl Namespace {
     ///
     /// Panics if the namespace is not valid. In a `const`, the panic is a compile error.
     #[must_use]
-    #[expect(clippy::panic, reason = "evaluated in a const, where a panic is the compile error that is wanted")]
+    #[expect(clippy::panic, reason = "evaluated in a const, where the panic is the intended compile error")]
     pub const fn new(namespace: &'static str) -> Self {
         match NameFault::of(namespace) {
             None => Self(namespace),

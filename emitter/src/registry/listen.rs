@@ -251,7 +251,7 @@ impl Emitter {
 
     /// Removes the listeners that were registered here, except persistent listeners. Returns the number of removed
     /// listeners. Pipes, sinks and streams stay.
-    #[expect(clippy::must_use_candidate, reason = "called for its effect")]
+    #[expect(clippy::must_use_candidate, reason = "callers may ignore the result")]
     pub fn reset(&self) -> usize {
         self.registry().map_or(0, |registry| registry.remove(|listener| !listener.persistent))
     }
@@ -300,7 +300,7 @@ impl Emitter {
     /// assert_eq!(n, 1);
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "called for its effect")]
+    #[expect(clippy::must_use_candidate, reason = "callers may ignore the result")]
     pub fn pipe(&self, target: &Self) -> PipeHandle {
         self.add_pipe(Matcher::every(), target)
     }
@@ -319,7 +319,7 @@ impl Emitter {
         let pipe = Arc::new(Pipe::new(self, matcher, target));
         let handle = PipeHandle::new(self, &pipe);
         if let Err(error) = self.add_to_registry(|registry| registry.add_pipe(pipe)) {
-            log_quietly(|| tracing::warn!(%error, "the pipe was not made"));
+            log_quietly(|| tracing::warn!(%error, "the pipe was not created"));
         }
         handle
     }

@@ -317,7 +317,7 @@ impl EventView<'_> {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a listener returns `()` or `Result<(), BoxError>`, not `{Self}`",
-    note = "end the closure's body with a semicolon, or with `Ok(())`; `?` makes a `BoxError` of any error: `Ok(f()?)`",
+    note = "end the closure's body with a semicolon, or with `Ok(())`; `?` converts any error to a `BoxError`: `Ok(f()?)`",
     note = "register async work with `on_async` or `observe_async`",
     note = "a closure that never returns needs a return type: `|event: &mut T, _| -> ()` before its body"
 )]

@@ -38,7 +38,7 @@ impl Subscription {
     /// assert_eq!(n, 0);
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "called for its effect")]
+    #[expect(clippy::must_use_candidate, reason = "callers may ignore the result")]
     pub fn off(&self) -> bool {
         self.0.upgrade().is_some_and(|listener| {
             let ended = listener.claims.end();

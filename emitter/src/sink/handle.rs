@@ -78,7 +78,11 @@ impl SinkHandle {
         }
         match Alarm::set(&self.control.queue, deadline) {
             Ok(alarm) => self.control.wait_until(|queue| queue.has_ended() || alarm.has_rung()).await,
-            Err(error) => return self.report().or_error(|| format!("the deadline could not be watched: {error}")),
+            Err(error) => {
+                return self
+                    .report()
+                    .or_error(|| format!("the thread that measures the deadline could not be started: {error}"));
+            }
         }
         self.report_of_close(deadline)
     }
@@ -106,7 +110,7 @@ impl SinkHandle {
         match has_ended {
             true => report,
             false if self.control.queue.is_read_here() => {
-                report.or_error(|| "the sink closes after this call returns".to_owned())
+                report.or_error(|| "the sink cannot wait for itself: it closes after this call returns".to_owned())
             }
             false => report.or_error(|| format!("the sink was not closed within {deadline:?}")),
         }
@@ -218,7 +222,7 @@ impl Alarm {
 /// lost + failed + pending` is the number of these events. A pending event later counts as delivered, buffered, lost or
 /// failed. After [`close`](SinkHandle::close) has returned in time, no event is pending or buffered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "a report says whether everything was delivered"]
+#[must_use = "a report shows whether everything was delivered"]
 #[non_exhaustive]
 pub struct Report {
     /// Events that have left the sink. An event written to a file has been handed to the operating system, and survives
@@ -292,7 +296,7 @@ impl Incomplete {
 
 impl fmt::Display for Incomplete {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a sink is incomplete: {}", self.0)
+        write!(f, "the delivery of a sink is incomplete: {}", self.0)
     }
 }
 

@@ -227,13 +227,13 @@ impl Drop for EndGuard {
 
 /// Calls the sink, and turns a panic into an error (invariant 2).
 fn call_catching(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxError> {
-    catch_or(call, |panic| Err(format!("it panicked: {panic}").into()))
+    catch_or(call, |panic| Err(format!("the sink panicked: {panic}").into()))
 }
 
 /// Returns the message of an error. The error is a user's value, and may panic when it is displayed or dropped.
 fn message_of(error: BoxError) -> String {
-    let text =
-        catch(|| with_causes(&error)).unwrap_or_else(|panic| format!("an error that panicked when shown: {panic}"));
+    let text = catch(|| with_causes(&error))
+        .unwrap_or_else(|panic| format!("an error that panicked when it was displayed: {panic}"));
     drop_catching("a sink's error", error);
     text
 }

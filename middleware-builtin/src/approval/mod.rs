@@ -279,7 +279,7 @@ impl Middleware for Approval {
 impl fmt::Debug for Approval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.responder)?;
-        self.timeout.map_or(Ok(()), |timeout| write!(f, " for {timeout:?}"))?;
+        self.timeout.map_or(Ok(()), |timeout| write!(f, " (timeout {timeout:?})"))?;
         f.write_str(&self.runs.after(", about runs "))?;
         f.write_str(if self.edits { "" } else { ", without edits" })
     }

@@ -198,12 +198,12 @@ impl Account {
     }
 
     fn close_exceeded(&self, state: &mut AccountState, limit: BudgetLimit, spent: Amount) -> BudgetClosed {
-        let most = self.options.most.of(limit).map(|most| format!(" of {most}")).unwrap_or_default();
+        let most = self.options.most.of(limit).map(|most| format!(" (limit: {most})")).unwrap_or_default();
         let reason = match limit {
             BudgetLimit::Tokens => format!("the budget is exceeded: {spent} tokens{most}"),
             BudgetLimit::Cost => format!("the budget is exceeded: a cost of {spent}{most}"),
             BudgetLimit::Calls => format!("the budget is exceeded: {spent} calls{most}"),
-            BudgetLimit::WallTime => format!("the budget is exceeded: more than the time{most}"),
+            BudgetLimit::WallTime => format!("the budget is exceeded: the time has run out{most}"),
         };
         let closed = BudgetClosed { reason, limit: Some(limit), holder: self.holder };
         // The first closing wins (4).

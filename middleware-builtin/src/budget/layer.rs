@@ -57,7 +57,7 @@ impl BudgetLayer {
         }
         // If another run has just closed the account, return the reason for that closing.
         let closed = closed.or_else(|| account.closed());
-        closed.as_ref().map_or_else(|| Error::halted("budget", "the time is over"), BudgetClosed::error)
+        closed.as_ref().map_or_else(|| Error::halted("budget", "the time has run out"), BudgetClosed::error)
     }
 }
 

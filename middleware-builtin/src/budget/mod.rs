@@ -55,7 +55,7 @@ mod usage;
 ///
 /// assert_eq!(chat.run(4_000).await?, Some(6_000));
 /// let error = chat.run(12_000).await.unwrap_err();
-/// assert_eq!(error.explain().lines().next(), Some("halted by budget: the budget is exceeded: 12000 tokens of 10000"));
+/// assert_eq!(error.explain().lines().next(), Some("halted by budget: the budget is exceeded: 12000 tokens (limit: 10000)"));
 /// # Ok(())
 /// # }
 /// ```
@@ -112,7 +112,7 @@ pub enum BudgetError {
     #[error("the price `{0}` is negative: use 0 or more")]
     NegativePrice(Decimal),
     /// The fraction at which to warn is not between 0 and 1.
-    #[error("cannot warn at `{0}` of a limit: use a part from 0 to 1, such as 0.8")]
+    #[error("cannot warn at `{0}` of a limit: use a fraction from 0 to 1, such as 0.8")]
     WarnAt(f64),
 }
 

@@ -74,8 +74,8 @@ impl CircuitBreakerInner {
     async fn refuse(&self, key: &OwnedKey, denial: &Denial, ctx: &RunContext) -> Error {
         let Denial { wait, cause } = denial;
         let reason = match wait {
-            Some(wait) => format!("open for another {}: {cause}", in_millis(*wait)),
-            None => format!("half-open, and a probe is under way: {cause}"),
+            Some(wait) => format!("the circuit is open for another {}: {cause}", in_millis(*wait)),
+            None => format!("the circuit is half-open, and a probe is under way: {cause}"),
         };
         self.deny(key.to_json(), *wait, reason, ctx).await.context("cause", &**cause)
     }

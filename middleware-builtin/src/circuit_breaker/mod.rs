@@ -51,7 +51,7 @@ use layer::CircuitBreakerLayer;
 /// assert_eq!(fetch.run(false).await.unwrap_err().to_string(), "connection refused");
 /// let error = fetch.run(true).await.unwrap_err();
 /// assert!(error.is_denied());
-/// assert_eq!(error.to_string(), "open for another 5s: connection refused");
+/// assert_eq!(error.to_string(), "the circuit is open for another 5s: connection refused");
 /// assert_eq!(error.details()["retry_after_ms"], 5_000);
 ///
 /// tokio::time::sleep(Duration::from_secs(5)).await;

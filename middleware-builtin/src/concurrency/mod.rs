@@ -117,7 +117,7 @@ pub enum ConcurrencyError {
     #[error("`0` permits would deny every run: at least 1 is needed")]
     NoPermits,
     /// The number of permits is above the maximum of tokio's semaphore.
-    #[error("`{permits}` permits are more than can be counted: at most {most}", most = Semaphore::MAX_PERMITS)]
+    #[error("`{permits}` permits are too many: at most {most} are allowed", most = Semaphore::MAX_PERMITS)]
     TooMany {
         /// The number of permits.
         permits: usize,

@@ -78,9 +78,9 @@ impl fmt::Display for Reached {
             Scope::Group => "in the group",
         };
         match limit {
-            Limit::Runs => write!(f, "no more than {most} runs {place}"),
-            Limit::Kind => write!(f, "no more than {most} runs of {kind} {place}"),
-            Limit::Depth => write!(f, "no run deeper than {most} {place}"),
+            Limit::Runs => write!(f, "at most {most} runs are allowed {place}"),
+            Limit::Kind => write!(f, "at most {most} runs of {kind} are allowed {place}"),
+            Limit::Depth => write!(f, "runs may be nested at most {most} levels {place}"),
         }
     }
 }

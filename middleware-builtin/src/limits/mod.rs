@@ -53,7 +53,7 @@ mod run_counter;
 ///
 /// assert_eq!(greedy.run(2).await?, 2);
 /// let error = greedy.run(3).await.unwrap_err();
-/// assert_eq!(error.to_string(), "no more than 2 runs below the run that sets the limit");
+/// assert_eq!(error.to_string(), "at most 2 runs are allowed below the run that sets the limit");
 /// # Ok(())
 /// # }
 /// ```

@@ -28,9 +28,9 @@ impl MetricNames {
     pub(super) fn describe(&self, recorder: &dyn Recorder) {
         let count = Some(Unit::Count);
         recorder.describe_counter(self.started.clone(), count, "Runs that have started.".into());
-        recorder.describe_gauge(self.active.clone(), count, "Runs that have started and not ended.".into());
+        recorder.describe_gauge(self.active.clone(), count, "Runs that have started and have not ended.".into());
         recorder.describe_counter(self.ended.clone(), count, "Runs that have ended, by outcome.".into());
-        let duration = "How long runs took, by outcome.".into();
+        let duration = "Duration of runs, by outcome.".into();
         recorder.describe_histogram(self.duration.clone(), Some(Unit::Seconds), duration);
     }
 }

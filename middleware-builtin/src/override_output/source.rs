@@ -57,7 +57,7 @@ impl OutputSource {
 pub(super) fn start_of<'a>(event: &'a mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<&'a mut dyn AnyStart> {
     match LifecycleMut::of(event, meta) {
         Some(LifecycleMut::Start(start)) => Ok(start),
-        _ => Err(Error::new(format!("`{}` is not the start of a run", meta.path()))),
+        _ => Err(Error::new(format!("`{}` is not the `start` event of a run", meta.path()))),
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) fn json_source(
 
 fn misfit(meta: &EventMeta<'_>, what: &str) -> Error {
     let run = meta.payload_type();
-    Error::new(format!("{what} is to answer a run that begins with `{run}`: select the runs with `runs`"))
+    Error::new(format!("{what} cannot answer a run whose `start` event is `{run}`: select the runs with `runs`"))
 }
 
 impl fmt::Debug for OutputSource {

@@ -187,7 +187,7 @@ impl<O: Op> Layer<O> for RateLimitLayer {
         let above = nesting.above().find(|above| self.0.options.limit.key.is_same_for(run, above))?;
         let (run, above) = (run.name(), above.name());
         Some(format!(
-            "`{run}` is counted, and so is `{above}` above it: bind the limit to one level, as `Runs::only` does"
+            "`{run}` and `{above}` above it count as two runs: bind the limit to one level, as `Runs::only` does"
         ))
     }
 }

@@ -24,7 +24,9 @@ pub enum RateLimitError {
         period: Duration,
     },
     /// It takes more than 100 years to replenish a burst.
-    #[error("it takes more than 100 years to replenish a burst of `{burst}` at `{runs}` runs in `{period:?}`")]
+    #[error(
+        "it takes more than 100 years to replenish a burst of `{burst}` at `{runs}` runs in `{period:?}`: set a smaller burst, or more runs per period"
+    )]
     TooSlow {
         /// The number of runs.
         runs: u32,
@@ -77,7 +79,7 @@ mod tests {
                 1,
                 second,
                 Some(u32::MAX),
-                "it takes more than 100 years to replenish a burst of `4294967295` at `1` runs in `1s`",
+                "it takes more than 100 years to replenish a burst of `4294967295` at `1` runs in `1s`: set a smaller burst, or more runs per period",
             ),
         ];
         for (runs, period, burst, message) in rows {
@@ -90,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_default_burst_is_the_number_of_runs_per_period() {
-        let quota = Rate { runs: 4, period: Duration::from_secs(1), burst: None }.quota().expect("it can be counted");
+        let quota = Rate { runs: 4, period: Duration::from_secs(1), burst: None }.quota().expect("a valid rate");
         assert_eq!((quota.burst_size().get(), quota.replenish_interval()), (4, Duration::from_millis(250)));
     }
 }

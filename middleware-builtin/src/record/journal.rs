@@ -110,7 +110,7 @@ pub enum JournalError {
         expected: u64,
     },
     /// The version of the journal's format is not the version that this crate reads.
-    #[error("a journal of version {0} cannot be read by this version, which reads {VERSION}")]
+    #[error("a journal of version {0} cannot be read: this crate reads version {VERSION}")]
     Version(u32),
 }
 

@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn hashes_are_stable_under_a_key_and_differ_between_keys() {
-        let hash = |key: &HashKey| key.hash("secret").expect("any key will do");
+        let hash = |key: &HashKey| key.hash("secret").expect("a key of any length is valid");
         assert_eq!(hash(&HashKey::new(b"a")), hash(&HashKey::new(b"a")));
         assert_ne!(hash(&HashKey::new(b"a")), hash(&HashKey::new(b"b")));
         assert_eq!(hash(&HashKey::random().expect("there is one")).len(), 20);

@@ -12,7 +12,7 @@ type RetryPredicate = dyn Fn(&Error) -> bool + Send + Sync;
 type RetryAfterFn = dyn Fn(&Error) -> Option<Duration> + Send + Sync;
 
 /// Builds a [`Retry`]. Returned by [`Retry::builder`].
-#[must_use = "it retries nothing until it is built"]
+#[must_use = "nothing is retried until it is built"]
 #[derive(Debug, Default)]
 pub struct RetryBuilder(RetryOptions);
 
@@ -21,7 +21,7 @@ pub struct RetryBuilder(RetryOptions);
 #[non_exhaustive]
 pub enum RetryError {
     /// The factor is less than 1, or is not a finite number.
-    #[error("the delays of a retry cannot grow by `{factor}`: give a factor from 1, such as 2")]
+    #[error("the delays of a retry cannot grow by `{factor}`: set a finite factor of 1 or more, such as 2")]
     Factor {
         /// The given factor.
         factor: f32,

@@ -20,7 +20,7 @@ use super::layer::call_user_fn;
 /// assert_eq!(error.find(), Some(&RetryAfter(Duration::from_secs(2))));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[error("to be tried again after {0:?}")]
+#[error("retry after {0:?}")]
 pub struct RetryAfter(
     /// The time to wait.
     pub Duration,

@@ -143,7 +143,7 @@ impl Key {
     fn or_missing<'a>(&self, found: Option<KeyRef<'a>>) -> Result<Option<KeyRef<'a>>> {
         match (found, self.missing) {
             (None, Missing::Together) => Ok(Some(KeyRef::All)),
-            (None, Missing::Deny) => Err(Error::new(format!("the run has no key: {self:?}"))),
+            (None, Missing::Deny) => Err(Error::new(format!("runs are counted {self:?}, but this run has no key"))),
             (found, _) => Ok(found),
         }
     }

@@ -10,7 +10,7 @@ use super::output::{Output, Target};
 use crate::shared::runs::Runs;
 
 /// Builds a [`Trajectory`]. Returned by [`Trajectory::builder`].
-#[must_use = "nothing is printed before `build`"]
+#[must_use = "nothing is printed until `build` is called"]
 #[derive(Debug, Default)]
 pub struct TrajectoryBuilder {
     options: TrajectoryOptions,

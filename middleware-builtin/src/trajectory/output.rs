@@ -55,7 +55,7 @@ impl Output {
         if let Err(error) = self.write(line)
             && self.failures.fetch_add(1, Ordering::Relaxed) == 0
         {
-            tracing::warn!(%error, "a line of a trajectory could not be written; further ones are only counted");
+            tracing::warn!(%error, "a line of a trajectory could not be written; further failures are only counted");
         }
     }
 

@@ -31,7 +31,7 @@ impl TrajectoryEvent {
     pub(super) fn emit(mut self, emitter: &Emitter, bound: Trace, stage: Stage) -> String {
         let emitter = emitter.for_run(RunLinks::new().trace(bound));
         if let Err(error) = emitter.emit_now(stage.as_str(), &mut self) {
-            tracing::warn!(%error, "a listener of a trajectory's `{}` failed", stage.as_str());
+            tracing::warn!(%error, "a listener of the trajectory event `{}` failed", stage.as_str());
         }
         self.message
     }

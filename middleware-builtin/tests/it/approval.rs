@@ -753,7 +753,7 @@ fn explain_lists_an_approval_with_its_options_and_layers() {
     let (approval, _) = always(Decision::Approve);
     let approval = approval.of_kind("Tool").timeout(Duration::from_secs(30)).without_edits();
     let shown = tool.run(delete("/a")).middleware(approval).explain().to_string();
-    let said = "asks a responder for 30s, about runs of Tool, without edits";
+    let said = "asks a responder (timeout 30s), about runs of Tool, without edits";
     let lines = [
         "  bound:",
         &format!("    approval: {said}"),

@@ -71,7 +71,10 @@ async fn reaching_a_limit_is_allowed_and_exceeding_it_halts_the_run() -> TestRes
     let run = |used| model.run(tokens(used)).middleware(built(Budget::builder().tokens(100)));
     assert_eq!((run(99).await?, run(100).await?), (Some(1), Some(0)));
     let error = run(101).await.expect_err("it is too much");
-    assert_eq!(error.explain(), "halted by budget: the budget is exceeded: 101 tokens of 100\n  limit: \"tokens\"");
+    assert_eq!(
+        error.explain(),
+        "halted by budget: the budget is exceeded: 101 tokens (limit: 100)\n  limit: \"tokens\""
+    );
     Ok(())
 }
 
@@ -95,7 +98,7 @@ async fn the_run_that_holds_the_budget_is_halted_even_if_its_work_swallows_the_e
     // The desk swallows every error.
     let error = desk.run(vec![tokens(40), tokens(61), tokens(1)]).middleware(budget).await.expect_err("it is stopped");
     assert!(error.is_halted());
-    assert_eq!(error.to_string(), "the budget is exceeded: 101 tokens of 100");
+    assert_eq!(error.to_string(), "the budget is exceeded: 101 tokens (limit: 100)");
     Ok(())
 }
 
@@ -128,9 +131,9 @@ async fn a_nested_budget_is_capped_by_the_remainder_of_the_outer_budget() -> Tes
     // 80 - 10 and 80 - 30 remain of the inner budgets; nothing remains of the outer budget.
     assert_eq!((left, spent), (vec![Some(70), Some(50), Some(0)], Some(100)));
     let error = outer.run(vec![81]).middleware(budget.clone()).await.expect_err("too much below");
-    assert_eq!(error.to_string(), "the budget is exceeded: 81 tokens of 80");
+    assert_eq!(error.to_string(), "the budget is exceeded: 81 tokens (limit: 80)");
     let error = outer.run(vec![60, 60]).middleware(budget).await.expect_err("too much above");
-    assert_eq!(error.to_string(), "the budget is exceeded: 120 tokens of 100");
+    assert_eq!(error.to_string(), "the budget is exceeded: 120 tokens (limit: 100)");
     Ok(())
 }
 
@@ -195,7 +198,7 @@ async fn a_cost_above_the_limit_fails_the_run() -> TestResult {
     let run = |cost| model.run(vec![Usage::new().cost(cost)]).middleware(budget.clone());
     run(cents(100)).await?;
     let error = run(Decimal::new(10001, 4)).await.expect_err("it costs too much");
-    assert_eq!(error.to_string(), "the budget is exceeded: a cost of 1.0001 of 1.00");
+    assert_eq!(error.to_string(), "the budget is exceeded: a cost of 1.0001 (limit: 1.00)");
     Ok(())
 }
 
@@ -273,7 +276,7 @@ async fn a_call_after_the_time_limit_does_not_begin_even_if_the_timer_has_not_be
         }
     });
     let error = outer.run(()).middleware(built(Budget::builder().wall_time(ms(10)))).await.expect_err("it is late");
-    assert_eq!(error.to_string(), "the budget is exceeded: more than the time of 10ms");
+    assert_eq!(error.to_string(), "the budget is exceeded: the time has run out (limit: 10ms)");
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
@@ -298,7 +301,7 @@ async fn a_call_beyond_the_limit_does_not_begin() -> TestResult {
     assert_eq!(run(9, Budget::builder().calls(3).of_kind("Model")).await?, Some(3));
     calls.store(0, Ordering::Relaxed);
     let error = run(9, Budget::builder().calls(3).of_kind("Tool")).await.expect_err("one too many");
-    assert_eq!(error.to_string(), "the budget is exceeded: 4 calls of 3");
+    assert_eq!(error.to_string(), "the budget is exceeded: 4 calls (limit: 3)");
     assert_eq!(calls.load(Ordering::Relaxed), 3);
     Ok(())
 }
@@ -327,7 +330,7 @@ async fn a_call_is_counted_in_all_budgets_above_or_in_none() -> TestResult {
     let run = |n| outer.run(n).middleware(built(Budget::builder().calls(9)));
     assert_eq!(run(2).await?, (None, Some(3)));
     // The inner budget refuses the third call, so the outer budget does not count it.
-    assert_eq!(run(5).await?, (Some("the budget is exceeded: 3 calls of 2".to_owned()), Some(3)));
+    assert_eq!(run(5).await?, (Some("the budget is exceeded: 3 calls (limit: 2)".to_owned()), Some(3)));
     Ok(())
 }
 
@@ -343,7 +346,7 @@ async fn the_time_limit_spans_all_attempts_from_the_binding() -> TestResult {
     let error = run.await.expect_err("it never succeeds");
     assert_eq!(
         error.explain(),
-        "halted by budget: the budget is exceeded: more than the time of 100ms\n  limit: \"wall_time\""
+        "halted by budget: the budget is exceeded: the time has run out (limit: 100ms)\n  limit: \"wall_time\""
     );
     assert_eq!(begun.elapsed(), ms(100));
 
@@ -427,7 +430,7 @@ async fn the_work_continues_while_a_listener_of_the_warning_is_awaited() -> Test
     let error = run(110, ms(200)).await.expect_err("it takes too long");
     assert_eq!(
         error.explain().lines().next(),
-        Some("halted by budget: the budget is exceeded: more than the time of 100ms")
+        Some("halted by budget: the budget is exceeded: the time has run out (limit: 100ms)")
     );
     assert!(worked.notified().now_or_never().is_none());
     Ok(())
@@ -451,8 +454,8 @@ async fn closed_and_denied_are_emitted_with_the_reason_after_the_exceeding_charg
     let expected = [
         r#"charged {"cached_input_tokens":0,"charged":"0","cost":null,"input_tokens":11,"model":null,"output_tokens":0}"#,
         r#"warning {"limit":"tokens","most":10,"spent":11}"#,
-        r#"closed {"limit":"tokens","reason":"the budget is exceeded: 11 tokens of 10"}"#,
-        r#"denied {"reason":"the budget is exceeded: 11 tokens of 10"}"#,
+        r#"closed {"limit":"tokens","reason":"the budget is exceeded: 11 tokens (limit: 10)"}"#,
+        r#"denied {"reason":"the budget is exceeded: 11 tokens (limit: 10)"}"#,
     ];
     assert_eq!(*heard.lock().expect("nobody panics"), expected);
     Ok(())
@@ -518,7 +521,7 @@ async fn a_run_is_counted_in_each_account_above_it_even_if_it_has_its_own_accoun
         ];
         for (i, result) in results.into_iter().enumerate() {
             let result = result.map(drop).map_err(|error| error.to_string());
-            let expected = if n == 2 { Ok(()) } else { Err("the budget is exceeded: 3 calls of 2".to_owned()) };
+            let expected = if n == 2 { Ok(()) } else { Err("the budget is exceeded: 3 calls (limit: 2)".to_owned()) };
             assert_eq!(result, expected, "{i}");
         }
     }
@@ -556,8 +559,11 @@ async fn a_budget_keeps_no_context_of_an_ended_run_alive() -> TestResult {
 fn invalid_limits_warnings_and_prices_are_errors_that_quote_the_value() {
     let rows = [
         (Budget::builder().cost(cents(-1)), "the cost limit `-0.01` is negative: use 0 or more"),
-        (Budget::builder().warn_at(1.5), "cannot warn at `1.5` of a limit: use a part from 0 to 1, such as 0.8"),
-        (Budget::builder().warn_at(f64::NAN), "cannot warn at `NaN` of a limit: use a part from 0 to 1, such as 0.8"),
+        (Budget::builder().warn_at(1.5), "cannot warn at `1.5` of a limit: use a fraction from 0 to 1, such as 0.8"),
+        (
+            Budget::builder().warn_at(f64::NAN),
+            "cannot warn at `NaN` of a limit: use a fraction from 0 to 1, such as 0.8",
+        ),
     ];
     for (builder, message) in rows {
         assert_eq!(builder.build().expect_err("it cannot be").to_string(), message);

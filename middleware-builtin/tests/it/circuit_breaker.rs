@@ -74,11 +74,11 @@ async fn fail(tool: &impl Runnable<Input = Do, Output = ()>, breaker: &CircuitBr
 }
 
 fn open_for(seconds: u64) -> Result<(), String> {
-    Err(format!("denied by circuit_breaker: open for another {seconds}s: busy"))
+    Err(format!("denied by circuit_breaker: the circuit is open for another {seconds}s: busy"))
 }
 
 fn probing() -> Result<(), String> {
-    Err("denied by circuit_breaker: half-open, and a probe is under way: busy".to_owned())
+    Err("denied by circuit_breaker: the circuit is half-open, and a probe is under way: busy".to_owned())
 }
 
 /// The emitted events, as JSON.
@@ -137,7 +137,7 @@ async fn a_successful_probe_closes_the_circuit_breaker_and_a_failed_probe_reopen
         r#"opened {"failures":2,"cool_down_ms":10000,"cause":"busy"}"#,
         "half_opened {}",
         r#"opened {"failures":1,"cool_down_ms":10000,"cause":"busy"}"#,
-        r#"denied {"retry_after_ms":10000,"reason":"open for another 10s: busy"}"#,
+        r#"denied {"retry_after_ms":10000,"reason":"the circuit is open for another 10s: busy"}"#,
         "half_opened {}",
         "closed {}",
     ];
@@ -317,7 +317,7 @@ async fn a_call_that_began_before_the_opening_counts_only_if_the_breaker_is_clos
     // The late calls end after 15 s: while the probe is under way, or after it has closed the breaker.
     let rows = [
         (Do::Wait(5), probing()),
-        (Do::Succeed, Err("denied by circuit_breaker: open for another 9s: late".to_owned())),
+        (Do::Succeed, Err("denied by circuit_breaker: the circuit is open for another 9s: late".to_owned())),
     ];
     for (probe, expected) in rows {
         let breaker = breaker();

@@ -328,7 +328,7 @@ async fn a_failing_listener_does_not_affect_a_concurrency_limit() -> TestResult 
 fn an_invalid_number_of_permits_is_an_error_that_quotes_it() {
     let rows = [
         (0, "`0` permits would deny every run: at least 1 is needed".to_owned()),
-        (usize::MAX, format!("`{}` permits are more than can be counted: at most {}", usize::MAX, usize::MAX >> 3)),
+        (usize::MAX, format!("`{}` permits are too many: at most {} are allowed", usize::MAX, usize::MAX >> 3)),
     ];
     for (permits, message) in rows {
         let error: ConcurrencyError = Concurrency::builder(permits).build().expect_err("it cannot be");

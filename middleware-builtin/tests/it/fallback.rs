@@ -197,7 +197,7 @@ async fn a_fallback_to_any_runnable_answers_runs_of_any_type() -> TestResult {
     let error = text.run("x".to_owned()).middleware(fallback).await.expect_err("an object is no number");
     // The second alternative accepts only numbers.
     assert_eq!(error.kind(), &ErrorKind::Invalid);
-    assert!(error.to_string().starts_with(r#"input `"x"` does not fit `u32`"#), "{error}");
+    assert!(error.to_string().starts_with(r#"the input `"x"` does not fit `u32`"#), "{error}");
     Ok(())
 }
 

@@ -65,9 +65,9 @@ async fn limits_without_options_limit_nothing() -> TestResult {
 
 #[tokio::test]
 async fn runs_below_are_limited_in_total_or_by_kind() -> TestResult {
-    let all = "denied by limits: no more than 3 runs below the run that sets the limit\n  limit: \"runs\"\n  most: 3";
-    let tools =
-        "denied by limits: no more than 2 runs of Tool below the run that sets the limit\n  limit: \"kind\"\n  most: 2";
+    let all =
+        "denied by limits: at most 3 runs are allowed below the run that sets the limit\n  limit: \"runs\"\n  most: 3";
+    let tools = "denied by limits: at most 2 runs of Tool are allowed below the run that sets the limit\n  limit: \"kind\"\n  most: 2";
     let rows = [
         (Limits::builder().runs(3), (3, Some(all))),
         (Limits::builder().of_kind("Tool", 2), (2, Some(tools))),
@@ -161,7 +161,7 @@ async fn a_run_that_one_limit_refuses_is_not_counted_by_another() -> TestResult 
 async fn a_run_beyond_the_limit_is_denied_or_fails_or_halts_the_bound_run_as_configured() -> TestResult {
     let desk = desk(&Emitter::new());
     let run = |on_limit| desk.run(5).middleware(Limits::builder().runs(2).on_limit(on_limit).build());
-    let reason = "no more than 2 runs below the run that sets the limit";
+    let reason = "at most 2 runs are allowed below the run that sets the limit";
     assert!(run(OnLimit::Deny).await?.1.expect("one failed").starts_with(&format!("denied by limits: {reason}")));
     assert!(run(OnLimit::Fail).await?.1.expect("one failed").starts_with(reason));
     let error = run(OnLimit::End).await.expect_err("it ends");
@@ -381,7 +381,7 @@ async fn events_of_limits_reach_their_emitter_and_the_run_with_the_refused_run_s
         let run =
             desk(&Emitter::new()).run(2).middleware(limits.clone()).on("middleware.limits.reached", note("run")).await;
         assert_eq!(run.is_err(), on_limit == OnLimit::End);
-        let said = "middleware.limits.reached no more than 1 runs of Tool below the run that sets the limit";
+        let said = "middleware.limits.reached at most 1 runs of Tool are allowed below the run that sets the limit";
         assert_eq!(*heard.lock().expect("nobody panics"), [format!("own {said}"), format!("run {said}")]);
     }
     Ok(())

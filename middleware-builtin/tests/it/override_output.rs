@@ -128,12 +128,12 @@ async fn an_override_receives_the_input_as_the_run_s_other_listeners_left_it() -
 async fn an_override_of_another_type_fails_the_run_with_an_error_that_names_both_types() {
     let double = double(&Emitter::new());
     let rows = [
-        (OverrideOutput::value("x"), "a value of `&str` is to answer a run"),
+        (OverrideOutput::value("x"), "a value of `&str` cannot answer a run"),
         (
             OverrideOutput::with(|_: &String, _: &RunContext| Ok(Some(1_u32))),
-            "a function from `alloc::string::String` to `u32` is to answer a run",
+            "a function from `alloc::string::String` to `u32` cannot answer a run",
         ),
-        (OverrideOutput::json("x"), "output `\"x\"` does not fit `u32`"),
+        (OverrideOutput::json("x"), "the output `\"x\"` does not fit `u32`"),
     ];
     for (answer, message) in rows {
         let error = double.run(3).middleware(answer).await.expect_err(message).to_string();
@@ -203,7 +203,7 @@ async fn a_dry_run_emits_would_run_and_answers_with_an_empty_or_default_value_or
     );
     let report = never::<u32, Report>(&root, "report");
     let error = report.run(1).middleware(dry).await.expect_err("it has no empty value").to_string();
-    assert!(error.starts_with("no empty value fits the output of Tool[report], a run that"), "{error}");
+    assert!(error.starts_with("no empty value fits the output of Tool[report], whose `start` event is"), "{error}");
     assert_eq!(*told.lock().expect("nobody panics"), ["would_run never"; 9], "the report is not answered");
     let dry = OverrideOutput::dry_run_with(Defaults::new().of::<u32>().of::<Report>());
     let told = self::told(&dry)?;

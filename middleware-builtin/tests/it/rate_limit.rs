@@ -130,7 +130,7 @@ async fn runs_without_the_key_are_counted_together_pass_or_are_denied_as_configu
     }
     let denies = RateLimit::builder(1, ms(1)).by(Key::context("user_id").when_missing(Missing::Deny)).build()?;
     let error = echo.run(1).middleware(denies).await.expect_err("it has none");
-    assert_eq!(error.to_string(), "the run has no key: by `user_id` of the context");
+    assert_eq!(error.to_string(), "runs are counted by `user_id` of the context, but this run has no key");
     Ok(())
 }
 

@@ -515,7 +515,7 @@ async fn a_truncated_or_invalid_journal_is_an_error_that_names_the_line_or_versi
         (String::new(), "the journal ends at line 0 with 0 of 1 runs: it was not written completely"),
         (
             whole.replace("\"version\":1", "\"version\":9"),
-            "a journal of version 9 cannot be read by this version, which reads 1",
+            "a journal of version 9 cannot be read: this crate reads version 1",
         ),
     ];
     for (text, message) in rows {
@@ -627,9 +627,9 @@ async fn an_output_that_is_not_json_is_recorded_as_an_error() -> TestResult {
     // M5: observers fail open.
     assert_eq!(result?, 1);
     let Answer::Error(report) = &journal.entries[0].answers[0] else { panic!("{journal:?}") };
-    assert!(report.message.contains("BTreeMap<(i32, i32), i32>`, cannot be shown as JSON"), "{report:?}");
+    assert!(report.message.contains("BTreeMap<(i32, i32), i32>`, cannot be converted to JSON"), "{report:?}");
     let error = desk.run(()).middleware(Replay::from(journal)).await.expect_err("there is no answer");
-    assert!(error.explain().contains("cannot be shown as JSON"), "{}", error.explain());
+    assert!(error.explain().contains("cannot be converted to JSON"), "{}", error.explain());
     Ok(())
 }
 

@@ -422,7 +422,8 @@ async fn a_panic_is_retried_if_when_selects_it() -> TestResult {
 fn invalid_options_of_a_retry_are_errors_that_quote_the_value() {
     for factor in [0.5, -1.0, f32::NAN, f32::INFINITY] {
         let error = Retry::builder().factor(factor).build().expect_err("no factor of delays");
-        let message = format!("the delays of a retry cannot grow by `{factor}`: give a factor from 1, such as 2");
+        let message =
+            format!("the delays of a retry cannot grow by `{factor}`: set a finite factor of 1 or more, such as 2");
         assert_eq!(error.to_string(), message);
     }
     let error = Retry::builder().base_delay(ms(60_000)).build().expect_err("longer than 30 s");

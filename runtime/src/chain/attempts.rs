@@ -116,7 +116,7 @@ pub(crate) async fn attempts<R: Runnable>(
     answer: Option<R::Output>,
 ) -> Result<R::Output> {
     let chain = run.existing_chain().and_then(|chain| (chain as &dyn Any).downcast_ref::<Chain<R::Input, R::Output>>());
-    let Some(chain) = chain else { return Err(Error::new("the run has no chain of its types")) };
+    let Some(chain) = chain else { return Err(Error::new("the run has no chain of layers for its types")) };
     let input = run.input();
     // Share the layers, so that they live as long as the work even if another driver ends the run first.
     let layers = chain.layers.freeze(by_phase);

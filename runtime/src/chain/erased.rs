@@ -278,7 +278,7 @@ impl<'a, I, O> Running<'a, I, O> {
     fn panicked(&mut self, polled: Poll<Result<O>>, panic: Error) -> Result<O> {
         discard(self.inside.take());
         let Poll::Ready(result) = polled else { return Err(panic) };
-        logged(|| tracing::warn!(error = %panic, "the future inside a layer panicked in its drop"));
+        logged(|| tracing::warn!(error = %panic, "the future inside a layer panicked when it was dropped"));
         result
     }
 }

@@ -158,9 +158,9 @@ pub(crate) struct TypedRun<I, O> {
 
 impl<I: Data, O: Data> TypedRun<I, O> {
     /// Returns the part that depends on the types.
-    #[expect(clippy::expect_used, reason = "made where the types are known")]
+    #[expect(clippy::expect_used, reason = "a `TypedRun` is only made with the types of its run")]
     pub(crate) fn core(&self) -> &RunCore<I, O> {
-        (&self.ctx.shared().core as &dyn Any).downcast_ref().expect("the types that it was made with")
+        (&self.ctx.shared().core as &dyn Any).downcast_ref().expect("the types of the run")
     }
 
     /// Returns the input of the work.

@@ -119,7 +119,7 @@ impl RunContext {
 /// panicked or was aborted with its run.
 ///
 /// Dropping the handle detaches the task, which continues until it completes or the work of the run is over.
-#[must_use = "the task's output is lost otherwise"]
+#[must_use = "the task's output is lost unless the task is awaited"]
 #[derive(Debug)]
 pub struct Task<T>(oneshot::Receiver<Result<T>>);
 

@@ -190,7 +190,10 @@ pub(crate) async fn run_check<C: Future<Output = Result<()>> + Send>(
 ) -> Result<()> {
     // The function that returns the future may panic as well as the future itself: catch both.
     let checked = match caught(check) {
-        #[expect(clippy::redundant_async_block, reason = "the check is dropped in it, where a panic is caught as well")]
+        #[expect(
+            clippy::redundant_async_block,
+            reason = "the block also drops the check, so that a panic of the drop is caught"
+        )]
         Ok(check) => caught_async(async move { check.await }).await,
         Err(panic) => Err(panic),
     };

@@ -24,7 +24,7 @@ use std::any::type_name;
 /// assert_eq!(Read::name(), "store.read");
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a kind of work",
+    message = "`{Self}` is not a kind of work that layers can wrap",
     label = "expected an `Op`: a `Runnable` that is `'static`, or a marker type with an `In` and an `Out`"
 )]
 pub trait Op: 'static {

@@ -131,7 +131,7 @@ impl<I: 'static> Input<I> {
 impl<I: 'static> Deref for Input<I> {
     type Target = I;
 
-    #[expect(clippy::expect_used, reason = "made of a run that has its input, of that type")]
+    #[expect(clippy::expect_used, reason = "an `Input` is only made for a run that has an input of this type")]
     fn deref(&self) -> &I {
         let input = self.run.shared().core.any_input().and_then(|input| input.downcast_ref());
         input.expect("a run that has started has its input")

@@ -168,7 +168,7 @@ trait ErasedOutput: Any {
 impl<O: Data> ErasedOutput for O {
     fn to_json(&self) -> Result<Value> {
         emitree_emitter::json::to_value(self).map_err(|error| {
-            let message = format!("the output, a `{}`, cannot be shown as JSON", type_name::<O>());
+            let message = format!("the output, a `{}`, cannot be converted to JSON", type_name::<O>());
             Error::of_kind(ErrorKind::Invalid, message).caused_by(error)
         })
     }

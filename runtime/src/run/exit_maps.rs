@@ -47,8 +47,12 @@ impl ExitMaps {
 impl Functions {
     /// Returns functions that replace the dropped functions, and withhold every error and value.
     fn withholding(&self) -> Self {
-        let error =
-            |error: Error| error.withheld("the run has ended, and its `map_error` functions are gone".to_owned());
+        let error = |error: Error| {
+            error.withheld(
+                "the error was withheld, because its run has ended and the `map_error` functions were dropped"
+                    .to_owned(),
+            )
+        };
         let warned = Arc::clone(&self.has_warned);
         let value = move |key: &str, _| {
             if !warned.swap(true, Ordering::Relaxed) {
@@ -68,7 +72,9 @@ impl Functions {
             let was = error.clone();
             match caught(|| map(error)) {
                 Ok(error) => error.ending_as(&was),
-                Err(panic) => was.withheld(format!("a `map_error` function panicked: {panic}")),
+                Err(panic) => {
+                    was.withheld(format!("the error was withheld, because a `map_error` function panicked: {panic}"))
+                }
             }
         })
     }

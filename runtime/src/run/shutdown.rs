@@ -17,7 +17,7 @@ use crate::run::supervise::{OVER, Shutdown, give_up_on, supervise, to_come};
 use crate::tree::children::{ChildKey, Children};
 
 /// The reason for the abort, and the error of runs that are refused.
-pub(crate) const REASON: &str = "the process shuts down";
+pub(crate) const REASON: &str = "the process is shutting down";
 
 /// Set while no run may begin.
 pub(crate) static CLOSED: AtomicBool = AtomicBool::new(false);
@@ -54,7 +54,7 @@ impl Drop for Listed {
 /// A shutdown takes these steps, in order:
 ///
 /// 1. From now on no run begins, not even inside a living run: the first poll of a run returns an error of kind
-///    [`Aborted`](crate::ErrorKind::Aborted), "the process shuts down".
+///    [`Aborted`](crate::ErrorKind::Aborted), "the process is shutting down".
 /// 2. Every living run, and every run below it, is aborted with the same reason. A run that another thread is polling for the
 ///    first time is aborted when it first has to wait, and may be missing from the report.
 /// 3. The tasks that hold these runs drop the work and emit the last events. After half of the time until the deadline, the
@@ -83,7 +83,7 @@ impl Drop for Listed {
 /// let report = shutdown(Duration::from_secs(5)).await;
 /// assert!(report.is_complete(), "{report}");
 /// assert_eq!(report.ended, 1);
-/// assert_eq!(served.await.unwrap().unwrap_err().to_string(), "the process shuts down");
+/// assert_eq!(served.await.unwrap().unwrap_err().to_string(), "the process is shutting down");
 /// assert!(serve.run(()).await.unwrap_err().is_aborted());
 ///
 /// accept_runs();

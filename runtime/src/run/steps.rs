@@ -216,7 +216,7 @@ fn on_finished<I: Data, O: Data>(
     Step::Over(match (finish.outcome, error) {
         (Outcome::Success { output }, _) => Ok(output),
         (_, Some(error)) => Err(error.leaving()),
-        (outcome, None) => Err(Error::new(format!("the run ended as {}", outcome.status().as_str()))),
+        (outcome, None) => Err(Error::new(format!("the run ended with the status `{}`", outcome.status().as_str()))),
     })
 }
 

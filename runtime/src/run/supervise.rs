@@ -158,7 +158,7 @@ impl Shutdown {
 
 impl fmt::Display for Shutdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ended in time", self.ended)?;
+        write!(f, "runs that ended in time: {}", self.ended)?;
         self.undelivered.iter().try_for_each(|run| {
             let Undelivered { namespace, run_id, skipped, has_ended } = run;
             let end = if *has_ended { "" } else { ", has not ended" };

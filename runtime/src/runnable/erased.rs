@@ -24,7 +24,7 @@ use crate::{AsInstance, Error, Result, Runnable};
 ///
 /// assert_eq!(tools[0].run_json(21.into()).await?, 42);
 /// let error = tools[0].run_json("many".into()).await.unwrap_err();
-/// assert_eq!(error.to_string(), "input `\"many\"` does not fit `u32`: invalid type: string \"many\", expected u32");
+/// assert_eq!(error.to_string(), "the input `\"many\"` does not fit `u32`: invalid type: string \"many\", expected u32");
 /// # Ok(())
 /// # }
 /// ```

@@ -13,8 +13,8 @@ use crate::{Error, ErrorKind, Result, Runnable};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the input or the output of a run",
     label = "inputs and outputs of runs are `Serialize` and `DeserializeOwned`",
-    note = "they are `Send + Sync + 'static`, too",
-    note = "derive both: `#[derive(serde::Serialize, serde::Deserialize)]`; a field that cannot be serialized is skipped: `#[serde(skip)]`"
+    note = "they must also be `Send + Sync + 'static`",
+    note = "derive both: `#[derive(serde::Serialize, serde::Deserialize)]`; skip a field that cannot be serialized with `#[serde(skip)]`"
 )]
 pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
@@ -47,13 +47,14 @@ impl RunTypes {
 /// Converts JSON into a `T`, or returns an error that names the place where the JSON does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
     // Deserializing recurses: a value that is nested too deeply would overflow the stack.
-    check_depth(value).map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("{what} does not fit: {error}")))?;
+    check_depth(value)
+        .map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("the {what} cannot be deserialized: {error}")))?;
     serde_path_to_error::deserialize(value).map_err(|error| {
         let shown = elide(&sorted(value).to_string());
         let (at, fault) = (error.path().to_string(), error.into_inner());
         let place = if at == "." { String::new() } else { format!(" at `{at}`") };
         let fault = elide(&fault.to_string());
-        let message = format!("{what} `{shown}` does not fit `{}`{place}: {fault}", type_name::<T>());
+        let message = format!("the {what} `{shown}` does not fit `{}`{place}: {fault}", type_name::<T>());
         Error::of_kind(ErrorKind::Invalid, message)
     })
 }

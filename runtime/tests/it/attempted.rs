@@ -106,7 +106,7 @@ async fn an_output_that_is_nested_too_deeply_is_an_error_when_it_is_read_as_json
     let too_deep = "the value is nested deeper than 127 levels";
     let seen = std::mem::take(&mut *seen.lock().expect("nobody panics"));
     let [Ok(()), Err(error)] = &seen[..] else { panic!("{seen:?}") };
-    assert!(error.starts_with("the output, a `serde_json::value::Value`, cannot be shown as JSON"), "{error}");
+    assert!(error.starts_with("the output, a `serde_json::value::Value`, cannot be converted to JSON"), "{error}");
     assert!(error.ends_with(too_deep), "{error}");
 
     let any: &dyn AnyRunnable = &work;

@@ -105,8 +105,8 @@ async fn a_json_layers_value_that_does_not_fit_is_an_error_that_names_the_place(
         Stack::<JsonRun>::builder().layer(layer).build()
     };
     let rows = [
-        (json!([1, "two"]), json!(1), "input `[1,\"two\"]` does not fit `(u32, u32)` at `[1]`"),
-        (json!([1, 2]), json!({"one": 1}), "output `{\"one\":1}` does not fit `u32`"),
+        (json!([1, "two"]), json!(1), "the input `[1,\"two\"]` does not fit `(u32, u32)` at `[1]`"),
+        (json!([1, 2]), json!({"one": 1}), "the output `{\"one\":1}` does not fit `u32`"),
     ];
     for (input, output, message) in rows {
         let error = point.run((1, 2)).middleware(gives(input, output)).await.expect_err("it does not fit");

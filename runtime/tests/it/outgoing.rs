@@ -147,7 +147,10 @@ async fn a_panicking_map_error_hides_the_error_and_a_panicking_map_context_hides
         Ok(())
     });
     let error = run.await.unwrap_err();
-    assert_eq!(error.explain(), "a `map_error` function panicked: planned panic\n  last: 2");
+    assert_eq!(
+        error.explain(),
+        "the error was withheld, because a `map_error` function panicked: planned panic\n  last: 2"
+    );
     Ok(())
 }
 

@@ -371,7 +371,7 @@ async fn an_erased_runnable_can_be_stored_and_runs_through_json() -> TestResult 
 
     let error = tools["double"].run_json(json!({"n": 4})).await.expect_err("not a number");
     assert_eq!(error.kind(), &ErrorKind::Invalid);
-    assert!(error.to_string().starts_with(r#"input `{"n":4}` does not fit `u32`"#), "{error}");
+    assert!(error.to_string().starts_with(r#"the input `{"n":4}` does not fit `u32`"#), "{error}");
     recorder.expect([]);
     assert_eq!(format!("{:?}", tools["double"]), "Run[double]");
     Ok(())

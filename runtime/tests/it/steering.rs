@@ -187,12 +187,12 @@ async fn a_json_value_that_does_not_fit_is_an_error_that_names_the_place_and_cha
         recorded,
         [
             format!(
-                "Invalid input `{input}` does not fit `{type_name}` at `lines[1].count`: \
+                "Invalid the input `{input}` does not fit `{type_name}` at `lines[1].count`: \
                  invalid type: string \"two\", expected u32"
             ),
-            "Invalid output `[]` does not fit `core::option::Option<u32>`: invalid type: sequence, expected u32".into(),
+            "Invalid the output `[]` does not fit `core::option::Option<u32>`: invalid type: sequence, expected u32".into(),
             "worked".into(),
-            "Invalid output `-1` does not fit `core::option::Option<u32>`: invalid value: integer `-1`, expected u32"
+            "Invalid the output `-1` does not fit `core::option::Option<u32>`: invalid value: integer `-1`, expected u32"
                 .into(),
         ]
     );

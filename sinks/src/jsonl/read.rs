@@ -78,7 +78,7 @@ pub enum ReadError {
     },
     /// The last line has no newline and is not a record: the program crashed while it wrote the line, or is still
     /// writing it.
-    #[error("line {line} is torn, as a crash leaves it: `{text}`")]
+    #[error("line {line} is incomplete, because its writer crashed or is still writing it: `{text}`")]
     Torn {
         /// The line number, counted from 1.
         line: usize,

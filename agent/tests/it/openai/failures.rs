@@ -83,7 +83,7 @@ async fn an_html_page_is_shortened_and_quoted_on_one_line() {
     let (error, url) = failure(Answer::new("502 Bad Gateway", &[("content-type", "text/html")], page)).await;
     let message = error.to_string();
     let expected =
-        format!("`openai` at {url} answered 502 Bad Gateway with a page of HTML: <html> <body> <p>Bad gateway</p>");
+        format!("`openai` at {url} answered 502 Bad Gateway with an HTML page: <html> <body> <p>Bad gateway</p>");
     assert!(message.starts_with(&expected), "{message}");
     assert!(message.ends_with('…') && message.len() < 400 && !message.contains('\n'), "{message}");
     assert!(error.is_retryable());
@@ -133,7 +133,7 @@ async fn a_connection_that_breaks_before_or_during_a_reply_is_a_retryable_error(
         let (error, url) = failure(answer.clone()).await;
         let message = error.to_string();
         let is_cut = message.starts_with(&format!("`openai` at {url} closed the connection: "))
-            || message.contains("does not fit the protocol (EOF");
+            || message.contains("does not match the protocol (EOF");
         assert!(is_cut, "{answer:?}: {message}");
         assert!(error.is_retryable(), "{answer:?}: {message}");
     }
@@ -173,7 +173,7 @@ async fn a_reply_with_a_finish_reason_is_complete_even_if_its_connection_breaks(
         assert_eq!(response.text(), "Hel", "{answer:?}");
         assert_eq!(response.message.finish_reason, Some(FinishReason::Stop), "{answer:?}");
         let [warning] = response.warnings.as_slice() else { panic!("{answer:?}: {:?}", response.warnings) };
-        let expected = "the reply broke after its finish reason, so token counts may be missing: `openai` at ";
+        let expected = "the reply was cut off after its finish reason, so token counts may be missing: `openai` at ";
         assert!(warning.starts_with(expected), "{warning}");
     }
     Ok(())
@@ -185,7 +185,9 @@ async fn a_reply_without_choices_is_an_error_and_not_an_empty_answer() {
         let (error, url) = failure(Answer::json("200 OK", &body)).await;
         assert_eq!(
             error.to_string(),
-            format!("`openai` at {url} sent a reply that does not fit the protocol (missing field `choices`): {body}")
+            format!(
+                "`openai` at {url} sent a reply that does not match the protocol (missing field `choices`): {body}"
+            )
         );
         assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Malformed, false));
     }
@@ -196,7 +198,8 @@ async fn a_chunk_that_does_not_fit_the_protocol_is_an_error_that_quotes_its_begi
     let long = format!("data: {{\"choices\": \"{}\"}}\n\n", "a".repeat(1000));
     let (error, url) = failure(Answer::stream([TEXT, long.as_bytes()])).await;
     let message = error.to_string();
-    let expected = format!("`openai` at {url} sent a chunk that does not fit the protocol (invalid type: string \"aaa");
+    let expected =
+        format!("`openai` at {url} sent a chunk that does not match the protocol (invalid type: string \"aaa");
     assert!(message.starts_with(&expected), "{message}");
     assert!(message.contains("{\"choices\": \"aaa") && message.ends_with('…'), "{message}");
     assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Malformed, false));
@@ -205,7 +208,7 @@ async fn a_chunk_that_does_not_fit_the_protocol_is_an_error_that_quotes_its_begi
     assert_eq!(kind(&error), ServerErrorKind::Malformed, "{error}");
 
     let (error, url) = failure(Answer::json("200 OK", &json!("Hello."))).await;
-    assert!(error.to_string().starts_with(&format!("`openai` at {url} sent a reply that does not fit")), "{error}");
+    assert!(error.to_string().starts_with(&format!("`openai` at {url} sent a reply that does not match")), "{error}");
 }
 
 #[tokio::test]
@@ -291,7 +294,7 @@ async fn connecting_to_a_server_that_accepts_no_connection_times_out() -> Result
     // The error arrives before the default timeout of 10 s.
     let ended = tokio::time::timeout(Duration::from_secs(9), model.run("hi".into()).into_future()).await;
     let error = ended.expect("the limit that was set").unwrap_err();
-    assert_eq!(error.to_string(), format!("`openai` at http://{address}/v1 accepted no connection in time"));
+    assert_eq!(error.to_string(), format!("`openai` at http://{address}/v1 did not accept a connection in time"));
     assert_eq!((kind(&error), error.is_retryable()), (ServerErrorKind::Timeout, true));
     Ok(())
 }

@@ -181,9 +181,15 @@ fn a_provider_with_an_invalid_url_key_header_or_model_is_refused_by_build() {
             local().base_url("").build(),
             "the base URL `` is not a URL (relative URL without a base): give an address such as `http://localhost:8000/v1`",
         ),
-        (local().api_key("a\nb").build(), "the API key has characters that no header can have"),
-        (local().header("a b", "c").build(), "`a b` is not the name of a header"),
-        (local().header("a", "c\nd").build(), "the value of the header `a` has characters that no header can have"),
+        (
+            local().api_key("a\nb").build(),
+            "the API key has characters that are not allowed in a header, such as a line break",
+        ),
+        (local().header("a b", "c").build(), "`a b` is not a valid header name"),
+        (
+            local().header("a", "c\nd").build(),
+            "the value of the header `a` has characters that are not allowed in a header, such as a line break",
+        ),
         (OpenAi::builder(" ").build(), "the model's name is empty: use the name that the server uses for the model"),
         (
             OpenAi::builder("gpt-5").build(),
@@ -203,7 +209,7 @@ fn a_provider_has_the_name_of_its_known_server_and_an_unknown_server_is_quoted()
     assert_eq!(model.name(), "qwen3:4b");
     let message = OpenAi::from_name("claude:opus").unwrap_err().to_string();
     assert!(
-        message.starts_with("the server `claude` of `claude:opus` is not known; known are `openai`, "),
+        message.starts_with("the server `claude` of `claude:opus` is not known; known servers are `openai`, "),
         "{message}"
     );
     assert!(ChatModel::from_name("llamacpp:qwen3")?.emitter().namespace().to_string().ends_with("llamacpp"));

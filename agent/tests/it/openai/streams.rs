@@ -211,7 +211,10 @@ async fn content_parts_and_refusals_are_read_and_further_choices_are_ignored_wit
     assert_eq!(response.message.parts, [reasoning, Part::Text { content: "Yes, but no.".into() }]);
     assert_eq!(
         response.warnings,
-        ["the server sent several answers: only the first is used", "the model refused: its answer is the refusal"]
+        [
+            "the server sent several answers: only the first is used",
+            "the model refused the request: the answer contains its refusal"
+        ]
     );
     Ok(())
 }

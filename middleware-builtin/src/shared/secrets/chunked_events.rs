@@ -48,7 +48,7 @@ pub(crate) trait HeldText: Send + Sync {
     /// Emits the text that is held back.
     fn flush<'a>(&'a self, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>>;
     /// Returns the error if text was refused.
-    #[allow(dead_code, reason = "a redaction refuses nothing")]
+    #[allow(dead_code, reason = "only `ExfilGuard` refuses text; `Redact` replaces it")]
     fn refused(&self) -> Option<Error>;
 }
 
@@ -292,7 +292,7 @@ mod tests {
         let mut last = stream.last()?.expect("something is held");
         assert_eq!(last.text, "c");
         stream.pass(&mut last)?;
-        assert_eq!(last.text, "c", "what is clear already passes");
+        assert_eq!(last.text, "c", "text that has already been filtered passes unchanged");
         stream.pass(&mut event(""))?;
         assert!(stream.last()?.is_none());
         drop(last);

@@ -32,7 +32,7 @@ impl StdError for TextCause {
 /// flow. If anything was changed, causes lose their types.
 pub(crate) fn change_texts(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
     if error.details().values().any(|value| check_depth(value).is_err()) {
-        return rebuild(error, "the details of the error are nested too deep to be searched".to_owned(), None);
+        return rebuild(error, "the details of the error are nested too deeply to be searched".to_owned(), None);
     }
     let report = error.report();
     let (mut message, mut causes, mut details) =
@@ -50,7 +50,7 @@ pub(crate) fn change_texts(error: Error, change: &mut impl FnMut(&Path<'_>, &mut
 }
 
 /// Changes the name of the guard in a denial or halt.
-#[allow(dead_code, reason = "a guard withholds the whole error")]
+#[allow(dead_code, reason = "only `Redact` changes the name; `ExfilGuard` withholds the whole error")]
 pub(crate) fn change_denier(error: Error, change: &mut impl FnMut(&Path<'_>, &mut String)) -> Error {
     let (ErrorKind::Denied { by } | ErrorKind::Halted { by }) = error.kind() else { return error };
     let mut name = by.clone();
@@ -68,7 +68,7 @@ pub(crate) fn change_denier(error: Error, change: &mut impl FnMut(&Path<'_>, &mu
 
 /// Changes the keys of an error's details. If a key was changed, causes lose their types. A request for a retry keeps
 /// its keys, because it has to remain the same request.
-#[allow(dead_code, reason = "a redaction leaves keys")]
+#[allow(dead_code, reason = "only `ExfilGuard` changes keys")]
 pub(crate) fn change_detail_keys(error: Error, change: &mut impl FnMut(&mut String)) -> Error {
     let mut details = Value::from(error.details().clone());
     keys_mut(&mut details, change);
@@ -98,7 +98,7 @@ fn rebuild(error: Error, message: String, causes: Option<Box<TextCause>>) -> Err
         ErrorKind::Aborted => Error::aborted(message),
         ErrorKind::TimedOut => Error::timed_out(message),
         _ => {
-            let text = "the text before it is withheld".to_owned();
+            let text = "the original text is withheld".to_owned();
             let hiding = causes.unwrap_or_else(|| Box::new(TextCause { text, source: None }));
             return error.message(message).caused_by(hiding);
         }
@@ -142,7 +142,7 @@ mod tests {
             (Error::aborted("hunter2"), "aborted: ***"),
             (Error::timed_out("hunter2"), "***"),
             (Error::new("x").context("tried", "hunter2"), "x\n  tried: \"***\""),
-            (Error::retry("hunter2"), "retry requested: ***\n  caused by: the text before it is withheld"),
+            (Error::retry("hunter2"), "retry requested: ***\n  caused by: the original text is withheld"),
         ];
         for (error, expected) in rows {
             let kind = error.kind().clone();

@@ -74,7 +74,7 @@ pub struct Finding {
 #[non_exhaustive]
 pub enum PatternError {
     /// The pattern is not a valid regex.
-    #[error("the pattern `{name}` is not a regex")]
+    #[error("the pattern `{name}` is not a valid regex")]
     Syntax {
         /// The name of the pattern.
         name: String,
@@ -82,13 +82,15 @@ pub enum PatternError {
         source: Box<dyn StdError + Send + Sync>,
     },
     /// The pattern matches the empty text, or cannot match any text.
-    #[error("the pattern `{name}` matches the empty text, or nothing: give it at least one character")]
+    #[error(
+        "the pattern `{name}` matches empty text, or cannot match any text: every match must have at least one character"
+    )]
     Empty {
         /// The name of the pattern.
         name: String,
     },
     /// The pattern may match more than 640 bytes.
-    #[error("the pattern `{name}` may match {} bytes, and 640 at most are taken: bound it, as in `{{1,64}}`", .longest.map_or_else(|| "any number of".to_owned(), |longest| longest.to_string()))]
+    #[error("the pattern `{name}` may match {} bytes, but at most 640 are allowed: limit its repetitions, as in `{{1,64}}`", .longest.map_or_else(|| "any number of".to_owned(), |longest| longest.to_string()))]
     Long {
         /// The name of the pattern.
         name: String,
@@ -102,7 +104,7 @@ pub enum PatternError {
         name: String,
     },
     /// The compiled pattern is too large.
-    #[error("the pattern `{name}` becomes too large: bound its repetitions more narrowly")]
+    #[error("the pattern `{name}` is too large when compiled: use smaller limits for its repetitions")]
     Size {
         /// The name of the pattern.
         name: String,
@@ -194,9 +196,12 @@ impl Scanner {
         Self(Arc::new(RuleSet { rules, engine: OnceLock::new() }))
     }
 
-    #[expect(clippy::expect_used, reason = "each pattern was tried by itself, and together they have no bound")]
+    #[expect(
+        clippy::expect_used,
+        reason = "each pattern compiles by itself, and all of them together have no size limit"
+    )]
     fn engine(&self) -> &Arc<Engine> {
-        self.0.engine.get_or_init(|| Arc::new(Engine::new(self.0.rules.clone()).expect("patterns that were tried")))
+        self.0.engine.get_or_init(|| Arc::new(Engine::new(self.0.rules.clone()).expect("patterns that compile")))
     }
 
     /// Returns all secrets in a text, from left to right. The findings do not overlap.
