@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use std::time::Duration;
 
-use emitree_emitter::Options;
+use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, accept_runs, shutdown, wait_for_ends};
 use support::ends::{begun, endless_run, expect_aborted, notes_waiting_at, recorded, settle, waits_at};
 use support::{Any, Gate, TestResult, below, endless, poll_once};
@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 use tokio::sync::{Mutex, MutexGuard};
 
 const SECOND: Duration = Duration::from_secs(1);
-const REASON: &str = "the process shuts down";
+const REASON: &str = "the process is shutting down";
 
 /// A shutdown affects the whole process, so these tests run one at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -130,6 +130,27 @@ async fn a_run_that_has_not_ended_at_the_deadline_is_cut_and_reported() {
     assert_eq!(recorder.take().iter().filter(|line| line.ends_with("finish aborted")).count(), 2);
     let again = shutdown(SECOND).await;
     assert_eq!((again.ended, again.is_complete()), (0, true), "{again}");
+}
+
+// R8, R14: the run's own task is woken first, and fetches the result; the task of the shutdown still learns of the end.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_cut_is_released_when_its_future_is_over() {
+    let _alone = alone().await;
+    let tasks = tokio::runtime::Handle::current();
+    let value = Arc::new(());
+    let held = Arc::downgrade(&value);
+    let run = endless_run(&Emitter::new(), "run").register(waits_at(&Gate::new(), Stage::Finish));
+    let run = tokio::spawn(run.middleware(move |ctx: &RunContext| {
+        ctx.set_extension(Arc::clone(&value));
+        Ok(())
+    }));
+    settle().await;
+    let report = shutdown(SECOND).await;
+    assert_eq!((report.ended, report.undelivered.len()), (0, 1), "{report}");
+    expect_aborted(run.await.expect("no panic"), REASON);
+    settle().await;
+    assert!(held.upgrade().is_none(), "the run is still held");
+    assert_eq!(tasks.metrics().num_alive_tasks(), 0);
 }
 
 // R8: work that blocks its thread cannot be cut.

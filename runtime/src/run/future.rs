@@ -66,8 +66,8 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Releases a run that is over.
     fn over(&mut self) {
         let Some(run) = self.run.take() else { return };
-        // The parent may be waiting for the run.
-        if run.parent().is_some() {
+        // The parent may be waiting for the run. If the run is listed, so may a shutdown.
+        if run.parent().is_some() || self.listed.is_some() {
             run.core().lease.over(None);
         }
         self.watch = None;
@@ -251,7 +251,7 @@ impl<R: Runnable> WorkState<'_, R> {
         // Entering the run's span calls the `tracing` subscriber, which may panic.
         isolated(|| run.inside(|| self.drop_work_logged()));
         result.unwrap_or_else(|| {
-            let error = run.node().state.stopped().map_or_else(|| Error::new("the run is over"), Stop::error);
+            let error = run.node().state.stopped().map_or_else(|| Error::new("the run has ended"), Stop::error);
             Err(run.exit_error(error))
         })
     }
