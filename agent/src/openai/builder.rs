@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use emitree_runtime::{Error, Result};
+use percent_encoding::percent_decode_str;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
@@ -203,7 +205,8 @@ fn quotable(text: &str) -> &str {
     }
 }
 
-/// Returns the password of a URL as written, and the keys and tokens of its query as written and decoded.
+/// Returns the password of a URL as written, as decoded, and as part of the header that contains it, and the keys and tokens
+/// of the URL's query as written and as decoded.
 fn secrets_of(url: &Url) -> Vec<String> {
     let is_secret = |name: &str| {
         let name = name.to_ascii_lowercase();
@@ -213,7 +216,12 @@ fn secrets_of(url: &Url) -> Vec<String> {
     let sent = sent.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let decoded = url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned()));
     let values = sent.chain(decoded).filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
-    values.chain(url.password().map(str::to_owned)).filter(|secret| !secret.is_empty()).collect()
+    let password = url.password().into_iter().flat_map(|written| {
+        let [user, password] = [url.username(), written].map(|text| percent_decode_str(text).decode_utf8_lossy());
+        let sent = BASE64_STANDARD.encode(format!("{user}:{password}"));
+        [written.to_owned(), password.into_owned(), sent]
+    });
+    values.chain(password).filter(|secret| !secret.is_empty()).collect()
 }
 
 /// Returns a URL without user, password, query and fragment.
