@@ -4,12 +4,14 @@
 //!    characters before a secret cannot hide it.
 //! 2. Each decoder takes linear time. Decoded text is never longer than its source. The caller limits how often decoded
 //!    text is decoded again.
-//! 3. All decoded bytes are counted, except text in UTF-16, whose decoded form is half as long. Decoding stops when the
-//!    [`DecodeBudget`] is exceeded; the caller checks `is_exceeded`.
+//! 3. All decoded bytes are counted. Decoding stops when the [`DecodeBudget`] is exceeded; the caller checks
+//!    `is_exceeded`.
 
 use std::ops::ControlFlow;
 
 use serde::Serialize;
+
+use super::leak::MIN_KNOWN_LEN;
 
 /// The encoding in which a secret was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -47,11 +49,11 @@ impl Encoding {
     }
 }
 
-/// The minimum length of a sequence of encoded characters: shorter sequences contain no secret.
-const MIN_RUN: usize = 12;
-/// The minimum length of a sequence of base32 characters, which is longer because many ordinary words consist of these
-/// characters.
-const MIN_BASE32_RUN: usize = 16;
+/// The minimum number of characters of base64, base32 and hex. Each is the encoded length of the shortest known value; shorter
+/// sequences are not decoded.
+const MIN_BASE64: usize = (MIN_KNOWN_LEN * 8).div_ceil(6);
+const MIN_BASE32: usize = (MIN_KNOWN_LEN * 8).div_ceil(5);
+const MIN_HEX: usize = MIN_KNOWN_LEN * 2;
 
 /// The number of bytes that may be decoded, and the number decoded so far.
 #[derive(Debug)]
@@ -66,7 +68,7 @@ impl DecodeBudget {
     }
 
     /// Counts bytes. Returns `Break` if the budget is exceeded.
-    const fn spend(&mut self, bytes: usize) -> ControlFlow<()> {
+    pub(super) const fn spend(&mut self, bytes: usize) -> ControlFlow<()> {
         self.spent = self.spent.saturating_add(bytes);
         if self.is_exceeded() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -121,7 +123,8 @@ struct DecodePass<'a, S> {
 }
 
 impl<S: OnDecoded> DecodePass<'_, S> {
-    /// Calls `decode`, which returns at most `most` bytes, if the budget allows that many.
+    /// If the budget allows `most` bytes, calls `decode` and passes its result to `on_decoded`. `decode` must return at
+    /// most `most` bytes.
     fn try_decoding(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
         // Count before decoding, so that the time spent on decoding is limited too.
         self.budget.spend(most)?;
@@ -134,10 +137,10 @@ impl<S: OnDecoded> DecodePass<'_, S> {
     /// Decodes each sequence of base64 characters, and the words in it.
     fn runs(&mut self, text: &str) -> ControlFlow<()> {
         let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_');
-        for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= MIN_RUN) {
+        for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= MIN_BASE64) {
             self.base64(run)?;
             // The alphabet for URLs contains `-` and `_`, which also join words: decode the parts as well.
-            for word in run.split(['-', '_', '+', '/']).filter(|word| word.len() >= MIN_RUN) {
+            for word in run.split(['-', '_', '+', '/']).filter(|word| word.len() >= MIN_BASE64) {
                 self.hexadecimal(word)?;
                 self.base32(word)?;
                 if word.len() < run.len() {
@@ -158,7 +161,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
 
     fn base32(&mut self, word: &str) -> ControlFlow<()> {
         let is_base32 = |c: char| c.is_ascii_alphabetic() || matches!(c, '2'..='7');
-        for run in word.split(|c| !is_base32(c)).filter(|run| run.len() >= MIN_BASE32_RUN) {
+        for run in word.split(|c| !is_base32(c)).filter(|run| run.len() >= MIN_BASE32) {
             // A base32 group has eight characters (1).
             (0..8).try_for_each(|from| {
                 let run = &run.as_bytes()[from..];
@@ -169,7 +172,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
     }
 
     fn hexadecimal(&mut self, word: &str) -> ControlFlow<()> {
-        for run in word.split(|c: char| !c.is_ascii_hexdigit()).filter(|run| run.len() >= MIN_RUN) {
+        for run in word.split(|c: char| !c.is_ascii_hexdigit()).filter(|run| run.len() >= MIN_HEX) {
             // A byte has two digits (1).
             (0..2).try_for_each(|from| {
                 let run = &run.as_bytes()[from..];
@@ -188,7 +191,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
             match &group {
                 Some(group) => out.extend(hex(&bytes[group.digits.clone()])),
                 // The sequence of groups ends here: pass its bytes on if there are enough.
-                None if out.len() >= MIN_RUN / 2 => (self.on_decoded)(Encoding::Hex, &out, self.budget)?,
+                None if out.len() >= MIN_KNOWN_LEN => (self.on_decoded)(Encoding::Hex, &out, self.budget)?,
                 None => {}
             }
             if group.is_none() {
@@ -196,7 +199,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
             }
             at = group.map_or_else(|| next_word(bytes, at), |group| group.next);
         }
-        if out.len() >= MIN_RUN / 2 {
+        if out.len() >= MIN_KNOWN_LEN {
             (self.on_decoded)(Encoding::Hex, &out, self.budget)
         } else {
             ControlFlow::Continue(())

@@ -11,15 +11,16 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Blocked {
-    /// The part of the run in which the secret was found.
+    /// The part of the run that contains the finding.
     pub place: Place,
-    /// The position of the secret: a JSON pointer (RFC 6901) into the value, or the name of the event.
+    /// The position of the finding: a JSON pointer (RFC 6901) into the value, or the name of the event. A pointer that
+    /// contains a secret is replaced by `…`.
     pub at: String,
-    /// The sort of the finding.
+    /// The kind of finding.
     pub what: What,
-    /// The encoding in which the secret was found.
+    /// The encoding of the secret or URL; [`Encoding::Plain`] for other findings.
     pub encoding: Encoding,
-    /// `true` if the guard only evaluates, and so did not stop the secret.
+    /// `true` if the guard only evaluates, and therefore denied nothing.
     pub evaluated_only: bool,
 }
 

@@ -105,8 +105,8 @@ impl<'t> HostReader<'t> {
         run
     }
 
-    /// Returns the start of the authority after a scheme's colon: after `//`, or, for a web scheme, after one or more
-    /// slashes of either kind.
+    /// Returns the start of the authority after a scheme's colon: after `//` for any scheme except `file`, and after
+    /// one or more slashes of either kind for a web scheme.
     fn after_scheme(&self, word: usize, colon: usize) -> Option<usize> {
         const WEB: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
         let scheme = &self.text[word..colon];
@@ -204,7 +204,7 @@ impl<'t> HostReader<'t> {
     fn is_elsewhere(&mut self, begin: usize, hosts: &Hosts) -> bool {
         let Authority { end, at_sign, backslash, judged, .. } = self.authority(begin);
         let from = at_sign.filter(|at| *at >= begin).map_or(begin, |at| at + 1);
-        // This host was judged before, and it is allowed: otherwise the search would have ended (3).
+        // If this host was judged before, it is allowed: otherwise the search would have ended (3).
         if judged == Some(from) {
             return false;
         }
@@ -227,7 +227,7 @@ impl<'t> HostReader<'t> {
     }
 
     /// Returns `true` if the authority, or its part before a backslash, looks like a host. Reads at most `LONGEST`
-    /// bytes, which is longer than any host name.
+    /// bytes; every host name is shorter.
     fn is_like_host(&self, begin: usize) -> bool {
         const LONGEST: usize = 512;
         let rest = &self.text[begin..self.text.floor_char_boundary(self.text.len().min(begin + LONGEST))];
@@ -237,8 +237,8 @@ impl<'t> HostReader<'t> {
         [authority, before_backslash].into_iter().any(looks_like_host)
     }
 
-    /// Returns `true` if a host certainly begins here: the rest of a URL follows, or the last label has non-letters, or
-    /// it is a top-level domain that seldom ends ordinary text after `//`.
+    /// Returns `true` if a host certainly begins here. That is the case if the rest of a URL follows, if the last label
+    /// contains non-letters, or if it is a top-level domain that seldom ends ordinary text after `//`.
     fn is_certainly_host(&self, begin: usize) -> bool {
         const TOPS: [&str; 24] = [
             "com", "net", "org", "info", "biz", "dev", "app", "xyz", "online", "site", "top", "club", "shop", "cloud",
@@ -265,7 +265,7 @@ fn is_end(c: char) -> bool {
     c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>' | ')' | '`' | ',')
 }
 
-/// Returns `true` for the four dots of IDNA.
+/// Returns `true` for the four characters that IDNA treats as dots.
 const fn is_dot(c: char) -> bool {
     matches!(c, '.' | '\u{3002}' | '\u{ff0e}' | '\u{ff61}')
 }

@@ -16,7 +16,7 @@ use crate::shared::secrets::{Kind, Scanner};
 /// The maximum number of nested encodings that are decoded.
 const MAX_ENCODINGS: u32 = 2;
 /// The minimum length of a known value: shorter values would match by accident.
-const MIN_KNOWN_LEN: usize = 6;
+pub(super) const MIN_KNOWN_LEN: usize = 6;
 /// The maximum number of known values, and their maximum length in bytes.
 const MAX_KNOWN: usize = 10_000;
 const MAX_KNOWN_LEN: usize = 4096;
@@ -205,6 +205,10 @@ impl Detector {
     }
 
     fn check_utf_16(&self, bytes: &[u8], depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
+        // Text in UTF-16 has at most half as many characters as bytes.
+        if budget.spend(bytes.len() / 2).is_break() {
+            return None;
+        }
         utf_16_texts(bytes, MIN_TEXT_LEN)
             .iter()
             .find_map(|text| self.check_text(Encoding::Utf16, text, true, depth, budget))
@@ -254,6 +258,13 @@ mod tests {
         let mut budget = DecodeBudget::new(usize::MAX);
         detector.find_leak(text, &mut budget);
         budget.spent()
+    }
+
+    #[test]
+    fn text_in_utf_16_counts_as_decoded() {
+        // The text is decoded from UTF-16, and then both forms are decoded from other encodings.
+        let (wide, short, long) = ("~\0".repeat(1_000), "~".repeat(1_000), "~".repeat(2_000));
+        assert_eq!(decoded_of(&wide), 1_000 + decoded_of(&short) + decoded_of(&long));
     }
 
     #[test]

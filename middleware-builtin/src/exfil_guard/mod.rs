@@ -39,7 +39,7 @@ const NAME: &str = "exfil_guard";
 /// - URLs to hosts that are not [allowed](Self::allow_hosts), if a list of allowed hosts is set,
 ///
 /// as plain text, in an [encoding](Encoding), or in one encoding inside another. A finding ends the run with a denial
-/// by `exfil_guard`. The denial names the sort of secret and its position, and never repeats the secret.
+/// by `exfil_guard`. The denial names the kind of finding and its position, and never repeats the secret.
 ///
 /// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind, but each text with a
 /// secret in its message, causes, details or detail keys is replaced by `withheld by exfil_guard`. Parts that code acts
@@ -79,10 +79,10 @@ const NAME: &str = "exfil_guard";
 ///
 /// # Limits
 ///
-/// A secret is not found if it is encoded in another way, compressed, encrypted, split over several values, or
-/// paraphrased. At most two nested encodings are decoded. A search takes time linear in the length of the text. At most
-/// 64 MiB are decoded for each value, or the number of bytes set by [`decode_at_most`](Self::decode_at_most); a value
-/// that needs more is denied.
+/// A secret is not found if it is in an encoding that [`Encoding`] does not list, or if it is compressed, encrypted,
+/// split over several values, or paraphrased. At most two nested encodings are decoded. A search takes time linear in
+/// the length of the text. At most 64 MiB are decoded for each value, or the number of bytes set by
+/// [`decode_at_most`](Self::decode_at_most); a value that needs more is denied.
 ///
 /// # Failures
 ///
@@ -220,7 +220,7 @@ impl ExfilGuard {
         self
     }
 
-    /// Emits findings without denying anything. Text of events is not checked.
+    /// Emits findings without denying anything. The text of events is not checked in this mode.
     #[must_use]
     pub fn evaluate_only(mut self) -> Self {
         self.inner_mut().options.evaluates_only = true;

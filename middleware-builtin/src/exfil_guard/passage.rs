@@ -93,7 +93,7 @@ impl CheckPassage {
         Ok(clear)
     }
 
-    /// Returns the end of the clear part of the text, which further text cannot turn into a secret.
+    /// Returns the end of the clear part of the text: the part that further text cannot turn into a secret.
     fn clear_until(&mut self) -> usize {
         let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
         // A known value that begins before `known` is already complete, so `release` finds it. `bound` leaves

@@ -72,7 +72,8 @@ impl GuardState {
             let denied = self.block(place, "", What::TooDeep, Encoding::Plain);
             return if self.options.evaluates_only { Ok(()) } else { Err(denied) };
         }
-        // One budget for the whole value, so that many small strings cannot decode more bytes than one large string.
+        // Use one budget for the whole value, so that many small strings cannot decode more bytes than one large
+        // string.
         let (mut denied, mut budget) = (Ok(()), self.detector.budget());
         let mut look = |at: &Path<'_>, text: &str| {
             if denied.is_ok()

@@ -202,6 +202,11 @@ fn a_secret_is_found_in_each_encoding() {
             }
         }
     }
+    let short = ExfilGuard::new().known(["s3cr3t"]).expect("it is long enough");
+    for (form, write, encoding) in forms {
+        let found = short.look(&write("s3cr3t"));
+        assert_eq!(found, Some((What::Known, encoding)), "{form}: {}", write("s3cr3t"));
+    }
     let escaped = SECRET.replace(' ', "\\u0020");
     assert_eq!(guard().look(&escaped), Some((What::Known, Encoding::Escaped)));
     let wide: String = SECRET.chars().flat_map(|c| [c, '\0']).collect();
@@ -438,7 +443,7 @@ fn encoded_urls_are_checked_too() {
     }
 }
 
-/// Random bytes in an encoding contain no URL to a host, unless they are text.
+/// The text stands for a base64-encoded image. Decoded bytes are searched for URLs only if they are text.
 #[test]
 fn random_base64_text_contains_no_url_to_a_host() {
     let guard = ExfilGuard::new().only([]).allow_hosts(["a.org"]);
