@@ -1,14 +1,15 @@
-//! Sessions that several runs, attempts and threads use, and the state of middleware in them.
+//! Sessions that several runs and attempts use, and the state that middleware keeps in them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use emitree_agent::{
-    AgentContext, AgentOutput, AgentRun, Decision, History, Hooks, Message, Reply, ScriptedModel, Session, State,
-    hooks_fn,
+    AgentContext, AgentOutput, AgentRun, Decision, History, Hooks, Message, MessageAdded, Reply, ScriptedModel,
+    Session, State, hooks_fn,
 };
-use emitree_runtime::{Next, Result, map_output};
+use emitree_emitter::EventMeta;
+use emitree_runtime::{AttemptDiscarded, Next, Result, map_output};
 use serde_json::json;
 
 use crate::support::{Log, agent, assert_valid, refuse_bad, results, texts};
@@ -122,6 +123,23 @@ async fn a_second_attempt_begins_without_traces_of_the_first_and_its_prompt_has_
         let lens: Vec<_> = requests.iter().map(|request| request.messages.len()).collect();
         assert_eq!(lens, [1, 1, 3, 1]);
     }
+    Ok(())
+}
+
+// A7
+#[tokio::test]
+async fn each_attempt_of_an_agent_emits_message_for_the_messages_that_it_adds() -> Result<()> {
+    let script = ScriptedModel::new("test").text("bad").text("good");
+    let log = Log::default();
+    let (messages, events) = (log.clone(), log.clone());
+    let agent = agent(&script).build()?;
+    let run = agent.ask("go").max_middleware_retries(1).middleware(map_output(refuse_bad));
+    let run = run.observe("message", move |added: &MessageAdded, _: &EventMeta<'_>| messages.add(added.message.text()));
+    let run = run.on("attempt_discarded", move |_: &mut AttemptDiscarded, _| events.add("discarded"));
+    let answer = run.await?;
+    assert_eq!(log.lines(), ["go", "bad", "discarded", "go", "good"]);
+    let last: Vec<_> = answer.messages.iter().map(|message| message.text()).collect();
+    assert_eq!(last, ["go", "good"]);
     Ok(())
 }
 
