@@ -32,7 +32,7 @@ mod work;
 const COLUMNS: &[&str] = &["emitree", "peer"];
 /// The runs of one loop: one of the agent, three of the model, two of the tool.
 const RUNS: u32 = 6;
-/// Model calls of one loop.
+/// The model calls of one loop.
 const TURNS: u32 = 3;
 
 fn main() {

@@ -4,9 +4,9 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench emit
 //! ```
 //!
-//! Each batch of a case is one async block with a loop of `emit(..).await`, polled once with a waker that does nothing; no emit has
-//! to wait. Peers are measured the same way. Emitters, payloads, and names given as text pass through `black_box`; an
-//! `EventName` is a `const`, as in programs.
+//! Each batch of a case is one async block with a loop of `emit(..).await`. The block is polled once with a waker that does
+//! nothing, because no emit has to wait. Peers are measured in the same way. Emitters, payloads, and names given as text
+//! pass through `black_box`; an `EventName` is a `const`, as in programs.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -164,7 +164,7 @@ fn threads(suite: &mut Suite) {
     }
 }
 
-/// A case for each column, on a number of threads.
+/// Makes the cases whose batches run on this number of threads.
 struct Threads(usize);
 
 impl Threads {
@@ -186,7 +186,7 @@ impl Threads {
     }
 }
 
-/// The peers that look up listeners by name.
+/// Makes the cases of the peers for one row.
 struct Peers<'a> {
     /// Names, each with its number of listeners.
     listeners: &'a [(&'a str, usize)],
@@ -279,7 +279,7 @@ fn heard_by(listeners: usize) -> Emitter {
     emitter
 }
 
-/// Makes an emitter with five hundred globs and five hundred regexes, three of which match `new_token…`.
+/// Makes an emitter with 500 globs and 500 regexes. Two globs and one regex match `new_token…`.
 fn thousand_patterns() -> Emitter {
     let emitter = Emitter::new().child("backend").expect("a valid name");
     let globs = (0..498).map(|i| format!("backend.*.tool_{i}*")).chain(["new_*".into(), "**.new_token*".into()]);

@@ -4,7 +4,7 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench middleware
 //! ```
 //!
-//! The work does next to nothing, as in the bench of runs. The rows show the cost that a middleware adds to a run, compared
+//! The work does next to nothing, as in the bench `run`. The rows show the cost that a middleware adds to a run, compared
 //! with the cost of the run or of the crate that the middleware wraps.
 
 use std::collections::HashMap;
@@ -198,7 +198,7 @@ fn below<Sort>(middleware: impl IntoMiddleware<Sort>) -> impl Case {
     }
 }
 
-/// A case of runs without the middleware `metrics`: the loop around them makes the same calls to the recorder.
+/// A case of runs without the middleware `metrics`. The loop around the runs makes the same calls to the recorder.
 fn calling() -> impl Case {
     let (adder, mut handles) = (adder(Vec::new()), None);
     move |n| {
@@ -218,7 +218,7 @@ fn calling() -> impl Case {
     }
 }
 
-/// Runs a batch with a recorder installed.
+/// A case whose batches run with a recorder installed.
 fn counted(mut case: impl Case) -> impl Case {
     let recorder = Counting::default();
     move |n| metrics::with_local_recorder(&recorder, || case(n))

@@ -78,14 +78,14 @@ fn whole(suite: &mut Suite, clients: &Clients) {
     row.beside("bare", bare).beside("genai", genai).at_most(1.15, "bare", bare);
 }
 
-/// Makes the cases: each has its own client.
+/// Makes the cases, each with its own client.
 struct Clients {
     runtime: Rc<Runtime>,
     address: SocketAddr,
 }
 
 impl Clients {
-    /// Makes a case from a function that sends one request and returns the time that counts.
+    /// Makes a case from a function that sends one request and returns the measured time.
     fn case<F: AsyncFn() -> Duration + 'static>(&self, ask: F) -> impl Case + use<F> {
         let runtime = Rc::clone(&self.runtime);
         move |n| {
@@ -208,8 +208,8 @@ impl Clients {
     }
 }
 
-/// Returns the current time. If the server writes token by token, the scheduler determines how often the client waits, so
-/// this is the processor time of the client's thread.
+/// Returns the current time or, if the server writes token by token, the processor time of the client's thread. In that
+/// case, the scheduler determines how often the client waits.
 fn now(form: Form) -> Duration {
     let clock = if let Form::Pieces = form { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
     clock_gettime(clock).try_into().expect("a time after the start")

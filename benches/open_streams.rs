@@ -58,7 +58,7 @@ fn main() {
     println!("| MM | 1,000 open streams: bytes each | {emitree} | {bare} | {genai} | {ratio:.2} |");
 }
 
-/// Returns the average bytes per stream when many streams have received a part of their answers.
+/// Returns the average number of bytes per stream, while many streams wait for the rest of their answers.
 fn bytes<F: Future<Output = ()> + Send + 'static>(stream: impl Fn() -> F) -> i64 {
     // The first streams include one-time work, so they are not counted.
     open(&stream, 10);

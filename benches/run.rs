@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The work does next to nothing, so a row shows the cost of the run itself. Runs, instrumented functions and tower services
-//! are awaited alike: in a loop, in one async block, polled once with a waker that does nothing. A batch that uses the thread
-//! of a sink ends when everything is written.
+//! are measured in the same way: each batch is one async block with a loop, polled once with a waker that does nothing. A
+//! batch that uses the thread of a sink ends when everything is written.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -89,7 +89,7 @@ fn beside_others(suite: &mut Suite) {
     suite.row("WT", "a run below another run, on two threads at a time", two).at_most(1.2, "one thread", one);
 }
 
-/// WR: one run, compared with an instrumented function under a counting layer and a service in three boxed layers.
+/// WR: one run, compared with a service in three boxed layers, and with an instrumented function under a counting layer.
 fn alone(suite: &mut Suite) {
     let instrumented = suite.case(under(counting(), |n| {
         timed(async {

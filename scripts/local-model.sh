@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Serves a small language model on loopback in OpenAI's protocol: SmolLM2 with 135 million parameters (98 MB, Apache-2.0),
-# by llama.cpp. The model writes plain text and calls no tools. The script needs Python 3.10 or newer, and a Python
-# package index.
+# Serves a small language model on loopback in OpenAI's protocol, using llama.cpp. The model is SmolLM2 with 135 million
+# parameters (98 MB, Apache-2.0). The model writes plain text and calls no tools. The script needs Python 3.10 or newer,
+# and a Python package index.
 #
 #   scripts/local-model.sh start [PORT]    installs and starts the server, and prints its base URL; PORT is 18082 by default
 #   scripts/local-model.sh status          prints the base URL, or fails if the server does not answer

@@ -1,9 +1,8 @@
 //! Nested, observable, interruptible runs on a hierarchical event emitter.
 //!
 //! A *run* is a piece of work: a request, a job, an agent that calls a model that calls a tool. It emits events when it starts,
-//! when it succeeds or fails, and when it finishes. You listen on one run, on all runs of a runnable, or on the whole
-//! process; a listener may change the input, answer early, or change the output. Aborting a run also ends every run
-//! below it.
+//! when it succeeds or fails, and when it finishes. You can listen on one run, on all runs of a runnable, or on the whole
+//! process. A listener may change the input, answer early, or change the output. Aborting a run also ends every run below it.
 //!
 //! ```
 //! use emitree::{AnyEvent, Emitter, RunContext, Runnable, runnable_fn};
@@ -29,7 +28,8 @@
 //! - A [`Runnable`] has a typed input, a typed output and an async function; [`runnable_fn`] turns a closure into a runnable.
 //!   Its [`run`](Runnable::run) method returns a [`Run`], a future that emits `start`, then `success` or `error`, then
 //!   `finish`.
-//! - The [`RunContext`] is the handle to a run: its ids, emitter, context, tasks and abort.
+//! - A [`RunContext`] is a handle to a run. It provides the run's ids, emitter and context, spawns tasks, and can abort the
+//!   run.
 //! - An [`Emitter`] is a node of a tree. Events rise from it to all emitters above. A [`Matcher`] selects the events that a
 //!   listener receives; a payload is any serializable type, and may carry the name of its event ([`Event`]).
 //! - A [`Middleware`] registers listeners and layers when a run begins. [`for_tree`] binds it to the runs below as well.

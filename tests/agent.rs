@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs the example in the repository, with these arguments and this typed input.
+/// Runs the example in the repository, with these arguments and this standard input.
 fn run(arguments: &[&str], typed: &str) -> Output {
     run_in(Path::new(env!("CARGO_MANIFEST_DIR")), arguments, typed)
 }

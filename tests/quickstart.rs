@@ -152,7 +152,7 @@ fn the_run_of_a_missing_file_fails_and_is_recorded_to_the_end() {
     assert_every_run_ended_once(&recording);
 }
 
-/// Checks R4 on a recording.
+/// Checks that every run in a recording has ended as R4 requires.
 fn assert_every_run_ended_once(recording: &Path) {
     let mut stages = HashMap::<_, Vec<Stage>>::new();
     for (_, run, stage) in lifecycle(recording) {

@@ -52,7 +52,7 @@ fn every_run_that_starts_ends_and_the_checker_finds_each_kind_of_damage() {
 }
 
 fn expect_broken(rule: Rule, damage: Damage) {
-    // Growth is measured from the warm-up to the end, so they must not be in the same batch.
+    // Growth is measured from the warm-up to the end, so the soak must be longer than one batch.
     let runs = if rule == Rule::Memory { 5_000 } else { 500 };
     let report = soak(&Settings { seed: 1, runs, damage: Some(damage) }, |_| ());
     assert!(report.broken.contains_key(&rule), "{damage}: {report}");

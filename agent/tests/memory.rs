@@ -1,4 +1,5 @@
-//! The memory of waiting runs, counted by an allocator on one thread, is proportional to their number and is freed.
+//! The memory of waiting runs is proportional to their number, and is freed. An allocator counts the bytes of one
+//! thread.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -50,12 +51,12 @@ fn the_memory_of_waiting_runs_is_proportional_to_their_number_and_is_freed() {
         WAITING.fetch_add(1, Ordering::Relaxed);
         pending::<Result<()>>()
     });
-    // This model keeps no requests, unlike a script.
+    // Unlike `ScriptedModel`, this model keeps no requests.
     let model = ChatModel::new(Calls).expect("a model");
     let agent = Arc::new(Agent::builder("waiter", model).tool(wait).build().expect("an agent"));
     waiting(&agent, 10);
     let (thousand, _) = waiting(&agent, 1_000);
-    // The process keeps a list of its runs, which never shrinks. This round makes the list grow before the measurement.
+    // The process keeps a list of runs that never shrinks. This round makes the list grow before the measurement.
     waiting(&agent, 10_000);
     let (ten_thousand, left) = waiting(&agent, 10_000);
     let each = ten_thousand / 10_000;

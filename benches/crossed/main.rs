@@ -34,7 +34,7 @@ fn main() {
     }
 }
 
-/// Does the operation a few times, to exclude one-time work, and then once more while valgrind counts.
+/// Executes the operation a few times, to exclude one-time work, and then once more while valgrind counts.
 fn followed(mut operation: impl FnMut()) {
     (0..5).for_each(|_| operation());
     while_collecting(&mut operation);
@@ -59,7 +59,7 @@ fn emit() {
     followed(|| at_once(emitter.emit(TICK, &mut black_box(0_u64))).expect("nobody fails"));
 }
 
-/// A run with one listener of its `success`.
+/// A run with one listener for its event `success`.
 fn run(adder: &Adder) {
     adder.emitter.on("success", |_: &mut Success<u64, u64>, _| ()).expect("a valid name");
     followed(|| assert_eq!(at_once(adder.run(black_box(1))).ok(), Some(2)));

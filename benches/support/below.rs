@@ -1,4 +1,4 @@
-//! Cases of runs below a run: beside other runs, on several threads, ended by abort.
+//! Cases of runs below another run: runs with siblings, runs on several threads, and runs that are ended by abort.
 
 use std::future::{Future, pending};
 use std::hint::black_box;
@@ -42,14 +42,14 @@ fn poll_once<F: Future + Unpin>(future: &mut F) {
     assert!(Pin::new(future).poll(&mut context).is_pending(), "it has to wait");
 }
 
-/// Starts, in the current run, a number of runs that do not end.
+/// Starts a number of runs below the current run. These runs do not end.
 fn started(forever: &Forever, how_many: usize) -> Vec<impl Future + use<'_>> {
     let mut runs: Vec<_> = (0..how_many).map(|_| forever.run(())).collect();
     runs.iter_mut().for_each(poll_once);
     runs
 }
 
-/// A case that calls `batch` inside a new run each time. The function returns the time that counts.
+/// A case that calls `batch` inside a new run each time. `batch` returns the measured time.
 pub(crate) fn inside(batch: impl Fn(RunContext, u64) -> Duration + Send + Sync + 'static) -> impl Case {
     let batch = Arc::new(batch);
     let host = runnable_fn("host", move |n: u64, ctx: RunContext| {
@@ -139,7 +139,7 @@ async fn timed_together(waiting: Arc<AtomicUsize>, n: u64) -> (Instant, Duration
     (Instant::now(), batch(&adder, n), Instant::now())
 }
 
-/// Returns the average time of a task, if all ran concurrently.
+/// Returns the average time of a task, or `None` if all tasks ran together for less than 80 % of the longest task's time.
 fn overlapping(took: &[(Instant, Duration, Instant)]) -> Option<Duration> {
     let (from, to) = (took.iter().map(|run| run.0).max()?, took.iter().map(|run| run.2).min()?);
     let longest = took.iter().map(|run| run.1).max()?;

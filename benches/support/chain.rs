@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::support::Case;
 
-/// A runnable whose runs spawn a further run, and wait forever.
+/// A runnable. Each of its runs spawns the next run of the chain, and then waits forever.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,

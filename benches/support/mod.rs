@@ -1,5 +1,5 @@
 //! The harness for benches that each print one table. All cases are measured in the same run, and take turns after each
-//! batch: a disturbance of the machine slows all of them alike, and hardly changes the ratios.
+//! batch, so that a disturbance of the machine slows all of them alike and hardly changes the ratios.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -52,12 +52,12 @@ pub(crate) struct Extra {
 
 #[allow(dead_code, reason = "each bench uses its part")]
 impl Extra {
-    /// The difference between `of` and `beyond`, divided by a number.
+    /// The time of `of` minus the time of `beyond`, divided by `among`.
     pub(crate) fn shared(of: Id, beyond: Id, among: u32) -> Self {
         Self { of, beyond: Some(beyond), share: 1.0 / f64::from(among) }
     }
 
-    /// The time of a case, divided by the number of operations in it.
+    /// The time of a case, divided by `among`, the number of operations in the case.
     pub(crate) fn per(of: Id, among: u32) -> Self {
         Self { of, beyond: None, share: 1.0 / f64::from(among) }
     }
@@ -82,7 +82,7 @@ impl Suite {
         Self { columns, cases: Vec::new(), rows: Vec::new() }
     }
 
-    /// Adds a case, which appears in the rows that name it.
+    /// Adds a case, and returns its id for rows and bounds.
     pub(crate) fn case(&mut self, case: impl Case + 'static) -> Id {
         self.cases.push(Box::new(case));
         Id(self.cases.len() - 1)

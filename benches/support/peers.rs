@@ -25,7 +25,7 @@ fn count() {
     HEARD.set(HEARD.get().wrapping_add(1));
 }
 
-/// A closure of the floor, which is a vector of closures behind an `ArcSwap`, without names, errors or a tree.
+/// A closure in the floor. The floor is a vector of closures behind an `ArcSwap`, without names, errors or a tree.
 type Closure = Box<dyn Fn(&mut Tick) + Send + Sync>;
 
 pub(crate) fn floor(closures: usize) -> Arc<ArcSwap<Vec<Closure>>> {
@@ -44,7 +44,7 @@ pub(crate) fn on_floor(floor: &ArcSwap<Vec<Closure>>, n: u64) -> Duration {
     })
 }
 
-/// A channel on which every receiver receives a copy of every event.
+/// Measures a channel on which every receiver receives a copy of every event.
 pub(crate) fn on_broadcast(sender: &broadcast::Sender<Tick>, receivers: usize, n: u64) -> Duration {
     let mut receivers: Vec<_> = (0..receivers).map(|_| sender.subscribe()).collect();
     timed(async {
@@ -60,7 +60,7 @@ pub(crate) fn on_broadcast(sender: &broadcast::Sender<Tick>, receivers: usize, n
     })
 }
 
-/// A channel that several threads share: each thread receives the events of all threads.
+/// Measures a channel that several threads share. Each thread receives the events of all threads.
 pub(crate) fn on_shared_broadcast(sender: &broadcast::Sender<Tick>, n: u64) -> Duration {
     let mut receiver = sender.subscribe();
     timed(async {
@@ -106,7 +106,7 @@ pub(crate) fn on_tracing(dispatch: &Dispatch, n: u64) -> Duration {
     })
 }
 
-/// An event that no layer is interested in.
+/// Measures an event that no layer is interested in.
 pub(crate) fn on_deaf_tracing(dispatch: &Dispatch, n: u64) -> Duration {
     tracing::dispatcher::with_default(dispatch, || {
         timed(async {
@@ -117,7 +117,7 @@ pub(crate) fn on_deaf_tracing(dispatch: &Dispatch, n: u64) -> Duration {
     })
 }
 
-/// An event inside four spans.
+/// Measures an event inside four spans.
 pub(crate) fn on_tracing_spans(dispatch: &Dispatch, n: u64) -> Duration {
     tracing::dispatcher::with_default(dispatch, || {
         let _backend = tracing::info_span!("backend").entered();

@@ -103,7 +103,7 @@ fn whole() -> Vec<u8> {
     answer.into_bytes()
 }
 
-/// Starts a server on a thread of its own, which ends with the process.
+/// Starts a server on a thread of its own. The thread ends with the process.
 pub(crate) fn start() -> SocketAddr {
     let listener = StdListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket that does not block");

@@ -47,7 +47,7 @@ pub(crate) fn runs(adder: Adder) -> impl Case {
     }
 }
 
-/// A case that calls a service in a number of boxed layers, which change nothing.
+/// A case that calls a service through a number of boxed layers that change nothing.
 pub(crate) fn services(layers: usize) -> impl Case {
     let add = tower::service_fn(|n: u64| async move { Ok::<_, io::Error>(black_box(n) + 1) });
     let pass = || layer_fn(|inner: BoxService<u64, u64, io::Error>| BoxService::new(inner.map_response(|n| n)));

@@ -1,4 +1,4 @@
-//! The guides in `docs/`: every program in them is compiled and run as a test.
+//! Compiles the programs of the guides in `docs/` as tests, and runs each of them unless it is marked `no_run`.
 //!
 //! ```text
 //! cargo test --manifest-path docs/guides/Cargo.toml

@@ -105,7 +105,7 @@ pub enum BuildError {
     ReservedKey(&'static str),
 }
 
-/// The error of an emit.
+/// The error returned when an emit fails.
 ///
 /// A listener may return the `EmitError` of an emit that it made itself. If that error names the listener that failed,
 /// it is passed on unchanged instead of being wrapped again.

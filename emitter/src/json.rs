@@ -1,7 +1,7 @@
 //! Conversion of values to JSON with a limit on nesting.
 //!
-//! `serde_json` reads at most 127 levels by default, but writes any number: serializing a value that is nested
-//! thousands of levels deep may overflow the stack. Here the depth is checked before each level of recursion.
+//! By default, `serde_json` reads at most 127 levels, but it writes any number of levels. Serializing a value that is
+//! nested thousands of levels deep may overflow the stack. Here, the depth is checked before each level of recursion.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -12,8 +12,8 @@ use serde::ser::{
 };
 use serde_json::Value;
 
-/// The largest number of levels to which arrays and objects may be nested: 127, the largest number that `serde_json` reads
-/// by default.
+/// The maximum number of levels to which arrays and objects may be nested. By default, `serde_json` reads as many
+/// levels.
 pub const MAX_DEPTH: usize = 127;
 
 /// Converts a value to JSON.

@@ -3,7 +3,7 @@
 //! 1. A caught panic is reduced to its message. Its payload is dropped here and nowhere else.
 //! 2. The payload is a user's value: its `Drop` may panic, and so may the `Drop` of *that* panic's payload. After a few
 //!    rounds the last payload is leaked, and the leak is logged.
-//! 3. A `tracing` subscriber may panic, too. That panic is dropped without another log line, which could panic again.
+//! 3. A `tracing` subscriber may panic, too. That panic is not logged, because logging it could panic again.
 
 use std::any::Any;
 use std::mem::needs_drop;
@@ -41,7 +41,7 @@ const MAX_DROPS: usize = 4;
 #[cold]
 pub fn panic_text(payload: Box<dyn Any + Send>) -> String {
     let text = panic_message(&*payload);
-    // The drop panicked as well (invariant 2).
+    // If the drop panics as well, drop the payload of that panic, too (invariant 2).
     if let Err(next) = drop_once(payload) {
         let leaked = drop_rounds(next);
         log_quietly(|| tracing::warn!(panic = text, leaked, "the payload of a panic panicked when it was dropped"));
@@ -75,7 +75,7 @@ pub(crate) fn catch_or<R>(call: impl FnOnce() -> R, or: impl FnOnce(String) -> R
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| or(panic_text(payload)))
 }
 
-/// Calls user code. A panic becomes an error with its message.
+/// Calls user code. If the call panics, returns the panic's message as an error.
 #[inline]
 pub(crate) fn catch<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     catch_or(|| Ok(call()), Err)
@@ -101,7 +101,7 @@ pub(crate) fn log_catching(log: impl FnOnce()) {
     catch(log).unwrap_or_default();
 }
 
-/// Writes a log line about a panic. A panic of the subscriber is dropped without another line (invariant 3).
+/// Writes a log line about a panic. If the subscriber panics, its panic is not logged (invariant 3).
 pub(crate) fn log_quietly(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)).or_else(drop_once) {
         drop_rounds(payload);

@@ -12,7 +12,7 @@ use crate::support::{Any, Recorder, TestResult, block_on, emit};
 /// Enough listeners to be matched by a table instead of one by one.
 const MANY: usize = 12;
 
-/// Registers many listeners of one type, each named by its number.
+/// Registers many listeners of one type. Each records its number when it is called.
 fn many(emitter: &Emitter, recorder: &Recorder) -> Result<Vec<Subscription>, BoxError> {
     let hears = |n: usize| {
         let recorder = recorder.clone();
@@ -66,7 +66,7 @@ fn a_listener_that_another_listener_removes_during_the_dispatch_is_not_called() 
     Ok(())
 }
 
-/// Listeners that another listener removes once they are stored here.
+/// The listeners to remove. The listener registered by `listen` removes them once `set` has stored them.
 #[derive(Clone, Default)]
 struct Removed(Arc<OnceLock<Vec<Subscription>>>);
 

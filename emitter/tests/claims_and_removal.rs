@@ -168,7 +168,7 @@ fn a_drop_guard_removes_on_drop_unless_disarmed() -> TestResult {
     Ok(())
 }
 
-/// E9: there is a listener for each method of registering. All come later in the dispatch than the call of `off`.
+/// E9: the listeners are registered by different methods. The call of `off` comes before all of them in the dispatch.
 #[test]
 fn a_dispatch_under_way_does_not_call_listeners_that_off_has_removed() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

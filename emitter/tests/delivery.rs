@@ -1,4 +1,4 @@
-//! An emit whose delivery is cut: the future of the awaited listener is dropped, and sync listeners receive the event.
+//! Deliveries that are cut while a listener is awaited, and deliveries that call sync listeners first.
 
 mod support;
 
@@ -102,7 +102,7 @@ fn emit_begin_completes_an_emit_that_only_sync_listeners_receive() -> TestResult
     Ok(())
 }
 
-/// The async listeners were registered before the sync listeners, and follow them in `emit_rest`.
+/// The async listeners were registered before the sync listeners, but `emit_rest` calls them afterwards.
 #[test]
 fn sync_listeners_that_come_first_have_received_the_event_when_emit_begin_returns() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());
@@ -121,7 +121,7 @@ fn sync_listeners_that_come_first_have_received_the_event_when_emit_begin_return
     Ok(())
 }
 
-/// E11: deferred listeners are skipped, too.
+/// E11: the failure also skips the async listener, which was deferred.
 #[test]
 fn if_sync_listeners_come_first_a_failure_skips_async_listeners_but_not_observers() -> TestResult {
     let (emitter, recorder, delivery) = (Emitter::new(), Recorder::new(), Delivery::new());

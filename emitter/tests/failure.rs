@@ -143,7 +143,7 @@ fn emit_with(emitter: &Emitter, facet: &Facet, delivery: &Delivery) -> Result<()
     }
 }
 
-/// E11: failures are isolated for any `OnError` of the listener.
+/// E11: failures are isolated even if the listener has `OnError::Propagate`.
 #[test]
 fn an_emit_of_an_event_that_only_reports_isolates_the_failures_of_all_listeners() {
     let propagates = || Options::new().on_error(OnError::Propagate);

@@ -178,8 +178,7 @@ fn documented() -> Vec<[Vec<&'static str>; 7]> {
     rows.map(|row| row.split(" | ").map(cells).collect::<Vec<_>>().try_into().expect("seven columns")).collect()
 }
 
-/// Runs of three instances, each started in the run before it. The listener is on one of the `columns`, the emitters
-/// that the table names.
+/// Runs of three instances, each started in the run before it. The `columns` are the emitters that the table names.
 struct Nest {
     run: Emitter,
     nested: Emitter,
@@ -198,7 +197,7 @@ impl Nest {
         Self { nested, columns: [run.clone(), instance, backend, root, above], run }
     }
 
-    /// Emits on the run and on the run nested in it. Returns the events that a listener takes.
+    /// Emits on the run and on the run nested in it. Returns the events that a listener on one of the columns takes.
     fn heard(&self, column: usize, options: Options, matcher: Matcher) -> Vec<String> {
         let recorder = Recorder::new();
         let listens = self.columns[column].with(options).on(matcher, recorder.hears("")).expect("a matcher");
@@ -218,8 +217,8 @@ fn documented_matcher(text: &str) -> Matcher {
     .expect("a matcher")
 }
 
-/// E4: each cell of the table is checked with a listener alone, among enough listeners for a cache of matches, and with
-/// pipes.
+/// E4: each cell of the table is checked in three ways: with a single listener, with enough listeners for a cache of
+/// matches, and with a pipe.
 #[test]
 fn the_table_of_nested_events_in_the_documentation_of_matcher_is_correct() {
     let (own, nested) = (" backend.chat.new_token", " tool.new_token");
@@ -254,7 +253,7 @@ fn the_table_of_nested_events_in_the_documentation_of_matcher_is_correct() {
     assert_eq!(cells, 5 * 3 * 8, "eight matchers in three ways");
 }
 
-/// E4: one run is below the other by its run parent, or by its place in the tree.
+/// E4: a run may be below another run because it was started there, or because of its place in the tree.
 #[test]
 fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -275,7 +274,7 @@ fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestR
         emit(own, "start");
         assert_eq!(recorder.take().len(), 2, "{own:?}");
     }
-    // Emitters below the instance in the tree, outside its runs.
+    // Events of emitters below the instance in the tree, but outside its runs, are not nested for the instance either.
     emit(&instance.child("b")?, "start");
     emit(&run_of(&instance.child("b")?), "start");
     assert_eq!(recorder.take().len(), 4);
@@ -316,7 +315,7 @@ fn events_of_emitters_below_a_runs_emitter_are_not_nested_in_the_run() -> TestRe
     Ok(())
 }
 
-/// E4: a pipe does not change whether an event is nested or own.
+/// E4: the event is nested for the run that it is piped to, because its source is outside that run.
 #[test]
 fn an_event_that_is_piped_to_a_run_is_nested_there_and_not_an_own_event() -> TestResult {
     let (recorder, world) = (Recorder::new(), World::new());
@@ -505,7 +504,7 @@ fn as_sets_and_alone(patterns: &[Matcher], paths: &[String]) {
     }
 }
 
-/// E4: among any number of patterns, each pattern matches the same paths as alone.
+/// E4: among any number of patterns, each pattern matches the same paths as it does alone.
 #[test]
 fn each_of_a_thousand_patterns_matches_the_same_paths_as_alone() -> TestResult {
     let patterns: Result<Vec<Matcher>, MatcherError> = (0..1000)
@@ -572,7 +571,7 @@ proptest! {
     }
 }
 
-/// E4: an event that is emitted on an emitter or on its run is not nested there, at any place in the tree.
+/// E4: events of an instance's own run are not nested for the instance, even if the instance is below another run.
 #[test]
 fn an_instance_that_is_made_in_a_run_receives_events_of_its_own_runs() -> TestResult {
     let outer = run_of(&Emitter::new());

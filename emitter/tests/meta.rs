@@ -1,4 +1,4 @@
-//! The meta of an event (E14), and the record of it.
+//! The meta of an event, and its record (E14).
 
 mod support;
 
@@ -183,7 +183,7 @@ fn a_facet_reaches_listeners_beside_the_payload_and_may_mark_the_context_as_inte
     Ok(())
 }
 
-/// E14: a meta can be printed.
+/// E14: a meta implements `Debug`.
 #[test]
 fn a_meta_prints_its_path_and_the_type_of_the_payload() -> TestResult {
     let (emitter, recorder) = (Emitter::new().child("a")?, Recorder::new());

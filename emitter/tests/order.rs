@@ -139,8 +139,8 @@ fn all_listeners_that_may_change_an_event_run_before_all_observers() -> TestResu
     Ok(())
 }
 
-/// E5: observers start in the order of all listeners, async observers run together, and all observers have ended when
-/// the emit returns.
+/// E5: observers start in the order in which other listeners are called. Async observers run together, and all
+/// observers have ended when the emit returns.
 #[test]
 fn async_observers_start_in_order_run_together_and_are_awaited() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

@@ -22,7 +22,7 @@ use crate::support::{Any, Recorder, TestResult, block_on, yield_once};
 
 const TEXT: &str = "a non-string panic payload";
 
-/// A value that panics when it is dropped, with another bomb as the payload: this many times, or forever.
+/// A value that panics when it is dropped. The payload of the panic is another bomb, this many times or without end.
 #[derive(Debug)]
 struct Bomb(Option<usize>);
 
@@ -132,7 +132,7 @@ fn no_panic_leaves_an_emit_to_a_batch_if_the_payload_of_a_panic_panics_when_drop
     Ok(())
 }
 
-/// E11: the matcher is called while an emit checks for async listeners, and for a pipe.
+/// E11: an emit calls the matcher of a listener and the matcher of a pipe.
 #[test]
 fn no_panic_of_a_matcher_leaves_an_emit_even_if_its_payload_panics_when_dropped() -> TestResult {
     let (emitter, other) = (Emitter::new(), Emitter::new());

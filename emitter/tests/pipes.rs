@@ -1,4 +1,4 @@
-//! Pipes: routes beside the tree (E12).
+//! Pipes, which forward events to other emitters (E12).
 
 mod support;
 

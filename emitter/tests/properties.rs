@@ -1,5 +1,6 @@
-//! Random trees, runs, pipes, listeners and emits, compared with a model of the rules: the order of listeners, at most
-//! one delivery per emitter, and claims (E5, E6, E8, and the parts of E4, E9 and E17 that select listeners).
+//! Random trees, runs, pipes, listeners and emits, compared with a model of the rules. The model covers the order of
+//! listeners, at most one delivery per emitter, and claims (E5, E6, E8). Of E4, E9 and E17, it covers the parts that
+//! select listeners.
 
 mod support;
 
@@ -13,7 +14,7 @@ use proptest::sample::select;
 
 use crate::support::{Recorder, block_on, emit, run_of, run_within, yield_once};
 
-/// Numbers that select an item of a list: the index is the remainder by the length of the list.
+/// Numbers that select an item of a list: the index is the number modulo the length of the list.
 const WHICH: std::ops::Range<usize> = 0..2520;
 
 const NAMES: [&str; 5] = ["x", "xy", "y", "r.x", "a.y"];
@@ -235,8 +236,9 @@ impl Model {
         if self.emitters[at].is_run { Some(at) } else { self.emitters[at].parent.and_then(|parent| self.run(parent)) }
     }
 
-    /// E4: returns `true` if the event was not emitted here, and happened outside the emitter's run or, for an emitter
-    /// outside runs, below one of its runs.
+    /// E4: returns `true` if the event is nested for the emitter `at`. A nested event was not emitted here. For an
+    /// emitter in a run, a nested event happened outside that run. For an emitter outside runs, it happened below one
+    /// of the emitter's runs.
     fn is_nested(&self, at: usize, source: usize) -> bool {
         let is_run_of = |run: usize| self.emitters[run].is_run && self.emitters[run].parent == Some(at);
         let is_below = match (self.run(at), self.run(source)) {
@@ -247,7 +249,7 @@ impl Model {
         !self.is_here(at, source) && is_below
     }
 
-    /// Returns all emitters above an emitter, in the tree and by runs.
+    /// Returns all emitters above an emitter: its parent, its run parent, and all emitters above these.
     fn above(&self, e: usize) -> Vec<usize> {
         let Place { parent, run_parent, .. } = &self.emitters[e];
         let next = [*parent, *run_parent].into_iter().flatten();

@@ -65,7 +65,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Emitters, and the expected facts about them.
+/// The emitters, and the data from which the expected result of `has_listeners` is computed.
 struct World {
     emitters: Vec<Emitter>,
     /// The emitters above each emitter: its parent in the tree and, for a run, the run in which it was started.

@@ -1,4 +1,4 @@
-//! The tree of emitters: paths, names, and inherited properties (E1–E3).
+//! The tree of emitters: paths, names, and inherited properties (E1–E4).
 
 mod support;
 
@@ -237,7 +237,7 @@ fn context(emitter: &Emitter) -> Value {
     serde_json::to_value(emitter.context()).expect("a context is JSON")
 }
 
-/// E3: properties of emitters above are looked up in a loop, on a stack of any size.
+/// E3: properties of emitters above are looked up in a loop instead of by recursion.
 #[test]
 fn the_last_of_100_000_nested_runs_has_the_trace_and_group_of_the_first() -> TestResult {
     let instance = Emitter::new().child("agent")?;

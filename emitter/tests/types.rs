@@ -1,4 +1,4 @@
-//! Payload types: refused, filtered, declared (E7).
+//! Payload types: events that are refused or skipped because of their type, and declared events (E7).
 
 mod support;
 
@@ -81,7 +81,8 @@ fn a_listener_under_an_exact_name_or_path_fails_the_emit_of_an_own_event_of_anot
     Ok(())
 }
 
-/// E7: nested and piped events are filtered, and so are events received under a pattern, a regex or a function.
+/// E7: a listener skips an event of another type if the event is nested or piped, or if the listener's matcher is a
+/// pattern, a regex or a function.
 #[test]
 fn events_of_another_type_are_filtered_unless_they_are_own_events_under_an_exact_name() -> TestResult {
     let (root, recorder) = (Emitter::new(), Recorder::new());

@@ -8,7 +8,7 @@
 //!     --base-url URL  sends the requests to the server at this URL
 //! ```
 //!
-//! By default the model is a set of rules in this example, and no network is needed; the first line of the output names the
+//! By default the model is a set of rules in this example, and no network is needed. The first line of the output names the
 //! model. `scripts/local-model.sh start` starts a small real model; `--model openai:local --base-url
 //! http://127.0.0.1:18082/v1` selects it. The trajectory is printed to stderr. The answer is printed to stdout, piece by
 //! piece as the model writes it.

@@ -6,7 +6,7 @@
 use emitree::agent::{ChatRequest, Message, Reply, ScriptedModel};
 use serde_json::{Value, json};
 
-/// The answer to questions that no rule understands.
+/// The answer to questions that no rule matches.
 const HELP: &str = "I work by rules, and understand questions such as: how many words, lines, characters or bytes has \
                     FILE; which lines of FILE mention TEXT; read FILE; list DIRECTORY; what is 3 * (4 + 5); and what is \
                     that times 17.";
@@ -15,7 +15,7 @@ pub(crate) fn model() -> ScriptedModel {
     ScriptedModel::by("rules", |request| answer(request).in_pieces(8))
 }
 
-/// One step of a question: a tool call, or text that no rule understands.
+/// One step towards an answer: a tool call, or a part of the question that no rule matches.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Call { tool: &'static str, arguments: Value, says: String },

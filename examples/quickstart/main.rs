@@ -118,7 +118,7 @@ async fn ask_all(desk: &Desk, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// A middleware of your own: it denies paths, and answers early.
+/// A custom middleware that denies paths and answers early.
 #[derive(Debug)]
 struct HouseRules {
     deny: Option<GlobMatcher>,

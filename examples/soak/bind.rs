@@ -41,8 +41,8 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let current = RunContext::current();
-        // A child that is about to begin shares these bindings: if this run ends first, they may be dropped inside the
-        // child.
+        // A child that is about to begin shares bindings of these kinds. If this run ends first, they may be dropped
+        // inside the child.
         let is_shared = matches!(self.binding.place, Place::Observer | Place::Nested);
         let mut around = successors(current.as_ref(), |run| run.parent().filter(|_| is_shared));
         if !around.any(|run| *run == self.ctx) {

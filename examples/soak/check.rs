@@ -1,4 +1,4 @@
-//! Checks the rules on a recording.
+//! Checks a recording against the rules.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -44,7 +44,7 @@ pub(crate) struct Life<'a> {
     pub(crate) has_worked: bool,
     /// The events in order, with their positions in the recording.
     events: Vec<(usize, &'a Event)>,
-    /// The failures of listeners that can make the run fail: their stage and status.
+    /// The stage and the status of each failure of a listener that can make the run fail.
     raised: Vec<(Stage, Status)>,
 }
 
@@ -116,7 +116,7 @@ impl Life<'_> {
     }
 }
 
-/// Displays a node and its records.
+/// Displays a node and its events.
 impl fmt::Display for Life<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {:?}:", self.begun.map(|begun| begun.node))?;
@@ -163,7 +163,8 @@ pub(crate) fn check(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, 
     of_runs.chain(check_aborts(log, lives)).chain(check_calls(log, lives)).collect()
 }
 
-/// Checks trees in which a thread aborts the top and no run ends for another reason (R7).
+/// Checks trees whose top run was aborted by a thread: each run below must end with the same reason, unless it had
+/// already ended (R7).
 fn check_aborts(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
     let mut broken = Vec::new();
     for (at, entry) in log.iter().enumerate() {
@@ -197,7 +198,7 @@ fn check_life<'a>(life: &Life<'a>, lives: &HashMap<Id, Life<'a>>) -> impl Iterat
     broken.into_iter()
 }
 
-/// Checks the results that callers received (R10). A node runs once.
+/// Checks the results that callers received (R10). Each node runs only once.
 fn check_calls(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
     let by_node: HashMap<_, _> = lives.values().filter_map(|life| Some((life.begun?.node, life))).collect();
     let broken = |(at, entry): (usize, &Entry)| match entry {

@@ -75,7 +75,8 @@ impl Damage {
         matches!(self, Self::KeptBinding | Self::KeptRun | Self::UnreportedEnd)
     }
 
-    /// Applies the damage if it keeps a batch from ending. The tree is not over until the returned value is dropped.
+    /// Applies the damage if it keeps a batch from ending. If a value is returned, the batch cannot end before the
+    /// value is dropped.
     pub(crate) fn hold_up(self, tree: &Tree) -> Option<Arc<dyn Any>> {
         match self {
             Self::KeptBinding => Some(Arc::<()>::clone(&tree.shared.bound)),

@@ -62,7 +62,7 @@ fn has_runtime() -> bool {
     Handle::try_current().is_ok()
 }
 
-/// Polls a run a number of times, and returns it if it is not over.
+/// Polls a run up to `polls` times, and returns it if it is not over.
 async fn hand_out(branch: &Arc<Branch>, polls: u32) -> Option<BoxFuture<'static, ()>> {
     let run = branch.call_shared();
     let mut run: BoxFuture<'static, ()> = Box::pin(async { drop(run.await) });
@@ -72,7 +72,7 @@ async fn hand_out(branch: &Arc<Branch>, polls: u32) -> Option<BoxFuture<'static,
     }
 }
 
-/// Polls a future a number of times, whether or not it was woken.
+/// Polls a future up to `polls` times, whether or not it was woken. Returns its output if it became ready.
 async fn poll_times<F: Future + ?Sized>(future: &mut Pin<Box<F>>, mut polls: u32) -> Option<F::Output> {
     poll_fn(|cx| {
         let Some(left) = polls.checked_sub(1) else { return Poll::Ready(None) };
@@ -83,7 +83,7 @@ async fn poll_times<F: Future + ?Sized>(future: &mut Pin<Box<F>>, mut polls: u32
     .await
 }
 
-/// Polls a run a number of times without a waker, and drops it.
+/// Polls a run up to `polls` times without a waker, and drops it.
 pub(crate) fn poll_idly(mut run: BoxFuture<'static, ()>, polls: u32) {
     let mut cx = Context::from_waker(Waker::noop());
     let mut is_pending = || run.as_mut().poll(&mut cx).is_pending();

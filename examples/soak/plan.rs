@@ -36,11 +36,11 @@ pub(crate) struct Node {
     pub(crate) is_passed_on: bool,
 }
 
-/// The holder of a run's future, and its treatment of the future.
+/// The code that holds a run's future, and how it treats the future.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Holder {
     Awaited,
-    /// Dropped after a number of polls.
+    /// Dropped after at most this many polls.
     Dropped {
         polls: u32,
     },
@@ -52,12 +52,12 @@ pub(crate) enum Holder {
     Task {
         then: Then,
     },
-    /// Polled a number of times, and then moved to a thread that polls it again and drops it.
+    /// Polled up to `polls` times, and then moved to a thread that polls it up to `polls_there` times and drops it.
     Thread {
         polls: u32,
         polls_there: u32,
     },
-    /// Polled a number of times, and then kept until everything else is over.
+    /// Polled up to `polls` times, and then kept until everything else is over.
     Kept {
         polls: u32,
     },
@@ -97,13 +97,13 @@ pub(crate) enum Stop {
     Thread,
     /// Another thread, with the run's own handle.
     ThreadInWork,
-    /// A separate thread, with a handle, after a number of runs of the tree have begun their work.
+    /// A separate thread, with a handle, after `working` further runs of the tree have begun their work.
     ThreadAmid {
         working: u32,
     },
     TokenBefore,
     Token,
-    /// A separate thread, with a token, after a number of runs of the tree have begun their work.
+    /// A separate thread, with a token, after `working` further runs of the tree have begun their work.
     TokenAmid {
         working: u32,
     },
@@ -193,7 +193,7 @@ pub(crate) fn rng(seed: u64, number: u64) -> Rng {
     Rng::with_seed(seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Draws the tree of this number. With `is_cut`, runs may wait forever, because their runtime is dropped.
+/// Draws the tree with this number. With `is_cut`, runs may wait forever, because their runtime will be dropped.
 pub(crate) fn draw(seed: u64, number: u64, is_cut: bool) -> Plan {
     let mut draw = Draw { rng: rng(seed, number), is_cut };
     if draw.chance(WIDE) && !is_cut {

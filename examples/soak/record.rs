@@ -12,7 +12,7 @@ use crate::plan::{Binding, Verb};
 /// The id of a run.
 pub(crate) type Id = u128;
 
-/// One line of a recording.
+/// One entry of a recording.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     Event(Event),
@@ -62,7 +62,7 @@ pub(crate) struct Event {
     pub(crate) status: Option<Status>,
     /// For `error`: the reason for the abort.
     pub(crate) reason: Option<String>,
-    /// For `start`.
+    /// For `start`: the node of the run, and how the run began.
     pub(crate) begun: Option<Begun>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Begun {
     pub(crate) is_answered: bool,
 }
 
-/// A recording; clones share it.
+/// A recording. Clones share their entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Entry>>>);
 

@@ -1,4 +1,4 @@
-//! Draws trees in batches, runs them, waits for their ends, checks the recordings, and frees them.
+//! Draws trees in batches, runs them, waits until their runs are freed, and checks the recordings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,7 +49,7 @@ pub(crate) struct Report {
     pub(crate) examples: Vec<String>,
     pub(crate) memory: Memory,
     pub(crate) took: Duration,
-    /// Values that the damage keeps.
+    /// Memory that `Damage::KeptMemory` leaks on purpose.
     kept: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 const EXAMPLES: usize = 8;
 
-/// Runs batches until enough runs have started, or a batch does not end.
+/// Runs batches until enough runs have started, or until a batch does not end.
 pub(crate) fn soak(settings: &Settings, mut progress: impl FnMut(&Report)) -> Report {
     silence_planned_panics();
     let (began, panics) = (Instant::now(), PANICS.load(Relaxed));
@@ -189,7 +189,7 @@ fn let_go(shared: &Arc<Shared>) {
     }
 }
 
-/// The runtime of a batch, which is dropped while it has runs.
+/// Settings for the runtime of a batch. The runtime is dropped while it has runs.
 #[derive(Clone, Copy)]
 struct Cut {
     /// The number of worker threads; `None` for a current-thread runtime.

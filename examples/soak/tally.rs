@@ -15,13 +15,13 @@ use crate::record::{Entry, Id};
 const PLACES: [&str; 3] = ["top level", "nested", "spawned"];
 const TOP: usize = 0;
 
-/// Counts ends of runs, and failures of listeners, by place.
+/// The numbers of ends of runs, of failures of listeners, and of bindings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     endings: [[u64; PLACES.len()]; Ending::ALL.len()],
-    /// Runs in which a listener failed, by stage: first errors, then panics.
+    /// Runs in which a listener failed: for each stage, first errors, then panics.
     failed: [[u64; PLACES.len()]; 2 * STAGES.len()],
-    /// Failures of listeners, by stage and by verb: errors, then panics.
+    /// Failures of listeners, by stage: for each verb, first errors, then panics.
     raised: [[u64; 8]; 4],
     /// Bindings, by kind and by behavior.
     bound: [[u64; Manner::ALL.len()]; Place::ALL.len()],
@@ -65,7 +65,7 @@ impl Tally {
         }
     }
 
-    /// Returns the lines of the table of places.
+    /// Returns the rows of the table whose columns are places.
     fn lines(&self) -> impl Iterator<Item = (String, [Option<u64>; 3])> {
         let endings = Ending::ALL.iter().zip(&self.endings).map(|(ending, counts)| {
             let mut counts = counts.map(Some);

@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     contexts: Mutex<Vec<RunContext>>,
 }
 
-/// An action that a new thread does after this number of further runs have begun their work.
+/// An action for a new thread, which starts when `working` further runs have begun their work.
 struct Amid {
     working: u32,
     then: Box<dyn FnOnce() + Send>,
@@ -82,7 +82,7 @@ impl Shared {
 pub(crate) struct Tree {
     pub(crate) number: u64,
     pub(crate) shared: Arc<Shared>,
-    /// The drawn parts, by node.
+    /// For each node, the parts of its plan that can explain its end.
     pub(crate) drawn: Vec<Drawn>,
     top: Option<Arc<Branch>>,
 }
@@ -107,7 +107,7 @@ impl Tree {
         Self { number, shared, drawn: grower.drawn, top }
     }
 
-    /// Returns a future that runs the tree, once.
+    /// Returns a future that runs the tree. After the first call, the future does nothing.
     pub(crate) fn run(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let top = self.top.take();
         async move {
@@ -169,13 +169,13 @@ impl Grower {
     }
 }
 
-/// A node with an emitter.
+/// A node of the plan, with its emitter.
 pub(crate) struct Branch {
     emitter: Emitter,
     index: u32,
     pub(crate) node: Node,
     children: Vec<Arc<Self>>,
-    /// The listeners that are registered on the run, and not on its emitter.
+    /// The listeners that are registered on the run instead of on `emitter`.
     own: Mutex<Vec<Registration>>,
     pub(crate) shared: Arc<Shared>,
 }
@@ -256,7 +256,7 @@ impl Branch {
         }
     }
 
-    /// Makes a thread abort the run after a number of runs of the tree have begun their work.
+    /// Makes a thread abort the run after `working` further runs of the tree have begun their work.
     fn amid(&self, working: u32, abort: impl FnOnce() + Send + 'static) {
         let (log, node) = (self.shared.log.clone(), self.index);
         let then = Box::new(move || {

@@ -11,15 +11,16 @@ use crate::shared::built_in::built_in;
 use crate::shared::millis::millis;
 use crate::shared::own_events::{OwnEvents, own_events};
 
-/// Stops work that takes too long: each attempt, all attempts together, or both.
+/// Limits the duration of each attempt, the duration of all attempts together, or both.
 ///
 /// A `Timeout` accepts runs of any type and does not read inputs or outputs. Time is measured by tokio's clock. Work
 /// that exceeds a limit is dropped, and the runs that it has started end with it. The run then fails with an error of
 /// kind [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error
 /// of the limit per attempt [is retryable](Error::is_retryable); the error of the overall limit is not.
 ///
-/// - *Per attempt* limits each call of the layers inside [`Phase::Retry`]: each attempt of a `Retry` has this limit.
-///   Without [`per_attempt`](Self::per_attempt), attempts have no limit.
+/// - *Per attempt* limits each call of the layers inside its own layer, which is in [`Phase::Transform`]. A `Retry` is
+///   outside that layer, so each of its attempts has this limit. Without [`per_attempt`](Self::per_attempt), attempts
+///   have no limit.
 /// - *Overall* limits the time from the first poll of the run, before `start`, to the end of the last attempt. Its
 ///   layer is in [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) limits a single run from outside,
 ///   including its listeners and its input and output middlewares.
@@ -139,7 +140,7 @@ impl<O: Op> Layer<O> for TimeoutLayer {
         };
         match timeout(left, next.run(input)).await {
             Ok(result) => result,
-            // Box the rare case: it does not enlarge the future of runs that end in time.
+            // Box the rare case, so that it does not enlarge the future of runs that end in time.
             Err(_) => Err(Box::pin(self.time_out(ctx)).await),
         }
     }

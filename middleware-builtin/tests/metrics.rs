@@ -92,7 +92,7 @@ fn runs_are_counted_by_kind_and_outcome_and_timed_in_seconds_by_tokios_clock() {
     );
 }
 
-/// Runs one run for each way of ending, and creates one run that never begins.
+/// Ends one run in each possible way, and creates one run that never begins.
 async fn end_in_every_way(metrics: &Metrics) {
     let ends = instance(&Emitter::new(), "Tool", "ends", |how: String, _: RunContext| async move {
         match &*how {
@@ -118,7 +118,7 @@ async fn end_in_every_way(metrics: &Metrics) {
     drop(dropped);
     // A run that is not polled does not begin.
     drop(run("never"));
-    // A middleware that is bound later fails.
+    // A middleware that is bound after the `Metrics` fails to bind.
     run("unbound").middleware(|_: &RunContext| Err(Error::halted("desk", "closed"))).await.ok();
     // A listener of `success` makes the run fail.
     run("success").on_success(|_, _| Err("no".into())).await.ok();
@@ -290,7 +290,7 @@ fn the_gauge_of_active_runs_counts_the_runs_under_way() {
             assert_eq!(of_name(&told(&snapshotter), "emitree_runs_active"), [r#"{kind="Tool"} 3"#]);
             let [first, ..] = runs;
             first.await.expect("it is waited for");
-            // Each snapshot resets this recorder to 0.
+            // Each snapshot resets the recorder's metrics to 0.
             assert_eq!(of_name(&told(&snapshotter), "emitree_runs_active"), [r#"{kind="Tool"} -1"#]);
         });
     });

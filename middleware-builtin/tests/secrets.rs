@@ -131,7 +131,8 @@ fn the_scanner_hides_99_percent_of_secrets_and_at_most_2_percent_of_look_alikes_
     expect_documented(&columns);
 }
 
-/// Every line of the table names a page that documents the format. Its example is found, with the kind of the line.
+/// Each row of the table names a page that documents the format. The example in the row is found, with the kind of the
+/// row.
 #[test]
 fn each_rule_of_the_table_names_its_source_and_its_example_is_found_as_its_kind() {
     let scanner = Scanner::new();
@@ -148,7 +149,7 @@ fn each_rule_of_the_table_names_its_source_and_its_example_is_found_as_its_kind(
     assert_eq!(Kind::named("of_nobody"), None);
 }
 
-/// A user's rule, in the form of a line of the table.
+/// A user's rule, in the form of a row of the table.
 const OWN: Rule = Rule {
     name: "tide_key",
     pattern: "[a-f0-9]{16}",
@@ -296,7 +297,7 @@ fn a_routable_gitlab_token_is_found_with_its_checksum_and_without_text_after_a_f
     }
 }
 
-/// The best-known numbers for tests have only two different digits.
+/// Common test card numbers have only two different digits.
 #[test]
 fn a_card_number_with_two_different_digits_is_found_with_and_without_separators() {
     for number in
@@ -441,8 +442,8 @@ fn texts_by_kind() -> BTreeMap<&'static str, Vec<&'static str>> {
 /// The number of chunk sizes for each kind. Small chunks are slow without optimization.
 const SIZES_OF_EACH: usize = 15;
 
-/// Evenly spaced texts of each kind are split into chunks, each text with another chunk size. All kinds together cover
-/// all sizes.
+/// Evenly spaced texts of each kind are split into chunks, each text with a different chunk size. All kinds together
+/// cover all sizes.
 #[test]
 fn chunks_of_1_to_64_bytes_make_no_difference_to_texts_of_each_kind_of_the_corpus() {
     let texts_by_kind = texts_by_kind();
@@ -469,7 +470,7 @@ fn a_chunked_ip_address_waits_for_the_characters_that_its_check_needs() {
     }
 }
 
-/// Texts that begin a secret over and over, and never end it.
+/// The texts begin a secret over and over, and never end it.
 #[test]
 fn no_more_text_than_the_window_is_held_back() {
     let scanner = Scanner::new();
@@ -528,7 +529,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Covers the beginning and end of a text, line breaks, and words of any script.
+    /// Covers the beginning and end of a text, line breaks, and words with non-ASCII letters.
     #[test]
     fn custom_patterns_with_assertions_find_the_same_in_chunked_text(
         scanner in prop::sample::select(looking_around()),

@@ -192,7 +192,7 @@ async fn a_run_begun_while_a_task_is_stopped_has_the_tasks_run_as_its_parent() -
     Ok(())
 }
 
-// R1, R13: a run that begins late cannot evade the middlewares that its parent has bound for the runs below.
+// R1, R13: if the run began, it would evade the middlewares that its parent has bound for the runs below.
 #[tokio::test]
 async fn a_run_whose_parent_has_ended_before_its_first_poll_does_not_begin() -> TestResult {
     for has_listeners in [false, true] {

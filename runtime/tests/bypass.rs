@@ -1,5 +1,5 @@
-//! Drops do not evade guards (R1, M5). If a value of a nested run is dropped, at any time and on any task or thread, a
-//! guard that is bound above sees the runs that the value's `Drop` starts, unless the run above has ended.
+//! Drops do not evade guards (R1, M5). A value of a nested run may be dropped at any time, in any task or thread. A guard that
+//! is bound above checks the runs that the value's `Drop` starts, unless the run above has ended.
 
 #[path = "support/starts.rs"]
 mod starts;
@@ -69,7 +69,7 @@ const PLACES: [Place; 14] = [
     Place::Task,
 ];
 
-/// When and why the run ends.
+/// The moment at which the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     Unpolled,

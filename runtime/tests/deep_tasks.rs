@@ -104,7 +104,7 @@ fn when_the_outermost_run_is_aborted_a_long_chain_of_tasks_ends_innermost_first(
     })
 }
 
-// E15, R2: deeply nested runs remember that they have no listeners, until a listener is registered.
+// E15, R2: deeply nested runs cache the absence of listeners until a listener is registered.
 #[test]
 fn a_listener_registered_late_far_above_receives_the_ends_of_all_runs_below() -> TestResult {
     const LEVELS: usize = 200;

@@ -1,5 +1,5 @@
-//! If another thread drops a value of a run, the value is dropped inside that run, or inside the next run above if that
-//! run has ended (R14, R1). A guard that is bound above thus sees the runs that the drop starts.
+//! If another thread drops a value of a run, the value is dropped inside the run, or inside the run above if the run has ended
+//! (R14, R1). A guard that is bound above thus checks the runs that the drop starts.
 
 #[path = "support/starts.rs"]
 mod starts;
@@ -33,7 +33,7 @@ fn holding<T>(starts: Starts, call: impl Fn() -> T) -> impl Fn() -> T {
     }
 }
 
-/// Returns an emit that is under way.
+/// Starts an emit that stays pending, and returns the function that drops it.
 fn emitting(emitter: &Emitter) -> Result<Drops> {
     let emitter = emitter.clone();
     let mut emit = Box::pin(async move { emitter.emit("x", &mut ()).await });

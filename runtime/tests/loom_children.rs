@@ -82,7 +82,7 @@ impl RunContext {
         drop(Parent::of(WeakRun(Arc::clone(&self.0)), above.clone()));
     }
 
-    /// Ends a run, as the steps of the crate do, and returns the runs that are ended with it.
+    /// Ends a run, as the crate does, and returns the runs that are ended with it.
     async fn end(&self) -> Vec<Self> {
         let node = self.node();
         node.state.settle().ok();

@@ -113,7 +113,7 @@ fn dropped(run: &Run) {
     }
 }
 
-/// Acts as the run above, which ends the run.
+/// Acts as the parent, which drives the run to its end.
 fn above(run: &Run) {
     until_over(|waker| run.drive(Driver::Parent, waker));
 }

@@ -157,7 +157,7 @@ fn a_chain_that_is_added_while_a_run_ends_is_dropped_by_the_end_or_refused() {
     });
 }
 
-/// R14: without bindings the end of the work releases the run as well.
+/// R14: the end of the work releases the run even if the run has no bindings.
 #[test]
 fn a_binding_made_as_the_work_ends_is_dropped_exactly_once() {
     model(|| {

@@ -32,7 +32,7 @@ impl<O: Op> Layer<O> for Warns {
     }
 }
 
-/// Records the warnings in the explanations of three nested runs.
+/// Returns a runnable that nests three runs, and records the warnings in their explanations.
 fn three_deep(recorder: &Recorder) -> impl Runnable<Input = (), Output = ()> + 'static {
     let tree = Emitter::new();
     let note = |ctx: &RunContext, notes: &Recorder| {

@@ -215,8 +215,7 @@ enum When {
 
 const WHENS: [When; 4] = [When::Before, When::InTheWork, When::InFinish, When::AtEnd];
 
-/// Runs once with a binding that holds the run. A binding that is refused because the work has begun fails with an
-/// error.
+/// Runs once with a binding that holds the run. Errors of bindings that are refused because the work has begun are ignored.
 async fn run(tree: &Emitter, alive: &Alive, bind: Bind, (when, end): (When, End)) {
     let bind_own = move |ctx: &RunContext| bind(ctx, Arc::new(ctx.clone()));
     let work = move |_: u32, ctx: RunContext| async move {
@@ -302,7 +301,7 @@ async fn a_binding_that_holds_its_own_run_does_not_keep_a_nested_run_alive() {
     assert_eq!(alive.count(), 0);
 }
 
-/// Bindings are dropped on the thread that comes last, which either ends the run or binds too late.
+/// Bindings are dropped by the thread that comes last: the thread that ends the run, or the thread that binds too late.
 #[test]
 fn a_binding_added_by_another_thread_as_the_run_ends_does_not_keep_the_run_alive() {
     let (tree, alive) = (Emitter::new(), Alive::default());
@@ -333,7 +332,7 @@ fn a_binding_added_by_another_thread_as_the_run_ends_does_not_keep_the_run_alive
     }
 }
 
-/// Records the drop of a binding: in which run, after which event, and the parent of a run that is started there.
+/// Records the run in which a binding is dropped, the events before the drop, and the parent of a run that the drop starts.
 #[tokio::test]
 async fn bindings_are_dropped_in_the_run_after_on_end_and_before_the_run_above_continues() {
     let not_before_the_drop_of_the_work = ["a listener of a child"];

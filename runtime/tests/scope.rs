@@ -1,5 +1,4 @@
-//! Code that enters a run from another task or thread is inside the run (R9), and the runs that it starts are below it
-//! (R1).
+//! Code that enters a run from another task or thread is inside the run (R9), and starts its runs below that run (R1).
 
 mod support;
 

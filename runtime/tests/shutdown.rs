@@ -132,7 +132,8 @@ async fn a_run_that_has_not_ended_at_the_deadline_is_cut_and_reported() {
     assert_eq!((again.ended, again.is_complete()), (0, true), "{again}");
 }
 
-// R8, R14: the run's own task is woken first, and fetches the result; the task of the shutdown still learns of the end.
+// R8, R14: the run's own task is woken first, and fetches the result. The task of the shutdown is still notified of the
+// end.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_cut_is_released_when_its_future_is_over() {
     let _alone = alone().await;
@@ -186,7 +187,7 @@ fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
     Ok(())
 }
 
-// R8: the run is not listed before it first waits.
+// R8: the list of living runs contains the run only after it first waits.
 #[test]
 fn a_run_in_its_first_poll_during_a_shutdown_is_aborted_when_it_first_waits() -> TestResult {
     let runtime = Builder::new_current_thread().enable_time().build()?;

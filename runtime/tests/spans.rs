@@ -303,7 +303,7 @@ impl PanicsAt {
         assert!(self.0.fetch_sub(1, Ordering::Relaxed) != 1, "a planned panic");
     }
 
-    /// Calls a function with a subscriber that panics at the nth time.
+    /// Calls a function with a subscriber that panics once its count reaches `at`.
     fn during(at: usize, f: impl FnOnce()) {
         let panics = tracing_subscriber::registry().with(Self(AtomicUsize::new(at)));
         tracing::subscriber::with_default(panics, f);

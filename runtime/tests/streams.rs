@@ -1,5 +1,6 @@
 //! A run as a stream: it is bounded, ends with the run's result, aborts the run when it is dropped, and reports missed
-//! events to a slow reader (R11). Events of attempts that start again are held back or discarded (M7).
+//! events to a slow reader (R11). Events of an attempt that may be given up can be held back, and are discarded if it is given
+//! up (M7).
 
 mod support;
 
@@ -21,7 +22,7 @@ async fn tell(ctx: &RunContext, token: u32) -> Result<()> {
     Ok(ctx.emitter().emit("token", &mut { token }).await?)
 }
 
-/// Emits as many tokens as its input says, one per poll.
+/// Returns a runnable that emits as many tokens as its input says, one per poll.
 fn teller(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(tree, "teller", |tokens: u32, ctx: RunContext| async move {
         for token in 0..tokens {
@@ -32,7 +33,7 @@ fn teller(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static 
     })
 }
 
-/// Emits as many tokens as its input says, all in one poll.
+/// Returns a runnable that emits as many tokens as its input says, all in one poll.
 fn burster(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(tree, "burster", |tokens: u32, ctx: RunContext| async move {
         for token in 0..tokens {
@@ -74,11 +75,11 @@ impl Event for Token {
     const NAME: EventName = EventName::new("token");
 }
 
-/// Emits two tokens, and runs a nested run between them.
+/// Returns a runnable that emits two tokens, and awaits a nested run between them.
 fn speaker(tree: &Emitter) -> impl Runnable<Input = (), Output = u32> + 'static {
     let inner = Arc::new(below(tree, "inner", |(): (), ctx: RunContext| async move {
         ctx.emitter().emit_event(&mut Token { text: "inner" }).await?;
-        // An event with that name and another type: in a run below, the emit succeeds.
+        // This event has the name of `Token`, but another type. In a run below, the emit succeeds.
         tell(&ctx, 7).await
     }));
     below(tree, "speaker", move |(): (), ctx: RunContext| {
@@ -318,7 +319,7 @@ async fn a_run_that_fails_ends_its_stream_with_the_error() {
     assert_eq!(lines(failing.run(()).events("token")).await, [r#"Err("broken")"#]);
 }
 
-/// Emits the number of its attempt; used with two requested retries.
+/// Returns a runnable that emits the number of each attempt.
 fn retried(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
     below(tree, "teller", |_: u32, ctx: RunContext| async move {
         tell(&ctx, ctx.attempt()).await?;
@@ -495,7 +496,7 @@ async fn a_held_stream_discards_the_events_of_an_attempt_that_a_layer_discards()
     assert_eq!(lines(run()).await, ["burster.token 0", discarded, "burster.token 0", "Ok(1)"]);
 }
 
-// M7: a run below discards only its own events and the events of the runs below it, which have already ended.
+// M7: a run below discards only its own events and the events of the runs below it. Those runs have already ended.
 #[tokio::test]
 async fn an_attempt_discarded_by_a_run_below_takes_only_its_events_and_events_below_it() {
     let tree = Emitter::new();

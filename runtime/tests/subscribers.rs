@@ -1,5 +1,4 @@
-//! `RunContext::subscribe`: subscribers receive the same lifecycle events as listeners, and do not make runs emit to
-//! other emitters.
+//! `RunContext::subscribe`: subscribers receive the same lifecycle events as listeners, but do not count as listeners of a run.
 
 mod support;
 

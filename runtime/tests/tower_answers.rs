@@ -1,5 +1,4 @@
-//! Layers of tower around runs: the run's result, and the result that the layers see, if a layer or the work ends
-//! first.
+//! Layers of tower around runs: the results that the caller and the layers receive if a layer or the work ends first.
 #![cfg(feature = "tower")]
 
 mod support;

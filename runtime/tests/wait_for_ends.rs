@@ -1,5 +1,5 @@
 //! R8: `wait_for_ends` waits for pending ends until a deadline, and counts the listeners that were skipped. If the
-//! runtime is dropped first, sync listeners still receive the ends once.
+//! runtime is dropped first, sync listeners still receive each end once.
 
 mod support;
 
@@ -250,7 +250,7 @@ async fn async_observers_still_awaited_at_the_deadline_are_cut_and_counted_as_sk
     recorder.expect(["run.run.start", "run.run.error", "run.run.finish dropped"]);
 }
 
-/// A value that records its drop, which happens with the run that carries it.
+/// An extension that records its drop. It is dropped together with its run.
 struct Carried(Recorder);
 
 impl Drop for Carried {
@@ -259,7 +259,7 @@ impl Drop for Carried {
     }
 }
 
-// R8: a run that has ended is no longer kept.
+// R8: a run is freed once it has ended.
 #[tokio::test]
 async fn a_dropped_run_is_freed_after_a_task_has_ended_it() {
     let _alone = alone().await;

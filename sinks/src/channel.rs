@@ -24,7 +24,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// When the sink is closed, the channel closes after the last record. If you drop the receiver, each further record counts
 /// as failed.
 ///
-/// # When it is full
+/// # When the channel is full
 ///
 /// Up to `capacity` records wait in the channel, and up to `capacity` records wait in the sink's queue. When both are full,
 /// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost

@@ -21,7 +21,7 @@ use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// # When it is full
+/// # When the queue is full
 ///
 /// The memory itself grows with every record and is never full. The sink's queue holds 1024 records unless
 /// [`with_capacity`](Self::with_capacity) is called. When the queue is full, [`with_overflow`](Self::with_overflow)

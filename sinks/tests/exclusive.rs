@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const EVER: Duration = Duration::MAX;
 
-/// The environment variable that names the recording to the process that the tests start.
+/// The environment variable with the path of the recording, set for the process that the tests start.
 const RECORD_TO: &str = "EMITREE_TEST_RECORD_TO";
 
 fn folder() -> (TempDir, PathBuf) {

@@ -146,7 +146,7 @@ fn the_flush_policy_decides_when_a_record_is_in_the_file() {
     }
 }
 
-/// `/dev/null` has no disk: it accepts every line, and a sync fails.
+/// `/dev/null` is not on a disk: it accepts every line, but syncing it fails.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_flush_and_a_close_sync_the_file_only_if_sync_is_on() {
@@ -222,7 +222,7 @@ fn a_report_distinguishes_buffered_delivered_and_synced_events() {
 fn events_of_a_failed_sync_do_not_count_as_synced() {
     for policy in [FlushPolicy::OnClose, FlushPolicy::EachRecord] {
         let emitter = Emitter::new();
-        // `/dev/null` has no disk: it accepts every line, and a sync fails.
+        // `/dev/null` is not on a disk: it accepts every line, but syncing it fails.
         let file = JsonlFile::options().flush(policy).sync(true).open("/dev/null").unwrap();
         let handle = emitter.pipe_to(file).unwrap();
         emitter.emit_now("n", &mut 1).unwrap();

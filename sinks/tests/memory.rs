@@ -1,4 +1,4 @@
-//! E13: `Memory` keeps the events of its emitter, and its clones share them.
+//! E13: `Memory` keeps the events of its emitter, and the clones of a `Memory` share these events.
 
 mod support;
 

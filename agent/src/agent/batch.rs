@@ -105,8 +105,8 @@ fn check_call<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, 
     Ok((tool, arguments))
 }
 
-/// Returns the tool and the arguments of a call without checking the arguments, or an error text for the model if the
-/// tool does not exist or the arguments are not JSON.
+/// Returns the tool and the arguments of a call, and does not check the arguments against the tool's schema. If the
+/// tool does not exist or the arguments are not JSON, returns an error text for the model.
 fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
     let tool = agent.tools.iter().find(|tool| tool.spec().name == call.name);
     let tool = tool.ok_or_else(|| unknown(&agent.tools, call))?;
@@ -172,7 +172,7 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
     }
     let (how, text) = if error.is_denied() { (How::Denied, error.explain()) } else { (How::Failed, error.to_string()) };
     let result = CallResult { call, how, output: ToolOutput::error(text) };
-    // If only the tool was aborted, or if it has no retries left, the agent's run continues.
+    // If only the tool's run was aborted, the agent's run continues.
     let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
     if error.is_halted() || error.is_fatal() || is_aborted {
         Settled::Ends(result, error)

@@ -107,13 +107,13 @@ impl AgentBuilder {
         self
     }
 
-    /// Registers hooks of the agent itself, without a middleware. Their names are `builder.<place>`. They are called before
-    /// the hooks of the agent's middlewares.
+    /// Registers hooks of the agent itself, without a middleware. Their names are `builder.<place>`. They are called
+    /// before the hooks of the agent's middlewares.
     ///
     /// At each [`Place`](crate::Place), a hook of the agent itself replaces the hooks of all middlewares of the agent,
     /// of the run, and of the runs above (see [`joins`](crate::joins)). [`Run::explain`] and [`RunContext::explain`]
     /// list the names of the replaced hooks. A hook at `model.prompt` also replaces the
-    /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware; [`prompt`](Self::prompt) does not.
+    /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware. [`prompt`](Self::prompt) replaces nothing.
     ///
     /// Guards are not replaced:
     ///
@@ -163,23 +163,23 @@ impl AgentBuilder {
     }
 
     /// Sets the maximum number of turns in one attempt, by default 20. Each turn has one model call. An attempt that
-    /// needs another turn fails.
+    /// needs more turns fails.
     pub const fn max_steps(mut self, max_steps: u32) -> Self {
         self.max_steps = max_steps;
         self
     }
 
     /// Sets the maximum number of agents in which a run of this agent can be nested, by default 20. A run that is
-    /// nested deeper fails with a fatal error, which also ends the runs of the outer agents. The limit protects the
-    /// thread's stack, because each level uses a part of it.
+    /// nested deeper fails with a fatal error, which also ends the runs of the outer agents. Each level uses some of
+    /// the thread's stack, so the limit protects against a stack overflow.
     pub const fn max_depth(mut self, max_depth: usize) -> Self {
         self.max_depth = max_depth;
         self
     }
 
-    /// Sets whether each tool call runs in its own task, by default `false`. With `true`, tools can use several
-    /// threads, and a tool that blocks its thread does not delay the other calls of its turn. With `false`, all calls
-    /// of a turn share the task of the agent's run.
+    /// Sets whether each tool call runs in its own task, by default `false`. With `true`, a multi-threaded runtime can
+    /// run the tools on several threads, so a tool that blocks its thread need not delay the other calls of its turn.
+    /// With `false`, all calls of a turn share the task of the agent's run.
     pub const fn spawn_tools(mut self, spawn_tools: bool) -> Self {
         self.spawn_tools = spawn_tools;
         self

@@ -15,7 +15,7 @@ pub struct AgentStart {
     pub messages: Vec<Message>,
 }
 
-/// The event `iteration`: a turn is about to begin.
+/// The event `iteration`: a turn has begun, and the hooks of `model.state` have been called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Iteration {
@@ -27,11 +27,11 @@ pub struct Iteration {
 
 /// The event `message`: a message has entered the history.
 ///
-/// Each attempt of the run emits this event for each message that it adds to the history, in order: the input, responses,
-/// results of tools, and messages that hooks inject. The messages of the last attempt are
-/// [`AgentOutput::messages`](crate::AgentOutput::messages). The messages of a turn enter the history together, after its
-/// last tool has settled. If the run is aborted or dropped, the messages of the unfinished
-/// turn enter the history without this event.
+/// Each attempt of the run emits this event, in order, for each message that it adds to the history: the input,
+/// responses, results of tools, and messages that hooks add. The messages of the last attempt are
+/// [`AgentOutput::messages`](crate::AgentOutput::messages). The messages of a turn enter the history together, after
+/// its last tool has settled. If the run is aborted or dropped, the messages of the unfinished turn enter the history
+/// without this event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MessageAdded {

@@ -1,4 +1,4 @@
-//! Middleware for agents, which adds hooks, tools and a part of the system prompt.
+//! Middleware that adds hooks, tools and a part of the system prompt to an agent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -87,8 +87,8 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns tools for the agent: `Ok(vec![tool_fn(…)?])`. This method is called once, when the middleware is added,
-    /// after [`install`](Self::install).
+    /// Returns tools for the agent, such as `Ok(vec![tool_fn(…)?])`. This method is called once, when the middleware is
+    /// added, after [`install`](Self::install).
     ///
     /// # Errors
     ///
@@ -252,8 +252,8 @@ pub fn joins(middleware: impl AgentMiddleware) -> Joins {
 
 /// An [`AgentMiddleware`] that can be bound to runs. Created by [`joins`].
 ///
-/// If `init`, `install` or `tools` of the middleware failed, each agent's run to which the middleware is bound fails with that
-/// error.
+/// If `init`, `install` or `tools` of the middleware failed, each agent's run to which the middleware is bound fails
+/// with that error.
 #[derive(Clone)]
 pub struct Joins {
     id: String,
@@ -325,7 +325,7 @@ struct JoinedList {
     skipped: Vec<String>,
 }
 
-// Under the lock, ids are compared and `Arc`s are cloned, so no user code is called.
+// Under the lock, ids are compared and `Arc`s are cloned or moved, but no user code is called.
 impl Joined {
     fn add(&self, installed: Arc<Installed>) {
         self.0.lock().installed.push(installed);

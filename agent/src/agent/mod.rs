@@ -57,8 +57,8 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`.
 /// 2. The model runs inside `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
 /// 3. `[turn.action]` decides how the turn continues after the response.
-/// 4. If the run ends early after this step, the response still enters the history together with a result for each
-///    call.
+/// 4. If the run ends after step 3, even in the middle of the turn, the response enters the history together with a
+///    result for each call.
 /// 5. `[tool.resolve]` may replace a tool call with another call. Then the tool's name and the arguments are checked,
 ///    and `[tool.gate]` decides on all calls that passed the check, before any of them starts. Calls are checked again
 ///    after the gate. The history keeps the calls as the model wrote them.

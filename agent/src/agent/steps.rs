@@ -190,7 +190,7 @@ impl<'a> Loop<'a> {
         Ok((Arc::clone(&end.response), self.stop(end, after).await?))
     }
 
-    /// Prepares the request: `model.state`, `model.context`, `model.prompt`, `model.wire`.
+    /// Prepares the request, and calls the hooks of `model.state`, `model.context`, `model.prompt` and `model.wire`.
     async fn request(&mut self) -> Result<ChatRequest> {
         self.change_history().await?;
         self.announce().await?;
@@ -216,8 +216,8 @@ impl<'a> Loop<'a> {
         Ok(request)
     }
 
-    /// Calls the hooks of `model.state`, which may change the history. If another run of the session rewrites the history
-    /// meanwhile, the hooks are called again with the rewritten history, so that no change is lost.
+    /// Calls the hooks of `model.state`, which may change the history. If another run of the session rewrites the
+    /// history meanwhile, the hooks are called again with the rewritten history, so that no change is lost.
     async fn change_history(&self) -> Result<()> {
         if self.chains().all(|chains| chains.state.is_empty()) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The state of an agent's loop, which every hook can read.
+//! The state of an agent's loop. Every hook can read the public part, a [`Turn`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Turn {
     }
 }
 
-/// The turn of an agent's run.
+/// The current [`Turn`] of an agent's run. The mutex is needed because tools may read it on other threads.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentTurn(Mutex<Turn>);
 

@@ -78,7 +78,7 @@ pub enum HistoryError {
         position: usize,
         /// The message's role.
         role: Role,
-        /// The kind of part.
+        /// The kind of the part that is not allowed.
         part: &'static str,
     },
     /// The message of a model's response does not have the role `assistant`.

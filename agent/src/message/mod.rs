@@ -17,7 +17,7 @@ use crate::message::usage::FinishReason;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
-    /// The instructions for the model.
+    /// The author of the instructions for the model.
     System,
     /// The person or program that uses the model.
     User,

@@ -17,16 +17,16 @@ use crate::tool::WorkStarted;
 /// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
 /// fails, is aborted or is dropped. A session also keeps the [`State`](crate::State) of middleware.
 ///
-/// Clones share the session. Several runs may use one session at the same time: each turn enters the history as a
-/// whole, in the order in which the turns end. Before another attempt of a run, the messages of its last attempt are
-/// removed, and the messages of other runs stay. The state of middleware is then reset to its values at the beginning
-/// of the run, which also undoes changes by other runs.
+/// Clones of a session share its history and state. Several runs may use one session at the same time: each turn enters
+/// the history as a whole, in the order in which the turns end. Before another attempt of a run, the messages of its
+/// last attempt are removed, and the messages of other runs stay. The state of middleware is then reset to its values
+/// at the beginning of the run, which also undoes changes by other runs.
 ///
 /// # Storing a session
 ///
 /// A session serializes as `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
-/// under the middleware's id. Store a session between runs: the current turn of an unfinished run is not in the history
-/// yet, while its changes to the state are already visible. Serializing fails if a value cannot be serialized.
+/// under the middleware's id. Store a session between runs: during a run, the state already has the changes of the
+/// current turn, but the history does not have its messages yet. Serializing fails if a value cannot be serialized.
 /// Deserializing fails if the version is not 1 or if the history is not valid. The value of a middleware is
 /// deserialized when the middleware first uses it. Until then, it is kept as JSON.
 ///
@@ -200,8 +200,8 @@ impl SessionRun {
     ///
     /// # Errors
     ///
-    /// Returns an error if the response's role is not `assistant`, or if it has a part that messages of models do not have,
-    /// such as a tool result.
+    /// Returns an error if the response's role is not `assistant`, or if it has a part that messages of models do not
+    /// have, such as a tool result.
     pub(crate) fn open(&self, mut response: Message) -> Result<OpenTurn<'_>, HistoryError> {
         if response.role != Role::Assistant {
             return Err(HistoryError::Response { role: response.role });
@@ -261,7 +261,7 @@ impl OpenTurn<'_> {
         &self.response
     }
 
-    /// Returns the flag of the call at that position, which is set when the tool's function is called.
+    /// Returns the flag that is set when the tool's function is called for the call at that position.
     pub(crate) fn work_started(&self, position: usize) -> WorkStarted {
         match &self.results.lock()[position] {
             CallState::Open(started) => started.clone(),

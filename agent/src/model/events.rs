@@ -48,8 +48,8 @@ impl NewToken {
         if self.is_reasoning { "" } else { &self.text }
     }
 
-    /// Stops the stream after this token. The run succeeds with the answer so far, including this token, and with the finish
-    /// reason [`Stopped`](crate::FinishReason::Stopped).
+    /// Stops the stream after this token. The run succeeds with the answer so far, including this token, and with the
+    /// finish reason [`Stopped`](crate::FinishReason::Stopped).
     pub const fn stop(&mut self) {
         self.stops = true;
     }
@@ -76,8 +76,8 @@ impl ResponseHeaders {
     }
 }
 
-/// Rate limits, read from the headers `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of OpenAI's protocol. If a
-/// header is missing or cannot be parsed, its field is `None`.
+/// Rate limits, read from the headers `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of OpenAI's protocol. If
+/// a header is missing or cannot be parsed, its field is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -143,7 +143,7 @@ fn milliseconds(text: &str) -> Option<u64> {
     u64::try_from(time.as_millis()).ok()
 }
 
-/// The event `usage`: the reply is complete or has failed, and the provider has reported its tokens.
+/// The event `usage`: the reply is complete or has failed, and the tokens that the provider reported have been charged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UsageReported {
@@ -188,8 +188,8 @@ impl ChatError {
     }
 }
 
-/// The event `finish`: an attempt has ended, after `success` or `error`. If the attempt is dropped before `success` or
-/// `error`, none of these three events is emitted; the run still emits [`Finish`](emitree_runtime::Finish).
+/// The event `finish`: an attempt has ended, after `success` or `error`. An attempt that is dropped before it emits
+/// `success` or `error` does not emit `finish` either; its run still emits [`Finish`](emitree_runtime::Finish).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatFinish {}

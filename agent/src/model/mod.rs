@@ -76,8 +76,8 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 ///
 /// # Cancel safety
 ///
-/// Dropping or aborting the run drops the provider's future or stream, which ends its call. If the reply is still
-/// incomplete, nothing is charged.
+/// Dropping or aborting the run drops the provider's future or stream, and thereby ends the provider's call. If the
+/// reply is still incomplete, nothing is charged.
 #[derive(Clone)]
 pub struct ChatModel {
     shared: Arc<ModelParts>,
@@ -256,8 +256,8 @@ impl IncomingReply<'_> {
         self.stages.is_empty() && !self.ctx.has_listeners()
     }
 
-    /// Passes pieces through the stages, emits them and adds them to the response. Returns `true` if a listener stopped the
-    /// stream; the pieces after the stop are dropped.
+    /// Passes pieces through the stages, emits them and adds them to the response. Returns `true` if a listener stopped
+    /// the stream; the pieces after the stop are dropped.
     async fn receive(&mut self, deltas: Vec<Delta>, ended: bool) -> Result<bool> {
         let mut chunks = Chunks { deltas, ended };
         for stage in &mut self.stages {

@@ -84,7 +84,7 @@ impl From<&str> for ChatRequest {
 pub struct ToolSpec {
     /// The name by which the model calls the tool.
     pub name: String,
-    /// The purpose of the tool, from which the model decides whether to call it.
+    /// The purpose of the tool. The model uses it to decide whether to call the tool.
     pub description: String,
     /// The JSON Schema of the arguments.
     pub parameters: Value,
@@ -130,8 +130,8 @@ pub struct ChatOptions {
     /// The tools that the model may or must call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
-    /// `Some(true)` to stream the answer: the model's run emits [`NewToken`](crate::NewToken) for each piece of text. If it is
-    /// not set, the answer is not streamed. A run's `Some(false)` overrides an agent's `Some(true)`.
+    /// `Some(true)` to stream the answer: the model's run emits [`NewToken`](crate::NewToken) for each piece of text.
+    /// With `None`, the answer is not streamed. A run's `Some(false)` overrides an agent's `Some(true)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// Options that only some providers support. They are sent unchanged.

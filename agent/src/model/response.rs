@@ -31,7 +31,7 @@ pub struct ChatResponse {
     /// The response headers, with names in lower case.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Warnings of the provider, for example about options that it ignored.
+    /// Warnings about the response, for example about options that the provider ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -61,7 +61,7 @@ pub enum Delta {
     Text(String),
     /// More reasoning.
     Reasoning(String),
-    /// More of a tool call. Calls may arrive interleaved.
+    /// More of a tool call. The pieces of several calls may be interleaved.
     ToolCall {
         /// The position of the call among the calls of the reply.
         index: usize,
@@ -88,7 +88,7 @@ pub enum Delta {
         /// The model.
         model: Option<String>,
     },
-    /// A warning of the provider.
+    /// A warning from the provider.
     Warning(String),
 }
 
@@ -161,7 +161,7 @@ impl ResponseBuilder {
             },
             Delta::ToolCall { index, id, name, arguments } => {
                 let call = self.calls.entry(index).or_default();
-                // Some servers repeat the id and the name in every piece, and some send empty texts after the first
+                // Some servers repeat the id and the name in every piece, and some send empty strings after the first
                 // piece.
                 call.id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| take(&mut call.id));
                 call.name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| take(&mut call.name));
@@ -187,11 +187,11 @@ impl ResponseBuilder {
         self.response
     }
 
-    /// Returns the response of a reply that a listener stopped. A call that may be incomplete is dropped, so that no tool
-    /// runs with a part of its arguments.
+    /// Returns the response of a reply that a listener stopped. A call that may be incomplete is dropped, so that no
+    /// tool runs with incomplete arguments.
     pub(crate) fn stopped(mut self) -> ChatResponse {
-        // Only the text of an object shows that it is complete: `1` may be the beginning of `12`, and after empty text
-        // the arguments may still follow.
+        // Arguments that parse as an object are complete. Other arguments may not be: `1` may be the beginning of `12`,
+        // and more text may follow empty text.
         let is_complete = |call: &PartialCall| {
             let is_whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&call.arguments).is_ok();
             !call.name.is_empty() && is_whole

@@ -111,7 +111,7 @@ impl Reply {
         self
     }
 
-    /// Cuts text and arguments into pieces of at most this many characters; 0 counts as 1.
+    /// Cuts text, reasoning and arguments into pieces of at most this many characters; 0 counts as 1.
     #[must_use]
     pub fn in_pieces(mut self, chars: usize) -> Self {
         self.deltas = self.deltas.into_iter().flat_map(|delta| cut(delta, chars.max(1))).collect();
@@ -204,7 +204,7 @@ impl ScriptedModel {
     fn next(&self, request: &ChatRequest) -> Result<Reply> {
         let mut script = self.script.lock();
         script.requests.push(request.clone());
-        // Each call adds a request, even a call for which the script has no answer.
+        // Each call is recorded, even without an answer, so the number of requests is the number of this call.
         let call = script.requests.len();
         if let Some(reply) = script.replies.get(call - 1) {
             return Ok(reply.clone());
@@ -250,7 +250,7 @@ impl Provider for ScriptedModel {
     }
 }
 
-/// Sleeps for a time. A time of zero does not need tokio's timer.
+/// Sleeps for a duration. A duration of zero does not need tokio's timer.
 async fn wait(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;

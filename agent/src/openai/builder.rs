@@ -56,7 +56,8 @@ impl OpenAi {
     /// | `vllm` | `http://localhost:8000/v1`, `HOSTED_VLLM_API_BASE` | `VLLM_API_KEY` |
     /// | `xai` | `https://api.x.ai/v1` | `XAI_API_KEY` |
     ///
-    /// `OLLAMA_HOST` is a host, a port, or a URL, as Ollama itself reads it. An empty variable counts as unset.
+    /// `OLLAMA_HOST` may be a host, a port such as `:1234`, or a URL, as in Ollama itself. An empty variable counts as
+    /// unset.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl OpenAiBuilder {
     }
 
     /// Adds a header to each request. The values of `authorization`, `api-key`, `x-api-key` and `x-goog-api-key` are
-    /// treated like [the API key](OpenAi#errors).
+    /// kept secret, like [the API key](OpenAi#errors).
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -132,7 +133,7 @@ impl OpenAiBuilder {
         self
     }
 
-    /// Sets the maximum number of bytes in the body of a reply, by default 64 MiB. A larger reply fails.
+    /// Sets the maximum number of bytes in the body of a reply, by default 64 MiB. A call with a larger reply fails.
     pub const fn max_reply_bytes(mut self, max_bytes: usize) -> Self {
         self.limits.max_bytes = max_bytes;
         self
@@ -143,8 +144,8 @@ impl OpenAiBuilder {
     /// # Errors
     ///
     /// Returns an error if the model's name is empty, the base URL is not an HTTP URL, or the key or a header is not
-    /// valid in HTTP. Also returns an error if neither a base URL nor a key is set and the server needs a key, or if
-    /// the certificates of the system cannot be read.
+    /// valid in HTTP. Also returns an error if the server needs a key and neither a key nor a base URL is set, or if
+    /// the system's certificates cannot be read.
     pub fn build(self) -> Result<OpenAi> {
         let Self { model, server, base_url, api_key, headers, stream_usage, connect_timeout, limits } = self;
         if model.trim().is_empty() {
@@ -181,7 +182,7 @@ impl OpenAiBuilder {
     }
 }
 
-/// Parses a base URL. The error quotes no password and no query.
+/// Parses a base URL. The error contains neither the password nor the query of the URL.
 fn parse(text: &str) -> Result<Url> {
     let example = "give an address such as `http://localhost:8000/v1`";
     let text = text.trim();
@@ -198,15 +199,15 @@ fn parse(text: &str) -> Result<Url> {
 fn quotable(text: &str) -> &str {
     let end = text.find(['?', '#']).unwrap_or(text.len());
     match text.rfind('@') {
-        // The password contains `?` or `#`, or the query contains `@`.
+        // Nothing is quoted, because the password contains `?` or `#`, or the query contains `@`.
         Some(at) if at > end => "…",
         Some(at) => &text[at + 1..end],
         None => &text[..end],
     }
 }
 
-/// Returns the password of a URL as written, as decoded, and as part of the header that contains it, and the keys and tokens
-/// of the URL's query as written and as decoded.
+/// Returns the secrets of a URL: its password, and the keys and tokens of its query. Each secret is returned as written
+/// and as decoded. The password is also returned as it is encoded in the `authorization` header.
 fn secrets_of(url: &Url) -> Vec<String> {
     let is_secret = |name: &str| {
         let name = name.to_ascii_lowercase();
@@ -224,7 +225,7 @@ fn secrets_of(url: &Url) -> Vec<String> {
     values.chain(password).filter(|secret| !secret.is_empty()).collect()
 }
 
-/// Returns a URL without user, password, query and fragment.
+/// Returns a URL without its user, password, query and fragment.
 fn address(url: &Url) -> String {
     let mut url = url.clone();
     let _ = (url.set_username(""), url.set_password(None));
@@ -262,7 +263,7 @@ fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(He
         })?;
         if matches!(name.as_str(), "authorization" | "api-key" | "x-api-key" | "x-goog-api-key") {
             value.set_sensitive(true);
-            // A server may send a key back without the scheme before it, such as `Bearer`.
+            // A server may send the key back without its scheme, such as `Bearer`, so both forms are secret.
             let key = text.split_whitespace().last().unwrap_or_default();
             secrets.extend([text, key].into_iter().filter(|secret| !secret.is_empty()).map(ToString::to_string));
         }
@@ -271,13 +272,13 @@ fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(He
     Ok((map, secrets))
 }
 
-/// Returns the TLS settings: the system's certificates and the cryptography of `ring`.
+/// Returns the TLS settings, which use the system's certificates and the cryptography of `ring`.
 fn tls(is_used: bool) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let no_tls = |error: rustls::Error| Error::from(error).message("TLS cannot be set up");
     let builder = versions.map_err(no_tls)?;
-    // A server with an `http` URL, for example on loopback, can be used even on a machine without certificates.
+    // The certificates are not loaded for an `http` URL, so that it can be used on a machine without certificates.
     let builder = if is_used {
         builder.with_platform_verifier().map_err(no_tls)?
     } else {

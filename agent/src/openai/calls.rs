@@ -16,15 +16,15 @@ pub(super) struct Call {
 #[derive(Default, Deserialize)]
 struct Function {
     name: Option<String>,
-    /// A text, or an object on some servers.
+    /// A string; some servers send an object instead.
     arguments: Option<Value>,
 }
 
 /// The tool calls of a reply so far. The position of a call in the list is the `index` of its [`Delta`]s.
 ///
-/// The protocol has an index in each piece, and the id and the name in the first piece of a call. Some servers give each call the
-/// index 0, or no index. Some give calls no ids, or equal ids. Some repeat the id or the name in each piece, and some give each piece an id
-/// of its own. The first id of a call is kept.
+/// In the protocol, each piece has an index, and the first piece of a call has the id and the name. Some servers send
+/// the index 0 for each call, or no index. Some send no ids, or the same id for several calls. Some repeat the id or
+/// the name in each piece, and some send a different id in each piece. The first id of a call is kept.
 #[derive(Default)]
 pub(super) struct Calls(Vec<OpenCall>);
 
@@ -78,7 +78,7 @@ impl Calls {
     }
 }
 
-/// Sets the id or the name of a call. Returns the new text if no text was set before.
+/// Sets the id or the name of a call if it has none yet. Returns the new text if it was set.
 fn set(known: &mut String, new: String) -> Option<String> {
     if new.is_empty() || !known.is_empty() {
         return None;
@@ -99,8 +99,8 @@ impl OpenCall {
         if differ(&self.id, &call.id) || differ(&self.name, &call.name) {
             return true;
         }
-        // A server that repeats the name in each piece splits one object into pieces; any other server sends a complete
-        // object for each call.
+        // The arguments of a call are one object. If that object is complete, another object belongs to a new call,
+        // even if both pieces have the same name.
         self.arguments.starts_with('{') && is_object(&call.arguments)
     }
 }

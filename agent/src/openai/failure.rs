@@ -26,8 +26,8 @@ const TRANSIENT: [&str; 6] = [
     "rate_limit_exceeded",
 ];
 
-/// The cause of an error of [`OpenAi`](crate::OpenAi). Its `Display` output names only the kind, because the error
-/// already contains the message.
+/// The cause of an error of [`OpenAi`](crate::OpenAi). The `Display` output of the cause names only the kind, because
+/// the error already contains the message.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[error("server error of the kind `{}`", kind.as_str())]
 #[non_exhaustive]
@@ -38,7 +38,8 @@ pub struct ServerError {
     pub status: Option<u16>,
     /// The server's own message, or details of the failure; empty if there are none.
     pub message: String,
-    /// The headers of a response whose status is not a success, with names in lower case. Empty for other errors.
+    /// The headers of a redirect or of a response with an error status, with names in lower case. Empty for other
+    /// errors.
     pub headers: BTreeMap<String, String>,
 }
 
@@ -46,15 +47,15 @@ pub struct ServerError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServerErrorKind {
-    /// There is no connection to the server, or the connection broke.
+    /// The server could not be reached, or the connection broke.
     Connection,
-    /// The server did not answer in time, or paused for too long in a reply.
+    /// The server did not answer in time, or paused for too long during a reply.
     Timeout,
     /// The server answered with an error status, or with an error instead of a reply.
     Status,
     /// The server answered with a redirect, which is not followed.
     Redirect,
-    /// The stream ended before the reply was complete.
+    /// The reply ended before it was complete.
     Incomplete,
     /// The reply, or a chunk of it, does not match the protocol.
     Malformed,
@@ -88,18 +89,18 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Replaces the secrets in a text from the server.
+    /// Replaces each secret in a text from the server with `…`.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "…"))
     }
 
-    /// Returns the headers that are reported, with names in lower case.
+    /// Returns the headers to report, with names in lower case and without secrets.
     pub(super) fn reported(&self, headers: &HeaderMap) -> BTreeMap<String, String> {
         let mut reported = BTreeMap::<String, String>::new();
         for (name, value) in headers {
             let text = String::from_utf8_lossy(value.as_bytes());
             let value = if name == SET_COOKIE { "…".to_owned() } else { self.scrub(&text) };
-            // A header may occur several times.
+            // A header may occur several times. Its values are joined with commas.
             reported
                 .entry(name.as_str().to_owned())
                 .and_modify(|values| *values = format!("{values}, {value}"))
@@ -142,7 +143,7 @@ impl Server {
         error.caused_by(cause)
     }
 
-    /// Makes the error for a failed connection. The error of the client names the URL with its query, so the URL is
+    /// Makes the error for a failed connection. The client's error contains the URL with its query, so the URL is
     /// removed.
     pub(super) fn disconnected(&self, error: reqwest::Error) -> Error {
         if error.is_timeout() && error.is_connect() {
@@ -199,7 +200,7 @@ impl Server {
         if status.is_none() && (is_transient(code) || is_transient(sort)) { refused.retryable(true) } else { refused }
     }
 
-    /// Makes the error for a response whose status is not a success.
+    /// Makes the error for a redirect or for a response with an error status.
     pub(super) fn status(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
         let text = String::from_utf8_lossy(body);
         if status.is_redirection() {

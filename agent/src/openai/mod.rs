@@ -74,7 +74,7 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 ///
 /// # Cancel safety
 ///
-/// Dropping or aborting the run closes the connection at once.
+/// Dropping or aborting a run of the model closes its connection at once.
 #[derive(Clone)]
 pub struct OpenAi {
     shared: Arc<Shared>,
@@ -86,7 +86,7 @@ struct Shared {
     client: Client,
     /// The URL for chat completions.
     url: Url,
-    /// `true` for OpenAI itself.
+    /// `true` if the server is OpenAI itself.
     is_official: bool,
     stream_usage: bool,
     limits: Limits,
@@ -124,7 +124,7 @@ impl Provider for OpenAi {
     }
 }
 
-/// Emits the headers of a response with an error status, because there is no reply that could contain them.
+/// Emits the headers of a response that became an error, because there is no reply that could contain them.
 async fn report_headers(error: &Error, ctx: &RunContext) {
     let headers = error.find::<ServerError>().map(|cause| &cause.headers);
     if let Some(headers) = headers.filter(|headers| !headers.is_empty()) {

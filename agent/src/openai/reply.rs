@@ -39,7 +39,7 @@ struct Reply {
     error: Option<Value>,
 }
 
-/// A choice. The contents are boxed, because serde's list of choices allocates room for several choices.
+/// One of the answers of a reply. Its contents are boxed, because serde allocates memory for several choices at once.
 #[derive(Deserialize)]
 struct Choice {
     index: Option<u64>,
@@ -53,14 +53,14 @@ struct Choice {
 #[derive(Deserialize)]
 struct Content {
     content: Option<Text>,
-    /// The reasoning. Servers use one of the two names, or both.
+    /// The reasoning. Servers send it in this field, in `reasoning`, or in both.
     reasoning_content: Option<String>,
     reasoning: Option<String>,
     refusal: Option<String>,
     tool_calls: Option<Vec<Call>>,
 }
 
-/// A text, or a list of parts in which a text may be nested.
+/// A string, or a list of parts that may contain text.
 enum Text {
     Whole(String),
     Parts(Vec<Value>),
@@ -125,7 +125,8 @@ pub(super) async fn deltas(
         reply.receive_whole(&collect(bytes).await?, &server)?;
         return Ok(Box::pin(stream::iter(reply.pending.into_iter().map(Ok))));
     }
-    // The parser drops an event without an empty line after it, and some servers leave out the last empty line.
+    // The parser drops an event that is not followed by an empty line. Some servers leave out the last empty line, so
+    // it is added here.
     let has_ended = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&has_ended);
     let bytes = bytes.chain(stream::once(async move {
@@ -155,8 +156,8 @@ type Events = Pin<Box<dyn Stream<Item = Result<Sse, EventError>> + Send>>;
 /// The state of a streamed reply: the events of the server, and the reply that is assembled from them.
 struct Chunks {
     events: Events,
-    /// `true` if the server has sent its last byte. An event that is read afterwards was not terminated, so its text
-    /// may be cut off.
+    /// `true` after the last byte from the server has been read. An event that is read afterwards was not terminated,
+    /// so its text may be cut off.
     has_ended: Arc<AtomicBool>,
     reply: Assembly,
     server: Arc<Server>,
@@ -185,7 +186,7 @@ impl Chunks {
             };
             match received {
                 Ok(()) => {}
-                // The message is complete, and only the token counts or `[DONE]` may be missing.
+                // After the finish reason, the message is complete: only the token counts or `[DONE]` may be missing.
                 Err(error) if self.reply.is_finished && is_cut(&error) => {
                     self.is_done = true;
                     let warning = format!(
@@ -223,7 +224,7 @@ impl Chunks {
                 Ok(error) => error.0,
                 Err(error) => self.server.unreadable(&error.to_string()),
             },
-            // The stream ended inside a UTF-8 character.
+            // An error after the last byte means that the stream ended inside a UTF-8 character.
             _ if self.has_ended.load(Ordering::Relaxed) => self.server.incomplete(),
             error => self.server.unreadable(&error.to_string()),
         }
@@ -238,7 +239,7 @@ impl Chunks {
     }
 }
 
-/// Returns `true` for the errors of a stream that stopped before its end.
+/// Returns `true` if an error means that the stream stopped before its end.
 fn is_cut(error: &Error) -> bool {
     use ServerErrorKind::{Connection, Incomplete, Timeout};
     error.find::<ServerError>().is_some_and(|cause| matches!(cause.kind, Connection | Incomplete | Timeout))
@@ -271,7 +272,7 @@ impl Assembly {
         if let Some(error) = error {
             return Err(server.refused(&error));
         }
-        // Each chunk repeats the id and the model.
+        // Each chunk repeats the id and the model, so only the first pair is passed on.
         if !self.is_named && (id.is_some() || model.is_some()) {
             self.is_named = true;
             self.pending.push_back(Delta::Response { id, model });
@@ -322,7 +323,8 @@ impl Assembly {
     }
 }
 
-/// Converts a part of the content into a piece of the reply: text, or reasoning, whose text is nested in the part.
+/// Converts a part of the content into a piece of the reply. A part with text becomes text, and a part with the field
+/// `thinking` becomes reasoning.
 fn part(part: &Value) -> Option<Delta> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     match &part["thinking"] {

@@ -40,7 +40,7 @@ impl Known {
 pub(super) static OPENAI: Known =
     Known::hosted("openai", "https://api.openai.com/v1", &["OPENAI_API_KEY"]).url_variable("OPENAI_BASE_URL");
 
-/// The other servers, in the order of their names.
+/// The other servers, sorted by name.
 static OTHERS: [Known; 11] = [
     Known::hosted("deepseek", "https://api.deepseek.com/v1", &["DEEPSEEK_API_KEY"]),
     Known::hosted(
@@ -94,8 +94,9 @@ pub(super) fn builder(name: &str, environment: impl Fn(&str) -> Option<OsString>
     Ok(builder)
 }
 
-/// Returns the base URL for a value of `OLLAMA_HOST`. As in Ollama, the scheme is `http` by default, the port is 11434
-/// if the value has neither a scheme nor a port, the host may be missing, and the value may be in quotes.
+/// Returns the base URL for a value of `OLLAMA_HOST`. As in Ollama, the value may be in quotes, and the host may be
+/// missing. The scheme is `http` by default, and the port is 11434 if the value has neither a scheme nor a port. The
+/// value `ollama.com` is an exception: it means `https://ollama.com`.
 fn ollama(host: &str) -> String {
     let host = host.trim_matches(['"', '\'']);
     let (is_url, text) = match host.split_once("://") {
@@ -109,11 +110,11 @@ fn ollama(host: &str) -> String {
         // The builder then returns an error for this text.
         return text;
     };
-    // `url` leaves out the default port of `http`, so the port is read from a URL of another scheme.
+    // `url` leaves out the default port of `http`, so the port is read from the same URL with another scheme.
     if !is_url && Url::parse(&text.replacen("http", "ollama", 1)).is_ok_and(|url| url.port().is_none()) {
         let _ = url.set_port(Some(11434));
     }
-    // A server can listen at this address, but on some systems a client cannot connect to it.
+    // A server can listen on these addresses, but on some systems a client cannot connect to them.
     if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
         let _ = url.set_host(Some("localhost"));
     }

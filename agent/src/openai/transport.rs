@@ -22,7 +22,7 @@ const ENDLESS: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 /// The number of bytes after which the body of an error response is not read further.
 const MAX_ERROR: usize = 64 * 1024;
 
-/// A response whose status is a success, and the deadline for its first byte.
+/// A successful response, and the deadline for its first byte.
 pub(super) struct Incoming {
     pub(super) response: Response,
     deadline: Instant,
@@ -65,8 +65,8 @@ impl fmt::Display for BytesError {
 impl std::error::Error for BytesError {}
 
 impl Incoming {
-    /// Returns the bytes of the body as they arrive. The stream owns the connection: dropping the stream closes the
-    /// connection.
+    /// Returns the bytes of the body as they arrive. The stream owns the connection: dropping the stream before its end
+    /// closes the connection.
     pub(super) fn bytes(self, shared: &Shared) -> impl Stream<Item = Result<Bytes, BytesError>> + Send + use<> {
         let Self { response, deadline } = self;
         let Shared { server, limits, .. } = shared;

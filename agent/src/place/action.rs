@@ -64,8 +64,8 @@ impl CallResult {
         Self { call, how, output }
     }
 
-    /// Passes the result through hooks of `tool.result`. The failure of a hook becomes the result; an error that ends the
-    /// run is returned.
+    /// Passes the result through hooks of `tool.result`. If a hook fails, its error becomes the result. Returns an
+    /// error only if a hook interrupts or ends the run.
     pub(crate) async fn pass(&mut self, hooks: impl Iterator<Item = &Filters<Self>>, ctx: &RunContext) -> Result<()> {
         let id = self.call.id.clone();
         for hook in hooks {
@@ -88,7 +88,7 @@ impl CallResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
-    /// The run of the tool succeeded. Its output may still have [`is_error`](ToolOutput::is_error) set.
+    /// The run of the tool succeeded. The output may still have [`is_error`](ToolOutput::is_error) set.
     Executed,
     /// A gate set the output.
     Answered,
@@ -106,7 +106,7 @@ pub enum How {
 pub struct TurnEnd {
     /// The response, as the history keeps it.
     pub response: Arc<Message>,
-    /// The results of the calls, in call order; empty if the decision was not to execute them.
+    /// The results of the calls, in call order. Empty if there were no calls, or if they were not executed.
     pub results: Vec<CallResult>,
 }
 

@@ -64,9 +64,9 @@ impl Batch {
 pub struct GatedCall {
     /// The call. A gate may change its name and arguments, which are validated again. A change of the id is undone.
     ///
-    /// The history keeps the call as the model wrote it, because providers check signatures of their responses. Hooks
-    /// of [`tool.result`](crate::Place::ToolResult) and listeners for [`ToolResponse`](crate::ToolResponse) receive the
-    /// changed call. To tell the model about the change, write it into the result.
+    /// The history keeps the call as the model wrote it, because some providers check signatures of their responses.
+    /// Hooks of [`tool.result`](crate::Place::ToolResult) and listeners for [`ToolResponse`](crate::ToolResponse)
+    /// receive the changed call. To tell the model about the change, write it into the result.
     pub call: ToolCall,
     verdict: Option<Verdict>,
     /// The reason why the call cannot be executed. Gates do not decide on a call with a fault.

@@ -43,7 +43,7 @@ where
     }
 }
 
-/// A filter that calls a closure that returns a boxed future.
+/// A filter that calls an async closure.
 pub(crate) struct AsyncHook<F> {
     pub(crate) name: String,
     pub(crate) hook: F,
@@ -103,7 +103,7 @@ where
     }
 }
 
-/// Replaces a call with the call that a resolver returned, and ends the chain.
+/// Replaces a call with the call that a resolver returned, if any, and then ends the chain.
 pub(crate) fn resolved(call: &mut ToolCall, other: Option<ToolCall>, by: &str) -> ControlFlow<String> {
     let Some(other) = other else { return CONTINUE };
     // The id stays, because the result belongs to the call that the model made.

@@ -158,7 +158,7 @@ impl Hooks {
         }
     }
 
-    /// Checks that the middleware keeps at most one value.
+    /// Checks that all values that the middleware keeps have the same type.
     pub(crate) fn check(&self) -> Result<()> {
         let Some((first, others)) = self.states.split_first() else { return Ok(()) };
         match others.iter().find(|other| other.0 != first.0) {
@@ -228,7 +228,7 @@ impl Hooks {
 
     chain! {
         /// Adds a hook that changes the history before each model call. The changes stay in the session. If another run
-        /// of the session rewrites the history meanwhile, all hooks of this place are called again with the new
+        /// of the session rewrites the history at the same time, all hooks of this place are called again with the new
         /// history.
         on_state, on_state_async, state: History, ModelState
     }
@@ -338,7 +338,7 @@ impl Hooks {
         hook: impl Fn(&ToolCall, &RunContext) -> Result<Option<ToolCall>> + Send + Sync + 'static,
     ) -> &mut Self {
         let name = self.name(Place::ToolResolve);
-        // `Break`, which ends the chain, takes a reason: the name of the hook.
+        // `Break` ends the chain. The name of the hook is its reason.
         let by = name.clone();
         let hook = move |call: &mut ToolCall, ctx: &RunContext| {
             let other = hook(call, ctx)?;
@@ -447,7 +447,7 @@ impl Built {
         hooks
     }
 
-    /// Returns two values for a place: `true` if it has hooks that are not guards, and `true` if it has guards.
+    /// Returns whether a place has hooks that are not guards, and whether it has guards.
     fn kinds(&self, place: Place) -> [bool; 2] {
         match place {
             Place::AgentRun => kinds_of(&self.agent_run),
@@ -479,7 +479,7 @@ impl Built {
     }
 }
 
-/// Returns two values for a stack: `true` if it has layers that are not guards, and `true` if it has guards.
+/// Returns whether a stack has layers that are not guards, and whether it has guards.
 fn kinds_of<O: Op>(stack: &Stack<O>) -> [bool; 2] {
     let guards = stack.in_phase(Phase::Guard).len();
     [stack.len() > guards, guards > 0]

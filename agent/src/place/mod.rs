@@ -20,7 +20,7 @@ pub enum Place {
     ModelState,
     /// The messages of one model call: a chain of hooks that change a copy, but not the history.
     ModelContext,
-    /// The system prompt: contributions, then a chain of hooks.
+    /// The system prompt: the parts that hooks add, then a chain of hooks that change the joined text.
     ModelPrompt,
     /// The final messages: only the last registered hook is called.
     ModelWire,
@@ -38,8 +38,7 @@ pub enum Place {
     ToolCall,
     /// The result of each call, in call order, after all calls have settled: a chain of hooks.
     ToolResult,
-    /// The end of a turn: the first hook that returns `true` ends the loop, after which [`RunEnd`](Self::RunEnd)
-    /// follows.
+    /// The end of a turn: the first hook that returns `true` ends the loop. Then [`RunEnd`](Self::RunEnd) follows.
     TurnStop,
     /// The end of the loop: hooks may add messages, which start another round.
     RunEnd,

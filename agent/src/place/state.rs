@@ -173,7 +173,7 @@ impl Slices {
                         "the state `{key}` is borrowed by the closure that stores the session: store the session after the closure"
                     )));
                 }
-                // Removed meanwhile.
+                // The value has been removed in the meantime.
                 None => continue,
             };
             drop(loan);

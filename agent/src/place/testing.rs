@@ -17,7 +17,7 @@ use crate::{
     ToolOutput, Turn,
 };
 
-/// Calls the hooks of one middleware without an agent, for unit tests. Each method calls the hooks of one place.
+/// Calls the hooks of one middleware without an agent, for unit tests. Each async method calls the hooks of one place.
 ///
 /// Each call has its own run. All calls share a [`Session`], so the [`State`](crate::State) of the middleware is kept
 /// between calls.
@@ -83,7 +83,7 @@ impl HookTest {
         self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.context.apply(messages, ctx))).await
     }
 
-    /// Appends the parts that the middleware adds to the prompt `base`, and passes the text through the hooks of
+    /// Appends the middleware's prompt parts to `base`, and passes the joined text through the hooks of
     /// [`ModelPrompt`](crate::Place::ModelPrompt). Returns the final prompt.
     pub async fn prompt(&self, base: impl Into<String>) -> Result<String> {
         let texts = self
@@ -224,7 +224,7 @@ impl HookTest {
         work: impl for<'a> FnOnce(&'a Installed, &'a RunContext) -> BoxFuture<'a, Result<T>> + Send + 'static,
     ) -> Result<T> {
         let (installed, work, turn) = (Arc::clone(&self.installed), Mutex::new(Some(work)), self.turn);
-        // The value is not the run's output, because some values of places cannot be serialized.
+        // The value is stored here instead of in the run's output, because some values cannot be serialized.
         let output = Arc::new(Mutex::new(None));
         let kept = Arc::clone(&output);
         let run = runnable_fn("hook_test", move |(): (), ctx: RunContext| {

@@ -34,8 +34,8 @@ use crate::{ToolOutput, ToolSpec};
 ///
 /// # Its own events
 ///
-/// The run emits these events for each attempt, in the namespace `tool.<name>` (with `_` for each `-` of the name), and only
-/// while it has listeners. If a listener fails, the attempt fails. If the attempt has already failed, the listener's
+/// The run emits these events for each attempt, in the namespace `tool.<name>` (with `_` for each `-` in the name), and
+/// only while it has listeners. If a listener fails, the attempt fails. If the attempt has already failed, the listener's
 /// error is only logged, except that an error of a listener for `retry` fails the run.
 ///
 /// | event | payload | when |
@@ -316,7 +316,7 @@ where
 const MAX_FAULT: usize = 500;
 
 /// Shortens the description of a problem in the middle, because the description may quote a value of any size. The
-/// beginning has the place of the problem, and the end has its kind.
+/// beginning names the place, and the end states what is wrong.
 fn shortened(fault: String) -> String {
     let chars = fault.chars().count();
     if chars <= MAX_FAULT {

@@ -12,9 +12,10 @@ use crate::message::is_false;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolOutput {
-    /// The result that the model receives. A value that is nested more than 64 levels deep enters the history as JSON text.
+    /// The result that the model receives. If the value is nested more than 64 levels deep, the history contains it as
+    /// JSON text.
     pub content: Value,
-    /// Values for the program, which the model does not receive.
+    /// Values for the program. The model does not receive them.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub details: Map<String, Value>,
     /// `true` if the content explains a failure.

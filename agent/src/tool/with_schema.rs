@@ -24,7 +24,7 @@ impl Tool {
     /// unchanged. The function is called only with arguments that fit the schema. Keywords that the draft does not
     /// define, and the keyword `format` since draft 2019-09, are not checked.
     ///
-    /// Review the schema of a server that you do not trust before you use it: the time to check arguments can grow
+    /// Review the schema of a server that you do not trust before you use it. The time to check arguments can grow
     /// exponentially with the size of the schema, for example if each of 30 definitions refers to the next definition
     /// twice. The check blocks the thread.
     ///
@@ -104,7 +104,7 @@ pub(crate) struct Schema(jsonschema::Validator);
 impl Schema {
     /// Compiles a schema. If the schema is not valid, returns a text that describes the problem.
     pub(crate) fn new(schema: &Value) -> Result<Self, String> {
-        // Another crate in the program may enable the features with which `jsonschema` fetches documents.
+        // Fetching documents is disabled here, because another crate in the program may enable the features for it.
         jsonschema::options().offline().build(schema).map(Self).map_err(|error| describe(&error))
     }
 

@@ -1,4 +1,4 @@
-//! The loop: tools, errors, history, sessions, nesting.
+//! The agent's loop: tools, errors, history, sessions, nesting.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -327,7 +327,7 @@ async fn a_session_stays_valid_and_usable_however_its_run_ends() -> Result<()> {
             }
         }
         let history = assert_valid(&session);
-        // A call that has a result keeps it, and the result of a stopped tool states that the tool may have had
+        // A call keeps a result that it already has. The result of a stopped tool states that the tool may have had
         // effects.
         let expected = match end {
             "max_steps" => ["late", "B"],

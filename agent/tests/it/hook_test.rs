@@ -1,4 +1,4 @@
-//! Hooks without an agent, place by place, in their sync and their async form.
+//! `HookTest` calls the sync and the async hooks of each place.
 
 use std::sync::Arc;
 

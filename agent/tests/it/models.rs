@@ -137,7 +137,7 @@ async fn a_listener_can_stop_the_stream_and_incomplete_calls_are_dropped() -> Re
 #[tokio::test]
 async fn pieces_that_a_stage_holds_back_are_released_when_the_stream_is_stopped() -> Result<()> {
     let script = ScriptedModel::new("test").reply(Reply::text("abcdef").in_pieces(1));
-    // Keeps the last piece until the next piece arrives.
+    // This stage keeps the last piece until the next piece arrives.
     let stages = ChunkStages::new().with(|| {
         let mut held = None;
         move |chunks: &mut Chunks, _: &RunContext| {

@@ -1,4 +1,4 @@
-//! Hooks of the builder, which replace the hooks of middlewares.
+//! The builder's own hooks, and the middleware hooks that they replace.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! The places: the composition of the hooks of several middlewares, and the effects of failures.
+//! Places: the order of hooks, the values that hooks change, and the effects of failures.
 
 use std::sync::{Arc, OnceLock};
 
@@ -107,7 +107,7 @@ const fn passed(place: Place) -> usize {
     }
 }
 
-/// The nesting of the agent below the run that the test starts.
+/// The depth of the agent in the run that the test starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Depth {
     TopLevel,
@@ -115,7 +115,7 @@ enum Depth {
     SubAgent,
     /// The agent is a tool of an agent that is a tool of another agent.
     SubAgentOfSubAgent,
-    /// Another agent calls a tool, whose function runs a second tool, whose function runs the agent.
+    /// Another agent calls a tool. This tool runs a second tool, and the second tool runs the agent.
     ToolOfATool,
 }
 
@@ -201,8 +201,8 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
     Ok(())
 }
 
-/// The places of a run in order. The first response calls two tools, and the second response is the answer. After a
-/// place come the ids of calls: a hook is called for all of them before the next hook.
+/// The places of a run in order. The first response calls two tools, and the second response is the answer. The numbers
+/// after a place are the ids of calls: each hook of the place is called for all of them before the next hook is called.
 const WHOLE_RUN: &str = "agent.run
     model.state, model.context, model.prompt, model.wire, model.call, model.chunk, turn.action
     tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1
@@ -342,8 +342,8 @@ async fn an_action_hook_can_stop_the_run_call_the_model_again_inject_and_replace
     assert_eq!(results(session.history().messages()), ["!not executed: the model is asked again"]);
     assert_eq!(session.history().messages()[3].text(), "try without tools");
 
-    // After an injected message the model is called again, and the history keeps the response that replaced the model's
-    // response.
+    // After an injected message, the model is called again. The history keeps the response with which the hook replaced
+    // the model's response.
     let (result, _, session) = ask(ScriptedModel::new("test").text("bad").text("good"), |hooks| {
         hooks.on_action(|action, _| {
             if action.response.text() == "bad" {
@@ -651,7 +651,7 @@ async fn the_decision_to_stop_keeps_injected_messages_and_does_not_call_the_mode
     let texts: Vec<_> = session.history().messages().iter().map(|message| message.text()).collect();
     assert_eq!(texts, ["go", "", "", "for later"]);
 
-    // An invalid message fails the run, but the turn is complete.
+    // An invalid injected message fails the run, but the history still has the complete turn.
     let (result, _, session) = ask(two_turns(), |hooks| {
         hooks.on_action(|action, _| action.inject.push(Message::tool([emitree_agent::ToolResult::new("x", 1)])));
     })

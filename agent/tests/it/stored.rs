@@ -18,7 +18,7 @@ use crate::support::{Log, agent, refuse_bad, results, texts};
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// A middleware that writes the number of its calls into the system prompt.
+/// A middleware that counts its calls, and writes the count into the system prompt.
 fn counter(id: &'static str) -> HooksFn {
     hooks_fn(id, move |hooks| {
         let count = hooks.state::<u32>();

@@ -1,4 +1,4 @@
-//! The values that an agent's run adds up or joins: tools, options, counts, warnings and messages.
+//! The values that an agent's run combines: tools, options, counts, warnings and messages.
 
 use std::sync::Arc;
 
@@ -219,7 +219,7 @@ async fn a_response_that_a_provider_splits_into_deltas_is_reassembled_unchanged(
     (response.id, response.model) = (Some("r1".to_owned()), Some("test-1".to_owned()));
     response.headers.insert("x-a".to_owned(), "1".to_owned());
     response.warnings.push("careful".to_owned());
-    // A later piece without an id and a model does not remove them.
+    // A later piece without an id or a model does not clear the values from earlier pieces.
     let again = Delta::Response { id: None, model: None };
     let deltas = Delta::of_response(response.clone()).into_iter().chain([again]);
     let model = ChatModel::new(ScriptedModel::new("test").reply(Reply::deltas(deltas)))?;

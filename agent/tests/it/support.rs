@@ -47,14 +47,14 @@ impl Log {
     }
 }
 
-/// The results in a history, with `!` in front of errors.
+/// Returns the tool results in the messages, with `!` in front of errors.
 pub(crate) fn results(messages: &[Arc<Message>]) -> Vec<String> {
     let results = messages.iter().flat_map(|message| message.tool_results());
     let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     results.map(|result| format!("{}{}", if result.is_error { "!" } else { "" }, text(&result.response))).collect()
 }
 
-/// Panics if the history of a session is not valid, which deserializing checks.
+/// Returns the history of a session. Panics if the history cannot be deserialized again, because it is not valid then.
 pub(crate) fn assert_valid(session: &Session) -> History {
     let history = session.history();
     let json = serde_json::to_value(&history).expect("JSON");
@@ -62,7 +62,7 @@ pub(crate) fn assert_valid(session: &Session) -> History {
     history
 }
 
-/// The texts of the messages of a session, whose history must be valid.
+/// Returns the texts of the messages in a session. Panics if the history is not valid.
 pub(crate) fn texts(session: &Session) -> Vec<String> {
     assert_valid(session).messages().iter().map(|message| message.text()).collect()
 }

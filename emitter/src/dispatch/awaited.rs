@@ -20,8 +20,7 @@ use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 impl DispatchProgress {
     /// Awaits the listeners that have to be awaited, and calls the sync listeners between them.
     ///
-    /// Listeners that may change the event, and observers that are ready when they are first polled, cost no allocation
-    /// besides their own futures.
+    /// Only an observer that is still pending after its first poll costs an allocation besides its own future.
     pub(super) async fn finish(
         &mut self,
         route: &Route,
@@ -71,13 +70,13 @@ fn poll_next<'f>(
     if !delivery.is_some_and(Delivery::is_cut) {
         return started.poll_next_unpin(cx);
     }
-    // Poll each `Awaited`, which drops its future and counts the skip. `started` would poll only those that were woken.
+    // Poll each `Awaited`, which drops its future and counts the skip. `started` would poll only woken futures.
     started.iter_mut().for_each(|awaited| drop(Pin::new(awaited).poll(cx)));
     started.clear();
     Poll::Ready(None)
 }
 
-/// A future that awaits one listener. Resolves to the listener and its result; a panic is a failure.
+/// A future that awaits one listener. It resolves to the listener and its result. A panic becomes a failure.
 #[must_use = "a listener that is not polled does nothing"]
 struct Awaited<'f> {
     listener: &'f Arc<Listener>,
@@ -93,7 +92,7 @@ enum CallState<'f> {
 }
 
 impl<'f> Awaited<'f> {
-    /// Calls a listener that may change the event.
+    /// Creates the future of a listener that may change the event.
     #[inline]
     fn change(
         listener: &'f Arc<Listener>,
@@ -107,7 +106,7 @@ impl<'f> Awaited<'f> {
         })
     }
 
-    /// Calls an observer.
+    /// Creates the future of an observer.
     #[inline]
     fn observe(
         listener: &'f Arc<Listener>,

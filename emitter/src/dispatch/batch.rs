@@ -1,8 +1,8 @@
 //! Batches: adjacent sync listeners that may change the event, take the same type, and have no call limit.
 //!
 //! A listener that is called alone checks the payload's type. A batch checks the type once, and then calls closures
-//! whose type is known. Downcasting closures is expensive, so batches are made where matches are stored
-//! ([`cache`](crate::matching::cache)), and only when a match is found for the second time.
+//! whose type is known. Downcasting closures is expensive, so batches are stored with the cached matches
+//! ([`cache`](crate::matching::cache)), and are made only when a match is found for the second time.
 //!
 //! 1. The cursor moves past a listener before it is called, so that it shows which listener panicked or failed (E11).
 //! 2. Each listener's claims are checked just before its call (E9).
@@ -18,8 +18,8 @@ pub(crate) trait Batch: Send + Sync {
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 }
 
-/// Listeners that take a `T`, each with its closure. Each tuple drops its closure before its listener: the values
-/// captured by the closure are thus dropped in [`Listener`]'s drop, which catches panics.
+/// Listeners that take a `T`, each with its closure. Each tuple drops its closure before its listener, so that the
+/// captured values are dropped in [`Listener`]'s drop, which catches panics.
 struct OfType<T: ?Sized>(Box<[(SharedChange<T>, Arc<Listener>)]>);
 
 /// Makes a batch of listeners that all take a `T`. Returns `None` if any of them takes another type or cannot be part
@@ -59,8 +59,8 @@ impl<T: ?Sized> OfType<T> {
 }
 
 impl Listener {
-    /// Returns the closure if the listener may be part of a batch: it has no call limit, and no matcher function that
-    /// must be called for each event.
+    /// Returns the closure if the listener may be part of a batch. Such a listener has no call limit, and its matcher
+    /// is not a function, which would have to be called for each event.
     fn unlimited_change(&self) -> Option<&Arc<dyn ErasedChange>> {
         match &self.call {
             Call::Change(change) if self.claims.claim_unlimited() && !self.matcher.is_function() => Some(change),

@@ -27,7 +27,7 @@ impl Delivery {
 
     /// Calls sync listeners first, from the next event on. Async listeners follow in their order.
     pub fn sync_first(&self) {
-        // The modes are ordered, and the larger mode wins: a delivery never returns to an earlier mode.
+        // The modes are ordered. `fetch_max` keeps the later mode, so a delivery never returns to an earlier mode.
         self.mode.fetch_max(SYNC_FIRST, Ordering::AcqRel);
     }
 

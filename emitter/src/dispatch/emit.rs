@@ -1,7 +1,7 @@
-//! The beginning of an emit: from a name and a payload to a dispatch.
+//! Begins an emit.
 //!
-//! An emit checks the name and looks for the first emitter that may have listeners. Without such an emitter, the emit
-//! is done (E15). Otherwise it hands over to a [`Dispatch`], which finds all listeners ([`Route`]) and calls them.
+//! An emit checks the name and looks for the first emitter that may have listeners. If there is none, the emit is
+//! done (E15). Otherwise, it hands over to a [`Dispatch`], which finds all listeners ([`Route`]) and calls them.
 
 use std::fmt;
 
@@ -18,15 +18,15 @@ use crate::{AnyEvent, AsName, Context, EmitError, Emitter, Event, EventMeta, Eve
 impl Emitter {
     /// Emits an event and waits until all its listeners have run.
     ///
-    /// 1. The name is checked, and the listeners that receive the event are selected: on this emitter, its parent and
-    ///    so on up to the root; for a run, also on the run in which it was started; and at the targets of pipes. A
-    ///    listener that is registered later does not receive this event.
+    /// 1. The name is checked, and the listeners that receive the event are selected. They are registered on this
+    ///    emitter, on its ancestors, on the runs above its run, or on the targets of pipes and above them. A listener
+    ///    that is registered later does not receive this event.
     /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, listeners
     ///    with a higher priority run first, and listeners with equal priority run in the order of registration. Each
     ///    async listener is awaited before the next listener starts.
     /// 3. Observers run in the same order. Async observers are started in that order and awaited together.
     ///
-    /// By default, if a listener in step 2 fails, the remaining listeners of step 2 are not called; step 3 still takes
+    /// By default, if a listener in step 2 fails, the remaining listeners of step 2 are not called. Step 3 still takes
     /// place, and the emit then returns the error. Changes made before the failure stay in the payload. By default,
     /// failures of observers are logged and counted. [`OnError`](crate::OnError) sets the effect of a failure.
     ///
@@ -34,13 +34,13 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is not valid, if the emitter declares its events but not this event with this type,
-    /// or if a listener fails and its failure is not isolated.
+    /// Returns an error if the name is not valid, or if a listener fails and its failure is not isolated. If the
+    /// emitter declares its events, also returns an error if this event is not declared with this payload type.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the futures of listeners that are being awaited, and calls no further listeners.
-    /// Changes already made stay in the payload.
+    /// If the future is dropped, the futures of listeners that are being awaited are dropped as well, and no further
+    /// listener is called. Changes already made stay in the payload.
     ///
     /// # Examples
     ///
@@ -122,7 +122,7 @@ impl Emitter {
         (delivery, stamp): (&Delivery, &EventStamp),
     ) -> Result<(), EmitError> {
         let emit = Emit { delivery: Some(delivery), ..Emit::of::<P>(self, name.as_name(), Some(facet), stamp) };
-        // The inner future is boxed: few emits need it, but the future of every run contains this one.
+        // The inner future is boxed, because few emits need it, but the future of every run contains the outer future.
         Box::pin(async { Dispatch::resume(&emit, *pending).finish(payload).await }).await
     }
 
@@ -230,8 +230,8 @@ impl<'a> Emit<'a> {
         self.source.context_with(self.facet)
     }
 
-    /// Returns the first emitter, from the source up the tree, that may have listeners for the event, or `None` if
-    /// there is no such emitter (E15).
+    /// Checks the event's name, and returns the first emitter, from the source up the tree, that may have listeners.
+    /// Returns `None` if there is no such emitter (E15), or if the source's run has ended (R14).
     ///
     /// Always inlined: without listeners, this is all that an emit does (bench W0).
     #[inline(always)]
@@ -244,7 +244,7 @@ impl<'a> Emit<'a> {
             declared.check_emit(self.name.as_str(), self.carried.id, self.carried.name())?;
         }
         let first = self.source.first_receiver(self.name_bits);
-        // On a run that has ended, an event that may have listeners is counted instead of delivered (R14).
+        // In a run that has ended, an event that may have listeners is counted instead of delivered (R14).
         Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
     }
 

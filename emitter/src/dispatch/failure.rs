@@ -1,4 +1,4 @@
-//! Handles the failure of a listener (E11): it fails the emit, or is logged and counted.
+//! Handles the failures of listeners (E11). A failure becomes the error of the emit, or is logged and counted.
 
 use std::panic::Location;
 
@@ -10,7 +10,7 @@ use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
 
 impl DispatchProgress {
-    /// Handles a failure: it becomes the error of the emit, or is logged and counted.
+    /// Handles the failure of one listener. The first failure that is not isolated becomes the error of the emit.
     #[cold]
     #[expect(
         clippy::boxed_local,
@@ -33,7 +33,7 @@ impl DispatchProgress {
             // An emit returns only the first error. Later errors are logged and counted.
             Some(_) => isolate(listener, error),
         }
-        // The event may be half changed: no other listener may change it, and observers receive it in this state.
+        // The event may be half changed, so no other listener may change it. Observers receive it in this state.
         if listener.call.role() == Role::Change {
             self.skip_changing();
         }
@@ -65,7 +65,7 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
     }
 }
 
-/// Logs and counts an error that does not fail the emit.
+/// Logs and counts an error that the emit does not return.
 fn isolate(listener: &Listener, error: EmitError) {
     log_catching(|| {
         let cause = std::error::Error::source(&error).map(tracing::field::display);

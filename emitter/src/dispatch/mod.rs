@@ -1,14 +1,14 @@
-//! One event, from its emit to its last listener. `emit.rs` begins the emit, `route.rs` finds the listeners, `sync.rs`
-//! calls them, some as a `batch`, and `awaited.rs` continues from the first listener that has to be awaited. No module
-//! outside this folder calls listeners.
+//! One event, from its emit to its last listener. `emit.rs` begins the emit, `route.rs` finds the listeners, and
+//! `sync.rs` calls them, some of them in batches (`batch.rs`). `awaited.rs` continues from the first listener that has
+//! to be awaited. No module outside this folder calls listeners.
 //!
 //! 1. First, listeners that may change the event are called one after the other, on all emitters. Then the observers
 //!    are called (E5). A [`Cursor`](route::Cursor) walks the whole route in that order, and one loop calls the
 //!    listeners.
 //! 2. Sync listeners are called by the loop itself. The first listener that has to be awaited turns the rest of the
 //!    dispatch into a future.
-//! 3. After a listener that may change the event fails, no other listener may change it, unless the failure is
-//!    isolated. Observers still receive the event (E11).
+//! 3. If a listener that may change the event fails, no other such listener is called, unless the failure is isolated.
+//!    Observers still receive the event (E11).
 //! 4. No lock is held while a listener is called.
 
 mod awaited;

@@ -1,10 +1,10 @@
-//! Finds the listeners of an event, in order (E5, E6). The step between [`emit`](super::emit) and the loop in
-//! [`sync`](super::sync).
+//! Finds the listeners of an event, in order (E5, E6). [`emit`](super::emit) begins an emit, and the loop in
+//! [`sync`](super::sync) calls the listeners that are found here.
 //!
 //! order(e) = e, then order(tree parent), then order(run parent), then order(target) of each pipe. An emitter that
-//! occurs several times keeps its last place. Without pipes, a walk up the tree and up the runs finds this order, and
-//! keeps the last occurrence of each emitter. With pipes, a depth-first search visits these parts in reverse order, and
-//! its result is reversed. The search visits each emitter once, so an emitter keeps its last place.
+//! occurs several times keeps its last place. Usually, a walk up the tree and up the runs finds this order, and keeps
+//! the last occurrence of each emitter. Where the walk gives up, for example at a pipe, a depth-first search visits the
+//! parts in reverse order, and its result is reversed. The search visits each emitter only once, at its last place.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -101,8 +101,8 @@ impl Route {
     fn find_along_tree(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let name_bits = meta.emit.name_bits;
         for emitter in from.upwards() {
-            // From a run in another run, two ways lead up, and they may meet: start again with the walk that handles
-            // this.
+            // From a run that was started in another run, two ways lead up, and they may meet. `find_along_runs`
+            // handles this case.
             if emitter.run_parent().is_some() {
                 *self = Self::new();
                 return self.find_along_runs(from, meta);
@@ -116,7 +116,7 @@ impl Route {
         true
     }
 
-    /// Adds the stops if several ways lead up.
+    /// Adds the stops when several ways lead up, through the tree and through run parents.
     #[inline(never)]
     fn find_along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
@@ -142,8 +142,8 @@ impl Route {
         })
     }
 
-    /// Adds the stop of an emitter that has matching listeners. Returns `false` if the emitter has pipes, or belongs to
-    /// a run that has ended.
+    /// Adds the stop of an emitter, if it has matching listeners. Returns `false` if the emitter has pipes, or belongs
+    /// to a run that has ended.
     ///
     /// The view is computed after the snapshot is loaded, so that the view is not on the stack during the load.
     #[inline(always)]
@@ -156,8 +156,8 @@ impl Route {
         let matches = snapshot.find(&view());
         match matches {
             Matches::Few(0) => return true,
-            // The table was full: drop it. The next snapshot gets a larger table, unless this table had the largest
-            // size.
+            // The match cache was full: drop it. The next snapshot gets a larger cache, unless this cache had the
+            // largest size.
             Matches::Uncached(_) => registry.forget_matches(),
             Matches::Few(_) | Matches::Cached(_) => {}
         }
@@ -286,9 +286,10 @@ fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitt
 
 /// Describes an event for the emitter `listening`: emitted there, nested, or neither (E4).
 ///
-/// For an emitter in a run, an event is nested if it happened outside that run. For an emitter outside runs, an event
-/// is nested if it happened in a run below one of the emitter's runs. The second check is expensive, so
-/// `is_below_its_runs` is called only if the result depends on it.
+/// Only an event that was emitted elsewhere can be nested. For an emitter in a run, such an event is nested if it
+/// happened outside that run. For an emitter outside runs, it is nested if it happened in a run of another emitter,
+/// below one of the emitter's own runs. The last check is expensive, so `is_below_its_runs` is called only if the
+/// result depends on it.
 #[inline]
 fn view_of<'a>(
     listening: &Emitter,
@@ -308,7 +309,8 @@ fn view_of<'a>(
 }
 
 impl Emitter {
-    /// Returns `true` if this emitter's run is below a run of `instance` in the tree. `instance` is outside all runs.
+    /// Returns `true` if this emitter's run is below a run of `instance` in the tree. `instance` must be outside all
+    /// runs.
     fn is_in_part_of_run_of(&self, instance: &Self) -> bool {
         let top = self.upwards().take_while(|emitter| emitter.node().is_in_run).last();
         top.is_some_and(|top| top.is_run_of(instance) && self.run() != Some(top))
@@ -334,8 +336,8 @@ impl Emitter {
         self.node().run.is_some()
     }
 
-    /// Visits this emitter and the emitters above it: up the tree, then up the run parents, beginning with the run
-    /// parent that was found last. Stops when `visit` returns `false`. Returns `true` if the walk reached the end.
+    /// Visits this emitter and the emitters above it. The walk goes up the tree, and then continues from the run parent
+    /// that was found last. It stops when `visit` returns `false`. Returns `true` if the walk reached the end.
     ///
     /// Gives up after `MAX_WALK` emitters, because many ways may lead to the same emitter.
     #[inline]
@@ -358,8 +360,8 @@ impl Emitter {
     }
 
     /// Returns the first emitter, from here up the tree, that may have listeners or pipes for an event with one of
-    /// these name bits. Also stops at a run in another run, because several ways lead up from there. If there is no
-    /// such emitter, the event has no listeners, and the result is `None` (E15).
+    /// these name bits. The emitter of a run that was started in another run is always returned, because several ways
+    /// lead up from there. If there is no such emitter, the event has no listeners, and the result is `None` (E15).
     #[inline]
     pub(crate) fn first_receiver(&self, name_bits: u64) -> Option<&Self> {
         let mut at = self;
@@ -398,7 +400,7 @@ impl Emitter {
     }
 
     /// Returns `true` if there are listeners here or above in the tree. Unlike [`has_listeners`](Self::has_listeners),
-    /// it ignores the runs in which a run was started, and does not check whether a run has ended.
+    /// this method ignores the emitters of parent runs, and does not check whether a run has ended.
     #[must_use]
     pub fn has_listeners_in_tree(&self) -> bool {
         let mut at = self;

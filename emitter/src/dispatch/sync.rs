@@ -31,7 +31,7 @@ pub(super) struct DispatchProgress {
     cursor: Cursor,
     /// `true` if the listener before the cursor has not been called yet, because it has to be awaited.
     is_awaiting: bool,
-    /// If sync listeners run first, the cursors just past the listeners that are awaited afterwards.
+    /// The cursors just past the listeners to await later, if sync listeners run first.
     #[expect(
         clippy::box_collection,
         reason = "the box keeps the state of an emit small, and few emits need the queue"
@@ -103,8 +103,8 @@ impl<'a> Dispatch<'a> {
         None
     }
 
-    /// Finds the listeners and calls them from code that cannot await. If a listener would have to be awaited, returns
-    /// an error without calling any listener (E17); a sink that fills up during the call is the exception.
+    /// Finds the listeners and calls them from code that cannot await. Returns an error if a listener would have to be
+    /// awaited. No listener is called in that case (E17), unless a sink fills up during the call.
     pub(super) fn start_now(&mut self, from: &Emitter, event: &mut dyn AnyEvent) -> Result<(), EmitError> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);
@@ -125,8 +125,8 @@ impl<'a> Dispatch<'a> {
 impl DispatchProgress {
     pub(super) const START: Self = Self { cursor: Cursor::START, is_awaiting: false, deferred: None, failed: None };
 
-    /// Calls listeners until one has to be awaited, and returns that listener. If `deferred` is set, notes the place of
-    /// a listener that has to be awaited, and continues instead. Returns `None` after the last listener.
+    /// Calls listeners until one has to be awaited, and returns that listener. Returns `None` after the last listener.
+    /// If `deferred` is set, the places of listeners that have to be awaited are stored there, and the loop continues.
     ///
     /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
     /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if the
@@ -143,7 +143,7 @@ impl DispatchProgress {
                 Ok(None) => return None,
                 Ok(Some(listener)) => match &mut self.deferred {
                     None => return Some(listener),
-                    // Sync listeners first: note the place and continue.
+                    // Sync listeners run first: store the place and continue.
                     Some(deferred) => deferred.push_back(self.cursor),
                 },
                 // The listener just before the cursor has failed (invariant 1).

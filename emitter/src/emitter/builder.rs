@@ -58,10 +58,12 @@ impl EmitterBuilder {
 
     /// Declares an event and its payload type.
     ///
-    /// An emitter that declares events refuses all others: emitting an event that is not declared fails, and so does
-    /// emitting a declared event with another type. Registering a listener for such an event by its exact name or path
-    /// fails, too. The same applies to the runs of the emitter. Names with a dot, such as `"run.start"`, the
-    /// runtime's events `"attempt_discarded"` and `"would_deny"`, and children of the emitter are not checked.
+    /// An emitter that declares events refuses all others. Emitting an undeclared event fails, and so does emitting a
+    /// declared event with another type. A listener for the exact name or path of an undeclared event, or for a
+    /// declared event with another type, cannot be registered. The same applies to the runs of the emitter.
+    ///
+    /// Names with a dot, such as `"run.start"`, are not checked. Neither are the runtime's events `"attempt_discarded"`
+    /// and `"would_deny"`, nor the events of the emitter's children.
     pub fn declares<T: serde::Serialize + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
         self.declared.get_or_insert_default().add(name.into(), ExpectedType::of::<T>());
         self
@@ -134,8 +136,8 @@ impl<'a> RunLinks<'a> {
         self
     }
 
-    /// Sets the context that the run inherits: the context of the instance, overridden by the context of the parent
-    /// run, as they were when the run began. By default, both contexts are read when the emitter is created.
+    /// Sets the context that the run inherits. Pass the context of the instance, overridden by the context of the
+    /// parent run, as both were when the run began. By default, both contexts are read when the emitter is created.
     pub fn inherited(mut self, context: Context) -> Self {
         self.inherited = Some(context);
         self

@@ -92,7 +92,7 @@ impl Context {
     /// Returns this context with the mark of the runtime's own events (R3).
     pub(crate) fn internal(self) -> Self {
         static INTERNAL_ONLY: LazyLock<Context> = LazyLock::new(|| Context::new().with(RESERVED, true));
-        // Most runs have no context: they share one marked map.
+        // Most runs have an empty context, so they share one marked map.
         if self.is_empty() { INTERNAL_ONLY.clone() } else { self.with(RESERVED, true) }
     }
 

@@ -25,13 +25,13 @@ struct CreatorParts {
 }
 
 impl Creator {
-    /// Creates a creator with its own identity.
+    /// Creates a creator with a new identity.
     #[must_use]
     pub fn new(kind: impl Into<Cow<'static, str>>, name: impl Into<Cow<'static, str>>) -> Self {
         Self::make(kind.into(), name.into(), None)
     }
 
-    /// Creates a creator with its own identity and a shared value, which [`thing`](Self::thing) returns.
+    /// Creates a creator with a new identity and a shared value. [`thing`](Self::thing) returns the value.
     #[must_use]
     pub fn of<T: Any + Send + Sync>(
         kind: impl Into<Cow<'static, str>>,

@@ -9,14 +9,14 @@ use uuid::Uuid;
 
 thread_local! {
     /// The generator of the thread's random bits. `RandomState` supplies a seed from the operating system. The default
-    /// seed of `fastrand` is derived from the clock and the id of the thread, which may be equal in two processes.
+    /// seed of `fastrand` comes from the clock and the thread's id, so two processes may get the same seed.
     static RANDOM: RefCell<Rng> = RefCell::new(Rng::with_seed(RandomState::new().hash_one(())));
 }
 
 /// Returns a version 7 UUID (RFC 9562, 5.7) for a time: 48 bits of milliseconds, 74 random bits.
 ///
-/// The random bits come from a generator that the operating system seeds once per thread. The ids are unique, not
-/// secret.
+/// The random bits come from a generator that the operating system seeds once per thread. The ids are unique, but
+/// not secret.
 pub(crate) fn at(time: SystemTime) -> Uuid {
     // A clock before 1970 counts as 1970, so that this function cannot fail.
     let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);

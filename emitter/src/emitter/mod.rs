@@ -32,13 +32,13 @@ use crate::registry::Registry;
 use crate::rt::Scope;
 use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Trace};
 
-/// A node of a tree on which events are emitted and listeners registered. It is cheap to clone.
+/// A node of a tree, on which events are emitted and listeners are registered.
 ///
-/// An event is delivered to the emitter it is emitted on, then to the parent, and so on up to the root. Two handles are
-/// equal if they belong to the same emitter.
+/// An event is delivered to the emitter it is emitted on, then to the parent, and so on up to the root.
 ///
-/// A child keeps its parent alive; a parent does not keep its children alive. Dropping the last handle to an emitter
-/// drops the emitter and its listeners.
+/// Cloning an emitter is cheap, and returns another handle to the same node. Two handles are equal if they belong to
+/// the same node. A child keeps its parent alive, but a parent does not keep its children alive. Dropping the last
+/// handle to an emitter drops the emitter and its listeners.
 ///
 /// ```
 /// use emitree_emitter::Emitter;
@@ -61,14 +61,14 @@ pub(crate) struct Node {
     pub(crate) run: Option<RunLink>,
     /// `true` for the emitter of a run, and for every emitter below it in the tree.
     pub(crate) is_in_run: bool,
-    /// `true` if events emitted here count as emitted by the run above (E4). This is `true` for a `()` child of a run's
-    /// emitter or of such a child, unless the child has its own creator or trace.
+    /// `true` if events emitted here count as emitted by the run above (E4). This applies to a `()` child of a run's
+    /// emitter, and to a `()` child of such a child. A child with its own creator or trace is an exception.
     pub(crate) emits_for_run: bool,
     /// Allocated with the first listener or pipe.
     pub(crate) registry: OnceLock<Box<Registry>>,
     /// Only used outside runs.
     pub(crate) no_listener_cache: NoListenerCache,
-    /// `None` if the emitter has the namespace of its parent, as the emitter of a run does.
+    /// `None` for a root, and for an emitter that has the namespace of its parent, such as the emitter of a run.
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) namespace_hash: u64,
     pub(crate) context: OwnContext,
@@ -123,10 +123,10 @@ impl Emitter {
     /// The namespace is one dotted name or several segments, `"backend.chat"` or `["backend", "chat"]`. With `()`, the
     /// child has the namespace of its parent.
     ///
-    /// Each call creates another emitter, even for the same name: two children do not receive each other's events, and
-    /// the parent receives the events of both. Keep the child as long as you need its listeners.
+    /// Each call creates another emitter, even for the same name. Two such children do not receive each other's events,
+    /// and the parent receives the events of both. Keep the child as long as you need its listeners.
     ///
-    /// A `()` child of a run's emitter emits the run's own events: a listener under `"progress"` or `"*"` on the run or
+    /// A `()` child of a run's emitter emits the run's own events. A listener for `"progress"` or `"*"` on the run or
     /// its instance receives an event of the child as if the run had emitted it. Listeners on the child receive only
     /// events emitted on the child or below it.
     ///
@@ -306,10 +306,10 @@ impl Emitter {
         Some(Trace { id: top.map_or(run_id, TraceSource::id), run_id, parent_run_id: parent.map(TraceSource::run_id) })
     }
 
-    /// Finds the nearest emitter that determines the run, beginning with this emitter.
+    /// Returns the trace or the run of the nearest emitter that has one, beginning with this emitter.
     fn trace_source(&self) -> Option<TraceSource<'_>> {
         self.upwards().find_map(|emitter| {
-            // A trace that was set takes precedence: an emitter may emit for a run elsewhere.
+            // A trace that was set takes precedence, because an emitter may emit events for a run elsewhere.
             let given = emitter.0.trace.as_deref().map(TraceSource::Given);
             given.or_else(|| emitter.0.run.as_ref().map(|run| TraceSource::Run(run, emitter.parent())))
         })
@@ -361,7 +361,7 @@ impl Emitter {
         self.0.registry.get().map(|registry| &**registry)
     }
 
-    /// Invalidates the caches of emitters without listeners, after a listener or pipe was added here (E15).
+    /// Invalidates every `NoListenerCache` that a listener or pipe added here may affect (E15).
     pub(crate) fn invalidate(&self) {
         if self.0.is_in_run { invalidate_in_runs() } else { invalidate() }
     }
@@ -387,28 +387,28 @@ impl Emitter {
         self.0.run.is_some() && self.parent() == Some(instance)
     }
 
-    /// Returns `true` if events emitted here count as emitted by `other` (E4): `other` is the emitter of the run above,
-    /// or the emitter of that run's instance.
+    /// Returns `true` if events emitted here count as emitted by `other` (E4). In that case, `other` is the emitter of
+    /// the run above, or the emitter of that run's instance.
     #[inline]
     pub(crate) fn emits_for(&self, other: &Self) -> bool {
         self.0.emits_for_run && self.run().is_some_and(|run| run == other || run.is_run_of(other))
     }
 
-    /// Returns the scope of the run that this emitter is in, through which `RunContext::current()` finds that run in
-    /// listeners (R9).
+    /// Returns the scope of the run that this emitter is in. In listeners, `RunContext::current()` finds the run
+    /// through this scope (R9).
     pub(crate) fn scope(&self) -> Option<Arc<dyn Scope>> {
         self.run_link()?.scope.as_ref()?.upgrade()
     }
 
-    /// Returns the scope of the run, or `None` if the calling code is already inside the scope, as when a run emits its
-    /// own events.
+    /// Returns the scope of the run that this emitter is in. Returns `None` if the calling code is already inside that
+    /// scope, for example when a run emits its own events.
     #[inline]
     pub(crate) fn scope_to_enter(&self) -> Option<Arc<dyn Scope>> {
         self.run_link().filter(|run| !run.is_inside())?.scope.as_ref()?.upgrade()
     }
 
-    /// Returns the scope in which an emit is continued and the run's values are dropped, or `None` if the calling code
-    /// is already inside that scope. If the run is gone, returns the scope of the next run above (R14).
+    /// Returns the scope in which an emit is continued and the run's values are dropped. If the run is gone, this is
+    /// the scope of the next run above (R14). Returns `None` if the calling code is already inside the run's scope.
     pub(crate) fn nearest_scope(&self) -> Option<Arc<dyn Scope>> {
         // Walk up the run parents, to the first run whose scope can still be entered.
         let own = self.run_link().filter(|run| !run.is_inside())?;
@@ -435,9 +435,9 @@ impl Emitter {
         self.0.is_in_run
     }
 
-    /// Returns the emitter whose declarations apply to this emitter, which is in a run. For the emitter of a run, the
-    /// result is the instance. For an emitter that emits for a run and declares no events itself, the result is the
-    /// instance of that run. Every other emitter has its own declarations.
+    /// Returns the emitter whose declarations apply to this emitter. Call this only for an emitter in a run. For the
+    /// emitter of a run, the result is the instance. For an emitter that emits for a run and declares no events itself,
+    /// the result is the instance of that run. Every other emitter has its own declarations.
     #[inline(never)]
     fn declares_in_run(&self) -> &Self {
         let emits_for_run = self.0.emits_for_run && self.0.declared.is_none();
@@ -465,7 +465,7 @@ impl Node {
         }
     }
 
-    /// Drops the listeners of an emitter below a run inside the scope of that run (R14).
+    /// Enters the scope of the run that this emitter is in, and drops the emitter's listeners there (R14).
     ///
     /// The listeners cannot find the run themselves, because this node, their home, is already being dropped. The
     /// emitter of a run has no listeners when it is dropped: they were dropped at the end of the run.
@@ -481,7 +481,7 @@ impl Node {
     /// Releases the nodes above this one. Nodes without another handle are pushed to `orphans`, so that the caller can
     /// drop them without recursion.
     fn detach(&mut self, orphans: &mut Vec<Self>) {
-        // Drop the listeners first, while the run above can still be found: their drop enters its scope (R14).
+        // Drop the listeners first, while the run above can still be found, because their drop enters its scope (R14).
         self.drop_in_run();
         if let Some(run_parent) = self.run.as_mut().and_then(|run| run.parent.take()) {
             orphans.extend(Arc::into_inner(run_parent.0));
@@ -517,7 +517,7 @@ enum TraceSource<'a> {
 }
 
 impl<'a> TraceSource<'a> {
-    /// Returns the source for the run above. Returns `None` for a trace that was set, because it already has all ids.
+    /// Returns the source of the run above. Returns `None` for a trace that was set, because it already has all ids.
     fn above(&self) -> Option<Self> {
         match *self {
             Self::Given(_) => None,

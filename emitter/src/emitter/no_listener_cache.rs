@@ -1,12 +1,11 @@
-//! Remembers that an emitter and all emitters above it have no listeners (E15), so that the next check does not walk up
-//! the tree.
+//! Remembers that an emitter and all emitters above it have no listeners (E15). Later checks then need not walk up the
+//! tree.
 //!
-//! 1. A listener or pipe is first added where a search finds it, and then counted in an epoch, before the call that
-//!    adds it returns. Listeners in runs are counted in their own epoch, because they do not affect emitters outside
-//!    runs.
+//! 1. A call that adds a listener or pipe first stores it where a search finds it, and then increases an epoch.
+//!    Listeners in runs have a separate epoch, because they do not affect emitters outside runs.
 //! 2. The epoch is read before the search for listeners. If the epoch is unchanged later, no registration has completed
 //!    since.
-//! 3. A removed listener does not change the epoch. At worst, a check walks up the tree and finds nothing.
+//! 3. Removing a listener does not change the epoch. At worst, a check walks up the tree and finds nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -58,7 +57,7 @@ impl NoListenerCache {
     /// you look for listeners.
     #[must_use]
     pub fn epoch() -> u64 {
-        // Both counters only grow, so the sum is unchanged only if both counters are.
+        // Both counters only grow, so the sum is unchanged only if both counters are unchanged.
         LISTENER_EPOCH.0.load(Ordering::Acquire) + RUN_LISTENER_EPOCH.0.load(Ordering::Acquire)
     }
 
@@ -78,7 +77,7 @@ impl NoListenerCache {
     /// Returns `true` if an emitter outside runs has no listeners. Calls `look` if the cache is out of date.
     #[inline]
     pub(crate) fn holds_or(&self, look: impl FnOnce() -> bool) -> bool {
-        // Read the epoch before the call of `look`, so that a listener that is added meanwhile changes the epoch
+        // Read the epoch before calling `look`, so that a listener that is added meanwhile changes the epoch
         // (invariant 2).
         let epoch = LISTENER_EPOCH.0.load(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == epoch || self.look(epoch, look)

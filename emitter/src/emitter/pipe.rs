@@ -34,8 +34,8 @@ impl Pipe {
     }
 }
 
-/// Dropping a matcher function may panic, and so may dropping the target's listeners, if the pipe has the last handle
-/// to the target. Matcher and target are dropped inside the run that the pipe belongs to, on any thread (R14).
+/// Dropping a matcher function may panic. Dropping the last handle to the target drops its listeners, which may panic,
+/// too. The matcher and the target are dropped inside the scope of the run that the pipe belongs to (R14).
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;

@@ -1,8 +1,8 @@
 //! The end of a run's emitter (R14). Afterwards, the emitter has no listeners, accepts none, and delivers no events.
 //!
 //! Listeners on the instance and above must not receive a late event either, because the run's own listeners, which may
-//! redact events, are gone. The event is counted instead, and the first late event is logged. The same is true for an
-//! event that would rise through the run: from a pipe, or from a run of an instance below it in the tree.
+//! redact events, are gone. The event is counted instead, and the first late event is logged. The same applies to an
+//! event that would rise through the run from a pipe, or from a run whose instance is below this run in the tree.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -39,8 +39,9 @@ impl Emitter {
     /// pipes. A runtime calls this method on the emitters that it made with [`for_run`](Self::for_run).
     ///
     /// From then on, events that are emitted on this emitter, or below it in the same run, are not delivered.
-    /// [`late_emits`](Self::late_emits) counts them. If listeners were ever registered here, other events no longer
-    /// rise through this emitter either: events piped to it, and events of runs of an instance below it in the tree.
+    /// [`late_emits`](Self::late_emits) counts them. If a listener or pipe was ever added here, two other kinds of
+    /// events no longer rise through this emitter either: events piped to it, and events of runs whose instance is
+    /// below it in the tree.
     ///
     /// Does nothing on an emitter that was not made with `for_run`.
     pub fn end_run(&self) {

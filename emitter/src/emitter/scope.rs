@@ -13,8 +13,8 @@ use crate::Emitter;
 use crate::emitter::Node;
 use crate::panic::log_catching;
 
-/// A scope that is entered around listeners of a run's events: around each call of a listener, and each poll of its
-/// future.
+/// A scope that is entered around the listeners of a run's events. It is entered for each call of a listener, and for
+/// each poll of its future.
 ///
 /// A runtime implements this trait, so that `RunContext::current()` returns the run in every listener, no matter on
 /// which emitter the listener is registered.
@@ -55,13 +55,13 @@ pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut())
     }
 }
 
-/// Calls `drop` inside the scope of an emitter's run, on any thread. Listeners and pipes are dropped this way.
+/// Calls `drop` inside the scope of the run that `home` is in. Listeners and pipes are dropped this way.
 pub(crate) fn drop_in_run_of(home: &Weak<Node>, drop: impl FnMut()) {
     let home = home.upgrade().map(Emitter::from);
     drop_within(home.as_ref().and_then(Emitter::nearest_scope), drop);
 }
 
-/// Wraps a future so that it is polled and dropped inside the scope of the emitter's run, if the emitter is in a run.
+/// Wraps a future. If `source` is in a run, the future is polled and dropped inside the scope of that run.
 pub(crate) fn within_run_of<F: Future>(source: &Emitter, future: F) -> Within<'_, F> {
     Within { source, _kept: source.scope(), future: Some(future) }
 }
@@ -87,8 +87,7 @@ pin_project! {
 }
 
 impl<F> Within<'_, F> {
-    /// Drops an unfinished future inside the run. Never inlined, because every emit that has listeners contains this
-    /// code.
+    /// Drops an unfinished future inside the run. Never inlined, so that it stays out of the code of every emit.
     #[cold]
     #[inline(never)]
     fn drop_in_run(self: Pin<&mut Self>) {

@@ -60,7 +60,7 @@ impl Declared {
         }
     }
 
-    /// Refuses a listener under an exact name or path if the event is not declared, or is declared with another type.
+    /// Refuses a listener for an exact name or path if the event is not declared, or is declared with another type.
     pub(crate) fn check_listener(
         &self,
         emitter: &Emitter,

@@ -1,4 +1,4 @@
-//! Facets: a static value that an emit attaches to its event.
+//! Facets: static values that are attached to events when they are emitted.
 
 use std::any::Any;
 use std::fmt;
@@ -35,10 +35,10 @@ impl Facet {
 
     /// Gives the event a second name for typed listeners.
     ///
-    /// A listener under exactly this name receives the event if it expects exactly the event's type. The second name
-    /// applies on the emitter of the event and, in a run, on the run's instance. A listener for the same generic type
-    /// with other parameters makes the emit fail, with an error that names both types. All other listeners, including
-    /// listeners for any type, are matched by the name under which the event is emitted.
+    /// A listener for exactly this name receives the event if it expects exactly the event's type. If the listener
+    /// expects the same generic type with other parameters, the emit fails with an error that names both types. All
+    /// other listeners, including listeners for any type, are matched by the name under which the event is emitted. The
+    /// second name applies on the emitter of the event and, in a run, on the run's instance.
     ///
     /// ```
     /// use emitree_emitter::rt::Facet;

@@ -194,7 +194,7 @@ impl Payload for dyn AnyEvent {
     }
 }
 
-/// Wraps a payload that cannot be serialized. In JSON it is a string with the name of its type.
+/// Wraps a payload that cannot be serialized. In JSON, the payload becomes a string with the name of its type.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Opaque};

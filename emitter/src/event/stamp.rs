@@ -26,7 +26,7 @@ impl EventStamp {
         Self { time: OnceLock::new(), id: OnceLock::new(), context: OnceLock::new() }
     }
 
-    /// Returns the time of the event: the time of the first call.
+    /// Returns the time of the event, which is read from the clock on first use.
     pub fn time(&self) -> SystemTime {
         *self.time.get_or_init(SystemTime::now)
     }

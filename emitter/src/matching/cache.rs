@@ -1,7 +1,7 @@
-//! A hash table of matches. A key has the properties of an event that select its listeners, and its value lists these
-//! listeners. Each table belongs to one snapshot and is dropped with it.
+//! A hash table of matches. A key holds the properties of an event that decide which listeners take it, and its entry
+//! lists these listeners. Each table belongs to one snapshot and is dropped with it.
 //!
-//! 1. A slot is written once and then only read, so that reading needs no lock.
+//! 1. A slot is written at most once, so that reading needs no lock.
 //! 2. At least a quarter of the slots stay empty, so that every probe ends.
 
 use std::any::TypeId;
@@ -18,8 +18,8 @@ pub(crate) struct MatchCache {
     used: AtomicUsize,
 }
 
-/// The properties of an event that decide which listeners take it. In addition, matcher functions are called for each
-/// event.
+/// The properties of an event that decide which listeners take it. Matcher functions also decide, but their results are
+/// not cached: they are called for each event.
 pub(crate) struct CacheKey<'a> {
     hash: u64,
     namespace: Option<&'a Arc<str>>,
@@ -43,7 +43,7 @@ pub(crate) struct CacheEntry {
 /// The listeners with one role, in order.
 pub(crate) struct RoleList {
     pub(crate) listeners: Box<[Arc<Listener>]>,
-    /// Made when the entry is found a second time.
+    /// Created when a second event uses the entry.
     batches: OnceLock<BatchStarts>,
     was_found: AtomicBool,
 }
@@ -60,10 +60,10 @@ impl RoleList {
         batches.get(place)?.as_deref()
     }
 
-    /// Makes the batches for the second event: many paths occur only once, and batches are expensive to make.
+    /// Creates the batches for the second event, because many paths occur only once, and creating batches is expensive.
     #[cold]
     fn make_batches(&self, place: usize) -> Option<&BatchStarts> {
-        // This is called at each place of the list. Only the call at place 0 counts the event.
+        // This method may be called for every place in the list. Only the call for place 0 counts the event.
         let again = place == 0 && self.was_found.swap(true, Ordering::Relaxed);
         again.then(|| self.batches.get_or_init(|| batch_starts(&self.listeners)))
     }
@@ -137,7 +137,7 @@ impl MatchCache {
         Self { slots, used: AtomicUsize::new(0) }
     }
 
-    /// Returns the slot of a key and its entry, or else the vacant slot where the entry belongs.
+    /// Returns the slot and the entry of a key. If there is no entry, returns the vacant slot where it belongs.
     #[inline(always)]
     pub(crate) fn find(&self, key: &CacheKey<'_>) -> Result<(usize, &CacheEntry), usize> {
         // Linear probing. The length is a power of two, so the mask keeps the index in range.

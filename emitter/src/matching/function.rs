@@ -10,27 +10,27 @@ use crate::{AsName, EventMeta, EventName, IntoMatcher, Matcher, MatcherError};
 /// A function as a matcher, created by [`matcher_fn`]. Its clones are equal, so that
 /// [`off_matching`](crate::Emitter::off_matching) finds the listeners that were registered with a clone.
 ///
-/// A typed listener is only called for events of its type. After [`named`](Self::named), the emit fails if the function
-/// accepts an own event of another type, as with an exact name. After [`of_types`](Self::of_types), the listener skips
-/// such events.
+/// A typed listener is only called for events of its type. After [`named`](Self::named), the listener fails if the
+/// function accepts an own event of another type, as with an exact name. After [`of_types`](Self::of_types), the
+/// listener skips such events.
 #[derive(Clone)]
 pub struct FnMatcher {
     function: Arc<dyn Fn(&EventMeta<'_>) -> bool + Send + Sync>,
     /// `None` if the matcher takes any name.
     names: Option<Arc<[EventName]>>,
-    /// The bits of the names.
+    /// The bits of the names, or all bits if the matcher takes any name.
     pub(crate) bits: u64,
     pub(crate) exact: Exact,
 }
 
-/// The events that make the emit fail if they are not of the listener's type (E7). The listener skips all other events
-/// that are not of its type.
+/// The events that make a listener fail if they are not of its type (E7). The listener skips all other events that are
+/// not of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exact {
     Nowhere,
-    /// For an emitter's own events.
+    /// The emitter's own events.
     Own,
-    /// For all events that are not nested.
+    /// All events that are not nested.
     NotNested,
 }
 
@@ -53,8 +53,8 @@ impl FnMatcher {
     /// Limits the matcher to events emitted under one of these names, which may have a dot. The function is not called
     /// for other events.
     ///
-    /// The matcher is then exact: the emit fails if the function accepts an own event whose payload is not of the
-    /// listener's type, and the error names both types. With [`nested(true)`](crate::Options::nested), or after
+    /// The matcher is then exact: if the function accepts an own event whose payload is not of the listener's type, the
+    /// listener fails with an error that names both types. With [`nested(true)`](crate::Options::nested), or after
     /// [`of_types`](Self::of_types), a typed listener skips events of other types instead.
     ///
     /// ```
@@ -78,16 +78,16 @@ impl FnMatcher {
         self
     }
 
-    /// Makes the emit fail if the function accepts an event whose type is not the listener's, even if the event is not
-    /// an own event. Nested events of another type are still skipped. Use it for a function that accepts the events of
-    /// one source only.
+    /// Makes a typed listener fail if the function accepts an event of another type, even if the event is not an own
+    /// event. Nested events of another type are still skipped. Use this method for a function that accepts the events
+    /// of only one source.
     #[must_use]
     pub const fn of_one_source(mut self) -> Self {
         self.exact = Exact::NotNested;
         self
     }
 
-    /// Makes the listener skip all events of another type, including own events, instead of failing the emit.
+    /// Makes a typed listener skip all events of another type, including own events, instead of failing.
     #[must_use]
     pub const fn of_types(mut self) -> Self {
         self.exact = Exact::Nowhere;

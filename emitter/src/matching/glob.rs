@@ -27,7 +27,7 @@ impl GlobText {
             .map_err(|error| fault(error.kind().to_string()))
     }
 
-    /// Returns `true` if this glob matches. Many globs are matched as sets instead.
+    /// Returns `true` if this glob matches a converted path. Many globs on one emitter are matched as sets instead.
     pub(crate) fn is_match(&self, slashed: &str) -> bool {
         self.alone.get_or_init(|| self.glob.compile_matcher()).is_match(slashed)
     }
@@ -84,7 +84,7 @@ fn push_class(out: &mut String, class: &str) {
     while let Some(from) = chars.next() {
         let mut ahead = chars.clone();
         match (ahead.next(), ahead.next()) {
-            // The range contains `/`: `.` is the character before it, and `0` is the character after it.
+            // The range contains `/`: `.` is the character before `/`, and `0` is the character after `/`.
             (Some('-'), Some(to)) if from < '/' && '/' <= to && !negated => {
                 out.extend([from, '-', '.']);
                 if '/' < to {
@@ -96,7 +96,7 @@ fn push_class(out: &mut String, class: &str) {
         }
     }
     if negated && !body.is_empty() {
-        // A `-` at the end of a class stands for itself, and has to stay there.
+        // A `-` at the end of a class stands for itself only as long as it comes last.
         let literal = body.ends_with('-').then(|| out.pop());
         out.push('/');
         out.extend(literal.flatten());

@@ -1,5 +1,5 @@
-//! Matchers select the events that a listener takes (E4). Matching is a sync function of a matcher and an event, and
-//! runs under no lock of the emitter.
+//! Matchers select the events that a listener takes (E4). Matching is a sync function of a matcher and an event. No
+//! lock of the emitter is held while it runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// event, belongs to a sub-namespace.
 ///
 /// Globs and regexes are at most 16 KiB long. Many patterns on one emitter are matched as sets. Compiling a set takes
-/// some tens of microseconds per pattern. The next emit waits for the compilation. If 2,048 patterns are registered
-/// before that emit, the registration of the last pattern waits instead.
+/// some tens of microseconds per pattern, and the first emit that needs the set waits for it. If 2,048 patterns are
+/// registered before that emit, the registration of the last pattern waits instead.
 ///
 /// Matchers are equal if their strings are equal, if their regexes have the same pattern, or if they are clones of the
 /// same [`FnMatcher`].
@@ -57,9 +57,9 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// instances of these runs. Events of an instance's own run are never nested for that instance. For an emitter that has
 /// no runs and is in no run, such as a namespace or the root, no event is nested.
 ///
-/// [`Options::nested`](crate::Options::nested) overrides the default. In the table, a run of an instance was started in
-/// a run above, and has started a nested run. A listener takes *own* events (of the run), *all* events (of the run and
-/// the nested run), or *none*:
+/// [`Options::nested`](crate::Options::nested) overrides the default. The table describes a run of an instance. The run
+/// was started in a run above, and a nested run was started in it. A listener takes *own* events (of the run), *all*
+/// events (of the run and the nested run), or *none*:
 ///
 /// | matcher | nested | on the run | on its instance | on a namespace above | on the root | on the run above |
 /// |---|---|---|---|---|---|---|
@@ -126,7 +126,8 @@ impl Matcher {
             "" => return Err(MatcherError::Empty),
             "*" => MatcherKind::Own,
             "*.*" => MatcherKind::Every,
-            // A text with a wildcard is a glob. Any other text has to be a valid name or path (E2).
+            // Text that contains a special character of globs is a glob. All other text has to be a valid name or path
+            // (E2).
             _ if text.contains(['*', '?', '[', ']', '{', '}', '\\']) => {
                 check_pattern(text)?;
                 let glob = Arc::new(GlobText::parse(text)?);
@@ -151,7 +152,8 @@ impl Matcher {
         MatcherKind::Name { text: text.into(), hash: text.as_name().hash() }
     }
 
-    /// Returns `true` if nested events are taken unless the options of the listener override this default.
+    /// Returns `true` if a listener with this matcher takes nested events by default. `Options::nested` overrides the
+    /// default.
     pub(crate) const fn nested_by_default(&self) -> bool {
         match self.0 {
             MatcherKind::Own | MatcherKind::Name { .. } | MatcherKind::NameGlob(_) | MatcherKind::Function(_) => false,
@@ -163,7 +165,7 @@ impl Matcher {
         }
     }
 
-    /// Returns the events that make the emit fail if they are not of the listener's type (E7).
+    /// Returns the events that make a listener with this matcher fail if they are not of its type (E7).
     pub(crate) const fn exact(&self) -> Exact {
         match &self.0 {
             MatcherKind::Name { .. } | MatcherKind::Path(_) => Exact::Own,
@@ -198,7 +200,7 @@ impl Matcher {
         }
     }
 
-    /// Implements [`takes`](Self::takes) for all matchers but names.
+    /// Implements [`takes`](Self::takes) for all matchers except names.
     fn takes_others(&self, view: &EventView<'_>) -> bool {
         let meta = view.meta;
         match &self.0 {
@@ -220,8 +222,8 @@ impl Matcher {
         }
     }
 
-    /// Returns `true` if the matcher takes an event on the emitter on which the event was emitted. Every event counts
-    /// as an own event there: a name or name glob only has to match the last segment of the path.
+    /// Returns `true` if the matcher takes the event on the emitter where the event was emitted. Every event counts as
+    /// an own event there: a name or name glob only has to match the last segment of the path.
     ///
     /// ```
     /// use emitree_emitter::{AnyEvent, Emitter, IntoMatcher};
@@ -287,11 +289,11 @@ impl Matcher {
     }
 }
 
-/// The largest length of a glob or regex. The most expensive glob of this length compiles to a sixth of the size that
+/// The maximum length of a glob or regex. The most expensive glob of this length compiles to a sixth of the size that
 /// globset allows.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
-/// Refuses a pattern that is empty, or so long that compiling it might fail.
+/// Returns an error if a pattern is empty, or so long that compiling it might fail.
 fn check_pattern(pattern: &str) -> Result<(), MatcherError> {
     match pattern.len() {
         0 => Err(MatcherError::Empty),

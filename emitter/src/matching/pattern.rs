@@ -2,10 +2,11 @@
 //!
 //! 1. Compiling takes tens of microseconds per pattern, so sets are compiled in steps and kept. Patterns that no set
 //!    covers are matched one by one. When there are more than a few of them, they become a new set, together with
-//!    existing sets that are not much larger. Each time a pattern is compiled again, its set has thus grown by half or
-//!    more, up to the size of a chunk.
-//! 2. A set is compiled when it is first used. After a chunk of new patterns, the thread that registers the last of
-//!    them compiles the sets instead, so that new patterns never make an emit compile more than a chunk.
+//!    existing sets that are not much larger. A set is merged only with at least half as many other patterns, so that a
+//!    pattern is seldom compiled again.
+//! 2. A set is compiled when it is first used. If a chunk of patterns is registered without an emit in between, the
+//!    thread that registers the last pattern compiles the sets instead. New patterns thus never make an emit compile
+//!    more than a chunk.
 //! 3. A pattern that fits into no set is matched on its own, so that no listener is lost.
 
 use std::cmp::Reverse;
@@ -22,8 +23,8 @@ use crate::registry::listener::{EventView, Listener};
 
 /// With at most this many patterns, no set is kept.
 const MAX_WITHOUT_SETS: usize = 8;
-/// The largest number of patterns that are matched one by one because no set covers them. A set is kept with this many
-/// removed members, plus a quarter of its members.
+/// The largest number of patterns that are matched one by one because no set covers them. A set is dropped once it has
+/// lost more than this many members plus a quarter of its original members.
 const SLACK: usize = 2 * MAX_WITHOUT_SETS;
 /// The largest number of members of a set.
 pub(crate) const CHUNK: usize = 2048;
@@ -52,7 +53,7 @@ impl PatternSet {
         if patterns.len() <= MAX_WITHOUT_SETS {
             return sets.clear();
         }
-        // A set that has lost many members is dropped. Its remaining patterns are compiled again.
+        // A set that has lost many members is dropped. Its remaining patterns are then not covered by any set.
         sets.retain(|set| {
             let left = set.members.iter().filter(|(id, _)| patterns.contains_key(id)).count();
             set.members.len() - left <= SLACK + set.members.len() / 4
@@ -78,12 +79,12 @@ impl PatternSet {
         self.members.len() <= 2 * others && self.members.len() + others <= CHUNK
     }
 
-    /// Compiles the set, unless it is compiled already.
+    /// Compiles the set, unless it has already been compiled.
     pub(crate) fn compile(&self) -> &CompiledSets {
         self.compiled.get_or_init(|| CompiledSets::new(&self.members))
     }
 
-    /// Calls `found` with each member whose pattern takes an event.
+    /// Calls `found` with the index of each member whose pattern takes an event.
     fn find(&self, view: &EventView<'_>, found: &mut impl FnMut(u32)) {
         let compiled = self.compile();
         compiled.find(view, found);
@@ -115,7 +116,7 @@ impl PatternIndex {
         self.sets.iter().flat_map(|(_, positions)| positions).copied().flatten().collect()
     }
 
-    /// Adds the positions of the covered listeners that take an event.
+    /// Adds to `found` the positions of the covered listeners that take an event.
     pub(crate) fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>, found: &mut Vec<u32>) {
         // The set has matched the pattern. Nesting and type remain to be checked.
         let takes = |at: &u32| {
@@ -137,8 +138,7 @@ pub(crate) struct CompiledSets {
     alone: Vec<u32>,
 }
 
-/// Sets, each with the members that its patterns belong to. There are several sets only if a single set would be too
-/// large.
+/// Sets, each with the indices of its members. There are several sets only if a single set would be too large.
 type Sets<S> = Vec<(S, Vec<u32>)>;
 
 impl CompiledSets {
@@ -188,8 +188,8 @@ fn regex_set(patterns: &[(u32, &str)]) -> Option<RegexSet> {
     RegexSet::new(patterns.iter().map(|(_, pattern)| pattern)).ok()
 }
 
-/// Compiles patterns as one set, or as two halves if one set would be too large. A pattern that is too large on its own
-/// goes to `alone`.
+/// Compiles patterns as one set. If the set would be too large, its two halves are compiled instead, in the same way. A
+/// pattern that is too large on its own is added to `alone`.
 fn compile<P, S>(
     patterns: &[(u32, P)],
     build: impl Fn(&[(u32, P)]) -> Option<S> + Copy,

@@ -1,8 +1,8 @@
 //! The listeners of one emitter at one moment, and the lookup of the listeners that take an event.
 //!
-//! A few listeners are checked one by one for each event. Many listeners, or patterns, are checked once per path, and
-//! the result is stored in a table that only grows. The cost of matching is thus paid once per emitter and path. A
-//! change of the listeners invalidates nothing: the next snapshot starts with an empty table.
+//! A few listeners are checked one by one for each event. Many listeners, or listeners with patterns, are checked once
+//! per [`CacheKey`], and the result is stored in a table that only grows. No entry is ever invalidated: after a change
+//! of the listeners, the next snapshot starts with an empty table.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::registry::listener::{EventView, Listener, Role};
 
 /// The largest number of listeners that are checked one by one. Their positions fit into the bits of a word.
 const MAX_ASKED_EACH: usize = 8;
-/// The smallest and the largest number of matches that a table remembers.
+/// The smallest and the largest capacity with which a table is created.
 const CACHE_CAPACITY: std::ops::RangeInclusive<usize> = 16..=8192;
 
 pub(crate) struct Snapshot {
@@ -48,7 +48,7 @@ struct MatchTable {
 
 /// The listeners that take an event, as found in a snapshot.
 pub(crate) enum Matches {
-    /// Positions as bits.
+    /// The positions of the matches, as bits.
     Few(usize),
     /// A slot of the table.
     Cached(usize),
@@ -187,7 +187,8 @@ impl MatchTable {
         // The result "no listeners" is remembered like any other result.
         let matched = self.search(listeners, &key, view);
         let nobody = matched.is_empty();
-        // Another thread may have stored the same match meanwhile. Both entries are right, and the first is found.
+        // Another thread may have stored the same match in the meantime. Both entries are right, and later lookups
+        // find the first.
         match self.cache.remember(vacant, matched) {
             Ok(_) if nobody => Matches::NONE,
             Ok(slot) => Matches::Cached(slot),

@@ -145,7 +145,7 @@ impl<'a> NameRef<'a> {
         self.name.hash == hash && is_same(text, self.name.text)
     }
 
-    /// Returns the bit of the name, one of 64.
+    /// Returns the bit that stands for the name in a 64-bit filter.
     pub(crate) const fn bit(&self) -> u64 {
         bit(self.name.hash)
     }
@@ -267,8 +267,8 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// Returns the classes of all bytes of a name, in one pass without an early exit. Usually no bit is set: all bytes are
-/// word characters. If the dot's bit is set, the name has several segments.
+/// Returns the classes of all bytes of a name, in one pass without an early exit. Usually no bit is set, because all
+/// bytes are word characters. If the dot's bit is set, the name contains a dot.
 #[inline]
 const fn classes(name: &[u8]) -> u8 {
     let (mut at, mut classes) = (0, 0);
@@ -290,7 +290,7 @@ const fn is_plain(name: &[u8], classes: u8) -> bool {
 pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
     let n = text.len();
-    // Short texts are read byte by byte, because they are shorter than a word.
+    // Texts of fewer than 4 bytes are read byte by byte, because they are shorter than the shortest word.
     let (head, tail) = match n {
         0 => (0, 0),
         1..4 => (text[0] as u64, ((text[n / 2] as u64) << 8) | text[n - 1] as u64),
@@ -302,7 +302,7 @@ pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     mixed ^ (mixed >> 32)
 }
 
-/// Compares two names. Most names fit into two overlapping words, which are compared without a call.
+/// Compares two names. Names of 8 to 16 bytes fit into two overlapping words, which are compared without a call.
 #[inline]
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
@@ -317,7 +317,8 @@ fn head_and_tail(text: &[u8]) -> (Option<&[u8; 8]>, Option<&[u8; 8]>) {
     (text.first_chunk(), text.last_chunk())
 }
 
-/// Returns the bit of a hash, one of 64. Two names may share a bit; equal names have the same bit.
+/// Returns the bit that stands for a hash in a 64-bit filter. Equal names have the same bit, and different names may
+/// share a bit.
 pub(crate) const fn bit(hash: u64) -> u64 {
     1 << (hash >> 58)
 }
@@ -336,7 +337,7 @@ const fn word8(text: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// E2: names are `[A-Za-z0-9_]+` per segment. The error of an invalid name quotes it.
+    /// E2: each segment of a name is `[A-Za-z0-9_]+`. The error quotes an invalid name.
     #[test]
     fn names_are_segments_of_word_characters() {
         for good in ["a", "new_token", "A9_", "backend.chat.start", "_"] {

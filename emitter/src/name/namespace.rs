@@ -1,4 +1,4 @@
-//! Namespaces: the arguments that name a child, and the joining of names.
+//! Namespaces: arguments that name a child, and functions that join names.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ pub(crate) fn join(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { [namespace, ".", name].concat() }
 }
 
-/// Joins a namespace and a name into a shared string. Names of usual length are joined on the stack, so that only the
-/// result is allocated.
+/// Joins a namespace and a name into a shared string. Up to 128 bytes are joined on the stack, so that only the result
+/// is allocated.
 pub(crate) fn join_shared(namespace: &str, name: &str) -> Arc<str> {
     let mut joined = SmallVec::<[u8; 128]>::from_slice(namespace.as_bytes());
     joined.extend_from_slice(if namespace.is_empty() { b"" } else { b"." });

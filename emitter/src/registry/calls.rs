@@ -3,11 +3,11 @@
 //! 1. A call is counted before it is made, in the same atomic step that checks whether it may be made.
 //! 2. After `end` has returned, no `begin` succeeds. Calls that began before are counted until they finish.
 //! 3. Each `begin`, successful or not, is followed by one `finish`. A `finish` after `end` returns `true`, because a
-//!    caller may wait for it.
+//!    caller of `off_and_wait` may be waiting.
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// The bit that marks the end, above the count.
+/// The highest bit, set by `end`. The lower bits hold the count.
 const ENDED: usize = 1 << (usize::BITS - 1);
 
 /// The number of calls under way, and a bit that is set once no more calls may begin.
@@ -25,7 +25,7 @@ impl Calls {
         self.0.fetch_add(1, Ordering::AcqRel) & ENDED == 0
     }
 
-    /// Stops counting a call. Returns `true` if a caller may wait for the end of the call.
+    /// Stops counting a call. Returns `true` if a caller may be waiting for the call to end.
     pub(crate) fn finish(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) & ENDED != 0
     }

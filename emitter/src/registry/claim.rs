@@ -66,7 +66,7 @@ impl Claims {
         self.left.load(Ordering::Acquire) == 0
     }
 
-    /// Returns claims for the same number of calls, to be claimed separately (E16).
+    /// Returns separate claims for the number of calls that are left (E16).
     pub(crate) fn fork(&self) -> Self {
         Self { left: AtomicUsize::new(self.left.load(Ordering::Acquire)) }
     }

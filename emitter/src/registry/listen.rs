@@ -26,8 +26,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with
-        /// this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
+        /// event with this type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -66,8 +66,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with
-        /// this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
+        /// event with this type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -106,8 +106,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with
-        /// this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
+        /// event with this type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -144,8 +144,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with
-        /// this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
+        /// event with this type, or if the run that the emitter belongs to has ended.
         #[track_caller]
         pub fn observe_async<T>(
             &self,
@@ -165,8 +165,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the emitter declares its events but not this event with this type, or if the run that
-        /// the emitter belongs to has ended.
+        /// Returns an error if the emitter declares its events but does not declare this event with this type, or if
+        /// the run that the emitter belongs to has ended.
         #[track_caller]
         pub fn on_event<E: Event, R: ListenerResult>(
             &self,
@@ -208,8 +208,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event with this
-    /// type, or if the run that the emitter belongs to has ended.
+    /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this event
+    /// with this type, or if the run that the emitter belongs to has ended.
     ///
     /// # Examples
     ///
@@ -281,8 +281,8 @@ impl Emitter {
     ///
     /// The pipe keeps its target alive until [`unpipe`](PipeHandle::unpipe), [`close`](Self::close), the end of this
     /// emitter's run or the drop of this emitter removes the pipe. In a cycle of pipes, each emitter receives an event
-    /// once. A pipe into a run that has ended forwards no events, if that run ever had listeners. If this emitter
-    /// belongs to a run that has ended, no pipe is made and a warning is logged.
+    /// once. A pipe to a run that has ended forwards no events if that run ever had listeners. If this emitter belongs
+    /// to a run that has ended, no pipe is created and a warning is logged.
     ///
     /// ```
     /// use emitree_emitter::Emitter;
@@ -336,7 +336,7 @@ impl Emitter {
         fence(Ordering::SeqCst);
         let too_late = |_| ListenError::RunEnded { namespace: self.namespace().to_owned() };
         if self.has_run_ended() { Err(RegistryClosed) } else { add(registry) }.map_err(too_late)?;
-        // Invalidate only now, when emits can find the listener or pipe (invariant 1 of `no_listener_cache`).
+        // Invalidate the caches only after emits can find the listener or pipe (invariant 1 of `no_listener_cache`).
         self.invalidate();
         Ok(())
     }
@@ -346,8 +346,8 @@ impl Emitter {
     /// If a listener has `n` calls left, its copy also starts with `n` calls left. Pipes, sinks and streams are not
     /// copied. Context, creator, group id, trace and declared events are copied.
     ///
-    /// If the emitter's run has ended, the fork has no listeners, and events emitted on it are not delivered, because
-    /// the listeners that redacted the run's events are gone. The run's emitter counts such events.
+    /// If the emitter's run has ended, the fork has no listeners. Events emitted on the fork are then not delivered,
+    /// because listeners that redact the run's events may be missing. The run's emitter counts these events.
     #[must_use]
     pub fn fork(&self) -> Self {
         // Read the listeners before making the copy. If the run ends in between, the copy is made below the ended run,

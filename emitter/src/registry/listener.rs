@@ -85,7 +85,7 @@ pub(crate) enum Call {
         now: Arc<TryObserveFn>,
         later: Arc<ObserveAsyncFn>,
     },
-    /// Left in a listener while it is being dropped.
+    /// Replaces the call of a listener that is being dropped.
     Dropped,
 }
 
@@ -179,8 +179,8 @@ pub(crate) struct Listener {
     pub(crate) matcher: Matcher,
     /// The payload type that the listener takes, or `None` for any type.
     pub(crate) expected: Option<ExpectedType>,
-    /// The events that make the emit fail if they are not of the listener's type (E7). The listener skips all other
-    /// events that are not of its type.
+    /// The events that make the listener fail if they are not of its type (E7). The listener skips all other events
+    /// that are not of its type.
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
@@ -214,9 +214,9 @@ impl Listener {
             || view.has_other_name && self.takes_by_other_name(view.meta.emit)
     }
 
-    /// Returns `true` if the listener takes an event that was emitted here, by the event's second name. A listener that
-    /// expects exactly the event's type takes the event. A listener that expects the same generic type with other
-    /// parameters takes the event, too, and its call refuses it (E7).
+    /// Returns `true` if the listener takes an event by the event's second name. The caller has checked that the event
+    /// was emitted here. A listener that expects exactly the event's type takes the event. A listener that expects the
+    /// same generic type with other parameters takes the event, too, and its call refuses it (E7).
     fn takes_by_other_name(&self, emit: &Emit<'_>) -> bool {
         let (Some(expected), MatcherKind::Name { text, .. }) = (self.expected, &self.matcher.0) else { return false };
         let other_name = emit.facet.and_then(Facet::other_name);
@@ -287,10 +287,11 @@ pub(crate) struct EventView<'a> {
     pub(crate) meta: &'a EventMeta<'a>,
     /// `true` if the event was emitted on this emitter, on one of its runs, or on a child that emits for it (E4).
     pub(crate) here: bool,
-    /// `true` if the event is nested for this emitter (E4): it is not `here`, and happened outside the emitter's run
-    /// or, for an emitter outside runs, in a run below one of the emitter's runs.
+    /// `true` if the event is nested for this emitter (E4). A nested event is not `here`. For an emitter in a run, a
+    /// nested event happened outside that run. For an emitter outside runs, it happened in a run below one of the
+    /// emitter's runs.
     pub(crate) nested: bool,
-    /// `true` if the event is `here` and has a second name, under which listeners of exactly its type take it.
+    /// `true` if the event is `here` and has a second name. See [`Listener::takes_by_other_name`].
     pub(crate) has_other_name: bool,
 }
 

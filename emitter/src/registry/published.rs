@@ -15,8 +15,8 @@ use crate::sync::{Guard, Mutex, Slot};
 /// A state `S` and a `T` derived from it.
 pub(crate) struct Published<S, T> {
     state: Mutex<PublishedState<S>>,
-    /// Initialized with the first value. Storing a value later is expensive, and so is dropping a slot that never had a
-    /// value.
+    /// Initialized with the first value, because storing a value later and dropping a slot that never had a value are
+    /// both expensive.
     derived: OnceLock<Slot<T>>,
 }
 

@@ -67,7 +67,7 @@ impl Options {
     /// `"*"` or `"new_*"`, never takes nested events; `"**.new_token"` does.
     ///
     /// For a function with [names](crate::FnMatcher::named), `nested(true)` also makes the listener skip events of
-    /// other types instead of failing the emit.
+    /// other types instead of failing.
     #[must_use]
     pub const fn nested(mut self, nested: bool) -> Self {
         self.nested = Some(nested);
@@ -95,8 +95,8 @@ impl Options {
     /// Counts the calls of the listener, so that [`Subscription::off_and_wait`](crate::Subscription::off_and_wait) can
     /// wait for the calls under way.
     ///
-    /// Each call then costs a few atomic operations and two accesses to a thread-local; an async listener accesses the
-    /// thread-local at each poll. Listeners without this option pay nothing.
+    /// Each call then costs a few atomic operations and two accesses to a thread-local. An async listener accesses the
+    /// thread-local at each poll. Listeners without this option do not have these costs.
     #[must_use]
     pub const fn awaitable_off(mut self) -> Self {
         self.awaitable_off = true;
@@ -163,7 +163,7 @@ impl Options {
         Registration::new(self, matcher.into_matcher(), T::expected(), call)
     }
 
-    /// Makes a sync listener under the name that its payload type carries.
+    /// Makes a sync listener for the event name that its payload type carries. The listener may change the event.
     #[track_caller]
     pub fn on_event<E: Event, R: ListenerResult>(
         self,

@@ -11,7 +11,7 @@ use crate::registry::listener::Listener;
 
 /// A handle to a registered listener. [`off`](Self::off) removes the listener; dropping the handle does not.
 ///
-/// It keeps neither the listener nor its emitter alive.
+/// A subscription keeps neither the listener nor its emitter alive.
 #[derive(Clone)]
 pub struct Subscription(Weak<Listener>);
 
@@ -47,8 +47,9 @@ impl Subscription {
         })
     }
 
-    /// Removes the listener at once, and returns a future that waits for the listener's calls under way: on other
-    /// threads, and in emits that await the listener. The future resolves to `true` if this call removed the listener.
+    /// Removes the listener at once, and returns a future that waits for the calls of the listener that are still under
+    /// way. Such calls run on other threads, or in emits that await the listener. The future resolves to `true` if this
+    /// call removed the listener.
     ///
     /// The listener must be registered with [`Options::awaitable_off`](crate::Options::awaitable_off), so that its
     /// calls are counted.
@@ -56,8 +57,8 @@ impl Subscription {
     /// Values captured by the listener may live longer than its last call: they are dropped with the last emit under
     /// way that had selected the listener.
     ///
-    /// Inside a call of the listener itself, even through nested emits, the future does not wait for that call. If two
-    /// concurrent calls of the listener both await such a future, they wait for each other forever.
+    /// If the future is awaited inside a call of the listener itself, even through nested emits, it does not wait for
+    /// that call. If two concurrent calls of the listener both await such a future, they wait for each other forever.
     ///
     /// # Errors
     ///
@@ -125,8 +126,8 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// The error returned by [`Subscription::off_and_wait`] if the listener's calls are not counted. The listener was
-/// removed.
+/// The error returned by [`Subscription::off_and_wait`] if the listener's calls are not counted. The listener is
+/// removed even so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the listener was removed, but its calls are not counted; register it with `Options::awaitable_off`")]
 pub struct UncountedCalls(());

@@ -9,8 +9,8 @@ use event_listener::EventListener;
 
 use super::queue::Queue;
 
-/// Waits until an offered item was taken, or until the queue is closed. Dropping the future earlier withdraws the
-/// offer, and the item is lost.
+/// Waits until an offered item has been taken, or until the queue is closed. Dropping the future before then withdraws
+/// the offer, and the item is lost.
 #[derive(Debug)]
 pub(super) struct Admission<T> {
     queue: Arc<Queue<T>>,

@@ -1,5 +1,5 @@
-//! Attaches sinks and streams to an emitter: makes the queue, starts the thread, and registers the input as an
-//! observer.
+//! Attaches sinks and streams to an emitter: creates the queue, starts the thread of a sink, and registers the input as
+//! an observer.
 
 use std::sync::Arc;
 
@@ -55,8 +55,9 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event, if the run
-    /// that the emitter belongs to has ended, or if the sink's thread cannot be started. The sink is then dropped.
+    /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
+    /// event, if the run that the emitter belongs to has ended, or if the sink's thread cannot be started. The sink is
+    /// then dropped.
     #[track_caller]
     pub fn pipe_to_matching(&self, matcher: impl IntoMatcher, sink: impl Sink) -> Result<SinkHandle, SinkError> {
         let matcher = matcher.into_matcher().map_err(ListenError::from)?;
@@ -70,8 +71,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is not valid, if the emitter declares its events but not this event, or if the
-    /// run that the emitter belongs to has ended.
+    /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
+    /// event, or if the run that the emitter belongs to has ended.
     ///
     /// # Examples
     ///
@@ -110,7 +111,7 @@ impl Emitter {
     }
 }
 
-/// Starts the thread of a sink. Events enter through the input; dropping the input closes the sink.
+/// Starts the thread of a sink. Events enter through the returned input, and dropping the input closes the sink.
 fn start<S: Sink>(sink: S) -> Result<(QueueInput, SinkControl), SinkError> {
     let overflow = sink.overflow();
     let queue = Arc::new(Queue::new(sink.capacity(), overflow));

@@ -6,8 +6,8 @@
 //!    offer, and a loss stands for the number of offers that it counts. The position of an offer is thus found by
 //!    counting back from the end.
 //! 3. Two losses are never adjacent: they are merged.
-//! 4. With a policy that drops, the backlog has at most `capacity` items. With [`Overflow::Block`], each further item
-//!    belongs to an offer that still waits, and is lost if the offer is withdrawn.
+//! 4. With a policy that drops, the backlog has at most `capacity` items. With [`Overflow::Block`], each item above the
+//!    capacity belongs to an offer that still waits, and is lost if the offer is withdrawn.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -39,7 +39,7 @@ pub(super) enum Offered<T> {
     Held,
     /// An item was lost: the oldest item, or the offered item.
     Lost(Option<T>),
-    /// The item was added above the capacity. The offer with this ticket should wait until it is taken.
+    /// The item was added above the capacity. The offer with this ticket should wait until the item is taken.
     Waits(u64),
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Backlog<T> {
 }
 
 impl<T> Backlog<T> {
-    /// Creates a backlog for at least one item.
+    /// Creates a backlog. A capacity of 0 counts as 1.
     pub(super) fn new(capacity: usize, overflow: Overflow) -> Self {
         let capacity = capacity.max(1);
         Self { entries: VecDeque::new(), held: 0, capacity, overflow, offered: 0, taken: 0, lost: 0 }
@@ -126,7 +126,7 @@ impl<T> Backlog<T> {
         if stands { self.place_of(ticket).and_then(|at| self.lose(at)) } else { None }
     }
 
-    /// Moves all entries into the empty `into`. Returns `true` if offers waited.
+    /// Moves all entries into the empty `into`. Returns `true` if offers were waiting.
     pub(super) fn take(&mut self, into: &mut VecDeque<Entry<T>>) -> bool {
         let waited = self.held > self.capacity;
         mem::swap(&mut self.entries, into);
@@ -176,7 +176,7 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Merges the entries at `at` and before it if both are losses (invariant 3).
+    /// Merges the entry at `at` and the entry before it, if both are losses (invariant 3).
     fn join(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
         let Some(&Entry::Lost(second)) = self.entries.get(at) else { return };

@@ -1,4 +1,4 @@
-//! The handle of an attached sink: flush, close, report.
+//! The handle of an attached sink, which flushes the sink, closes it, and reports the delivered and lost events.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -240,8 +240,7 @@ pub struct Report {
     pub failed: u64,
     /// Events that wait for the sink, or are being written.
     pub pending: u64,
-    /// The last error of the sink, in a write, a flush or the close, with its causes; or a message that the sink was
-    /// not closed in time.
+    /// The last error of the sink with its causes, or a message that the sink was not closed in time.
     pub error: Option<String>,
 }
 

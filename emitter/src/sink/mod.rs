@@ -52,7 +52,7 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// # When the queue is full
 ///
 /// Up to [`capacity`](Self::capacity) records wait for the sink. In addition, its thread keeps up to `capacity` records
-/// that it is about to write, and up to `capacity` written records, which are dropped when the thread goes to sleep.
+/// that it is about to write, and fewer than `2 * capacity` written records. It drops them before it goes to sleep.
 /// [`overflow`](Self::overflow) decides what happens to further events. Lost events are counted, and the sink receives
 /// a gap in their place.
 ///

@@ -1,12 +1,13 @@
 //! A backlog behind a lock, between the emits and the reader (E13).
 //!
-//! 1. The lock is held only for a short time. No user code runs under it, not even a waker or the drop of an item.
+//! 1. The lock is held only for a short time. No user code runs while it is held, not even a waker or the drop of an
+//!    item.
 //! 2. Before the reader sleeps, it records under the lock how it sleeps. A push thus wakes it if necessary, and no
 //!    wake-up is lost. A lingering reader is woken only for a half-full backlog, a flush or the close.
 //! 3. After `close`, no item is accepted, so a take that finds the queue closed is the last take.
 //! 4. A take empties the backlog. All items accepted before a flush was requested are thus in the batch that comes with
 //!    the request, or in an earlier batch.
-//! 5. `end` is called last. Afterwards, no caller waits for a flush or for the end.
+//! 5. The reader calls `end` last. Afterwards, no caller waits for a flush or for the end.
 //! 6. Items that were read are given back, and each push drops one of them. Freeing memory is cheap on the thread that
 //!    allocates it. On the reader's thread, it would cost both threads more than all other work of the queue. A reader
 //!    that goes to sleep drops the remaining items.
@@ -38,7 +39,7 @@ pub(super) struct Queue<T> {
     room: Event,
     /// Notified after a flush and at the end.
     progress: Event,
-    /// The reader's thread, if a thread reads.
+    /// The reader's thread, if the reader is a thread.
     thread: OnceLock<ThreadId>,
 }
 
@@ -92,7 +93,7 @@ impl<T> Queue<T> {
 
     /// Makes the current thread the reader.
     pub(super) fn read_here(&self) {
-        // The first call wins: a queue has one reader.
+        // A queue has one reader, so only the first call has an effect.
         let _ = self.thread.set(thread::current().id());
     }
 
@@ -151,7 +152,7 @@ impl<T> Queue<T> {
         state.closed || state.backlog.has_taken(ticket)
     }
 
-    /// Withdraws an offer that waits, and loses its item. After `close`, the item is still delivered.
+    /// Withdraws an offer that waits, and loses its item. Does nothing after `close`: the item is still delivered.
     pub(super) fn withdraw(&self, ticket: u64) {
         let mut state = self.state.lock();
         let lost = if state.closed { None } else { state.backlog.withdraw(ticket) };
@@ -263,7 +264,7 @@ impl<T> Queue<T> {
     /// Empties a batch that was read (invariant 6).
     pub(super) fn give_back(&self, batch: &mut VecDeque<Entry<T>>) {
         let mut state = self.state.lock();
-        // Keep no more items than the next pushes can drop.
+        // Keep the items for the next pushes to drop, unless enough are kept already.
         if !state.closed && !state.backlog.would_fill(state.spent.len()) {
             state.spent.append(batch);
         }

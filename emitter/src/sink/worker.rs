@@ -1,6 +1,6 @@
 //! The thread that owns a sink. It takes batches from the queue and writes them.
 //!
-//! 1. After its start, this thread alone calls the sink, outside the queue's lock.
+//! 1. After the thread has started, it alone calls the sink. It does not hold the queue's lock during a call.
 //! 2. After a call that fails or panics, the next call is still made. Only the first failure since the last successful
 //!    write is logged.
 //! 3. The thread ends when the queue is closed and drained. However it ends, it reports the end to the queue
@@ -99,7 +99,7 @@ impl<S: Sink> Worker<S> {
             let after_batch = end_guard.0.wait(&mut batch, self.flush_due());
             self.write_all(&batch);
             end_guard.0.give_back(&mut batch);
-            // Flush after the batch, which has all items that were accepted before the request.
+            // Flush after the batch: all items accepted before the request have then been written.
             if after_batch.flush.is_some() || self.is_flush_due() {
                 self.flush();
             }

@@ -23,7 +23,7 @@ impl Recorder {
         self.note(format!("{who} {}", meta.path()));
     }
 
-    /// A listener for `on`.
+    /// A listener for `on` that records its calls.
     pub(crate) fn hears(&self, who: impl ToString) -> impl Fn(&mut Any, &EventMeta<'_>) + Send + Sync + 'static {
         let (recorder, who) = (self.clone(), who.to_string());
         move |_, meta| recorder.heard(&who, meta)
@@ -91,12 +91,12 @@ pub(crate) fn emit(emitter: &Emitter, name: &str) {
     block_on(emitter.emit(name, &mut ())).expect("no listener fails");
 }
 
-/// Returns the emitter of a run of an instance, started outside any other run.
+/// Returns the emitter of a new run of an instance. The run is started outside any other run.
 pub(crate) fn run_of(instance: &Emitter) -> Emitter {
     instance.for_run(RunLinks::new())
 }
 
-/// Returns the emitter of a run of an instance, started in another run.
+/// Returns the emitter of a new run of an instance. The run is started in the run `parent`.
 pub(crate) fn run_within(instance: &Emitter, parent: &Emitter) -> Emitter {
     instance.for_run(RunLinks::new().parent(parent))
 }

@@ -1,7 +1,6 @@
-//! Two layers that verify that the work receives an approved input.
+//! Two layers that verify that the work receives only inputs that `ApprovalLayer` has passed on.
 //!
-//! The first layer records each input that `ApprovalLayer` passes on. The second layer denies every input that was not
-//! recorded.
+//! The first layer records each of these inputs. The second layer denies every input that was not recorded.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Asked {
-    /// The id of the question, which is passed to [`Approvals::answer`](super::Approvals::answer).
+    /// The id of the question. Pass this id to [`Approvals::answer`](super::Approvals::answer) to set the answer.
     pub id: String,
     /// The question.
     pub request: Request,
@@ -54,8 +54,8 @@ pub struct Rejected {
     pub reason: String,
     /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,
-    /// `true` if the question got no valid answer: the responder failed, denied the run or was too slow, or the answer
-    /// was an edit that is not allowed or is nested too deeply.
+    /// `true` if the question got no valid answer. Either the responder failed, denied the run or was too slow, or the
+    /// answer was an edit that is not allowed or is nested too deeply.
     pub failed: bool,
 }
 

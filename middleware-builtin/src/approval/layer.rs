@@ -21,8 +21,8 @@ pub(super) struct ApprovalLayer(pub(super) Approval);
 
 impl Layer<JsonRun> for ApprovalLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        // Cloning and hashing the input recurse: a value that is nested too deeply must be denied first, because it
-        // would overflow the stack.
+        // Cloning and hashing recurse into the input. First deny an input that is nested so deeply that it would
+        // overflow the stack.
         deny_deep(&self.0.by, "input", input)?;
         let request = Request::new(&self.0.by, ctx, input, self.0.choices());
         if !self.asks_about(&request)? {

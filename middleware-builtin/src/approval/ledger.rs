@@ -19,8 +19,8 @@ use super::Decision;
 
 /// A ledger that maps the id of a question to its answer. A question that has an answer is not asked again.
 ///
-/// A ledger is serialized as a JSON object, `{"approval-5d0f…": "approve"}`, which can be stored and used by runs of
-/// another process. Clones share their answers. Answers stay until [`forget`](Self::forget) removes them.
+/// A ledger is serialized as a JSON object such as `{"approval-5d0f…": "approve"}`. It can be stored, and restored for
+/// runs of another process. Clones share their answers. Answers stay until [`forget`](Self::forget) removes them.
 ///
 /// ```
 /// use emitree_middleware::approval::{Approvals, Decision};

@@ -78,9 +78,9 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # Asking by interrupt
 ///
-/// [`Approval::by_interrupt`] ends the run with an [`Interrupt`](emitree_runtime::Interrupt) of the kind [`INTERRUPT`],
-/// whose data is a [`Request`]. The same question always has the same interrupt id. Once a run's ledger has the answer,
-/// the run uses that answer and is not interrupted, even in another process:
+/// [`Approval::by_interrupt`] ends the run with an [`Interrupt`](emitree_runtime::Interrupt) of the kind [`INTERRUPT`].
+/// The data of the interrupt is a [`Request`]. The same question always has the same interrupt id. Once a run's ledger
+/// has the answer, the run uses that answer and is not interrupted, even in another process:
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
@@ -103,7 +103,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// # }
 /// ```
 ///
-/// An agent's run combines the interrupts of its tool calls into one; [`Request::all_of`] reads their requests.
+/// An agent's run combines the interrupts of its tool calls into one interrupt. [`Request::all_of`] reads all requests
+/// from that interrupt.
 ///
 /// # Failures
 ///
@@ -114,8 +115,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// - the answer is an edit and [edits are not allowed](Self::without_edits).
 ///
 /// None of these failures is kept as an answer. If the responder returns control flow, the run ends with it; for
-/// example, `Err(Error::interrupted(request.to_interrupt()))` ends the run interrupted. A time-out that the responder
-/// returns becomes a denial.
+/// example, `Err(Error::interrupted(request.to_interrupt()))` interrupts the run. A time-out that the responder returns
+/// becomes a denial.
 ///
 /// An edited input must fit the run's input type. If it does not, the work does not begin and the run fails with an
 /// error that carries the detail `edited_by`. Guards inside this approval check the edited input; guards outside it
@@ -165,8 +166,7 @@ impl Approval {
         Self::of(Responder::Live(Arc::new(move |request| Box::pin(responder(request)))))
     }
 
-    /// Creates an approval that ends the run with an interrupt that carries the [`Request`], unless the ledger has an
-    /// answer.
+    /// Creates an approval that interrupts the run with the [`Request`], unless the ledger has an answer.
     #[must_use]
     pub fn by_interrupt() -> Self {
         Self::of(Responder::Interrupt)
@@ -206,8 +206,8 @@ impl Approval {
         self
     }
 
-    /// Sets how long a run waits for an answer, by tokio's clock, before it is denied. Default: no limit. An approval
-    /// created with [`by_interrupt`](Self::by_interrupt) does not wait for an answer.
+    /// Sets how long a run waits for an answer before the run is denied, measured by tokio's clock. Default: no limit.
+    /// An approval created with [`by_interrupt`](Self::by_interrupt) does not wait for an answer.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

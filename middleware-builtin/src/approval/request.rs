@@ -10,7 +10,7 @@ use crate::shared::own_events::UserTexts;
 /// The kind of an [`Interrupt`] that asks for an approval.
 pub const INTERRUPT: &str = "approval";
 
-/// The kind of an agent's [`Interrupt`], whose data has the questions of several tool calls:
+/// The kind of the [`Interrupt`] that combines the interrupts of an agent's tool calls. Its data is
 /// `{"pending": [{"call": …, "interrupt": …}]}`.
 const BATCH: &str = "agent.batch";
 
@@ -164,15 +164,15 @@ impl Request {
     }
 
     /// Reads all requests of an interrupt, and verifies that each matches its id. An agent's run combines the interrupts
-    /// of its tool calls into one interrupt of the kind `agent.batch`: the result has the requests in the order of the
-    /// calls, including the calls of sub-agents. Questions of other kinds in such an interrupt are left out. For any
-    /// other interrupt, the result is the request that [`of_interrupt`](Self::of_interrupt) returns.
+    /// of its tool calls into one interrupt of the kind `agent.batch`. For such an interrupt, the result has the
+    /// requests in the order of the calls, including the calls of sub-agents. Interrupts of other kinds among them are
+    /// left out. For any other interrupt, the result is the request that [`of_interrupt`](Self::of_interrupt) returns.
     ///
     /// ```
     /// use emitree_middleware::approval::{Approvals, Decision, Request};
     /// use emitree_runtime::Error;
     ///
-    /// /// Approves everything that a run asked.
+    /// /// Approves all requests of a run that was interrupted.
     /// fn approve(error: &Error, approvals: &Approvals) -> emitree_runtime::Result<()> {
     ///     let interrupt = error.interrupt().ok_or_else(|| error.clone())?;
     ///     for request in Request::all_of(interrupt)? {

@@ -3,7 +3,7 @@
 //! 1. An account is an extension of the run that holds it, and refers to the nearest account above. It holds no
 //!    reference to its run, because that would keep the run alive.
 //! 2. Usage has already happened: it is recorded in this account and all accounts above, even if it exceeds a limit.
-//!    The same lock covers the recording, the check and the closing.
+//!    One lock of the account covers the recording, the check and the closing.
 //! 3. A call has not happened yet: if one account refuses it, no account counts it. Locks are taken from the nearest
 //!    account upwards, and are held until the topmost account has accepted the call.
 //! 4. A closed account stays closed, and no run begins below it.
@@ -117,8 +117,8 @@ impl Account {
         self.with_count_path(run, &mut |counts| self.count(counts))
     }
 
-    /// Evaluates the predicates of this account and all accounts above. No lock is held, because predicates are user
-    /// code.
+    /// Evaluates the predicates of this account and all accounts above, and then calls `then` with the results. The
+    /// predicates are called without a lock, because they are user code.
     fn with_count_path<T>(
         &self,
         run: &RunContext,
@@ -145,7 +145,7 @@ impl Account {
         if let Some(closed) = &state.closed {
             return Err(refusal(closed, false));
         }
-        // This call would exceed the limit. It closes the account, but is not counted (3).
+        // If this call would exceed the limit, close the account, and do not count the call (3).
         if counts.here && self.options.most.calls == Some(state.spent.calls) {
             let one_more = Amount::Count(state.spent.calls.saturating_add(1));
             let closed = self.close_exceeded(&mut state, BudgetLimit::Calls, one_more);
@@ -176,7 +176,7 @@ impl Account {
             .then(|| self.close_exceeded(state, BudgetLimit::WallTime, Amount::Time(spent)))
     }
 
-    /// Closes the account, because its timer has fired. Returns `None` if the account was closed before.
+    /// Closes the account, because its timer has fired. Returns `None` if the account had already been closed.
     pub(super) fn close_out_of_time(&self) -> Option<BudgetClosed> {
         let mut state = self.state.lock();
         let spent = Amount::Time(self.began.elapsed());
@@ -206,7 +206,7 @@ impl Account {
             BudgetLimit::WallTime => format!("the budget is exceeded: the time has run out{most}"),
         };
         let closed = BudgetClosed { reason, limit: Some(limit), holder: self.holder };
-        // The first closing wins (4).
+        // If the account is already closed, keep the first reason (4).
         state.closed.get_or_insert(closed).clone()
     }
 

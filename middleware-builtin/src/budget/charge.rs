@@ -32,7 +32,7 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     // Prices are user code: compute all costs before any usage is recorded.
     let costs: Vec<_> = nearest.upwards().map(|account| account.options.cost(&usage)).collect();
     let charged = costs.first().and_then(|cost| cost.as_ref().ok().copied());
-    // `collect` records in every account before the first await (account.rs, 2).
+    // `collect` consumes the iterator, so all accounts record the usage before the first await (account.rs, 2).
     let reports =
         nearest.upwards().zip(costs).map(|(account, cost)| LimitReport::of(account, account.record(&usage, cost)));
     let reports: Vec<_> = reports.collect();
@@ -94,7 +94,7 @@ pub struct Remaining {
     pub calls: Option<u64>,
     /// Time; `None` if not limited.
     pub wall_time: Option<Duration>,
-    /// `true` if no budget is closed, so that runs may begin.
+    /// `true` if no budget is closed.
     pub is_open: bool,
 }
 
@@ -106,7 +106,7 @@ pub fn remaining(ctx: &RunContext) -> Option<Remaining> {
     all.reduce(Remaining::least)
 }
 
-/// Returns the amounts charged to the nearest budget of a run, or `None` if the run has no budget.
+/// Returns the amounts spent from the nearest budget of a run, or `None` if the run has no budget.
 #[must_use]
 pub fn spent(ctx: &RunContext) -> Option<Spending> {
     Account::of(ctx).map(|account| account.spent())

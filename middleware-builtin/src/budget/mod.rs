@@ -80,9 +80,9 @@ mod usage;
 /// - *A call* over the limit is denied before the run begins, and no account counts it.
 /// - *Time* is measured by tokio's clock from the moment the budget is bound, across all attempts.
 ///
-/// When an account closes, the work of the run that holds it is dropped, and all runs below end too. The run ends
-/// [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error or returns a value in the
-/// same poll. Runs that would begin below a closed account are denied.
+/// When an account closes, the work of the run that holds it is dropped, and all runs below end too. The run that holds
+/// the account ends [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error or returns
+/// a value in the same poll. Runs that would begin below a closed account are denied.
 ///
 /// An account also closes if a charge cannot be priced; the run is then denied instead of halted. A charge cannot be
 /// priced if the price function fails or panics, if the cost is negative, or if the price is unknown while cost is
@@ -92,10 +92,11 @@ mod usage;
 /// # Its own events
 ///
 /// The budget emits these events in the namespace `middleware.budget`. Listeners of the run that charges or is about
-/// to begin also receive them. If a timer fires, listeners of the run that holds the budget receive them.
+/// to begin also receive them. If a timer causes an event, listeners of the run that holds the budget receive it
+/// instead.
 ///
 /// - `charged`, a [`Charged`]: once for each charge, with the cost in the nearest account.
-/// - `warning`, a [`BudgetWarning`]: once for each limit of an account.
+/// - `warning`, a [`BudgetWarning`]: at most once for each limit of an account.
 /// - `closed`, a [`BudgetClosed`]: when an account closes.
 /// - `denied`, a [`StartDenied`]: when a run would begin below a closed account.
 #[derive(Clone)]

@@ -25,7 +25,7 @@ pub enum UnknownPrice {
     Free,
 }
 
-/// The amounts charged to a budget. Returned by [`spent`](super::spent).
+/// The amounts spent from a budget. Returned by [`spent`](super::spent).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Spending {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::BudgetError;
 
-/// The tokens used by one call, which [`charge`](super::charge) charges to the budgets of a run.
+/// The tokens used by one call. [`charge`](super::charge) charges them to the budgets of a run.
 ///
 /// ```
 /// use emitree_middleware::budget::Usage;

@@ -24,7 +24,7 @@ pub struct Joined {
     pub age_ms: u64,
 }
 
-/// A request is not in the cache and is executed.
+/// A request is executed, because no stored result can be used for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Miss {

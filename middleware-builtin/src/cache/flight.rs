@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::deadlock::Wait;
 use super::key::CacheKey;
 
-/// The result of a flight, `None` while the flight is under way.
+/// The result of a flight; `None` while the flight is under way.
 type Completion<T> = Option<Arc<Result<T, Error>>>;
 
 /// The attached flights of a cache.

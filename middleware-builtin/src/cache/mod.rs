@@ -64,10 +64,10 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// # Order
 ///
-/// 1. The layer belongs to [`Phase::Transform`], or to the phase set by [`in_phase`](CacheBuilder::in_phase). Layers
-///    outside it, and input and output middleware, treat a cached answer like the work's output. Layers inside it, such
-///    as guards, are not called on a hit. If a guard's decision depends on the caller, add the caller to the context
-///    keys, or put the cache into [`Phase::Guard`] and bind it after the guard.
+/// 1. The layer belongs to [`Phase::Transform`], or to the phase set by [`in_phase`](CacheBuilder::in_phase). On a hit,
+///    input middlewares, layers outside the cache and output middlewares are called as usual. Layers inside the cache,
+///    such as guards, are not called. If a guard's decision depends on the caller, add the caller to the context keys,
+///    or put the cache into [`Phase::Guard`] and bind it after the guard.
 /// 2. *Hit*: there is a fresh entry, and a clone of its result is returned.
 /// 3. *Joined*: an equal request is being executed, and this run waits for its output or failure. If the executing run
 ///    is dropped, panics or ends in control flow, such as a denial, an abort or a time-out, its result is not shared:

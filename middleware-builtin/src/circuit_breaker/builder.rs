@@ -67,8 +67,8 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// Sets a predicate that selects the failures and time-outs that count. If it returns `false` for one of them, the
-    /// call counts as a success. Default: all failures and time-outs count.
+    /// Sets a predicate that selects the failures and time-outs that count. If the predicate returns `false`, the call
+    /// counts as a success. Default: all failures and time-outs count.
     ///
     /// If the predicate panics, the panic is logged and the failure counts.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {

@@ -78,7 +78,7 @@ impl Circuits {
 }
 
 impl CircuitTable {
-    /// Records a failure, and makes room for a new key first.
+    /// Records a failure. If the key is new, makes room for it first.
     fn record_failure(
         &mut self,
         key: &OwnedKey,
@@ -115,8 +115,8 @@ impl CircuitTable {
         if surplus == 0 || failures.is_empty() {
             return RemovedCircuits::new();
         }
-        // Find in linear time the latest failure among the circuits to remove, then remove the circuits that failed no
-        // later than that. `surplus` limits the removals among circuits with equal times.
+        // Find the latest failure among the circuits to remove, in linear time. Then remove the circuits that failed at
+        // that time or earlier. `surplus` limits the removals among circuits with equal times.
         let last = surplus.min(failures.len()) - 1;
         let until = *failures.select_nth_unstable(last).1;
         let is_old = |circuit: &Circuit| circuit.last_failure().is_some_and(|at| at <= until);
@@ -201,7 +201,7 @@ mod tests {
                 assert!(is_known && known <= keys, "{known} of {keys}");
                 advance(second).await;
             }
-            // The most recent keys are left.
+            // Only the most recent keys are left.
             let known = circuits.table.lock();
             let last =
                 |key: &OwnedKey| matches!(key, OwnedKey::Text(n) if n.parse().is_ok_and(|n: usize| n + keys >= 1_000));

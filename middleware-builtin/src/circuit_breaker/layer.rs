@@ -31,7 +31,7 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
         if admitted.is_probe {
             Box::pin(breaker.own_events.emit(ctx, || HalfOpened { key: key.to_json() })).await;
         }
-        // If this future is dropped here, the drop of `admitted` lets another call be the probe.
+        // If a probe is dropped here, the drop of `admitted` lets another call become the probe.
         let result = next.run(input).await;
         if let Some(transition) = admitted.settle(breaker.outcome_of(result.as_ref().err())) {
             Box::pin(breaker.emit_transition(&key, transition, ctx)).await;
@@ -47,7 +47,7 @@ impl<O: Op> Layer<O> for CircuitBreakerLayer {
 debug_as!(CircuitBreakerLayer, |this| this.0.options);
 
 impl CircuitBreakerInner {
-    /// Returns whether a call counts as a success, as a failure, or not at all.
+    /// Returns how a call counts: as a success, as a failure, or not at all.
     fn outcome_of(&self, error: Option<&Error>) -> CallOutcome {
         match error {
             None => CallOutcome::Success,
@@ -58,7 +58,8 @@ impl CircuitBreakerInner {
         }
     }
 
-    /// Calls `when` with an error. If it panics, the failure counts, so that the breaker still opens.
+    /// Returns `true` if an error counts as a failure. If `when` panics, the error counts, so that the breaker still
+    /// opens.
     fn is_counted(&self, error: &Error) -> bool {
         let Some(when) = &self.options.when else { return true };
         caught(|| when(error)).unwrap_or_else(|panic| {

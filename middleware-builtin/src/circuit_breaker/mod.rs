@@ -81,7 +81,7 @@ use layer::CircuitBreakerLayer;
 ///
 /// A refused call ends with a denial by `circuit_breaker`. The denial has the details `retry_after_ms`, the time until
 /// a probe may pass; `cause`, the last failure; and `key`, unless all runs share one key. `retry_after_ms` is absent
-/// while a probe is running, or if the breaker stays open for good. If the key function fails or panics, the call is
+/// while a probe is running, or if the breaker stays open for good. If the key cannot be determined, the call is
 /// denied without these details.
 ///
 /// # Its own events

@@ -23,8 +23,8 @@ mod permits;
 /// A middleware that limits the number of concurrent runs per key. Excess runs wait, or are denied.
 ///
 /// A limit accepts runs of any type, and does not read inputs or outputs. All clones of a limit, and all runs that it
-/// is bound to, share its permits: for example, all runs below a run to which the limit is bound with
-/// [`for_nested`](emitree_runtime::for_nested).
+/// is bound to, share its permits. For example, if a limit is bound to a run with
+/// [`for_nested`](emitree_runtime::for_nested), all runs below that run share the permits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,9 +70,8 @@ mod permits;
 /// *trees* of runs. The permit is released when the last run that shares it has ended.
 ///
 /// To count each run separately, bind the limit to one level of runs, with [`Runs::only`] or
-/// [`runs`](ConcurrencyBuilder::runs), or use another key for each level. A
-/// [warning](emitree_runtime::Layer::nesting_warning) is logged the first time that a run shares a permit of a run
-/// above it.
+/// [`runs`](ConcurrencyBuilder::runs), or use another key for each level. If a limit is bound to a run and to a run
+/// above it with the same key, a [warning](emitree_runtime::Layer::nesting_warning) is logged once.
 ///
 /// Other deadlocks are not detected, such as two trees that wait for each other's keys, or a tree that waits for a
 /// permit while a [`Cache`](crate::Cache) waits for that tree. Set a deadline with [`wait`](ConcurrencyBuilder::wait)
@@ -225,7 +224,7 @@ enum Acquired {
     Uncounted,
     Permit(Arc<Permit>),
     Full(KeyHandle),
-    /// The key is missing, or its function failed.
+    /// The run has no key, or its key function failed.
     Keyless(Error),
 }
 

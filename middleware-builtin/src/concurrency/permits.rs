@@ -1,7 +1,7 @@
 //! The permits of each key, and the runs that hold them.
 //!
 //! 1. A key has an entry as long as a run holds or awaits one of its permits. Handles are counted under the lock of the
-//!    table. The permits of the key that all runs share by default are never removed.
+//!    table. The key that all runs share by default is kept outside the table, and is never removed.
 //! 2. Runs get permits in the order in which they arrive: tokio's semaphore is fair, and a new run does not overtake
 //!    waiting runs.
 //! 3. A permit is released when the last run that shares it drops it.

@@ -22,7 +22,7 @@ pub use crate::shared::inspected_place::Place;
 
 const NAME: &str = "content_filter";
 
-/// The key in a run's context for the list of findings that [`ContentFilter::mark`] creates.
+/// The context key under which [`ContentFilter::mark`] stores its list of findings.
 pub const MARK: &str = "content_filter";
 
 /// A middleware that checks a run's input and output with words, regexes and async classifiers. A finding denies the
@@ -60,8 +60,8 @@ pub const MARK: &str = "content_filter";
 ///
 /// # Limits
 ///
-/// At most 10,000 words and regexes of at most 1,024 bytes each. The pattern of a word is the escaped word plus 30
-/// bytes. Regexes match in linear time. Text in a run's events is not checked.
+/// At most 10,000 words and regexes of at most 1,024 bytes each. The pattern of a word is 30 bytes longer than the
+/// escaped word. Regexes match in linear time. Text in a run's events is not checked.
 ///
 /// # Failures
 ///

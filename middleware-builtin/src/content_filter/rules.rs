@@ -120,8 +120,8 @@ impl ContentRules {
     }
 }
 
-/// Returns the pattern of a whole word, which matches regardless of case. The half boundaries also match around words
-/// that begin or end with punctuation.
+/// Returns a pattern that matches a word as a whole word, regardless of case. The half boundaries also match around
+/// words that begin or end with punctuation.
 pub(super) fn word_pattern(word: &str) -> String {
     if word.is_empty() {
         // `add` rejects the empty pattern.

@@ -92,8 +92,8 @@ impl MetricsBuilder {
         self
     }
 
-    /// Sets the maximum number of label combinations. Beyond it, runs with new combinations are counted with the value
-    /// `other` for every label except `outcome`. Default: 1,000.
+    /// Sets the maximum number of label combinations. Beyond the maximum, runs with new combinations are counted with
+    /// the value `other` for every label except `outcome`. Default: 1,000.
     pub const fn max_combinations(mut self, most: usize) -> Self {
         self.max_combinations = Some(most);
         self
@@ -121,7 +121,8 @@ impl MetricsBuilder {
     }
 }
 
-/// Returns `true` if a name follows the rules of Prometheus, which are the strictest among common recorders.
+/// Returns `true` if a text is a valid name in Prometheus, the strictest of the common recorders. `beside` lists the
+/// characters that are allowed besides letters and digits.
 fn is_name(text: &str, beside: &[char]) -> bool {
     let takes = |c: char| c.is_ascii_alphanumeric() || beside.contains(&c);
     text.starts_with(|c: char| takes(c) && !c.is_ascii_digit()) && text.chars().all(takes)

@@ -24,9 +24,9 @@ use crate::shared::runs::{FilterSpec, Runs};
 
 /// Answers a run with a value, or with the result of a function, instead of doing its work.
 ///
-/// The override sets the output when a run starts. The output replaces the work only: layers, guards, and input and
-/// output middlewares handle it like an output of the work. An output that is already set is kept, so the first of
-/// several overrides wins.
+/// The override sets the output when a run starts. The output replaces the work only: input middlewares, layers, guards
+/// and output middlewares are called as usual. An output that is already set is kept, so the first of several overrides
+/// wins.
 ///
 /// ```
 /// use emitree_middleware::OverrideOutput;
@@ -257,7 +257,7 @@ impl OutputOverride {
     async fn start(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> Result<(), BoxError> {
         let Some(ctx) = RunContext::current() else { return Ok(()) };
         let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
-        // An output that is already set was set by another listener, and wins (M6).
+        // If another listener has already set an output, keep that output (M6).
         if start.output_json().is_some() || !self.inputs.iter().all(|is_met| is_met(&start.input_json())) {
             return Ok(());
         }

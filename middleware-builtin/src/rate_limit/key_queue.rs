@@ -38,7 +38,7 @@ pub(super) enum NotYet {
     Queued,
 }
 
-/// The run cannot wait long enough. It may be tried again at this instant.
+/// A run would have to wait longer than allowed. It may be tried again at this instant.
 pub(super) struct TooLate(pub(super) Instant);
 
 impl KeyQueue {
@@ -71,8 +71,8 @@ impl KeyQueue {
             Some(deadline) => timeout_at(deadline, self.turn.lock()).await,
             None => Ok(self.turn.lock().await),
         };
-        // The turn did not come in time. The runs ahead pass first, so this run must wait for at least one interval per
-        // run ahead.
+        // If the turn does not come in time, the run is too late. The runs ahead pass first, so a later try must wait
+        // for at least one interval per run ahead.
         let Ok(_turn) = turn else {
             let after = quota.replenish_interval().saturating_mul(waiter.ahead);
             return Err(TooLate(Instant::now().checked_add(after).unwrap_or_else(Instant::now)));

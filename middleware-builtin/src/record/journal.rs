@@ -42,7 +42,7 @@ pub struct Entry {
     pub kind: Cow<'static, str>,
     /// The name of the instance.
     pub name: Cow<'static, str>,
-    /// The namespace of the run's events. Entries with the same namespace share one string.
+    /// The namespace of the run's events. Entries that are recorded with the same namespace share one string.
     pub path: Arc<str>,
     /// The input, as listeners of `start` left it.
     pub input: Value,
@@ -146,7 +146,7 @@ impl Journal {
     ///
     /// Returns an error if the reader fails, if a line is incomplete, if a line is not part of a journal, if the number
     /// of runs is wrong, or if the journal has another format version. Every error except [`JournalError::Version`]
-    /// contains the number of the line.
+    /// contains a line number.
     pub fn read_from(reader: impl BufRead) -> Result<Self, JournalError> {
         let mut lines = JournalLines { reader, line: 0 };
         let Some(head) = lines.next::<JournalHead<Self>>()? else {

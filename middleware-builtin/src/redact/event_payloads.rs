@@ -49,7 +49,7 @@ fn redact<T: Serialize + DeserializeOwned>(
     Ok(())
 }
 
-/// Redacts all events whose payload is text or JSON, on the run's emitter and on emitters below it.
+/// Redacts the run's own events whose payload is text or JSON, including events of emitters below the run's emitter.
 pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     ctx.emitter()
@@ -86,7 +86,7 @@ fn redact_as<T: AsRef<str> + From<String> + 'static>(
     }
 }
 
-/// Redacts the runtime's events about attempts and guards, which have their own types.
+/// Redacts the runtime's events [`AttemptDiscarded`] and [`WouldDeny`].
 pub(super) fn of_runtime(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let of_attempt = Arc::clone(redactor);
     ctx.emitter().with(first()).on(

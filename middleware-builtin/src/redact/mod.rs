@@ -79,8 +79,8 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # Pseudonyms
 ///
-/// The pseudonyms of a run are kept in its extensions: the runs below it use the same pseudonyms, which are dropped
-/// with the run. One `Redact` may be bound to many runs, but only a run and the runs below it share pseudonyms. At most
+/// The pseudonyms of a run are kept in its extensions, and are dropped with the run. The runs below it use the same
+/// pseudonyms. One `Redact` may be bound to many runs, but only a run and the runs below it share pseudonyms. At most
 /// 10,000 secrets of a run get a pseudonym; further secrets are replaced as with [`Strategy::Redact`].
 ///
 /// With [`restore_output`](Self::restore_output), the outermost run that shares the pseudonyms restores its output:
@@ -198,7 +198,7 @@ impl Redact {
         self.set(|options| options.restores = true)
     }
 
-    /// Redacts text that arrives in chunks, one in each of the run's events with this name.
+    /// Redacts text that arrives in chunks: each of the run's events with this name carries one chunk.
     ///
     /// Each event passes with the text that is released from its own chunk and from earlier chunks; this text may be
     /// empty. Text that may be the beginning of a secret is held back: usually the last word, and at most

@@ -1,4 +1,4 @@
-//! Text whose chunks arrive in several records. Each run has its own text.
+//! Text whose chunks arrive in several records. The chunks of each run form a separate text.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::redactor::Redactor;
 use crate::shared::secrets::Chunks;
 
-/// The maximum number of texts that are under way; beyond it, the oldest text ends.
+/// The maximum number of texts that may be under way at once. Beyond it, the oldest text is ended.
 const MOST: usize = 1024;
 
 /// The registered text fields, and the texts that are under way.
@@ -21,7 +21,8 @@ pub(super) struct RecordedTexts {
     under_way: VecDeque<RecordedText>,
 }
 
-/// A text field of events with one name. An event may have several text fields.
+/// A registered text field: the name of the events, and the JSON pointer to the text. An event may have several text
+/// fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TextField {
     name: String,
@@ -45,7 +46,7 @@ impl RecordedTexts {
         }
     }
 
-    /// Takes the registered texts out of a payload; returns the released text that replaces each of them.
+    /// Takes the registered texts out of a payload, and returns the text that is released for each of them.
     pub(super) fn take(&mut self, event: &EventRecord, payload: &mut Value, redactor: &Redactor) -> Vec<TakenText> {
         let declared: Vec<TextField> = self.declared.iter().filter(|of| of.name == event.name()).cloned().collect();
         declared.into_iter().filter_map(|of| self.take_one(event, of, payload, redactor)).collect()
@@ -96,7 +97,7 @@ impl RecordedTexts {
             // Drop the texts of a discarded attempt, including the text that is held back (M7).
             self.under_way.retain(|text| text.run_id != run_id);
         }
-        // A run emits no text after these events, except in their listeners.
+        // After `success` or `error`, a run emits no text, except in the listeners of these events.
         let is_end = matches!(Stage::of_record(event), Some(Stage::Success | Stage::Error));
         let mut over = Vec::new();
         while let Some(at) = self.under_way.iter().position(|text| is_end && text.run_id == run_id) {
@@ -125,8 +126,8 @@ impl RecordedTexts {
 }
 
 impl RecordedText {
-    /// Returns a copy of the last event with the text that is held back. Other text fields are empty, because the last
-    /// event already contained their text.
+    /// Returns a copy of the last event with the text that is held back, or `None` if no text is held back. Other text
+    /// fields are empty, because the last event already contained their text.
     fn rest(mut self, declared: &[TextField], redactor: &Redactor) -> Result<Option<EventRecord>, BoxError> {
         let mut rest = String::new();
         self.chunks.finish(|piece| redactor.put(&mut rest, piece, |_| ()));
@@ -146,7 +147,7 @@ impl RecordedText {
     }
 }
 
-/// The released part of a text, and its place.
+/// The released part of a text, and the JSON pointer to its field.
 #[derive(Debug)]
 pub(super) struct TakenText {
     pointer: String,

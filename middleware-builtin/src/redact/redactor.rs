@@ -66,7 +66,7 @@ impl RedactOptions {
         true
     }
 
-    /// Returns a JSON pointer as text for reports. Secrets in keys stay in the value, but are redacted here.
+    /// Returns a JSON pointer as text for reports. Secrets in keys are redacted in this text, but not in the value.
     pub(super) fn pointer(&self, at: &Path<'_>) -> String {
         self.scanner.replace(&at.to_string(), |kind, _| format!("[REDACTED:{kind}]")).into_owned()
     }
@@ -86,7 +86,7 @@ impl fmt::Debug for RedactOptions {
     }
 }
 
-/// Redacts the values of one run with the run's pseudonyms, and counts the findings.
+/// Redacts the values of one run, or the records of one sink, and counts the findings.
 #[derive(Debug)]
 pub(super) struct Redactor {
     pub(super) options: RedactOptions,
@@ -99,7 +99,7 @@ impl Redactor {
         Self { options, vault, tally: Mutex::default() }
     }
 
-    /// Appends a piece of text, or the replacement of a secret.
+    /// Appends a clean piece unchanged, or the replacement of a secret.
     pub(super) fn put(&self, out: &mut String, piece: Piece<'_>, found: impl FnOnce(&Kind)) {
         match piece {
             Piece::Clean(clean) => *out += clean,

@@ -1,7 +1,7 @@
 //! Replaces pseudonyms with their secrets, for the caller.
 //!
-//! The layer wraps all layers that store outputs for other callers, such as a cache, because other runs use the same
-//! pseudonyms for other secrets.
+//! The layer wraps all layers that store outputs for other callers, such as a cache, so that these layers store
+//! pseudonyms. Each run then replaces the pseudonyms with its own secrets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +16,8 @@ use crate::shared::json::{Path, strings_mut};
 pub(super) struct RestoreLayer {
     redactor: Arc<Redactor>,
     /// The number of pseudonyms that existed before the output was redacted. Only these pseudonyms are restored, so
-    /// that secrets that the work has added stay hidden. `usize::MAX` until the work returns: an output that does not
-    /// come from the work adds no pseudonyms.
+    /// that secrets that first occur in the output stay hidden. `usize::MAX` until the work returns: an output that
+    /// does not come from the work adds no pseudonyms.
     known: Arc<AtomicUsize>,
 }
 

@@ -15,9 +15,9 @@ use crate::shared::inspected_place::Place;
 /// A sink that redacts records and passes them on. Returned by [`Redact::sink`](super::Redact::sink).
 ///
 /// The sink redacts the payload, the context and the group id of each record; other ids, paths, types and times are not
-/// changed. Records without secrets pass unchanged. The sink has its own pseudonyms, which are never restored. A record
-/// whose payload is not valid JSON is not written, and counts as a failed write. A secret that is split over several
-/// records is found if its text is [registered](Self::text_at).
+/// changed. A record without secrets and registered texts passes unchanged. The sink has its own pseudonyms, which are
+/// never restored. A record whose payload is not valid JSON is not written, and counts as a failed write. A secret that
+/// is split over several records is found if its text is [registered](Self::text_at).
 #[derive(Debug)]
 pub struct RedactSink<S> {
     inner: S,
@@ -30,14 +30,15 @@ impl<S: Sink> RedactSink<S> {
         Self { inner, redactor: Redactor::new(options, Arc::new(Vault::default())), texts: RecordedTexts::default() }
     }
 
-    /// Registers text that arrives in chunks: the text at a JSON pointer (RFC 6901) in events with this name. Each run
-    /// has its own text. An event may contain several texts; register each text.
+    /// Registers text that arrives in chunks: the text at a JSON pointer (RFC 6901) in events with this name. The
+    /// chunks of each run form a separate text. If an event contains several texts, register each of them.
     ///
-    /// Each record passes with the text that is released, as events do with
-    /// [`Redact::text_of`](super::Redact::text_of). Text that is still held back is written at the run's end, after a
-    /// loss of records, and when the sink is closed. Each text is written in one more record: a copy of its last record
-    /// with a new id, in which other registered texts are empty. At most 1,024 texts may be under way; beyond that, the
-    /// oldest text ends.
+    /// Each record is written with the text that is released from its own chunk and from earlier chunks. The rest is
+    /// held back, as with [`Redact::text_of`](super::Redact::text_of). If an attempt is discarded, the text that is
+    /// held back is dropped. Text that is still held back is written before the run's `success` or `error`, after a
+    /// loss of records, and when the sink is closed. It is written in an additional record: a copy of the text's last
+    /// record with a new id, in which other registered texts are empty. At most 1,024 texts may be under way at once;
+    /// beyond that, the oldest text is ended.
     #[must_use]
     pub fn text_at(mut self, name: impl Into<String>, pointer: impl Into<String>) -> Self {
         self.texts.declare(name.into(), pointer.into());

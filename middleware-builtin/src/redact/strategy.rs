@@ -36,7 +36,7 @@ impl HashKey {
     }
 
     /// Generates a key from random bytes of the operating system; `None` if the operating system provides no random
-    /// bytes. Without a key, secrets are redacted instead.
+    /// bytes. Without a key, secrets are replaced as with [`Strategy::Redact`].
     pub(super) fn random() -> Option<Self> {
         let mut key = [0; 32];
         getrandom::fill(&mut key).ok()?;
@@ -72,7 +72,7 @@ impl Strategy {
     }
 }
 
-/// Masks a secret and its length.
+/// Returns a mask for a secret. The mask does not reveal the exact length of the secret.
 fn masked(secret: &str) -> String {
     const STARS: &str = "********";
     let len = secret.chars().count();

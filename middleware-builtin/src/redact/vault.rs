@@ -1,4 +1,4 @@
-//! The pseudonyms of a run and the runs below it.
+//! The pseudonyms of a run and the runs below it, or of a sink.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,14 +8,14 @@ use uuid::Uuid;
 
 use crate::shared::secrets::Kind;
 
-/// The maximum number of secrets that get a pseudonym in a run and the runs below it; further secrets are redacted
-/// without a pseudonym.
+/// The maximum number of pseudonyms in a vault. Further secrets are replaced as with `Strategy::Redact`.
 pub(super) const MOST: usize = 10_000;
 
-/// The pseudonyms of a run and the runs below it. The vault is an extension of the run, and is dropped with the run.
+/// The pseudonyms of a run and the runs below it, or of a sink. The vault of a run is an extension of the run, and is
+/// dropped with the run.
 #[derive(Default)]
 pub(super) struct Vault {
-    /// The run that created the vault. Its output may be restored.
+    /// The run that created the vault. Only the output of this run may be restored. `None` for the vault of a sink.
     owner: Option<Uuid>,
     state: Mutex<VaultState>,
 }
@@ -41,7 +41,8 @@ impl Vault {
         self.state.lock().secrets.len()
     }
 
-    /// Returns the pseudonym of a secret; creates it if needed. `None` if there are too many pseudonyms.
+    /// Returns the pseudonym of a secret; creates it if needed. `None` if the secret has no pseudonym and the vault is
+    /// full.
     pub(super) fn pseudonym(&self, kind: &Kind, secret: &str) -> Option<String> {
         let mut state = self.state.lock();
         let key = (kind.clone(), secret.to_owned());
@@ -60,8 +61,8 @@ impl Vault {
         Some(name)
     }
 
-    /// Replaces the `first` oldest pseudonyms with their secrets; returns `None` if nothing was replaced. Newer
-    /// pseudonyms stay.
+    /// Replaces pseudonyms in a text with their secrets; returns `None` if nothing was replaced. Only the `first`
+    /// oldest pseudonyms of the vault are replaced.
     pub(super) fn restore(&self, text: &str, first: usize) -> Option<String> {
         let state = self.state.lock();
         let (mut out, mut rest) = (String::new(), text);

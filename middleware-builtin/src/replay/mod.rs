@@ -66,18 +66,18 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 /// entry that is still unmatched is used. The order of different runs does not matter, so concurrent runs find their
 /// entries. An answered run starts no runs itself, so entries below it are skipped.
 ///
-/// The answer is returned at the point where it was recorded: outside the run's layers, and before its output
-/// middlewares. Input middlewares and listeners are called as usual. If the recorded answer is an error, the run fails
-/// with that error, which keeps its kind. A run whose work was dropped, aborted or timed out in the recording stays
-/// pending until it is stopped in the replay as well.
+/// The answer is returned at the point where it was recorded: outside the run's layers, and before the run's
+/// output middlewares. Input middlewares and listeners are called as usual. If the recorded answer is an error, the run
+/// fails with the recorded error, which keeps its kind. A run whose work was dropped, aborted or timed out in the
+/// recording stays pending until it is stopped in the replay as well.
 ///
 /// # The first difference
 ///
-/// The replay stops at a run that the journal does not contain, at a run with another input, at an additional attempt,
-/// and at a run that is missing when the work has ended. The bound run is then halted by `replay`. The error's message
-/// describes the [`Difference`], and its detail `difference` contains the difference as data. The work of the bound run
-/// and the runs below it that are under way are dropped. If a run is missing and the work has returned an error, that
-/// error is the cause of the halt.
+/// The replay stops at a run that the journal does not contain, a run with another input, or an additional attempt. It
+/// also stops if the work ends before all recorded runs directly below the bound run have started. The bound run is
+/// then halted by `replay`. The error's message describes the [`Difference`], and its detail `difference` contains the
+/// difference as data. The work of the bound run is dropped, with the runs below it that are under way. If a recorded
+/// run has not started and the work has returned an error, that error is the cause of the halt.
 ///
 /// If the recorded run was itself aborted, dropped or timed out, the replay stops where the recording ends, with
 /// [`Difference::Ends`].
@@ -86,15 +86,15 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 ///
 /// # Its own events
 ///
-/// `middleware.replay.replayed`, a [`Replayed`], before a run is answered; `middleware.replay.differed`, a
-/// [`Difference`], before the bound run is halted.
+/// `middleware.replay.replayed`, a [`Replayed`], before an attempt of a run is answered or stays pending;
+/// `middleware.replay.differed`, a [`Difference`], before the bound run is halted.
 #[derive(Clone)]
 pub struct Replay {
     journal: Arc<Journal>,
     own_events: OwnEvents,
 }
 
-/// A run is answered from the journal.
+/// An attempt of a run is answered from the journal, or stays pending.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Replayed {

@@ -35,8 +35,8 @@ impl Middleware for NestedReplay {
         let below = Arc::new(NestedRun { progress, own_events: self.own_events.clone(), matched: OnceLock::new() });
         let answers = AnswerLayer { below: Arc::clone(&below), attempts: AtomicUsize::new(0) };
         Stack::<JsonRun>::builder().layer_in(Phase::Observe, answers).build().bind(ctx)?;
-        // An observer is called after all listeners that may change the input, so the lookup uses the final input, as
-        // the recording did. With this priority, the observer is called before other observers.
+        // An observer is called after all listeners that may change the input, so the lookup uses the final input. The
+        // journal contains the final input too. With this priority, the observer is called before other observers.
         let first = Options::new().priority(i32::MAX);
         ctx.emitter().with(first).observe(Stage::Start, move |event: &dyn AnyEvent, meta| {
             if let (Some(LifecycleRef::Start(start)), Some(ctx)) =
@@ -78,7 +78,7 @@ impl NestedRun {
     }
 
     async fn answer(&self, attempt: usize, ctx: &RunContext) -> Result<Value> {
-        // Without a `start` there is no entry: the index is out of range, and the run stays pending.
+        // Without a `start` event, there is no entry: the index is out of range, and the run stays pending.
         let matched = self.matched.get().cloned().unwrap_or(Ok(usize::MAX));
         let reply = matched.and_then(|index| Ok((index, self.progress.reply(index, attempt)?)));
         let (index, reply) = reply.map_err(|difference| difference.to_error())?;

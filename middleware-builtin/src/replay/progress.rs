@@ -34,7 +34,7 @@ struct ReplayState {
 pub(super) struct StartedRun {
     pub(super) run_id: Uuid,
     pub(super) parent: Option<Uuid>,
-    /// The label of its parent.
+    /// The label of the parent run, as `Kind[name]`.
     pub(super) within: String,
     pub(super) call: Call,
 }
@@ -63,8 +63,8 @@ impl ReplayProgress {
     pub(super) fn find_entry(&self, came: &StartedRun) -> Result<usize, Box<Difference>> {
         let mut state = self.state.lock();
         let parent = came.parent.and_then(|parent| state.runs.get(&parent)).map(|index| *index as u64 + 1);
-        // Each entry is matched once, and only below the parent's entry: concurrent runs do not take each other's
-        // entries.
+        // Each entry is matched once, and only with a child of the run that matches the parent's entry, so that
+        // concurrent runs do not take each other's entries.
         let left = |(index, entry): &(usize, &Entry)| entry.parent == parent && !state.taken[*index];
         let is_called = |entry: &Entry| entry.kind == came.call.kind && entry.name == came.call.name;
         let mut same = self.entries().filter(left).filter(|(_, entry)| is_called(entry));
@@ -85,7 +85,7 @@ impl ReplayProgress {
         self.journal.entries.iter().enumerate()
     }
 
-    /// Records a difference and stops the replayed run; returns the first difference.
+    /// Records a difference if it is the first, and stops the replayed run. Returns the first difference.
     fn differ(&self, difference: Difference) -> Box<Difference> {
         let mut state = self.state.lock();
         // Several threads may find a difference at once: all runs fail with the first difference.
@@ -127,8 +127,8 @@ impl ReplayProgress {
     pub(super) fn reply(&self, index: usize, attempt: usize) -> Result<Reply, Box<Difference>> {
         let Some(entry) = self.entry(index) else { return Ok(Reply::Pends) };
         if let Some(answer) = entry.answers.get(attempt) {
-            // After every answer except the last, the run was retried: if the answer requested the retry, the run must
-            // request the retry again.
+            // After every answer except the last, the recorded run was retried. If such an answer is a request for a
+            // retry, the replay must make the request again.
             let is_last = attempt + 1 == entry.answers.len();
             return Ok(if is_last { Reply::Answer(answer.clone()) } else { Reply::Retried(answer.clone()) });
         }
@@ -140,7 +140,7 @@ impl ReplayProgress {
                 _ => Err(self.differ(Difference::OneMoreAttempt { entry: entry_id, came, attempts: attempt })),
             };
         }
-        // The recorded run was stopped while this run was under way: the recording ends here.
+        // If the recorded run was stopped while this run was under way, the recording ends here.
         if is_stopped(self.journal.status) {
             return Err(self.differ(Difference::Ends { entry: entry_id, came }));
         }
@@ -175,7 +175,7 @@ impl Entry {
     }
 }
 
-/// Returns `true` if a run was stopped. A run that had not ended counts as stopped by the end of the recording.
+/// Returns `true` if a run was stopped. A run that had not ended when the recording ended counts as stopped.
 const fn is_stopped(status: Option<Status>) -> bool {
     matches!(status, None | Some(Status::Aborted | Status::TimedOut | Status::Dropped))
 }

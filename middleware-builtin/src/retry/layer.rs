@@ -21,7 +21,8 @@ impl<O: Op> Layer<O> for RetryLayer {
         // The delays are created at the first failure, because most runs do not fail.
         let mut delays = None;
         loop {
-            // Watch each attempt anew: only an attempt that has emitted events is marked as discarded (M7).
+            // Watch each attempt anew: an attempt that is known to have emitted no events is not marked as discarded
+            // (M7).
             let watch = AttemptWatch::watch(ctx);
             let error = match next.run(input).await {
                 // An aborted run must end; another attempt would only be dropped (R7).

@@ -20,9 +20,10 @@ use layer::RetryLayer;
 /// Retries work that failed and may succeed later, a limited number of times and with growing delays.
 ///
 /// A retry accepts runs of any type and does not read inputs or outputs. Clones share their options. The layer belongs
-/// to [`Phase::Retry`](emitree_runtime::Phase::Retry): each attempt passes through the inner layers again, such as
-/// guards and a `Timeout` per attempt, but not through the input and output middlewares. To repeat the whole attempt
-/// because of its output, use [`Error::retry`](emitree_runtime::Error::retry), which has its own limit.
+/// to [`Phase::Retry`](emitree_runtime::Phase::Retry). Each attempt passes through the inner layers again, such as
+/// guards and a `Timeout` per attempt, but not through the input and output middlewares. To repeat an attempt with
+/// these middlewares, for example because of its output, use [`Error::retry`](emitree_runtime::Error::retry). Such
+/// retries have their own limit.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,7 +52,7 @@ use layer::RetryLayer;
 /// | the error | is retried |
 /// |---|---|
 /// | a denial, a halt, an abort, an interrupt, a request for a retry | never |
-/// | a failure, a panic, a value that does not fit, a time-out | if it [is retryable](emitree_runtime::Error::is_retryable), or if [`when`](RetryBuilder::when) returns `true` |
+/// | a failure, a panic, a value that does not fit, a time-out | if [`when`](RetryBuilder::when) returns `true`; by default, if it [is retryable](emitree_runtime::Error::is_retryable) |
 ///
 /// The time-out of an attempt, by `Timeout`, is retryable; the time-out of all attempts together is not.
 ///
@@ -70,7 +71,7 @@ use layer::RetryLayer;
 /// # Nested runs
 ///
 /// If a retry is bound to a run and to runs below it, as [`for_tree`](emitree_runtime::for_tree) does, attempts
-/// multiply: with two retries on three levels, the innermost run is attempted up to 27 times. A
+/// multiply. With two retries on each of three levels, the innermost run is attempted up to 27 times. A
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once. Bind the retry to one level:
 /// `for_tree(Runs::of_kind("Model").only(retry))`.
 ///

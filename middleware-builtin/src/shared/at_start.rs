@@ -15,8 +15,8 @@ pub(crate) struct Refusal {
     pub(crate) stops: Option<(Arc<Stop>, Error)>,
 }
 
-/// Emits a built-in's event at the run's `start`, before other listeners receive `start`, and then makes the run fail
-/// if there is a refusal.
+/// Emits a built-in's event at the run's `start`, before other listeners receive `start`. If there is a refusal, the
+/// run then fails.
 pub(crate) fn at_start<E: Event + UserTexts + Clone>(
     ctx: &RunContext,
     own_events: &OwnEvents,

@@ -9,7 +9,7 @@
 /// built_in!(RateLimit, |limit| limit.state.own_events, "rate_limit", limit.stack, limit.state.runs);
 /// ```
 ///
-/// The fifth argument selects the runs to limit; a predicate that panics denies the run (M5).
+/// The fifth argument selects the runs to limit. If a predicate of the selection panics, the run is denied (M5).
 macro_rules! built_in {
     ($type:ty, |$this:ident| $own_events:expr) => {
         impl $type {

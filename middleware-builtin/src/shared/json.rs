@@ -7,7 +7,7 @@ use emitree_emitter::json::check_depth;
 use emitree_runtime::{Error, Result};
 use serde_json::Value;
 
-/// The path of a value. Its `Display` is a JSON pointer (RFC 6901): a path that is not printed costs no allocation.
+/// The path of a value. It is displayed as a JSON pointer (RFC 6901), and allocates nothing until it is displayed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path<'p> {
     Root,

@@ -39,7 +39,7 @@ own_events! {
     Denied = "denied" { key };
 }
 
-/// The key, the limited runs, and the maximum wait; without `wait`, an excess run is denied at once.
+/// The options of a limit with a key. Without `wait`, an excess run is denied at once.
 #[derive(Default)]
 pub(crate) struct KeyedLimitOptions {
     pub(crate) key: Key,
@@ -48,7 +48,7 @@ pub(crate) struct KeyedLimitOptions {
 }
 
 impl KeyedLimitOptions {
-    /// Writes the waiting time at the end of a limit's `Debug`.
+    /// Writes the maximum wait at the end of a limit's `Debug` output.
     pub(crate) fn fmt_wait(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.wait {
             None => f.write_str(", denies"),

@@ -5,7 +5,7 @@ use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
 use emitree_runtime::RunContext;
 use serde_json::Value;
 
-/// The kind of the creator of all events that built-ins emit themselves.
+/// The creator kind of all events that built-ins emit themselves.
 pub(crate) const KIND: &str = "Middleware";
 
 /// A function that receives the name of an event, and redacts a text of the event.
@@ -81,7 +81,7 @@ macro_rules! own_events {
 
 pub(crate) use own_events;
 
-/// The emitter of a built-in's own events. It is below the root.
+/// The emitter of a built-in's own events. It is a descendant of the root emitter.
 #[derive(Clone)]
 pub(crate) struct OwnEvents(Emitter);
 
@@ -117,7 +117,8 @@ impl OwnEvents {
         self.log_failed::<E>(Box::pin(self.for_run(ctx).emit_event(&mut event)).await);
     }
 
-    /// Emits where nothing can be awaited: if an async listener would receive the event, no listener does (E17).
+    /// Emits an event where nothing can be awaited. If an async listener would receive the event, no listener is called
+    /// (E17).
     pub(crate) fn emit_now<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
         if self.has_listeners(ctx) {
             self.log_failed::<E>(self.for_run(ctx).emit_event_now(&mut redacted(event(), ctx)));
@@ -143,12 +144,12 @@ fn redacted<E: Event + UserTexts>(mut event: E, ctx: &RunContext) -> E {
     event
 }
 
-/// Returns the kind and the name of the instance, as events show them.
+/// Returns the kind and the name of an instance, as events show them.
 pub(crate) fn kind_and_name(creator: Option<&Creator>) -> (String, String) {
     creator.map(|creator| (creator.kind().to_owned(), creator.name().to_owned())).unwrap_or_default()
 }
 
-/// Returns the kind and the name as one text: `Tool[read_file]`.
+/// Returns the kind and the name of a run's instance as one text: `Tool[read_file]`.
 pub(crate) fn run_label(ctx: &RunContext) -> String {
     let (kind, name) = kind_and_name(ctx.creator());
     format!("{kind}[{name}]")

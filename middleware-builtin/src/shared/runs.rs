@@ -50,7 +50,7 @@ enum Combinator {
     Except,
 }
 
-/// The properties of a run that a [`Runs`] selector matches on. The run may be live or recorded.
+/// The properties of a run that a selection ([`Runs`]) depends on. The run may be live or recorded.
 pub trait RunInfo {
     /// Returns the kind of the run's instance, such as `Tool`.
     fn kind(&self) -> &str;
@@ -94,8 +94,8 @@ impl Runs {
         Self(Selection::Named(name.into()))
     }
 
-    /// Selects runs of a `T`, runs whose input or output is a `T`, and runs whose
-    /// [`Creator`](emitree_emitter::Creator::of) shares a `T`.
+    /// Selects runs whose runnable, input or output is a `T`, and runs whose [`Creator`](emitree_emitter::Creator::of)
+    /// shares a `T`.
     ///
     /// Recorded runs are matched by the types of input and output only.
     #[must_use]

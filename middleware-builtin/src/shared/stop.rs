@@ -13,7 +13,7 @@ pub(crate) struct Stop(SetOnce<Error>);
 
 impl Stop {
     pub(crate) fn with(&self, error: Error) {
-        // Ignore the result: `set` fails if the work was stopped before, and the first error wins.
+        // Ignore the result: `set` fails if the work has already been stopped, and the first error wins.
         self.0.set(error).ok();
     }
 

@@ -71,7 +71,7 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints further events of the shown runs, indented like the run that emits them. An event is matched on the
+    /// Prints further events of the shown runs, indented like the lines of their run. An event is matched on the
     /// emitter that emits it, so `"new_token"` matches the event in every run. Default: none.
     pub fn events(mut self, matcher: impl IntoMatcher) -> Self {
         match matcher.into_matcher() {

@@ -44,8 +44,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// `null`; the payload of `error` is printed as the [explanation](emitree_runtime::Error::explain) of the error.
 ///
 /// [`Trajectory::stdout`] and [`Trajectory::stderr`] create a trajectory with default options; [`Trajectory::builder`]
-/// sets other options. Clones share the output. A trajectory may be bound to any number of runs, even at the same time:
-/// each run is shown completely and each line is written whole, but the lines of concurrent runs interleave.
+/// sets other options. Clones share the output. A trajectory may be bound to any number of runs, even at the same time.
+/// Each run is shown completely, and each line is written whole, but the lines of concurrent runs interleave.
 ///
 /// ```
 /// use emitree_middleware::{Runs, Trajectory};

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::Level;
 
 /// An event that a trajectory emits before it writes the line of a `start`, `success` or `error`. Listeners may change
-/// the message, which is then written.
+/// the message before it is written.
 ///
 /// No line is written for `finish`.
 #[derive(Clone, Debug, Serialize)]

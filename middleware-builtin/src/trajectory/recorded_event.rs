@@ -37,7 +37,7 @@ impl RunInfo for RecordedEvent<'_> {
         self.event.creator.as_ref().map_or_else(|| self.namespace(), |creator| &creator.name)
     }
 
-    /// The path without the event's name, which is `run.start` for the start of a run.
+    /// Returns the path of the event without its name, and without `run` before the name of a lifecycle event.
     fn namespace(&self) -> &str {
         let above = self.event.path.rsplit_once('.').map_or("", |(above, _)| above);
         let of_run = self.stage.and_then(|_| above.strip_suffix("run"));
@@ -52,7 +52,7 @@ impl RunInfo for RecordedEvent<'_> {
         self.event.trace
     }
 
-    /// The payload of `start` is a `Start<I, O>`: only the comma between `I` and `O` is outside all inner brackets.
+    /// Looks for the name at the beginning and at the end of `I, O`, the parameters of the payload type `Start<I, O>`.
     fn has_type(&self, name: &str) -> bool {
         let types = self.event.payload_type.split_once('<').and_then(|(_, types)| types.strip_suffix('>'));
         types.is_some_and(|types| {

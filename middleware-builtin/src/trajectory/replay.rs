@@ -15,8 +15,8 @@ use super::line::Line;
 use super::recorded_event::RecordedEvent;
 use crate::shared::runs::RunInfo;
 
-/// Prints the trajectories of recorded runs, byte for byte like the live trajectories, except for durations. Returned
-/// by [`Trajectory::replay`](super::Trajectory::replay).
+/// Prints the trajectories of recorded runs. Except for durations, each line equals the live line, byte for byte.
+/// Returned by [`Trajectory::replay`](super::Trajectory::replay).
 ///
 /// ```
 /// use emitree_emitter::Emitter;

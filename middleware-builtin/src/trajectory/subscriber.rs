@@ -25,7 +25,7 @@ pub(super) struct TreeSubscriber {
 }
 
 impl TreeSubscriber {
-    /// Subscribes to a run and the runs below it; registers a listener only if further events are printed, because a
+    /// Subscribes to a run and the runs below it. Registers a listener only if further events are printed, because a
     /// run with listeners needs its own emitter.
     pub(super) fn bind(printer: &Arc<TrajectoryPrinter>, ctx: &RunContext) -> Result<()> {
         let (bound, depth) = (RunAddress::of(ctx), ctx.depth());

@@ -20,7 +20,7 @@ impl Half {
         let planted = ROWS.iter().flat_map(|row| (0..count(row)).map(move |nth| (row, nth)));
         let planted = planted.map(|(row, nth)| {
             let secret = made(row.shapes[nth % row.shapes.len()], rng);
-            // Each round begins one text later, so that each shape is combined with each text.
+            // Each round begins one text later, so that a shape is combined with different texts.
             let text = row.texts[(nth + nth / row.texts.len()) % row.texts.len()];
             Planted { kind: row.kind, text: made(text, rng).replace('§', &secret), secret }
         });

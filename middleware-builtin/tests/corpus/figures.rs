@@ -64,7 +64,8 @@ impl Figures {
     }
 }
 
-/// Checks the README for a row for each kind, the rows for all kinds together, and a column for each item of `columns`.
+/// Checks that the README contains a row for each kind and the rows for all kinds together, with a column for each item
+/// of `columns`.
 #[track_caller]
 pub(crate) fn expect_documented(columns: &[(&str, Figures)]) {
     let row = |name: &str, cell: &dyn Fn(&Figures) -> String| {

@@ -1,5 +1,5 @@
-//! Approvals: no work begins without an answer, an answer is used for its own input only, and every failure is a
-//! denial.
+//! Approvals: no work begins without an answer, an answer is used for its own input only, and a failed approval denies
+//! the run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -89,7 +89,7 @@ async fn an_approved_run_gets_its_input_an_edited_run_the_edit_and_a_rejected_ru
 
 #[tokio::test]
 async fn the_responder_receives_kind_name_and_the_input_as_the_work_would_get_it() -> TestResult {
-    /// Adds a slash.
+    /// Adds a slash to the path.
     #[derive(Debug)]
     struct Slash;
     impl Layer<JsonRun> for Slash {

@@ -1,4 +1,4 @@
-//! A run and the runs below it spend no more than their budget: usage is recorded, and work that exceeds a limit is
+//! Budgets: the usage of a run and the runs below it is recorded. If the usage exceeds a limit, the work of the run is
 //! stopped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -441,7 +441,7 @@ async fn closed_and_denied_are_emitted_with_the_reason_after_the_exceeding_charg
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let model = Arc::new(model(&root));
     let outer = instance(&root, "Assistant", "Desk", move |used: u64, ctx: RunContext| {
-        // A task is aborted only when the work has ended, so the second call is still attempted.
+        // The work is stopped only after its current poll, so `join` still attempts the second call.
         let (first, second) = (model.run_shared(tokens(used)), model.run_shared(tokens(1)));
         async move {
             futures_util::future::join(first, second).await.0?;
@@ -585,7 +585,7 @@ fn explain_lists_a_budget_with_its_limits() {
     assert_eq!(model(&Emitter::new()).run(tokens(1)).middleware(built(budget)).explain().to_string(), lines.join("\n"));
 }
 
-/// The steps of one nested run. Each step waits for a number of polls, charges a number of tokens, and starts a run.
+/// The steps of one nested run. Each step yields a number of times, charges a number of tokens, and starts a run.
 type Script = Vec<(u64, u64)>;
 
 proptest! {

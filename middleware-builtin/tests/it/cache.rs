@@ -224,7 +224,7 @@ async fn if_the_executing_run_is_dropped_a_joined_run_executes() -> TestResult {
         let (gated, cache) = (Arc::clone(&gated), cache.clone());
         tokio::spawn(async move { gated.run(1).layer(cache).await })
     };
-    // The runs become the leader one after the other, and each leader is dropped.
+    // The runs become the leader one after the other. The first 497 leaders are aborted.
     let mut runs: Vec<_> = (0..500).map(|_| run()).collect();
     tokio::task::yield_now().await;
     for leader in runs.drain(..497) {
@@ -403,7 +403,7 @@ async fn a_nested_run_with_the_same_key_does_not_wait_for_the_executing_run() ->
     Ok(())
 }
 
-// Each run joins the request that the next run executes, and that run waits in turn.
+// In a cycle, each run would join the request that the next run executes.
 #[tokio::test(start_paused = true)]
 async fn runs_that_would_wait_for_each_other_in_a_cycle_across_caches_do_not_wait() -> TestResult {
     for n in 2..6 {
@@ -425,7 +425,8 @@ async fn runs_that_would_wait_for_each_other_in_a_cycle_across_caches_do_not_wai
         let all = futures_util::future::try_join_all(runs);
         let outputs = tokio::time::timeout(Duration::from_secs(3600), all).await.expect("nobody waits for itself")?;
         assert_eq!(outputs, (0..n).collect::<Vec<_>>());
-        // All runs except the last one wait; the last run uses one of the two caches.
+        // All runs except the last one join a request. `told` contains only the events of the first cache, and
+        // about half of the requests use that cache.
         let joined = take(&told).iter().filter(|told| *told == "joined").count();
         assert!((n.div_ceil(2) - 1..=n.div_ceil(2)).contains(&joined), "{joined} of {n}");
     }
@@ -451,7 +452,8 @@ impl Op for Looks {
     type Out = u32;
 }
 
-// The list does not grow with the flights of inner work either, even if one of them is always under way.
+// A run's list of the flights that it leads does not grow with the flights of inner work, even if one of these flights
+// is always under way.
 #[tokio::test]
 async fn a_run_that_leads_20000_overlapping_flights_ends() -> TestResult {
     let looks = Arc::new(typed().stack::<Looks>());

@@ -32,7 +32,7 @@ enum Do {
     Wait(u64),
 }
 
-/// Returns a tool that does what its input says.
+/// Returns a tool whose input sets how its work ends.
 fn tool(root: &Emitter, name: &'static str) -> impl Runnable<Input = Do, Output = ()> + use<> {
     instance(root, "Tool", name, |what: Do, _: RunContext| async move {
         match what {

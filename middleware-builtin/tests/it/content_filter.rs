@@ -1,4 +1,5 @@
-//! The content filter: unwanted content is denied, answered or marked, and content that cannot be checked is denied.
+//! The content filter: unwanted content is denied, answered or marked. Content that cannot be checked is denied, unless
+//! the filter only marks.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! If a run fails, the alternatives answer in order, and an event names the alternative; control flow is not caught.
+//! If a run fails or times out, the alternatives are tried in order, and an event names the alternative that answers.
+//! By default, other control flow is not caught.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -123,7 +124,7 @@ async fn a_fallback_catches_failures_panics_and_timeouts_by_default_and_nothing_
     ];
     let root = Emitter::new();
     for (error, answered) in rows {
-        // Control flow of the run itself, and control flow of an alternative.
+        // The error of the run itself, and the error of an alternative.
         let itself = fails(&root, "first", &error);
         let itself = itself.run(1).middleware(Fallback::to(answers(&root, "second"))).await;
         let other = fails(&root, "first", &broken());

@@ -29,7 +29,7 @@ fn desk(root: &Emitter) -> impl Runnable<Input = u64, Output = (u64, Option<Stri
     })
 }
 
-/// A runnable that starts itself to the given depth, and returns the depth that it reached.
+/// A runnable that runs itself recursively to the given depth, and returns the depth that it reached.
 #[derive(Clone)]
 struct Diver(Emitter);
 

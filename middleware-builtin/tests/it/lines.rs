@@ -166,7 +166,7 @@ async fn concurrent_runs_below_one_run_are_shown_at_their_own_levels() -> TestRe
     Ok(())
 }
 
-/// Starts `many` concurrent runs, each of which starts one more run, which emits `tick`.
+/// Starts `many` concurrent runs. Each of them starts one more run, and that run emits `tick`.
 async fn run_a_crowd(many: u32, trajectory: Trajectory) -> TestResult {
     let root = Emitter::new();
     let together = Arc::new(Barrier::new(many as usize));

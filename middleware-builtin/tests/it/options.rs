@@ -1,4 +1,4 @@
-//! Each option of a trajectory has its effect; the other test files use the defaults.
+//! Each option of a trajectory has its documented effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
 //! The number of runs per key that begin in a period is limited. Excess runs wait in the order of their arrival, or are
-//! denied; a denial contains the time until a retry may pass.
+//! denied. The denial of an excess run contains the time until a retry may pass.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -231,7 +231,7 @@ async fn a_run_that_would_wait_too_long_is_denied_when_it_is_first_in_the_queue(
     let (first, second, third, fourth) = tokio::join!(run(), run(), run(), run());
     assert!(first.0.is_ok() && second.0.is_ok());
     assert_eq!((first.1, second.1), (ms(0), ms(100)));
-    // When the second run has left, this run is first in the queue, and would have to wait until 200 ms.
+    // When the second run has left the queue, the third run is first, and would have to wait until 200 ms.
     assert_eq!((third.0.expect_err("too long").details()["retry_after_ms"].clone(), third.1), (json!(100), ms(100)));
     assert_eq!((fourth.0.expect_err("too long").is_denied(), fourth.1), (true, ms(100)));
     Ok(())

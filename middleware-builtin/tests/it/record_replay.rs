@@ -450,8 +450,8 @@ async fn a_run_that_was_dropped_or_timed_out_when_recorded_stays_pending_in_the_
     assert!(result.expect_err("aborted").is_aborted());
     let replay = Replay::from(record.journal().expect("it has ended"));
     let error = agent.run(true).middleware(replay).await.expect_err("there is no more");
-    // The replay ends at the first run that was stopped in the recording, because the recording does not show which of
-    // the stopped runs ended the recorded run.
+    // The recording does not show which of the stopped runs ended the recorded run, so the replay ends at the first of
+    // them.
     assert!(matches!(difference(&error), Difference::Ends { .. }), "{error}");
     Ok(())
 }

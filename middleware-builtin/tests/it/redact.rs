@@ -146,7 +146,7 @@ async fn an_output_set_at_start_is_redacted_in_all_events_of_the_run() -> TestRe
     let (root, heard) = (Emitter::new(), Heard::default());
     heard.on(&root)?;
     let echo = echo(&root);
-    // The redaction also has a listener that is called after this one.
+    // The redaction also has a listener of `start` that is called after the listener that sets the output.
     let run = echo.run(json!(CARD)).middleware(Redact::new()).on_start(|start, _| start.output = Some(json!([MAIL])));
     assert_eq!(run.await?, json!(["[REDACTED:email]"]));
     let lines = heard.take();
@@ -421,7 +421,7 @@ async fn events_that_are_text_or_json_or_of_a_configured_type_are_redacted() -> 
         [1, 1, 2],
         "{lines:#?}"
     );
-    // Other places are not redacted.
+    // With `places`, other places are not redacted.
     let elsewhere = Redact::new().event::<Sent>("sent").places([Place::Input]);
     assert_eq!(work.run(()).middleware(elsewhere).await?, None);
     Ok(())

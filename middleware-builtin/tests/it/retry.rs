@@ -1,5 +1,5 @@
-//! Failed runs that may succeed later are retried a limited number of times, after growing delays. Control flow is
-//! never retried.
+//! Failed runs that may succeed later are retried a limited number of times, after growing delays. Control flow other
+//! than a time-out is never retried.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! All middlewares select runs with the same methods. A method selects the same runs in each middleware.
+//! A selection (`Runs`) selects the same runs in every middleware that takes one, and in `Runs::only`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

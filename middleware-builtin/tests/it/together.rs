@@ -1,4 +1,4 @@
-//! In every combination of middlewares, each run ends once, after its children, and with the outcome that its caller
+//! In random combinations of middlewares, each run ends once, after its children, and with the outcome that its caller
 //! receives. No limit is exceeded, no guard is bypassed, and control flow is kept. In the end, no run holds or awaits
 //! anything.
 
@@ -674,7 +674,7 @@ fn silence_planned_panics() {
 }
 
 impl Garden {
-    /// Checks that nothing is held, and that all middlewares let runs pass again.
+    /// Checks that no permit and no run is held, and that all middlewares let runs pass again.
     async fn check_rest(&self, holders: usize) -> Checked {
         let over = wait_for_ends(ms(1_000)).await;
         ensure(over.is_complete(), || format!("{over}"))?;

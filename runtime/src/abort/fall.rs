@@ -28,7 +28,7 @@ impl Stops {
         Self(lock)
     }
 
-    /// Stops a run or an abort handle by calling `first`, which returns its followers or `None` if it stopped nothing. Then
+    /// Calls `first` to stop a run or an abort handle. `first` returns the followers, or `None` if it stopped nothing. Then
     /// stops the followers, level by level, with the reason `fallen`.
     ///
     /// Returns `None` if `first` returned `None`. Otherwise returns all followers, for the caller to wake and drop.

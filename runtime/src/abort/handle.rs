@@ -92,7 +92,7 @@ enum Source {
 }
 
 impl AbortSignal {
-    /// Returns `true` if the handle was aborted, if the token was canceled, or if the run was aborted, timed out or was dropped.
+    /// Returns `true` if the signal's handle was aborted, its token was canceled, or its run was aborted, timed out or dropped.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         match &self.0 {

@@ -166,7 +166,7 @@ impl<I: Data, O: Data> AttemptParts<'_, I, O> {
         match outputs.apply(&mut output, ctx).await {
             Ok(()) => Ok(output),
             Err(error) => {
-                // A panic in the drop would replace the error.
+                // Catch a panic in the drop of the output: it would replace the error.
                 discard(output);
                 Err(error)
             }
@@ -187,7 +187,7 @@ impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
 /// from JSON.
 struct Answered<O> {
     first: Mutex<Option<O>>,
-    /// The answer as JSON, or an error if JSON cannot represent the whole answer: a call must not return a part of it.
+    /// The answer as JSON, or an error if JSON cannot represent the whole answer. A call must not return an incomplete answer.
     again: Result<Value>,
 }
 

@@ -85,7 +85,7 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
     }
 }
 
-/// A layer whose errors name it.
+/// A layer, and a name that is added to its errors.
 pub(crate) struct Named<I, O> {
     pub(crate) layer: Arc<dyn DynLayer<I, O>>,
     pub(crate) by: Arc<str>,

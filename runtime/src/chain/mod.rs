@@ -1,7 +1,7 @@
 //! The chain that a run's values pass through: input middlewares, layers, and output middlewares.
 //!
-//! The chain is made when the first layer or value middleware is bound. For a run without a chain, the only cost is a check of
-//! its state.
+//! The chain is made when the first layer or value middleware is bound, or when the number of retries is set. For a run
+//! without a chain, the only cost is a check of its state.
 
 pub(crate) mod attempts;
 pub(crate) mod erased;
@@ -93,7 +93,7 @@ impl<I, O> Chain<I, O> {
     }
 }
 
-/// Sorts layers by phase, innermost guards last. The sort is stable: within a phase, the order of binding is kept (M2).
+/// Sorts layers by phase, innermost layers last. The sort is stable: within a phase, the order of binding is kept (M2).
 pub(crate) fn by_phase<I, O>(layers: &mut [LayerEntry<I, O>]) {
     layers.sort_by_key(|entry| (entry.phase as u8, entry.is_innermost));
 }
@@ -177,13 +177,13 @@ impl RunContext {
     ///
     /// # Errors
     ///
-    /// Returns an error if the run has no chain, and its work has begun or its bindings were dropped: a layer that is added now
-    /// would be skipped.
+    /// Returns an error if the run has no chain and no chain can be added any more, because the work has begun or the
+    /// bindings were dropped.
     pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
         let run = self.shared();
         let chain = run.bindings.chain.get_or_init(run.bindings.make_chain);
-        // Record the chain in the state only after it is made. If the work has begun on another thread meanwhile, `add_chain`
-        // returns `false`, and no layer is added to a chain that the work does not pass through.
+        // Record the chain in the state only after it is made. If the work has begun on another thread meanwhile, it does
+        // not pass through this chain: `add_chain` returns `false`, and no layer is added.
         if run.node.state.add_chain() { Ok(&**chain) } else { Err(too_late()) }
     }
 

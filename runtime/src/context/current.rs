@@ -17,12 +17,12 @@ pub(crate) fn look<T>(f: impl FnOnce(&RunContext) -> T) -> Option<T> {
     CURRENT.is_set().then(|| CURRENT.with(f))
 }
 
-/// Calls a function with a run as the current run.
+/// Calls a function while `run` is the current run.
 pub(crate) fn enter<T>(run: &RunContext, f: impl FnOnce() -> T) -> T {
     CURRENT.set(run, f)
 }
 
-/// Calls a function, with `run` as the current run if it is `Some`.
+/// Calls a function. If `run` is `Some`, it is the current run during the call.
 pub(crate) fn enter_some<T>(run: Option<&RunContext>, f: impl FnOnce() -> T) -> T {
     match run {
         Some(run) => enter(run, f),

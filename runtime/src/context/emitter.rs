@@ -14,7 +14,8 @@ use uuid::Uuid;
 use crate::RunContext;
 use crate::context::{SharedRun, WeakRun};
 
-/// From this depth on, a run remembers that it has no listeners, so that a chain of runs is searched once and not once per run.
+/// From this depth on, a run remembers that it has no listeners, so that the runs above are not searched again for each run
+/// below.
 const DEEP: usize = 32;
 
 /// The instance of a run, and the run's own emitter, which is made on demand.
@@ -102,8 +103,9 @@ impl LazyEmitter {
 }
 
 impl RunContext {
-    /// Returns the run's own emitter. Its events are received by listeners on the run, on its instance and all emitters above
-    /// the instance, and on the runs above.
+    /// Returns the run's own emitter. Its events are received by listeners on the run, on its instance and all emitters
+    /// above the instance, and in the same way by listeners on each run above, its instance, and the emitters above that
+    /// instance.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.shared().lazy_emitter.made().unwrap_or_else(|| self.make_emitter())
@@ -116,14 +118,14 @@ impl RunContext {
         let unmade = |run: &&Self| run.shared().lazy_emitter.made().is_none();
         let runs: SmallVec<[&Self; 8]> =
             successors(self.parent().filter(unmade), |run| run.parent().filter(unmade)).collect();
-        // Each emitter needs its parent's emitter, because events rise from each emitter to its parent.
+        // Begin with the topmost run, because each emitter holds the emitter of its parent run.
         for run in runs.into_iter().rev() {
             run.make_own();
         }
         self.make_own()
     }
 
-    /// Makes the run's emitter. The parent's emitter has already been made.
+    /// Makes the run's emitter. Call this after the parent's emitter has been made, so that the call does not recurse.
     fn make_own(&self) -> &Emitter {
         let made = self.shared().lazy_emitter.made.get_or_init(|| {
             let scope = Arc::new(self.downgrade());
@@ -197,8 +199,8 @@ impl RunContext {
 }
 
 impl SharedRun {
-    /// Returns `true` if the run's events may have listeners. The listeners may be registered on the run, on its instance and the
-    /// emitters above, and on the runs above.
+    /// Returns `true` if the run's events may have listeners. The listeners may be registered on the run or a run above, on
+    /// the instance of one of these runs, or on an emitter above such an instance.
     pub(crate) fn has_listeners(&self) -> bool {
         if self.depth >= DEEP {
             return self.has_listeners_deep();

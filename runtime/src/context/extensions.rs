@@ -11,7 +11,7 @@ use crate::RunContext;
 use crate::context::current::enter;
 use crate::run::panic::discard_all;
 
-/// A map from types to values. Clones share the values until one of the clones is changed.
+/// A map from types to values. Clones share one map until one of them is changed.
 ///
 /// ```
 /// use emitree_runtime::Extensions;

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::chain::list::SmallList;
 use crate::run::panic::discard_all;
 
-/// The subscribers or middlewares of a run: a snapshot of its parent's list, and its own additions.
+/// The subscribers of a run, or the middlewares that it hands down: a snapshot of its parent's list, and its own additions.
 pub(crate) struct InheritedList<T> {
     list: Mutex<Option<SharedList<T>>>,
     /// Checked without the lock, because most lists are empty.
@@ -33,7 +33,7 @@ impl<T> InheritedList<T> {
         if self.is_empty() { None } else { self.list.lock().clone() }
     }
 
-    /// Drops the items, outside the lock.
+    /// Drops the items with no lock held.
     #[inline]
     pub(crate) fn release(&self) {
         if !self.is_empty() {
@@ -47,7 +47,8 @@ impl<T> InheritedList<T> {
             self.is_some.store(false, Ordering::Release);
             list.take()
         };
-        // Runs below have ended, but handles to them may remain and share the list: the last handle drops the items.
+        // Another thread may still hold a snapshot, for example in `explain`. The items are then dropped with the last
+        // snapshot.
         list.and_then(Arc::into_inner).into_iter().for_each(discard_all);
     }
 }

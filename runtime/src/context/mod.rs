@@ -1,4 +1,4 @@
-//! The context of a run: its ids, emitter, context, extensions and tasks (R2, R9).
+//! The context of a run: its ids, emitter, context values, extensions and tasks (R2, R9).
 
 pub(crate) mod current;
 pub(crate) mod emitter;
@@ -132,8 +132,9 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     }
 }
 
-/// Drops the values while the parent is the current run: if the drop of a value starts a run, it becomes a child of the parent,
-/// whichever thread drops the last handle (R1). A chain of runs is dropped in a loop, not by recursion.
+/// Drops the values while the parent is the current run, whichever thread drops the last handle. A run that such a drop
+/// starts belongs to the parent, or to a run above that still accepts runs (R1). A chain of runs is dropped in a loop, not
+/// by recursion.
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
@@ -192,7 +193,7 @@ impl<I, O> Deref for TypedRun<I, O> {
 
 impl RunContext {
     /// Returns the current run. A run is current in its work, in its tasks and scopes, in a middleware that is being bound to
-    /// it, and in listeners of its events, no matter on which emitter they are registered.
+    /// it, and in listeners of its events. It does not matter on which emitter the listeners are registered.
     ///
     /// Returns `None` outside a run, and in tasks that were neither spawned with [`spawn`](Self::spawn) nor wrapped in
     /// [`scope`](Self::scope).
@@ -246,13 +247,13 @@ impl RunContext {
     /// Makes a run (R2). Returns `Err(parent)` if the parent has closed: a run without its parent would evade the middlewares
     /// that the parent has bound for the runs below (R1).
     ///
-    /// This function and the functions that make the run's parts are inlined, so that the parts are written in place. Copying
-    /// them stalls the processor: it loads in large pieces what was just stored in small ones.
+    /// This function and the functions that make the run's parts are inlined, so that the parts are written in place. A copy
+    /// would stall the processor, because its wide loads follow narrow stores to the same memory.
     #[inline(always)]
     pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
         let has_listeners = seed.has_listeners;
         let run = match parent {
-            // Without a parent, no other run can find this run before it is made.
+            // Without a parent, the run is not registered with any other run, so it needs no weak handle to itself.
             None => Arc::new(seed.below(None)),
             Some(parent) if parent.node().state.is_closed() => {
                 enter(&parent, || discard(seed));

@@ -22,8 +22,8 @@ pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, cell: &OnceC
     let path = instance.namespace();
     let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);
     match parent {
-        // The run was started in a task outside its parent's span. Enter that span instead of naming it by its id, because the
-        // id may come from another subscriber.
+        // The run was started in a task outside its parent's span. Enter that span instead of passing its id as `parent`,
+        // because the id may come from another subscriber.
         Some(parent) if !is_in_span() => parent.span().in_scope(span),
         _ => span(),
     }

@@ -1,4 +1,5 @@
-//! Tasks that end before their run does, and scopes, which make a run the current run on other tasks and threads (R9, R13).
+//! Tasks that end before their run does, and scopes, which make a run the current run in other tasks and on other threads
+//! (R9, R13).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,8 +19,8 @@ use crate::{Error, ErrorKind, Result, RunContext};
 pub(crate) type TaskSet = OnceLock<Box<Mutex<Option<JoinSet<()>>>>>;
 
 impl RunContext {
-    /// Spawns a task that belongs to the run: [`current`](Self::current) returns this run in the task. A task that still runs when
-    /// the work of the run is over is aborted, and awaited before the run ends.
+    /// Spawns a task that belongs to the run: [`current`](Self::current) returns this run in the task. A task that is still
+    /// running when the work of the run is over is aborted, and awaited before the run ends.
     ///
     /// If the work of the run is over, nothing is spawned, and awaiting the returned [`Task`] returns an error of kind `Aborted`.
     ///
@@ -54,8 +55,8 @@ impl RunContext {
         // The set drops tasks under its lock, so the drop of a task must not panic.
         let task = Isolated::new(self.scope(work));
         let set = self.shared().tasks.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
-        // Mark the run before the task is added: the end of the work either sees the mark and waits for the tasks, or it has
-        // already settled the run, which then accepts no task (R13).
+        // Mark the run before the task is added. Either the run sees the mark when its work ends, and waits for its tasks,
+        // or the run is settled already, and accepts no task (R13).
         if self.node().state.take_task()
             && let Some(tasks) = &mut *set.lock()
         {
@@ -79,7 +80,7 @@ impl RunContext {
     /// # async fn main() -> emitree_runtime::Result<()> {
     /// let outer = runnable_fn("outer", |n: u32, ctx: RunContext| async move {
     ///     let double = runnable_fn("double", |n: u32, ctx: RunContext| async move { Ok((n * 2, ctx.depth())) });
-    ///     // Without `scope`, the task is outside the run: its runs would be neither nested nor guarded.
+    ///     // Without `scope`, the task would be outside the run, and its runs would be neither nested nor guarded.
     ///     let task = tokio::spawn(ctx.scope(async move { double.run(n).await }));
     ///     task.await?
     /// });
@@ -95,7 +96,7 @@ impl RunContext {
     /// [`tokio::task::spawn_blocking`], or on a thread of a pool.
     ///
     /// You can enter the [`parent`](Self::parent) in the same way. A run that is made inside the parent is a child of the
-    /// parent: middleware that is bound for the runs below this run, including guards, does not apply to that child.
+    /// parent. Middleware that is bound for the runs below this run, including guards, does not apply to that child.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};

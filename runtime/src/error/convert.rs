@@ -14,10 +14,11 @@ impl Error {
     /// Converts a boxed error, which `?` cannot convert.
     ///
     /// - A boxed `Error` is returned unchanged.
-    /// - An `Error` that a listener returned is taken out of the [`EmitError`]. Unless the error is control flow, the context
-    ///   values `event` and `listener` are added, which name the event and the listener that failed.
-    /// - Any other error becomes the source of a new `Error`. If one of its causes is control flow, the new error has the kind
-    ///   of that cause and the message of the outer error.
+    /// - An `Error` that a listener returned is taken out of the [`EmitError`]. If the error is a failure, it receives the
+    ///   context values `event`, with the path of the event, and `listener`, with the source location at which the listener
+    ///   was registered.
+    /// - Any other error becomes the source of a new `Error`, which displays the message of its source. If a cause of the
+    ///   source is control flow, the new error takes over the kind of that cause.
     ///
     /// ```
     /// use emitree_emitter::BoxError;
@@ -65,7 +66,8 @@ impl Error {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
-                // Control flow is returned unchanged. The message of a failure may lack the event and the listener: add both.
+                // Control flow is returned unchanged. The message of a failure may not name the event and the listener: add
+                // both as context values.
                 if error.kind().is_control_flow() {
                     return error;
                 }
@@ -75,15 +77,16 @@ impl Error {
         }
     }
 
-    /// Creates an error that displays its source. If one of its causes is control flow, the error takes over the kind of that
-    /// cause (M9).
+    /// Creates an error that displays its source. If one of its causes is control flow, the new error takes over the kind of
+    /// that cause (M9).
     pub(crate) fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
         let error = Self(Arc::new(ErrorData { source: Some(source), ..ErrorData::of(kind) }));
         let carried =
             |cause: &(dyn StdError + 'static)| cause.downcast_ref::<StdErrorAdapter>().map(|adapter| adapter.0.clone());
         let deeper = error.chain().filter_map(carried).find(|error| error.kind().is_control_flow());
         match deeper {
-            // Without the note, the layers would note this error a second time, as new control flow (M9).
+            // Copy the note as well: without it, the layers would treat this error as new control flow, and note it a second
+            // time (M9).
             Some(deeper) => error.with(|data| {
                 data.kind = deeper.0.kind.clone();
                 data.control = deeper.0.control.clone();

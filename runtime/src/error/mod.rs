@@ -120,7 +120,8 @@ impl Error {
     #[must_use]
     pub fn message(self, message: impl Into<String>) -> Self {
         let source = match &self.0.message {
-            // The error displayed its source until now: the source stays the first cause, and is not listed twice.
+            // Until now the error displayed its source. Keep the source as the first cause: if this error became a cause,
+            // the same message would be listed twice.
             None => self.0.source.clone(),
             Some(_) => Some(Arc::new(StdErrorAdapter(self.clone())) as Arc<_>),
         };
@@ -146,8 +147,8 @@ impl Error {
         })
     }
 
-    /// Adds a context value unless the key already has one, so that an error that passes through several listeners names the
-    /// first.
+    /// Adds a context value unless the key already has one, so that an error that passes through several listeners keeps the
+    /// values of the first listener.
     fn context_if_absent(self, key: &str, value: impl FnOnce() -> String) -> Self {
         if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
     }
@@ -205,8 +206,9 @@ impl Error {
         if self.0.note == note { self } else { self.with(|data| data.note = note) }
     }
 
-    /// Marks the error as returned in a call through layers. An error that is not marked yet was created by the layer that
-    /// returns it: the layer's name `by` becomes the detail `by`, unless the error already names its origin.
+    /// Marks the error as returned in a call through layers. An error that is not marked yet was created by the layer or the
+    /// work that returns it. If a layer with a name `by` returns it, the name becomes the detail `by`, unless the error
+    /// already names its origin.
     pub(crate) fn returned_in(self, call: usize, by: Option<&str>) -> Self {
         if self.0.returned_in == call {
             return self;
@@ -281,8 +283,8 @@ impl Error {
     #[must_use]
     pub fn find<E: StdError + 'static>(&self) -> Option<&E> {
         self.chain().find_map(|cause| match cause.downcast_ref::<StdErrorAdapter>() {
-            // An adapter without a message displays its source and skips it in `source()`: search inside the adapter, so
-            // that the source is found too.
+            // If the error in an adapter has no message, the adapter displays the error's first cause and skips it in
+            // `source()`. Search inside the adapter, so that this cause is found too.
             Some(adapter) => adapter.0.find(),
             None => cause.downcast_ref(),
         })

@@ -40,8 +40,8 @@ impl ErrorReport {
         let before = [&self.message].into_iter().chain(&self.causes);
         let causes = self.causes.iter().zip(before).filter(|(cause, before)| !cause.is_empty() && cause != before);
         let causes = causes.map(|(cause, _)| format!("\n  caused by: {}", indented(cause)));
-        // With the feature `preserve_order` of `serde_json`, which any crate may enable, keys are in order of insertion:
-        // sort the keys, so that the text is the same with and without the feature.
+        // Sort the keys, so that the text does not depend on the feature `preserve_order` of `serde_json`: any crate may
+        // enable it, and keys are then in order of insertion.
         let mut context = self.context.clone();
         context.sort_keys();
         let facts = context.iter().map(|(key, value)| format!("\n  {key}: {}", sorted(value)));

@@ -188,7 +188,7 @@ pub(crate) async fn run_check<C: Future<Output = Result<()>> + Send>(
     by: &str,
     check: impl FnOnce() -> C,
 ) -> Result<()> {
-    // The function that returns the future may panic as well as the future itself: catch both.
+    // Both the function that returns the future and the future itself may panic: catch both panics.
     let checked = match caught(check) {
         #[expect(
             clippy::redundant_async_block,

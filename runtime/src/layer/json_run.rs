@@ -12,7 +12,7 @@ use crate::{Error, Op, Phase, Result, RunContext};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The [`Op`] of layers for runs of any type that need the values: a `Layer<JsonRun>` sees input and output as JSON.
+/// The [`Op`] of layers that need values, and fit runs of any type. A `Layer<JsonRun>` sees input and output as JSON.
 ///
 /// A value that the layer passes on unchanged is not parsed again: the run continues with the original value. If a value does
 /// not fit the run's types, the call fails with an error that names the place in the JSON.

@@ -56,9 +56,9 @@ impl<R: Runnable> Run<'_, R> {
     /// middlewares of its runnable, and the run's own middlewares. Once the run has begun, the explanation is empty; call
     /// [`RunContext::explain`](crate::RunContext::explain) instead.
     ///
-    /// A middleware decides in `bind` which runs it binds to. A middleware that selects runs is therefore listed with all its
-    /// layers, even if it will not select this run; [`RunContext::explain`](crate::RunContext::explain) lists only the layers
-    /// that were bound.
+    /// A middleware that selects runs does so in `bind`, which `explain` does not call. Such a middleware is therefore
+    /// listed with all its layers, even if it will not select this run; [`RunContext::explain`](crate::RunContext::explain)
+    /// lists only the layers that were bound.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
@@ -90,8 +90,8 @@ impl<R: Runnable> Run<'_, R> {
     pub fn explain(&self) -> Explanation {
         let Some(config) = self.config() else { return Explanation::default() };
         let parent = config.parent.as_ref();
-        // If the parent ends meanwhile on another thread, this call holds the last references to the parent's middlewares:
-        // enter the parent, so that it is the current run while they are dropped (R14).
+        // If the parent ends meanwhile on another thread, this call holds the last references to the parent's middlewares.
+        // Enter the parent, so that it is the current run while they are dropped (R14).
         enter_some(parent, || {
             let inherited = parent.and_then(|parent| parent.shared().inherited.all());
             let inherited = inherited.iter().flat_map(|inherited| inherited.iter());

@@ -80,7 +80,7 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
         Summary::of(self)
     }
 
-    /// Returns a warning if binding the layer both to a run and to a run above it is likely to be a mistake, for example
+    /// Returns a warning if it is probably a mistake to bind the layer both to a run and to a run above it, for example
     /// because attempts multiply. By default there is no warning.
     ///
     /// This method is called each time the layer is bound to a run that has a parent, until the layer has logged a warning.
@@ -131,8 +131,8 @@ impl<'a, O: Op> Next<'a, O> {
         self.0.run(input)
     }
 
-    /// Returns `true` if a listener of `start` has set the output of the run: then this output replaces the work, and the layers
-    /// inside still apply.
+    /// Returns `true` if a listener of `start` has set the output of the run. This output replaces the work, but the layers
+    /// inside are still called.
     #[must_use]
     pub fn is_answered(self) -> bool {
         self.0.is_answered()

@@ -328,8 +328,8 @@ impl<O: Op> StackBuilder<O> {
     }
 
     /// Adds a name to the errors of the layers that were added so far: an error that one of these layers returns has the name
-    /// as its detail `by`. An error of `next` that a layer passes on is left unchanged. So are errors that already have a name:
-    /// denials, halts, and errors with a detail `by`.
+    /// as its detail `by`. An error of `next` that a layer passes on is left unchanged. Errors that already have a name are
+    /// left unchanged too: denials, halts, and errors with a detail `by`.
     ///
     /// ```
     /// use emitree_runtime::{Error, Next, Op, RunContext, Runnable, Stack, runnable_fn};

@@ -97,13 +97,13 @@ impl SwallowedControlFlow {
     fn note(&self, inside: Frame, outside: Frame, error: Error) -> Error {
         let mut notes = self.notes.lock();
         let mut passed: Vec<_> = notes.extract_if(.., |note| note.frame == inside).collect();
-        // The layer may return the error that it received, a copy with another message, or a new error instead: find the
-        // note of the received error, by number, then by kind, then by severity.
+        // The layer may return the error that it received, a copy with another message, or a new error. Find the note of the
+        // received error: by number, else by kind, else by severity.
         let stands_for = [Error::is_same_note, Error::is_same_kind, Error::is_as_severe]
             .iter()
             .find_map(|is_like| passed.iter().position(|note| is_like(&error, &note.error)));
         let replaced = stands_for.map(|at| passed.remove(at));
-        // The `next` of an adapted layer calls the `next` of its adapter, which has already added this note.
+        // An adapted layer's `next` calls its adapter's `next`, which has then already added this note.
         let is_new = !notes.iter().any(|note| note.frame == outside && error.is_same_note(&note.error));
         let error = match &replaced {
             Some(note) => error.noted(note.error.note()),
@@ -124,8 +124,8 @@ impl SwallowedControlFlow {
         decides
     }
 
-    /// Moves the notes of a layer that has returned or was dropped to the layer outside, and returns the most severe error
-    /// among them (invariant 2).
+    /// Moves the inner layer's notes to the layer outside, after the inner layer has returned or was dropped. Returns the
+    /// most severe error among them (invariant 2).
     #[inline]
     pub(crate) fn pass_on(&self, inside: Frame, outside: Frame) -> Option<Error> {
         if self.is_noted.load(Ordering::Acquire) { self.pass_notes_on(inside, outside) } else { None }

@@ -108,8 +108,8 @@ pub trait AnyStart: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the place in the JSON if the value does not fit the input type. The input then stays
-    /// unchanged.
+    /// Returns an error if the value does not fit the input type; the error names the place in the JSON that does not fit.
+    /// The input then stays unchanged.
     fn set_input_json(&mut self, input: Value) -> Result<()>;
     /// Returns the output as JSON, if a listener has set one.
     fn output_json(&self) -> Option<Value>;
@@ -139,8 +139,8 @@ pub trait AnyStart: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the place in the JSON if the value does not fit the output type. The output then stays
-    /// unchanged.
+    /// Returns an error if the value does not fit the output type; the error names the place in the JSON that does not fit.
+    /// The output then stays unchanged.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
@@ -162,8 +162,8 @@ pub trait AnySuccess: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the place in the JSON if the value does not fit the output type. The output then stays
-    /// unchanged.
+    /// Returns an error if the value does not fit the output type; the error names the place in the JSON that does not fit.
+    /// The output then stays unchanged.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
@@ -288,7 +288,8 @@ impl<R: Runnable + ?Sized> FacetsOf<R> {
     pub(crate) const ALL: &'static LifecycleFacets =
         &LifecycleFacets { facets: [Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH], types: RunTypes::of::<R> };
 
-    // `internal` marks a lifecycle event. The plain name is for listeners of exactly this type (E4).
+    // `internal` marks the facet of a lifecycle event. The plain name also matches the event for listeners of exactly its
+    // type (E4).
     const START: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Start,
         change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),

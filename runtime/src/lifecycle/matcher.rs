@@ -73,8 +73,8 @@ pub struct LifecycleOf {
 ///
 /// By default nested events are not matched: on a run's own emitter, the matcher matches only the events of that run.
 ///
-/// If the listener takes a payload type that differs from the event's, the run fails at `start` or `success` with an error that
-/// names both types, no matter on which emitter the listener is registered. At `error` and `finish`, and for observers, that
+/// If the listener takes a payload type that differs from the event's, the run fails at `start` or `success`, no matter on
+/// which emitter the listener is registered. The error names both types. At `error` and `finish`, and for observers, the
 /// error is logged and counted instead. With [nested](emitree_emitter::Options::nested) events, or with
 /// [`of_types`](LifecycleOf::of_types), events of other types are skipped.
 ///

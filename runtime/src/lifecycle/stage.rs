@@ -79,8 +79,8 @@ impl Stage {
     /// Returns the stage of a recorded lifecycle event, or `None` for any other event.
     #[must_use]
     pub fn of_record(record: &EventRecord) -> Option<Self> {
-        // A record has lost its facet: the flag `internal` in its context distinguishes it from an event that the work emitted
-        // under the same name.
+        // A record contains no facet. The flag `internal` in its context distinguishes it from the record of an event that
+        // the work emitted under the same name.
         let internal = record.context.get("internal") == Some(&Value::Bool(true));
         Self::ALL.into_iter().find(|stage| internal && record.name() == stage.as_str())
     }

@@ -1,7 +1,8 @@
 //! Subscribers of runs, which receive the lifecycle events of a run without an emit.
 //!
 //! 1. A subscriber receives a run's `start`, then `success` or `error`, then `finish`, each at most once, after all listeners.
-//! 2. A subscriber is not a listener: a run with subscribers but no listeners has no emitter, and emits nothing (E15).
+//! 2. A subscriber is not a listener: a run with subscribers but no listeners does not make an emitter, and does not emit
+//!    its lifecycle events (E15).
 //! 3. A subscriber cannot change anything, and its panics are logged (M5). It is called with no lock held.
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 /// Every closure that takes a `&RunEvent` is a subscriber.
 ///
 /// A subscriber is cheaper than a listener: a run with listeners needs an emitter, and each of its events travels up the tree.
-/// But a subscriber receives lifecycle events only: neither the events that the work emits nor events from pipes.
+/// But a subscriber receives neither the events that the work emits nor events from pipes.
 pub trait RunSubscriber: Send + Sync + 'static {
     /// Receives one of the run's four events, after all listeners.
     fn event(&self, event: &RunEvent<'_>);

@@ -151,7 +151,8 @@ impl MiddlewareInfo {
 }
 
 impl Explanation {
-    /// Describes a run with these middlewares. The chain has the layers that [`Middleware::layers`] returns.
+    /// Describes a run with these middlewares. The described chain consists of the layers that [`Middleware::layers`]
+    /// returns.
     pub(crate) fn of<'a>(
         runnable: &str,
         bound: impl Iterator<Item = &'a Arc<dyn Middleware>>,
@@ -179,8 +180,8 @@ impl RunContext {
     /// chain. The lists are empty once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        // If the run ends meanwhile on another thread, this call holds the last references to its middlewares: enter the run,
-        // so that it is the current run while they are dropped (R14).
+        // If the run ends meanwhile on another thread, this call holds the last references to its middlewares. Enter the
+        // run, so that it is the current run while they are dropped (R14).
         enter(self, || {
             let existing = self.existing_chain();
             let chain = existing.map(|chain| chain.describe()).unwrap_or_default();

@@ -28,12 +28,12 @@ pub struct MapValue<T> {
 /// Creates a middleware from a function that may change the input, after `start` and before all layers.
 ///
 /// Several functions are called in the order in which they are bound, each with the value that the previous function left;
-/// functions marked as [`guard`](MapValue::guard) come last. The functions change a copy of the input: `success` and `finish`
-/// carry the input as `start` left it, every [attempt](RunContext::attempt) begins with that value again, and
+/// functions marked as [`guard`](MapValue::guard) come last. The functions change a copy of the input, and every
+/// [attempt](RunContext::attempt) makes a new copy. `success` and `finish` carry the input as `start` left it.
 /// [`RunContext::original`] returns the input as the caller passed it.
 ///
-/// An error ends the attempt before its work. [`Error::denied`], [`Error::halted`], [`Error::aborted`] and
-/// [`Error::retry_with`] have their usual effect; any other error makes the run fail.
+/// An error ends the attempt before its work. Control flow, such as [`Error::denied`] or [`Error::retry_with`], has its
+/// usual effect; any other error makes the run fail.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, map_input, runnable_fn};
@@ -142,9 +142,9 @@ impl<T> MapValue<T> {
 
     /// Turns the function into a guard.
     ///
-    /// Guards are called after all other functions on the input, or on the output, regardless of the order in which they were
-    /// bound. A failure, a panic or a timeout of the function becomes a denial with the function's name; other control flow is
-    /// passed on unchanged.
+    /// Of the functions on an input or an output, guards are called last, regardless of the order in which the functions
+    /// were bound. A failure, a panic or a timeout of the function becomes a denial with the function's name; other control
+    /// flow is passed on unchanged.
     #[must_use]
     pub fn guard(mut self) -> Self {
         self.map.is_guard = true;

@@ -65,7 +65,7 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
         type_name::<Self>()
     }
 
-    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, cut at
+    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, truncated to
     /// [`Summary::MAX_BYTES`].
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
@@ -77,8 +77,8 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Returns the hooks that the middleware registers for steps that layers cannot wrap, such as the steps of an agent's
-    /// loop, for [`Explanation`](crate::Explanation). By default the list is empty.
+    /// Returns the hooks that the middleware registers, for [`Explanation`](crate::Explanation). A hook is called in a step
+    /// that layers cannot wrap, such as a step of an agent's loop. By default the list is empty.
     fn hooks(&self) -> Vec<HookInfo> {
         Vec::new()
     }

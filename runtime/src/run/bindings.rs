@@ -1,8 +1,8 @@
 //! The bindings of a run, and the end of the run, which drops them (R14). Bindings are listeners, layers, middlewares,
 //! subscribers, end hooks, and the functions that rewrite errors and context values.
 //!
-//! 1. Each binding is dropped once, under no lock, with the run as the current run. Runs that are started in such a drop belong
-//!    to the nearest run above that accepts runs (R1).
+//! 1. Each binding is dropped once, with no lock held and with the run as the current run. Runs that are started in such a
+//!    drop belong to the nearest run above that accepts runs (R1).
 //! 2. A binding is added before the run is marked as bound, and the run is marked as released before its bindings are
 //!    dropped. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so the code that sets the second mark
 //!    also sees the first: a binding that comes too late is dropped at once.
@@ -31,7 +31,8 @@ type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
 /// The bindings of a run, except listeners, subscribers and middlewares for the runs below.
 pub(crate) struct Bindings {
     pub(crate) make_chain: fn() -> Box<dyn AnyChain>,
-    /// Made when the first layer or value middleware is bound. The run's state determines whether the work uses the chain.
+    /// Made when the first layer or value middleware is bound, or when the number of retries is set. The run's state
+    /// determines whether the work uses the chain.
     pub(crate) chain: OnceLock<Box<dyn AnyChain>>,
     pub(crate) middlewares: Option<Mutex<Bound>>,
     /// Empty for most runs.
@@ -117,7 +118,7 @@ impl RunContext {
         let run = self.shared();
         if run.bindings.has_end_hooks.load(Ordering::Acquire) {
             let status = status();
-            // A hook may add another hook.
+            // A hook may add another hook: repeat until no hook is left.
             while run.bindings.has_end_hooks.load(Ordering::Acquire) {
                 run.bindings.take_end_hooks().into_iter().for_each(|hook| isolated(|| hook(self, status)));
             }
@@ -125,8 +126,8 @@ impl RunContext {
         if run.node.state.release() {
             self.drop_bound();
         }
-        // End the run before it leaves its parent: the parent waits only for registered children, and would otherwise be
-        // able to emit `finish` before this run has ended (R13).
+        // End the run before it leaves its parent: the parent waits only for registered children, and could otherwise emit
+        // `finish` before this run has ended (R13).
         run.node.state.end();
         if let Some(above) = &run.parent {
             above.leave();
@@ -146,7 +147,7 @@ impl RunContext {
             chain.release();
         }
         if let Some(middlewares) = middlewares {
-            // Take the middlewares out first: their drops may call user code, which runs under no lock (invariant 1).
+            // Take the middlewares out first: their drops may call user code, and no lock may be held then (invariant 1).
             let bound = take(&mut *middlewares.lock());
             discard_all(bound);
         }

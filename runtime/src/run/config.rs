@@ -21,7 +21,7 @@ use crate::run::drive::RunCore;
 use crate::run::shutdown::{CLOSED, REASON};
 use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
 
-/// The error of a run whose parent has closed before the first poll.
+/// The error message of a run whose parent has closed before the first poll.
 const TOO_LATE: &str = "the parent run ended before this run was first polled";
 
 /// A run that has begun, and whose types are known.
@@ -137,8 +137,9 @@ impl<R: Runnable> RunConfig<'_, R> {
         (!bound.is_empty()).then_some(bound)
     }
 
-    /// Sets the run's signals and timeout, and then binds inherited middlewares, the instance's middlewares, and the run's own
-    /// middlewares and listeners in the order of the calls, unless an `Order` moves a middleware (R4).
+    /// Sets the run's timeout and all signals except the first. Then binds inherited middlewares, the instance's
+    /// middlewares, and the run's own middlewares and listeners in the order of the calls. An `Order` may move a middleware
+    /// (R4).
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
         let Self { runnable, input, overrides, .. } = self;
         if let Some(overrides) = overrides {

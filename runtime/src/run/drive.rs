@@ -1,4 +1,4 @@
-//! Drives a run through its steps to its end, with its work or without (R4, R8, R13).
+//! Drives a run through its steps to its end, with or without its work (R4, R8, R13).
 //!
 //! A run has two halves: its *work*, which only the run's own future holds and polls, and its [`Step`]s, which any driver can
 //! take to the end without the work. So a run goes through the same sequence whether it is ended by its own future, by the drop

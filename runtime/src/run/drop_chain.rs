@@ -1,5 +1,5 @@
-//! Drops long chains of runs in a loop: a run's handle to its parent is dropped after the run and not inside the run's drop,
-//! so that the stack does not grow with the length of the chain.
+//! Drops long chains of runs in a loop. The stack does not grow with the length of the chain, because a run that is dropped
+//! in the loop leaves its handle to its parent to the loop.
 
 use std::cell::RefCell;
 
@@ -37,8 +37,7 @@ fn next() -> Option<Parent> {
     DUE.try_with(|due| due.borrow_mut().as_mut()?.pop()).ok()?
 }
 
-/// Clears the list when the outermost call returns, or when the drop of a run's value panics: the remaining parents are dropped
-/// in either case.
+/// Removes the list when the outermost call returns or unwinds, and drops the remaining parents.
 struct TakesDown;
 
 impl Drop for TakesDown {

@@ -39,13 +39,14 @@ impl ExitMaps {
             let withholding = functions.withholding();
             replace(&mut *functions, withholding)
         };
-        // The drops may call user code, which runs under no lock.
+        // The drops may call user code, so no lock is held here.
         released.discard();
     }
 }
 
 impl Functions {
-    /// Returns functions that replace the dropped functions, and withhold every error and value.
+    /// Returns the functions that replace the dropped functions. They withhold every error and value of a kind that had a
+    /// function.
     fn withholding(&self) -> Self {
         let error = |error: Error| {
             error.withheld(
@@ -110,8 +111,8 @@ impl RunContext {
 
     fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Functions, T) -> T) -> T {
         let Some(maps) = self.shared().bindings.exit_maps.get() else { return value };
-        // Clone the functions, so that they are called under no lock. If the run releases them meanwhile, the clone is their
-        // last owner, and they are dropped here, inside the run (R14).
+        // Clone the functions, so that no lock is held while they are called. If the run releases them meanwhile, the clone is
+        // their last owner, and they are dropped here, inside the run (R14).
         let functions = maps.0.lock().clone();
         enter(self, || {
             let value = pass(&functions, value);
@@ -133,8 +134,9 @@ impl RunContext {
     /// The function receives errors from the work, layers, listeners, aborts, panics, and middlewares that fail to bind. The
     /// layers of the run, and subscribers of its attempts, see the error before it is rewritten.
     ///
-    /// The function changes the message and the details of an error, not how the run ends: the [kind](Error::kind), an
-    /// interrupt and a requested retry are kept. If the function panics, the error reports that panic and nothing else.
+    /// The function can change the message, the causes and the details of an error, but not how the run ends: the
+    /// [kind](Error::kind), an interrupt and a requested retry are kept. If the function replaces a denial by another
+    /// denial, or a halt by another halt, the new name is used. If the function panics, the error reports only that panic.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};

@@ -66,7 +66,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Releases a run that is over.
     fn over(&mut self) {
         let Some(run) = self.run.take() else { return };
-        // The parent may be waiting for the run. If the run is listed, so may a shutdown.
+        // The parent may be waiting for the run. A shutdown may be waiting as well, if the run is listed.
         if run.parent().is_some() || self.listed.is_some() {
             run.core().lease.over(None);
         }
@@ -95,7 +95,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 
     /// Drops the configuration of a run that has not begun, inside the run's parent, because runs that the drop starts
-    /// belong to the parent (R1).
+    /// belong to the parent, or to a run above that still accepts runs (R1).
     fn drop_config(&mut self) {
         let parent = self.config_mut().and_then(|config| config.parent.take());
         let config = replace(&mut self.work, WorkState::Done);
@@ -169,7 +169,7 @@ impl<R: Runnable> WorkState<'_, R> {
         polled
     }
 
-    /// Polls the work, and drops it when it is over: inside the run and before the run's next step, so that runs that the
+    /// Polls the work. When the work is over, drops it inside the run and before the run's next step, so that runs that the
     /// work still holds are dropped first.
     fn poll(
         &mut self,
@@ -192,8 +192,8 @@ impl<R: Runnable> WorkState<'_, R> {
         })
     }
 
-    /// Begins and polls the work. Returns an error if the run was stopped before the poll, or while the work waits; the caller
-    /// then drops the work (R7).
+    /// Begins and polls the work. Returns an error if the run was stopped before the poll, or if it was stopped during the
+    /// poll and the work has to wait. The caller then drops the work (R7).
     fn poll_unstopped(
         &mut self,
         run: &StartedRun<R>,
@@ -236,7 +236,7 @@ impl<R: Runnable> WorkState<'_, R> {
             Poll::Ready(result) if !node.state.has_chain() => run.show_attempt(result),
             Poll::Ready(_) => {}
             Poll::Pending => {
-                // Register before the second check: a stop is either seen by the check, or wakes the task.
+                // Register the waker before the second check: a stop is either seen by the check, or wakes the task.
                 node.waker.register(cx.waker());
                 if let Some(stop) = node.state.stopped() {
                     return Poll::Ready(Err(stop.error()));

@@ -2,7 +2,7 @@
 //! parks it (R13).
 //!
 //! 1. Only the driver touches a run's steps.
-//! 2. Nothing is polled under the lock.
+//! 2. No future is polled while the lock is held.
 //! 3. A lease becomes `Over` after the run has ended. From then on, no driver receives steps. A driver that fetches the
 //!    result sets the lease to `Over` again if another driver may be waiting.
 //! 4. Once the parent or a supervisor has requested the lease, the run's own future cannot acquire it again. Once the run is

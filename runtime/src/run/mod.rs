@@ -38,7 +38,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///    used.
 /// 2. Middlewares are bound: by default, first the middlewares inherited from the runs above, then the instance's, then the
 ///    run's own. The run's middlewares and listeners are bound in the order of the calls: with `.on(a).middleware(m).on(b)`,
-///    an event reaches `a`, then the listeners that `m` registers, and then `b`.
+///    an event reaches `a`, then the listeners that `m` registers, and then `b`, if all have the same priority.
 /// 3. `start` is emitted. Listeners may change the input, or answer the run by setting the output.
 /// 4. The input passes through input middlewares and layers, the work runs, and the output passes through layers and output
 ///    middlewares. An output that was set at `start` replaces the work. An accepted request for a retry repeats this step.
@@ -90,7 +90,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// it is aborted, with a child    1 start  2 child start  3 child error  4 child finish aborted  5 error  6 finish aborted
 /// ```
 ///
-/// A run leaves a child if the child has begun, and the child's future outlives the work: in a task, for example.
+/// A run leaves a child if the child has begun and its future outlives the run's work, for example in a task.
 ///
 /// # Nesting
 ///
@@ -108,7 +108,7 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// # Cancel safety
 ///
-/// Dropping a run aborts it, as described above. Polling it by reference in a `select!` loses nothing.
+/// Dropping a run aborts it, as described above. Polling a run by reference in a `select!` loses nothing.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct Run<'a, R: Runnable> {
     /// `Some` while the run is under way.

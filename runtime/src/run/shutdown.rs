@@ -16,7 +16,7 @@ use crate::RunContext;
 use crate::run::supervise::{OVER, Shutdown, give_up_on, supervise, to_come};
 use crate::tree::children::{ChildKey, Children};
 
-/// The reason for the abort, and the error of runs that are refused.
+/// The reason for the abort, and the error message of runs that are refused.
 pub(crate) const REASON: &str = "the process is shutting down";
 
 /// Set while no run may begin.
@@ -58,7 +58,7 @@ impl Drop for Listed {
 /// 2. Every living run, and every run below it, is aborted with the same reason. A run that another thread is polling for the
 ///    first time is aborted when it first has to wait, and may be missing from the report.
 /// 3. The tasks that hold these runs drop the work and emit the last events. After half of the time until the deadline, the
-///    shutdown itself ends the runs that have not ended, such as runs that are not polled; their work is dropped later, with
+///    shutdown itself ends the runs that have not ended, such as runs that are not polled. Their work is dropped later, with
 ///    their futures.
 /// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, and async listeners are
 ///    skipped and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
@@ -143,7 +143,7 @@ impl Waited {
 
     async fn until_over(&mut self) {
         loop {
-            // Listen before looking, because a run may end in between.
+            // Register for the notification before the runs are checked, because a run may end in between.
             let over = OVER.listen();
             self.look();
             if self.unended().next().is_none() {

@@ -127,7 +127,7 @@ impl<S> RunState<S> {
         added.map_or_else(|word| word & CHAINED != 0, |_| true)
     }
 
-    /// Begins the work. Returns `true` if the run has a chain. If not, no chain can be added any more.
+    /// Marks the work as begun. Returns `true` if the run has a chain. Otherwise, no chain can be added any more.
     pub(crate) fn begin_work(&self) -> bool {
         self.word.fetch_or(WORKING, Ordering::AcqRel) & CHAINED != 0
     }
@@ -154,7 +154,7 @@ impl<S> RunState<S> {
         self.word.load(Ordering::Acquire) & RELEASED != 0
     }
 
-    /// Ends the run, which is settled, closed and released.
+    /// Marks the run as ended, after it was settled and released.
     pub(crate) fn end(&self) {
         // A bit that another thread adds between load and store may get lost: after `RELEASED`, no decision depends on such a
         // bit.

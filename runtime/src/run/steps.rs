@@ -1,10 +1,10 @@
-//! The steps of a run and their events (R4): `start`; then, when the work is over and all runs below have ended, `success` or
-//! `error`; then `finish`.
+//! The steps of a run and their events (R4). `start` comes first. When the work is over and all runs below have ended,
+//! `success` or `error` follows, and then `finish`.
 //!
 //! 1. After `start`, exactly one of `success` and `error` is emitted, and then exactly one `finish`. User code is called
 //!    through `panic`, so no panic of user code interrupts a step.
-//! 2. An emit that has begun is finished, by any driver. The delivery mode of the run determines how long listeners are
-//!    awaited.
+//! 2. An emit that has begun is always finished, possibly by another driver. The delivery mode of the run determines how
+//!    long listeners are awaited.
 //! 3. When `finish` is emitted, every run that was started in this run has ended (R13).
 //! 4. A step that does not have to wait leads to the next step directly, without a future.
 
@@ -171,8 +171,8 @@ fn on_failed<I: Data, O: Data>(run: &TypedRun<I, O>, (failure, _): Delivered<Fai
     close(run, Err(failure.error), None)
 }
 
-/// Closes the run: a run that is made in it from now on gets a parent further up. Runs that its listeners have started end before
-/// `finish` (R13).
+/// Closes the run: a run that is made in it from now on does not become its child. Runs that its listeners have started end
+/// before `finish` (R13).
 fn close<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     state.close();

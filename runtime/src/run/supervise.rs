@@ -88,9 +88,10 @@ impl Wake for Again {
 /// Waits until the runs whose futures were dropped have ended. At the deadline the remaining runs are cut: they end at once, and
 /// async listeners are skipped.
 ///
-/// Call this function before the tokio runtime is dropped: a runtime that shuts down awaits nothing, so runs that have not
-/// ended are cut then too. This function does not affect runs whose futures still exist: await them first, then call this
-/// function, and then close your sinks with `handle.close(deadline)`. To abort all runs, call [`shutdown`](crate::shutdown).
+/// Call this function before the tokio runtime is dropped: when a runtime shuts down, it drops its tasks, and runs that have
+/// not ended by then are cut too. This function does not affect runs whose futures still exist: await them first, then call
+/// this function, and then close your sinks with `handle.close(deadline)`. To abort all runs, call
+/// [`shutdown`](crate::shutdown).
 ///
 /// ```
 /// use std::time::Duration;

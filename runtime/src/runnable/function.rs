@@ -21,7 +21,7 @@ pub struct RunnableFn<F, I, O> {
 
 /// Creates a runnable from an async function of an input and a [`RunContext`].
 ///
-/// Its kind is `Run`. Its emitter is a child of the root without a namespace, so the paths of a run's events are `run.start`,
+/// Its kind is `Run`. Its emitter is a child of the root and has no namespace, so the paths of a run's events are `run.start`,
 /// `run.success` and so on. [`with_emitter`](RunnableFn::with_emitter) sets another emitter.
 ///
 /// ```

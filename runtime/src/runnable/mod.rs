@@ -77,8 +77,8 @@ pub trait Runnable: Send + Sync {
 
     /// Does the work.
     ///
-    /// A run calls this method, and keeps the input. Do not call it yourself; call [`run`](Self::run). Without a run there are
-    /// no events, and no middleware applies, not even an inherited guard.
+    /// A run calls this method, and keeps the input. Do not call it yourself; call [`run`](Self::run). Without a run, no
+    /// lifecycle events are emitted and no middleware applies, not even an inherited guard.
     fn execute(&self, input: &Self::Input, ctx: &RunContext) -> impl Future<Output = Result<Self::Output>> + Send;
 
     /// Returns the kind, such as `Tool`. By default it is the kind of the emitter's creator, or `Run` if there is no creator.
@@ -134,8 +134,8 @@ pub trait Runnable: Send + Sync {
 
     /// Creates a run that owns an `Arc` of the runnable, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
     ///
-    /// As with [`run`](Self::run), the run's parent is the run in which this method is called, not the run of the task that
-    /// awaits the new run. The run ends before its parent ends. A run that is created inside a bare `tokio::spawn` has no
+    /// As with [`run`](Self::run), the new run's parent is the run in which this method is called, not the run of the task that
+    /// awaits the new run. The new run ends before its parent ends. A run that is created inside a bare `tokio::spawn` has no
     /// parent; spawn the task with [`RunContext::spawn`](crate::RunContext::spawn) instead.
     ///
     /// ```
@@ -198,7 +198,7 @@ impl<R: Runnable> IntoShared for Arc<R> {
     }
 }
 
-/// Every runnable is a kind of work, from its input to its output.
+/// The work of a runnable is a kind of work that layers can wrap.
 impl<R: Runnable + 'static> Op for R {
     type In = R::Input;
     type Out = R::Output;

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::{Error, ErrorKind, Result, Runnable};
 
-/// An input or output of a run: any type that serde can serialize and deserialize, so that it can be read and changed as JSON.
+/// An input or output of a run. Middleware can read and change it as JSON, so serde must be able to serialize and deserialize
+/// it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the input or the output of a run",
     label = "inputs and outputs of runs are `Serialize` and `DeserializeOwned`",
@@ -44,7 +45,7 @@ impl RunTypes {
     }
 }
 
-/// Converts JSON into a `T`, or returns an error that names the place where the JSON does not fit.
+/// Converts JSON into a `T`. If the JSON does not fit, the error shows which part of it does not fit.
 pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
     // Deserializing recurses: a value that is nested too deeply would overflow the stack.
     check_depth(value)

@@ -1,12 +1,12 @@
 //! The buffer between a run and the reader of its stream (R11, M7).
 //!
-//! 1. Cloning an event, converting it into a record, dropping it and waking the reader happen outside the lock: all of these
-//!    may call code of users or of an executor.
+//! 1. Events are cloned, converted into records and dropped outside the lock, and the reader is woken outside it, because all
+//!    of this may call user code or an executor.
 //! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first and counted in `missed`, so the missed
 //!    events came before the kept events. An event whose clone panics is counted at once, possibly before older events are
 //!    read.
-//! 3. While events are held back, each remembers the runs in which it was emitted. A run that gives up an attempt removes
-//!    its own events and the events of the runs below it, even of runs that have ended.
+//! 3. While events are held back, each is stored with the runs in which it was emitted. When a run gives up an attempt, the
+//!    events of the attempt are removed, including events of runs below that have already ended.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,9 +40,9 @@ struct BufferState<E> {
     held: Option<bool>,
     kept: VecDeque<KeptEvent<E>>,
     missed: u64,
-    /// The work is over: no event will be discarded any more.
+    /// Set when the work is over: from then on, no event is discarded.
     is_work_done: bool,
-    /// The stream was dropped.
+    /// Set when the stream is dropped.
     closed: bool,
     reader: Option<Waker>,
 }
@@ -69,7 +69,8 @@ struct EventOrigin {
 }
 
 impl EventOrigin {
-    /// Returns the origin of an event. Called in a listener of the event, in which the event's run is the current run.
+    /// Returns the origin of an event. Must be called in a listener of the event, because the current run is then the event's
+    /// run.
     fn of(meta: &EventMeta<'_>, is_held: bool) -> Self {
         let current = if is_held { RunContext::current() } else { None };
         let runs = successors(current.as_ref(), |run| run.parent()).map(RunContext::run_id).collect();
@@ -113,7 +114,7 @@ impl<E> StreamBuffer<E> {
         self.state.lock().nested = nested;
     }
 
-    /// Releases the events that are held back, because the work is over.
+    /// Marks the work as over, and thereby releases the events that were held back.
     pub(crate) fn on_work_done(&self) {
         let mut state = self.state.lock();
         state.is_work_done = true;
@@ -122,12 +123,12 @@ impl<E> StreamBuffer<E> {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// Drops all events, and keeps no event from now on.
+    /// Drops all buffered events. No further events are buffered.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         let unread = (mem::take(&mut state.kept), state.reader.take());
-        // Unlock before the drop of user values (invariant 1).
+        // Unlock before user values are dropped (invariant 1).
         drop(state);
         drop(unread);
     }
@@ -185,13 +186,13 @@ impl<E> StreamBuffer<E> {
         drop(discarded);
     }
 
-    /// Returns `true` while events are held back, because the attempt that emitted them may still be given up.
+    /// Returns `true` while events are held back, in case the attempt that emitted them is given up.
     fn is_holding(&self) -> bool {
         let state = self.state.lock();
         let (is_work_done, held, run) = (state.is_work_done, state.held, state.run.clone());
         drop(state);
-        // Upgrade the run outside the lock: the upgraded handle may be the last, and then drops the run's values (invariant
-        // 1).
+        // Upgrade the run outside the lock: the upgraded handle may be the last one, and dropping it then drops the
+        // run's values (invariant 1).
         let may_retry = |run: RunContext| run.existing_chain().is_some_and(|chain| chain.may_retry_output());
         !is_work_done && held.unwrap_or_else(|| run.and_then(|run| run.upgrade()).is_some_and(may_retry))
     }
@@ -269,8 +270,9 @@ fn is_named(meta: &EventMeta<'_>, name: &str) -> bool {
 impl<E: Send + 'static> Middleware for StreamBinding<E> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let Self { buffer, matcher, listener } = self;
-        // This observer is registered first and with the highest priority, so that the attempt's events are removed before
-        // the stream's own listener receives `attempt_discarded`: that event and all later events are kept.
+        // This observer is registered first and with the highest priority, so that the events of the discarded attempt
+        // are removed before the stream's own listener receives `attempt_discarded`. That event and all later events
+        // are kept.
         let first = || Options::new().priority(i32::MAX).nested(true);
         let discard_from = Arc::clone(buffer);
         let is_discarded = |meta: &EventMeta<'_>| meta.name() == AttemptDiscarded::NAME.as_str();

@@ -17,7 +17,7 @@ use crate::{Result, Run, RunContext, Runnable};
 
 /// An item of a [`RunStream`].
 ///
-/// `E` is the type of an event: an [`EventRecord`], or with [`Run::events_of`] the payload itself.
+/// `E` is the type of the events: a boxed [`EventRecord`], or the type of the payload for [`Run::events_of`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StreamItem<O, E = Box<EventRecord>> {
@@ -37,7 +37,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// more unread events than the [`capacity`](Self::capacity) allows, the oldest events are dropped, and counted as
 /// [missed](StreamItem::Missed).
 ///
-/// Dropping the stream drops the run, and thereby aborts it.
+/// Dropping the stream drops the run. If the run has begun and its work is not over, this aborts the run.
 ///
 /// ```
 /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -65,13 +65,13 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// # }
 /// ```
 ///
-/// # Attempts that start again
+/// # Attempts that are given up
 ///
 /// If a [`map_output`](crate::map_output) may still request a retry, because
 /// [`max_middleware_retries`](Run::max_middleware_retries) is not used up, the stream holds events back until the work is over.
 /// It then leaves out the events of attempts that were given up, by the run or by a run below. Otherwise events are yielded at
-/// once, and after an `attempt_discarded` event the reader should ignore the events since `start`. [`held`](Self::held)
-/// overrides this choice.
+/// once. After an `attempt_discarded` event, the reader should then ignore the events that the same run, and the runs below it,
+/// have emitted since its `start`. [`held`](Self::held) overrides this choice.
 ///
 /// # Events of runs below
 ///
@@ -80,7 +80,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// [`nested`](Self::nested).
 #[must_use = "a stream does nothing until it is polled"]
 pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
-    /// The run above, in which unread items are dropped (R1).
+    /// The parent run, in which unread items are dropped (R1).
     parent: Option<RunContext>,
     run: Option<Run<'a, R>>,
     result: Option<Result<R::Output>>,
@@ -230,8 +230,8 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
     /// # }
     /// ```
     ///
-    /// Events of runs below are skipped if they have the name but another type. If the run itself emits such an event, the
-    /// emit fails.
+    /// Events of runs below are skipped if they have the name of `T` but a payload of another type. If the run itself emits
+    /// such an event, the emit fails.
     pub fn nested(self, nested: bool) -> Self {
         self.buffer.set_nested(nested);
         self
@@ -264,7 +264,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
     }
 
     /// Sets whether events are held back until the work is over. By default the stream decides this as described in [Attempts
-    /// that start again](Self#attempts-that-start-again).
+    /// that are given up](Self#attempts-that-are-given-up).
     pub fn held(self, held: bool) -> Self {
         self.buffer.set_held(held);
         self
@@ -334,7 +334,8 @@ impl<R: Runnable, E> Stream for RunStream<'_, R, E> {
 impl<R: Runnable, E> Drop for RunStream<'_, R, E> {
     fn drop(&mut self) {
         let Self { parent, result, buffer, .. } = self;
-        // Unread items are user values: runs that their drop starts belong to the run above (R1, R14).
+        // Dropping unread items may call user code: runs that this code starts are children of the parent run (R1,
+        // R14).
         enter_some(parent.as_ref(), || {
             buffer.close();
             drop(result.take());

@@ -68,7 +68,7 @@ where
 }
 
 pin_project! {
-    /// The future of an [`EnterRun`] call. It is polled and dropped inside the run.
+    /// The future of an [`EnterRun`] call. If the request carries a run, the future is polled and dropped inside that run.
     #[must_use = "the response is lost unless the future is awaited"]
     pub struct EnterRunFuture<F> {
         #[pin]

@@ -15,7 +15,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Creates an identity whose emitter is a child of the root, without a namespace.
+    /// Creates an identity whose emitter is a child of the root and has no namespace.
     pub(crate) fn new(name: String) -> Self {
         let emitter = Emitter::root().child_with(Creator::new("Run", name.clone()));
         Self { name, emitter, middlewares: Vec::new() }

@@ -63,9 +63,9 @@ pub struct TowerLayer<S> {
 /// `TimeoutLayer` does not measure the wait for readiness, wherever it is in the stack; [`Run::timeout`](crate::Run::timeout)
 /// does.
 ///
-/// The work is always inside its run, even if the ticket passes through other tasks. Layers behind a `Buffer` are called
-/// outside the run; if they create runs, [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run along with the
-/// ticket.
+/// The work is always polled inside its run, even if the ticket passes through other tasks. Layers behind a `Buffer` are called
+/// outside the run. If they create runs, put a [`PropagateRunLayer`](crate::PropagateRunLayer) outside the buffer and an
+/// [`EnterRunLayer`](crate::EnterRunLayer) inside, so that these runs become children of the run.
 ///
 /// Poll or drop a waiting run, because the runs behind it wait for it. If a run holds a permit of a limit, and awaits a
 /// nested run with the same limit, the nested run needs a second permit.
@@ -84,7 +84,7 @@ where
 }
 
 impl<S> TowerLayer<S> {
-    /// Sets the name for lists and the layer's span. By default it is the type name of tower's layer.
+    /// Sets the name for lists of layers and for the layer's span. By default it is the type name of tower's layer.
     #[must_use]
     pub fn named(self, name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), ..self }

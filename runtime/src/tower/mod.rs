@@ -4,10 +4,11 @@
 //!    response is awaited without the lock.
 //! 2. Nothing is awaited between readiness and the call: a caller that stops waiting has not called the service, and the next
 //!    caller continues to wait for readiness.
-//! 3. A service around a run never sees input or output. It is called with a [`Ticket`]. The work is done in the run's
-//!    own future, once the innermost service has received the ticket and its future is polled.
-//! 4. The current run is set only in the task that polls it. A service may call the inner service in another task: then the
-//!    request carries the run ([`WithRun`]), or the call's run is started in the run that first polls it.
+//! 3. A service around a run receives a [`Ticket`] instead of the run's input, and returns no output. The work is done in the
+//!    run's own future, once the innermost service has received the ticket and its future is polled.
+//! 4. The current run is set only in the task that polls it. A service may call the inner service in another task. In that
+//!    case, either the request carries the run ([`WithRun`]), or the call is itself a run, whose parent is the run that first
+//!    polls the call.
 
 mod call;
 mod enter;

@@ -38,9 +38,9 @@ use super::with_run::WithRun;
 /// If [`RunLayer`](crate::RunLayer) is the next layer inside a `Buffer`, neither of the two layers is needed: the run that
 /// awaits the call becomes the parent of the call's run.
 ///
-/// The run is propagated neither to `poll_ready` of the services inside the buffer, because that call belongs to no request,
-/// nor to tasks and threads that a service starts. In these places, enter the run with
-/// [`RunContext::scope`](crate::RunContext::scope) or [`in_scope`](crate::RunContext::in_scope).
+/// The run is not propagated to tasks and threads that a service starts. Enter the run there with
+/// [`RunContext::scope`](crate::RunContext::scope) or [`in_scope`](crate::RunContext::in_scope). `poll_ready` of the services
+/// inside the buffer is called outside all runs, because that call belongs to no request.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]

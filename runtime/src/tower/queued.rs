@@ -21,7 +21,7 @@ impl<S> Queued<S> {
     where
         S: Service<I, Error: Into<BoxError>>,
     {
-        // `admit` has released the lock when the response is awaited, so that runs proceed concurrently (invariant 1).
+        // `admit` releases the lock before the response is awaited, so that runs proceed concurrently (invariant 1).
         self.admit(request).await?.await.map_err(error_of)
     }
 

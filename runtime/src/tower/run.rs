@@ -35,9 +35,9 @@ use crate::runnable::value::Data;
 /// The parent of the run is the run in which `call` is called. If `call` is called outside a run, for example in the task of
 /// a tower `Buffer` around this layer, the parent is the run in which the future is first polled.
 ///
-/// Request and response are the input and output of the run: both are [`Data`](crate::Data), and the request is [`Clone`]. HTTP
-/// requests with a body are not `Data`: put the layer further inside, around a service that handles values, or behind
-/// tower's `map_request`.
+/// Request and response are the input and output of the run: both must be [`Data`](crate::Data), and the request must be
+/// [`Clone`]. HTTP requests with a body are not `Data`: put the layer further inside, around a service that handles values, or
+/// behind tower's `map_request`.
 ///
 /// The inner service must be [`Clone`], because the instance that is ready moves into the run and a clone replaces it. Put a
 /// service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or outside this layer.
@@ -48,7 +48,7 @@ pub struct RunLayer(Identity);
 impl RunLayer {
     /// Creates a layer that turns calls into runs with this name.
     ///
-    /// Their kind is `Run`. Their emitter is a child of the root without a namespace, as for
+    /// Their kind is `Run`. Their emitter is a child of the root and has no namespace, as with
     /// [`runnable_fn`](crate::runnable_fn). All services that this layer wraps share the emitter.
     pub fn new(name: impl Into<String>) -> Self {
         Self(Identity::new(name.into()))

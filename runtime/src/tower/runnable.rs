@@ -43,8 +43,8 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// through the service is returned unchanged, and tower's `Elapsed` becomes a timeout.
 ///
 /// A service that works in another task, as tower's `Buffer` does, is outside the run: runs that are created there have no
-/// parent, and inherited middleware does not apply to them. [`PropagateRunLayer`](crate::PropagateRunLayer) carries the run
-/// into that task.
+/// parent, and inherited middleware does not apply to them. Use [`PropagateRunLayer`](crate::PropagateRunLayer) to carry the
+/// run into that task.
 ///
 /// # Cancel safety
 ///
@@ -63,8 +63,7 @@ where
 {
     /// Creates a runnable from a service.
     ///
-    /// Its kind is `Run`. Its emitter is a child of the root without a namespace, as for
-    /// [`runnable_fn`](crate::runnable_fn).
+    /// Its kind is `Run`. Its emitter is a child of the root and has no namespace, as with [`runnable_fn`](crate::runnable_fn).
     pub fn new(name: impl Into<String>, service: S) -> Self {
         Self::ready(service, Arc::new(Identity::new(name.into())))
     }

@@ -46,7 +46,7 @@ impl RunHalf {
     /// Waits for the ticket, does the work, and sends the result to the service. If the service drops the ticket unused, this
     /// future never completes, and the service's own error is the result of the layer.
     pub(super) async fn work<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        // The ticket was dropped. Leave the result to the service, which returns the reason.
+        // If the ticket was dropped, leave the result to the service, which returns the reason.
         if self.go.await.is_err() {
             return pending().await;
         }
@@ -78,8 +78,8 @@ impl Service<Ticket> for TicketService {
     }
 }
 
-/// The future of a call of [`TicketService`]. The work begins when this future is first polled. The future returns `()`
-/// or the work's error.
+/// The future of a [`TicketService`] call. The work begins when this future is first polled. The future returns `()` or the
+/// work's error.
 ///
 /// Dropping the future does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has returned.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ impl<T> WithRun<T> {
         Self { run: RunContext::to_start_in(), inner: Some(inner) }
     }
 
-    /// Returns the run in which the request was created.
+    /// Returns the run in which the request was created, or `None` if it was created outside a run.
     #[must_use]
     pub const fn run(&self) -> Option<&RunContext> {
         self.run.as_ref()

@@ -1,11 +1,12 @@
-//! The children of a run: runs that were started in it. The same list holds the runs that follow an abort signal.
+//! The children of a run: runs that were started in it. [`Children`] also lists the runs that follow an abort signal, and the
+//! runs without a parent that a shutdown aborts.
 //!
-//! 1. The first thread that registers a child owns a slot for one child. All further children are registered in `SHARDS` shards,
-//!    which are made with the first of these children. The thread selects the shard, so threads that begin and end runs
-//!    below the same run rarely contend.
+//! 1. The first thread that registers a child owns a slot for one child. Children that do not fit into the slot are registered
+//!    in `SHARDS` shards, which are allocated for the first of them. The thread selects the shard, so threads that begin and
+//!    end runs below the same run rarely contend.
 //! 2. A child is registered with a weak handle, until it has ended.
-//! 3. A child registers while it is made, and its weak handle cannot be upgraded before it is made. `poll_all` waits for such
-//!    children: each reports when it is made, or when it deregisters because it could not be made.
+//! 3. A child registers while it is being made, before its weak handle can be upgraded. `poll_all` waits for such children.
+//!    Each of them wakes the waiting task once it is made, or when it deregisters because it could not be made.
 
 use std::task::{Context as TaskContext, Poll, Waker, ready};
 
@@ -17,12 +18,12 @@ use crate::sync::{AtomicUsize, AtomicWaker, Mutex, OnceLock, Ordering, SHARDS, f
 
 #[derive(Default)]
 pub(crate) struct Children {
-    /// The thread that owns the slot: the first thread that registered a child; 0 before that.
+    /// The number of the thread that owns the slot, or 0 if no child has been registered yet.
     owner: AtomicUsize,
     first: Mutex<Option<WeakRun>>,
     /// Made with the first child that is not in the slot. From then on the slot is not used again.
     more: OnceLock<Box<[Shard; SHARDS]>>,
-    /// The task that waits for a child to be made. Woken under no lock, because it may continue at once.
+    /// The task that waits for a child to be made. No lock is held while the task is woken, because it may continue at once.
     waiting: AtomicWaker,
 }
 
@@ -92,7 +93,7 @@ impl Children {
         self.waiting.wake();
     }
 
-    /// Returns the children at this moment, without children that are still being made.
+    /// Returns the current children, except children that are still being made.
     pub(crate) fn runs(&self) -> Vec<RunContext> {
         self.places().into_iter().flatten().collect()
     }
@@ -103,7 +104,7 @@ impl Children {
             Some(runs) => runs,
             None => ready!(self.wait(cx.waker())),
         };
-        // The waker may keep alive the run that this list belongs to.
+        // Drop the waker, because it may keep alive the run that this list belongs to.
         drop(self.waiting.take());
         Poll::Ready(runs)
     }

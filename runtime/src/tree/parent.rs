@@ -1,7 +1,7 @@
 //! The link of a run to its parent: the run in which it was started.
 //!
-//! 1. A run registers with its parent while it is made, and then checks whether the parent has closed; the parent closes, and
-//!    then looks for children. So either the run sees that the parent has closed, or the parent sees the run.
+//! 1. A run registers with its parent while it is being made, and then checks whether the parent has closed; the parent closes,
+//!    and then looks for children. So either the run sees that the parent has closed, or the parent sees the run.
 //! 2. A run deregisters when it has ended, or if it could not be made. A parent ends the runs that are still registered.
 //! 3. A parent may wait for the run to be made. It is woken when the run has been made, or has deregistered because it could
 //!    not be made.

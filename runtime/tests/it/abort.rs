@@ -1,5 +1,5 @@
-//! R7: an abort carries a reason, and the first reason wins, from any thread. An abort stops the work at its next
-//! await, and work that has not begun never begins. The run ends as aborted, even if its work returns another result.
+//! R7: any thread may abort a run and state a reason. The first reason wins. An abort stops the work at its next await, and
+//! work that has not begun never begins. The run ends as aborted, even if its work returns another result.
 
 use std::sync::Arc;
 use std::thread;
@@ -34,7 +34,7 @@ async fn a_run_whose_signal_was_already_aborted_emits_start_error_and_finish_wit
     recorder.expect(NEVER_WORKED);
 }
 
-// R7: without listeners, the work does not begin either.
+// R7: the work does not begin, with or without listeners.
 #[tokio::test]
 async fn without_listeners_the_work_of_an_aborted_run_never_begins() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -219,7 +219,7 @@ async fn work_that_ignores_an_abort_is_dropped_at_its_next_await() {
     recorder.expect(["run.run.start", "goes on", "dropped", "run.run.error", "run.run.finish aborted"]);
 }
 
-// R7: once the work is over, nothing stops the run.
+// R7: once the work is over, an abort has no effect.
 #[tokio::test]
 async fn an_abort_after_the_work_is_done_returns_false_and_changes_nothing() -> TestResult {
     for stage in [Stage::Success, Stage::Finish] {

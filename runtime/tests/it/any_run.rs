@@ -1,4 +1,4 @@
-//! M1: layers of `AnyRun` wrap runs of any type, and do not see values.
+//! M1: layers of `AnyRun` wrap runs of any type, and have no access to their inputs and outputs.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use emitree_runtime::{
     map_output,
 };
 
-/// A kind of work from a number to a number.
+/// A kind of work that takes a number and returns a number.
 struct Number;
 
 impl Op for Number {

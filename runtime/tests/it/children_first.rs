@@ -16,7 +16,7 @@ fn expect_ended_from_above<T: std::fmt::Debug>(result: Result<T>) {
     assert_eq!((error.kind(), error.to_string().as_str()), expected);
 }
 
-/// Returns a run that polls a child once, moves it into a slot, and succeeds or fails.
+/// Returns a runnable whose run polls a child once, moves the child into a slot, and succeeds or fails.
 fn leaves<C: Runnable<Input = ()> + 'static>(
     tree: &Emitter,
     child: C,

@@ -236,7 +236,8 @@ async fn a_context_returns_the_ids_parent_depth_and_instance_of_its_run() -> Tes
     Ok(())
 }
 
-/// Registers listeners with all four methods, which record the current run before and after an await.
+/// Registers a listener with each of the four methods. The listeners record the current run, and async listeners record it
+/// again after an await.
 fn note_current(recorder: &Recorder, label: &str, emitter: &Emitter) -> TestResult {
     let [on, observe] = [(); 2].map(|()| {
         let (notes, label) = (recorder.clone(), label.to_owned());

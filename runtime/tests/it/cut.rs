@@ -8,7 +8,7 @@ use emitree_emitter::{Emitter, Options, Registration};
 use emitree_runtime::{Result, Run, RunContext, Runnable, Stage};
 use tokio::runtime::Builder;
 
-/// Returns a listener of a stage that waits forever.
+/// Returns a listener that is called at a stage, and waits forever.
 fn blocks(stage: Stage) -> Registration {
     Options::new().on_async(stage, |_: &mut Any, _| {
         Box::pin(async {
@@ -25,7 +25,7 @@ fn begun(tree: &Emitter, blocked: Stage) -> Run<'static, impl Runnable<Input = (
     run
 }
 
-/// Lets a run begin a child in a runtime that is never driven, drops the run outside a runtime, and returns the events.
+/// Begins a run with a child in a runtime that is never driven, drops the run outside the runtime, and returns the events.
 fn dropped_outside(begin_child: impl Fn(&RunContext, &Emitter) + Send + Sync + 'static) -> Vec<String> {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.ends(&tree);

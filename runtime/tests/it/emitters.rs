@@ -1,4 +1,4 @@
-//! R2: each run has its own emitter, and every emitter above receives an event on it once.
+//! R2: each run has its own emitter, and every emitter above receives each of its events once.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! R4, R6, R8, R13: with every end, listener and place of the start in this table, a run emits `start` once, then
-//! `success` or `error` once, then `finish` once, and then no event. The run above emits `finish` later.
+//! R4, R6, R8, R13: for every end, listener and position of the run in this table, a run emits `start` once, then `success` or
+//! `error` once, then `finish` once, and then no event. The run above emits `finish` later.
 //!
 //! | ends by                        | as          | none   | sync | blocking | observing | failing        | panicking      | top level | nested | spawned |
 //! |--------------------------------|-------------|--------|------|----------|-----------|----------------|----------------|-----------|--------|---------|
@@ -126,7 +126,7 @@ impl<O: Op> Guard<O> for Closed {
     }
 }
 
-/// The place at which a run is started.
+/// The position of a run: at top level, in another run, or in a task of another run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Depth {
     Top,
@@ -201,7 +201,7 @@ impl Row {
     }
 }
 
-/// The parts that the runs of a row need.
+/// The emitter, the gate and the row that a test run is built from.
 #[derive(Clone)]
 struct Stand {
     tree: Emitter,

@@ -1,4 +1,4 @@
-//! R10: one error type, which keeps its kind and its causes, and lists them in `explain`.
+//! R10: an error keeps its kind and its causes, and `explain` lists all causes.
 
 use std::fmt;
 use std::sync::Arc;

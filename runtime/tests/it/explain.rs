@@ -1,4 +1,4 @@
-//! M2: a run lists its middlewares and its chain.
+//! M2: `explain` lists the middlewares and the chain of a run.
 
 use std::any::type_name;
 use std::sync::Arc;

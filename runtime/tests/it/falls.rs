@@ -1,5 +1,5 @@
 //! R7: an abort from another thread sets its reason on every run below before any task can drop one of these runs,
-//! whether the abort wakes that task, or the task sees the abort by itself.
+//! whether the abort wakes the task or the task notices the abort by itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,8 +29,7 @@ fn tally(tree: &Emitter) -> std::result::Result<Tally, BoxError> {
     Ok(tally)
 }
 
-/// Runs a run that awaits many runs, inside another run. Each of the many runs reports on `waits`, and then waits
-/// forever.
+/// Runs `outer`, which awaits `inner`, which awaits many children. Each child reports on `waits`, and then waits forever.
 async fn wide(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
         let told = waits.send(());
@@ -91,7 +90,7 @@ async fn a_canceled_token_aborts_every_run_below_with_its_reason() -> TestResult
     expect_all_end_as("aborted: the cancellation token was canceled", CancellationToken::new, cancel).await
 }
 
-/// Runs a run that spawns many runs in tasks. Each of the many runs reports on `waits`, and then waits forever.
+/// Starts a run that spawns many children in tasks. Each child reports on `waits`, and then waits forever.
 async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
         let told = waits.send(());

@@ -27,7 +27,7 @@ enum Check {
     Interrupts,
 }
 
-/// An error that cannot be displayed.
+/// An error that panics when it is displayed.
 #[derive(Debug)]
 struct Unspeakable;
 

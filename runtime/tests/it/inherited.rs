@@ -6,7 +6,7 @@ use crate::support::{Any, Recorder, TestResult};
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{RunContext, Runnable, Stage, runnable_fn};
 
-/// M4: `bind_nested` applies to every run below, before that run's own middlewares, but not to the run that called it.
+/// M4: `bind_nested` binds a middleware to every run below, before the run's own middlewares, but not to the calling run.
 #[tokio::test]
 async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_before_the_runs_own() -> TestResult {
     let recorder = Recorder::new();
@@ -40,8 +40,8 @@ async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_before_the_run
     Ok(())
 }
 
-/// M4: listeners that a middleware for nested runs registers are called in order with the run's other listeners, and
-/// receive `start`.
+/// M4: listeners that a middleware for nested runs registers receive `start`, and are called in order of priority among the
+/// run's other listeners.
 #[tokio::test]
 async fn a_listener_of_a_middleware_for_nested_runs_receives_start_in_order_of_priority() -> TestResult {
     let recorder = Recorder::new();

@@ -46,7 +46,7 @@ async fn input_and_output_functions_are_called_in_list_order_with_the_changed_va
     recorder.expect(["1 sees x!", "2 sees x!1", "work x!12", "3 sees x!12", "4 sees x!123"]);
 }
 
-// Guards come last on their side.
+// Guard functions on the input are called after all other functions on the input. The same applies to the output.
 #[tokio::test]
 async fn guard_functions_are_called_after_all_other_functions_of_their_side() {
     let recorder = Recorder::new();
@@ -72,8 +72,8 @@ fn fails(how: &str) -> Error {
     }
 }
 
-/// Returns the explanations of the errors of four runs, in each of which a sync or async function on the input or
-/// output fails.
+/// Runs `echo` four times, each time with a sync or async function on the input or output that fails. Returns the explanations
+/// of the errors.
 async fn explained(how: &'static str, make: impl Fn(MapValue<String>) -> MapValue<String>) -> [String; 4] {
     let echo = echo(&Recorder::new());
     let run = async |map: MapValue<String>| {

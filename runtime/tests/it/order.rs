@@ -10,7 +10,7 @@ use emitree_emitter::{Emitter, EventMeta, Options};
 use emitree_runtime::{AbortHandle, Error, ErrorKind, LifecycleRef, Result, Run, RunContext, Runnable, Stage, Status};
 use futures_core::future::BoxFuture;
 
-/// The work: fails, panics or returns its input, as the input says.
+/// The work: depending on its input, it fails, panics or returns the input.
 async fn work(what: &str) -> Result<String> {
     match what {
         "fail" => Err(Error::new("the work failed")),

@@ -1,4 +1,4 @@
-//! R6: the outcomes of runs, as `finish` and callers receive them, and which of them are control flow.
+//! R6: `finish` and callers receive the outcomes of runs, and some outcomes are control flow.
 
 use crate::support::{Any, Recorder, TestResult, below, silence_planned_panics};
 use emitree_emitter::Emitter;

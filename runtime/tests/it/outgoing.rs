@@ -33,7 +33,7 @@ async fn end(how: String, ctx: RunContext) -> Result<()> {
     }
 }
 
-/// Returns a middleware that makes the run fail as `how` says, or does nothing if `how` is for the work.
+/// Returns a middleware that makes the run fail as `how` says, or a middleware that does nothing if the work handles `how`.
 fn besides(how: &str) -> Arc<dyn Middleware> {
     let fails_at = |stage: Stage| {
         middleware_fn(move |ctx: &RunContext| {

@@ -189,7 +189,7 @@ impl<O: Op> Guard<O> for Explodes {
     }
 }
 
-/// Adds a panic to a run at a site.
+/// Makes a run panic at a site.
 fn with_site<'a>(run: Run<'a, Work>, site: Site) -> Run<'a, Work> {
     let value = || Value { explodes: true };
     match site {
@@ -267,7 +267,7 @@ async fn told(site: Site, end: End) -> Vec<String> {
         let work = Arc::clone(&work);
         async move {
             let result = with_site(work.run_shared(Value { explodes: site == Site::Input }), site).await;
-            // The result belongs to the caller.
+            // The caller owns the result, so a panic in its drop would not be a panic of the run.
             std::mem::forget(result);
             Ok(())
         }

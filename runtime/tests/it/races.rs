@@ -1,5 +1,5 @@
-//! R13: a run's own future, the drop of that future, and the run's parent may race on any threads to end the run: the
-//! run ends once.
+//! R13: a run's own future, the drop of that future, and the run's parent may race on any threads to end the run. The run ends
+//! exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

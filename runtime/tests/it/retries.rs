@@ -1,4 +1,4 @@
-//! M6, M7: the whole attempt starts again if a middleware requests it.
+//! M6, M7: if a middleware requests a retry, the whole attempt starts again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -237,7 +237,7 @@ async fn an_answer_that_json_cannot_represent_is_an_error_in_the_second_attempt(
     );
 }
 
-/// Returns a stack whose layer counts its calls, for runs of any type.
+/// Returns a stack for runs of any type, with a layer that counts its calls.
 fn counting(calls: &Arc<AtomicU32>) -> Stack<AnyRun> {
     let calls = Arc::clone(calls);
     let count = layer_fn("count", move |input, _, next: Next<'_, AnyRun>| {

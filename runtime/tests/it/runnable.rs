@@ -12,7 +12,7 @@ use emitree_runtime::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// An input that is not `Clone`, because a run does not require that.
+/// An input that is not `Clone`: a run does not require `Clone`.
 #[derive(Serialize, Deserialize)]
 struct Document(String);
 
@@ -437,7 +437,7 @@ async fn a_runnable_fn_of_a_function_pointer_can_be_a_field() -> TestResult {
     Ok(())
 }
 
-/// A runnable whose kind and name may differ from its emitter's creator.
+/// A runnable whose kind and name may differ from the kind and name of its emitter's creator.
 struct Called {
     emitter: Emitter,
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! R7: an abort reaches every run below, however that run was started, but neither runs above nor siblings. A run can
+//! R7: an abort reaches every run below, however that run was started. It reaches neither runs above nor siblings. A run can
 //! follow signals of handles and of other runs, and has its own signal.
 
 use std::sync::Arc;

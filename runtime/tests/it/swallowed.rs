@@ -108,7 +108,7 @@ impl<O: Op<In = usize, Out = u32>> Layer<O> for Treats {
             (Self::Fails, _) => Err(Error::new("planned")),
             (Self::Halts, _) => {
                 // Yield first: if the first of two joined calls ended as control flow at once, the second call would
-                // run nothing.
+                // not reach the work.
                 yield_now().await;
                 Err(Error::halted("layer", "enough"))
             }
@@ -124,7 +124,7 @@ impl<O: Op<In = usize, Out = u32>> Layer<O> for Treats {
     }
 }
 
-/// The expected behavior: returns the end of a call through these layers, and the ends that were not absorbed.
+/// Models the expected behavior: returns the end of a call through these layers, and the ends that were not absorbed.
 fn model(layers: &[Treats], work: &[End], path: usize) -> (End, Vec<End>) {
     let Some((layer, inside)) = layers.split_first() else {
         let end = work[path % work.len()];
@@ -187,7 +187,7 @@ fn treats() -> impl Strategy<Value = Treats> {
     ]
 }
 
-/// Generates each end, but successes more often.
+/// Generates ends, more than half of them successes.
 fn end() -> impl Strategy<Value = End> {
     (0..ENDS.len() * 2).prop_map(|i| ENDS.get(i).copied().unwrap_or(End::Output))
 }

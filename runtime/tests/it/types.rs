@@ -25,7 +25,7 @@ fn calls(tree: &Emitter) -> impl Runnable<Input = String, Output = u32> + use<> 
     })
 }
 
-/// Returns a listener of a stage whose types differ from the types of `double`. The listener records its calls.
+/// Returns a listener of a stage, with an input type other than the input type of `double`. The listener records its calls.
 fn of_stage(stage: Stage, matcher: &Matcher, recorder: &Recorder) -> Registration {
     let notes = recorder.clone();
     match stage {
@@ -366,8 +366,8 @@ async fn a_stage_matches_own_starts_all_starts_on_a_namespace_and_nested_starts_
     Ok(())
 }
 
-/// Returns the events that a listener receives on the run of `double`, its instance, the namespace above, the root, or
-/// the run above.
+/// Returns the events that a listener receives. The column selects where it is registered: on the run of `double`, its
+/// instance, the namespace above, the root, or the run above.
 async fn heard_in_nest(column: usize, options: Options, matcher: Matcher) -> Result<Vec<String>> {
     let (root, recorder) = (Emitter::new(), Recorder::new());
     let space = root.child(())?;

@@ -1,4 +1,4 @@
-//! Helpers for tests of how runs end.
+//! Helpers for tests of the ends of runs.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ pub(crate) fn recorded() -> (Emitter, Recorder) {
     (tree, recorder)
 }
 
-/// Returns a listener of a stage that waits at a gate.
+/// Returns a listener that is called at a stage, and waits at a gate.
 pub(crate) fn waits_at(gate: &Gate, stage: Stage) -> Registration {
     let gate = gate.clone();
     Options::new().on_async(stage, move |_: &mut Any, _| {
@@ -31,7 +31,7 @@ pub(crate) fn waits_at(gate: &Gate, stage: Stage) -> Registration {
     })
 }
 
-/// Returns a listener of a stage that waits at a gate, and records when it begins and stops waiting.
+/// Returns a listener that is called at a stage, waits at a gate, and records when it begins and stops waiting.
 pub(crate) fn notes_waiting_at(gate: &Gate, recorder: &Recorder, stage: Stage) -> Registration {
     let (gate, recorder) = (gate.clone(), recorder.clone());
     Options::new().on_async(stage, move |_: &mut Any, _| {
@@ -85,7 +85,7 @@ pub(crate) const OUTCOMES: [(Status, &str); 9] = [
     (Status::Dropped, "dropped"),
 ];
 
-/// Runs once, with a middleware, so that the run ends with an outcome.
+/// Starts a run with a middleware, and makes the run end with an outcome.
 pub(crate) async fn run_to<F>(outcome: Status, tree: &Emitter, middleware: F)
 where
     F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static,

@@ -8,7 +8,7 @@ use emitree_runtime::{Guard, Layer, Next, Observe, Op, Result, RunContext, Runna
 
 use super::{Recorder, below};
 
-/// Records inputs and outputs, as a layer of any kind.
+/// A layer of any kind that records inputs and outputs.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes(pub(crate) &'static str, pub(crate) Recorder);
 

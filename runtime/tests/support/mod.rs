@@ -101,7 +101,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Returns `true` if a failure of such a listener fails the emit.
+    /// Returns `true` if a failing listener that was registered with this method makes the emit fail.
     pub(crate) const fn may_fail(self) -> bool {
         matches!(self, Self::On | Self::OnAsync)
     }

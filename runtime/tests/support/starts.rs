@@ -1,4 +1,5 @@
-//! Values that start a run when they are dropped, and a guard that is bound above.
+//! Values that start a run when they are dropped, and a guard that denies these
+//! runs.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::fmt;
@@ -38,7 +39,7 @@ impl Starts {
     }
 }
 
-/// Binds a guard that denies the runs that [`Starts`] values start.
+/// Binds a guard that denies the runs started by [`Starts`] values.
 pub(crate) fn guard_against_starts(run: &RunContext) {
     run.bind_nested(|run: &RunContext| match run.name() {
         "attack" => Err(Error::denied("guard", "nobody starts this")),

@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JsonlError {
-    /// The file could not be opened for appending.
+    /// The file could not be opened for appending, or the directory of a new file could not be synced.
     #[error("could not open `{path}`")]
     Open {
         /// The file.

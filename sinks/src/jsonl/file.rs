@@ -56,7 +56,7 @@ use super::{Jsonl, JsonlError, Tail, tail};
 ///
 /// On Unix the lock is advisory: the recorder does not notice a program that writes into the file or truncates it without
 /// taking the lock. On NFS, the server and the mount options determine whether a second recorder can open the file.
-/// Devices and pipes are not locked. On Windows, other programs can only read the file.
+/// Devices and pipes are not locked. On Windows, other programs can only read the file until the recorder is dropped.
 ///
 /// # A file that is removed, renamed or replaced
 ///
@@ -69,7 +69,7 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// On Windows, the file cannot be removed or renamed while it is open. On systems other than Unix and Windows, the recorder
 /// notices a removed file, but not a replaced file.
 ///
-/// # Its report
+/// # Counts in the report
 ///
 /// | in the [`Report`](emitree_emitter::Report) | the event is |
 /// |---|---|
@@ -95,7 +95,7 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// # When it is full
+/// # When the queue is full
 ///
 /// The queue holds 1024 records unless [`capacity`](JsonlOptions::capacity) is called. When the queue is full,
 /// [`overflow`](JsonlOptions::overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
@@ -108,7 +108,7 @@ pub struct JsonlFile {
     sync: bool,
     tail: Tail,
     end: Option<EndCause>,
-    /// The number of events that were accepted, and lost with the file.
+    /// The number of events that were accepted, but then lost with the file.
     failed: u64,
     /// The number of events delivered since the last sync.
     unsynced: u64,

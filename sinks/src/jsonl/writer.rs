@@ -34,7 +34,7 @@ const MAX_BUFFERED: usize = 64 * 1024;
 ///
 /// Dropping a `Jsonl` without `close` loses the buffer.
 ///
-/// # When it is full
+/// # When the queue is full
 ///
 /// The queue holds 1024 records unless [`with_capacity`](Self::with_capacity) is called. When the queue is full,
 /// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost

@@ -1,4 +1,4 @@
-//! A sink that tests can stall, and the records that it has seen.
+//! A sink that tests can stall, and the records that it has received.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use emitree_emitter::{BoxError, Overflow, Sink, SinkRecord};
 
-/// The records and calls that a sink has seen, in order.
+/// The records and calls that a sink has received, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen(Arc<Mutex<Vec<String>>>);
 

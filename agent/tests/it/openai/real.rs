@@ -1,4 +1,5 @@
-//! A real model on loopback: `scripts/local-model.sh start`, then `cargo test -p emitree-agent --features openai real -- --ignored`.
+//! A real model on loopback. Start it with `scripts/local-model.sh start`, and then run
+//! `cargo test -p emitree-agent --features openai real -- --ignored`.
 
 use emitree_agent::{
     Agent, AgentRun, ChatModel, ChatOptions, ChatRequest, FinishReason, OpenAi, ResponseFormat, Session,

@@ -203,7 +203,7 @@ impl Shared {
                 Then::Open => {}
                 Then::Closed => return Err(ErrorKind::ConnectionAborted.into()),
                 Then::Reset => {
-                    // Lets the client read the bytes before the reset, which discards bytes that are not read.
+                    // Give the client time to read the bytes, because the reset discards unread bytes.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     #[expect(deprecated, reason = "a linger of zero does not block, and is what sends a reset")]
                     socket.set_linger(Some(Duration::ZERO))?;

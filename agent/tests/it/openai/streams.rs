@@ -1,4 +1,4 @@
-//! Recorded replies: the response does not depend on where the bytes are split.
+//! Replies of servers: recorded streams that are split or cut off, whole replies, and deviations from the protocol.
 
 use emitree_agent::{ChatRequest, ChatResponse, FinishReason, NewToken, Part, ResponseHeaders, Usage};
 use emitree_runtime::{Result, Runnable};

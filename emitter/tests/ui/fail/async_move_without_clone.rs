@@ -1,4 +1,4 @@
-//! An async listener is called many times: captured values are cloned for each call.
+//! An async listener is called many times, so it has to clone captured values for each call.
 
 use emitree_emitter::Emitter;
 

@@ -1,4 +1,4 @@
-//! A payload is passed by `&mut`, to the emit and to its listeners, which also take the meta.
+//! A payload is passed by `&mut` to the emit and to the listeners. A listener also takes the meta.
 
 use emitree_emitter::Emitter;
 

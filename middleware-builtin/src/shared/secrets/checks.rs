@@ -1,5 +1,5 @@
-//! Checks that a match must pass in addition to its pattern: check digits must be valid, and placeholders and version
-//! numbers do not pass.
+//! The checks that a match must pass in addition to its pattern. For example, check digits must be valid, and
+//! placeholders and version numbers are rejected.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub(super) struct Candidate<'t> {
     pub(super) after: &'t str,
 }
 
-/// A function that returns how many bytes of the match are a secret; `None` if the match is not a secret.
+/// A function that returns the length of the secret in bytes, or `None` if the match is not a secret.
 pub(super) type CheckFn = fn(&Candidate<'_>) -> Option<usize>;
 
 fn all(candidate: &Candidate<'_>, passes: bool) -> Option<usize> {
@@ -27,7 +27,7 @@ pub(super) fn any(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, true)
 }
 
-/// Accepts a random token: many different characters, and not a placeholder.
+/// Accepts a random token: it has at least eight different characters, and is not a placeholder.
 pub(super) fn token(candidate: &Candidate<'_>) -> Option<usize> {
     let least = &candidate.secret[..candidate.secret.floor_char_boundary(candidate.shortest)];
     let kinds = distinct(candidate.secret);
@@ -82,8 +82,8 @@ pub(super) fn quoted(candidate: &Candidate<'_>) -> Option<usize> {
     (!is_template && !is_call && (is_password(value) || is_jumbled(value))).then_some(value.len())
 }
 
-/// Returns `true` for a value that looks random even without digits: letters of both cases with punctuation, or with
-/// more capitals than words have.
+/// Returns `true` for a value that looks random even without digits. Such a value mixes letters of both cases, and has
+/// punctuation or more capitals than words have.
 fn is_jumbled(value: &str) -> bool {
     let count = |test: fn(&char) -> bool| value.chars().filter(test).count();
     let signs = count(|c| matches!(c, '!' | '#' | '$' | '%' | '&' | '*' | '+' | '<' | '>' | '^' | '~'));
@@ -128,7 +128,7 @@ fn before_markup(value: &str) -> &str {
     &value[..end]
 }
 
-/// Accepts a password of letters only, unless it contains a word that programs use in this position.
+/// Accepts a password of letters only, unless it contains a word that is common in code, messages or placeholders.
 pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
     const WORDS: [&str; 40] = [
         "pass",
@@ -193,7 +193,8 @@ pub(super) fn url_password(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, !is_word && !is_replaced && !is_placeholder(candidate.secret) && distinct(candidate.secret) > 2)
 }
 
-/// Returns the number of different characters.
+/// Returns the number of different bytes of a text, without regard to their highest bit. For ASCII text, this is the
+/// number of different characters.
 fn distinct(text: &str) -> u32 {
     let bits = text.bytes().fold(0_u128, |seen, byte| seen | 1 << (byte & 127));
     bits.count_ones()
@@ -229,7 +230,8 @@ fn placeholder_len(text: &str) -> usize {
     PLACEHOLDER_WORDS.iter().filter(counts).map(|word| lower.matches(word).count() * word.len()).sum()
 }
 
-/// Returns `true` for a path of fields, such as `config.password2`, and for a URL.
+/// Returns `true` for a path of fields, such as `config.password2`, for a URL, and for a value that begins like an
+/// expression, such as `/` or `%`.
 fn is_expression(value: &str) -> bool {
     let is_name = |part: &str| part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && part.len() < 24;
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -351,7 +353,7 @@ pub(super) fn ip(candidate: &Candidate<'_>) -> Option<usize> {
 }
 
 /// Returns `true` if the match is the beginning of something longer: `1.2.3.4.5`, `1.2.3.4-rc1`, `1.2.3.4.tar.gz`,
-/// `1:2:3:`.
+/// `1:2:3:x`.
 fn is_longer(candidate: &Candidate<'_>) -> bool {
     let mut after = candidate.after.chars();
     match (after.next(), after.next()) {

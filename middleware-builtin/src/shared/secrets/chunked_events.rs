@@ -1,7 +1,7 @@
 //! Text in chunks: each event with a registered name contains a chunk, and a filter may hold back a part of the text.
 //!
-//! 1. An event passes with the text that the filter releases from its chunk and from earlier chunks; the filter
-//!    holds back the rest.
+//! 1. The text of each event is replaced with the text that the filter releases from this chunk and from earlier
+//!    chunks. The filter holds back the rest.
 //! 2. Text that is still held back when the run ends is emitted in one more event, a copy of the last event with that
 //!    text.
 //! 3. When an attempt is discarded, its held-back text is dropped (M7).
@@ -39,7 +39,7 @@ pub(crate) struct ChunkedText<T> {
 pub(crate) trait ChunkedEvents: Send + Sync {
     /// Returns the name of the events.
     fn name(&self) -> &str;
-    /// Filters the text of one run's events.
+    /// Registers listeners that filter the text of one run's events.
     fn listen(&self, ctx: &RunContext, filter: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>>;
 }
 

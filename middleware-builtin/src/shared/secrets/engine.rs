@@ -1,7 +1,8 @@
 //! The search for all patterns at once.
 //!
 //! 1. Text is read from left to right. At the first byte where a pattern matches, the rules are tried in their order.
-//!    The first rule whose match passes its check has found a secret, and the search continues after the secret. If no
+//!    The first rule whose match passes its check has found a secret, and the search continues after the secret. If the
+//!    rule is vague, another rule that recognizes the same secret may replace it. If no
 //!    rule has found a secret, the search continues at the next byte.
 //! 2. The decision at a byte depends on at most [`BEFORE`] bytes before it and on a bounded number of bytes after it.
 //!    The decision is the same in a text and in its chunks, because it is made only when these bytes have arrived.
@@ -67,7 +68,8 @@ pub(super) enum MatchState {
     Open,
 }
 
-/// Parses a pattern; returns an error if it may match the empty text or more than [`LONGEST_MATCH`] bytes.
+/// Parses a pattern; returns an error if the pattern is invalid, or if it may match the empty text or more than
+/// [`LONGEST_MATCH`] bytes.
 pub(super) fn parse(rule: &PreparedRule) -> Result<Hir, PatternError> {
     let name = || rule.kind.as_str().to_owned();
     let mut parser = regex_syntax::ParserBuilder::new().unicode(rule.is_unicode).utf8(rule.is_unicode).build();
@@ -87,7 +89,8 @@ pub(super) fn compile(rule: &PreparedRule, hir: &Hir) -> Result<Regex, PatternEr
 }
 
 fn config() -> Config {
-    // Byte patterns may match a part of a character; `check_rule` rounds the end of such a match.
+    // A byte pattern may match a part of a character. `check_rule` rounds the end of such a match down to a character
+    // boundary.
     Config::new().utf8_empty(false)
 }
 
@@ -126,7 +129,7 @@ impl Engine {
         self.rules.iter().map(|of| &of.rule)
     }
 
-    /// Returns the next byte at which a pattern matches, and the pattern.
+    /// Returns the offset of the next match of any pattern, and the index of that pattern.
     pub(super) fn next_match(&self, text: &str, from: usize) -> Option<(usize, usize)> {
         let found = self.any.search(&Input::new(text).range(from..))?;
         Some((found.start(), found.pattern().as_usize()))

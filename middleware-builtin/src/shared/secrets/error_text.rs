@@ -1,4 +1,4 @@
-//! Changes the texts of errors, and keeps their kind.
+//! Changes the texts of errors, and keeps the kinds of the errors.
 
 use std::error::Error as StdError;
 use std::fmt;

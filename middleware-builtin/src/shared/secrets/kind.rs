@@ -112,7 +112,7 @@ impl Kind {
         TABLE.iter().find(|rule| rule.name == name).map(|rule| Self::of_line(rule.name))
     }
 
-    /// Returns the kind of a line of the table.
+    /// Returns the kind of a row of the table, by the name in that row.
     pub(super) fn of_line(name: &'static str) -> Self {
         let variant = Self::VARIANTS.into_iter().find(|kind| kind.as_str() == name);
         variant.unwrap_or(Self::Service(Service(name)))

@@ -37,8 +37,8 @@ pub use self::rules::{Check, Rule};
 /// near it, so it is the same in a text and in [chunks](Self::chunks) of the text. Up to 16 invisible characters in a
 /// row, such as zero-width characters and soft hyphens, are ignored inside a secret.
 ///
-/// A search takes time linear in the length of the text. Every repetition is bounded: a match has at most 640 bytes. A
-/// private key, a JSON Web Token or a long base64 text may have up to 16 KiB more.
+/// A search takes time linear in the length of the text. Every repetition is bounded, so a match has at most 640 bytes.
+/// A private key, a JSON Web Token or a long base64 text may have up to 16 KiB more.
 ///
 /// ```
 /// use emitree_middleware::secrets::{Kind, Scanner};
@@ -164,7 +164,7 @@ impl Scanner {
         self.own(PreparedRule::pattern(name, regex))
     }
 
-    /// Returns a scanner with a rule of your own, which is tried before all other rules. A rule has the form of a line
+    /// Returns a scanner with a rule of your own, which is tried before all other rules. A rule has the form of a row
     /// of the [table](Self::table).
     ///
     /// In the pattern, classes such as `\w` and `\d` and the word boundary `\b` follow Unicode.
@@ -181,7 +181,7 @@ impl Scanner {
         self.own(PreparedRule::own(rule))
     }
 
-    /// Returns the table of built-in rules, one line for each format of a kind.
+    /// Returns the table of built-in rules, one row for each format of a kind.
     #[must_use]
     pub const fn table() -> &'static [Rule] {
         table::TABLE

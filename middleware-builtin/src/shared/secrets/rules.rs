@@ -7,7 +7,7 @@ use super::kind::Kind;
 use super::table::TABLE;
 use super::tail::Tail;
 
-/// A rule that finds one format of a kind of secret: a line of the built-in table, or your own.
+/// A rule that finds one format of a kind of secret: a row of the built-in table, or your own rule.
 ///
 /// ```
 /// use emitree_middleware::secrets::{Check, Rule, Scanner};
@@ -41,7 +41,7 @@ pub struct Rule {
     pub check: Check,
     /// The address of a page that documents the format.
     pub source: &'static str,
-    /// A template for an example that is not real: `‹a36›` stands for 36 letters and digits, see
+    /// A template for a made-up example. In a template, `‹a36›` stands for 36 letters and digits; see
     /// [`drawn`](Self::drawn). With keywords, the secret is the text after the last space.
     pub example: &'static str,
 }
@@ -155,7 +155,7 @@ impl Check {
         Self { is_vague: true, ..self }
     }
 
-    /// Returns how many bytes of the match are a secret.
+    /// Returns the length of the secret in bytes, or `None` if the match does not pass.
     pub(super) fn passes(self, candidate: &Candidate<'_>) -> Option<usize> {
         match self.test {
             Test::Of(check) => check(candidate),

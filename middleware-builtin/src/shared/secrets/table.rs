@@ -1,15 +1,16 @@
-//! The table of built-in rules: a line for each format of a kind, in the order in which they are tried.
+//! The table of built-in rules: a row for each format of a kind, in the order in which the rows are tried.
 //!
 //! 1. Every repetition is bounded, so that a match and the text before it have a maximum length.
 //! 2. A pattern whose first part may be long begins with the character before that part, so that only one attempt to
 //!    match the pattern is under way at a time.
-//! 3. The secret is the first group of a match, or the whole match if that group is empty or missing. The first line
-//!    whose match passes its check wins.
+//! 3. The secret is the first group of a match, or the whole match if that group is empty or missing. Of the rows that
+//!    match at the same byte, the first whose match passes its check is used, unless it is vague and another row
+//!    recognizes the secret itself.
 //! 4. A secret without a recognizable format needs a keyword before it, on the same line.
 
 use super::rules::{Check, Rule};
 
-/// A line: name, pattern, keywords, check, source of the format, example (see [`Rule`]).
+/// A row: name, pattern, keywords, check, source of the format, example (see [`Rule`]).
 macro_rules! table {
     ($($name:literal, $pattern:expr, $near:expr, $check:ident, $source:literal, $example:literal;)*) => {
         &[$(Rule { name: $name, pattern: $pattern, near: &$near, check: Check::$check, source: $source, example: $example }),*]

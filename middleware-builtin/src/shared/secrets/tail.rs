@@ -21,7 +21,7 @@ pub(super) enum TailEnd {
     Open,
 }
 
-/// The maximum number of bytes that are read. If no end is found, all of them are part of the secret.
+/// The maximum number of bytes that are read. If no end is found, all of these bytes are part of the secret.
 pub(super) const LONGEST: usize = 16 * 1024;
 
 impl Tail {

@@ -1,6 +1,6 @@
-//! Invisible characters, which would hide a secret from a pattern: the search ignores them.
+//! Invisible characters. The search ignores them, because they would hide a secret from a pattern.
 //!
-//! Only the first 16 in a row are ignored; further invisible characters in the row stay in the text.
+//! Only the first 16 invisible characters in a row are ignored. Further invisible characters stay in the text.
 
 use std::borrow::Cow;
 

@@ -51,7 +51,7 @@ where
     }
 }
 
-/// The desugared form, which is required with a `Send` bound in a trait.
+/// Implements `execute` without `async fn`, with an explicit `Send` bound.
 struct Echo<T>(Emitter, std::marker::PhantomData<fn() -> T>);
 
 impl<T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static> Runnable for Echo<T> {
