@@ -215,7 +215,7 @@ enum When {
 
 const WHENS: [When; 4] = [When::Before, When::InTheWork, When::InFinish, When::AtEnd];
 
-/// Runs once with a binding that holds the run. Errors of bindings that are refused because the work has begun are ignored.
+/// Runs once with a binding that holds the run. If the binding is refused because the work has begun, its error is ignored.
 async fn run(tree: &Emitter, alive: &Alive, bind: Bind, (when, end): (When, End)) {
     let bind_own = move |ctx: &RunContext| bind(ctx, Arc::new(ctx.clone()));
     let work = move |_: u32, ctx: RunContext| async move {

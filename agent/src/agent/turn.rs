@@ -19,9 +19,9 @@ use crate::{ChatResponse, Session, Usage};
 pub struct Turn {
     /// The number of the turn, from 1; 0 before the first turn.
     pub number: u32,
-    /// The tokens of the model's responses so far.
+    /// The input and output tokens of the model calls so far.
     pub usage: Usage,
-    /// The cost of the model's responses so far; `None` if no response has a cost. See
+    /// The cost of the model calls so far; `None` if no response has a cost. See
     /// [`ChatModel::price`](crate::ChatModel::price).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Decimal>,

@@ -130,7 +130,7 @@ impl Slices {
                 "the state `{key}` is already borrowed by a closure on this thread: use the value that the closure received"
             )));
         }
-        // From here on, the value returns to the map, even if user code panics.
+        // When `loan` is dropped, it puts the value back into the map, even if user code panics.
         let mut loan = Loan { map: &map, key, slice: taken };
         if let Some(Slice::Stored(value)) = &loan.slice {
             let value: T = serde_path_to_error::deserialize(value)

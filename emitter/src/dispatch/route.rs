@@ -339,7 +339,7 @@ impl Emitter {
     /// Visits this emitter and the emitters above it. The walk goes up the tree, and then continues from the run parent
     /// that was found last. It stops when `visit` returns `false`. Returns `true` if the walk reached the end.
     ///
-    /// Gives up after `MAX_WALK` emitters, because many ways may lead to the same emitter.
+    /// Gives up after `MAX_WALK` emitters, and returns `false`: an emitter is visited once for each way that leads to it.
     #[inline]
     fn walk_up<'e>(&'e self, mut visit: impl FnMut(&'e Self) -> bool) -> bool {
         let mut run_parents = SmallVec::<[&Self; 8]>::new();

@@ -38,7 +38,7 @@ pub(super) enum NotYet {
     Queued,
 }
 
-/// A run would have to wait longer than allowed. It may be tried again at this instant.
+/// A run would have to wait longer than allowed. The run may be tried again at this instant at the earliest.
 pub(super) struct TooLate(pub(super) Instant);
 
 impl KeyQueue {

@@ -91,8 +91,8 @@ pub use crate::shared::inspected_place::Place;
 /// # What it does not see
 ///
 /// A redaction does not see keys and numbers in JSON, the text of panics, text that your code prints, or events that
-/// are neither text nor JSON, unless their type is [registered](Self::event). A [`sink`](Self::sink) redacts all events
-/// that leave the process through it. The page [what redaction cannot
+/// are neither text nor JSON, unless their type is [registered](Self::event). A [`sink`](Self::sink) also redacts records
+/// of events of other types, because it reads each payload as JSON. The page [what redaction cannot
 /// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) lists the known gaps, and a
 /// remedy for each.
 ///
@@ -119,7 +119,7 @@ struct Redaction {
 }
 
 impl Redact {
-    /// Creates a redaction of all kinds in all places.
+    /// Creates a `Redact` that replaces secrets of [all kinds](Kind::all) in all [places](Place).
     #[must_use]
     pub fn new() -> Self {
         let own_events = OwnEvents::new("middleware.redact");

@@ -16,8 +16,8 @@ use crate::shared::panic::caught;
 
 /// A key that runs are counted by: runs with equal keys are counted together.
 ///
-/// By default, all runs have the same key. [`when_missing`](Self::when_missing) sets the treatment of runs without a
-/// key.
+/// By default, all runs have the same key. [`when_missing`](Self::when_missing) sets how runs without a key are
+/// treated.
 ///
 /// ```
 /// use emitree_middleware::key::{Key, Missing};
@@ -101,7 +101,7 @@ impl Key {
         Self::from_source(KeySource::Function(Arc::new(f)))
     }
 
-    /// Sets the treatment of runs without a key. Default: [`Missing::Together`].
+    /// Sets how runs without a key are treated. Default: [`Missing::Together`].
     #[must_use]
     pub fn when_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }

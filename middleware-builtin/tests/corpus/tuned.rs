@@ -187,7 +187,7 @@ pub(crate) const PLANTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Texts that look like secrets. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are replaced with
+/// Texts that look like secrets, but are not. `{sha1}`, `{sha256}`, `{uuid}`, `{base64}`, `{order}` and `{digits}` are replaced with
 /// made-up values.
 pub(crate) const LOOK_ALIKES: &[&str] = &[
     "commit {sha1}",

@@ -266,7 +266,7 @@ struct Log {
     /// The number of permits held by working runs; `busiest` is its maximum.
     busy: Arc<AtomicUsize>,
     busiest: Arc<AtomicUsize>,
-    /// If `true`, all work succeeds at once.
+    /// If `true`, all work succeeds immediately.
     is_calm: Arc<AtomicBool>,
     /// Each run and each copy of this log holds a clone of this `Arc`.
     held: Arc<()>,

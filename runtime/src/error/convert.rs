@@ -77,8 +77,8 @@ impl Error {
         }
     }
 
-    /// Creates an error that displays its source. If one of its causes is control flow, the new error takes over the kind of
-    /// that cause (M9).
+    /// Creates an error that displays its source. If one of its causes is control flow, the new error gets the kind and the
+    /// control data of that cause (M9).
     pub(crate) fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
         let error = Self(Arc::new(ErrorData { source: Some(source), ..ErrorData::of(kind) }));
         let carried =

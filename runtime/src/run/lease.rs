@@ -1,5 +1,5 @@
-//! The lease of a run. The holder of the lease, the *driver*, takes the run's steps until the run is over or the driver
-//! parks it (R13).
+//! The lease of a run. The holder of the lease, the *driver*, advances the run through its steps until the run is over, or
+//! until the driver parks the current step and thereby releases the lease (R13).
 //!
 //! 1. Only the driver touches a run's steps.
 //! 2. No future is polled while the lock is held.

@@ -3,7 +3,7 @@
 use crate::RunContext;
 use crate::context::current::enter_some;
 
-/// A request with the run in which it was created. [`PropagateRun`](crate::PropagateRun) creates it, and
+/// A request, paired with the run that was current when the pair was created. [`PropagateRun`](crate::PropagateRun) creates it, and
 /// [`EnterRun`](crate::EnterRun) takes it apart.
 ///
 /// Instead of using `EnterRun`, a service that passes requests to another task may itself enter [`run`](Self::run), with
@@ -28,7 +28,7 @@ impl<T> WithRun<T> {
         Self { run: RunContext::to_start_in(), inner: Some(inner) }
     }
 
-    /// Returns the run in which the request was created, or `None` if it was created outside a run.
+    /// Returns the run that the request was paired with, or `None` if there was none (see [`new`](Self::new)).
     #[must_use]
     pub const fn run(&self) -> Option<&RunContext> {
         self.run.as_ref()

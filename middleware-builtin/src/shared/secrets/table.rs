@@ -170,7 +170,7 @@ pub(super) const TABLE: &[Rule] = table! {
     "pinecone_key", concat!(uuid!(), r"\b"), ["pinecone"], RANDOM, "https://docs.pinecone.io/guides/projects/manage-api-keys", "pinecone ‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
     "airtable_token", r"key[A-Za-z0-9]{14}\b", ["airtable"], RANDOM, "https://airtable.com/developers/web/guides/personal-access-tokens", "airtable key‹a14›";
     "facebook_token", r"[0-9a-f]{32}\b", ["facebook[ ._-]?(?:app[ ._-]?)?secret", r"\bfb[ ._-]?(?:app[ ._-]?)?secret"], RANDOM, "https://developers.facebook.com/docs/facebook-login/security", "facebook_secret ‹x32›";
-    // Values that are recognized by the name that they are assigned to.
+    // Values that are recognized by their context: an assignment to a name, an option, a header or a URL.
     "url_password", r#"://[^\s/:@"'<>`]{0,64}:([^\s/@"'<>`{}$]{3,128})@"#, [], URL_PASSWORD, "https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1", "ftp://ana:‹a12›@host";
     "consul_token", concat!(r#"\b(?:agent|agent_recovery|initial_management|replication)[ \t]{0,8}=[ \t]{0,8}"("#, uuid!(), r#")""#), [], RANDOM, "https://developer.hashicorp.com/consul/docs/reference/agent/configuration-file/acl", "agent = \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
     "snyk_token", concat!(r#""api"[ \t]{0,2}:[ \t]{0,2}"("#, uuid!(), r#")""#), [], RANDOM, "https://docs.snyk.io/snyk-cli/commands/config", "\"api\": \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
