@@ -275,7 +275,7 @@ struct Token {
     text: u64,
 }
 
-/// An emit four levels deep that nobody receives: row W0 of the bench `emit`.
+/// Emits on an emitter four levels below its root, without listeners. Row W0 of the bench `emit` is similar.
 fn emits() -> impl Case {
     const NEW_TOKEN: EventName = EventName::new("new_token");
     let emitter = ["a", "b", "c", "d"].iter().fold(Emitter::new(), |above, name| above.child(*name).expect("a name"));
@@ -292,7 +292,8 @@ fn emits() -> impl Case {
 
 // --- Peers ---
 
-/// The loop written by hand: the same requests, messages, checks of arguments and results, but no agent and no runs.
+/// The loop written by hand, without an agent or runs. It builds the same requests and messages, and deserializes the
+/// arguments of each call.
 fn by_hand() -> impl Case {
     let parameters = add().spec().clone();
     move |n| {

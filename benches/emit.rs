@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Each batch of a case is one async block with a loop of `emit(..).await`. The block is polled once with a waker that does
-//! nothing, because no emit has to wait. Peers are measured in the same way. Emitters, payloads, and names given as text
-//! pass through `black_box`; an `EventName` is a `const`, as in programs.
+//! nothing, because no emit has to wait. Peers are measured in the same way. Emitters, payloads, and string literals
+//! that are used as names pass through `black_box`; an `EventName` is a `const`, as in programs.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -270,7 +270,7 @@ fn deep() -> (Emitter, Emitter) {
     (leaf, root)
 }
 
-/// Makes an emitter with a number of listeners for the event.
+/// Makes an emitter with this number of listeners for `new_token`.
 fn heard_by(listeners: usize) -> Emitter {
     let emitter = Emitter::new();
     for _ in 0..listeners {

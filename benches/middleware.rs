@@ -45,7 +45,7 @@ fn main() {
     suite.run();
 }
 
-/// MO: middlewares that only observe or count the run that they are bound to, and layers that decide about the call.
+/// MO: `metrics`, which observes a run, and middlewares that are layers around a run.
 fn observing(suite: &mut Suite) {
     let bare = suite.case(bare());
     let mut row = |name, what, case: Box<dyn Case>| {
@@ -54,7 +54,7 @@ fn observing(suite: &mut Suite) {
     };
     row("MO", "the extra cost of a run with: `metrics`, without a recorder", Box::new(with(Metrics::new())));
     recorded(suite, bare);
-    // These layers decide about the call: their cost is shown without a bound.
+    // The costs of these layers are shown without a bound.
     let mut row = |name, what, case: Box<dyn Case>| {
         let more = Extra::shared(suite.case(case), bare, 1);
         suite.row(name, what, more).beside("peer", bare);
@@ -274,7 +274,7 @@ fn checks() -> impl Case {
     }
 }
 
-/// Checks a limiter of governor by key, with governor's own store and the same key as ours.
+/// Checks a limiter of governor that is keyed by kind, with governor's own store.
 fn checks_of_key() -> impl Case {
     let limiter = RateLimiter::keyed(Quota::per_second(MANY.try_into().expect("more than none")));
     let kind = "Tool".to_owned();

@@ -99,7 +99,7 @@ impl Clients {
         }
     }
 
-    /// Checks that all clients receive the same text and the same usage.
+    /// Checks that all clients receive the same text and the same number of output tokens.
     fn check(&self) {
         self.runtime.block_on(async {
             for form in [Form::Once, Form::Pieces] {
@@ -209,7 +209,7 @@ impl Clients {
 }
 
 /// Returns the current time or, if the server writes token by token, the processor time of the client's thread. In that
-/// case, the scheduler determines how often the client waits.
+/// case, waits between the tokens do not count.
 fn now(form: Form) -> Duration {
     let clock = if let Form::Pieces = form { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
     clock_gettime(clock).try_into().expect("a time after the start")

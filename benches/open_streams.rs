@@ -5,8 +5,8 @@
 //! ```
 //!
 //! This is a separate bench, because counting allocations takes time. The clients of the bench `models` receive the
-//! first half of an answer and wait for the rest. The bench counts the bytes that their thread has requested from the
-//! allocator; the server runs on another thread.
+//! first half of an answer and wait for the rest. The bench counts the bytes that the clients' thread has
+//! allocated and not freed; the server runs on another thread.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn bytes<F: Future<Output = ()> + Send + 'static>(stream: impl Fn() -> F) -> i64
     open(&stream, STREAMS) / STREAMS as i64
 }
 
-/// Opens a number of streams one after the other, and returns the bytes of all of them.
+/// Opens a number of streams one after the other, and returns the number of bytes that all of them hold.
 fn open<F: Future<Output = ()> + Send + 'static>(stream: &impl Fn() -> F, streams: usize) -> i64 {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     RECEIVED.store(0, Ordering::Relaxed);

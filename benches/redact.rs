@@ -34,7 +34,7 @@ fn main() {
 /// The length of the shorter text in bytes.
 const SHORT: usize = 2_000;
 
-/// Rows whose texts repeat the beginning of an encoding or a host: name, description, repeated text.
+/// Rows whose texts repeat one string that may be part of a host or of an encoded text: name, description, string.
 const HOSTILE: [(&str, &str, &str); 6] = [
     ("XS", "`ExfilGuard`, 20 KB of slashes", "/"),
     ("XP", "… `%`", "%"),

@@ -4,9 +4,9 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench run
 //! ```
 //!
-//! The work does next to nothing, so a row shows the cost of the run itself. Runs, instrumented functions and tower services
-//! are measured in the same way: each batch is one async block with a loop, polled once with a waker that does nothing. A
-//! batch that uses the thread of a sink ends when everything is written.
+//! The work does next to nothing, so a row shows the cost of the run itself. Most rows measure runs, instrumented functions
+//! and tower services in the same way: each batch is one async block with a loop, polled once with a waker that does
+//! nothing. A batch that uses the thread of a sink ends when everything is written.
 
 use std::cell::Cell;
 use std::hint::black_box;

@@ -11,7 +11,7 @@
 //! async fn main() -> emitree::Result<()> {
 //!     let shout = runnable_fn("shout", |text: String, _: RunContext| async move { Ok(text.to_uppercase()) });
 //!
-//!     // Every event of the process.
+//!     // Print every event that reaches the root emitter.
 //!     Emitter::root().observe("*.*", |event: &dyn AnyEvent, meta| println!("{} {}", meta.path(), event.to_json()))?;
 //!
 //!     let answer = shout
@@ -164,7 +164,7 @@ pub mod tower {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Tests the programs of this page. A program marked `compile_fail` must not compile.
+/// Tests the programs of `docs/compiler-messages.md`. A program marked `compile_fail` must not compile.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/compiler-messages.md")]
 struct CompilerMessages;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Returns the lines of all messages that trybuild has pinned.
+/// Returns the lines of all messages in trybuild's `.stderr` files.
 fn printed() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dirs =

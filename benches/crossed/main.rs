@@ -99,7 +99,7 @@ impl Runnable for Adder {
     }
 }
 
-/// One event under a registry with one layer.
+/// One event of `tracing`, under a registry with one layer.
 fn event_of_tracing() {
     struct Counts;
     impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Counts {

@@ -14,7 +14,7 @@ use emitree::{Emitter, Result, RunContext, Runnable, runnable_fn};
 use crate::Adder;
 use crate::support::{Case, timed};
 
-/// A runnable that never ends.
+/// A runnable whose work never ends.
 struct Forever(Emitter);
 
 impl Forever {

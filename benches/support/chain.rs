@@ -1,4 +1,4 @@
-//! A chain of runs that is ended by abort. Each run is a task that its parent has spawned.
+//! A chain of runs that is ended by abort. Each run spawns the next run as a task.
 
 use std::future::pending;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 
 use crate::support::Case;
 
-/// A runnable. Each of its runs spawns the next run of the chain, and then waits forever.
+/// The runnable of the chain. Each run spawns the next run, and then waits forever. The innermost run sends a message
+/// instead of spawning a run.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,

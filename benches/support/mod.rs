@@ -1,5 +1,5 @@
-//! The harness for benches that each print one table. All cases are measured in the same run, and take turns after each
-//! batch, so that a disturbance of the machine slows all of them alike and hardly changes the ratios.
+//! The harness for benches that each print one table. All cases are measured in one process, and take turns after each
+//! batch. A disturbance of the machine therefore slows all cases alike, and hardly changes the ratios.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -12,7 +12,7 @@ const BATCH: Duration = Duration::from_micros(500);
 /// The number of batches of each case. It is odd, so that one measurement is the median.
 const ROUNDS: usize = 201;
 
-/// A function that does an operation `n` times, and returns the time.
+/// A function that performs an operation `n` times, and returns the elapsed time.
 pub(crate) trait Case: FnMut(u64) -> Duration {}
 
 impl<F: FnMut(u64) -> Duration> Case for F {}
@@ -42,7 +42,7 @@ struct Bound {
     label: &'static str,
 }
 
-/// The time of a case, or its difference from another case, divided by a number.
+/// The time of a case, or the difference between the times of two cases, divided by a number.
 #[derive(Clone, Copy)]
 pub(crate) struct Extra {
     of: Id,
@@ -154,7 +154,7 @@ fn nanoseconds(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
-/// Returns the number of operations of a batch.
+/// Returns the number of operations in a batch.
 fn calibrate(case: &mut dyn Case) -> u64 {
     // The first call includes one-time work, so it is not measured.
     case(64);
@@ -175,8 +175,8 @@ fn median(mut samples: Vec<f64>) -> f64 {
 }
 
 #[allow(dead_code, reason = "each bench uses its part")]
-/// Returns the time of a batch: one future that never has to wait, polled once with a waker that does nothing. No executor
-/// is measured.
+/// Polls a batch once, with a waker that does nothing, and returns the elapsed time. No executor is measured. Panics if
+/// the batch has to wait.
 pub(crate) fn timed<T>(batch: impl Future<Output = T>) -> Duration {
     let batch = pin!(batch);
     let mut context = Context::from_waker(Waker::noop());

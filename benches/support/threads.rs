@@ -1,10 +1,10 @@
-//! Batches on several threads at a time.
+//! Runs batches on several threads at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Runs the same batch on several threads at a time, and returns the average time of a thread. If the machine was too busy to
-/// run all threads concurrently, the batch is repeated.
+/// Runs the same batch on several threads at the same time, and returns the average time of a thread. If the machine was
+/// too busy to run all threads concurrently, the batch is repeated.
 pub(crate) fn on_threads(threads: usize, batch: impl Fn() -> Duration + Sync) -> Duration {
     for _ in 0..10_000 {
         if let Some(took) = together(threads, &batch) {

@@ -36,7 +36,7 @@ impl Runnable for Adder {
     }
 }
 
-/// A case of runs, one after the other.
+/// A case that executes runs one after another.
 pub(crate) fn runs(adder: Adder) -> impl Case {
     move |n| {
         timed(async {

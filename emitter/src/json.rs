@@ -12,8 +12,8 @@ use serde::ser::{
 };
 use serde_json::Value;
 
-/// The maximum number of levels to which arrays and objects may be nested. By default, `serde_json` reads as many
-/// levels.
+/// The maximum number of levels to which arrays and objects may be nested. By default, this is also the limit of
+/// `serde_json` for reading.
 pub const MAX_DEPTH: usize = 127;
 
 /// Converts a value to JSON.

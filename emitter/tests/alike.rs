@@ -85,7 +85,7 @@ impl Removed {
     }
 }
 
-/// E8: each listener has its own limit, at any place in the batch.
+/// E8: the limit does not affect the other listeners of the batch.
 #[test]
 fn a_limited_listener_in_a_batch_keeps_its_limit() -> TestResult {
     const LIMIT: usize = 3;
@@ -106,7 +106,7 @@ fn a_limited_listener_in_a_batch_keeps_its_limit() -> TestResult {
     Ok(())
 }
 
-/// E11: an error and a panic both name the listener that failed.
+/// E11: the error of the emit names the listener that failed or panicked.
 #[test]
 fn after_a_failure_in_a_batch_later_listeners_are_not_called_but_observers_are() -> TestResult {
     for panics in [false, true] {

@@ -168,7 +168,7 @@ fn a_drop_guard_removes_on_drop_unless_disarmed() -> TestResult {
     Ok(())
 }
 
-/// E9: the listeners are registered by different methods. The call of `off` comes before all of them in the dispatch.
+/// E9: the listeners are registered by different methods. `off` is called before the dispatch reaches any of them.
 #[test]
 fn a_dispatch_under_way_does_not_call_listeners_that_off_has_removed() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

@@ -157,7 +157,7 @@ fn emit_now_fails_before_any_listener_runs_if_an_async_listener_would_receive_th
     Ok(())
 }
 
-/// E17: `emit_now` fails with the same errors as `emit`.
+/// E17: here for an error that a listener returned.
 #[test]
 fn emit_now_returns_the_same_error_as_emit() -> TestResult {
     let emitter = Emitter::new();

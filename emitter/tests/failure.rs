@@ -217,7 +217,7 @@ fn an_error_names_the_place_of_registration() -> TestResult {
     })
 }
 
-/// E11, R10: the error names the listener that failed, and the emits around it do not wrap it again.
+/// E11, R10: the error names the listener that failed. The outer emits do not wrap this error again.
 #[test]
 fn the_error_of_an_emit_inside_a_listener_passes_unchanged() -> TestResult {
     let emitter = Emitter::new();

@@ -82,7 +82,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     model.check(f);
 }
 
-/// E8: three emits claim calls of a listener that is limited to two.
+/// E8: three emits claim calls of a listener that is limited to two calls.
 #[test]
 fn exactly_the_allowed_number_of_concurrent_claims_succeeds() {
     model(|| {

@@ -413,7 +413,7 @@ fn globs_treat_the_dot_as_the_separator() {
     }
 }
 
-/// E4: registering a matcher that is not valid fails with an error that quotes the matcher, unless it is empty.
+/// E4: registering an invalid matcher fails. The error quotes the matcher, unless the matcher is empty.
 #[test]
 fn an_invalid_matcher_is_an_error_that_quotes_it() {
     let emitter = Emitter::new();
@@ -545,7 +545,7 @@ fn pattern() -> impl Strategy<Value = Matcher> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// E4: with random patterns and paths.
+    /// E4: random patterns in sets match the same paths as each pattern does alone.
     #[test]
     fn patterns_in_sets_match_the_same_paths_as_alone(
         patterns in prop::collection::vec(pattern(), 1..60),
@@ -554,7 +554,8 @@ proptest! {
         as_sets_and_alone(&patterns, &paths);
     }
 
-    /// E2, E4: no text causes a panic when it is used as a matcher or a name. The error quotes the text.
+    /// E2, E4: no text causes a panic when it is used as a matcher or a name. If the text is invalid, the error quotes
+    /// it.
     #[test]
     fn any_text_is_a_matcher_or_an_error_that_quotes_it(text in prop_oneof!["\\PC*", r"[a-c.*?!^\[\]{},\\/-]{0,12}"]) {
         let emitter = Emitter::new().child("a.b").expect("a name");

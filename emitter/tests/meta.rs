@@ -97,7 +97,7 @@ fn the_meta_has_the_name_path_source_payload_type_context_creator_group_and_trac
     run.set_context("user", 7)?;
     let (source, recorder) = (run.clone(), Recorder::new());
     let note = recorder.clone();
-    // A failed assertion in a listener of `on` fails the emit.
+    // A failed assertion in a listener that was registered with `on` fails the emit.
     instance.on("*.*", move |_: &mut dyn AnyEvent, meta| {
         assert_eq!((meta.name(), meta.emitted_name(), meta.path()), ("start", "run.start", "backend.chat.run.start"));
         assert_eq!(*meta.source(), source);

@@ -117,7 +117,7 @@ fn sync_and_async_listeners_share_one_order_and_run_one_after_the_other() -> Tes
     Ok(())
 }
 
-/// E5: observers run after all listeners that may change the event, with any priority and at any depth.
+/// E5: observers run after all listeners that may change the event, whatever their priorities and emitters.
 #[test]
 fn all_listeners_that_may_change_an_event_run_before_all_observers() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -177,7 +177,7 @@ fn an_emitter_receives_an_event_at_most_once_however_many_ways_lead_to_it() -> T
     Ok(())
 }
 
-/// E6: too many emitters are above the run for the walk, so the search is used. Every 250th run has a listener.
+/// E6: more than `MAX_WALK` emitters are above the run, so a search replaces the walk. Every 250th run has a listener.
 #[test]
 fn an_event_in_a_thousand_nested_runs_reaches_each_listener_above_once() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

@@ -1,5 +1,5 @@
-//! User values that panic when they are dropped or displayed: payloads of panics, errors, futures, closures. No such
-//! panic leaves an emit or ends the thread of a sink (E11, E13).
+//! User values that panic when they are dropped or displayed: errors, futures, closures, and payloads of panics. No
+//! such panic leaves an emit or ends the thread of a sink (E11, E13).
 
 mod support;
 

@@ -34,7 +34,7 @@ enum Verb {
     ObserveAsync,
 }
 
-/// A matcher. [`Pattern::takes`] models the events that it takes.
+/// A matcher. [`Pattern::takes`] models which events the matcher takes.
 #[derive(Clone, Debug, PartialEq)]
 enum Pattern {
     Own,

@@ -22,7 +22,7 @@ enum Node {
 #[derive(Clone, Debug)]
 enum Act {
     Make(Node),
-    /// Registers a listener that runs this many times, or until it is removed.
+    /// Registers a listener. `times` is the maximum number of its calls; `None` means no maximum.
     Listen {
         at: usize,
         times: Option<usize>,

@@ -306,7 +306,7 @@ fn events_of_a_nameless_child_of_a_runs_emitter_are_own_events_of_the_run() -> T
     Ok(())
 }
 
-/// E4: two children do not receive each other's events. The declarations of the run apply to both.
+/// E4: two `()` children of a run's emitter do not receive each other's events. The run's declarations apply to both.
 #[test]
 fn a_nameless_child_of_a_runs_emitter_has_its_own_listeners_and_the_runs_declarations() -> TestResult {
     let recorder = Recorder::new();

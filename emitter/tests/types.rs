@@ -55,7 +55,7 @@ fn a_payload_is_received_as_its_type_or_as_any_event_and_changed_in_place() -> T
     Ok(())
 }
 
-/// E7: with sync and async listeners, registered by name or by path.
+/// E7: the listeners are sync or async, and are registered by name or by path.
 #[test]
 fn a_listener_under_an_exact_name_or_path_fails_the_emit_of_an_own_event_of_another_type() -> TestResult {
     let instance = Emitter::new().child("a")?;
@@ -82,7 +82,7 @@ fn a_listener_under_an_exact_name_or_path_fails_the_emit_of_an_own_event_of_anot
 }
 
 /// E7: a listener skips an event of another type if the event is nested or piped, or if the listener's matcher is a
-/// pattern, a regex or a function.
+/// pattern, a regex or a function without names.
 #[test]
 fn events_of_another_type_are_filtered_unless_they_are_own_events_under_an_exact_name() -> TestResult {
     let (root, recorder) = (Emitter::new(), Recorder::new());

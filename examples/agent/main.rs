@@ -1,4 +1,4 @@
-//! An agent answers questions about your files with tools, and you watch every step.
+//! An agent uses tools to answer questions about your files, and you watch every step.
 //!
 //! ```text
 //! cargo run --example agent -- "How many words has README.md, and what is that times 17?"
@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let answered = runtime.block_on(async { answer(Arguments::parse()?).await });
-    // Does not wait for a thread that still reads an answer from the terminal.
+    // Do not wait for a thread that still reads an answer from the terminal.
     runtime.shutdown_background();
     match answered {
         Ok(()) => ExitCode::SUCCESS,
@@ -153,7 +153,7 @@ fn shown(message: &Message) -> Value {
     }
 }
 
-/// Asks on the terminal before a tool runs.
+/// Asks the user on the terminal whether a tool may run.
 async fn ask(request: Request) -> Result<Decision> {
     eprint!("May `{}` run with {}? [y/n] ", request.name, request.input);
     let read = tokio::task::spawn_blocking(|| {

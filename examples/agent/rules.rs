@@ -1,7 +1,7 @@
 //! A model without a network: it answers by rules, and calls tools as a language model would.
 //!
-//! It splits the question into steps, calls one tool after another, replaces "that" with the last result, and sums up when
-//! all steps are done.
+//! It turns the question into steps, calls one tool after another, replaces "that" with the last number, and lists the
+//! results when all steps are done.
 
 use emitree::agent::{ChatRequest, Message, Reply, ScriptedModel};
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ fn steps(question: &str) -> Vec<Step> {
     steps
 }
 
-/// Splits the text before each word that begins a new question, except inside quotes.
+/// Splits the text at each " and " or punctuation mark before a word that begins a new question, except inside quotes.
 fn parts(question: &str) -> Vec<String> {
     const BEGINS: [&str; 12] = [
         "how ",

@@ -11,7 +11,7 @@ use emitree::{Middleware, Result, for_tree};
 /// - `budget` limits a letter to six runs of tools;
 /// - `redact` removes personal data from the answers that the desk keeps;
 /// - `cache` makes sure that each letter is read only once;
-/// - `retry` calls the register again while it is busy;
+/// - `retry` calls the register again if it is busy;
 /// - `exfil_guard` denies letters to hosts that are not allowed.
 pub(crate) fn guarded<F, I, O>(clerk: RunnableFn<F, I, O>) -> Result<RunnableFn<F, I, O>> {
     Ok(clerk

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! By default it answers three letters, one of them twice. The trajectory shows the runs and the events of each middleware.
-//! One line for each letter follows. A letter is a text with a head: `From`, `Orders`, and optionally `Reply-To`.
+//! One line for each letter follows. A letter is a text with a head: `From`, and optionally `Orders` and `Reply-To`.
 
 use std::path::PathBuf;
 

@@ -57,7 +57,7 @@ pub(crate) struct Mail {
     pub(crate) text: String,
 }
 
-/// Returns a tool that pretends to send a letter: it only returns the text.
+/// Returns a tool that pretends to send a letter: it only returns the address and the text.
 pub(crate) fn post() -> Result<impl Runnable<Input = Mail, Output = String> + 'static> {
     instance(
         "Tool",

@@ -10,7 +10,7 @@ use crate::listed::listed;
 use crate::record::{Begun, Entry, Event, Id};
 
 listed! {
-    /// The rules for every run that emitted `start`, and for all runs together.
+    /// The rules for every run in a recording, and for all runs together.
     pub(crate) enum Rule {
         StartFirst = "`start` comes first",
         OneStart = "one `start`",
@@ -66,7 +66,7 @@ impl Life<'_> {
         self.events.iter().find_map(|(_, event)| event.reason.as_deref())
     }
 
-    /// Returns the status with which the first listener of a stage made the run fail.
+    /// Returns the status of the first failure of a listener at a stage.
     pub(crate) fn raised(&self, stage: Stage) -> Option<Status> {
         self.raised.iter().find(|(at, _)| *at == stage).map(|(_, status)| *status)
     }

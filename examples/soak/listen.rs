@@ -13,7 +13,7 @@ use crate::plan::Verb;
 use crate::record::Log;
 use crate::tree::Branch;
 
-/// The planned action of a listener; an async listener yields first.
+/// The planned action of a listener. The number is how often an async listener yields before it acts.
 pub(crate) enum Acting {
     Yields(u32),
     Fails(u32),

@@ -33,7 +33,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// Returns the resident set, on systems with `/proc`.
+/// Returns the resident set in bytes, or `None` on systems without `/proc`.
 pub(crate) fn resident() -> Option<i64> {
     const PAGE: i64 = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;

@@ -12,7 +12,7 @@ use crate::listed::listed;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) top: Node,
-    /// Listeners at the root. Each of them acts only a few times, on the first runs.
+    /// Listeners at the root, each with its maximum number of calls.
     pub(crate) above: Vec<(Listening, usize)>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Holder {
     },
 }
 
-/// The treatment of a task after it is spawned.
+/// How a task is handled after it is spawned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Then {
     Awaited,
@@ -84,7 +84,7 @@ pub(crate) enum End {
     Hangs,
 }
 
-/// The code that stops a run.
+/// The cause of a run's abort or timeout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stop {
     /// A handle that was aborted before the run began.
@@ -119,7 +119,7 @@ pub(crate) struct Listening {
     pub(crate) act: Act,
 }
 
-/// The emitter of a listener.
+/// The emitter on which a listener is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Instance,
@@ -134,7 +134,7 @@ pub(crate) enum Verb {
     ObserveAsync,
 }
 
-/// The action of a listener when it is called; an async listener yields first.
+/// The action of a listener when it is called. The number is how often an async listener yields before it acts.
 #[derive(Debug)]
 pub(crate) enum Act {
     Yields(u32),
@@ -258,7 +258,8 @@ impl Draw {
         Node { holder: Holder::Awaited, stop: Some(stop), children, ..self.waiting(0) }
     }
 
-    /// Draws a run that waits forever, with children that wait forever. None of them is dropped, and none fails.
+    /// Draws a run that waits forever, with children that wait forever. None of them is dropped before the abort, and none
+    /// fails.
     fn waiting(&mut self, levels: usize) -> Node {
         let holder = match self.rng.u32(0..8) {
             0..4 => Holder::Awaited,

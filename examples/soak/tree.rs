@@ -51,7 +51,7 @@ impl Shared {
         self.amid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a run has begun its work.
+    /// Counts a run that has begun its work, and starts the thread of `Amid` when enough runs have begun.
     fn works(&self) {
         let is_due = |amid: &mut Amid| {
             amid.working -= 1;
@@ -122,7 +122,7 @@ impl Tree {
         self.top.is_none() && Arc::strong_count(&self.shared.bound) == 1
     }
 
-    /// Drops all handles, and returns `true` if all runs of the tree are freed.
+    /// Drops the kept contexts, and returns `true` if all runs of the tree are freed.
     pub(crate) fn is_over(&self) -> bool {
         let held = std::mem::take(&mut *self.shared.contexts());
         drop(held);

@@ -160,7 +160,7 @@ impl<O: Op> Layer<O> for TimeoutLayer {
 impl TimeoutLayer {
     async fn time_out(&self, ctx: &RunContext) -> Error {
         let Self { limit, after, own_events } = self;
-        // The work has been dropped by now, and the runs that it awaited have been aborted with it (R8).
+        // The work has been dropped by now, and with it the runs that it awaited (R8).
         own_events.emit(ctx, || TimedOut { limit: *limit, after_ms: millis(*after) }).await;
         let (what, detail, is_retryable) = match limit {
             TimeLimit::Attempt => ("an attempt", "attempt", true),

@@ -34,7 +34,7 @@ fn told(snapshotter: &Snapshotter) -> Vec<String> {
     lines
 }
 
-/// Blocks on a future in its own runtime, with paused time.
+/// Blocks on a future in a new runtime with paused time.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(future)

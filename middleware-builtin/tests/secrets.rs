@@ -1,5 +1,5 @@
-//! Measures which secrets in a corpus are found and which other texts are taken for secrets. The results are the same
-//! for text in chunks.
+//! Measures which secrets in a corpus are found and which other texts are taken for secrets. Also checks that text in
+//! chunks gives the same results.
 
 mod corpus;
 
@@ -74,8 +74,8 @@ fn chunked_by(
 /// The maximum length of a piece of a secret that may remain.
 const SHORT: usize = 3;
 
-/// Returns `true` if no piece of a secret longer than [`SHORT`] remains, except pieces that also occur in the
-/// surrounding text.
+/// Returns `true` if at most [`SHORT`] consecutive characters of a secret remain. Pieces that also occur in the
+/// surrounding text are ignored.
 fn is_hidden(planted: &Planted, out: &str) -> bool {
     let around = planted.text.replace(&planted.secret, "\0");
     let secret: Vec<char> = planted.secret.chars().collect();
@@ -92,7 +92,7 @@ fn measured(half: &Half) -> Figures {
     Figures::of(half, |planted| Some(is_hidden(planted, &hidden(&planted.text))), |text| redacted(text) != text)
 }
 
-/// Prints the misses of a part. It is called only for parts that patterns may be tuned on.
+/// Prints the misses and false alarms of a part. It is called only for parts that patterns may be tuned on.
 fn print_misses(half: &Half) {
     for Planted { kind, text, secret } in &half.planted {
         let out = redacted(text);
@@ -175,7 +175,7 @@ fn a_custom_kind_is_added_by_a_rule_like_those_in_the_table() {
     assert!(matches!(Scanner::new().rule(&wrong), Err(PatternError::Example { name }) if name == "tide_key"));
 }
 
-/// Invisible characters do not protect a secret, because they are easy to remove from a copy.
+/// A secret with invisible characters inside is still a secret, because they are easy to remove from a copy.
 #[test]
 fn a_token_is_found_with_zero_width_characters_and_soft_hyphens_inside() {
     let token = format!("gh{}", "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5");
@@ -219,11 +219,11 @@ fn assigned_passwords_with_special_characters_or_only_letters_are_found() {
     assert_eq!(redacted(&format!("aws_secret_access_key = {secret}")), "aws_secret_access_key = [aws_key]");
 }
 
-/// The maximum number of bytes that are read from each dependency, and from all of them.
+/// The approximate numbers of bytes after which no more text is read from a package, and from all packages.
 const OF_EACH: usize = 48 << 10;
 const OF_ALL: usize = 4 << 20;
 
-/// Returns a sample of the sources and documents of each dependency of this workspace, from cargo's home directory.
+/// Returns samples of the sources and documents of the packages in cargo's home directory.
 fn ordinary_texts() -> Vec<(PathBuf, String)> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
@@ -259,7 +259,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Passes if cargo's home directory contains no sources of dependencies.
+/// Also passes if cargo's home directory contains no packages.
 #[test]
 fn ordinary_text_has_at_most_one_false_alarm_per_500_kb() {
     let texts = ordinary_texts();
@@ -442,8 +442,8 @@ fn texts_by_kind() -> BTreeMap<&'static str, Vec<&'static str>> {
 /// The number of chunk sizes for each kind. Small chunks are slow without optimization.
 const SIZES_OF_EACH: usize = 15;
 
-/// Evenly spaced texts of each kind are split into chunks, each text with a different chunk size. All kinds together
-/// cover all sizes.
+/// Evenly spaced texts of each kind are split into chunks. Each text gets the next chunk size from a shuffled list, so
+/// that all kinds together cover all sizes.
 #[test]
 fn chunks_of_1_to_64_bytes_make_no_difference_to_texts_of_each_kind_of_the_corpus() {
     let texts_by_kind = texts_by_kind();
@@ -507,7 +507,7 @@ proptest! {
         prop_assert_eq!(chunked(&text, sizes), redacted(&text));
     }
 
-    /// Random texts that consist of building blocks of patterns.
+    /// Random texts of digits, letters, punctuation and the beginnings of secrets.
     #[test]
     fn chunked_random_text_is_redacted_like_the_whole_text(
         words in prop::collection::vec("[0-9]{1,5}|[a-zé]{1,4}|[@:/.+ -]|sk-|eyJ|token=|-----BEGIN PRIVATE KEY-----|-----END", 0..60),

@@ -18,20 +18,21 @@
 //!
 //! # Concepts, in the order you meet them
 //!
-//! - A [`Runnable`] has an emitter, typed input and output, and an async function that does the work. [`runnable_fn`] creates a
-//!   runnable from an async function.
-//! - A [`Run`] is a future. Awaiting it emits [`Start`], does the work, emits [`Success`] or [`Failure`], and emits [`Finish`].
-//!   Without listeners, nothing is emitted.
-//! - A [`RunContext`] is your handle to the current run. It has ids, context values, typed [`Extensions`], and an emitter
-//!   that also receives the events of the runs below.
+//! - A [`Runnable`] has an emitter, typed input and output, and an async function that does the work. [`runnable_fn`]
+//!   creates a runnable from an async function.
+//! - A [`Run`] is a future. Awaiting it emits [`Start`], does the work, emits [`Success`] or [`Failure`], and emits
+//!   [`Finish`]. Without listeners, nothing is emitted.
+//! - A [`RunContext`] is your handle to the current run. It has ids, context values, typed [`Extensions`], and an
+//!   emitter that also receives the events of the runs below.
 //! - A [`Middleware`] is bound to a run before the run starts, and registers listeners and layers. [`map_input`] and
 //!   [`map_output`] create a middleware from a function that changes a value.
-//! - An [`Op`] is a kind of work: a runnable, or another operation, for which you define a marker type. A [`Layer`] wraps the
-//!   work, and calls it through [`Next`]. [`Observe`], [`Transform`] and [`Guard`] are restricted kinds of layers. A
-//!   [`Stack`] sorts layers by [`Phase`]; pass work to [`Stack::call`], or bind the stack to runs as a middleware.
-//! - With the feature `tower`, `TowerRunnable` turns a service into a runnable, `RunLayer` turns each call of a service into a
-//!   run, and `tower_layer` wraps runs with a tower layer. `PropagateRunLayer` and `EnterRunLayer` carry a run into a
-//!   service that works in another task.
+//! - An [`Op`] is a kind of work: a runnable, or another operation, for which you define a marker type. A [`Layer`]
+//!   wraps the work, and calls it through [`Next`]. [`Observe`], [`Transform`] and [`Guard`] are restricted kinds of
+//!   layers. A [`Stack`] sorts layers by [`Phase`]; pass work to [`Stack::call`], or bind the stack to runs as a
+//!   middleware.
+//! - With the feature `tower`, `TowerRunnable` turns a service into a runnable, `RunLayer` turns each call of a service
+//!   into a run, and `tower_layer` wraps runs with a tower layer. `PropagateRunLayer` and `EnterRunLayer` carry a run
+//!   into a service that works in another task.
 //! - [`Error::retry`] requests that the whole attempt start again; [`Error::interrupted`] ends a run with a question.
 //! - An [`Error`] has a kind, a message, causes and context values, which [`explain`](Error::explain) returns as text.
 #![cfg_attr(

@@ -114,8 +114,8 @@ fn a_run_does_not_accumulate_memory_for_finished_tasks() {
 /// The number of allocations of a run: its future and its context, but no emitter, name, path, id, time or payload.
 const OF_A_RUN: u64 = 2;
 
-/// The number of additional allocations if a runnable's name differs from the name of its emitter's creator: a creator, its
-/// kind and its name.
+/// The number of additional allocations if a runnable's name differs from the name of its emitter's creator: a creator,
+/// its kind and its name.
 const OF_ITS_CREATOR: u64 = 3;
 
 /// R2: the run has no emitter, which would be another allocation.

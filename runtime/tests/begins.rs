@@ -1,4 +1,5 @@
-//! R1, R13: a run that begins while its parent ends, on any thread, either ends before its parent or does not begin.
+//! R1, R13: a run that is first polled while its parent ends, on any thread, either ends before its parent or never
+//! starts.
 
 mod support;
 
@@ -31,7 +32,7 @@ impl Wake for Woken {
     }
 }
 
-/// A `tracing` layer that blocks its thread while a run is being made, when the run's span is created.
+/// A `tracing` layer that blocks its thread when a run's span is created, while the run is still being made.
 struct InTheMaking {
     inside: mpsc::Sender<()>,
     go_on: std::sync::Mutex<mpsc::Receiver<()>>,

@@ -1,5 +1,5 @@
-//! Drops do not evade guards (R1, M5). A value of a nested run may be dropped at any time, in any task or thread. A guard that
-//! is bound above checks the runs that the value's `Drop` starts, unless the run above has ended.
+//! Drops do not evade guards (R1, M5). A value of a nested run may be dropped at any time, in any task or thread. A
+//! guard that is bound above checks the runs that the value's `Drop` starts, unless the run above has ended.
 
 #[path = "support/starts.rs"]
 mod starts;
@@ -220,7 +220,7 @@ fn spawn<R: Runnable<Output = Value>>(
     let driven = async move {
         let result = match moment {
             Moment::Unpolled => {
-                // Drop the run before the run above is notified, because the run above then checks the records.
+                // Drop the run first: the drop of `send` wakes the run above, which may then end.
                 drop(run);
                 None
             }

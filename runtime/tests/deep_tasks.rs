@@ -1,4 +1,4 @@
-//! R4, R8, R13: a long chain of runs, each in a task that the run above has spawned, ends in linear time and without
+//! R4, R8, R13: a long chain of runs, each in a task that the run above has spawned, ends innermost first and without
 //! recursion, so the stack does not overflow.
 
 mod support;

@@ -73,7 +73,7 @@ fn a_run_ends_even_if_a_pending_listener_panics_when_the_run_is_dropped() {
     recorder.expect(["good.run.start", "good.run.success", "good.run.finish"]);
 }
 
-/// A value that panics when it is dropped.
+/// A value that panics when it is dropped, unless its thread is already panicking.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Touchy;
 

@@ -1,5 +1,5 @@
-//! If another thread drops a value of a run, the value is dropped inside the run, or inside the run above if the run has ended
-//! (R14, R1). A guard that is bound above thus checks the runs that the drop starts.
+//! If another thread drops a value of a run, the value is dropped inside the run, or inside the run above if the run
+//! has ended (R14, R1). A guard that is bound above thus checks the runs that the drop starts.
 
 #[path = "support/starts.rs"]
 mod starts;
@@ -279,7 +279,8 @@ fn dropped(leave: Leave, when: When, has_listeners: bool) -> Vec<(Started, bool)
 fn a_value_dropped_by_another_thread_is_dropped_in_its_run_or_the_run_above() {
     let mut evaded = Vec::new();
     for (name, leave) in LEFT {
-        // A run with listeners has its emitter from the beginning; other runs make it when it is first used.
+        // A run with listeners has its emitter from the beginning. In any other run, the emitter is made at its first
+        // use.
         for (when, has_listeners) in
             [When::Works, When::Ended].into_iter().flat_map(|when| [(when, false), (when, true)])
         {

@@ -1,5 +1,6 @@
-//! R7: one thread aborts a run while another thread, which has seen the abort, drops a run below. The models explore
-//! the interleavings with the source file of the crate: the run below has the abort's reason.
+//! R7: one thread aborts a run while another thread aborts or drops a run below. The models explore the interleavings
+//! with the source file of the crate: the first reason wins, and a thread that has seen the abort also finds its reason
+//! in the run below.
 
 #[allow(dead_code, reason = "the model uses its part")]
 #[path = "../src/abort/fall.rs"]

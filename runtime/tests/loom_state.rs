@@ -1,5 +1,6 @@
 //! R7: aborts race with the end of the work. The models explore the interleavings with the source file of the crate:
-//! exactly one of the racing calls wins, and every thread that checks afterwards sees the same state.
+//! exactly one of the racing calls wins, and every thread that checks afterwards sees the same state. Bindings race with
+//! the beginning and the end of the work (M1, R14): each binding is dropped or refused, and no layer is skipped.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/state.rs"]

@@ -18,7 +18,7 @@ use support::ends::expect_aborted;
 use support::{Any, AtDrop, Recorder, Slot, TestResult, below, endless, poll_once, silence_planned_panics};
 use tracing_subscriber::layer::SubscriberExt;
 
-/// Counts the living runs: each run has one of these values among its extensions, which is dropped with the run.
+/// Counts the living runs. Each run has an extension, a `Living`, whose drop lowers the count.
 #[derive(Clone, Default)]
 struct Alive(Arc<AtomicUsize>);
 
@@ -215,7 +215,8 @@ enum When {
 
 const WHENS: [When; 4] = [When::Before, When::InTheWork, When::InFinish, When::AtEnd];
 
-/// Runs once with a binding that holds the run. If the binding is refused because the work has begun, its error is ignored.
+/// Runs once with a binding that holds the run. If the binding is refused because the work has begun, its error is
+/// ignored.
 async fn run(tree: &Emitter, alive: &Alive, bind: Bind, (when, end): (When, End)) {
     let bind_own = move |ctx: &RunContext| bind(ctx, Arc::new(ctx.clone()));
     let work = move |_: u32, ctx: RunContext| async move {
@@ -332,7 +333,8 @@ fn a_binding_added_by_another_thread_as_the_run_ends_does_not_keep_the_run_alive
     }
 }
 
-/// Records the run in which a binding is dropped, the events before the drop, and the parent of a run that the drop starts.
+/// Records the run in which a binding is dropped, the events before the drop, and the parent of a run that the drop
+/// starts.
 #[tokio::test]
 async fn bindings_are_dropped_in_the_run_after_on_end_and_before_the_run_above_continues() {
     let not_before_the_drop_of_the_work = ["a listener of a child"];
@@ -524,8 +526,8 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsAfter {
     }
 }
 
-/// The result of the run is lost, because a `tracing` subscriber panics after the end. The next poll returns an error with the
-/// reason for the abort. The functions for errors are already gone, so the reason is withheld.
+/// The result of the run is lost, because a `tracing` subscriber panics after the end. The next poll returns an error
+/// with the reason for the abort. The functions for errors are already gone, so the reason is withheld.
 #[test]
 fn errors_are_withheld_after_the_end_of_a_run_that_had_a_map_error() {
     silence_planned_panics();
@@ -750,7 +752,7 @@ async fn no_event_rises_through_a_run_that_has_ended() -> TestResult {
     Ok(())
 }
 
-/// An instance below a run's emitter keeps its listeners when it is run after that run has ended.
+/// If an instance below a run's emitter is run after that run has ended, the instance's listeners are still called.
 #[tokio::test]
 async fn listeners_of_an_instance_below_a_run_that_has_ended_receive_events_of_its_runs() -> TestResult {
     for is_bound in [false, true] {

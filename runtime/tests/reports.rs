@@ -41,7 +41,7 @@ const FAILING: [Failing; 5] =
 const PATHS: [&str; 2] = ["inner.run.error", "inner.run.finish"];
 
 impl Failing {
-    /// For events that are not the emitter's own, a path only filters by type (E7).
+    /// A listener of another type fails only at own events. It skips all other events (E7).
     fn fails_at(self, place: Place) -> bool {
         !matches!(self, Self::ByItsType) || matches!(place, Place::Run | Place::Instance)
     }

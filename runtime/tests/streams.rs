@@ -1,6 +1,6 @@
 //! A run as a stream: it is bounded, ends with the run's result, aborts the run when it is dropped, and reports missed
-//! events to a slow reader (R11). Events of an attempt that may be given up can be held back, and are discarded if it is given
-//! up (M7).
+//! events to a slow reader (R11). Events of an attempt that may be given up can be held back, and are discarded if it
+//! is given up (M7).
 
 mod support;
 
@@ -79,7 +79,8 @@ impl Event for Token {
 fn speaker(tree: &Emitter) -> impl Runnable<Input = (), Output = u32> + 'static {
     let inner = Arc::new(below(tree, "inner", |(): (), ctx: RunContext| async move {
         ctx.emitter().emit_event(&mut Token { text: "inner" }).await?;
-        // This event has the name of `Token`, but another type. In a run below, the emit succeeds.
+        // This event has the name of `Token`, but another type. The emit succeeds, because the stream skips events of
+        // another type in runs below.
         tell(&ctx, 7).await
     }));
     below(tree, "speaker", move |(): (), ctx: RunContext| {

@@ -1,4 +1,5 @@
-//! `RunContext::subscribe`: subscribers receive the same lifecycle events as listeners, but do not count as listeners of a run.
+//! `RunContext::subscribe`: subscribers receive the same lifecycle events as listeners, but do not count as listeners
+//! of a run.
 
 mod support;
 
@@ -23,7 +24,7 @@ fn noting(
     }
 }
 
-/// The ends of the inner run.
+/// The ways in which the inner run ends.
 const ENDS: [&str; 8] = ["succeeds", "fails", "panics", "denied", "answered", "aborted", "times out", "dropped"];
 
 async fn act(end: &str) -> Result<u32> {

@@ -28,7 +28,8 @@ fn paced(
     })
 }
 
-/// Returns a runnable for the paced service, limited to one call at a time. The recorder records the events of the runnable.
+/// Returns a runnable for the paced service, limited to one call at a time. The recorder records the events of the
+/// runnable.
 fn one_at_a_time(recorder: &Recorder) -> impl Runnable<Input = u32, Output = u32> + 'static {
     let tree = Emitter::new();
     recorder.watch(&tree);

@@ -1,5 +1,5 @@
-//! Runs as services of tower: each call emits events, has a parent, uses the instance that is ready, and ends when it
-//! is dropped.
+//! Services of tower whose calls are runs: a call emits events, is below the current run, uses the service that is
+//! ready, and ends when it is dropped.
 #![cfg(feature = "tower")]
 
 mod support;

@@ -21,17 +21,18 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// When the sink is closed, the channel closes after the last record. If you drop the receiver, each further record counts
-/// as failed.
+/// When the sink is closed, the channel closes after the last record. If you drop the receiver, each further record
+/// counts as failed.
 ///
 /// # When the channel is full
 ///
-/// Up to `capacity` records wait in the channel, and up to `capacity` records wait in the sink's queue. When both are full,
-/// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
-/// events, and the receiver gets a gap in their place.
+/// Up to `capacity` records wait in the channel, and up to `capacity` records wait in the sink's queue. The sink's
+/// thread may hold further records that it has taken from the queue. When the queue is full too,
+/// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts
+/// the lost events, and the receiver gets a gap in their place.
 ///
-/// Closing the sink waits until all records are in the channel, but at most until the deadline. Records that do not fit into
-/// the channel before the deadline count as pending in the report.
+/// Closing the sink waits until all records are in the channel, but at most until the deadline. Records that do not fit
+/// into the channel before the deadline count as pending in the report.
 #[derive(Debug)]
 pub struct Channel {
     sender: Sender<SinkRecord>,
@@ -40,7 +41,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Creates a channel for up to `capacity` records, and returns the sink and the receiver. A capacity of 0 counts as 1.
+    /// Creates a channel for up to `capacity` records, and returns the sink and the receiver. A capacity of 0 counts as
+    /// 1.
     #[must_use]
     pub fn new(capacity: usize) -> (Self, Receiver<SinkRecord>) {
         let (sender, receiver) = mpsc::channel(capacity.max(1));

@@ -30,11 +30,11 @@
 //!
 //! - A **sink** receives records of events on a thread of its own. [`Sink`](emitree_emitter::Sink) is the trait, and
 //!   [`Emitter::pipe_to`](emitree_emitter::Emitter::pipe_to) attaches a sink to an emitter.
-//! - Each sink is **bounded**. When its queue is full, its [`Overflow`](emitree_emitter::Overflow) decides whether the emit
-//!   waits, or the oldest or the newest event is lost. Lost events are counted, and the sink receives a
+//! - Each sink is **bounded**. When its queue is full, its [`Overflow`](emitree_emitter::Overflow) decides whether the
+//!   emit waits, or the oldest or the newest event is lost. Lost events are counted, and the sink receives a
 //!   [`Gap`](emitree_emitter::Gap) in their place.
-//! - The [`SinkHandle`](emitree_emitter::SinkHandle) **flushes** and **closes** the sink, and reports how many events were
-//!   delivered, lost or pending. Close each sink before your program ends, or its last events may be lost.
+//! - The [`SinkHandle`](emitree_emitter::SinkHandle) **flushes** and **closes** the sink, and reports how many events
+//!   were delivered, lost or pending. Close each sink before your program ends, or its last events may be lost.
 //!
 //! | feature | sink | writes records to |
 //! |---|---|---|

@@ -101,7 +101,7 @@ async fn a_full_sink_that_blocks_makes_the_emit_wait_and_loses_nothing() {
     assert!(report.is_complete(), "{report}");
 }
 
-/// E13, E17: a sink refuses `emit_now` only while the emit would have to wait.
+/// E13, E17: `emit_now` fails only while the emit would have to wait for the sink.
 #[test]
 fn emit_now_to_a_sink_that_blocks_is_an_error_while_it_is_full() {
     let (emitter, handle, gate, seen) = stalled(2, Overflow::Block);
@@ -213,7 +213,7 @@ fn a_write_that_fails_or_panics_is_counted_and_the_sink_continues() {
     assert_eq!(seen.line(), "0 flush 3 close");
 }
 
-/// A sink that buffers every record, and reports the progress that the test sets.
+/// A sink that refuses the event 7 and buffers all others. It reports the number of buffered events if `tells` is set.
 struct Buffers {
     held: u64,
     tells: bool,
@@ -284,7 +284,7 @@ fn impossible_progress_of_a_sink_does_not_break_the_counts_of_its_report() {
     assert_eq!(handle.close_blocking(EVER).failed, 3);
 }
 
-/// A sink that panics in every method.
+/// A sink that panics when it writes, flushes or is dropped.
 struct Hostile;
 
 impl Sink for Hostile {
@@ -360,7 +360,7 @@ fn an_unpiped_sink_writes_all_earlier_events_and_ends() {
     assert_eq!(seen.line(), "0 1 close");
 }
 
-/// A sink with a flush interval, which sends a message at each flush.
+/// A sink that has a flush interval and sends a message at each flush.
 struct Impatient(mpsc::Sender<()>);
 
 impl Sink for Impatient {

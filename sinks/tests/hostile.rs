@@ -226,7 +226,7 @@ impl Sink for HangsInClose {
     }
 }
 
-/// E13: a report never claims more than is true.
+/// E13: the event is delivered, but `close` has not returned yet.
 #[test]
 fn a_report_is_not_complete_while_the_sink_is_still_being_closed() {
     let emitter = Emitter::new();

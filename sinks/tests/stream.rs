@@ -1,4 +1,4 @@
-//! E13: `emitter.stream(matcher, capacity)` follows the rules of sinks, as a `Stream`.
+//! E13: a stream that `emitter.stream(matcher, capacity)` returns follows the rules of sinks.
 
 mod support;
 

@@ -31,7 +31,7 @@ impl Recorder {
         std::mem::take(&mut self.0.lock().expect("no panic under the lock"))
     }
 
-    /// Asserts that the lines recorded since the last call are exactly these.
+    /// Asserts that the lines recorded since the last `take` or `expect` are exactly `expected`.
     #[track_caller]
     pub(crate) fn expect<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
         let expected: Vec<_> = expected.into_iter().collect();

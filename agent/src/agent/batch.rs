@@ -196,8 +196,8 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
                 continue;
             }
         };
-        // An error ends the run only after all results have passed the hooks, because every result is part of the
-        // history.
+        // An error ends the run only after all results have passed through the hooks, because every result is part of
+        // the history.
         let hooks = agent.chains().flat_map(|chains| &chains.results);
         errors.extend(result.pass(hooks, agent.ctx).await.err());
         turn.answer(position, answer(&result));

@@ -215,7 +215,7 @@ impl AgentBuilder {
         }
         tools.extend(installed.iter().flat_map(|installed| installed.tools.iter().cloned()));
         check_names(&name, &tools)?;
-        // Explanations list each middleware under its id. `Prepare` is bound last, because it binds the layers of
+        // `explain()` lists each middleware under its id. `Prepare` is bound last, because it binds the layers of
         // inherited middleware, which have to follow the agent's own layers.
         middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
         middlewares.push(Arc::new(Prepare { summary: summary(&model, &tools), own: Arc::new(own) }));
@@ -234,7 +234,7 @@ pub(crate) fn specs_of(tools: &[Tool]) -> Arc<Vec<ToolSpec>> {
     Arc::new(tools.iter().map(|tool| tool.spec().clone()).collect())
 }
 
-/// Returns the summary of an agent for explanations.
+/// Returns the summary of an agent for the output of `explain()`.
 fn summary(model: &ChatModel, tools: &[Tool]) -> Map<String, Value> {
     let tools: Vec<_> = tools.iter().map(|tool| tool.spec().name.as_str()).collect();
     Map::from_iter([("model".to_owned(), model.name().into()), ("tools".to_owned(), tools.into())])

@@ -30,8 +30,8 @@ pub struct Iteration {
 /// Each attempt of the run emits this event, in order, for each message that it adds to the history: the input,
 /// responses, results of tools, and messages that hooks add. The messages of the last attempt are
 /// [`AgentOutput::messages`](crate::AgentOutput::messages). The messages of a turn enter the history together, after
-/// its last tool has settled. If the run is aborted or dropped, the messages of the unfinished turn enter the history
-/// without this event.
+/// its last tool call has settled. If the run is aborted or dropped, the messages of the unfinished turn enter the
+/// history without this event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MessageAdded {

@@ -84,8 +84,8 @@ pub struct AgentOutput {
     pub answer: Message,
     /// All messages that this run added to the history, including the input and the answer.
     pub messages: Vec<Arc<Message>>,
-    /// The tokens of all responses of the model in the attempt that succeeded. The tokens of sub-agents are not
-    /// included.
+    /// The input and output tokens that the model's responses reported, added up over the attempt that succeeded. The
+    /// tokens of sub-agents are not included.
     pub usage: Usage,
     /// The cost of all responses of the model in the attempt that succeeded; `None` if no response has a cost. See
     /// [`ChatModel::price`](crate::ChatModel::price).

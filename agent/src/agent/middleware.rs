@@ -73,8 +73,8 @@ use crate::{Agent, Place, Tool};
 /// # }
 /// ```
 pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
-    /// Returns the id, which must be unique among the middlewares of an agent. Explanations and errors name each hook
-    /// `<id>.<place>`.
+    /// Returns the id, which must be unique among the middlewares of an agent. Errors and the output of `explain()`
+    /// name each hook `<id>.<place>`.
     fn id(&self) -> &str;
 
     /// Prepares the middleware. This method is called once, when the middleware is added.
@@ -114,14 +114,14 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns `true` if the hooks are guards, by default `false`. Hooks that are registered with
+    /// Returns `true` if the hooks are guards. By default, returns `false`. Hooks that are registered with
     /// [`AgentBuilder::hooks`](crate::AgentBuilder::hooks) replace the hooks of middlewares at the same place, but
     /// never the hooks of guards.
     fn is_guard(&self) -> bool {
         false
     }
 
-    /// Returns the settings of the middleware for explanations, by default its `Debug` output.
+    /// Returns the settings of the middleware, for the output of `explain()`. By default, returns its `Debug` output.
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
     }
@@ -145,7 +145,7 @@ impl Installed {
         middleware.init()?;
         let id = middleware.id().to_owned();
         let mut hooks = Hooks::new(&id);
-        // The fixed part of the prompt is the middleware's first contribution.
+        // Register the fixed part first, so that it precedes the parts that `install` registers.
         if let Some(text) = middleware.system_prompt() {
             hooks.prompt(move |_| Ok(text.clone()));
         }
@@ -156,7 +156,7 @@ impl Installed {
         Ok(Self { id, is_guard, tools, hooks, described, summary: middleware.debug_summary() })
     }
 
-    /// Returns the middleware without its hooks at these places. Guards are kept.
+    /// Returns the middleware without its hooks at these places. A guard keeps all its hooks.
     pub(crate) fn without(self: &Arc<Self>, places: &[Place]) -> Arc<Self> {
         if self.is_guard || places.is_empty() {
             return Arc::clone(self);
@@ -226,7 +226,8 @@ impl Middleware for Prepare {
     }
 }
 
-/// Returns the hooks of the middlewares that were bound to a run, and the ids of the middlewares that were skipped.
+/// Returns the hooks of the middlewares that [`Joins`] added to a run, and the ids of the middlewares that were
+/// skipped.
 fn described(ctx: &RunContext) -> (Vec<HookInfo>, Vec<String>) {
     let Some(joined) = ctx.own_extension::<Joined>() else { return Default::default() };
     let JoinedList { installed, skipped } = joined.0.lock().clone();
@@ -314,7 +315,7 @@ impl fmt::Debug for Joins {
     }
 }
 
-/// The middlewares that were bound to one run of an agent.
+/// The middlewares that [`Joins`] added to one run of an agent.
 #[derive(Default)]
 pub(crate) struct Joined(Mutex<JoinedList>);
 

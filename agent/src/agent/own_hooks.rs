@@ -67,7 +67,7 @@ impl OwnHooks {
     }
 
     /// Returns the hooks that the listed middlewares will add to a run, and the ids of the middlewares that will be
-    /// skipped. The agent's own hooks are left out.
+    /// skipped because an earlier middleware has the same id. The agent's own hooks are left out.
     pub(crate) fn expect(&self, listed: &[MiddlewareInfo]) -> (Vec<HookInfo>, Vec<String>) {
         let mut ids = HashSet::new();
         let hooked = listed.iter().filter(|middleware| !middleware.hooks.is_empty());

@@ -129,7 +129,7 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Emits an event for each message that this attempt has added to the history since the last call of `announce`.
+    /// Emits the events of each message that this attempt has added to the history since the last call of `announce`.
     async fn announce(&mut self) -> Result<()> {
         if !self.ctx.has_listeners() {
             // Listeners that are added later do not receive earlier messages.
@@ -163,7 +163,8 @@ impl<'a> Loop<'a> {
         })
     }
 
-    /// Calls the model once, and executes the tool calls of its response. Returns the response as the history keeps it.
+    /// Calls the model once, and executes the tool calls of its response unless a hook decides otherwise. Returns the
+    /// response as the history keeps it, and the next step.
     async fn take_turn(&mut self) -> Result<(Arc<Message>, After)> {
         if self.turn().get().number == self.agent.max_steps {
             return Err(Error::new(format!(
@@ -285,8 +286,8 @@ impl<'a> Loop<'a> {
         run.await
     }
 
-    /// Passes a response through `turn.action`, and executes its tool calls. When this function returns `Ok`, the turn
-    /// is in the history.
+    /// Passes a response through `turn.action`, and executes its tool calls unless a hook decides otherwise. When this
+    /// function returns `Ok`, the turn is in the history.
     async fn act(&self, response: ChatResponse) -> Result<(TurnEnd, After)> {
         let mut action = TurnAction::new(response);
         let decided = self.decide(&mut action).await;

@@ -42,7 +42,7 @@ impl Turn {
     }
 }
 
-/// The current [`Turn`] of an agent's run. The mutex is needed because tools may read it on other threads.
+/// The current [`Turn`] of an agent's run. The mutex is needed because tools may read the turn on other threads.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentTurn(Mutex<Turn>);
 
@@ -84,13 +84,13 @@ impl LoopState {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
     }
 
-    /// Begins an attempt. From the second attempt on, resets the turn and the state of middleware, and undoes the last
-    /// attempt's changes to the history.
+    /// Begins an attempt. From the second attempt on, resets the turn, restores the state of middleware, and undoes the
+    /// last attempt's changes to the history.
     pub(crate) fn begin_attempt(&self) -> Result<()> {
         let before = self.before.lock().take();
         let before = match before {
             Some(before) => {
-                // A layer or an output middleware requested another attempt: the changes of the last attempt are
+                // A layer or an output middleware requested another attempt: the changes of the previous attempt are
                 // undone.
                 self.session.give_up();
                 self.session.slices().restore(&before);

@@ -16,7 +16,7 @@ use crate::message::{Message, Part, Role};
 
 /// A conversation in which every tool call is followed by exactly one result.
 ///
-/// A history contains the messages of users, models and tools. Clones share their messages. Deserializing checks the
+/// A history may contain messages of every [`Role`](crate::Role). Clones share their messages. Deserializing checks the
 /// messages as [`try_from`](Self::try_from) does.
 ///
 /// ```
@@ -87,7 +87,7 @@ pub enum HistoryError {
         /// The message's role.
         role: Role,
     },
-    /// A message has no content.
+    /// A message has no content, and its role is not `assistant`.
     #[error("message {position} with the role `{}` is empty", role.as_str())]
     Empty {
         /// The position of the message.

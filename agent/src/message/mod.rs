@@ -94,7 +94,7 @@ pub enum Part {
     },
     /// A reference to an image, a sound or a file.
     Uri {
-        /// The kind of content: `image`, `audio`, `video`, `document`.
+        /// The kind of content, such as `image`, `audio`, `video` or `document`.
         modality: String,
         /// The media type, if it is known, such as `image/png`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,8 @@ impl Message {
         Self::of_text(Role::User, text)
     }
 
-    /// Makes a model's message. Empty text makes a message without parts, to which calls can be added.
+    /// Makes a model's message. With empty text, the message has no parts. Use empty text for a message that only calls
+    /// tools.
     pub fn assistant(text: impl Into<String>) -> Self {
         let content = text.into();
         Self::new(Role::Assistant, (!content.is_empty()).then_some(Part::Text { content }))

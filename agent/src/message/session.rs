@@ -18,17 +18,17 @@ use crate::tool::WorkStarted;
 /// fails, is aborted or is dropped. A session also keeps the [`State`](crate::State) of middleware.
 ///
 /// Clones of a session share its history and state. Several runs may use one session at the same time: each turn enters
-/// the history as a whole, in the order in which the turns end. Before another attempt of a run, the messages of its
-/// last attempt are removed, and the messages of other runs stay. The state of middleware is then reset to its values
-/// at the beginning of the run, which also undoes changes by other runs.
+/// the history as a whole, in the order in which the turns end. Before another attempt of a run, the messages of the
+/// run's previous attempt are removed, and the messages of other runs stay. The state of middleware is then reset to its
+/// values at the beginning of the run, which also undoes changes by other runs.
 ///
 /// # Storing a session
 ///
 /// A session serializes as `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
 /// under the middleware's id. Store a session between runs: during a run, the state already has the changes of the
-/// current turn, but the history does not have its messages yet. Serializing fails if a value cannot be serialized.
-/// Deserializing fails if the version is not 1 or if the history is not valid. The value of a middleware is
-/// deserialized when the middleware first uses it. Until then, it is kept as JSON.
+/// current turn, but the history does not have the turn's messages yet. Serializing fails if a middleware's state
+/// cannot be serialized. Deserializing fails if the version is not 1 or if the history is not valid. The state of a
+/// middleware is kept as JSON until the middleware first uses the state.
 ///
 /// ```
 /// use emitree_agent::{Message, Session};
@@ -175,8 +175,8 @@ impl SessionRun {
         let mut current = self.session.history.lock();
         // The history is read and written under one lock, so that no message of another run is lost.
         let without = self.without(&current);
-        // If another run has rewritten a part of a turn of this run, removing the rest would break the invariant, so
-        // the history stays unchanged.
+        // If another run has rewritten a part of a turn of this run, removing the rest of the turn would make the
+        // history invalid, so the history stays unchanged.
         if check(&without).is_ok() {
             *current = History(Arc::new(without));
         }
@@ -200,8 +200,8 @@ impl SessionRun {
     ///
     /// # Errors
     ///
-    /// Returns an error if the response's role is not `assistant`, or if it has a part that messages of models do not
-    /// have, such as a tool result.
+    /// Returns an error if the response's role is not `assistant`, or if the response has a part that this role does
+    /// not allow, such as a tool result.
     pub(crate) fn open(&self, mut response: Message) -> Result<OpenTurn<'_>, HistoryError> {
         if response.role != Role::Assistant {
             return Err(HistoryError::Response { role: response.role });
@@ -281,7 +281,8 @@ impl OpenTurn<'_> {
         self.answer(position, ToolResult::error("", text));
     }
 
-    /// Sets the text of the result for calls that are never answered.
+    /// Sets the text of the result for calls that are unanswered and whose tool has not started when the turn is
+    /// dropped.
     pub(crate) const fn answer_others(&mut self, text: &'static str) {
         self.unanswered = text;
     }

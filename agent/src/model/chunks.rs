@@ -13,7 +13,8 @@ use crate::Delta;
 pub struct Chunks {
     /// The pieces. A stage may change, remove and add pieces. It may also keep pieces back and add them in a later call.
     pub deltas: Vec<Delta>,
-    /// `true` if the reply has ended. This is the last call of the stage, so it must add the pieces that it kept back.
+    /// `true` if the reply has ended. The stage is then called for the last time, and must add the pieces that it kept
+    /// back.
     pub ended: bool,
 }
 

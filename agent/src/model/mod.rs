@@ -65,8 +65,8 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 /// # Cost and budgets
 ///
 /// The tokens that a provider reports are charged to the [`Budget`](emitree_middleware::Budget)s of the run and of the
-/// runs above, under the name of the model. If the model has a [price](Self::price), the response has a cost, and
-/// budgets use this cost instead of computing a cost from their own prices.
+/// runs above, under the name of the model. If the model has a [price](Self::price), the cost of these tokens is
+/// computed from it. The response then contains this cost, and budgets use it instead of their own prices.
 ///
 /// Each attempt is charged once, when its reply is complete or fails. If an attempt fails or a listener stops its
 /// stream before the provider has reported tokens, nothing is charged. A response that a layer returns instead of the

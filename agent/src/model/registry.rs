@@ -15,8 +15,8 @@ type Make = Arc<dyn Fn(&str) -> Result<ChatModel> + Send + Sync>;
 static REGISTERED: RwLock<BTreeMap<String, Make>> = RwLock::new(BTreeMap::new());
 
 impl ChatModel {
-    /// Makes a model from its name, `<provider>:<model>`, for example `ollama:granite4`. The model's own name may contain
-    /// colons.
+    /// Makes a model from its name, `<provider>:<model>`, for example `ollama:granite4`. The model's own name may
+    /// contain colons.
     ///
     /// ```
     /// use emitree_agent::{ChatModel, ScriptedModel};
@@ -42,8 +42,8 @@ impl ChatModel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the name has no provider or no model, or if the provider is not known. Returns the error of the
-    /// registered function unchanged.
+    /// Returns an error if the name has no provider or no model, or if the provider is not known. Returns the error of
+    /// the registered function unchanged.
     pub fn from_name(name: &str) -> Result<Self> {
         let (provider, model) = split(name)?;
         // The function is called after the lock is released, because it is user code and may register another provider.
@@ -54,8 +54,8 @@ impl ChatModel {
         built_in(provider, name).unwrap_or_else(|| Err(unknown(provider, name)))
     }
 
-    /// Registers a provider for [`from_name`](Self::from_name), for the whole program. The function receives the name of the
-    /// model, without the provider.
+    /// Registers a provider for [`from_name`](Self::from_name), for the whole program. The function receives the name
+    /// of the model, without the provider.
     ///
     /// # Errors
     ///

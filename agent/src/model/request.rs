@@ -39,7 +39,7 @@ impl ChatRequest {
         Self { messages, ..Self::default() }
     }
 
-    /// Returns the text of the last user message, or an empty string.
+    /// Returns the text of the last user message, or an empty string if there is no user message.
     #[must_use]
     pub fn last_user_text(&self) -> String {
         self.messages
@@ -49,7 +49,8 @@ impl ChatRequest {
             .map_or_else(String::new, |message| message.text())
     }
 
-    /// Returns the number of bytes in the text, arguments, results and URIs of the messages, for limits and estimates.
+    /// Returns the number of bytes in the text, reasoning, arguments, results and URIs of the messages, for limits and
+    /// estimates.
     #[must_use]
     pub fn text_len(&self) -> usize {
         let len = |part: &Part| match part {

@@ -16,7 +16,7 @@ use crate::{Message, Part, Role};
 pub struct ChatResponse {
     /// The answer. Its role is [`Role::Assistant`].
     pub message: Message,
-    /// The tokens of the call, if the provider reports them.
+    /// The token counts of the call, if the provider reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// The cost of the call, if the provider reports tokens and the model has a [price](crate::ChatModel::price).
@@ -178,7 +178,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Returns the response of a reply that was received completely.
+    /// Builds the response from a reply that was received completely.
     pub(crate) fn finish(mut self) -> ChatResponse {
         let calls = take(&mut self.calls).into_values().map(|PartialCall { id, name, arguments }| {
             Part::ToolCall(ToolCall { id, name, arguments: Arguments::parse(&arguments) })
@@ -187,7 +187,7 @@ impl ResponseBuilder {
         self.response
     }
 
-    /// Returns the response of a reply that a listener stopped. A call that may be incomplete is dropped, so that no
+    /// Builds the response from a reply that a listener stopped. A call that may be incomplete is dropped, so that no
     /// tool runs with incomplete arguments.
     pub(crate) fn stopped(mut self) -> ChatResponse {
         // Arguments that parse as an object are complete. Other arguments may not be: `1` may be the beginning of `12`,

@@ -71,7 +71,7 @@ impl Reply {
         Self::response(finished(Message::assistant(text), FinishReason::Stop))
     }
 
-    /// Makes a reply that calls tools. The ids of the calls are numbers from 0.
+    /// Makes a reply that calls tools. The ids of the calls are `0`, `1` and so on.
     pub fn calls<N: Into<String>>(calls: impl IntoIterator<Item = (N, Value)>) -> Self {
         let add = |message: Message, (i, (name, arguments)): (usize, (N, Value))| {
             message.with_call(ToolCall::new(i.to_string(), name, arguments))
@@ -200,7 +200,7 @@ impl ScriptedModel {
         self.script.lock().requests.clone()
     }
 
-    /// Takes the next answer.
+    /// Records a request, and returns its answer.
     fn next(&self, request: &ChatRequest) -> Result<Reply> {
         let mut script = self.script.lock();
         script.requests.push(request.clone());

@@ -1,4 +1,4 @@
-//! Building a provider.
+//! The builder of an [`OpenAi`] provider.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -272,7 +272,7 @@ fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(He
     Ok((map, secrets))
 }
 
-/// Returns the TLS settings, which use the system's certificates and the cryptography of `ring`.
+/// Returns the TLS settings, with the cryptography of `ring`. The system's certificates are loaded only if TLS is used.
 fn tls(is_used: bool) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

@@ -90,8 +90,8 @@ fn set(known: &mut String, new: String) -> Option<String> {
 impl OpenCall {
     /// Returns `true` if this piece begins a new call, although it has the index or the id of the given call.
     fn begins_after(&self, call: &Self) -> bool {
-        // A call begins with its name. Without a name, even a new id does not begin a call, because some servers make an id for
-        // each piece.
+        // A call begins with its name. Without a name, even a new id does not begin a call, because some servers make
+        // an id for each piece.
         if self.name.is_empty() {
             return false;
         }

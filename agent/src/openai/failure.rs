@@ -13,7 +13,8 @@ use crate::openai::retry_after;
 
 /// The maximum number of characters that an error quotes from a server's text, except from error messages.
 const QUOTED: usize = 200;
-/// The maximum number of characters that an error quotes from a server's error message.
+/// The maximum number of characters that an error quotes from an error message of the server, the connection or the
+/// stream parser.
 const MESSAGE: usize = 1000;
 
 /// The types and codes of errors that are retryable even without a status.

@@ -22,8 +22,8 @@ use crate::openai::failure::Server;
 pub use crate::openai::failure::{ServerError, ServerErrorKind};
 use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 
-/// A [`Provider`] for OpenAI and for all servers that speak its chat completions protocol, such as Ollama, vLLM, llama.cpp and
-/// `OpenRouter`.
+/// A [`Provider`] for OpenAI and for all servers that speak its chat completions protocol, such as Ollama, vLLM,
+/// llama.cpp and `OpenRouter`.
 ///
 /// ```no_run
 /// use emitree_agent::{Agent, ChatModel, OpenAi};
@@ -74,7 +74,7 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 ///
 /// # Cancel safety
 ///
-/// Dropping or aborting a run of the model closes its connection at once.
+/// If a run of the model is dropped or aborted during its request, the connection is closed immediately.
 #[derive(Clone)]
 pub struct OpenAi {
     shared: Arc<Shared>,

@@ -52,7 +52,7 @@ pub(super) async fn send(request: RequestBuilder, shared: &Shared) -> Result<Inc
     Err(server.status(status, response.headers(), &body))
 }
 
-/// An error of the byte stream, which the event parser wraps in its own error.
+/// An error of the byte stream. The event parser wraps it in its own error.
 #[derive(Debug)]
 pub(super) struct BytesError(pub(super) Error);
 

@@ -63,7 +63,7 @@ where
     }
 }
 
-/// An async closure that appends its result to the parts of the system prompt.
+/// An async closure whose result is appended to the parts of the system prompt.
 pub(crate) struct Contribution<F> {
     pub(crate) name: String,
     pub(crate) contribute: F,

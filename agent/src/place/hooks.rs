@@ -20,8 +20,8 @@ use crate::{Agent, ChatModel, ChunkStage, ChunkStages, Chunks, Message, Place, T
 
 /// The result of a hook, or of a closure that registers hooks: nothing, or a `Result<()>`.
 ///
-/// Methods of [`Hooks`] return `&mut Hooks`, so a closure whose last expression is such a call does not compile. End
-/// the call with `;`:
+/// The methods of [`Hooks`] that register hooks return `&mut Hooks`, so a closure whose last expression calls such a
+/// method does not compile. End the call with `;`:
 ///
 /// ```
 /// let polite = emitree_agent::hooks_fn("polite", |hooks| {
@@ -62,15 +62,15 @@ impl HookResult for Result<()> {
 
 /// The hooks of one middleware.
 ///
-/// [`AgentMiddleware::install`](crate::AgentMiddleware::install) registers the hooks. The hooks of one middleware for one
-/// place are called in the order of registration. Hooks of several middlewares are called in the order of the middlewares:
-/// first the agent's middlewares, then the middlewares of runs above, then the run's own middlewares.
+/// [`AgentMiddleware::install`](crate::AgentMiddleware::install) registers the hooks. The hooks of one middleware for
+/// one place are called in the order of registration. Hooks of several middlewares are called in the order of the
+/// middlewares: first the agent's middlewares, then the middlewares of runs above, then the run's own middlewares.
 ///
 /// An async hook returns a boxed future: `hooks.on_context_async(|messages, ctx| Box::pin(async move { Ok(()) }))`.
 ///
-/// If a hook fails or panics, the agent's run ends, unless the method's documentation says otherwise. The history stays
-/// valid. The name of the hook, `<id>.<place>`, is added to its error as the detail `by`, unless the error is a denial
-/// or a halt, or already has this detail.
+/// If a hook fails or panics, the agent's run ends, unless the method that registers the hook documents another effect.
+/// The history stays valid. The name of the hook, `<id>.<place>`, is added to its error as the detail `by`, unless the
+/// error is a denial or a halt, or already has this detail.
 pub struct Hooks {
     owner: String,
     agent_run: StackBuilder<Agent>,
@@ -195,7 +195,8 @@ impl Hooks {
         SyncHook { name: self.name(place), hook }
     }
 
-    /// Returns a handle to the value that the middleware keeps for a session. All handles of a middleware share the value.
+    /// Returns a handle to the value that the middleware keeps for a session. All handles of a middleware share the
+    /// value.
     ///
     /// A middleware keeps only one value, because a stored session identifies values by the middleware's id alone. If a
     /// middleware requests handles of two types, [`AgentBuilder::build`](crate::AgentBuilder::build) fails. If such a
@@ -253,8 +254,8 @@ impl Hooks {
     /// each call, in call order. It is also called for calls that were answered, skipped or denied, and for calls that
     /// failed, but not for interrupted calls.
     ///
-    /// If the hook fails, its error becomes the result, which later hooks receive. A halt, an abort, an interrupt, a fatal
-    /// error or a request for a retry ends the run instead.
+    /// If the hook fails, its error becomes the result, which later hooks receive. A halt, an abort, an interrupt, a
+    /// fatal error or a request for a retry ends the run instead.
     pub fn on_result<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut CallResult, &RunContext) -> Out + Send + Sync + 'static,
@@ -331,7 +332,7 @@ impl Hooks {
         self
     }
 
-    /// Adds a hook that may return another tool call to replace the call. If the hook returns a call, later hooks are
+    /// Adds a hook that may replace a tool call by returning another call. If the hook returns a call, later hooks are
     /// not called. The id of the call stays the same, and the history keeps the call as the model wrote it.
     pub fn on_resolve(
         &mut self,

@@ -173,7 +173,7 @@ impl Slices {
                         "the state `{key}` is borrowed by the closure that stores the session: store the session after the closure"
                     )));
                 }
-                // The value has been removed in the meantime.
+                // The value was removed after `keys` was read.
                 None => continue,
             };
             drop(loan);

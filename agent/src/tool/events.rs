@@ -11,7 +11,7 @@ use crate::ToolOutput;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolStart {
-    /// The arguments. If a listener changes them, they are validated again.
+    /// The arguments. A listener may change them; they are validated after all listeners have been called.
     pub input: Value,
 }
 

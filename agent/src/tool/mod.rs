@@ -35,8 +35,8 @@ use crate::{ToolOutput, ToolSpec};
 /// # Its own events
 ///
 /// The run emits these events for each attempt, in the namespace `tool.<name>` (with `_` for each `-` in the name), and
-/// only while it has listeners. If a listener fails, the attempt fails. If the attempt has already failed, the listener's
-/// error is only logged, except that an error of a listener for `retry` fails the run.
+/// only while it has listeners. If a listener fails, the attempt fails. If the attempt has already failed, the
+/// listener's error is only logged, except that an error of a listener for `retry` fails the run.
 ///
 /// | event | payload | when |
 /// |---|---|---|
@@ -180,8 +180,8 @@ impl Tool {
         self
     }
 
-    /// Sets the maximum number of retries, by default 0. The function is called again, without a delay, if it fails with an
-    /// error that is [`retryable`](Error::retryable). The number applies to this tool and to its later clones.
+    /// Sets the maximum number of retries, by default 0. The function is called again, without a delay, if it fails
+    /// with an error that is [`retryable`](Error::retryable). The number applies to this tool and to its later clones.
     ///
     /// All attempts are made in one run, inside its layers. For delays between attempts, or limits on retries, bind a
     /// middleware that retries instead.

@@ -1,4 +1,4 @@
-//! Explanations and errors name the hooks of an agent.
+//! The output of `explain` and the errors of hooks name the hooks of an agent.
 
 use emitree_agent::{Agent, AgentRun, ChatModel, Chunks, HooksFn, Place, ScriptedModel, Tool, hooks_fn, joins};
 use emitree_runtime::{Error, Next, Result, RunContext, for_tree};

@@ -202,7 +202,8 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
 }
 
 /// The places of a run in order. The first response calls two tools, and the second response is the answer. The numbers
-/// after a place are the ids of calls: each hook of the place is called for all of them before the next hook is called.
+/// after a place are the ids of calls: each hook of the place is called for all these calls before the next hook is
+/// called.
 const WHOLE_RUN: &str = "agent.run
     model.state, model.context, model.prompt, model.wire, model.call, model.chunk, turn.action
     tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1

@@ -77,7 +77,7 @@ async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cau
     let error = serde_json::to_value(&session).unwrap_err().to_string();
     assert_eq!(error, "the state `pairs` cannot be stored: key must be a string");
 
-    // A value cannot be stored inside a closure that uses it.
+    // A session cannot be stored inside a closure that uses one of its state values.
     let session = Session::new();
     let log = Log::default();
     let (stored, to) = (session.clone(), log.clone());

@@ -1,4 +1,5 @@
-//! Batches: adjacent sync listeners that may change the event, take the same type, and have no call limit.
+//! Batches: adjacent sync listeners that may change the event and take the same type. Their calls are neither limited
+//! nor counted, and their matchers are not functions.
 //!
 //! A listener that is called alone checks the payload's type. A batch checks the type once, and then calls closures
 //! whose type is known. Downcasting closures is expensive, so batches are stored with the cached matches
@@ -48,8 +49,8 @@ impl<T: Payload + ?Sized + 'static> Batch for OfType<T> {
 }
 
 impl<T: ?Sized> OfType<T> {
-    /// Refuses an event of another type, as the first listener would if it were called alone (E7). No batch starts at
-    /// the second listener, so the loop calls the other listeners one by one.
+    /// Refuses an event of another type, as the first listener would if it were called alone (E7). If the loop
+    /// continues, it calls the other listeners individually, because no batch starts at the second listener.
     #[cold]
     fn refuse(&self, place: &mut usize) -> CallResult {
         *place += 1;
@@ -59,8 +60,8 @@ impl<T: ?Sized> OfType<T> {
 }
 
 impl Listener {
-    /// Returns the closure if the listener may be part of a batch. Such a listener has no call limit, and its matcher
-    /// is not a function, which would have to be called for each event.
+    /// Returns the closure if the listener may be part of a batch: its calls are neither limited nor counted, and its
+    /// matcher is not a function. A matcher function would have to be called for each event.
     fn unlimited_change(&self) -> Option<&Arc<dyn ErasedChange>> {
         match &self.call {
             Call::Change(change) if self.claims.claim_unlimited() && !self.matcher.is_function() => Some(change),

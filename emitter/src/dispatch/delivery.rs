@@ -10,8 +10,8 @@ const CUT: u8 = 2;
 /// listeners.
 ///
 /// It is passed to [`Emitter::emit_begin`](crate::Emitter::emit_begin) and shared with other code. That code may change
-/// the mode during the emit, but only to a later mode in this list. A runtime uses it to end a run whose future is
-/// being dropped.
+/// the mode during the emit, but only to a later mode in this list. A runtime changes the mode to end a run quickly,
+/// for example when the run's future is dropped.
 #[derive(Debug, Default)]
 pub struct Delivery {
     mode: AtomicU8,

@@ -19,8 +19,8 @@ impl Emitter {
     /// Emits an event and waits until all its listeners have run.
     ///
     /// 1. The name is checked, and the listeners that receive the event are selected. They are registered on this
-    ///    emitter, on its ancestors, on the runs above its run, or on the targets of pipes and above them. A listener
-    ///    that is registered later does not receive this event.
+    ///    emitter, on its ancestors, on the runs above its run, or on the targets of pipes and their ancestors. A
+    ///    listener that is registered later does not receive this event.
     /// 2. Listeners that may change the event run one after the other, on this emitter first. On one emitter, listeners
     ///    with a higher priority run first, and listeners with equal priority run in the order of registration. Each
     ///    async listener is awaited before the next listener starts.
@@ -168,7 +168,8 @@ impl Emitter {
         self.emit_now(E::NAME, payload)
     }
 
-    /// Emits an event with a facet, from code that cannot await. Listeners find the facet in the event's meta.
+    /// Emits an event with a facet, from code that cannot await. Listeners get the facet's lens from
+    /// [`EventMeta::facet`].
     ///
     /// # Errors
     ///
@@ -213,7 +214,7 @@ pub(crate) struct Emit<'a> {
     pub(crate) name_bits: u64,
     pub(crate) carried: &'static CarriedType,
     pub(crate) facet: Option<&'a Facet>,
-    /// `None` delivers in order.
+    /// If `None`, the event is delivered in order.
     pub(crate) delivery: Option<&'a Delivery>,
     pub(crate) stamp: &'a EventStamp,
 }

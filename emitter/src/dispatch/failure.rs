@@ -74,6 +74,6 @@ fn isolate(listener: &Listener, error: EmitError) {
     if let Some(registry) = listener.home.upgrade().map(Emitter::from).as_ref().and_then(Emitter::registry) {
         registry.count_isolated();
     }
-    // The error is a user's value, and its drop may panic.
+    // The error may contain a user's value, whose drop may panic.
     drop_catching("a listener's error", error);
 }

@@ -7,8 +7,8 @@
 //!    listeners.
 //! 2. Sync listeners are called by the loop itself. The first listener that has to be awaited turns the rest of the
 //!    dispatch into a future.
-//! 3. If a listener that may change the event fails, no other such listener is called, unless the failure is isolated.
-//!    Observers still receive the event (E11).
+//! 3. If a listener that may change the event fails, no further listener that may change it is called, unless the
+//!    failure is isolated. Observers still receive the event (E11).
 //! 4. No lock is held while a listener is called.
 
 mod awaited;

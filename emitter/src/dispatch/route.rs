@@ -24,7 +24,7 @@ const MAX_WALK: usize = 256;
 
 /// The listeners that receive one event, emitter by emitter. They are fixed when the event is emitted (E10).
 pub(super) struct Route {
-    /// Most events have listeners on one emitter only.
+    /// The first stop, stored inline, because most events have listeners on one emitter only.
     first: Option<RouteStop>,
     others: Option<SmallVec<[RouteStop; 3]>>,
     /// `true` if there may be observers. Most events have no observers, so the second pass is usually skipped.
@@ -142,8 +142,8 @@ impl Route {
         })
     }
 
-    /// Adds the stop of an emitter, if it has matching listeners. Returns `false` if the emitter has pipes, or belongs
-    /// to a run that has ended.
+    /// Adds the stop of an emitter, if it has matching listeners. Returns `false` if the emitter has pipes, or is the
+    /// emitter of a run that has ended.
     ///
     /// The view is computed after the snapshot is loaded, so that the view is not on the stack during the load.
     #[inline(always)]
@@ -275,8 +275,8 @@ enum SearchStep {
     Leave(Option<RouteStop>),
 }
 
-/// Returns the targets of the pipes that take the event. Returns `None` if the emitter's run has ended, because no
-/// event rises through that emitter any more (R14).
+/// Returns the targets of the pipes that take the event. Returns `None` on the emitter of a run that has ended, because
+/// no event rises through that emitter any more (R14).
 fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitter>> {
     let snapshot = snapshot.as_ref();
     let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
@@ -288,8 +288,8 @@ fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitt
 ///
 /// Only an event that was emitted elsewhere can be nested. For an emitter in a run, such an event is nested if it
 /// happened outside that run. For an emitter outside runs, it is nested if it happened in a run of another emitter,
-/// below one of the emitter's own runs. The last check is expensive, so `is_below_its_runs` is called only if the
-/// result depends on it.
+/// below one of the emitter's own runs. Looking for these runs is expensive, so `is_below_its_runs` is called only in
+/// this last case.
 #[inline]
 fn view_of<'a>(
     listening: &Emitter,
@@ -339,7 +339,8 @@ impl Emitter {
     /// Visits this emitter and the emitters above it. The walk goes up the tree, and then continues from the run parent
     /// that was found last. It stops when `visit` returns `false`. Returns `true` if the walk reached the end.
     ///
-    /// Gives up after `MAX_WALK` emitters, and returns `false`: an emitter is visited once for each way that leads to it.
+    /// Gives up after `MAX_WALK` emitters, and returns `false`: an emitter is visited once for each way that leads to
+    /// it.
     #[inline]
     fn walk_up<'e>(&'e self, mut visit: impl FnMut(&'e Self) -> bool) -> bool {
         let mut run_parents = SmallVec::<[&Self; 8]>::new();
@@ -360,8 +361,9 @@ impl Emitter {
     }
 
     /// Returns the first emitter, from here up the tree, that may have listeners or pipes for an event with one of
-    /// these name bits. The emitter of a run that was started in another run is always returned, because several ways
-    /// lead up from there. If there is no such emitter, the event has no listeners, and the result is `None` (E15).
+    /// these name bits. If the emitter of a run that was started in another run comes first, it is returned, because
+    /// several ways lead up from there. If there is no such emitter, the event has no listeners, and the result is
+    /// `None` (E15).
     #[inline]
     pub(crate) fn first_receiver(&self, name_bits: u64) -> Option<&Self> {
         let mut at = self;
@@ -399,8 +401,9 @@ impl Emitter {
         }
     }
 
-    /// Returns `true` if there are listeners here or above in the tree. Unlike [`has_listeners`](Self::has_listeners),
-    /// this method ignores the emitters of parent runs, and does not check whether a run has ended.
+    /// Returns `true` if a listener, sink or pipe is registered here or above in the tree. Unlike
+    /// [`has_listeners`](Self::has_listeners), this method ignores the emitters of parent runs. It does not check
+    /// whether a run has ended, and may return `true` on the emitter of such a run.
     #[must_use]
     pub fn has_listeners_in_tree(&self) -> bool {
         let mut at = self;
@@ -414,7 +417,7 @@ impl Emitter {
         at.has_listeners()
     }
 
-    /// Returns `true` if an emitter outside runs has no listeners, here and above in the tree.
+    /// Returns `true` if there are no listeners here or above in the tree. The emitter must be outside all runs.
     fn has_no_listeners_in_tree(&self) -> bool {
         self.first_receiver(u64::MAX).is_none()
     }

@@ -253,7 +253,7 @@ fn call_listener(
         (Call::Observe(observe), event) => claim_and_call(listener, || observe(event.shared(), meta))?,
         // An awaited call is claimed when its future is made. A listener without calls left is not awaited.
         _ if listener.claims.is_spent() => {}
-        // A sink that has room takes the event at once.
+        // A sink that has room takes the event without waiting.
         (Call::TryObserve { now, .. }, event) if now(event.shared(), meta) => {}
         _ => return Ok(CallOutcome::MustAwait),
     }

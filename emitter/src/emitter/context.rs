@@ -16,8 +16,8 @@ pub(crate) const RESERVED: &str = "internal";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context(Option<Arc<Map<String, Value>>>);
 
-/// The context of an emitter, and the group ids that were set later. If neither the context nor the group id was
-/// changed, the context is read without a lock.
+/// The context of an emitter, and the group ids that were set after the emitter was created. If neither the context nor
+/// the group id was changed, the context is read without a lock.
 #[derive(Default)]
 pub(crate) struct OwnContext {
     given: Context,

@@ -467,8 +467,8 @@ impl Node {
 
     /// Enters the scope of the run that this emitter is in, and drops the emitter's listeners there (R14).
     ///
-    /// The listeners cannot find the run themselves, because this node, their home, is already being dropped. The
-    /// emitter of a run has no listeners when it is dropped: they were dropped at the end of the run.
+    /// The listeners cannot find the run themselves, because the node that they are registered on is already being
+    /// dropped. The emitter of a run has no listeners when it is dropped: they were dropped at the end of the run.
     fn drop_in_run(&mut self) {
         let Some(parent) = self.parent.as_ref().filter(|_| self.is_in_run && self.run.is_none()) else { return };
         let mut registry = self.registry.take();

@@ -35,8 +35,8 @@ impl RunEnd {
 }
 
 impl Emitter {
-    /// Ends the emitter of a run: drops its listeners and pipes, persistent or not, and refuses new listeners and
-    /// pipes. A runtime calls this method on the emitters that it made with [`for_run`](Self::for_run).
+    /// Ends the emitter of a run: drops its listeners, including persistent listeners, and its pipes, and refuses new
+    /// listeners and pipes. A runtime calls this method on the emitters that it made with [`for_run`](Self::for_run).
     ///
     /// From then on, events that are emitted on this emitter, or below it in the same run, are not delivered.
     /// [`late_emits`](Self::late_emits) counts them. If a listener or pipe was ever added here, two other kinds of

@@ -1,4 +1,4 @@
-//! Globs over dotted names, compiled by `globset` after each `.` was replaced by `/`.
+//! Globs over dotted names, compiled by `globset` with `/` as the separator.
 
 use std::sync::OnceLock;
 
@@ -40,7 +40,7 @@ pub(crate) fn slashed(path: &str) -> String {
 
 /// Replaces the separator `.` of a glob with `/`, and keeps character classes from matching the separator.
 ///
-/// - A `.` in a class stays a `.`, which no converted path contains, and so matches nothing.
+/// - A `.` in a class stays a `.`. It matches nothing, because a converted path contains no `.`.
 /// - A negated class also excludes the separator.
 /// - A range that contains the separator is cut in two.
 fn with_slashes(glob: &str) -> String {

@@ -26,9 +26,9 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// | [`Matcher::regex`], [`Regex`] | anywhere in the path | yes |
 /// | `Fn(&EventMeta) -> bool`, [`matcher_fn`](crate::matcher_fn) | where it returns `true` | no |
 ///
-/// An event is an emitter's *own* if it is emitted under a name without a dot on the emitter itself, on one of its
-/// runs, or on a `()` child of such a run's emitter. A name with a dot, such as the name `run.start` of a lifecycle
-/// event, belongs to a sub-namespace.
+/// An event is an emitter's *own* if it is emitted under a name without a dot on the emitter itself or on one of its
+/// runs. A `()` child of a run's emitter counts as that run. A name with a dot, such as the name `run.start` of a
+/// lifecycle event, belongs to a sub-namespace.
 ///
 /// Globs and regexes are at most 16 KiB long. Many patterns on one emitter are matched as sets. Compiling a set takes
 /// some tens of microseconds per pattern, and the first emit that needs the set waits for it. If 2,048 patterns are

@@ -1,7 +1,7 @@
 //! The listeners of one emitter at one moment, and the lookup of the listeners that take an event.
 //!
 //! A few listeners are checked one by one for each event. Many listeners, or listeners with patterns, are checked once
-//! per [`CacheKey`], and the result is stored in a table that only grows. No entry is ever invalidated: after a change
+//! per [`CacheKey`], and the result is stored in a table. Entries are only added, and never invalidated: after a change
 //! of the listeners, the next snapshot starts with an empty table.
 
 use std::sync::Arc;

@@ -55,9 +55,9 @@ impl Claims {
         self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()
     }
 
-    /// Ends all claims. Returns `true` if this call ended them.
+    /// Makes all further claims fail. Returns `true` if calls were left.
     pub(crate) fn end(&self) -> bool {
-        // If several callers end the calls at once, only one of them finds calls left, and returns `true`.
+        // If several threads call `end` concurrently, only one of them finds calls left and returns `true`.
         self.left.swap(0, Ordering::AcqRel) != 0
     }
 

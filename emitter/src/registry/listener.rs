@@ -79,7 +79,8 @@ pub(crate) enum Call {
     ChangeAsync(Arc<ChangeAsyncFn>),
     Observe(Arc<ObserveFn>),
     ObserveAsync(Arc<ObserveAsyncFn>),
-    /// A sink that blocks when it is full (E13). It observes at once if it has room, and has to be awaited otherwise.
+    /// A sink that blocks when it is full (E13). It observes without waiting if it has room, and has to be awaited
+    /// otherwise.
     TryObserve {
         has_room: Arc<HasRoomFn>,
         now: Arc<TryObserveFn>,
@@ -111,7 +112,8 @@ impl Call {
 pub(crate) trait ErasedChange: Send + Sync {
     fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 
-    /// Makes a batch of `listeners` if all of them take the type of this closure.
+    /// Makes a batch of `listeners`. Returns `None` if any of them takes another type than this closure or cannot be
+    /// part of a batch.
     fn batch(&self, listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>>;
 
     /// Returns a [`SharedChange`], for a caller that knows the payload type.
@@ -269,7 +271,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let Self { home, call, matcher, .. } = self;
         drop_in_run_of(home, || {
-            // Drop the call and the matcher one by one, so that the matcher is dropped even if the drop of the call
+            // Drop the call and the matcher separately, so that the matcher is dropped even if the drop of the call
             // panics.
             drop_catching("a value captured by a listener", replace(call, Call::Dropped));
             drop_catching("a value captured by a matcher", replace(matcher, Matcher::own()));

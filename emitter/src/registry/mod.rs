@@ -29,7 +29,8 @@ use crate::sync::Guard;
 
 /// The listeners and pipes of an emitter. The registry is allocated when the first of them is added.
 pub(crate) struct Registry {
-    /// The bits of the names that listeners here may take. Every emit that passes this emitter reads them.
+    /// The name bits of the events that listeners and pipes here may take. Every emit that passes this emitter reads
+    /// them.
     name_bits: AtomicU64,
     isolated: AtomicU64,
     published: Published<RegistryState, Snapshot>,
@@ -159,8 +160,8 @@ impl Registry {
         self.published.inspect(|state| state.listeners.clone())
     }
 
-    /// Drops the remembered matches because the table is full. The next snapshot gets a larger table, unless this table
-    /// already had the maximum size.
+    /// Drops the cached matches because the match cache is full. The next snapshot gets a larger cache, unless this
+    /// cache already had the maximum size.
     #[cold]
     pub(crate) fn forget_matches(&self) {
         self.published.change(|state| state.cache_capacity = state.cache_capacity.saturating_mul(4));
@@ -196,8 +197,8 @@ impl RegistryState {
         &self.patterns
     }
 
-    /// Returns the bits of the names that listeners here may take. All bits are set if there are pipes, because a pipe
-    /// may forward any event. All bits are also set after the end of a run, because every event is then counted.
+    /// Returns the name bits of the events that listeners here may take. All bits are set if there are pipes, because a
+    /// pipe may forward any event. All bits are also set after the end of a run, because every event is then counted.
     fn name_bits(&self) -> u64 {
         let is_all = !self.pipes.is_empty() || self.is_closed;
         self.listeners

@@ -70,7 +70,7 @@ impl<S, T> Published<S, T> {
         if first.is_some() {
             slot.store(first);
         }
-        // The lock is still held, so that no change happens in between (invariant 2).
+        // The lock is still held, so the state has not changed since the value was derived (invariant 2).
         state.is_published = true;
         drop(state);
         Guard::from_inner(Some(derived))

@@ -14,7 +14,7 @@ use crate::registry::listener::{Call, Failure, Listener, Role};
 use crate::registry::tracked::TrackedCalls;
 use crate::{BoxError, Event, EventMeta, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError, Payload};
 
-/// Options of a listener: priority, number of calls, nested events, and the effect of a failure.
+/// Options of a listener, such as its priority, the number of its calls, and the effect of its failure.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter, Options};
@@ -49,13 +49,13 @@ impl Options {
         self
     }
 
-    /// Limits the listener to one call, under any number of concurrent emits.
+    /// Limits the listener to one call, even if many emits run concurrently.
     #[must_use]
     pub const fn once(self) -> Self {
         self.times(1)
     }
 
-    /// Limits the listener to `n` calls, under any number of concurrent emits.
+    /// Limits the listener to `n` calls, even if many emits run concurrently.
     #[must_use]
     pub const fn times(mut self, n: usize) -> Self {
         self.times = Some(n);

@@ -1,4 +1,4 @@
-//! The wait for room in a full queue that blocks ([`Overflow::Block`](super::Overflow::Block)).
+//! The wait for room in a full queue with the policy [`Overflow::Block`](super::Overflow::Block).
 
 use std::future::Future;
 use std::pin::Pin;

@@ -55,9 +55,9 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
-    /// event, if the run that the emitter belongs to has ended, or if the sink's thread cannot be started. The sink is
-    /// then dropped.
+    /// Returns an error if the matcher is not valid, if the emitter declares its events and the matcher names an event
+    /// that is not declared, if the run that the emitter belongs to has ended, or if the sink's thread cannot be
+    /// started. The sink is then dropped.
     #[track_caller]
     pub fn pipe_to_matching(&self, matcher: impl IntoMatcher, sink: impl Sink) -> Result<SinkHandle, SinkError> {
         let matcher = matcher.into_matcher().map_err(ListenError::from)?;
@@ -71,8 +71,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
-    /// event, or if the run that the emitter belongs to has ended.
+    /// Returns an error if the matcher is not valid, if the emitter declares its events and the matcher names an event
+    /// that is not declared, or if the run that the emitter belongs to has ended.
     ///
     /// # Examples
     ///

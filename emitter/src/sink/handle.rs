@@ -45,7 +45,7 @@ impl SinkHandle {
 
     /// Flushes the sink as [`flush`](Self::flush) does, for code that cannot await.
     ///
-    /// Blocks the thread for as long as the sink takes.
+    /// Blocks the thread until the sink has been flushed.
     pub fn flush_blocking(&self) -> Report {
         let ticket = self.control.queue.request_flush();
         while !self.control.is_done(|queue| queue.has_flushed(ticket)) {
@@ -189,7 +189,7 @@ impl SinkControl {
     }
 }
 
-/// Rings after a delay, on a thread that ends when the alarm is dropped.
+/// Wakes the waiters of a queue after a delay, on a thread that ends when the alarm is dropped.
 struct Alarm {
     rang: Arc<AtomicBool>,
     _disarm: mpsc::Sender<Infallible>,

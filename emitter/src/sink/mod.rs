@@ -51,10 +51,10 @@ use crate::{BoxError, ListenError, SinkRecord};
 ///
 /// # When the queue is full
 ///
-/// Up to [`capacity`](Self::capacity) records wait for the sink. In addition, its thread keeps up to `capacity` records
-/// that it is about to write, and fewer than `2 * capacity` written records. It drops them before it goes to sleep.
-/// [`overflow`](Self::overflow) decides what happens to further events. Lost events are counted, and the sink receives
-/// a gap in their place.
+/// Up to [`capacity`](Self::capacity) records wait for the sink, and [`overflow`](Self::overflow) decides what happens
+/// to further events. Lost events are counted, and the sink receives a gap in their place. In addition, the sink's
+/// thread keeps up to `capacity` records that it is about to write, and fewer than `2 * capacity` written records. It
+/// drops the written records before it goes to sleep.
 ///
 /// ```
 /// use emitree_emitter::{BoxError, Overflow, SinkRecord, Sink};
@@ -104,8 +104,8 @@ pub trait Sink: Send + 'static {
         self.flush()
     }
 
-    /// Returns the progress of the accepted events, for which [`write`](Self::write) returned `Ok`. This method is
-    /// called after each write, flush and close.
+    /// Returns the progress of the events for which [`write`](Self::write) returned `Ok`. This method is called after
+    /// each write, flush and close.
     ///
     /// By default, returns `None`: an event then counts as buffered until a flush or the close succeeds, and as failed
     /// if the close fails. A sink that counts its events itself returns `Some`, for example [`Progress::default()`] if
@@ -205,7 +205,7 @@ impl Progress {
     }
 }
 
-/// The treatment of an event when the queue of a sink is full.
+/// The policy for an event that is emitted while the queue of a sink is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
@@ -220,7 +220,7 @@ pub enum Overflow {
     DropNewest,
 }
 
-/// The error returned when a sink cannot be attached. The sink was dropped.
+/// The error returned when a sink cannot be attached. The sink is then dropped.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {

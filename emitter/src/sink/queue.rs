@@ -280,7 +280,7 @@ impl<T> Queue<T> {
         // A waker is the executor's code: it is cloned and dropped outside the lock (invariant 1).
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
-        // Check again under the lock that stores the waker, so that no push is missed (invariant 2).
+        // Check again and store the waker under the same lock, so that no push is missed (invariant 2).
         if let Some(entry) = state.backlog.pop() {
             return Poll::Ready(Some(entry));
         }

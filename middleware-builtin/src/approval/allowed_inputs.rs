@@ -1,6 +1,7 @@
-//! Two layers that verify that the work receives only inputs that `ApprovalLayer` has passed on.
+//! Two layers that keep the work from receiving an input that `ApprovalLayer` has not passed on.
 //!
-//! The first layer records each of these inputs. The second layer denies every input that was not recorded.
+//! The first layer records each input that `ApprovalLayer` passes on. The second layer denies every input that was not
+//! recorded.
 
 use std::sync::Arc;
 

@@ -50,7 +50,8 @@ impl ApprovalLayer {
     }
 
     /// Looks up the answer or asks for it, then emits `approved`, `edited` or `rejected`. Returns the edited input if
-    /// the answer is an edit. Returns an error if the run is rejected or gets no valid answer.
+    /// the answer is an edit. Returns an error if the run is rejected or gets no valid answer. If the error is not
+    /// a denial, none of these events is emitted.
     async fn decide(&self, request: &Request, ctx: &RunContext) -> Result<Option<Value>> {
         let ledger = self.0.ledger_of(ctx);
         let known = ledger.decision(&request.id());

@@ -241,8 +241,8 @@ impl Approval {
     }
 
     fn ledger_of(&self, ctx: &RunContext) -> Approvals {
-        // The first ledger wins: the run's own or inherited ledger, then the configured ledger, then the ledger of the
-        // tree.
+        // Use the first ledger that exists: the run's own or inherited ledger, the configured ledger, or the ledger of
+        // the tree.
         let given = ctx.extension::<Approvals>().map(Arc::unwrap_or_clone).or_else(|| self.ledger.clone());
         given.unwrap_or_else(|| Approvals::of_tree(ctx))
     }

@@ -126,8 +126,8 @@ impl Request {
         }
     }
 
-    /// Returns the id of the question, which is passed to [`Approvals::answer`](super::Approvals::answer). Equal
-    /// questions have equal ids.
+    /// Returns the id of the question. Pass this id to [`Approvals::answer`](super::Approvals::answer). Equal questions
+    /// have equal ids.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}-{}", self.by, self.input_hash)
@@ -163,10 +163,11 @@ impl Request {
         }
     }
 
-    /// Reads all requests of an interrupt, and verifies that each matches its id. An agent's run combines the interrupts
-    /// of its tool calls into one interrupt of the kind `agent.batch`. For such an interrupt, the result has the
-    /// requests in the order of the calls, including the calls of sub-agents. Interrupts of other kinds among them are
-    /// left out. For any other interrupt, the result is the request that [`of_interrupt`](Self::of_interrupt) returns.
+    /// Reads all requests of an interrupt, and verifies that each request matches the id of its interrupt. An agent's
+    /// run combines the interrupts of its tool calls into one interrupt of the kind `agent.batch`. For such an
+    /// interrupt, the result has the requests in the order of the calls, including the calls of sub-agents. Calls with
+    /// interrupts of other kinds are left out. For any other interrupt, the result is the request that
+    /// [`of_interrupt`](Self::of_interrupt) returns.
     ///
     /// ```
     /// use emitree_middleware::approval::{Approvals, Decision, Request};

@@ -65,7 +65,7 @@ struct CountPath<'a> {
 }
 
 impl Account {
-    /// Opens an account for a run. The new account refers to the nearest account of a run above.
+    /// Opens an account for a run. The new account refers to the run's nearest account so far, if any.
     pub(super) fn open(options: &Arc<BudgetOptions>, ctx: &RunContext) -> Arc<Self> {
         let account = Self::new(options, Self::of(ctx), ctx.run_id());
         ctx.set_extension(NearestAccount(Arc::clone(&account)));
@@ -105,7 +105,8 @@ impl Account {
         self.find_reached(&mut state)
     }
 
-    /// Counts a run that is about to begin, in this account and all accounts above, or in no account (3).
+    /// Counts a run that is about to begin. The run is counted in each account whose filter selects it, from this
+    /// account upwards, or in no account (3).
     ///
     /// # Errors
     ///

@@ -80,8 +80,8 @@ impl Drop for LimitReport {
     }
 }
 
-/// The amounts that a run may still spend. Each amount is the smallest amount left in the nearest budget and the
-/// budgets above it. Returned by [`remaining`].
+/// The amounts that a run may still spend. Each amount is the smallest that is left in the nearest budget or any budget
+/// above it. Returned by [`remaining`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {

@@ -124,7 +124,7 @@ impl BudgetOptions {
         }
     }
 
-    /// Returns the limits for which a warning is due, each with the amount spent and the maximum.
+    /// Returns the limits whose warning amounts are reached, each with the amount spent and the maximum.
     pub(super) fn near_limits(&self, spent: &Spending) -> impl Iterator<Item = (BudgetLimit, Amount, Amount)> {
         let from = &self.warn_from;
         let near = [

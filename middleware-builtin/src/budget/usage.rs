@@ -144,7 +144,8 @@ impl Price {
         Ok(Self { input: not_negative(input)?, output: not_negative(output)?, cached_input: input })
     }
 
-    /// Sets the cost of a million input tokens that the provider read from its cache. Default: the price of input tokens.
+    /// Sets the cost of a million input tokens that the provider read from its cache. Default: the price of input
+    /// tokens.
     ///
     /// # Errors
     ///

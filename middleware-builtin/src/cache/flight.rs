@@ -7,7 +7,7 @@
 //! 2. A leader that is dropped removes its flight and wakes its followers. If there is no result, one of the followers
 //!    leads next.
 //! 3. A result that the cache keeps is stored before its flight ends. A new leader therefore looks the entry up once
-//!    more before it executes.
+//!    more before it executes, unless its run is in a further attempt.
 //! 4. A detached flight accepts no new followers, and its result is not stored.
 //! 5. No run waits for itself, directly or through other flights (`deadlock.rs`).
 //! 6. No user code runs under the lock. Comparing keys runs no user code, because a key consists of a text and the

@@ -13,8 +13,8 @@ use super::CacheOptions;
 /// Separates the parts of a key's text. JSON text never contains it.
 const SEPARATOR: char = '\0';
 
-/// The key of an entry. It holds the instance's emitter, so that no other emitter gets the same identity while the key
-/// exists.
+/// The key of an entry. Without a scope, it holds the instance's emitter, so that no other emitter gets the same
+/// identity while the key exists.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct CacheKey {
     instance: Option<Emitter>,
@@ -43,7 +43,8 @@ pub(super) struct KeyParts<'a> {
 }
 
 impl<T> CacheOptions<T> {
-    /// Returns the key of a request, or `None` if JSON does not represent its input exactly.
+    /// Returns the key of a request, or `None` if its input or a context value in the key cannot be represented exactly
+    /// as JSON, or is nested too deeply.
     pub(super) fn key(&self, input: &impl Serialize, parts: &KeyParts<'_>) -> Option<CacheKey> {
         let (instance, mut text) = match &self.scope {
             None => (Some(parts.instance.clone()), format!("{}{SEPARATOR}{}", parts.kind, parts.name)),

@@ -152,7 +152,7 @@ impl<T: Clone> CacheOptions<T> {
     }
 }
 
-/// Returns `true` for JSON that is nested so deeply that cloning it would overflow the stack.
+/// Returns `true` for JSON that is nested so deeply that cloning it could overflow the stack.
 fn is_deep<T: 'static>(output: &T) -> bool {
     let output: &dyn Any = output;
     output.downcast_ref::<Value>().is_some_and(|output| check_depth(output).is_err())

@@ -24,12 +24,12 @@ pub enum CircuitBreakerError {
     /// The number of failures is 0.
     #[error("a circuit breaker cannot open after `0` failures: set 1 or more")]
     NoFailures,
-    /// The window is 0: each failure would leave it at once.
+    /// The window is 0: each failure would leave it immediately.
     #[error(
         "a circuit breaker with a window of `0` seconds forgets each failure at once: set a longer window, such as 30 s"
     )]
     NoWindow,
-    /// The maximum number of keys is 0: each failure would be forgotten at once.
+    /// The maximum number of keys is 0: each failure would be forgotten immediately.
     #[error("a circuit breaker that remembers `0` keys never opens: set 1 or more")]
     NoKeys,
 }

@@ -104,7 +104,7 @@ impl CircuitBreakerInner {
     }
 }
 
-/// Formats a wait rounded up to whole milliseconds, like `retry_after_ms`.
+/// Formats a wait in whole milliseconds. It is rounded up, as `retry_after_ms` is.
 fn in_millis(wait: Duration) -> String {
     format!("{:?}", Duration::from_millis(millis(wait)))
 }

@@ -91,7 +91,7 @@ use layer::CircuitBreakerLayer;
 ///
 /// # What it remembers
 ///
-/// Keys that have failed, and keys whose circuit is open or half-open: at most 10,000, or the number set by
+/// Keys of failed calls, and keys whose circuit is open or half-open: at most 10,000, or the number set by
 /// [`max_keys`](CircuitBreakerBuilder::max_keys), not counting keys with a running probe. To make room, closed keys
 /// without a failure within the window are forgotten first, and then the keys that failed least recently.
 ///

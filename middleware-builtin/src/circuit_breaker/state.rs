@@ -20,7 +20,7 @@ pub(super) struct Thresholds {
 /// One circuit. A closed circuit without failures needs no entry.
 #[derive(Debug)]
 pub(super) enum Circuit {
-    /// Failures within the window, oldest first.
+    /// The times of failures, oldest first. Those that have left the window are removed when a failure is counted.
     Closed {
         failures: VecDeque<Instant>,
     },

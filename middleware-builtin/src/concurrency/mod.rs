@@ -224,7 +224,7 @@ enum Acquired {
     Uncounted,
     Permit(Arc<Permit>),
     Full(KeyHandle),
-    /// The run has no key, or its key function failed.
+    /// The run must be denied: it has no key although it needs one, or the key function failed.
     Keyless(Error),
 }
 
@@ -252,7 +252,7 @@ impl ConcurrencyInner {
             None => None,
         };
         let Some(permit) = permit else { return Err(self.deny(&key, ctx).await) };
-        // Register before the event is awaited, so that runs started by its listeners share the permit.
+        // Register the permit before the event is awaited, so that runs started by listeners share the permit.
         let permit = HeldPermits::add(ctx, permit);
         self.own_events.delayed(&key, came, ctx).await;
         Ok(permit)

@@ -49,8 +49,8 @@ impl Encoding {
     }
 }
 
-/// The minimum number of characters of base64, base32 and hex. Each is the encoded length of the shortest known value; shorter
-/// sequences are not decoded.
+/// The minimum number of characters of base64, base32 and hex. Each is the encoded length of the shortest known value;
+/// shorter sequences are not decoded.
 const MIN_BASE64: usize = (MIN_KNOWN_LEN * 8).div_ceil(6);
 const MIN_BASE32: usize = (MIN_KNOWN_LEN * 8).div_ceil(5);
 const MIN_HEX: usize = MIN_KNOWN_LEN * 2;
@@ -89,8 +89,8 @@ pub(super) trait OnDecoded: FnMut(Encoding, &[u8], &mut DecodeBudget) -> Control
 
 impl<F: FnMut(Encoding, &[u8], &mut DecodeBudget) -> ControlFlow<()>> OnDecoded for F {}
 
-/// Decodes a text from each encoding, and calls `on_decoded` with each result. Stops when `on_decoded` returns `Break`
-/// or the budget is exceeded.
+/// Decodes a text from each encoding except UTF-16, and calls `on_decoded` with each result. Stops when `on_decoded`
+/// returns `Break` or the budget is exceeded.
 pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut impl OnDecoded) -> ControlFlow<()> {
     let mut pass = DecodePass { budget, on_decoded };
     if text.contains('%') {
@@ -108,7 +108,7 @@ pub(super) fn decoded(text: &str, budget: &mut DecodeBudget, on_decoded: &mut im
     }
     pass.runs(text)?;
     pass.groups(text)?;
-    // Base64 and hex may be wrapped: decode once more without whitespace.
+    // Base64, base32 and hex may be wrapped: decode once more without whitespace.
     if text.contains(char::is_whitespace) {
         pass.budget.spend(text.len())?;
         pass.runs(&text.split_whitespace().collect::<String>())?;

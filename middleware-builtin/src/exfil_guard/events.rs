@@ -6,8 +6,8 @@ use super::{Encoding, What};
 use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
 
-/// The guard found a secret, a URL to another host, or a value that it cannot check. The event never contains the
-/// secret.
+/// The guard found a secret, a URL to a host that is not allowed, or a value that it cannot check. The event never
+/// contains the secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Blocked {

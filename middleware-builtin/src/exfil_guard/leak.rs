@@ -27,7 +27,7 @@ const CERTAIN_TEXT_LEN: usize = 20;
 /// The default number of bytes that are decoded for one value.
 pub(super) const DEFAULT_MAX_DECODED: usize = 64 << 20;
 
-/// The sort of a finding: a secret, a URL to another host, or a value that cannot be checked.
+/// The sort of a finding: a secret, a URL to a host that is not allowed, or a value that cannot be checked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum What {

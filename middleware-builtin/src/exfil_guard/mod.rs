@@ -86,8 +86,9 @@ const NAME: &str = "exfil_guard";
 ///
 /// # Failures
 ///
-/// The guard fails closed: text that it cannot interpret with certainty, such as the host of a malformed URL, is
-/// denied. With [`evaluate_only`](Self::evaluate_only), it denies nothing, and only emits `blocked` for each finding.
+/// The guard fails closed: text that it cannot check completely is denied. If a list of allowed hosts is set, this
+/// includes a malformed URL whose host is uncertain. With [`evaluate_only`](Self::evaluate_only), the guard denies
+/// nothing, and only emits `blocked`.
 ///
 /// # Its own events
 ///

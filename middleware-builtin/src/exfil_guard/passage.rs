@@ -11,7 +11,7 @@ use crate::shared::inspected_place::Place;
 use crate::shared::secrets::chunked_events::ChunkFilter;
 use crate::shared::secrets::{Chunks, Piece};
 
-/// The number of bytes at the end of a long word that are held back. With each further part, up to this number of
+/// The number of bytes that are held back at the end of a long word. With each further part, up to this number of
 /// passed bytes are checked again.
 const MAX_WORD: usize = 8 * 1024;
 /// The minimum length of the parts in which a long word is passed on. With smaller parts, the same bytes would be
@@ -61,7 +61,7 @@ impl CheckPassage {
         }
     }
 
-    /// Checks text and returns it: up to the end of the clear part, or the whole text if `is_whole` is `true`.
+    /// Checks the text that is held back, and returns its clear part, or all of it if `is_whole` is `true`.
     fn release(&mut self, is_whole: bool) -> Result<String> {
         let until = if is_whole { self.text.len() } else { self.clear_until() };
         if until <= self.held {
@@ -78,7 +78,7 @@ impl CheckPassage {
         let checked = if is_cut { self.text.as_str() } else { &self.text[..until] };
         let detector = &self.guard.detector;
         let budget = &mut detector.budget();
-        // At the real beginning of the text, `//` is more likely to begin a URL.
+        // At the real beginning of the text, `//` is more likely to begin a URL than where the front was dropped.
         let leak = if self.is_begun {
             detector.find_leak_within(checked, budget)
         } else {

@@ -118,7 +118,7 @@ impl GuardState {
     }
 }
 
-/// Calls `see` with the texts of an error that cannot be replaced, because code acts on them.
+/// Calls `see` with the fixed texts of an error. They cannot be replaced, because code acts on them.
 fn for_each_fixed_text(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     if let ErrorKind::Denied { by } | ErrorKind::Halted { by } = error.kind() {
         see(&Path::Key(&Path::Key(&Path::Root, "kind"), "by"), by);
@@ -141,7 +141,7 @@ fn has_deep_value(error: &Error) -> bool {
     error.details().values().chain(interrupt).any(|value| check_depth(value).is_err())
 }
 
-/// Calls `see` with all strings and keys of a value. A key has the position of the whole value.
+/// Calls `see` with all strings and keys of a value. Keys are reported at the position of the whole value.
 fn strings_and_keys(value: &Value, at: &Path<'_>, see: &mut impl FnMut(&Path<'_>, &str)) {
     strings(value, at, see);
     keys(value, &mut |key| see(at, key));

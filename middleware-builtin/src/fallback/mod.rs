@@ -18,9 +18,9 @@ use layer::FallbackLayer;
 
 /// A middleware that answers with the output of an alternative when a run fails. The alternatives are tried in order.
 ///
-/// The alternatives run nested in the failed run. Each alternative receives the input that this layer received. The
-/// first output is the result. If all alternatives fail, the result is the error of the last alternative, with the
-/// earlier failures in its detail `after`. If an alternative ends in a way that is not [caught](Self::on), the
+/// The alternatives run nested in the failed run. Each alternative receives the input that the fallback's layer
+/// received. The first output is the result. If all alternatives fail, the result is the error of the last alternative,
+/// with the earlier failures in its detail `after`. If an alternative ends in a way that is not [caught](Self::on), the
 /// remaining alternatives are not tried.
 ///
 /// - [`to`](Self::to) takes runnables of the same types as the runs that the fallback is bound to. A run of other types
@@ -48,8 +48,8 @@ use layer::FallbackLayer;
 /// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). If the fallback is bound before a `Retry`, the
 /// alternatives run after the last attempt; if it is bound after the `Retry`, they run in each attempt.
 ///
-/// With [`for_tree`](emitree_runtime::for_tree), the fallback is bound to every run below, except to runs of the
-/// alternatives and runs below them: otherwise, the alternatives would fall back to themselves.
+/// With [`for_tree`](emitree_runtime::for_tree), the fallback is also bound to every run below, except to runs of the
+/// alternatives and the runs below those: otherwise, the alternatives would fall back to themselves.
 ///
 /// # Its own events
 ///

@@ -48,7 +48,7 @@ impl MaxRuns {
     pub(super) fn count(&self, kind: &str, counts: &mut Counts) {
         counts.all = counts.all.saturating_add(1);
         if let Some(at) = self.index_of(kind) {
-            // Counts start empty, so that a run whose kind has no maximum allocates nothing.
+            // The list starts empty, so that a run whose kind has no maximum allocates nothing.
             counts.kinds.resize(self.kinds.len(), 0);
             counts.kinds[at] = counts.kinds[at].saturating_add(1);
         }

@@ -143,7 +143,7 @@ pub enum Scope {
     Group,
 }
 
-/// A limit is reached: one more run would exceed the limit. `Reached` is emitted as an own event. With
+/// A limit is reached: one more run would exceed the limit. `Reached` is emitted as `middleware.limits.reached`. With
 /// [`OnLimit::Fail`], it is also the cause of the error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

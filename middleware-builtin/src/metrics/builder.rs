@@ -82,7 +82,7 @@ impl MetricsBuilder {
         self
     }
 
-    /// Adds a label. The function returns the value of the label when the middleware is bound to a run. Use a label
+    /// Adds a label. The function is called when the middleware is bound to a run, and returns the value. Use a label
     /// only if it has few values: each value adds a series. If the function panics, the value is `unknown`.
     pub fn label<V>(mut self, name: impl Into<String>, value: impl Fn(&RunContext) -> V + Send + Sync + 'static) -> Self
     where

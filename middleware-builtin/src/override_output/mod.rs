@@ -68,7 +68,7 @@ use crate::shared::runs::{FilterSpec, Runs};
 ///
 /// # Cancel safety
 ///
-/// Dropping the run drops the future of the function that was given to [`with_async`](Self::with_async).
+/// Dropping the run drops the future that the function of [`with_async`](Self::with_async) returned.
 #[derive(Clone)]
 pub struct OverrideOutput(Arc<OutputOverride>);
 

@@ -77,11 +77,13 @@ mod quota;
 /// # Its own events
 ///
 /// `middleware.rate_limit.delayed`, a [`Delayed`], when a run that had to wait continues;
-/// `middleware.rate_limit.denied`, a [`Denied`], before a run is denied. A run that passes at once emits nothing.
+/// `middleware.rate_limit.denied`, a [`Denied`], before a run is denied. For a run that passes at once, the limit emits
+/// nothing.
 ///
 /// # What it remembers
 ///
-/// A few numbers for each key. When there are many keys, keys whose burst is fully replenished are removed.
+/// The limit remembers a few numbers for each key. When there are many keys, keys whose burst is fully replenished are
+/// removed.
 ///
 /// # Cancel safety
 ///

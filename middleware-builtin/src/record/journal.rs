@@ -36,7 +36,7 @@ pub struct Entry {
     pub id: u64,
     /// The id of the parent's entry; `None` if the parent is the recorded run.
     pub parent: Option<u64>,
-    /// How many attempts of the recorded run had ended when this run began.
+    /// The number of attempts of the recorded run that had ended when this run began.
     pub round: u32,
     /// The kind of the instance.
     pub kind: Cow<'static, str>,

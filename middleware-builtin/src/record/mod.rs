@@ -121,7 +121,7 @@ impl JournalKeeper {
     /// Keeps the journal of a run that has ended. Further calls for the same run do nothing.
     fn keep(&self, recording: &Recording, status: Status) {
         let Some(journal) = recording.finish(status) else { return };
-        // Dropping a large journal takes time: drop it without the lock.
+        // Dropping a large journal takes time: drop the previous journal after unlocking.
         let before = self.last.lock().replace(Arc::clone(&journal));
         drop(before);
         if let Some(on_end) = &self.on_end

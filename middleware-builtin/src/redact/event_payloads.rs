@@ -16,7 +16,7 @@ use super::redactor::Redactor;
 /// A function that registers, on a run, the redaction of events with one name and type.
 pub(super) type PayloadRedaction = Arc<dyn Fn(&Arc<Redactor>, &RunContext) -> Result<()> + Send + Sync>;
 
-/// The options of a listener that receives the run's own events before other listeners do.
+/// The options of a listener that receives the run's events, but no nested events, before other listeners do.
 const fn first() -> Options {
     Options::new().priority(i32::MAX).nested(false)
 }
@@ -49,7 +49,8 @@ fn redact<T: Serialize + DeserializeOwned>(
     Ok(())
 }
 
-/// Redacts the run's own events whose payload is text or JSON, including events of emitters below the run's emitter.
+/// Redacts payloads of text or JSON, in events of the run's emitter and of the emitters below it. Nested events are not
+/// redacted here.
 pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     ctx.emitter()

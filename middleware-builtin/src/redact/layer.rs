@@ -30,7 +30,7 @@ pub(super) struct RedactLayer {
 }
 
 impl RedactLayer {
-    /// Binds a redaction to a run: redacts its context, registers the listeners, and then adds the layers.
+    /// Binds a redaction to a run: redacts the run's context, registers the listeners, and then adds the layers.
     pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
         let Redaction { options, own_events, .. } = &*redact.0;
         let vault = vault_of(ctx);
@@ -137,7 +137,7 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
         }
     }
     let redactor = Arc::clone(redactor);
-    // From now on, each value that any code sets on this run, on any thread, is redacted first.
+    // From now on, each value that is set on this run, by any code on any thread, is redacted before it is stored.
     ctx.map_context(move |key, mut value| {
         if let Err(error) = check_depth(&value) {
             return Value::String(format!("[REDACTED: {error}]"));

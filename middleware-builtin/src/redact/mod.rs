@@ -91,8 +91,8 @@ pub use crate::shared::inspected_place::Place;
 /// # What it does not see
 ///
 /// A redaction does not see keys and numbers in JSON, the text of panics, text that your code prints, or events that
-/// are neither text nor JSON, unless their type is [registered](Self::event). A [`sink`](Self::sink) also redacts records
-/// of events of other types, because it reads each payload as JSON. The page [what redaction cannot
+/// are neither text nor JSON, unless their type is [registered](Self::event). A [`sink`](Self::sink) also redacts
+/// records of events of other types, because it reads each payload as JSON. The page [what redaction cannot
 /// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) lists the known gaps, and a
 /// remedy for each.
 ///
@@ -296,7 +296,7 @@ impl Middleware for Redact {
     }
 }
 
-/// Redacts the input and the output of work on text, such as an `Op` of your own.
+/// Redacts the input and the output of work that takes and returns a `String`.
 impl<O: Op<In = String, Out = String>> Layer<O> for Redact {
     async fn call(&self, input: &String, _: &RunContext, next: Next<'_, O>) -> Result<String> {
         let redacted = self.text(input);

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::redactor::Redactor;
 use crate::shared::secrets::Chunks;
 
-/// The maximum number of texts that may be under way at once. Beyond it, the oldest text is ended.
+/// The maximum number of texts that may be under way at once. If there are more, the oldest text is ended.
 const MOST: usize = 1024;
 
 /// The registered text fields, and the texts that are under way.

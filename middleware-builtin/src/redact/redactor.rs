@@ -50,7 +50,7 @@ impl RedactOptions {
 
     /// Returns the replacement of a secret.
     pub(super) fn replacement(&self, kind: &Kind, secret: &str, vault: &Vault) -> String {
-        // The strategy that was set last for a kind wins.
+        // If several strategies were set for a kind, the last one applies.
         let own = self.by_kind.iter().rev().find(|(of, _)| of == kind);
         own.map_or(self.strategy, |(_, strategy)| *strategy).replace(kind, secret, self.key.as_ref(), vault)
     }

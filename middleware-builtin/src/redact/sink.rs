@@ -15,9 +15,9 @@ use crate::shared::inspected_place::Place;
 /// A sink that redacts records and passes them on. Returned by [`Redact::sink`](super::Redact::sink).
 ///
 /// The sink redacts the payload, the context and the group id of each record; other ids, paths, types and times are not
-/// changed. A record without secrets and registered texts passes unchanged. The sink has its own pseudonyms, which are
-/// never restored. A record whose payload is not valid JSON is not written, and counts as a failed write. A secret that
-/// is split over several records is found if its text is [registered](Self::text_at).
+/// changed. A record with neither secrets nor registered text passes unchanged. The sink has its own pseudonyms, which
+/// are never restored. A record whose payload is not valid JSON is not written, and counts as a failed write. A secret
+/// that is split over several records is found if its text is [registered](Self::text_at).
 #[derive(Debug)]
 pub struct RedactSink<S> {
     inner: S,
@@ -37,7 +37,7 @@ impl<S: Sink> RedactSink<S> {
     /// held back, as with [`Redact::text_of`](super::Redact::text_of). If an attempt is discarded, the text that is
     /// held back is dropped. Text that is still held back is written before the run's `success` or `error`, after a
     /// loss of records, and when the sink is closed. It is written in an additional record: a copy of the text's last
-    /// record with a new id, in which other registered texts are empty. At most 1,024 texts may be under way at once;
+    /// record, with a new id and with all other registered texts empty. At most 1,024 texts may be under way at once;
     /// beyond that, the oldest text is ended.
     #[must_use]
     pub fn text_at(mut self, name: impl Into<String>, pointer: impl Into<String>) -> Self {

@@ -61,8 +61,8 @@ impl Vault {
         Some(name)
     }
 
-    /// Replaces pseudonyms in a text with their secrets; returns `None` if nothing was replaced. Only the `first`
-    /// oldest pseudonyms of the vault are replaced.
+    /// Replaces pseudonyms in a text with their secrets; returns `None` if nothing was replaced. Only the oldest
+    /// `first` pseudonyms of the vault are replaced.
     pub(super) fn restore(&self, text: &str, first: usize) -> Option<String> {
         let state = self.state.lock();
         let (mut out, mut rest) = (String::new(), text);

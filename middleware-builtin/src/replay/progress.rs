@@ -88,7 +88,7 @@ impl ReplayProgress {
     /// Records a difference if it is the first, and stops the replayed run. Returns the first difference.
     fn differ(&self, difference: Difference) -> Box<Difference> {
         let mut state = self.state.lock();
-        // Several threads may find a difference at once: all runs fail with the first difference.
+        // Several threads may find a difference at the same time: all runs fail with the first difference.
         let first = state.difference.get_or_insert_with(|| Box::new(difference)).clone();
         let waker = state.waker.take();
         drop(state);

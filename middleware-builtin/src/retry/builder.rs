@@ -58,7 +58,7 @@ impl RetryBuilder {
         self
     }
 
-    /// Sets the longest delay, including jitter and delays that errors ask for. Default: 30 s.
+    /// Sets the longest delay. It also limits delays with jitter and delays that errors ask for. Default: 30 s.
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.0.max_delay = delay;
         self
@@ -70,13 +70,13 @@ impl RetryBuilder {
         self
     }
 
-    /// Seeds the random part of the delays, so that the delays are the same in each run, for example in tests.
+    /// Seeds the random part of the delays, so that each sequence of retries has the same delays, for example in tests.
     pub fn jitter_seed(mut self, seed: u64) -> Self {
         self.0.jitter = Jitter::Seeded(seed);
         self
     }
 
-    /// Sets which failures and time-outs are retried. Default: errors that [are retryable](Error::is_retryable). The
+    /// Sets which failures and timeouts are retried. Default: errors that [are retryable](Error::is_retryable). The
     /// predicate is not called for a denial, a halt, an abort, an interrupt or a request for a retry, because these are
     /// never retried.
     ///

@@ -8,8 +8,8 @@ use emitree_runtime::Error;
 use super::builder::{Jitter, RetryOptions};
 use super::layer::call_user_fn;
 
-/// A cause of an error that states how long to wait before the next attempt, such as a server's `Retry-After` header
-/// (RFC 9110, 10.2.3).
+/// An error cause that states how long to wait before the next attempt, for example because a server sent the header
+/// `Retry-After` (RFC 9110, 10.2.3).
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,7 +51,7 @@ impl RetryOptions {
             self.retry_after.as_ref().and_then(|extractor| call_user_fn("retry_after", || extractor(error)).flatten());
         let caused = || error.find::<RetryAfter>().map(|after| after.0);
         let detailed = || error.details().get("retry_after_ms")?.as_u64().map(Duration::from_millis);
-        // The user's function comes first, so that it can override the error.
+        // The user's function comes first, so that it can override the delay that the error contains.
         own.or_else(caused).or_else(detailed)
     }
 }

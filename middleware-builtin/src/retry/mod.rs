@@ -65,8 +65,8 @@ use layer::RetryLayer;
 ///
 /// An error may ask for another delay, which is limited to 30 s as well. The delay is taken from
 /// [`retry_after`](RetryBuilder::retry_after), from a [`RetryAfter`] among the error's causes, or from the error's
-/// detail `retry_after_ms`, in this order. Use [`builder`](Self::builder) to change these numbers. Time is measured by
-/// tokio's clock.
+/// detail `retry_after_ms`, in this order. Use [`builder`](Self::builder) to change the first delay, its growth, the
+/// random part and the longest delay. Time is measured by tokio's clock.
 ///
 /// # Nested runs
 ///

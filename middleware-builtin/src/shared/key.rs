@@ -46,7 +46,7 @@ enum KeySource {
     Function(Arc<KeyFn>),
 }
 
-/// The treatment of runs without a key.
+/// Selects how runs without a key are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -149,7 +149,7 @@ impl Key {
     }
 }
 
-/// Calls the user's key function. If it fails or panics, the returned error names the key function as the cause.
+/// Calls the user's key function. If the function fails or panics, the text of the returned error says so.
 fn call_key_fn(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
     let failed = |error: Error| Error::new(format!("the key function failed: {error}")).caused_by(error);
     match caught(|| f(ctx)) {

@@ -17,7 +17,7 @@ use crate::shared::runs::FilterSpec;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Delayed {
-    /// The key that the run was counted by; `null` if all runs are counted together.
+    /// The key that the run was counted by; `null` if all runs are counted together, or if the run has no key.
     pub key: Value,
     /// How long the run has waited, in milliseconds.
     pub waited_ms: u64,
@@ -27,10 +27,11 @@ pub struct Delayed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Denied {
-    /// The key that the run was counted by; `null` if all runs are counted together, or if the run has no key.
+    /// The key that the run was counted by; `null` if all runs are counted together, if the run has no key, or if the
+    /// key function failed.
     pub key: Value,
-    /// The time after which the run may be retried, in milliseconds; `None` if the run was denied because it has no
-    /// key.
+    /// The time after which the run may be retried, in milliseconds; `None` if the run was denied because it has no key
+    /// or because the key function failed.
     pub retry_after_ms: Option<u64>,
 }
 

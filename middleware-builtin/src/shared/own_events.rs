@@ -5,7 +5,7 @@ use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
 use emitree_runtime::RunContext;
 use serde_json::Value;
 
-/// The creator kind of all events that built-ins emit themselves.
+/// The kind of the creator of events that built-ins emit.
 pub(crate) const KIND: &str = "Middleware";
 
 /// A function that receives the name of an event, and redacts a text of the event.

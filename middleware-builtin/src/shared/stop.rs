@@ -7,13 +7,13 @@ use std::task::Poll;
 use emitree_runtime::{Error, Result};
 use tokio::sync::SetOnce;
 
-/// The error that stops the work of a run; the first error wins.
+/// The error that stops the work of a run. Errors after the first are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Stop(SetOnce<Error>);
 
 impl Stop {
     pub(crate) fn with(&self, error: Error) {
-        // Ignore the result: `set` fails if the work has already been stopped, and the first error wins.
+        // Ignore the result: `set` fails if the work has already been stopped, and then the first error stays.
         self.0.set(error).ok();
     }
 

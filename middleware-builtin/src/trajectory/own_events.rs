@@ -12,7 +12,7 @@ use super::Level;
 /// An event that a trajectory emits before it writes the line of a `start`, `success` or `error`. Listeners may change
 /// the message before it is written.
 ///
-/// No line is written for `finish`.
+/// A trajectory also emits this event for `finish`, but writes no line for it.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TrajectoryEvent {

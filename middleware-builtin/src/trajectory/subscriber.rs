@@ -42,7 +42,7 @@ impl TreeSubscriber {
     /// Prints an event that is not a lifecycle event.
     fn further(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let options = &self.printer.options;
-        // Lifecycle events are printed by the subscription.
+        // Lifecycle events are printed by `RunSubscriber::event`.
         if Stage::of(meta).is_some() || !options.events.iter().any(|matcher| matcher.matches(meta)) {
             return;
         }
@@ -123,7 +123,7 @@ impl RunSubscriber for TreeSubscriber {
     }
 }
 
-/// Returns the run that emitted an event: the current run or a run above it.
+/// Returns the run that emitted an event, if it is the current run or a run above it.
 fn run_of(meta: &EventMeta<'_>) -> Option<RunContext> {
     let (current, run_id) = (RunContext::current()?, meta.trace()?.run_id);
     successors(Some(&current), |run| run.parent()).find(|run| run.run_id() == run_id).cloned()

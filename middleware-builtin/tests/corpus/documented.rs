@@ -9,7 +9,7 @@ use fastrand::Rng;
 use super::third::made;
 use super::{Half, Planted};
 
-/// The minimum number of texts that are made from each row, each with its own secret. At least five texts are made from
+/// The minimum number of texts that are made from a row. Each text has its own secret. At least five texts are made from
 /// each shape.
 const TEXTS: usize = 20;
 
@@ -30,7 +30,7 @@ impl Half {
 
 struct Row {
     kind: &'static str,
-    /// The documentation of the format, unless a comment beside the shape names another source.
+    /// The documentation of the format, or another source, such as the rule of a secret scanner.
     source: &'static str,
     shapes: &'static [&'static str],
     texts: &'static [&'static str],

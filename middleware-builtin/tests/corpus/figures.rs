@@ -47,7 +47,7 @@ impl Figures {
         self.by_kind.values().fold(Share::default(), sum)
     }
 
-    /// Checks for a recall of at least 99 %, and at most 2 % false alarms.
+    /// Asserts that the recall is at least 99 %, and that at most 2 % of the look-alikes were taken for secrets.
     #[track_caller]
     pub(crate) fn expect_good(&self, name: &str) {
         let recall = self.planted().ratio();
@@ -55,7 +55,7 @@ impl Figures {
         assert!(recall >= 0.99 && alarms <= 0.02, "{name}: recall {recall:.4}, false alarms {alarms:.4}");
     }
 
-    /// Checks for a recall of at least 99 % for each kind.
+    /// Asserts that the recall of each kind is at least 99 %.
     #[track_caller]
     pub(crate) fn expect_good_by_kind(&self, name: &str) {
         let bad = self.by_kind.iter().filter(|(_, share)| share.ratio() < 0.99);
@@ -64,8 +64,8 @@ impl Figures {
     }
 }
 
-/// Checks that the README contains a row for each kind and the rows for all kinds together, with a column for each item
-/// of `columns`.
+/// Asserts that the README contains the table of these figures. It has a row for each kind, rows for the totals, and a
+/// column for each item of `columns`.
 #[track_caller]
 pub(crate) fn expect_documented(columns: &[(&str, Figures)]) {
     let row = |name: &str, cell: &dyn Fn(&Figures) -> String| {

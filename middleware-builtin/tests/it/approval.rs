@@ -139,7 +139,7 @@ async fn an_input_that_a_layer_changes_after_the_approval_is_denied() -> TestRes
         assert_eq!(error.explain(), "denied by approval: the input was changed after it was approved");
         done.expect([]);
     }
-    // A change before the question is allowed. A change to an equal input is allowed as well.
+    // A change before the question is allowed. After the question, a change to an equal input is allowed.
     for (before, after) in [(Some("/tmp"), None), (None, Some("/tmp"))] {
         let (approval, asked) = always(Decision::Approve);
         let bind = |path: Option<&str>| path.map(swap).unwrap_or_default();

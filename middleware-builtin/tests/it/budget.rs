@@ -33,7 +33,7 @@ fn built(builder: BudgetBuilder) -> Budget {
     builder.build().expect("options that are right")
 }
 
-/// Returns a model that charges its input, and returns the remaining budget.
+/// Returns a model that charges the usages in its input. Its output is the number of remaining tokens.
 fn model(root: &Emitter) -> impl Runnable<Input = Vec<Usage>, Output = Option<u64>> + 'static {
     instance(root, "Model", "m", |usages: Vec<Usage>, ctx: RunContext| async move {
         for usage in usages {

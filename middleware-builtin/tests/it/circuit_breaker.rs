@@ -212,7 +212,7 @@ async fn when_selects_the_failures_that_count_and_if_it_panics_the_failure_count
         call(&tool, &narrow, Do::BeLate).await.expect_err("it is late");
     }
     assert!(call(&tool, &narrow, Do::Succeed).await.is_err());
-    // A probe that fails with an error that is not counted is a success.
+    // A probe whose error is not counted as a failure closes the breaker.
     advance(s(10)).await;
     fail(&tool, &narrow, 1).await;
     assert_eq!(call(&tool, &narrow, Do::Succeed).await, Ok(()));

@@ -1,5 +1,5 @@
-//! Middlewares refuse JSON that is nested so deep that inspecting it would overflow the stack, and the error states the
-//! reason.
+//! Middlewares refuse JSON that is nested so deeply that inspecting it would overflow the stack, and the error states
+//! the reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 const LEVELS: usize = 3_000;
 
-/// Builds the value in code, because a parser would reject it. Most levels are arrays, because dropping an array needs
-/// less stack.
+/// Builds a deep value in code, because a parser would reject it. Most levels are arrays, because dropping an array
+/// needs less stack than dropping an object.
 fn deep() -> Value {
     (0..LEVELS).fold(json!("maria@mailbox.org"), |inner, level| match level % 100 {
         0 => Value::Object([("a".to_owned(), inner)].into_iter().collect()),

@@ -1,5 +1,5 @@
-//! The guard against exfiltration: secrets are denied, plain or encoded, in values, keys, errors, URLs and events, and
-//! no denial repeats them.
+//! The guard against exfiltration denies plain and encoded secrets in values, keys, errors, URLs and events, and no
+//! denial repeats a secret.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -132,7 +132,7 @@ const FORMS: [(&str, Write); 11] = [
     ("`\\u`", unicode_escaped),
 ];
 
-/// Uses one text in eight, because the whole part would take minutes. The position within each group of eight varies,
+/// Checks one text in eight, because all texts would take minutes. The position within each group of eight varies,
 /// so that all shapes are included.
 #[test]
 fn the_guard_denies_99_percent_of_each_documented_kind_in_each_encoding_as_documented() {

@@ -1,5 +1,5 @@
-//! The number and the depth of runs below a run or in a group are limited; an excess run is denied, fails, or ends the
-//! bound run.
+//! The number and the depth of runs below a run, and the number of runs in a group, are limited. An excess run is
+//! denied, fails, or ends the bound run.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A run is answered with a given value or the result of a function, instead of its work.
+//! A run returns a given value or the result of a function, and its work is not called.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

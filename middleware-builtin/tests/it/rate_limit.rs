@@ -231,7 +231,7 @@ async fn a_run_that_would_wait_too_long_is_denied_when_it_is_first_in_the_queue(
     let (first, second, third, fourth) = tokio::join!(run(), run(), run(), run());
     assert!(first.0.is_ok() && second.0.is_ok());
     assert_eq!((first.1, second.1), (ms(0), ms(100)));
-    // When the second run has left the queue, the third run is first, and would have to wait until 200 ms.
+    // When the second run has left the queue, the third run is first, but could begin only 200 ms after the start.
     assert_eq!((third.0.expect_err("too long").details()["retry_after_ms"].clone(), third.1), (json!(100), ms(100)));
     assert_eq!((fourth.0.expect_err("too long").is_denied(), fourth.1), (true, ms(100)));
     Ok(())
@@ -359,7 +359,7 @@ async fn events_of_a_rate_limit_reach_its_emitter_and_the_run_with_the_run_s_ids
             format!("middleware.rate_limit.denied \"ann\" Some(100) {}", ids[2]),
         ];
         let mut heard = std::mem::take(&mut *heard.lock().expect("nobody panics"));
-        // Both events are emitted at the same time.
+        // Both events are emitted at the same time, so their order is not specified.
         heard.sort();
         assert_eq!(heard, expected);
     }

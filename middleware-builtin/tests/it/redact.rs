@@ -1,4 +1,4 @@
-//! No secret passes a redaction in the input, output, events or error of a run, even if it is split over several
+//! A redaction replaces secrets in the input, output, events and error of a run, even if a secret is split over several
 //! events.
 
 use std::borrow::Cow;
@@ -676,7 +676,7 @@ async fn each_text_of_an_event_is_redacted_separately_and_recorded_once() -> Tes
     Ok(())
 }
 
-/// Runs the tool, and returns the text that other listeners receive.
+/// Runs the tool, and returns the tokens that other listeners receive.
 async fn written(chunks: Vec<String>, redact: Redact) -> Result<Vec<Token>, BoxError> {
     let (root, heard) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let tokens = Arc::clone(&heard);

@@ -208,7 +208,7 @@ async fn bound_to<Sort, M: IntoMiddleware<Sort>>(binds: impl FnOnce(Notes) -> M)
     Ok(bound)
 }
 
-/// Records the names of the runs that it is bound to.
+/// A middleware that records the names of the runs that it is bound to.
 #[derive(Clone, Debug, Default)]
 struct Notes(Arc<Mutex<Vec<String>>>);
 

@@ -1,6 +1,6 @@
 //! In random combinations of middlewares, each run ends once, after its children, and with the outcome that its caller
-//! receives. No limit is exceeded, no guard is bypassed, and control flow is kept. In the end, no run holds or awaits
-//! anything.
+//! receives. No limit is exceeded, no guard is bypassed, and control flow is kept. At the end, no permit and no run is
+//! held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending, poll_fn};
@@ -117,7 +117,7 @@ enum Cut {
 struct Node {
     wares: Vec<(Ware, Place)>,
     end: End,
-    /// The duration of the work before its children run, in milliseconds.
+    /// The duration of the work before the children run, in milliseconds.
     ms: u64,
     spawned: bool,
     passed_on: bool,
@@ -642,8 +642,8 @@ impl Life {
         ensure(is_within, || format!("{self:?} is not within {parent:?}"))
     }
 
-    // M9: a run ends in control flow only if its own work did; control flow is neither retried nor replaced, except
-    // when the run is stopped.
+    // M9: a run ends with control flow of the work only if its own work returned it. Such control flow is neither
+    // retried nor replaced, unless the run is stopped.
     fn check_control_flow(&self) -> Checked {
         let has_own = self.ended.iter().any(|(_, status)| Some(*status) == self.status);
         ensure(!self.is_controlled || has_own, || format!("it is not its own end: {self:?}"))?;

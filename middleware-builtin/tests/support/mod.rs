@@ -30,7 +30,7 @@ impl Page {
         self.built(|builder| builder)
     }
 
-    /// Returns a trajectory with options that writes to this page.
+    /// Returns a trajectory that has these options and writes to this page.
     pub(crate) fn built(&self, options: impl FnOnce(TrajectoryBuilder) -> TrajectoryBuilder) -> Trajectory {
         options(Trajectory::builder().writer(self.clone())).build().expect("options that are right")
     }

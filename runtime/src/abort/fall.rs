@@ -1,10 +1,10 @@
 //! Stops a run and all runs below it, in one step (R7).
 //!
-//! 1. A process-wide lock is held while a stop is written to a run and to all runs below it. If code sees that a run is stopped
-//!    and drops a run below it, the drop waits for the lock. By that time the run below has the first reason, and does not
-//!    become `Dropped`.
-//! 2. A stop skips a run that is already stopped or settled, and goes no further down from there: that run has already stopped
-//!    the runs below it, or stops them when it ends.
+//! 1. A process-wide lock is held while a stop is written to a run and to all runs below it. If code sees that a run is
+//!    stopped and drops a run below it, the drop waits for the lock. When it gets the lock, the run below already has
+//!    the reason for the stop, and does not become `Dropped`.
+//! 2. A stop skips a run that is already stopped or settled, and goes no further down from there: that run has already
+//!    stopped the runs below it, or stops them when it ends.
 //! 3. No task is woken, and no handle is dropped, under the lock: both may run user code.
 
 use crate::run::state::RunState;
@@ -28,8 +28,8 @@ impl Stops {
         Self(lock)
     }
 
-    /// Calls `first` to stop a run or an abort handle. `first` returns the followers, or `None` if it stopped nothing. Then
-    /// stops the followers, level by level, with the reason `fallen`.
+    /// Calls `first` to stop a run or an abort handle. `first` returns the followers, or `None` if it stopped nothing.
+    /// Then stops the followers, level by level, with the reason `fallen`.
     ///
     /// Returns `None` if `first` returned `None`. Otherwise returns all followers, for the caller to wake and drop.
     pub(crate) fn stop<N: Stoppable>(

@@ -54,9 +54,9 @@ impl AbortHandle {
         Self(AbortTarget::Own(Arc::new(AbortNode::new(RunState::open()))))
     }
 
-    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return `false`. If
-    /// the handle was returned by [`RunContext::abort_handle`], this method also returns `false` if that run was already
-    /// stopped in another way, such as by a timeout, or if its work is over.
+    /// Aborts the runs with this reason. Returns `true` for the first abort; later calls have no effect and return
+    /// `false`. If the handle was returned by [`RunContext::abort_handle`], this method also returns `false` if that
+    /// run was already stopped in another way, such as by a timeout, or if its work is over.
     pub fn abort(&self, reason: impl Into<Arc<str>>) -> bool {
         self.0.node().stop(Stop::aborted(reason))
     }
@@ -80,8 +80,8 @@ impl fmt::Debug for AbortHandle {
     }
 }
 
-/// A signal that reports an abort and its reason. [`AbortHandle::signal`] and [`RunContext::abort_signal`] return signals, and
-/// a [`CancellationToken`] can be converted into one.
+/// A signal that reports an abort and its reason. [`AbortHandle::signal`] and [`RunContext::abort_signal`] return
+/// signals, and a [`CancellationToken`] can be converted into one.
 #[derive(Clone)]
 pub struct AbortSignal(Source);
 
@@ -92,7 +92,8 @@ enum Source {
 }
 
 impl AbortSignal {
-    /// Returns `true` if the signal's handle was aborted, its token was canceled, or its run was aborted, timed out or dropped.
+    /// Returns `true` if the signal's handle was aborted, its token was canceled, or its run was aborted, timed out or
+    /// dropped.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         match &self.0 {
@@ -134,7 +135,8 @@ impl AbortSignal {
         }
     }
 
-    /// Makes a run follow the signal. If the signal wraps a token, returns `Err(token)`, and the caller must poll the token.
+    /// Makes a run follow the signal. If the signal wraps a token, returns `Err(token)`, and the caller must poll the
+    /// token.
     pub(crate) fn link(self, run: &RunContext) -> Result<Link, CancellationToken> {
         match self.0 {
             Source::Here(target) => Ok(Link::new(target, run)),
@@ -195,10 +197,12 @@ impl Drop for Link {
 }
 
 impl RunContext {
-    /// Aborts the run and all runs below it with this reason. Returns `true` if this call aborted the run: the first reason wins.
+    /// Aborts the run and all runs below it with this reason. Returns `true` if this call aborted the run: the first
+    /// reason wins.
     ///
-    /// The work is dropped the next time its future returns `Pending`; if it completes first, its result is discarded. If a
-    /// lifecycle event is being emitted, that emit is finished first. Once the work is over, the run cannot be aborted any more.
+    /// The work is dropped the next time its future returns `Pending`; if it completes first, its result is discarded.
+    /// If a lifecycle event is being emitted, that emit is finished first. Once the work is over, the run cannot be
+    /// aborted any more.
     ///
     /// ```
     /// use std::future::pending;

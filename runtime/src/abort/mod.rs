@@ -2,8 +2,9 @@
 //!
 //! 1. The first reason wins, on any thread ([`RunState`]).
 //! 2. A stop reaches all runs below a run, and none above it, before any task is woken ([`Stops`]).
-//! 3. A run checks the state of its parent only once, when it begins. It registers with the parent before this check, and a
-//!    stop is written before the children are looked up. So either the new run sees the stop, or the stop finds the run.
+//! 3. A run checks the state of its parent only once, when it begins. It registers with the parent before this check,
+//!    and a stop is written before the children are looked up. So either the new run sees the stop, or the stop finds
+//!    the run.
 
 pub(crate) mod fall;
 pub(crate) mod handle;
@@ -76,8 +77,8 @@ pub(crate) struct AbortNode {
 
 #[derive(Default)]
 struct Waiters {
-    /// Set after the first fence of `AbortNode::waiters`. With the fence in `wake`, either the stop sees the waiters, or the
-    /// waiters see the stop. Later calls need no fence.
+    /// Set after the first fence of `AbortNode::waiters`. With the fence in `wake`, either the stop sees the waiters,
+    /// or the waiters see the stop. Later calls need no fence.
     is_seen: AtomicBool,
     stopped: Event,
     token: CancellationToken,

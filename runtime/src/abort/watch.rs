@@ -49,7 +49,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Stops the run if a token was canceled or the timeout has elapsed. Signals need no check: they stop the run themselves.
+    /// Stops the run if a token was canceled or the timeout has elapsed. Signals need no check: they stop the run
+    /// themselves.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
 //! The attempts of a run. Each attempt passes through the whole chain (M7).
 //!
-//! 1. An attempt calls the `map_input` functions in order, then the layers around the work, then the `map_output` functions in
-//!    order.
-//! 2. Each attempt starts with the input as `start` left it. An output that was set at `start` replaces the work of each attempt
-//!    (M6).
-//! 3. A request for a retry starts another attempt only while it is open, that is, until it leaves its run. Before that attempt,
-//!    `attempt_discarded` is emitted.
+//! 1. An attempt calls the `map_input` functions in order, then the layers around the work, then the `map_output`
+//!    functions in order.
+//! 2. Each attempt starts with the input as `start` left it. An output that was set at `start` replaces the work of
+//!    each attempt (M6).
+//! 3. A request for a retry starts another attempt only while it is open, that is, until it leaves its run. Before that
+//!    attempt, `attempt_discarded` is emitted.
 
 use std::any::{Any, type_name};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,8 +24,8 @@ use crate::run::panic::discard;
 use crate::runnable::value::{Data, fit};
 use crate::{Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
 
-/// An event that reports that an attempt was given up and another attempt follows. Receivers should discard the events of the
-/// attempt that was given up.
+/// An event that reports that an attempt was given up and another attempt follows. Receivers should discard the events
+/// of the attempt that was given up.
 ///
 /// A run emits this event before it starts another attempt; layers emit it with [`RunContext::discard_attempt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,8 +45,8 @@ impl Event for AttemptDiscarded {
 
 impl RunContext {
     /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt. A
-    /// [held](crate::RunStream::held) stream drops these events. Layers call this method before they call `next` again. The
-    /// number of the run's [`attempt`](Self::attempt) does not change.
+    /// [held](crate::RunStream::held) stream drops these events. Layers call this method before they call `next` again.
+    /// The number of the run's [`attempt`](Self::attempt) does not change.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};
@@ -153,7 +153,7 @@ impl<I: Data, O: Data> AttemptParts<'_, I, O> {
     }
 
     async fn attempt(&self, work: &dyn Work<I, O>, input: &I, ctx: &RunContext) -> Result<O> {
-        // Subscribers see the result of layers and work, before output middlewares change it.
+        // Subscribers see the result of layers and work, before the `map_output` functions change it.
         let Some(ValueMaps { inputs, outputs }) = self.maps else {
             let result = call(self.layers, work, input, ctx).await;
             ctx.show_attempt(&result);
@@ -183,11 +183,12 @@ impl<R: Runnable> Work<R::Input, R::Output> for Executes<'_, R> {
     }
 }
 
-/// An answer that was set at `start` and replaces the work. The first call returns the answer; further calls return copies made
-/// from JSON.
+/// An answer that was set at `start` and replaces the work. The first call returns the answer; further calls return
+/// copies made from JSON.
 struct Answered<O> {
     first: Mutex<Option<O>>,
-    /// The answer as JSON, or an error if JSON cannot represent the whole answer. A call must not return an incomplete answer.
+    /// The answer as JSON, or an error if JSON cannot represent the whole answer. A call must not return an incomplete
+    /// answer.
     again: Result<Value>,
 }
 

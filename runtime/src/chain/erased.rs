@@ -176,7 +176,7 @@ pub(crate) async fn call<I, O>(
         .await
 }
 
-/// The parts of one call through layers that all these layers share.
+/// One call through layers: the data that the layers share.
 pub(crate) struct Call<'a, I, O> {
     layers: &'a [LayerEntry<I, O>],
     work: &'a dyn Work<I, O>,
@@ -228,8 +228,8 @@ impl<'a, I, O> RawNext<'a, I, O> {
     /// Adds the name of the next layer to the error that it returned, unless the error comes from further inside.
     #[cold]
     fn name_origin(self, error: Error) -> Error {
-        // The notes live as long as the call, so their address identifies the call. A call that is adapted to other types
-        // shares the notes.
+        // The notes live as long as the call, so their address identifies the call. A call that is adapted to other
+        // types shares the notes.
         let call = std::ptr::from_ref(self.call.noted).addr();
         error.returned_in(call, self.call.layers.get(self.passed).and_then(|entry| entry.layer.by()))
     }
@@ -246,8 +246,8 @@ impl<'a, I, O> RawNext<'a, I, O> {
         self.call.noted.absorb(self.frame, error);
     }
 
-    /// Returns a call without layers, whose work has other types. An adapter passes the `next` of this call to the layer that
-    /// it adapts. Notes and frame stay the same.
+    /// Returns a call without layers, whose work has other types. An adapter passes the `next` of this call to the
+    /// layer that it adapts. Notes and frame stay the same.
     pub(crate) const fn around<'b, J, P>(self, work: &'b dyn Work<J, P>) -> Call<'b, J, P>
     where
         'a: 'b,
@@ -259,8 +259,8 @@ impl<'a, I, O> RawNext<'a, I, O> {
 
 /// The future that [`RawNext::run`] returns. It calls the next layer when it is first polled.
 ///
-/// This future is written by hand, because every layer's future contains one, and an async function would store its arguments
-/// twice.
+/// This future is written by hand, because every layer's future contains one, and an async function would store its
+/// arguments twice.
 #[must_use = "nothing is called before it is polled"]
 pub(crate) struct Running<'a, I, O> {
     next: RawNext<'a, I, O>,
@@ -272,8 +272,8 @@ pub(crate) struct Running<'a, I, O> {
 }
 
 impl<'a, I, O> Running<'a, I, O> {
-    /// Returns a panic as an error to the layer outside, which may call again. If only the drop of the call panicked, after the
-    /// call had returned, logs the panic and returns the call's result.
+    /// Returns a panic as an error to the layer outside, which may call again. If only the drop of the call panicked,
+    /// after the call had returned, logs the panic and returns the call's result.
     #[cold]
     fn panicked(&mut self, polled: Poll<Result<O>>, panic: Error) -> Result<O> {
         discard(self.inside.take());
@@ -294,8 +294,8 @@ impl<I, O> Future for Running<'_, I, O> {
                 let error = Error::new("`next` was polled again after it had returned");
                 return Poll::Ready(Err(error));
             }
-            // If an earlier call of the layer outside ended with control flow that the layer has not absorbed, return that
-            // error again, and call nothing (M9).
+            // If an earlier call of the layer outside ended with control flow that the layer has not absorbed, return
+            // that error again, and call nothing (M9).
             (None, _) => {
                 let frame = *self.frame.insert(Frame::new());
                 if let Some(error) = noted.pending(outside) {

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use crate::run::panic::discard_all;
 use crate::{Error, Result};
 
-/// A list that accepts items until it is frozen. It is frozen when the work begins, or at the latest when the run ends. The
-/// work holds a shared reference to the frozen items.
+/// A list that accepts items until it is frozen. It is frozen when the work begins, or at the latest when the run ends.
+/// The work holds a shared reference to the frozen items.
 pub(crate) struct FreezableList<T>(Mutex<ListState<T>>);
 
 /// A list with inline room for two items, which is enough for most runs.
@@ -66,7 +66,8 @@ impl<T> FreezableList<T> {
         frozen
     }
 
-    /// Drops the items with no lock held. If the work still holds a reference to the items, they are dropped with the work.
+    /// Drops the items with no lock held. If the work still holds a reference to the items, they are dropped with the
+    /// work.
     pub(crate) fn release(&self) {
         // Take the items out under the lock, and drop them after unlocking: the drops may call user code.
         let list = replace(&mut *self.0.lock(), ListState::Frozen(None));

@@ -50,8 +50,8 @@ pub(crate) trait AnyChain: Any + Send + Sync {
 /// The chain of a run from `I` to `O`.
 pub(crate) struct Chain<I, O> {
     pub(crate) layers: FreezableList<LayerEntry<I, O>>,
-    /// Unset until the first value middleware is bound, because most chains have layers only. Contains `None` if the work began
-    /// without value middlewares.
+    /// Unset until the first value middleware is bound, because most chains have layers only. Contains `None` if the
+    /// work began without value middlewares.
     value_maps: OnceLock<Option<Box<ValueMaps<I, O>>>>,
     pub(crate) attempts: Attempts,
 }
@@ -182,18 +182,20 @@ impl RunContext {
     pub(crate) fn chain(&self) -> Result<&dyn AnyChain> {
         let run = self.shared();
         let chain = run.bindings.chain.get_or_init(run.bindings.make_chain);
-        // Record the chain in the state only after it is made. If the work has begun on another thread meanwhile, it does
-        // not pass through this chain: `add_chain` returns `false`, and no layer is added.
+        // Record the chain in the state only after it is made. If the work has begun on another thread meanwhile, it
+        // does not pass through this chain: `add_chain` returns `false`, and no layer is added.
         if run.node.state.add_chain() { Ok(&**chain) } else { Err(too_late()) }
     }
 
-    /// Returns the chain that values of the run pass through. A chain that was made after the work had begun is not returned.
+    /// Returns the chain that values of the run pass through. A chain that was made after the work had begun is not
+    /// returned.
     pub(crate) fn existing_chain(&self) -> Option<&dyn AnyChain> {
         let run = self.shared();
         if run.node.state.has_chain() { run.bindings.chain.get().map(|chain| &**chain) } else { None }
     }
 
-    /// Returns the number of the current attempt, starting from 0.
+    /// Returns the number of the current attempt, starting from 0. If a layer calls `next` again, the number stays the
+    /// same.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.existing_chain().map_or(0, |chain| chain.attempts().number())
@@ -206,8 +208,8 @@ impl RunContext {
     }
 
     /// Returns the caller's input, as it was before listeners of `start` changed it. The run keeps this input only if a
-    /// [`map_input`](crate::map_input) is bound to it before its `start`. Otherwise, or if the input is not an `I`, this method
-    /// returns `None`.
+    /// [`map_input`](crate::map_input) is bound to it before its `start`. Otherwise, or if the input is not an `I`,
+    /// this method returns `None`.
     #[must_use]
     pub fn original<I: 'static>(&self) -> Option<Arc<I>> {
         self.existing_chain()?.existing_inputs()?.downcast_ref::<InputMaps<I>>()?.original()

@@ -9,7 +9,8 @@ use scoped_tls::scoped_thread_local;
 
 use crate::RunContext;
 
-// Holds a borrowed handle during every poll of a run's work and every call of a listener, so that a poll clones no handle.
+// Holds a borrowed handle during every poll of a run's work and every call of a listener, so that a poll clones no
+// handle.
 scoped_thread_local!(static CURRENT: RunContext);
 
 /// Calls a function with the current run, if there is one.

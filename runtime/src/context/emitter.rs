@@ -1,7 +1,7 @@
 //! The emitter of a run (R2).
 //!
-//! A run without listeners has no emitter until code calls [`RunContext::emitter`], which is rare. The inherited context is
-//! read when the run begins, so it does not matter when the emitter is made.
+//! A run without listeners has no emitter until code calls [`RunContext::emitter`], which is rare. The inherited
+//! context is read when the run begins, so it does not matter when the emitter is made.
 
 use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,8 +14,8 @@ use uuid::Uuid;
 use crate::RunContext;
 use crate::context::{SharedRun, WeakRun};
 
-/// From this depth on, a run remembers that it has no listeners, so that the runs above are not searched again for each run
-/// below.
+/// From this depth on, a run remembers that it has no listeners, so that the runs above are not searched again for each
+/// run below.
 const DEEP: usize = 32;
 
 /// The instance of a run, and the run's own emitter, which is made on demand.
@@ -39,14 +39,14 @@ pub(crate) struct EmitterSpec {
 /// The emitter of a run.
 struct Made {
     emitter: Emitter,
-    /// The scope of an emitter that was made later than the run. The emitter has only a weak reference to the scope, so the scope
-    /// is kept here.
+    /// The scope of an emitter that was made later than the run. The emitter has only a weak reference to the scope, so
+    /// the scope is kept here.
     scope: Option<Arc<WeakRun>>,
 }
 
 impl LazyEmitter {
-    /// Reads the inherited context and group. The run inherits the context values of its instance and of its parent; if both
-    /// have a key, the parent's value is taken. It inherits the parent's group, or else the instance's group.
+    /// Reads the inherited context and group. The run inherits the context values of its instance and of its parent; if
+    /// both have a key, the parent's value is taken. It inherits the parent's group, or else the instance's group.
     #[inline(always)]
     pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: EmitterSpec, run_id: Option<Uuid>) -> Self {
         let inherited = match above {
@@ -103,16 +103,16 @@ impl LazyEmitter {
 }
 
 impl RunContext {
-    /// Returns the run's own emitter. Its events are received by listeners on the run, on its instance and all emitters
-    /// above the instance, and in the same way by listeners on each run above, its instance, and the emitters above that
-    /// instance.
+    /// Returns the run's own emitter. Events emitted on it are received by listeners on the run, on its instance, and
+    /// on all emitters above the instance. The events also reach each run above, its instance, and the emitters above
+    /// that instance.
     #[must_use]
     pub fn emitter(&self) -> &Emitter {
         self.shared().lazy_emitter.made().unwrap_or_else(|| self.make_emitter())
     }
 
-    /// Makes the run's emitter, after the emitters of the runs above. These are made in a loop, because runs may be nested
-    /// deeply.
+    /// Makes the run's emitter, after the emitters of the runs above. These are made in a loop, because runs may be
+    /// nested deeply.
     #[cold]
     fn make_emitter(&self) -> &Emitter {
         let unmade = |run: &&Self| run.shared().lazy_emitter.made().is_none();
@@ -137,8 +137,8 @@ impl RunContext {
         &made.emitter
     }
 
-    /// Returns the creator of the run's events: the instance's creator, or a separate creator if the runnable's kind or name
-    /// differs from the instance's.
+    /// Returns the creator of the run's events: the instance's creator, or a separate creator if the runnable's kind or
+    /// name differs from the instance's.
     #[must_use]
     pub fn creator(&self) -> Option<&Creator> {
         let LazyEmitter { instance, own, .. } = &self.shared().lazy_emitter;
@@ -157,8 +157,8 @@ impl RunContext {
         self.creator().map_or_else(|| self.instance_ref().namespace(), Creator::name)
     }
 
-    /// Returns `true` if events that are emitted on the run may have listeners. Check this before you emit optional events,
-    /// because calling [`emitter`](Self::emitter) makes an emitter for the run.
+    /// Returns `true` if events that are emitted on the run may have listeners. Check this before you emit optional
+    /// events, because calling [`emitter`](Self::emitter) makes an emitter for the run.
     #[must_use]
     pub fn has_listeners(&self) -> bool {
         !self.node().state.is_released() && self.shared().has_listeners()
@@ -170,8 +170,8 @@ impl RunContext {
         lazy.made().map_or_else(|| lazy.own.group_id.clone(), Emitter::shared_group_id)
     }
 
-    /// Sets the group of later events of the run, and of runs that are started in it from now on. Runs that have begun keep their
-    /// group.
+    /// Sets the group of later events of the run, and of runs that are started in it from now on. Runs that have begun
+    /// keep their group.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -199,8 +199,8 @@ impl RunContext {
 }
 
 impl SharedRun {
-    /// Returns `true` if the run's events may have listeners. The listeners may be registered on the run or a run above, on
-    /// the instance of one of these runs, or on an emitter above such an instance.
+    /// Returns `true` if the run's events may have listeners. The listeners may be registered on the run or a run
+    /// above, on the instance of one of these runs, or on an emitter above such an instance.
     pub(crate) fn has_listeners(&self) -> bool {
         if self.depth >= DEEP {
             return self.has_listeners_deep();
@@ -215,8 +215,8 @@ impl SharedRun {
 
     #[cold]
     fn has_listeners_deep(&self) -> bool {
-        // Read the epoch before the walk: a listener that is added during the walk changes the epoch, so the result is not
-        // reused.
+        // Read the epoch before the walk: a listener that is added during the walk changes the epoch, so the result is
+        // not reused.
         let epoch = NoListenerCache::epoch();
         let mut run = self;
         while !run.lazy_emitter.no_listeners.holds(epoch) {

@@ -76,15 +76,16 @@ impl Values {
     pub(crate) const NONE: Self = Self { inherited: Extensions(None), own: Extensions(None) };
 }
 
-/// The typed values of a run. The initial values are read without a lock; once a value is set, a copy behind a lock replaces
-/// them.
+/// The typed values of a run. The initial values are read without a lock; once a value is set, a copy behind a lock
+/// replaces them.
 pub(crate) struct RunExtensions {
     given: Values,
     set: OnceLock<Box<Mutex<Values>>>,
 }
 
 impl RunExtensions {
-    /// Merges `given` with the values that the parent passes on: a value in `given` replaces a parent's value of the same type.
+    /// Merges `given` with the values that the parent passes on: a value in `given` replaces a parent's value of the
+    /// same type.
     #[inline]
     pub(crate) fn new(above: Option<&RunContext>, mut given: Values) -> Self {
         if let Some(above) = above {
@@ -148,14 +149,15 @@ impl RunContext {
         self.shared().extensions.look(|values| values.inherited.get())
     }
 
-    /// Sets a typed value for the run, and for runs that are started in it later. A replaced value that was set after the run
-    /// began is dropped at once, unless it is still shared, for example with a run below or a snapshot. A value that the run
-    /// began with is dropped with the run.
+    /// Sets a typed value for the run, and for runs that are started in it later. A replaced value that was set after
+    /// the run began is dropped at once, unless it is still shared, for example with a run below or a snapshot. A value
+    /// that the run began with is dropped with the run.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
         self.change_values(|values| values.inherited.insert(value));
     }
 
-    /// Returns the value of type `T`. If there is none, sets and returns `T::default()`. Concurrent callers get the same value.
+    /// Returns the value of type `T`. If there is none, sets and returns `T::default()`. Concurrent callers get the
+    /// same value.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -213,8 +215,8 @@ impl RunContext {
         self.own_extension().unwrap_or_else(|| self.keep_first(Arc::new(T::default()), |values| &mut values.own))
     }
 
-    /// Sets `made`, unless another thread has set a value of this type in the meantime. Returns the value that is now set. If
-    /// this is not `made`, then `made` is dropped inside the run.
+    /// Sets `made`, unless another thread has set a value of this type in the meantime. Returns the value that is now
+    /// set. If this is not `made`, then `made` is dropped inside the run.
     fn keep_first<T: Send + Sync + 'static>(&self, made: Arc<T>, of: fn(&mut Values) -> &mut Extensions) -> Arc<T> {
         let kept = self.change_values(|values| of(values).get_or_insert(&made));
         enter(self, || drop(made));

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use crate::chain::list::SmallList;
 use crate::run::panic::discard_all;
 
-/// The subscribers of a run, or the middlewares that it hands down: a snapshot of its parent's list, and its own additions.
+/// The subscribers of a run, or the middlewares that it hands down: a snapshot of its parent's list, and its own
+/// additions.
 pub(crate) struct InheritedList<T> {
     list: Mutex<Option<SharedList<T>>>,
     /// Checked without the lock, because most lists are empty.

@@ -51,8 +51,8 @@ use crate::tree::parent::Parent;
 #[derive(Clone)]
 pub struct RunContext(Handle);
 
-/// A reference to a run. In a task of the run, this is a reference to the task's [`OfTask`] instead, so that threads that clone
-/// and drop handles do not contend for one counter.
+/// A reference to a run. In a task of the run, this is a reference to the task's [`OfTask`] instead, so that threads
+/// that clone and drop handles do not contend for one counter.
 #[derive(Clone)]
 enum Handle {
     OfRun(Arc<SharedRun>),
@@ -133,8 +133,8 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
 }
 
 /// Drops the values while the parent is the current run, whichever thread drops the last handle. A run that such a drop
-/// starts belongs to the parent, or to a run above that still accepts runs (R1). A chain of runs is dropped in a loop, not
-/// by recursion.
+/// starts belongs to the parent, or to a run above that still accepts runs (R1). A chain of runs is dropped in a loop,
+/// not by recursion.
 impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
@@ -192,11 +192,11 @@ impl<I, O> Deref for TypedRun<I, O> {
 }
 
 impl RunContext {
-    /// Returns the current run. A run is current in its work, in its tasks and scopes, in a middleware that is being bound to
-    /// it, and in listeners of its events. It does not matter on which emitter the listeners are registered.
+    /// Returns the current run. A run is current in its work, in its tasks and scopes, in a middleware that is being
+    /// bound to it, and in listeners of its events. It does not matter on which emitter the listeners are registered.
     ///
-    /// Returns `None` outside a run, and in tasks that were neither spawned with [`spawn`](Self::spawn) nor wrapped in
-    /// [`scope`](Self::scope).
+    /// Returns `None` outside all runs, for example in a task that was neither spawned with [`spawn`](Self::spawn) nor
+    /// wrapped in [`scope`](Self::scope).
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -222,10 +222,10 @@ impl RunContext {
         look(Self::clone)
     }
 
-    /// Returns the parent for a run that the calling code makes: the current run, if it has not closed or if the caller is in
-    /// one of its tasks or scopes. Otherwise returns the nearest open run above, or the topmost run if all have closed.
-    /// Returns `None` without a current run, or if the current run has closed and has no parent (R1). A run closes before
-    /// its `finish` is emitted.
+    /// Returns the parent for a run that the calling code makes: the current run, if it has not closed or if the caller
+    /// is in one of its tasks or scopes. Otherwise returns the nearest open run above, or the topmost run if all have
+    /// closed. Returns `None` without a current run, or if the current run has closed and has no parent (R1). A run
+    /// closes before its `finish` is emitted.
     pub(crate) fn to_start_in() -> Option<Self> {
         let open = |current: &Self| {
             if matches!(current.0, Handle::OfTask(_)) || !current.node().state.is_closed() {
@@ -244,11 +244,11 @@ impl RunContext {
         look(is_its).unwrap_or(false)
     }
 
-    /// Makes a run (R2). Returns `Err(parent)` if the parent has closed: a run without its parent would evade the middlewares
-    /// that the parent has bound for the runs below (R1).
+    /// Makes a run (R2). Returns `Err(parent)` if the parent has closed: a run without its parent would evade the
+    /// middlewares that the parent has bound for the runs below (R1).
     ///
-    /// This function and the functions that make the run's parts are inlined, so that the parts are written in place. A copy
-    /// would stall the processor, because its wide loads follow narrow stores to the same memory.
+    /// This function and the functions that make the run's parts are inlined, so that the parts are written in place. A
+    /// copy would stall the processor, because its wide loads follow narrow stores to the same memory.
     #[inline(always)]
     pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
         let has_listeners = seed.has_listeners;
@@ -277,8 +277,8 @@ impl RunContext {
             let scope: Weak<SharedRun<RunCore<I, O>>> = Arc::downgrade(&run);
             run.lazy_emitter.make_with(run.parent.as_ref().map(Parent::run), scope);
         }
-        // The run is made now: wake a parent that waits for it, and apply a stop that was written to the parent in the meantime
-        // (R7, R13).
+        // The run is made now: wake a parent that waits for it, and apply a stop that was written to the parent in the
+        // meantime (R7, R13).
         if let Some(above) = &run.parent {
             above.arrive();
             run.node.follow(above.run().node());
@@ -359,7 +359,8 @@ impl RunContext {
         &self.shared().lazy_emitter.instance
     }
 
-    /// Returns the parent: the run in which this run was started.
+    /// Returns the parent, or `None` if this run has no parent. The parent is usually the run in which this run was
+    /// made.
     #[must_use]
     pub fn parent(&self) -> Option<&Self> {
         self.shared().parent.as_ref().map(Parent::run)
@@ -389,7 +390,7 @@ impl RunContext {
         self.context().get(key).cloned()
     }
 
-    /// Sets a context value of the run. Later events of the run carry the value, and runs that are started in the run later
+    /// Sets a context value of the run. Later events of the run carry the value, and runs that begin later in this run
     /// inherit it.
     ///
     /// # Errors
@@ -405,7 +406,7 @@ impl RunContext {
         self.shared().started.elapsed()
     }
 
-    /// Returns the run's `tracing` span, which is disabled if there was no `tracing` subscriber when the run began.
+    /// Returns the run's `tracing` span, which is disabled if no `tracing` subscriber accepted it when the run began.
     #[must_use]
     pub fn span(&self) -> &Span {
         &self.shared().span

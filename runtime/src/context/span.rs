@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use crate::RunContext;
 
-/// Makes the span of a run. Without a `tracing` subscriber, the span is disabled. Sets `cell` to the run's id if the subscriber
-/// formats it.
+/// Makes the span of a run. Without a `tracing` subscriber, the span is disabled. Sets `cell` to the run's id if the
+/// subscriber formats it.
 pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, cell: &OnceCell<Uuid>) -> Span {
     if !is_traced() {
         return Span::none();
@@ -22,7 +22,7 @@ pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, cell: &OnceC
     let path = instance.namespace();
     let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);
     match parent {
-        // The run was started in a task outside its parent's span. Enter that span instead of passing its id as `parent`,
+        // If the run was started in a task outside its parent's span, enter that span. Do not pass its id as `parent`,
         // because the id may come from another subscriber.
         Some(parent) if !is_in_span() => parent.span().in_scope(span),
         _ => span(),
@@ -37,8 +37,8 @@ impl<F: Fn() -> Option<Uuid>> fmt::Display for Lazy<F> {
     }
 }
 
-/// Returns `true` if this thread has a `tracing` subscriber. Without this check, as soon as another thread has a subscriber,
-/// `tracing` would make spans that no subscriber receives.
+/// Returns `true` if this thread has a `tracing` subscriber. Without this check, as soon as another thread has a
+/// subscriber, `tracing` would make spans that no subscriber receives.
 #[inline]
 pub(crate) fn is_traced() -> bool {
     get_default(|subscriber| !subscriber.is::<NoSubscriber>())

@@ -1,5 +1,5 @@
-//! Tasks that end before their run does, and scopes, which make a run the current run in other tasks and on other threads
-//! (R9, R13).
+//! Tasks that end before their run does, and scopes, which make a run the current run in other tasks and on other
+//! threads (R9, R13).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,10 +19,11 @@ use crate::{Error, ErrorKind, Result, RunContext};
 pub(crate) type TaskSet = OnceLock<Box<Mutex<Option<JoinSet<()>>>>>;
 
 impl RunContext {
-    /// Spawns a task that belongs to the run: [`current`](Self::current) returns this run in the task. A task that is still
-    /// running when the work of the run is over is aborted, and awaited before the run ends.
+    /// Spawns a task that belongs to the run: [`current`](Self::current) returns this run in the task. A task that is
+    /// still running when the work of the run is over is aborted, and awaited before the run ends.
     ///
-    /// If the work of the run is over, nothing is spawned, and awaiting the returned [`Task`] returns an error of kind `Aborted`.
+    /// If the work of the run is over, nothing is spawned, and awaiting the returned [`Task`] returns an error of kind
+    /// `Aborted`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -55,8 +56,8 @@ impl RunContext {
         // The set drops tasks under its lock, so the drop of a task must not panic.
         let task = Isolated::new(self.scope(work));
         let set = self.shared().tasks.get_or_init(|| Box::new(Mutex::new(Some(JoinSet::new()))));
-        // Mark the run before the task is added. Either the run sees the mark when its work ends, and waits for its tasks,
-        // or the run is settled already, and accepts no task (R13).
+        // Mark the run before the task is added. Either the run sees the mark when its work ends, and waits for its
+        // tasks, or the run is settled already, and accepts no task (R13).
         if self.node().state.take_task()
             && let Some(tasks) = &mut *set.lock()
         {
@@ -67,12 +68,12 @@ impl RunContext {
         Task(output)
     }
 
-    /// Returns a future that is inside the run wherever it is polled or dropped: [`current`](Self::current) returns this run, and
-    /// the run's span is entered. Use it for tasks in your own [`JoinSet`] or actor. Otherwise prefer [`spawn`](Self::spawn),
-    /// because its tasks end with the run.
+    /// Returns a future that is inside the run wherever it is polled or dropped: [`current`](Self::current) returns
+    /// this run, and the run's span is entered. Use it for tasks in your own [`JoinSet`] or actor. Otherwise prefer
+    /// [`spawn`](Self::spawn), because its tasks end with the run.
     ///
-    /// The run does not wait for the future. Runs that the future starts are children of this run, and inherit the middlewares
-    /// that are bound for the runs below. Once this run has ended, the future cannot start any more runs.
+    /// The run does not wait for the future. Runs that the future starts are children of this run, and inherit the
+    /// middlewares that are bound for the runs below. Once this run has ended, the future cannot start any more runs.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -95,8 +96,9 @@ impl RunContext {
     /// Calls a function inside the run, as [`scope`](Self::scope) does with a future. Use it in
     /// [`tokio::task::spawn_blocking`], or on a thread of a pool.
     ///
-    /// You can enter the [`parent`](Self::parent) in the same way. A run that is made inside the parent is a child of the
-    /// parent. Middleware that is bound for the runs below this run, including guards, does not apply to that child.
+    /// You can enter the [`parent`](Self::parent) in the same way. A run that is made inside the parent is a child of
+    /// the parent. Middleware that is bound for the runs below this run, including guards, does not apply to that
+    /// child.
     ///
     /// ```
     /// # use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -116,8 +118,8 @@ impl RunContext {
     }
 }
 
-/// A handle to a task that was spawned by [`RunContext::spawn`]. Awaiting it returns the task's output, or an error if the task
-/// panicked or was aborted with its run.
+/// A handle to a task that was spawned by [`RunContext::spawn`]. Awaiting it returns the task's output, or an error if
+/// the task panicked or was aborted with its run.
 ///
 /// Dropping the handle detaches the task, which continues until it completes or the work of the run is over.
 #[must_use = "the task's output is lost unless the task is awaited"]

@@ -64,8 +64,8 @@ impl Error {
 
     /// Creates a request to start the whole attempt again.
     ///
-    /// At most [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) requests start another attempt; the default
-    /// is 0. Any further request makes the run fail.
+    /// At most [`Run::max_middleware_retries`](crate::Run::max_middleware_retries) requests start another attempt; the
+    /// default is 0. Any further request makes the run fail.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
@@ -176,8 +176,8 @@ impl Error {
         }
     }
 
-    /// Returns `true` if a layer must either return this error or absorb it (M9). A layer may catch a timeout, which is control
-    /// flow only for the run that took too long.
+    /// Returns `true` if a layer must either return this error or absorb it (M9). A layer may catch a timeout, which is
+    /// control flow only for the run that took too long.
     pub(crate) fn must_pass(&self) -> bool {
         match self.kind() {
             // A request that has left its run is a failure for the runs above (M7).
@@ -190,7 +190,8 @@ impl Error {
         matches!(self.control(), Some(ControlData::Retry { is_spent: false, .. }))
     }
 
-    /// Closes an open request for a retry when the error leaves its run, so that the error is a failure for the runs above.
+    /// Closes an open request for a retry when the error leaves its run, so that the error is a failure for the runs
+    /// above.
     pub(crate) fn leaving(self) -> Self {
         match self.control() {
             Some(ControlData::Retry { metadata, is_spent: false }) => {

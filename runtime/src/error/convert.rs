@@ -14,11 +14,11 @@ impl Error {
     /// Converts a boxed error, which `?` cannot convert.
     ///
     /// - A boxed `Error` is returned unchanged.
-    /// - An `Error` that a listener returned is taken out of the [`EmitError`]. If the error is a failure, it receives the
-    ///   context values `event`, with the path of the event, and `listener`, with the source location at which the listener
-    ///   was registered.
-    /// - Any other error becomes the source of a new `Error`, which displays the message of its source. If a cause of the
-    ///   source is control flow, the new error takes over the kind of that cause.
+    /// - An `Error` that a listener returned is taken out of the [`EmitError`]. If the error is a failure, it receives
+    ///   the context values `event`, with the path of the event, and `listener`, with the source location at which the
+    ///   listener was registered, unless it already has them.
+    /// - Any other error becomes the source of a new `Error`, which displays the message of its source. If a cause of
+    ///   the source is control flow, the new error gets the kind of that cause.
     ///
     /// ```
     /// use emitree_emitter::BoxError;
@@ -38,11 +38,12 @@ impl Error {
         }
     }
 
-    /// Converts an `anyhow::Error`, which `?` cannot convert: `.map_err(Error::from_anyhow)?`. Needs the feature `anyhow`.
+    /// Converts an `anyhow::Error`, which `?` cannot convert: `.map_err(Error::from_anyhow)?`. Needs the feature
+    /// `anyhow`.
     ///
     /// An `Error` that became an `anyhow::Error` is returned unchanged; an [`EmitError`] is converted as
-    /// [`from_boxed`](Self::from_boxed) converts it. If anyhow added context to an `Error`, the new error has the context as
-    /// its message and the `Error` as a cause; control flow also keeps its kind. The backtrace is lost.
+    /// [`from_boxed`](Self::from_boxed) converts it. If anyhow added context to an `Error`, the new error has the
+    /// context as its message and the `Error` as a cause; control flow also keeps its kind. The backtrace is lost.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -66,8 +67,8 @@ impl Error {
         match error.into_kind() {
             EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
-                // Control flow is returned unchanged. The message of a failure may not name the event and the listener: add
-                // both as context values.
+                // Control flow is returned unchanged. The message of a failure need not name the event or the listener,
+                // so add both as context values.
                 if error.kind().is_control_flow() {
                     return error;
                 }
@@ -77,16 +78,16 @@ impl Error {
         }
     }
 
-    /// Creates an error that displays its source. If one of its causes is control flow, the new error gets the kind and the
-    /// control data of that cause (M9).
+    /// Creates an error that displays its source. If one of its causes is control flow, the new error gets the kind and
+    /// the control data of that cause (M9).
     pub(crate) fn of_source(kind: ErrorKind, source: Arc<dyn StdError + Send + Sync>) -> Self {
         let error = Self(Arc::new(ErrorData { source: Some(source), ..ErrorData::of(kind) }));
         let carried =
             |cause: &(dyn StdError + 'static)| cause.downcast_ref::<StdErrorAdapter>().map(|adapter| adapter.0.clone());
         let deeper = error.chain().filter_map(carried).find(|error| error.kind().is_control_flow());
         match deeper {
-            // Copy the note as well: without it, the layers would treat this error as new control flow, and note it a second
-            // time (M9).
+            // Copy the note as well: without it, the layers would treat this error as new control flow, and note it a
+            // second time (M9).
             Some(deeper) => error.with(|data| {
                 data.kind = deeper.0.kind.clone();
                 data.control = deeper.0.control.clone();
@@ -104,8 +105,8 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Restores an error from a report. The kind and the text of [`explain`](Error::explain) stay the same. The causes are restored
-/// as text. A restored request for a retry starts no further attempt.
+/// Restores an error from a report. The kind and the text of [`explain`](Error::explain) stay the same. The causes are
+/// restored as text. A restored request for a retry starts no further attempt.
 ///
 /// ```
 /// use emitree_runtime::{Error, ErrorReport};

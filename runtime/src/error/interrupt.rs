@@ -8,8 +8,8 @@ use crate::Error;
 
 /// A question that ends a run, as data: you can store the question and ask it elsewhere.
 ///
-/// When you have the answer, start the run again, in the same or another process. The code that asked then looks up the answer by
-/// the question's [`id`](Self::id). `Approval` of `emitree-middleware` works like this.
+/// When you have the answer, start the run again, in the same or another process. The code that asked then looks up the
+/// answer by the question's [`id`](Self::id). `Approval` of `emitree-middleware` works like this.
 ///
 /// ```
 /// use emitree_runtime::{Error, Interrupt};

@@ -26,9 +26,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of a run: a kind, a message, a chain of causes, and context values.
 ///
-/// `?` converts any [`std::error::Error`] into an `Error`, so `Error` does not implement that trait itself. In the other
-/// direction, `?` and `into` convert an `Error` into a [`BoxError`]. An `Error` that a listener returns keeps its kind when `?`
-/// converts the error of the emit. Clones are cheap: they share their data.
+/// `?` converts any [`std::error::Error`] into an `Error`, so `Error` does not implement that trait itself. In the
+/// other direction, `?` and `into` convert an `Error` into a [`BoxError`]. An `Error` that a listener returns keeps its
+/// kind when `?` converts the error of the emit. Clones are cheap: they share their data.
 ///
 /// ```
 /// use emitree_runtime::{Error, ErrorKind};
@@ -54,8 +54,8 @@ struct ErrorData {
     is_retryable: bool,
     is_fatal: bool,
     control: Option<ControlData>,
-    /// The number of the error's note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0 without a
-    /// note.
+    /// The number of the error's note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0
+    /// without a note.
     note: u64,
     /// Identifies the last call through layers in which a layer or the work returned the error; 0 if there is none.
     returned_in: usize,
@@ -108,7 +108,8 @@ impl Error {
         self.with(|data| data.source = Some(cause.into()))
     }
 
-    /// Replaces the message, and keeps the kind. If the error already has a message, the previous error becomes the cause.
+    /// Replaces the message, and keeps the kind. If the error already has a message, the previous error becomes the
+    /// cause.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -120,8 +121,8 @@ impl Error {
     #[must_use]
     pub fn message(self, message: impl Into<String>) -> Self {
         let source = match &self.0.message {
-            // Until now the error displayed its source. Keep the source as the first cause: if this error became a cause,
-            // the same message would be listed twice.
+            // Until now the error displayed its source. Keep the source as the first cause: if this error became a
+            // cause, the same message would be listed twice.
             None => self.0.source.clone(),
             Some(_) => Some(Arc::new(StdErrorAdapter(self.clone())) as Arc<_>),
         };
@@ -147,8 +148,8 @@ impl Error {
         })
     }
 
-    /// Adds a context value unless the key already has one, so that an error that passes through several listeners keeps the
-    /// values of the first listener.
+    /// Adds a context value unless the key already has one, so that an error that passes through several listeners
+    /// keeps the values of the first listener.
     fn context_if_absent(self, key: &str, value: impl FnOnce() -> String) -> Self {
         if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
     }
@@ -167,22 +168,23 @@ impl Error {
         self.with(|data| data.is_retryable = is_retryable)
     }
 
-    /// Sets whether the error is fatal, which means that all work that depends on the run must stop. The caller of the run
-    /// checks this with [`is_fatal`](Self::is_fatal). Control flow is never fatal.
+    /// Sets whether the error is fatal, which means that all work that depends on the run must stop. The caller of the
+    /// run checks this with [`is_fatal`](Self::is_fatal). Control flow is never fatal.
     #[must_use]
     pub fn fatal(self, is_fatal: bool) -> Self {
         self.with(|data| data.is_fatal = is_fatal)
     }
 
-    /// Returns this error with the kind and control data of another error. Message, causes and context stay the same. If both
-    /// are denials, or both are halts, this error keeps its kind (R7).
+    /// Returns this error with the kind and control data of another error. Message, causes and context stay the same.
+    /// If both are denials, or both are halts, this error keeps its kind (R7).
     pub(crate) fn ending_as(self, other: &Self) -> Self {
         let ErrorData { kind, control, .. } = &*other.0;
         // Do not copy the data if both are the same error.
         if self.0.kind == *kind && Arc::ptr_eq(&self.0, &other.0) {
             return self;
         }
-        // If both are denials, or both are halts, keep the name in this error's kind: it belongs to this error's message.
+        // If both are denials, or both are halts, keep the name in this error's kind: it belongs to this error's
+        // message.
         let kind = match (&self.0.kind, kind) {
             (own @ ErrorKind::Denied { .. }, ErrorKind::Denied { .. })
             | (own @ ErrorKind::Halted { .. }, ErrorKind::Halted { .. }) => own.clone(),
@@ -191,7 +193,8 @@ impl Error {
         self.with(|data| (data.kind, data.control) = (kind, control.clone()))
     }
 
-    /// Returns an error with the kind and control data of this error and with another message, without causes and context.
+    /// Returns an error with another message, and without causes or context. The kind and the control data stay the
+    /// same.
     pub(crate) fn withheld(&self, message: String) -> Self {
         Self::of_kind(self.0.kind.clone(), message).ending_as(self)
     }
@@ -206,9 +209,9 @@ impl Error {
         if self.0.note == note { self } else { self.with(|data| data.note = note) }
     }
 
-    /// Marks the error as returned in a call through layers. An error that is not marked yet was created by the layer or the
-    /// work that returns it. If a layer with a name `by` returns it, the name becomes the detail `by`, unless the error
-    /// already names its origin.
+    /// Marks the error as returned in a call through layers. An error that is not marked yet was created by the layer
+    /// or the work that returns it. If a layer with a name `by` returns it, the name becomes the detail `by`, unless
+    /// the error already names its origin.
     pub(crate) fn returned_in(self, call: usize, by: Option<&str>) -> Self {
         if self.0.returned_in == call {
             return self;
@@ -257,8 +260,8 @@ impl Error {
         self.0.is_retryable && self.0.kind.may_be_retryable()
     }
 
-    /// Returns `true` if all work that depends on the run must stop. The default is `false`; [`fatal`](Self::fatal) sets the
-    /// value.
+    /// Returns `true` if all work that depends on the run must stop. The default is `false`; [`fatal`](Self::fatal)
+    /// sets the value.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.0.is_fatal && !self.0.kind.is_control_flow()
@@ -313,8 +316,8 @@ impl Error {
         }
     }
 
-    /// Returns a human-readable text: the message with its kind, then each cause and each context value on its own line. Leaves
-    /// out a cause without text, and a cause that repeats the text before it.
+    /// Returns a human-readable text: the message with its kind, then each cause and each context value on its own
+    /// line. Leaves out a cause without text, and a cause that repeats the text before it.
     ///
     /// ```
     /// use emitree_runtime::Error;

@@ -36,7 +36,8 @@ impl ErrorReport {
     /// Returns a human-readable text, the same as [`Error::explain`](crate::Error::explain).
     #[must_use]
     pub fn explain(&self) -> String {
-        // Leave out a cause that repeats the message before it: a denial, for example, has the message of the guard's error.
+        // Leave out a cause that repeats the message before it: a denial, for example, has the message of the guard's
+        // error.
         let before = [&self.message].into_iter().chain(&self.causes);
         let causes = self.causes.iter().zip(before).filter(|(cause, before)| !cause.is_empty() && cause != before);
         let causes = causes.map(|(cause, _)| format!("\n  caused by: {}", indented(cause)));

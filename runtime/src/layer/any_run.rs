@@ -8,12 +8,12 @@ use crate::chain::erased::{DynLayer, LayerDescription, LayerEntry, RawNext, Work
 use crate::runnable::value::Data;
 use crate::{Error, ErrorKind, Op, Phase, Result, RunContext};
 
-/// The [`Op`] of layers that need no values, and therefore fit runs of any type. A `Layer<AnyRun>` decides whether, when and
-/// how often the layers inside are called, but sees neither input nor output.
+/// The [`Op`] of layers that need no values, and therefore fit runs of any type. A `Layer<AnyRun>` decides whether,
+/// when and how often the layers inside are called, but sees neither input nor output.
 ///
-/// Unlike a layer of [`JsonRun`](crate::JsonRun), such a layer needs no conversion of values to JSON. If the layer returns
-/// `Ok`, its output is the last output of `next`. If no call of `next` has succeeded, there is no such output, and `Ok`
-/// becomes an error.
+/// Unlike a layer of [`JsonRun`](crate::JsonRun), such a layer needs no conversion of values to JSON. If the layer
+/// returns `Ok`, its output is the last output of `next`. If no call of `next` has succeeded, there is no such output,
+/// and `Ok` becomes an error.
 ///
 /// A layer that is generic over the kind of work is a `Layer<AnyRun>`, and also fits runs of known types:
 ///

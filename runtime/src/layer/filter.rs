@@ -13,8 +13,8 @@ use crate::{Result, RunContext};
 
 /// A filter of a pipeline: it may change a value, and decides whether the value continues to the next filter.
 pub trait Filter<T>: fmt::Debug + Send + Sync + 'static {
-    /// Checks the value, and may change it. Returns `Continue` to pass the value to the next filter, or `Break` with a reason
-    /// to end the pipeline.
+    /// Checks the value, and may change it. Returns `Continue` to pass the value to the next filter, or `Break` with a
+    /// reason to end the pipeline.
     fn filter(&self, value: &mut T, ctx: &RunContext) -> impl Future<Output = Result<ControlFlow<String>>> + Send;
 
     /// Returns the name that [`Broken::by`] contains if this filter returns `Break`. By default it is the type name.
@@ -69,7 +69,7 @@ impl<F> fmt::Debug for FilterFn<F> {
     }
 }
 
-/// The name of the filter that ended a pipeline, and its reason.
+/// The reason why a pipeline ended, and the name of the filter that ended it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Broken {
@@ -79,7 +79,7 @@ pub struct Broken {
     pub reason: String,
 }
 
-/// A pipeline of filters, called in list order. Clones share the filters.
+/// A pipeline of filters, which are called in the order in which they were added. Clones share the filters.
 ///
 /// ```
 /// use std::ops::ControlFlow;

@@ -13,9 +13,10 @@ use crate::{Error, Layer, Next, Op, Result, RunContext, Summary};
 
 /// A layer that checks input and output. It can deny the call, but cannot change the values.
 ///
-/// A guard fails closed: if a check fails, panics or times out, the call is denied by this guard, with the error as the cause.
-/// Control flow that a check returns, such as [`Error::halted`] or [`Error::retry`], is returned unchanged, except for a timeout.
-/// [`GuardOptions`] limit the time of a check, or let the guard report any error of a check and continue the call.
+/// A guard fails closed: if a check fails, panics or times out, the call is denied by this guard, with the error as the
+/// cause. Control flow that a check returns, such as [`Error::halted`] or [`Error::retry`], is returned unchanged,
+/// except for a timeout. [`GuardOptions`] limit the time of a check, or let the guard report any error of a check and
+/// continue the call.
 ///
 /// ```
 /// use emitree_runtime::{Error, Guard, Op, Result, RunContext, Runnable, runnable_fn};
@@ -119,8 +120,8 @@ impl GuardOptions {
         self
     }
 
-    /// Makes the guard report denials instead of enforcing them: for each check that returns an error, panics or times out,
-    /// the run emits a [`WouldDeny`] event, and the call continues.
+    /// Makes the guard report denials instead of enforcing them: for each check that returns an error, panics or times
+    /// out, the run emits a [`WouldDeny`] event, and the call continues.
     #[must_use]
     pub const fn evaluate_only(mut self) -> Self {
         self.evaluate_only = true;
@@ -213,8 +214,8 @@ async fn within<C: Future<Output = Result<()>> + Send>(timeout: Duration, check:
     match tokio::time::timeout(timeout, check()).await {
         // A timer does not fire while a check blocks its thread: compare with the clock once more (M5).
         Ok(checked) if began.elapsed() <= timeout => checked,
-        // A late failure still becomes a denial, with its own reason. A late halt, or a late request for a retry, would not
-        // deny the call: the timeout replaces it.
+        // A late failure still becomes a denial, with its own reason. A late halt, or a late request for a retry, would
+        // not deny the call: the timeout replaces it.
         Ok(Err(error)) if !error.must_pass() || error.is_denied() => Err(error),
         Ok(_) | Err(_) => late(),
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The [`Op`] of layers that need values, and fit runs of any type. A `Layer<JsonRun>` sees input and output as JSON.
 ///
-/// A value that the layer passes on unchanged is not parsed again: the run continues with the original value. If a value does
-/// not fit the run's types, the call fails with an error that names the place in the JSON.
+/// A value that the layer passes on unchanged is not parsed again: the run continues with the original value. If a
+/// value does not fit the run's types, the call fails with an error that names the place in the JSON.
 ///
 /// ```
 /// use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Runnable, Stack, for_tree, runnable_fn};
@@ -76,7 +76,8 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
             let inside =
                 JsonWork { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
             let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
-            // An unchanged output is returned as the run produced it: parsing would cost time, and the JSON may be incomplete.
+            // An unchanged output is returned as the run produced it: parsing would cost time, and the JSON may be
+            // incomplete.
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),
                 _ => fit("output", &output),

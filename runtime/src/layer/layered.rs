@@ -7,7 +7,8 @@ use crate::{Explanation, Layer, Run, Runnable, RunnableFn, Stack, StackBuilder};
 impl<R: Runnable> Run<'_, R> {
     /// Wraps this run's work with a layer, in [`Phase::Transform`](crate::Phase::Transform).
     ///
-    /// Layers of the run and of its runnable are sorted by phase; within a phase, the runnable's layers wrap the run's layers.
+    /// Layers of the run and of its runnable are sorted by phase; within a phase, the runnable's layers wrap the run's
+    /// layers.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
@@ -52,13 +53,13 @@ impl<R: Runnable> Run<'_, R> {
         self.middleware(MaxRetries(most))
     }
 
-    /// Returns the middlewares and layers that the run will have: the middlewares that its parent currently passes on, the
-    /// middlewares of its runnable, and the run's own middlewares. Once the run has begun, the explanation is empty; call
-    /// [`RunContext::explain`](crate::RunContext::explain) instead.
+    /// Returns the middlewares and layers that the run will have: the middlewares that its parent currently passes on,
+    /// the middlewares of its runnable, and the run's own middlewares. Once the run has begun, the explanation is
+    /// empty; call [`RunContext::explain`](crate::RunContext::explain) instead.
     ///
     /// A middleware that selects runs does so in `bind`, which `explain` does not call. Such a middleware is therefore
-    /// listed with all its layers, even if it will not select this run; [`RunContext::explain`](crate::RunContext::explain)
-    /// lists only the layers that were bound.
+    /// listed with all its layers, even if it will not select this run;
+    /// [`RunContext::explain`](crate::RunContext::explain) lists only the layers that were bound.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
@@ -90,8 +91,8 @@ impl<R: Runnable> Run<'_, R> {
     pub fn explain(&self) -> Explanation {
         let Some(config) = self.config() else { return Explanation::default() };
         let parent = config.parent.as_ref();
-        // If the parent ends meanwhile on another thread, this call holds the last references to the parent's middlewares.
-        // Enter the parent, so that it is the current run while they are dropped (R14).
+        // If the parent ends meanwhile on another thread, this call may hold the last references to the parent's
+        // middlewares. Enter the parent, so that it is the current run while they are dropped (R14).
         enter_some(parent, || {
             let inherited = parent.and_then(|parent| parent.shared().inherited.all());
             let inherited = inherited.iter().flat_map(|inherited| inherited.iter());

@@ -24,8 +24,8 @@ use futures_core::future::BoxFuture;
 use crate::chain::erased::RawNext;
 use crate::{Error, Nesting, Op, Result, RunContext, Summary};
 
-/// A layer around a kind of work: it sees input and output, and decides whether, how often and with which input the work is
-/// called.
+/// A layer around a kind of work: it sees input and output, and decides whether, how often and with which input the
+/// work is called.
 ///
 /// If your layer needs less than that, implement a restricted trait: [`Observe`](crate::Observe) only looks at values,
 /// [`Transform`](crate::Transform) only changes values, and [`Guard`](crate::Guard) only denies calls.
@@ -83,9 +83,9 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// Returns a warning if it is probably a mistake to bind the layer both to a run and to a run above it, for example
     /// because attempts multiply. By default there is no warning.
     ///
-    /// This method is called each time the layer is bound to a run that has a parent, until the layer has logged a warning.
-    /// [`RunContext::explain`] also calls it, and lists the warnings of a run. If this method panics, the panic is logged, and
-    /// there is no warning.
+    /// This method is called each time the layer is bound to a run that has a parent, until the layer has logged a
+    /// warning. [`RunContext::explain`] also calls it, and lists the warnings of a run. If this method panics, the
+    /// panic is logged, and there is no warning.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Nesting, Next, Op, Result, RunContext};
@@ -111,8 +111,8 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The layers inside a layer, and the work. A layer calls them with [`run`](Self::run): once, several times, with another
-/// input, or not at all.
+/// The layers inside a layer, and the work. A layer calls them with [`run`](Self::run): once, several times, with
+/// another input, or not at all.
 pub struct Next<'a, O: Op>(pub(crate) RawNext<'a, O::In, O::Out>);
 
 impl<'a, O: Op> Next<'a, O> {
@@ -120,9 +120,9 @@ impl<'a, O: Op> Next<'a, O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the work or of a layer inside. If the work or a layer inside panics, the error is of the kind
-    /// [`Panicked`](crate::ErrorKind::Panicked). After a denial, a halt, an abort, an interrupt or a request for a retry,
-    /// further calls return that error again and run nothing, until the error is [absorbed](Self::absorb).
+    /// Returns the error of the work or of a layer inside. If the work or a layer inside panics, the error is of the
+    /// kind [`Panicked`](crate::ErrorKind::Panicked). After a denial, a halt, an abort, an interrupt or a request for a
+    /// retry, further calls return that error again and run nothing, until the error is [absorbed](Self::absorb).
     ///
     /// # Cancel safety
     ///
@@ -131,15 +131,15 @@ impl<'a, O: Op> Next<'a, O> {
         self.0.run(input)
     }
 
-    /// Returns `true` if a listener of `start` has set the output of the run. This output replaces the work, but the layers
-    /// inside are still called.
+    /// Returns `true` if a listener of `start` has set the output of the run. This output replaces the work, but the
+    /// layers inside are still called.
     #[must_use]
     pub fn is_answered(self) -> bool {
         self.0.is_answered()
     }
 
-    /// Returns `false` if the layer sees values as JSON, and the JSON of the input or of an output so far is incomplete: a NaN,
-    /// for example, becomes `null`. Do not store such JSON, and do not compare it with other values.
+    /// Returns `false` if the layer sees values as JSON, and the JSON of the input or of an output so far is
+    /// incomplete: a NaN, for example, becomes `null`. Do not store such JSON, and do not compare it with other values.
     #[must_use]
     pub fn is_exact(self) -> bool {
         self.0.is_exact()
@@ -147,12 +147,12 @@ impl<'a, O: Op> Next<'a, O> {
 
     /// Marks an error of `next` as handled, so that the layer may return another result.
     ///
-    /// If `next` returns a denial, a halt, an abort, an interrupt or a request for a retry, this error overrules the result of
-    /// the layer, unless the layer absorbs the error. So no layer swallows control flow by accident.
+    /// If `next` returns a denial, a halt, an abort, an interrupt or a request for a retry, this error overrules the
+    /// result of the layer, unless the layer absorbs the error. So no layer swallows control flow by accident.
     ///
-    /// A layer that awaits several calls of `next` at the same time must absorb each such error that it handles. Of the errors
-    /// that it has not absorbed, the most severe error is the result. From most to least severe, these are: a denial, a halt,
-    /// an abort, an interrupt, a request for a retry.
+    /// A layer that awaits several calls of `next` at the same time must absorb each such error that it handles. Of the
+    /// errors that it has not absorbed, the most severe error is the result. From most to least severe, these are: a
+    /// denial, a halt, an abort, an interrupt, a request for a retry.
     ///
     /// ```
     /// use emitree_runtime::{Error, Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};

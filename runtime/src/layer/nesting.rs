@@ -24,8 +24,8 @@ impl<'a> Nesting<'a> {
         self.run
     }
 
-    /// Returns the runs above this run that have the same layer, nearest first. Clones of a [`Stack`](crate::Stack) share
-    /// their layers, so a layer of a clone is the same layer.
+    /// Returns the runs above this run that have the same layer, nearest first. Clones of a [`Stack`](crate::Stack)
+    /// share their layers, so a layer of a clone is the same layer.
     pub fn above(&self) -> impl Iterator<Item = &'a RunContext> + use<'a> {
         let layer = self.layer;
         let has_it = move |run: &&RunContext| run.existing_chain().is_some_and(|chain| chain.has_layer(layer));

@@ -4,8 +4,8 @@ use std::any::type_name;
 
 /// A kind of work that layers can wrap: a name, an input type and an output type.
 ///
-/// Every [`Runnable`](crate::Runnable) that is `'static` is an `Op`. To let layers intercept another operation, define a marker
-/// type, and call the operation through a [`Stack`](crate::Stack).
+/// Every [`Runnable`](crate::Runnable) that is `'static` is an `Op`. To let layers intercept another operation, define
+/// a marker type, and call the operation through a [`Stack`](crate::Stack).
 ///
 /// ```
 /// use emitree_runtime::Op;

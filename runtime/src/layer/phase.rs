@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The position of a layer in a chain; the variants are listed from the outermost to the innermost. Within a phase, the layer
-/// that was registered first is the outermost.
+/// The position of a layer in a chain; the variants are listed from the outermost to the innermost. Within a phase, the
+/// layer that was registered first is the outermost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Layers that look at values. They see the input before any other layer changes it, and the output after all other layers
-    /// have changed it.
+    /// Layers that look at values. They see the input before any other layer changes it, and the output after all other
+    /// layers have changed it.
     Observe,
     /// Layers that may call the layers inside again.
     Retry,

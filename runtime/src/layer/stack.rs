@@ -19,8 +19,8 @@ use crate::{
 
 /// A stack of layers for a kind of work, outermost first. Clones share the layers.
 ///
-/// Pass your own work to [`call`](Self::call), or bind the stack to runs as a [`Middleware`]. All layers of a run are sorted
-/// by phase, including the layers of a stack that is bound to it.
+/// Pass your own work to [`call`](Self::call), or bind the stack to runs as a [`Middleware`]. All layers of a run are
+/// sorted by phase, including the layers of a stack that is bound to it.
 ///
 /// ```
 /// use emitree_runtime::{Guard, Op, Result, RunContext, Runnable, Stack, Transform, runnable_fn};
@@ -84,7 +84,8 @@ impl<O: Op> Stack<O> {
         Self(self.0.iter().filter(|entry| entry.phase == phase).cloned().collect())
     }
 
-    /// Calls work through the layers, which may call it once, several times or not at all. Without layers it is called once.
+    /// Calls work through the layers, which may call it once, several times or not at all. Without layers it is called
+    /// once.
     ///
     /// ```
     /// use emitree_runtime::{Op, Result, RunContext, Runnable, Stack, runnable_fn};
@@ -194,8 +195,8 @@ where
     }
 }
 
-/// Binds the layers to a run. If the run's input or output type differs from the stack's, the run ends with an error that names
-/// these types. A stack of [`JsonRun`] or of [`AnyRun`] fits all runs.
+/// Binds the layers to a run. If the run's input or output type differs from the stack's, the run ends with an error
+/// that names these types. A stack of [`JsonRun`] or of [`AnyRun`] fits all runs.
 impl<O: Op> Middleware for Stack<O> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let stack: &dyn Any = self;
@@ -294,8 +295,8 @@ impl<O: Op> StackBuilder<O> {
         self.layer_in(Phase::Guard, GuardLayer { guard, options })
     }
 
-    /// Adds the layers of another stack, each in its phase. Binding one joined stack to a run costs less than binding several
-    /// stacks.
+    /// Adds the layers of another stack, each in its phase. Binding one joined stack to a run costs less than binding
+    /// several stacks.
     pub fn stack(mut self, other: &Stack<O>) -> Self {
         self.0.extend(other.0.iter().cloned());
         self
@@ -312,8 +313,8 @@ impl<O: Op> StackBuilder<O> {
         self
     }
 
-    /// Adds a layer in [`Phase::Guard`], inside all layers that were not added as innermost. Of several innermost layers,
-    /// the layer that was added last calls the work itself.
+    /// Adds a layer in [`Phase::Guard`], inside all layers that were not added as innermost. Of several innermost
+    /// layers, the layer that was added last calls the work itself.
     pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
         self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(Phase::Guard, layer) });
         self
@@ -327,9 +328,9 @@ impl<O: Op> StackBuilder<O> {
         self.layer(layer_fn(name, f))
     }
 
-    /// Adds a name to the errors of the layers that were added so far: an error that one of these layers returns has the name
-    /// as its detail `by`. An error of `next` that a layer passes on is left unchanged. Errors that already have a name are
-    /// left unchanged too: denials, halts, and errors with a detail `by`.
+    /// Adds a name to the errors of the layers that were added so far: an error that one of these layers returns has
+    /// the name as its detail `by`. An error of `next` that a layer passes on is left unchanged. Errors that already
+    /// have a name are left unchanged too: denials, halts, and errors with a detail `by`.
     ///
     /// ```
     /// use emitree_runtime::{Error, Next, Op, RunContext, Runnable, Stack, runnable_fn};

@@ -1,10 +1,11 @@
 //! Prevents layers from swallowing control flow by accident (M9).
 //!
-//! 1. Each call of `next` that ends with control flow, except a timeout, adds a note for the layer that made the call. A call of
-//!    a layer is identified by its [`Frame`]: a layer that is called twice at the same time has two frames, with separate notes.
-//! 2. When a layer returns or is dropped, its notes become notes of the layer outside. If the layer had notes, the layer
-//!    outside receives the most severe error instead of an output. So no layer outside, such as a cache, receives an output
-//!    where there was a denial.
+//! 1. Each call of `next` that ends with control flow, except a timeout, adds a note for the layer that made the call.
+//!    A call of a layer is identified by its [`Frame`]: a layer that is called twice at the same time has two frames,
+//!    with separate notes.
+//! 2. When a layer returns or is dropped, its notes become notes of the layer outside. If the layer had notes, the
+//!    layer outside receives the most severe error instead of an output. So no layer outside, such as a cache, receives
+//!    an output where there was a denial.
 //! 3. While a layer has a note, its further calls of `next` run nothing. While the layer runs, only `absorb` removes its
 //!    notes, one at a time.
 
@@ -30,8 +31,8 @@ impl Frame {
     }
 }
 
-/// Returns a number that is unique in the process. Each thread takes numbers in blocks, so that calls of layers rarely write to
-/// shared memory.
+/// Returns a number that is unique in the process. Each thread takes numbers in blocks, so that calls of layers rarely
+/// write to shared memory.
 fn unique_number() -> u64 {
     const BLOCK: u64 = 1 << 20;
     static BLOCKS: AtomicU64 = AtomicU64::new(BLOCK);
@@ -56,8 +57,8 @@ pub(crate) struct SwallowedControlFlow {
     notes: Mutex<Vec<Note>>,
 }
 
-/// Control flow that a layer has received. The error carries the number of its note. Copies of the error with another message
-/// carry the same number.
+/// Control flow that a layer has received. The error carries the number of its note. Copies of the error with another
+/// message carry the same number.
 #[derive(Debug)]
 struct Note {
     frame: Frame,
@@ -91,14 +92,14 @@ impl SwallowedControlFlow {
         }
     }
 
-    /// Adds a note to the layer outside for control flow that the layer inside returned, unless the layer outside already
-    /// has it. Removes the inner layer's note of the same control flow, and moves its other notes to the layer outside. Returns
-    /// the error that the layer outside receives.
+    /// Adds a note to the layer outside for control flow that the layer inside returned, unless the layer outside
+    /// already has it. Removes the inner layer's note of the same control flow, and moves its other notes to the layer
+    /// outside. Returns the error that the layer outside receives.
     fn note(&self, inside: Frame, outside: Frame, error: Error) -> Error {
         let mut notes = self.notes.lock();
         let mut passed: Vec<_> = notes.extract_if(.., |note| note.frame == inside).collect();
-        // The layer may return the error that it received, a copy with another message, or a new error. Find the note of the
-        // received error: by number, else by kind, else by severity.
+        // The layer may return the error that it received, a copy with another message, or a new error. Find the note
+        // of the received error: by number, else by kind, else by severity.
         let stands_for = [Error::is_same_note, Error::is_same_kind, Error::is_as_severe]
             .iter()
             .find_map(|is_like| passed.iter().position(|note| is_like(&error, &note.error)));
@@ -124,8 +125,8 @@ impl SwallowedControlFlow {
         decides
     }
 
-    /// Moves the inner layer's notes to the layer outside, after the inner layer has returned or was dropped. Returns the
-    /// most severe error among them (invariant 2).
+    /// Moves the inner layer's notes to the layer outside, after the inner layer has returned or was dropped. Returns
+    /// the most severe error among them (invariant 2).
     #[inline]
     pub(crate) fn pass_on(&self, inside: Frame, outside: Frame) -> Option<Error> {
         if self.is_noted.load(Ordering::Acquire) { self.pass_notes_on(inside, outside) } else { None }
@@ -141,7 +142,8 @@ impl SwallowedControlFlow {
         most_severe(passed)
     }
 
-    /// Removes the note of an error that the layer received. For an error without a note, removes a note of the same kind.
+    /// Removes the note of an error that the layer received. For an error without a note, removes a note of the same
+    /// kind.
     pub(crate) fn absorb(&self, frame: Frame, error: &Error) {
         let is_like = if error.is_noted() { Error::is_same_note } else { Error::is_same_kind };
         let mut notes = self.notes.lock();

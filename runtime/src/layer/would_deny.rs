@@ -6,8 +6,8 @@ use serde::Serialize;
 use crate::run::panic::isolated;
 use crate::{Error, RunContext};
 
-/// An event of a guard with [`evaluate_only`](crate::GuardOptions::evaluate_only): a check failed, and without that option the
-/// guard would have stopped the call.
+/// An event of a guard with [`evaluate_only`](crate::GuardOptions::evaluate_only): a check failed, and without that
+/// option the guard would have stopped the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WouldDeny {
@@ -37,11 +37,11 @@ impl WouldDeny {
         Self { guard: guard.to_owned(), at, reason: error.to_string() }
     }
 
-    /// Logs the event, and emits it on the run's emitter. If a `tracing` subscriber panics or a listener fails, the run still
-    /// continues.
+    /// Logs the event, and emits it on the run's emitter. If a `tracing` subscriber panics or a listener fails, the run
+    /// still continues.
     pub(crate) async fn record(mut self, ctx: &RunContext) {
-        // A guard with `evaluate_only` must not affect the run: catch the panic of a `tracing` subscriber and the failure of a
-        // listener (M5).
+        // A guard with `evaluate_only` must not affect the run: catch the panic of a `tracing` subscriber and the
+        // failure of a listener (M5).
         let Self { guard, at, reason } = &self;
         isolated(|| tracing::info!(guard, at = ?at, reason, "a guard would have denied"));
         if let Err(error) = ctx.emitter().emit_event(&mut self).await {

@@ -108,13 +108,13 @@ pub trait AnyStart: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value does not fit the input type; the error names the place in the JSON that does not fit.
-    /// The input then stays unchanged.
+    /// Returns an error if the value does not fit the input type; the error names the place in the JSON that does not
+    /// fit. The input then stays unchanged.
     fn set_input_json(&mut self, input: Value) -> Result<()>;
     /// Returns the output as JSON, if a listener has set one.
     fn output_json(&self) -> Option<Value>;
-    /// Returns the output as a `&mut Option<O>` behind [`Any`], where `O` is the run's output type. Use it in a listener that
-    /// knows the output type but not the input type.
+    /// Returns the output as a `&mut Option<O>` behind [`Any`], where `O` is the run's output type. Use it in a
+    /// listener that knows the output type but not the input type.
     ///
     /// ```
     /// use emitree_emitter::AnyEvent;
@@ -139,8 +139,8 @@ pub trait AnyStart: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value does not fit the output type; the error names the place in the JSON that does not fit.
-    /// The output then stays unchanged.
+    /// Returns an error if the value does not fit the output type; the error names the place in the JSON that does not
+    /// fit. The output then stays unchanged.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
@@ -148,8 +148,8 @@ pub trait AnyStart: Send + Sync {
 pub trait AnySuccess: Send + Sync {
     /// Returns the input as JSON.
     fn input_json(&self) -> Value;
-    /// Returns the output as JSON. An output that cannot be serialized, or is nested too deeply, becomes a string with the
-    /// reason.
+    /// Returns the output as JSON. An output that cannot be serialized, or is nested too deeply, becomes a string with
+    /// the reason.
     fn output_json(&self) -> Value;
     /// Returns the output as JSON, or an error if it cannot be converted.
     ///
@@ -162,8 +162,8 @@ pub trait AnySuccess: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value does not fit the output type; the error names the place in the JSON that does not fit.
-    /// The output then stays unchanged.
+    /// Returns an error if the value does not fit the output type; the error names the place in the JSON that does not
+    /// fit. The output then stays unchanged.
     fn set_output_json(&mut self, output: Value) -> Result<()>;
 }
 
@@ -288,8 +288,8 @@ impl<R: Runnable + ?Sized> FacetsOf<R> {
     pub(crate) const ALL: &'static LifecycleFacets =
         &LifecycleFacets { facets: [Self::START, Self::SUCCESS, Self::ERROR, Self::FINISH], types: RunTypes::of::<R> };
 
-    // `internal` marks the facet of a lifecycle event. The plain name also matches the event for listeners of exactly its
-    // type (E4).
+    // `internal` marks the facet of a lifecycle event. With `also_named`, listeners that take exactly the event's type
+    // may use its plain name too (E4).
     const START: &'static Facet = &Facet::new(&ErasedAccess {
         stage: Stage::Start,
         change: |event| Some(LifecycleMut::Start(event.downcast_mut::<Start<R::Input, R::Output>>()?)),

@@ -5,7 +5,7 @@ use emitree_emitter::{EventMeta, ListenError, ListenerResult, Subscription};
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::{Runnable, Stage, lifecycle_of};
 
-/// Methods of every [`Runnable`] that register listeners for the lifecycle events of all its runs.
+/// Methods that register listeners for the lifecycle events of all runs of a [`Runnable`].
 ///
 /// The compiler infers the payload types:
 ///
@@ -55,8 +55,8 @@ pub trait Lifecycle: Runnable {
         self.emitter().on(lifecycle_of(self).only([Stage::Success]).of_types(), f)
     }
 
-    /// Registers a listener of `error`. If the listener fails, the failure is logged, and the run ends as it would without the
-    /// failure.
+    /// Registers a listener of `error`. If the listener fails, the failure is logged, and the run ends as it would
+    /// without the failure.
     ///
     /// # Errors
     ///
@@ -69,13 +69,14 @@ pub trait Lifecycle: Runnable {
     where
         Self: Sized,
     {
-        // Register the listener with `on`, so that it is called before observers; the closure passes the payload read-only.
+        // Register the listener with `on`, so that it is called before observers; the closure passes the payload
+        // read-only.
         self.emitter()
             .on(lifecycle_of(self).only([Stage::Error]).of_types(), move |failure: &mut Failure, meta| f(failure, meta))
     }
 
-    /// Registers a listener of `finish`. If the listener fails, the failure is logged, and the run ends as it would without the
-    /// failure.
+    /// Registers a listener of `finish`. If the listener fails, the failure is logged, and the run ends as it would
+    /// without the failure.
     ///
     /// # Errors
     ///

@@ -73,9 +73,9 @@ pub struct LifecycleOf {
 ///
 /// By default nested events are not matched: on a run's own emitter, the matcher matches only the events of that run.
 ///
-/// If the listener takes a payload type that differs from the event's, the run fails at `start` or `success`, no matter on
-/// which emitter the listener is registered. The error names both types. At `error` and `finish`, and for observers, the
-/// error is logged and counted instead. With [nested](emitree_emitter::Options::nested) events, or with
+/// If the listener takes a payload type that differs from the event's, the run fails at `start` or `success`, no matter
+/// on which emitter the listener is registered. The error names both types. At `error` and `finish`, and for observers,
+/// the error is logged and counted instead. With [nested](emitree_emitter::Options::nested) events, or with
 /// [`of_types`](LifecycleOf::of_types), events of other types are skipped.
 ///
 /// ```
@@ -97,8 +97,8 @@ pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
 
 /// Returns a matcher for the events `start`, `success`, `error` and `finish` of all runs, whatever their instance.
 ///
-/// If the listener takes a payload type that differs from the type of the emitter's own event, the run fails, as described for
-/// [`Stage`]. Events that are not the emitter's own are skipped if their type differs.
+/// If the listener takes a payload type that differs from the type of the emitter's own event, the run fails, as
+/// described for [`Stage`]. Events that are not the emitter's own are skipped if their type differs.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter};
@@ -170,8 +170,8 @@ impl IntoMatcher for LifecycleOf {
         let matcher = matcher_fn(move |meta| self.matches(meta)).named(names);
         match (filters_types, is_of_one) {
             (true, _) => matcher.of_types(),
-            // The runs of one instance are expected to have the same types, so a listener of another type is a mistake, on any
-            // emitter (E7).
+            // The runs of one instance are expected to have the same types, so a listener of another type is a mistake,
+            // on any emitter (E7).
             (false, true) => matcher.of_one_source(),
             (false, false) => matcher,
         }

@@ -77,8 +77,8 @@ impl<I: 'static, O> Finish<I, O> {
         &self.outcome
     }
 
-    /// Returns the duration of the run since its first poll, measured with tokio's clock. In JSON, the duration is the field
-    /// `duration_ns`, in whole nanoseconds.
+    /// Returns the duration of the run since its first poll, measured with tokio's clock. In JSON, the duration is the
+    /// field `duration_ns`, in whole nanoseconds.
     pub fn duration(&self) -> Duration {
         self.duration.of(&self.input.run)
     }
@@ -96,8 +96,8 @@ impl<I: Serialize + 'static, O: Serialize> Serialize for Finish<I, O> {
     }
 }
 
-/// The duration of a run: measured before listeners of `finish` are called, so that it does not include their time. Without
-/// listeners it is measured when it is first read, so that a run without listeners does not read the clock.
+/// The duration of a run: measured before listeners of `finish` are called, so that it does not include their time.
+/// Without listeners it is measured when it is first read, so that a run without listeners does not read the clock.
 #[derive(Debug)]
 pub(crate) struct Measured(OnceLock<Duration>);
 
@@ -115,8 +115,8 @@ impl Measured {
     }
 }
 
-/// The input of a run. Keeps the run's context alive and borrows the input from it, so that payloads share the input without a
-/// clone.
+/// The input of a run. Keeps the run's context alive and borrows the input from it, so that payloads share the input
+/// without a clone.
 pub(crate) struct Input<I> {
     run: RunContext,
     ty: PhantomData<fn() -> I>,

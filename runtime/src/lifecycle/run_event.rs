@@ -12,11 +12,11 @@ use uuid::Uuid;
 
 use crate::{Data, Error, ErrorKind, LifecycleRef, Result, RunContext, Stage};
 
-/// One of the four lifecycle events of a run, as its [subscribers](crate::RunSubscriber) receive it: after all listeners, with
-/// the payload as the listeners left it.
+/// One of the four lifecycle events of a run, as its [subscribers](crate::RunSubscriber) receive it: after all
+/// listeners, with the payload as the listeners left it.
 ///
-/// The id, path, time and context are the same as in the [`EventMeta`](emitree_emitter::EventMeta) that listeners receive. Each
-/// is computed when it is first needed.
+/// The id, path, time and context are the same as in the [`EventMeta`](emitree_emitter::EventMeta) that listeners
+/// receive. Each is computed when it is first needed.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -89,8 +89,8 @@ impl<'a> RunEvent<'a> {
         self.stamp.id()
     }
 
-    /// Returns the time of the event: the moment at which the time was first read or a listener was first awaited, whichever
-    /// came first.
+    /// Returns the time of the event: the moment at which the time was first read or a listener was first awaited,
+    /// whichever came first.
     #[must_use]
     pub fn time(&self) -> SystemTime {
         self.stamp.time()
@@ -99,13 +99,14 @@ impl<'a> RunEvent<'a> {
     /// Returns the path of the event, such as `backend.chat.run.start`.
     #[must_use]
     pub fn path(&self) -> &str {
-        // Take the path from the instance: a run without listeners has no emitter, and reading the path must not make one (E15).
+        // Take the path from the instance: a run without listeners has no emitter, and reading the path must not make
+        // one (E15).
         let instance = self.run.instance_ref();
         self.path.get_or_init(|| instance.path_of(self.stage.event_name()).unwrap_or_default().into())
     }
 
-    /// Returns the context values of the run, as they were when they were first read or a listener was first awaited, whichever
-    /// came first.
+    /// Returns the context values of the run, as they were when they were first read or a listener was first awaited,
+    /// whichever came first.
     #[must_use]
     pub fn context(&self) -> &Context {
         let facet = self.run.shared().core.stages().facet(self.stage);

@@ -10,15 +10,15 @@ use crate::lifecycle::erased::ErasedAccess;
 /// A stage of a run. Each stage has one lifecycle event. As a matcher, a stage matches this event of every run except
 /// [nested](Matcher#nested-events) runs.
 ///
-/// A listener that is registered with a stage must take the payload type of the emitter's own event. If it takes another
-/// type, such as `Start<u64, u64>` for `Start<u32, u32>`, the run ends with an error that names both types. At `error` and
-/// `finish`, which only report, and for observers, that error is logged and counted instead. Events that are not the emitter's
-/// own are skipped if their type differs. With [nested](emitree_emitter::Options::nested) events, or with
-/// [`of_types`](Self::of_types), own events of another type are skipped too.
+/// A listener that is registered with a stage must take the payload type of the emitter's own event. If it takes
+/// another type, such as `Start<u64, u64>` for `Start<u32, u32>`, the run ends with an error that names both types. At
+/// `error` and `finish`, which only report, and for observers, that error is logged and counted instead. Events that
+/// are not the emitter's own are skipped if their type differs. With [nested](emitree_emitter::Options::nested) events,
+/// or with [`of_types`](Self::of_types), own events of another type are skipped too.
 ///
-/// The plain name `"start"` matches the run's own event for a listener of exactly its type, `Start<I, O>`. A listener that
-/// takes `Start` with other type parameters makes the run fail. For a listener of any other payload type, or of `dyn AnyEvent`,
-/// `"start"` matches an event that the work emits under that name.
+/// The plain name `"start"` matches the run's own event for a listener of exactly its type, `Start<I, O>`. A listener
+/// that takes `Start` with other type parameters makes the run fail. For a listener of any other payload type, or of
+/// `dyn AnyEvent`, `"start"` matches an event that the work emits under that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is documented at the payload of the same name")]
 pub enum Stage {
@@ -79,8 +79,8 @@ impl Stage {
     /// Returns the stage of a recorded lifecycle event, or `None` for any other event.
     #[must_use]
     pub fn of_record(record: &EventRecord) -> Option<Self> {
-        // A record contains no facet. The flag `internal` in its context distinguishes it from the record of an event that
-        // the work emitted under the same name.
+        // A record contains no facet. The flag `internal` in its context distinguishes it from the record of an event
+        // that the work emitted under the same name.
         let internal = record.context.get("internal") == Some(&Value::Bool(true));
         Self::ALL.into_iter().find(|stage| internal && record.name() == stage.as_str())
     }
@@ -110,8 +110,8 @@ impl Stage {
     fn matcher(self) -> FnMatcher {
         static MATCHERS: OnceLock<[FnMatcher; 4]> = OnceLock::new();
         let of = |stage: Self| matcher_fn(move |meta| Self::of(meta) == Some(stage)).named([stage.event_name()]);
-        // Function matchers are compared by identity: with one matcher per stage, `off_matching` finds the listeners that were
-        // registered with it (E9).
+        // Function matchers are compared by identity: with one matcher per stage, `off_matching` finds the listeners
+        // that were registered with it (E9).
         MATCHERS.get_or_init(|| Self::ALL.map(of))[self as usize].clone()
     }
 }

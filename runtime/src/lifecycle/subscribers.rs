@@ -1,8 +1,9 @@
-//! Subscribers of runs, which receive the lifecycle events of a run without an emit.
+//! Subscribers, which receive the lifecycle events of runs without an emit.
 //!
-//! 1. A subscriber receives a run's `start`, then `success` or `error`, then `finish`, each at most once, after all listeners.
-//! 2. A subscriber is not a listener: a run with subscribers but no listeners does not make an emitter, and does not emit
-//!    its lifecycle events (E15).
+//! 1. A subscriber receives a run's `start`, then `success` or `error`, then `finish`, each at most once, after all
+//!    listeners.
+//! 2. A subscriber is not a listener: a run with subscribers but no listeners does not make an emitter, and does not
+//!    emit its lifecycle events (E15).
 //! 3. A subscriber cannot change anything, and its panics are logged (M5). It is called with no lock held.
 
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use crate::{Attempted, Data, Result, RunContext, RunEvent, Stage};
 ///
 /// Every closure that takes a `&RunEvent` is a subscriber.
 ///
-/// A subscriber is cheaper than a listener: a run with listeners needs an emitter, and each of its events travels up the tree.
-/// But a subscriber receives neither the events that the work emits nor events from pipes.
+/// A subscriber is cheaper than a listener: a run with listeners needs an emitter, and each of its events travels up
+/// the tree. But a subscriber receives neither the events that the work emits nor events from pipes.
 pub trait RunSubscriber: Send + Sync + 'static {
     /// Receives one of the run's four events, after all listeners.
     fn event(&self, event: &RunEvent<'_>);
@@ -73,24 +74,25 @@ impl Subscribers {
     }
 
     fn each(&self, f: impl Fn(&dyn RunSubscriber)) {
-        // Take a snapshot, so that no lock is held while subscribers run (invariant 3): they may register further subscribers.
+        // Take a snapshot, so that no lock is held while subscribers run (invariant 3): they may register further
+        // subscribers.
         let all = self.all.all();
         all.iter().flat_map(|all| all.iter()).for_each(|subscriber| isolated(|| f(&**subscriber)));
-        // The run may have ended meanwhile: this snapshot then holds the last references to the subscribers, whose drop may
+        // If the run has ended meanwhile, this snapshot holds the last references to the subscribers, whose drop may
         // panic.
         discard(all);
     }
 
     fn add(&self, subscriber: Arc<dyn RunSubscriber>) {
-        // Insert the subscriber after the run's own subscribers and before the inherited subscribers, so that subscribers of
-        // the nearest run are called first.
+        // Insert the subscriber after the run's own subscribers and before the inherited subscribers, so that
+        // subscribers of the nearest run are called first.
         self.all.change(|all| all.insert(all.len().saturating_sub(self.above), subscriber));
     }
 }
 
 impl RunContext {
-    /// Registers a subscriber for the events of this run, of the children that begin from now on, and of all runs below those
-    /// children.
+    /// Registers a subscriber for the events of this run, of the children that begin from now on, and of all runs below
+    /// those children.
     ///
     /// For each event:
     ///

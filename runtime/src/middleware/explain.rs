@@ -12,8 +12,8 @@ use crate::{Middleware, Phase, RunContext, Summary};
 
 /// The middlewares of a run, and the layers and functions that its values pass through.
 ///
-/// Returned by [`Run::explain`](crate::Run::explain) for a run that has not begun, and by [`RunContext::explain`] inside a
-/// run. The `Display` output is a list.
+/// Returned by [`Run::explain`](crate::Run::explain) for a run that has not begun, and by [`RunContext::explain`]
+/// inside a run. The `Display` output is a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -21,11 +21,12 @@ pub struct Explanation {
     pub runnable: String,
     /// The middlewares, in the order in which they are bound.
     pub middlewares: Vec<MiddlewareInfo>,
-    /// The layers and functions that values pass through, in this order: `map_input` functions, layers from the outermost to
-    /// the innermost, `map_output` functions.
+    /// The layers and functions that values pass through, in this order: `map_input` functions, layers from the
+    /// outermost to the innermost, `map_output` functions.
     pub chain: Vec<LayerInfo>,
-    /// Warnings of layers that are also bound to a run above ([`Layer::nesting_warning`](crate::Layer::nesting_warning)).
-    /// They are known only once the middlewares are bound, so [`Run::explain`](crate::Run::explain) returns no warnings.
+    /// Warnings of layers that are also bound to a run above
+    /// ([`Layer::nesting_warning`](crate::Layer::nesting_warning)). They are known only once the middlewares are bound,
+    /// so [`Run::explain`](crate::Run::explain) returns no warnings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -46,8 +47,8 @@ pub struct MiddlewareInfo {
     pub hooks: Vec<HookInfo>,
 }
 
-/// A hook in an [`Explanation`]: a function that a middleware registers for a step that layers cannot wrap, such as a step
-/// of an agent's loop.
+/// A hook in an [`Explanation`]: a function that a middleware registers for a step that layers cannot wrap, such as a
+/// step of an agent's loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HookInfo {
@@ -77,8 +78,8 @@ pub struct LayerInfo {
     pub summary: Summary,
 }
 
-/// The position of a layer or function in the chain of a run. An [`Explanation`] lists layers and functions in the order of
-/// these variants.
+/// The position of a layer or function in the chain of a run. An [`Explanation`] lists layers and functions in the
+/// order of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -159,8 +160,8 @@ impl Explanation {
         ctx: Option<&RunContext>,
     ) -> Self {
         let given: Vec<_> = bound.collect();
-        // If the orders contradict each other, list the middlewares in the order of registration: the run itself fails with an
-        // error that names the cycle.
+        // If the orders contradict each other, list the middlewares in the order of registration: the run itself fails
+        // with an error that names the cycle.
         let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
         let mut middlewares: Vec<_> = in_order.iter().copied().map(MiddlewareInfo::of).collect();
         // Some summaries depend on the other middlewares, so they are computed when the list is complete.
@@ -176,8 +177,8 @@ impl Explanation {
 }
 
 impl RunContext {
-    /// Returns the middlewares that are bound to this run, including inherited middlewares, and the layers and functions of its
-    /// chain. The lists are empty once the run has ended.
+    /// Returns the middlewares that are bound to this run, including inherited middlewares, and the layers and
+    /// functions of its chain. The lists are empty once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
         // If the run ends meanwhile on another thread, this call holds the last references to its middlewares. Enter the

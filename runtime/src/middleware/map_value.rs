@@ -17,8 +17,8 @@ type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Resul
 /// A middleware that changes the inputs or outputs of runs with a function. Created by [`map_input`], [`map_output`] and
 /// their async forms.
 ///
-/// Bind it to runs whose input, or output, is a `T`. A run with another type ends with an error that names both types. Clones
-/// share the function.
+/// Bind it to runs whose input, or output, is a `T`. A run with another type ends with an error that names both types.
+/// Clones share the function.
 pub struct MapValue<T> {
     /// Copies the input; `None` for outputs, which are changed in place.
     copy: Option<fn(&T) -> T>,
@@ -27,8 +27,8 @@ pub struct MapValue<T> {
 
 /// Creates a middleware from a function that may change the input, after `start` and before all layers.
 ///
-/// Several functions are called in the order in which they are bound, each with the value that the previous function left;
-/// functions marked as [`guard`](MapValue::guard) come last. The functions change a copy of the input, and every
+/// Several functions are called in the order in which they are bound, each with the value that the previous function
+/// left; functions marked as [`guard`](MapValue::guard) come last. The functions change a copy of the input, and every
 /// [attempt](RunContext::attempt) makes a new copy. `success` and `finish` carry the input as `start` left it.
 /// [`RunContext::original`] returns the input as the caller passed it.
 ///
@@ -93,9 +93,9 @@ where
 
 /// Creates a middleware from a function that may change the output, after all layers and before `success`.
 ///
-/// Several functions are called in the order in which they are bound, each with the value that the previous function left;
-/// functions marked as [`guard`](MapValue::guard) come last. An error replaces the output; [`Error::retry_with`] requests
-/// another attempt.
+/// Several functions are called in the order in which they are bound, each with the value that the previous function
+/// left; functions marked as [`guard`](MapValue::guard) come last. An error replaces the output; [`Error::retry_with`]
+/// requests another attempt.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, map_output, runnable_fn};
@@ -118,8 +118,8 @@ where
     MapValue::new::<F>(None, Arc::new(move |output: &mut O, ctx| Box::pin(ready(f(output, ctx)))))
 }
 
-/// Creates a middleware from an async function that may change the output. It works like [`map_output`], but the function
-/// returns a boxed future; see [`map_input_async`] for an example.
+/// Creates a middleware from an async function that may change the output. It works like [`map_output`], but the
+/// function returns a boxed future; see [`map_input_async`] for an example.
 pub fn map_output_async<O, F>(f: F) -> MapValue<O>
 where
     O: Send + Sync + 'static,
@@ -142,9 +142,9 @@ impl<T> MapValue<T> {
 
     /// Turns the function into a guard.
     ///
-    /// Of the functions on an input or an output, guards are called last, regardless of the order in which the functions
-    /// were bound. A failure, a panic or a timeout of the function becomes a denial with the function's name; other control
-    /// flow is passed on unchanged.
+    /// Of the functions on an input or an output, guards are called last, regardless of the order in which the
+    /// functions were bound. A failure, a panic or a timeout of the function becomes a denial with the function's name;
+    /// other control flow is passed on unchanged.
     #[must_use]
     pub fn guard(mut self) -> Self {
         self.map.is_guard = true;

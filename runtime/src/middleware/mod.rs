@@ -15,14 +15,16 @@ use crate::{HookInfo, LayerInfo, MiddlewareInfo, Order, Result, RunContext, Summ
 
 /// A middleware: it is bound to a run before the run starts, and registers listeners, layers or functions on it.
 ///
-/// A function that takes a `&RunContext` [is converted](IntoMiddleware) into a middleware. One middleware may be bound to many
-/// runs at the same time, so keep the state of a run in the run's context, for example in [`RunContext::extension`].
+/// A function that takes a `&RunContext` [is converted](IntoMiddleware) into a middleware. One middleware may be bound
+/// to many runs at the same time, so keep the state of a run in that run, for example with
+/// [`RunContext::set_own_extension`].
 ///
 /// The middlewares of a run are bound in this order, unless an [`Order`] moves them:
 ///
 /// 1. middlewares inherited from the runs above ([`for_nested`](crate::for_nested), [`for_tree`](crate::for_tree));
 /// 2. middlewares of its runnable ([`Runnable::middlewares`](crate::Runnable::middlewares));
-/// 3. middlewares and listeners of the run itself ([`Run::middleware`](crate::Run::middleware)), in the order of the calls.
+/// 3. middlewares and listeners of the run itself ([`Run::middleware`](crate::Run::middleware)), in the order of the
+///    calls.
 ///
 /// ```
 /// use emitree_runtime::{Middleware, Result, RunContext, Runnable, Stage, Start, runnable_fn};
@@ -55,12 +57,12 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Return an error if the middleware cannot be bound. The run ends with this error, and emits neither `start` nor any other
-    /// lifecycle event.
+    /// Return an error if the middleware cannot be bound. The run ends with this error, and emits neither `start` nor
+    /// any other lifecycle event.
     fn bind(&self, ctx: &RunContext) -> Result<()>;
 
-    /// Returns the name that [`Explanation`](crate::Explanation) lists and that an [`Order`] refers to. By default it is the
-    /// type name.
+    /// Returns the name that [`Explanation`](crate::Explanation) lists and that an [`Order`] refers to. By default it
+    /// is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
     }
@@ -71,31 +73,31 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
         Summary::of(self)
     }
 
-    /// Returns the layers that the middleware adds to a run, for [`Explanation`](crate::Explanation). By default the list is
-    /// empty.
+    /// Returns the layers that the middleware adds to a run, for [`Explanation`](crate::Explanation). By default the
+    /// list is empty.
     fn layers(&self) -> Vec<LayerInfo> {
         Vec::new()
     }
 
-    /// Returns the hooks that the middleware registers, for [`Explanation`](crate::Explanation). A hook is called in a step
-    /// that layers cannot wrap, such as a step of an agent's loop. By default the list is empty.
+    /// Returns the hooks that the middleware registers, for [`Explanation`](crate::Explanation). A hook is called in a
+    /// step that layers cannot wrap, such as a step of an agent's loop. By default the list is empty.
     fn hooks(&self) -> Vec<HookInfo> {
         Vec::new()
     }
 
-    /// Returns the description of the middleware in the [`Explanation`](crate::Explanation) of one run, if the description
-    /// depends on that run or on the run's other middlewares. By default it is `None`, and the explanation contains
-    /// [`debug_summary`](Self::debug_summary).
+    /// Returns the description of the middleware in the [`Explanation`](crate::Explanation) of one run, if the
+    /// description depends on that run or on the run's other middlewares. By default it is `None`, and the explanation
+    /// contains [`debug_summary`](Self::debug_summary).
     ///
-    /// `bound` contains the middlewares of the run, in the order in which they are bound. `ctx` is `None` in the explanation of
-    /// a run that has not begun.
+    /// `bound` contains the middlewares of the run, in the order in which they are bound. `ctx` is `None` in the
+    /// explanation of a run that has not begun.
     fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
         let _ = (bound, ctx);
         None
     }
 
-    /// Returns the order of the middleware relative to other middlewares of the same run. By default it is `None`, and the
-    /// middleware keeps its place in the order of registration.
+    /// Returns the order of the middleware relative to other middlewares of the same run. By default it is `None`, and
+    /// the middleware keeps its place in the order of registration.
     fn order(&self) -> Option<&Order> {
         None
     }
@@ -206,8 +208,8 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 pub(crate) type Inherited = InheritedList<Arc<dyn Middleware>>;
 
 impl RunContext {
-    /// Binds a middleware to every run that is started below this run from now on, however deep. In each of these runs, the
-    /// middleware is bound before the run's own middlewares, unless an [`Order`] moves it.
+    /// Binds a middleware to every run that is started below this run from now on, however deep. In each of these runs,
+    /// the middleware is bound before the run's own middlewares, unless an [`Order`] moves it.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
@@ -237,14 +239,14 @@ impl RunContext {
         self.shared().inherited.all().map_or(0, |inherited| inherited.len())
     }
 
-    /// Sets the order of the middlewares that the run hands down, starting at index `beyond`. A middleware that already has
-    /// an order keeps it.
+    /// Sets the order of the middlewares that the run hands down, starting at index `beyond`. A middleware that already
+    /// has an order keeps it.
     pub(crate) fn order_inherited(&self, beyond: usize, order: &Order) {
         let Some(inherited) = self.shared().inherited.all().filter(|inherited| inherited.len() > beyond) else {
             return;
         };
-        // `order()` is user code: call it on a snapshot, with no lock held. Another thread may bind further middlewares meanwhile;
-        // they are appended, so the indices stay valid.
+        // `order()` is user code: call it on a snapshot, with no lock held. Another thread may bind further middlewares
+        // meanwhile; they are appended, so the indices stay valid.
         let handed_down = inherited.iter().enumerate().skip(beyond);
         let silent = handed_down.filter(|(_, middleware)| middleware.order().is_none());
         let silent: Vec<(usize, Arc<dyn Middleware>)> =

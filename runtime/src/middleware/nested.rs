@@ -11,7 +11,7 @@ pub struct ForNested<M>(Arc<M>);
 /// Wraps a middleware so that it is bound to every run below a run, however deep, but not to the run itself. Use
 /// [`for_tree`] to include the run.
 ///
-/// In each run below, the middleware is bound before that run's own middlewares.
+/// In each run below, the middleware is bound before that run's own middlewares, unless an [`Order`] moves it.
 ///
 /// ```
 /// use emitree_runtime::{Error, RunContext, Runnable, for_nested, for_tree, runnable_fn};
@@ -65,8 +65,8 @@ impl<M: Middleware> Middleware for ForNested<M> {
 #[derive(Debug)]
 pub struct ForTree<M>(Arc<M>);
 
-/// Wraps a middleware so that it is bound to a run and to every run below it, however deep. Use [`for_nested`] to leave the
-/// run itself out.
+/// Wraps a middleware so that it is bound to a run and to every run below it, however deep. Use [`for_nested`] to leave
+/// the run itself out.
 ///
 /// Retries and limits then apply at each level. For example, if a run with a child has a `Retry` with two retries, the
 /// child's work may be attempted nine times. `Retry`, `Concurrency` and `RateLimit` of `emitree-middleware` can

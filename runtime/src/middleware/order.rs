@@ -14,8 +14,9 @@ type Name = Cow<'static, str>;
 
 /// The position of a middleware relative to other middlewares, which are referred to by name.
 ///
-/// A name that no middleware has is ignored; a name that several middlewares have refers to all of them. Layers are sorted by
-/// [`Phase`](crate::Phase) first, so the order of middlewares only affects the order of layers within a phase.
+/// A name that no middleware has is ignored; a name that several middlewares have refers to all of them. Layers are
+/// sorted by [`Phase`](crate::Phase) first, so the order of middlewares only affects the order of layers within a
+/// phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     before: Vec<Name>,
@@ -37,8 +38,8 @@ impl Order {
         self
     }
 
-    /// Binds the middleware after the middlewares with this name. At equal priority, its listeners are called after theirs,
-    /// and within a phase, their layers wrap its layers.
+    /// Binds the middleware after the middlewares with this name. At equal priority, its listeners are called after
+    /// theirs, and within a phase, their layers wrap its layers.
     #[must_use]
     pub fn after(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.after.push(name.into());
@@ -65,7 +66,8 @@ pub struct Ordered<M> {
     order: Order,
 }
 
-/// Gives a middleware a position among all middlewares of the same run, including the inherited middlewares and the runnable's.
+/// Gives a middleware a position among all middlewares of the same run, including the inherited middlewares and the
+/// runnable's.
 ///
 /// The middlewares that it [binds to runs below](RunContext::bind_nested) have the same order there, unless they already
 /// have an order.
@@ -154,7 +156,8 @@ impl InOrder for &Arc<dyn Middleware> {
     }
 }
 
-/// Sorts items by the orders of their middlewares. Of several items that may come next, the first registered item is taken.
+/// Sorts items by the orders of their middlewares. Of several items that may come next, the first registered item is
+/// taken.
 pub(crate) fn in_order<T: InOrder>(given: impl Iterator<Item = T>) -> Result<SmallVec<[T; 8]>> {
     let given: SmallVec<[T; 8]> = given.collect();
     // Most runs have no orders, and need no sorting.
@@ -189,7 +192,8 @@ impl<'a> OrderGraph<'a> {
 
     fn sort(&self) -> Result<Vec<usize>> {
         let mut sorted = Vec::with_capacity(self.names.len());
-        // Take the first item whose predecessors are all sorted. This is quadratic, but a run has only a few middlewares.
+        // Take the first item whose predecessors are all sorted. This is quadratic, but a run has only a few
+        // middlewares.
         while sorted.len() < self.names.len() {
             let mut left = (0..self.names.len()).filter(|i| !sorted.contains(i));
             let next = left.find(|&i| self.earlier[i].iter().all(|before| sorted.contains(before)));

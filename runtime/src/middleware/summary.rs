@@ -20,7 +20,8 @@ impl Summary {
     /// The maximum length of a text that [`of`](Self::of) returns, in bytes.
     pub const MAX_BYTES: usize = 512;
 
-    /// Returns the `Debug` output of a value, truncated to at most [`MAX_BYTES`](Self::MAX_BYTES), at a character boundary.
+    /// Returns the `Debug` output of a value, truncated to at most [`MAX_BYTES`](Self::MAX_BYTES), at a character
+    /// boundary.
     ///
     /// ```
     /// use emitree_runtime::Summary;

@@ -1,11 +1,11 @@
 //! The bindings of a run, and the end of the run, which drops them (R14). Bindings are listeners, layers, middlewares,
 //! subscribers, end hooks, and the functions that rewrite errors and context values.
 //!
-//! 1. Each binding is dropped once, with no lock held and with the run as the current run. Runs that are started in such a
-//!    drop belong to the nearest run above that accepts runs (R1).
+//! 1. Each binding is dropped once, with no lock held and with the run as the current run. Runs that are started in
+//!    such a drop belong to the nearest run above that accepts runs (R1).
 //! 2. A binding is added before the run is marked as bound, and the run is marked as released before its bindings are
-//!    dropped. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so the code that sets the second mark
-//!    also sees the first: a binding that comes too late is dropped at once.
+//!    dropped. Both marks are in one word ([`RunState`](crate::run::state::RunState)), so the code that sets the second
+//!    mark also sees the first: a binding that comes too late is dropped at once.
 //! 3. If the drop of a binding panics, the others are still dropped.
 
 use std::mem::take;
@@ -28,7 +28,7 @@ pub(crate) type Bound = SmallList<Arc<dyn Middleware>>;
 
 type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
 
-/// The bindings of a run, except listeners, subscribers and middlewares for the runs below.
+/// The bindings of a run, except its listeners, its subscribers, and the middlewares for the runs below.
 pub(crate) struct Bindings {
     pub(crate) make_chain: fn() -> Box<dyn AnyChain>,
     /// Made when the first layer or value middleware is bound, or when the number of retries is set. The run's state
@@ -62,13 +62,13 @@ impl Bindings {
 }
 
 impl RunContext {
-    /// Registers a function that is called once when the run ends: after `finish`, in order of registration, and before the
-    /// caller receives the result. It cannot change the result; a panic is logged.
+    /// Registers a function that is called once when the run ends: after `finish`, in order of registration, and before
+    /// the caller receives the result. It cannot change the result; a panic is logged.
     ///
-    /// Middlewares use this method to count runs, or to release resources that belong to a run. The function is called however
-    /// the run ends, even if the run is dropped, panics, or ends before `start` because a middleware failed to bind. Unlike a
-    /// listener of `finish`, the function does not make the run emit events. If the run has ended already, the function is
-    /// dropped and never called.
+    /// Middlewares use this method to count runs, or to release resources that belong to a run. The function is called
+    /// however the run ends, even if the run is dropped, panics, or ends before `start` because a middleware failed to
+    /// bind. Unlike a listener of `finish`, the function does not make the run emit events. If the run has ended
+    /// already, the function is dropped and never called.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -112,8 +112,8 @@ impl RunContext {
         }
     }
 
-    /// Ends the run, after its last event: calls the end hooks, drops the bindings, and deregisters the run from its parent.
-    /// Called inside the run.
+    /// Ends the run, after its last event: calls the end hooks, drops the bindings, and deregisters the run from its
+    /// parent. Called inside the run.
     pub(crate) fn end(&self, status: impl FnOnce() -> Status) {
         let run = self.shared();
         if run.bindings.has_end_hooks.load(Ordering::Acquire) {
@@ -126,8 +126,8 @@ impl RunContext {
         if run.node.state.release() {
             self.drop_bound();
         }
-        // End the run before it leaves its parent: the parent waits only for registered children, and could otherwise emit
-        // `finish` before this run has ended (R13).
+        // End the run before it leaves its parent: the parent waits only for registered children, and could otherwise
+        // emit `finish` before this run has ended (R13).
         run.node.state.end();
         if let Some(above) = &run.parent {
             above.leave();
@@ -147,7 +147,8 @@ impl RunContext {
             chain.release();
         }
         if let Some(middlewares) = middlewares {
-            // Take the middlewares out first: their drops may call user code, and no lock may be held then (invariant 1).
+            // Take the middlewares out first: their drops may call user code, and no lock may be held then (invariant
+            // 1).
             let bound = take(&mut *middlewares.lock());
             discard_all(bound);
         }

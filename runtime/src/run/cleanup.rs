@@ -1,8 +1,8 @@
 //! Ends the tasks and the children of a run whose work is over (R13).
 //!
 //! 1. The tasks are aborted and awaited before the children are looked up: tasks may begin runs until they have ended.
-//! 2. A child that has children itself hands them over to the run that ends it, and waits for them. So a chain of runs of any
-//!    length is ended from one list, the innermost run first, and not by recursion.
+//! 2. A child that has children itself hands them over to the run that ends it, and waits for them. So a chain of runs
+//!    of any length is ended from one list, the innermost run first, and not by recursion.
 //! 3. A child with children is driven once to find them, and again only after they have ended.
 
 use std::task::{Context as TaskContext, Poll, ready};
@@ -83,8 +83,8 @@ impl<O> Cleanup<O> {
 fn abort_below(run: &RunContext, cx: &mut TaskContext<'_>) -> Poll<Vec<RunContext>> {
     let below = ready!(run.node().below.poll_all(cx));
     for child in &below {
-        // A stop of this run may have missed a child that is beginning on another thread and has not checked its parent yet.
-        // The stop came first, so its reason is passed on before this abort's reason (R7).
+        // A stop of this run may have missed a child that is beginning on another thread and has not checked its parent
+        // yet. The stop came first, so its reason is passed on before this abort's reason (R7).
         child.node().follow(run.node());
         child.abort("the parent run has ended");
     }

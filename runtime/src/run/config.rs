@@ -88,8 +88,8 @@ impl Overrides {
 }
 
 impl<R: Runnable> RunConfig<'_, R> {
-    /// Makes the run. If no listener, subscriber or binding can see the input before the work begins, the input is moved into the
-    /// run at once.
+    /// Makes the run. If no listener, subscriber or binding can see the input before the work begins, the input is
+    /// moved into the run at once.
     pub(crate) fn begin(&mut self) -> Result<ThinRun<R::Input, R::Output>> {
         if CLOSED.load(Ordering::Acquire) {
             return Err(Error::aborted(REASON));
@@ -138,8 +138,8 @@ impl<R: Runnable> RunConfig<'_, R> {
     }
 
     /// Sets the run's timeout and all signals except the first. Then binds inherited middlewares, the instance's
-    /// middlewares, and the run's own middlewares and listeners in the order of the calls. An `Order` may move a middleware
-    /// (R4).
+    /// middlewares, and the run's own middlewares and listeners in the order of the calls. An `Order` may move a
+    /// middleware (R4).
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
         let Self { runnable, input, overrides, .. } = self;
         if let Some(overrides) = overrides {
@@ -183,7 +183,8 @@ impl<R: Runnable> RunConfig<'_, R> {
     }
 }
 
-/// Returns a creator for the run, unless the creator of the runnable's emitter has the same kind and name as the runnable.
+/// Returns a creator for the run, unless the creator of the runnable's emitter has the same kind and name as the
+/// runnable.
 fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
     let (kind, name) = (runnable.kind(), runnable.name());
     let known = runnable.emitter().creator();

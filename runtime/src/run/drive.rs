@@ -1,8 +1,8 @@
 //! Drives a run through its steps to its end, with or without its work (R4, R8, R13).
 //!
-//! A run has two halves: its *work*, which only the run's own future holds and polls, and its [`Step`]s, which any driver can
-//! take to the end without the work. So a run goes through the same sequence whether it is ended by its own future, by the drop
-//! of that future, by its parent, or by a supervisor.
+//! A run has two halves: its *work*, which only the run's own future holds and polls, and its [`Step`]s, which any
+//! driver can execute to the end without the work. So a run goes through the same sequence whether it is ended by its
+//! own future, by the drop of that future, by its parent, or by a supervisor.
 
 use std::any::Any;
 use std::mem::{needs_drop, replace, take};
@@ -72,7 +72,7 @@ impl<I: Data, O: Data> RunCore<I, O> {
 }
 
 impl<I: Data, O: Data> TypedRun<I, O> {
-    /// Takes steps until the run is over or has to wait. Calls `work` in `Step::Working`.
+    /// Executes steps until the run is over or has to wait. Calls `work` in `Step::Working`.
     pub(crate) fn advance(
         &self,
         step: &mut Step<I, O>,
@@ -97,8 +97,8 @@ impl<I: Data, O: Data> TypedRun<I, O> {
         }
     }
 
-    /// Calls `f` with a step, as the holder of the lease. If `f` panics, for example in a `tracing` subscriber, the step is
-    /// parked, so that the run still ends (R4).
+    /// Calls `f` with a step, as the holder of the lease. If `f` panics, for example in a `tracing` subscriber, the
+    /// step is parked, so that the run still ends (R4).
     pub(crate) fn holding<T>(&self, step: &mut Step<I, O>, who: Driver, f: impl FnOnce(&mut Step<I, O>) -> T) -> T {
         let mut held = LeaseGuard { run: self, step, who, is_left: true };
         let done = f(held.step);
@@ -141,8 +141,8 @@ impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
 
 /// The core of a run with erased types.
 pub(crate) trait ErasedRun: Any + Send + Sync {
-    /// Drives the run toward its end without its work, until it has to wait. Children have to end first: they are added to
-    /// `below`, or driven as well if `below` is `None`.
+    /// Drives the run toward its end without its work, until it has to wait. Children have to end first: they are added
+    /// to `below`, or driven as well if `below` is `None`.
     fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven;
 
     /// Reserves the lease for supervisors.

@@ -1,5 +1,5 @@
-//! Drops long chains of runs in a loop. The stack does not grow with the length of the chain, because a run that is dropped
-//! in the loop leaves its handle to its parent to the loop.
+//! Drops long chains of runs in a loop. The stack does not grow with the length of the chain: a run that is dropped in
+//! the loop does not drop its parent itself, but adds it to the list of the loop.
 
 use std::cell::RefCell;
 
@@ -10,8 +10,8 @@ thread_local! {
     static DUE: RefCell<Option<Vec<Parent>>> = const { RefCell::new(None) };
 }
 
-/// Drops `above`, the last handle of a run, and then, in a loop, each parent that loses its last handle. A nested call only
-/// adds its parent to the list of the outermost call.
+/// Drops `above`, the last handle of a run, and then, in a loop, each parent that loses its last handle. A nested call
+/// only adds its parent to the list of the outermost call.
 pub(crate) fn drop_chain(above: Parent) {
     let Some(above) = first(above) else { return };
     let _at_it = TakesDown;
@@ -21,8 +21,8 @@ pub(crate) fn drop_chain(above: Parent) {
     }
 }
 
-/// Returns the parent if this is the outermost call, or if the thread is ending and its list is gone. Otherwise adds the parent
-/// to the list.
+/// Returns the parent if this is the outermost call, or if the thread is ending and its list is gone. Otherwise adds
+/// the parent to the list.
 fn first(above: Parent) -> Option<Parent> {
     let mut above = Some(above);
     let leave = |due: &RefCell<Option<Vec<Parent>>>| match &mut *due.borrow_mut() {

@@ -1,7 +1,7 @@
 //! The functions that rewrite errors and context values of a run before events and callers see them (R10).
 //!
-//! An error may come from the work, a layer, a listener or an abort, and any holder of the context may set a value. So the
-//! functions are called in one place, where the error or value enters the run's events and result.
+//! An error may come from the work, a layer, a listener or an abort, and any holder of the context may set a value. So
+//! the functions are called in one place, where the error or value enters the run's events and result.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ impl ExitMaps {
 }
 
 impl Functions {
-    /// Returns the functions that replace the dropped functions. They withhold every error and value of a kind that had a
-    /// function.
+    /// Returns the functions that replace the dropped functions. They withhold every error and value of a kind that had
+    /// a function.
     fn withholding(&self) -> Self {
         let error = |error: Error| {
             error.withheld(
@@ -111,8 +111,8 @@ impl RunContext {
 
     fn pass_out<T>(&self, value: T, pass: impl FnOnce(&Functions, T) -> T) -> T {
         let Some(maps) = self.shared().bindings.exit_maps.get() else { return value };
-        // Clone the functions, so that no lock is held while they are called. If the run releases them meanwhile, the clone is
-        // their last owner, and they are dropped here, inside the run (R14).
+        // Clone the functions, so that no lock is held while they are called. If the run releases them meanwhile, the
+        // clone is their last owner, and they are dropped here, inside the run (R14).
         let functions = maps.0.lock().clone();
         enter(self, || {
             let value = pass(&functions, value);
@@ -128,15 +128,16 @@ impl RunContext {
 }
 
 impl RunContext {
-    /// Registers a function that rewrites the error with which the run fails, before events and the caller see it. Functions are
-    /// called in order of registration.
+    /// Registers a function that rewrites the error with which the run fails, before events and the caller see it.
+    /// Functions are called in order of registration.
     ///
-    /// The function receives errors from the work, layers, listeners, aborts, panics, and middlewares that fail to bind. The
-    /// layers of the run, and subscribers of its attempts, see the error before it is rewritten.
+    /// The function receives errors from the work, layers, listeners, aborts, panics, and middlewares that fail to
+    /// bind. The layers of the run, and subscribers of its attempts, see the error before it is rewritten.
     ///
     /// The function can change the message, the causes and the details of an error, but not how the run ends: the
     /// [kind](Error::kind), an interrupt and a requested retry are kept. If the function replaces a denial by another
-    /// denial, or a halt by another halt, the new name is used. If the function panics, the error reports only that panic.
+    /// denial, or a halt by another halt, the new name is used. If the function panics, the error reports only that
+    /// panic.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
@@ -160,8 +161,9 @@ impl RunContext {
         self.add_exit_map(|functions| functions.errors.push(Arc::new(f)));
     }
 
-    /// Registers a function that rewrites each value that is [set](Self::set) on the run's context from now on, before events and
-    /// runs below carry it. Functions are called in order of registration. If a function panics, its result is `null`.
+    /// Registers a function that rewrites each value that is [set](Self::set) on the run's context from now on, before
+    /// events and runs below carry it. Functions are called in order of registration. If a function panics, its result
+    /// is `null`.
     ///
     /// Values that the context already has, and values that runs below set on their own contexts, are not rewritten. The
     /// function is dropped when the run has ended; a value that is set after that is `null`.

@@ -1,5 +1,5 @@
-//! The future of a run. The first poll makes the run, and binds its middlewares and listeners. Each poll advances the run's
-//! steps and its work. Dropping the future ends the run without the work (R4, R8).
+//! The future of a run. The first poll makes the run, and binds its middlewares and listeners. Each poll advances the
+//! run's steps and its work. Dropping the future ends the run without the work (R4, R8).
 //!
 //! Work, middlewares and listeners are user code. Their panics are caught, and become errors.
 
@@ -37,8 +37,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         Self { run: None, work: WorkState::Planned(config), watch: None, listed: None }
     }
 
-    /// Begins the run, and advances it until it has to wait. Most runs are over without waiting, so their parts are made in
-    /// place and never moved.
+    /// Begins the run, and advances it until it has to wait. Most runs are over without waiting, so their parts are
+    /// made in place and never moved.
     fn begin(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<R::Output>> {
         let WorkState::Planned(config) = &mut self.work else {
             return Poll::Ready(Err(Error::new("the run was polled again after it had ended")));
@@ -71,8 +71,8 @@ impl<'a, R: Runnable> Run<'a, R> {
             run.core().lease.over(None);
         }
         self.watch = None;
-        // Work that has begun was dropped already. Work that has not begun is dropped inside the run, because runs that its
-        // drop starts belong to the nearest run above that accepts runs (R14).
+        // Work that has begun was dropped already. Work that has not begun is dropped inside the run, because runs that
+        // its drop starts belong to the nearest run above that accepts runs (R14).
         if let WorkState::Planned(_) = self.work {
             enter(&run, || discard(replace(&mut self.work, WorkState::Done)));
         }
@@ -153,8 +153,8 @@ impl<R: Runnable> WorkState<'_, R> {
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<R::Output>> {
         let mut advance = |step: &mut Step<_, _>| {
-            // The configuration keeps the input until the run has started; a run without listeners and bindings took the input at
-            // once.
+            // The configuration keeps the input until the run has started. A run with no listeners, subscribers or
+            // bindings has already taken the input.
             if let WorkState::Planned(config) = self
                 && config.input.is_some()
             {
@@ -169,8 +169,8 @@ impl<R: Runnable> WorkState<'_, R> {
         polled
     }
 
-    /// Polls the work. When the work is over, drops it inside the run and before the run's next step, so that runs that the
-    /// work still holds are dropped first.
+    /// Polls the work. When the work is over, drops it inside the run and before the run's next step, so that runs that
+    /// the work still holds are dropped first.
     fn poll(
         &mut self,
         run: &StartedRun<R>,
@@ -192,8 +192,8 @@ impl<R: Runnable> WorkState<'_, R> {
         })
     }
 
-    /// Begins and polls the work. Returns an error if the run was stopped before the poll, or if it was stopped during the
-    /// poll and the work has to wait. The caller then drops the work (R7).
+    /// Begins and polls the work. Returns an error if the run was stopped before the poll, or if it was stopped during
+    /// the poll and the work has to wait. The caller then drops the work (R7).
     fn poll_unstopped(
         &mut self,
         run: &StartedRun<R>,

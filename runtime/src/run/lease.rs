@@ -1,13 +1,13 @@
-//! The lease of a run. The holder of the lease, the *driver*, advances the run through its steps until the run is over, or
-//! until the driver parks the current step and thereby releases the lease (R13).
+//! The lease of a run. The holder of the lease, the *driver*, advances the run through its steps until the run is over,
+//! or until the driver parks the current step and thereby releases the lease (R13).
 //!
 //! 1. Only the driver touches a run's steps.
 //! 2. No future is polled while the lock is held.
 //! 3. A lease becomes `Over` after the run has ended. From then on, no driver receives steps. A driver that fetches the
 //!    result sets the lease to `Over` again if another driver may be waiting.
-//! 4. Once the parent or a supervisor has requested the lease, the run's own future cannot acquire it again. Once the run is
-//!    supervised, the parent cannot acquire it either. A refused driver is woken when it can acquire the lease, or when the run
-//!    is over.
+//! 4. Once the parent or a supervisor has requested the lease, the run's own future cannot acquire it again. Once the
+//!    run is supervised, the parent cannot acquire it either. A refused driver is woken when it can acquire the lease,
+//!    or when the run is over.
 
 use std::task::Waker;
 
@@ -32,7 +32,8 @@ struct Waiter {
 
 impl<S, T> Inner<S, T> {
     fn wait(&mut self, who: Driver, for_lease: bool, waker: &Waker) {
-        // The run's own future may move between tasks: only its last waker is kept. Other drivers have one waker for each task.
+        // The run's own future may move between tasks: only its last waker is kept. Other drivers have one waker for
+        // each task.
         let same = |waiting: &&mut Waiter| waiting.who == who && (who == Driver::Own || waiting.waker.will_wake(waker));
         match self.waiting.iter_mut().find(same) {
             Some(waiting) => {

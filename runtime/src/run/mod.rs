@@ -30,18 +30,20 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 
 /// A future that runs a [`Runnable`] once and returns its result. Created by [`Runnable::run`].
 ///
-/// Its methods add listeners, middlewares, limits and context to this run only. Nothing happens before the first poll. An invalid
-/// argument of these methods, such as an invalid matcher, makes the run fail. From the first poll on, these steps
-/// are taken in order:
+/// Its methods add listeners, middlewares, limits and context to this run only. Nothing happens before the first poll.
+/// An invalid argument of these methods, such as an invalid matcher, makes the run fail. From the first poll on, these
+/// steps are taken in order:
 ///
-/// 1. The run's context is created. The run's emitter is created now if there are listeners, and otherwise when it is first
-///    used.
-/// 2. Middlewares are bound: by default, first the middlewares inherited from the runs above, then the instance's, then the
-///    run's own. The run's middlewares and listeners are bound in the order of the calls: with `.on(a).middleware(m).on(b)`,
-///    an event reaches `a`, then the listeners that `m` registers, and then `b`, if all have the same priority.
+/// 1. The run's context is created. The run's emitter is created now if there are listeners, and otherwise when it is
+///    first used.
+/// 2. Middlewares are bound: by default, first the middlewares inherited from the runs above, then the instance's, then
+///    the run's own. The run's middlewares and listeners are bound in the order of the calls: with
+///    `.on(a).middleware(m).on(b)`, an event reaches `a`, then the listeners that `m` registers, and then `b`, if all
+///    have the same priority.
 /// 3. `start` is emitted. Listeners may change the input, or answer the run by setting the output.
-/// 4. The input passes through input middlewares and layers, the work runs, and the output passes through layers and output
-///    middlewares. An output that was set at `start` replaces the work. An accepted request for a retry repeats this step.
+/// 4. The input passes through input middlewares and layers, the work runs, and the output passes through layers and
+///    output middlewares. An output that was set at `start` replaces the work. An accepted request for a retry repeats
+///    this step.
 /// 5. Tasks that the run has spawned, and runs started in it that have not ended, are aborted and awaited.
 /// 6. `success` or `error` is emitted. Listeners of `success` may change the output.
 /// 7. `finish` is emitted, and the result is returned.
@@ -54,9 +56,9 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// |---|---|---|
 /// | the work returns, or the output was set at `start` | `success`, `finish` success | the output |
 /// | the work or a listener of `start` fails | `error`, `finish` failed | that error |
-/// | a guard, a layer or a listener denies or halts the run | `error`, `finish` denied or halted | that error |
+/// | the work, a guard, a layer or a listener of `start` denies or halts the run | `error`, `finish` denied or halted | that error |
 /// | the work or a listener of `start` panics | `error`, `finish` panicked | an error with the panic's message |
-/// | a listener of `success` fails or panics | `success`, `finish` failed or panicked | that error |
+/// | a listener of `success` fails, panics, denies or halts | `success`, `finish` failed, panicked, denied or halted | that error |
 /// | a listener of `error` or `finish` fails | the same as without the failure, which is logged and counted | the same as without the failure |
 /// | the run or a run above it is aborted before the work is over | `error`, `finish` aborted | an error with the reason |
 /// | the run takes too long | `error`, `finish` timed out | an error of kind `TimedOut` |
@@ -66,10 +68,11 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 /// | [`shutdown`](crate::shutdown) is called | `error`, `finish` aborted | an error with the reason |
 /// | the tokio runtime shuts down | `error`, `finish` dropped; async listeners are skipped | – |
 ///
-/// The parent of a run is the run in which it was made. If the parent has ended before the first poll, the run never starts: it
-/// emits nothing, and the caller receives an error of kind `Aborted`. So a run cannot evade middleware that its parent has
-/// bound for the runs below. A run that is made in a listener of `finish`, or in a function of [`on_end`](RunContext::on_end),
-/// becomes a child of the nearest run above that still accepts runs; without such a run, it has no parent.
+/// The parent of a run is the run in which it was made. If the parent has ended before the first poll, the run never
+/// starts: it emits nothing, and the caller receives an error of kind `Aborted`. So a run cannot evade middleware that
+/// its parent has bound for the runs below. A run that is made in a listener of `finish`, or in a function of
+/// [`on_end`](RunContext::on_end), becomes a child of the nearest run above that still accepts runs. If none of the
+/// runs above accepts runs, the new run never starts. If there is no run above, the new run has no parent.
 ///
 /// Children end first: `finish` of a run comes after `finish` of every run started in it.
 ///
@@ -94,17 +97,18 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// # Nesting
 ///
-/// Like any future, a run polls the runs that it awaits, so each level uses stack space. On a thread with 2 MB of stack, a
-/// debug build reaches about 300 levels, or 130 with a layer around each run. Limit recursion that depends on user input:
-/// `Limits` of `emitree-middleware` can limit the depth. A run in its own task, spawned with [`RunContext::spawn`], does not
-/// use the stack of the run above, so a chain of such runs may have any length.
+/// Like any future, a run polls the runs that it awaits, so each level uses stack space. On a thread with 2 MiB of
+/// stack, a debug build reaches 250 to 300 levels, or 130 with a layer around each run. Limit recursion that depends on
+/// user input: `Limits` of `emitree-middleware` can limit the depth. A run in its own task, spawned with
+/// [`RunContext::spawn`], does not use the stack of the run above, so a chain of such runs may have any length.
 ///
 /// # Dropping
 ///
-/// Dropping a run before its first poll has no effect. Dropping it later, before its work is over, aborts the run: the work
-/// is dropped, and with it the runs that it awaits. Sync listeners receive `error` and `finish` during the drop. Async
-/// listeners receive them in a task, and [`wait_for_ends`](crate::wait_for_ends) waits until the run has ended. If a
-/// lifecycle event is being emitted, that emit is finished first. Outside a tokio runtime, async listeners are skipped.
+/// Dropping a run before its first poll has no effect. Dropping it later, before its work is over, aborts the run: the
+/// work is dropped, and with it the runs that it awaits. Sync listeners receive `error` and `finish` during the drop.
+/// Async listeners receive them in a task, and [`wait_for_ends`](crate::wait_for_ends) waits until the run has ended.
+/// If a lifecycle event is being emitted, that emit is finished first. Outside a tokio runtime, async listeners are
+/// skipped.
 ///
 /// # Cancel safety
 ///
@@ -158,8 +162,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         self
     }
 
-    /// Binds a middleware to this run, after the instance's middlewares. Middlewares and listeners of this run are bound in the
-    /// order in which they were added, unless a middleware has an [`Order`](crate::Order).
+    /// Binds a middleware to this run, after the instance's middlewares. Middlewares and listeners of this run are
+    /// bound in the order in which they were added, unless a middleware has an [`Order`](crate::Order).
     ///
     /// If the middleware fails to bind, the run fails with that error and emits no `start`.
     ///
@@ -184,8 +188,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.with(|overrides| overrides.bindings.push(Binding::Middleware(Arc::new(middleware.into_middleware()))))
     }
 
-    /// Sets keys of the run's context. They replace keys that the run inherits from its instance and its parent. Every event of
-    /// the run, and of the runs started in it, carries the keys.
+    /// Sets keys of the run's context. They replace keys that the run inherits from its instance and its parent. Every
+    /// event of the run, and of the runs started in it, carries the keys.
     ///
     /// The key `internal` is reserved: a run that sets it fails at its first poll.
     ///
@@ -225,10 +229,10 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.with(|overrides| overrides.extensions.own.insert(value))
     }
 
-    /// Aborts the run when a signal reports an abort: the signal of an [`AbortHandle`](crate::AbortHandle) or of another run,
-    /// or a [`CancellationToken`](tokio_util::sync::CancellationToken). If this method is called several times, the first
-    /// abort sets the reason. If several signals reported an abort before the first poll, it is unspecified which reason the
-    /// run has.
+    /// Aborts the run when a signal reports an abort: the signal of an [`AbortHandle`](crate::AbortHandle) or of
+    /// another run, or a [`CancellationToken`](tokio_util::sync::CancellationToken). If this method is called several
+    /// times, the first abort sets the reason. If several signals reported an abort before the first poll, it is
+    /// unspecified which reason the run has.
     ///
     /// ```
     /// use emitree_runtime::{AbortHandle, RunContext, Runnable, runnable_fn};
@@ -252,14 +256,14 @@ impl<'a, R: Runnable> Run<'a, R> {
         self
     }
 
-    /// Limits the time of the run: if its work takes longer, the run ends as timed out. If the method is called several times,
-    /// the shortest timeout applies.
+    /// Limits the time of the run: if its work takes longer, the run ends as timed out. If the method is called several
+    /// times, the shortest timeout applies.
     ///
-    /// The time is measured by tokio's clock from the first poll on, so it includes listeners of `start`. The timeout does not
-    /// cancel a running listener: a listener of `start` that never returns keeps its run waiting.
+    /// The time is measured by tokio's clock from the first poll on, so it includes listeners of `start`. The timeout
+    /// does not cancel a running listener: a listener of `start` that never returns keeps its run waiting.
     ///
-    /// The timeout is checked before each poll of the work. Work that blocks its thread past the timeout and returns from that
-    /// same poll succeeds; use [`tokio::task::spawn_blocking`] for such work.
+    /// The timeout is checked before each poll of the work. Work that blocks its thread past the timeout and returns
+    /// from that same poll succeeds; use [`tokio::task::spawn_blocking`] for such work.
     ///
     /// ```
     /// use std::time::Duration;
@@ -307,11 +311,11 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Registers a listener that may change the run's events; see [`Emitter::on`](emitree_emitter::Emitter::on).
     ///
-    /// A listener registered for `"start"` receives the run's own `start` if its payload type is the run's `Start<I, O>`.
-    /// [`on_start`](Self::on_start), [`Stage::Start`] and the event's path, such as `backend.chat.run.start`, match the same
-    /// event. A listener for `Start` with other type parameters makes the run fail. With `dyn AnyEvent` or any other payload
-    /// type, `"start"` matches events that the work emits under that name. If the emitter declares its events, `"start"` has
-    /// to be declared like any other name.
+    /// A listener registered for `"start"` receives the run's own `start` if its payload type is the run's `Start<I,
+    /// O>`. [`on_start`](Self::on_start), [`Stage::Start`] and the event's path, such as `backend.chat.run.start`,
+    /// match the same event. A listener for `Start` with other type parameters makes the run fail. With `dyn AnyEvent`
+    /// or any other payload type, `"start"` matches events that the work emits under that name. If the emitter declares
+    /// its events, `"start"` has to be declared like any other name.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};
@@ -365,8 +369,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.register(Options::new().observe(matcher, f))
     }
 
-    /// Registers an async observer of the run's events, which is awaited together with the other async observers of the run's
-    /// emitter; see [`Emitter::observe_async`](emitree_emitter::Emitter::observe_async).
+    /// Registers an async observer of the run's events, which is awaited together with the other async observers of the
+    /// run's emitter; see [`Emitter::observe_async`](emitree_emitter::Emitter::observe_async).
     #[track_caller]
     pub fn observe_async<T>(
         self,
@@ -379,7 +383,8 @@ impl<'a, R: Runnable> Run<'a, R> {
         self.register(Options::new().observe_async(matcher, f))
     }
 
-    /// Registers a listener of the run's own `start`, which may change the input, or answer the run by setting the output.
+    /// Registers a listener of the run's own `start`, which may change the input, or answer the run by setting the
+    /// output.
     #[track_caller]
     pub fn on_start<Out: ListenerResult>(
         self,

@@ -1,7 +1,9 @@
 //! Catches panics of user code. No other module of this crate does so (R4).
 //!
-//! 1. A caught panic becomes an error with its message, or a warning in the log if the outcome of the run is already fixed.
-//! 2. The payload of a panic is a user value. It is dropped here, and a panic of its `Drop` is caught too ([`panic_text`]).
+//! 1. A caught panic becomes an error with its message, or a warning in the log if the outcome of the run is already
+//!    fixed.
+//! 2. The payload of a panic is a user value. It is dropped here, and a panic in its `Drop` is caught too
+//!    ([`panic_text`]).
 //! 3. Values that no caller receives are dropped by [`discard`], because their drops may call user code too.
 
 use std::any::Any;
@@ -43,8 +45,8 @@ fn log_panic(payload: Box<dyn Any + Send>) {
     logged(|| tracing::warn!("a run continues after a panic: {text}"));
 }
 
-/// Calls a logging macro. Log subscribers and the `Display` of errors are user code: their panics are ignored, because the
-/// run matters more than the log.
+/// Calls a logging macro. Log subscribers and the `Display` of errors are user code: their panics are ignored, because
+/// the run matters more than the log.
 pub(crate) fn logged(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
         drop(panic_text(payload));
@@ -72,8 +74,8 @@ pub(crate) fn discard_all<T>(values: impl IntoIterator<Item = T>) {
 }
 
 pin_project! {
-    /// A future that completes when the inner future completes or panics. Panics of the inner future, also in its drop, are
-    /// logged.
+    /// A future that completes when the inner future completes or panics. Panics of the inner future, also in its drop,
+    /// are logged.
     pub(crate) struct Isolated<F> {
         // `None` once the future is over or dropped.
         #[pin]

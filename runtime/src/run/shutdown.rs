@@ -1,11 +1,12 @@
 //! Ends all runs of the process (R8).
 //!
-//! 1. A run without a parent is listed when it first has to wait. A run that is over at its first poll only loads `CLOSED`.
-//! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was listed.
-//!    So either the shutdown finds the run, or the run finds `CLOSED`. A run that is in its first poll meanwhile is aborted
-//!    when it first has to wait.
-//! 3. An aborted run is ended by the task that holds its future, which drops the work before the last events. The shutdown
-//!    itself ends the run only if the run has not ended after half of the time until the deadline.
+//! 1. A run without a parent is listed when it first has to wait. A run that is over at its first poll only loads
+//!    `CLOSED`.
+//! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was
+//!    listed. So either the shutdown finds the run, or the run finds `CLOSED`. A run that is in its first poll
+//!    meanwhile is aborted when it first has to wait.
+//! 3. An aborted run is ended by the task that holds its future, which drops the work before the last events. The
+//!    shutdown itself ends the run only if the run has not ended after half of the time until the deadline.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -55,17 +56,17 @@ impl Drop for Listed {
 ///
 /// 1. From now on no run begins, not even inside a living run: the first poll of a run returns an error of kind
 ///    [`Aborted`](crate::ErrorKind::Aborted), "the process is shutting down".
-/// 2. Every living run, and every run below it, is aborted with the same reason. A run that another thread is polling for the
-///    first time is aborted when it first has to wait, and may be missing from the report.
-/// 3. The tasks that hold these runs drop the work and emit the last events. After half of the time until the deadline, the
-///    shutdown itself ends the runs that have not ended, such as runs that are not polled. Their work is dropped later, with
-///    their futures.
-/// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, and async listeners are
-///    skipped and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
+/// 2. Every living run, and every run below it, is aborted with the same reason. A run that another thread is polling
+///    for the first time is aborted when it first has to wait, and may be missing from the report.
+/// 3. The tasks that hold these runs drop the work and emit the last events. After half of the time until the deadline,
+///    the shutdown itself ends the runs that have not ended, such as runs that are not polled. Their work is dropped
+///    later, with their futures.
+/// 4. At the deadline the remaining runs are cut: sync listeners receive the last events at once, and async listeners
+///    are skipped and counted. A run whose work blocks its thread cannot be cut; it ends when its work returns.
 ///
-/// `shutdown` also waits for runs whose futures were dropped earlier and that have not ended yet. Call `shutdown` before the
-/// tokio runtime is dropped, and close your sinks afterwards with `handle.close(deadline)`. To let runs end by themselves,
-/// await them and call [`wait_for_ends`](crate::wait_for_ends).
+/// `shutdown` also waits for runs whose futures were dropped earlier and that have not ended yet. Call `shutdown`
+/// before the tokio runtime is dropped, and close your sinks afterwards with `handle.close(deadline)`. To let runs end
+/// by themselves, await them and call [`wait_for_ends`](crate::wait_for_ends).
 ///
 /// A shutdown applies to the whole process, until [`accept_runs`] is called.
 ///
@@ -97,8 +98,8 @@ impl Drop for Listed {
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, runs stay aborted and new runs stay refused. Another call of `shutdown` waits for the runs to
-/// end.
+/// If the future is dropped, runs stay aborted and new runs stay refused. Another call of `shutdown` waits for the runs
+/// to end.
 pub async fn shutdown(deadline: Duration) -> Shutdown {
     CLOSED.store(true, Ordering::SeqCst);
     fence(Ordering::SeqCst);

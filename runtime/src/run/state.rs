@@ -5,14 +5,14 @@
 //!    `settle` reports an earlier stop.
 //! 3. The reason for a stop is written before `STOPPED`, and never again: the first reason wins.
 //! 4. A `stop` that loses to another `stop` adds `STOPPED` too: once any `stop` has returned, the run is not open.
-//! 5. Of `TASKS` and `SETTLED`, the bit that is added first wins: a settled run takes no tasks. A run with tasks is not closed
-//!    when it is settled, because its tasks may begin runs until they have ended.
-//! 6. `SETTLED` and `CLOSED` are sequentially consistent with the registration of tasks and children: either a run that ends sees
-//!    the task or child, or the code that registers it sees the bit.
-//! 7. Of `CHAINED` and `WORKING`, the bit that is added first wins: either a chain is added before the work begins, and the
-//!    work passes through it, or the chain is refused.
-//! 8. `BOUND` is added after a binding, and `RELEASED` is added before the bindings of the run are dropped. The code that adds
-//!    the second of the two bits sees both, and drops the binding.
+//! 5. Of `TASKS` and `SETTLED`, the bit that is added first wins: a settled run takes no tasks. A run with tasks is not
+//!    closed when it is settled, because its tasks may begin runs until they have ended.
+//! 6. `SETTLED` and `CLOSED` are sequentially consistent with the registration of tasks and children: either a run that
+//!    ends sees the task or child, or the code that registers it sees the bit.
+//! 7. Of `CHAINED` and `WORKING`, the bit that is added first wins: either a chain is added before the work begins, and
+//!    the work passes through it, or the chain is refused.
+//! 8. `BOUND` is added after a binding, and `RELEASED` is added before the bindings of the run are dropped. The code
+//!    that adds the second of the two bits sees both, and drops the binding.
 
 use crate::sync::{AtomicU16, OnceLock, Ordering};
 
@@ -62,8 +62,8 @@ impl<S> RunState<S> {
         }
         // Written before the bit: a thread that sees the bit finds the reason (invariant 3).
         let is_first = self.stop.set(stop).is_ok();
-        // A `stop` that loses to another `stop` adds the bit too, so that the run is stopped when that call returns (invariant
-        // 4).
+        // A `stop` that loses to another `stop` adds the bit too, so that the run is stopped when that call returns
+        // (invariant 4).
         let stopped = |word| is_open(word).then_some(word | STOPPED);
         let stopped = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, stopped);
         is_first && stopped.map_or_else(|word| word & STOPPED != 0, |_| true)
@@ -87,8 +87,8 @@ impl<S> RunState<S> {
         self.word.load(Ordering::SeqCst) & SETTLED != 0
     }
 
-    /// Settles the run. A run without tasks is closed as well, and released if nothing is bound to it. For most runs, one
-    /// atomic exchange does all of this.
+    /// Settles the run. A run without tasks is closed as well, and released if nothing is bound to it. For most runs,
+    /// one atomic exchange does all of this.
     pub(crate) fn settle_and_close(&self) -> Result<(), &S> {
         let settled = |word| {
             Some(match (word & TASKS, word & BOUND) {
@@ -142,8 +142,8 @@ impl<S> RunState<S> {
         self.word.fetch_or(BOUND, Ordering::AcqRel) & RELEASED == 0
     }
 
-    /// Releases the run. Returns `true` if something is bound that the caller has to drop. Later bindings are dropped by the code
-    /// that binds them.
+    /// Releases the run. Returns `true` if something is bound that the caller has to drop. Later bindings are dropped
+    /// by the code that binds them.
     #[inline]
     pub(crate) fn release(&self) -> bool {
         // A run that was released when it was settled has no bindings, and needs no atomic exchange.
@@ -156,8 +156,8 @@ impl<S> RunState<S> {
 
     /// Marks the run as ended, after it was settled and released.
     pub(crate) fn end(&self) {
-        // A bit that another thread adds between load and store may get lost: after `RELEASED`, no decision depends on such a
-        // bit.
+        // A bit that another thread adds between load and store may get lost: after `RELEASED`, no decision depends on
+        // such a bit.
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(word | ENDED, Ordering::Release);
     }

@@ -71,8 +71,8 @@ pub(crate) fn give_up<I: Data, O: Data>(run: &TypedRun<I, O>, error: Error) -> S
 }
 
 impl<I: Data, O: Data> Step<I, O> {
-    /// Polls the emit or cleanup that the run waits for, and returns the next step. If `below` is `Some`, children that have
-    /// to end first are added to that list.
+    /// Polls the emit or cleanup that the run waits for, and returns the next step. If `below` is `Some`, children that
+    /// have to end first are added to that list.
     pub(crate) fn poll(&mut self, run: &TypedRun<I, O>, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Poll<Self> {
         match self {
             Self::Starting(emitting) => emitting.as_mut().poll(cx).map(|delivered| on_started(run, delivered)),
@@ -100,19 +100,19 @@ fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delive
     }
 }
 
-/// Continues after the work is over or was skipped. If the run was aborted before this call, it ends as aborted, even if the
-/// work returned an output (R7).
+/// Continues after the work is over or was skipped. If the run was aborted before this call, it ends as aborted, even
+/// if the work returned an output (R7).
 pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));
     if state.is_settled() {
-        // Only a panic of this crate itself, in the middle of a step, can lead here (invariant 1). The step is lost: end the run
-        // without further events, so that no event is emitted twice.
+        // Only a panic of this crate itself, in the middle of a step, can lead here (invariant 1). The step is lost:
+        // end the run without further events, so that no event is emitted twice.
         return end(run, exit(result));
     }
     let recipients = run.recipients();
-    // Close the run only if nothing has to end before it: tasks, children and listeners may still begin runs below this run
-    // (R13).
+    // Close the run only if nothing has to end before it: tasks, children and listeners may still begin runs below this
+    // run (R13).
     let settled = if recipients.is_some() || !below.is_empty() { state.settle() } else { state.settle_and_close() };
     let result = exit(match settled {
         Ok(()) => result,
@@ -151,8 +151,8 @@ fn emit_end<I: Data, O: Data>(run: &TypedRun<I, O>, recipients: Recipients<'_>, 
     }
 }
 
-/// Continues after `success`. A listener of `success` that fails makes the run fail, without an `error` after the `success`
-/// (R10).
+/// Continues after `success`. A listener of `success` that fails makes the run fail, without an `error` after the
+/// `success` (R10).
 fn on_succeeded<I: Data, O: Data>(run: &TypedRun<I, O>, (success, delivered): Delivered<Success<I, O>>) -> Step<I, O> {
     let Success { input, output } = success;
     let result = match delivered {
@@ -165,14 +165,14 @@ fn on_succeeded<I: Data, O: Data>(run: &TypedRun<I, O>, (success, delivered): De
     close(run, result, Some(input))
 }
 
-/// Continues after `error`. Failures of its listeners were isolated where the listeners were called, so the emit does not fail
-/// (R10).
+/// Continues after `error`. Failures of its listeners were isolated where the listeners were called, so the emit does
+/// not fail (R10).
 fn on_failed<I: Data, O: Data>(run: &TypedRun<I, O>, (failure, _): Delivered<Failure>) -> Step<I, O> {
     close(run, Err(failure.error), None)
 }
 
-/// Closes the run: a run that is made in it from now on does not become its child. Runs that its listeners have started end
-/// before `finish` (R13).
+/// Closes the run: a run that is made in it from now on does not become its child. Runs that its listeners have started
+/// end before `finish` (R13).
 fn close<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>, input: Option<Input<I>>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     state.close();

@@ -1,8 +1,8 @@
-//! Ends runs whose futures were dropped, and runs that a shutdown ends (R8).
+//! Ends runs whose futures were dropped, and runs that have not ended by themselves during a shutdown (R8).
 //!
 //! 1. A run is added to `PENDING` before a task is spawned for its end, and stays there until it has ended.
-//! 2. If no task can be spawned, or the task is dropped because its runtime shuts down, the run ends at once, and async listeners
-//!    are skipped.
+//! 2. If no task can be spawned, or the task is dropped because its runtime shuts down, the run ends at once, and async
+//!    listeners are skipped.
 
 use std::fmt;
 use std::future::Future;
@@ -69,7 +69,7 @@ impl Drop for Supervised {
     }
 }
 
-/// Ends a run at once. If another driver holds the lease, the run ends when that driver parks it.
+/// Ends a run at once. If another driver holds the lease, the run ends when that driver releases the lease.
 fn cut(run: &RunContext) {
     run.delivery().cut();
     let waker = Waker::from(Arc::new(Again(run.clone())));
@@ -85,12 +85,12 @@ impl Wake for Again {
     }
 }
 
-/// Waits until the runs whose futures were dropped have ended. At the deadline the remaining runs are cut: they end at once, and
-/// async listeners are skipped.
+/// Waits until the runs whose futures were dropped have ended. At the deadline the remaining runs are cut: they end at
+/// once, and async listeners are skipped.
 ///
-/// Call this function before the tokio runtime is dropped: when a runtime shuts down, it drops its tasks, and runs that have
-/// not ended by then are cut too. This function does not affect runs whose futures still exist: await them first, then call
-/// this function, and then close your sinks with `handle.close(deadline)`. To abort all runs, call
+/// Call this function before the tokio runtime is dropped: when a runtime shuts down, it drops its tasks, and runs that
+/// have not ended by then are cut too. This function does not affect runs whose futures still exist: await them first,
+/// then call this function, and then close your sinks with `handle.close(deadline)`. To abort all runs, call
 /// [`shutdown`](crate::shutdown).
 ///
 /// ```
@@ -168,7 +168,7 @@ impl fmt::Display for Shutdown {
     }
 }
 
-/// A run that had not ended at the deadline and was cut.
+/// A run that had not ended at the deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undelivered {

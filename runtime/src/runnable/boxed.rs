@@ -12,9 +12,9 @@ use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
 
 /// A boxed [`Runnable`] from `I` to `O`, to be stored beside other runnables with the same input and output types.
 ///
-/// Its runs are runs of the runnable inside: they have its emitter, kind, name, middlewares and [types](crate::RunTypes).
-/// Layers for runs from `I` to `O` fit these runs. To store runnables with different types together, use
-/// [`AnyRunnable`](crate::AnyRunnable), which converts input and output to JSON.
+/// Its runs are runs of the runnable inside: they have its emitter, kind, name, middlewares and
+/// [types](crate::RunTypes). Layers for runs from `I` to `O` fit these runs. To store runnables with different types
+/// together, use [`AnyRunnable`](crate::AnyRunnable), which converts input and output to JSON.
 ///
 /// ```
 /// use emitree_runtime::{BoxRunnable, RunContext, Runnable, runnable_fn};

@@ -31,8 +31,8 @@ use crate::{AsInstance, Error, Result, Runnable};
 pub trait AnyRunnable: Send + Sync {
     /// Runs the runnable with an input in JSON, and returns the output as JSON.
     ///
-    /// The run's parent is the run in which this method is called. If the input does not fit the input type, no run starts. The
-    /// error shows which part of the JSON does not fit.
+    /// The run's parent is the run in which this method is called. If the input does not fit the input type, no run
+    /// starts. The error shows which part of the JSON does not fit.
     fn run_json(&self, input: Value) -> BoxFuture<'_, Result<Value>>;
 
     // These methods are named differently from the methods of `Runnable`, so that no call is ambiguous where both

@@ -21,8 +21,8 @@ pub struct RunnableFn<F, I, O> {
 
 /// Creates a runnable from an async function of an input and a [`RunContext`].
 ///
-/// Its kind is `Run`. Its emitter is a child of the root and has no namespace, so the paths of a run's events are `run.start`,
-/// `run.success` and so on. [`with_emitter`](RunnableFn::with_emitter) sets another emitter.
+/// Its kind is `Run`. Its emitter is a child of the root and has no namespace, so the paths of a run's events are
+/// `run.start`, `run.success` and so on. [`with_emitter`](RunnableFn::with_emitter) sets another emitter.
 ///
 /// ```
 /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -47,7 +47,8 @@ where
 }
 
 impl<F, I, O> RunnableFn<F, I, O> {
-    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name does not change.
+    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name does not
+    /// change.
     ///
     /// ```
     /// use emitree_emitter::{Creator, Emitter};

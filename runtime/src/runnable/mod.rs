@@ -21,8 +21,8 @@ use crate::{Middleware, Op, Result, Run, RunContext};
 /// [`runnable_fn`](crate::runnable_fn) creates a runnable from an async function.
 ///
 /// References to a runnable and [`Arc`]s of a runnable do not implement this trait: `arc.run(input)` and
-/// `(&runnable).run(input)` are runs of the runnable itself. Functions that store a runnable accept it by value or in an `Arc`;
-/// see [`IntoShared`]. If a function takes an `&impl Runnable`, pass an `Arc` as `&*arc`.
+/// `(&runnable).run(input)` are runs of the runnable itself. Functions that store a runnable accept it by value or in
+/// an `Arc`; see [`IntoShared`]. If a function takes an `&impl Runnable`, pass an `Arc` as `&*arc`.
 ///
 /// ```
 /// use emitree_emitter::{Creator, Emitter};
@@ -81,12 +81,14 @@ pub trait Runnable: Send + Sync {
     /// lifecycle events are emitted and no middleware applies, not even an inherited guard.
     fn execute(&self, input: &Self::Input, ctx: &RunContext) -> impl Future<Output = Result<Self::Output>> + Send;
 
-    /// Returns the kind, such as `Tool`. By default it is the kind of the emitter's creator, or `Run` if there is no creator.
+    /// Returns the kind, such as `Tool`. By default it is the kind of the emitter's creator, or `Run` if there is no
+    /// creator.
     fn kind(&self) -> &str {
         self.emitter().creator().map_or("Run", |creator| creator.kind())
     }
 
-    /// Returns the name. By default it is the name of the emitter's creator, or the emitter's namespace if there is no creator.
+    /// Returns the name. By default it is the name of the emitter's creator, or the emitter's namespace if there is no
+    /// creator.
     fn name(&self) -> &str {
         self.emitter().creator().map_or_else(|| self.emitter().namespace(), |creator| creator.name())
     }
@@ -96,8 +98,8 @@ pub trait Runnable: Send + Sync {
         &[]
     }
 
-    // A wrapper such as `BoxRunnable` returns the types of the runnable inside, so that its runs are runs of that runnable
-    // (M4).
+    // A wrapper such as `BoxRunnable` returns the types of the runnable inside, so that its runs are runs of that
+    // runnable (M4).
     #[doc(hidden)]
     fn face(&self) -> Face {
         Face(FacetsOf::<Self>::ALL)
@@ -105,8 +107,8 @@ pub trait Runnable: Send + Sync {
 
     /// Creates a run. Nothing happens before the run is first polled.
     ///
-    /// The run's parent is the run in which this method is called. If the parent has ended before the first poll, the run does
-    /// not start, and returns an error.
+    /// The run's parent is the run in which this method is called. If the parent has ended before the first poll, the
+    /// run does not start, and returns an error.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
@@ -123,8 +125,8 @@ pub trait Runnable: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Dropping a run before its work is over aborts it: after `start`, it emits `error` and `finish`. Dropping a run before
-    /// its first poll has no effect.
+    /// Dropping a run before its work is over drops the work; after `start`, the run emits `error` and `finish`.
+    /// Dropping a run before its first poll has no effect.
     fn run(&self, input: Self::Input) -> Run<'_, Self>
     where
         Self: Sized,
@@ -132,11 +134,12 @@ pub trait Runnable: Send + Sync {
         Run::new(RunnableRef::Borrowed(self), input)
     }
 
-    /// Creates a run that owns an `Arc` of the runnable, to be spawned or stored: `tokio::spawn(tool.run_shared(input))`.
+    /// Creates a run that owns an `Arc` of the runnable, to be spawned or stored:
+    /// `tokio::spawn(tool.run_shared(input))`.
     ///
-    /// As with [`run`](Self::run), the new run's parent is the run in which this method is called, not the run of the task that
-    /// awaits the new run. The new run ends before its parent ends. A run that is created inside a bare `tokio::spawn` has no
-    /// parent; spawn the task with [`RunContext::spawn`](crate::RunContext::spawn) instead.
+    /// As with [`run`](Self::run), the new run's parent is the run in which this method is called, not the run of the
+    /// task that awaits the new run. The new run ends before its parent ends. A run that is created inside a bare
+    /// `tokio::spawn` has no parent; spawn the task with [`RunContext::spawn`](crate::RunContext::spawn) instead.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::{Error, ErrorKind, Result, Runnable};
 
-/// An input or output of a run. Middleware can read and change it as JSON, so serde must be able to serialize and deserialize
-/// it.
+/// An input or output of a run. Middleware can read and change it as JSON, so serde must be able to serialize and
+/// deserialize it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the input or the output of a run",
     label = "inputs and outputs of runs are `Serialize` and `DeserializeOwned`",
@@ -68,7 +68,7 @@ pub(crate) fn sorted(value: &Value) -> Value {
     value
 }
 
-/// Replaces the middle of a long text by `…`. The end of a serde error is kept, because it states the expected type.
+/// Replaces the middle of a long text with `…`. The end of a serde error is kept, because it states the expected type.
 fn elide(text: &str) -> String {
     const HEAD: usize = 160;
     const TAIL: usize = 80;

@@ -1,12 +1,12 @@
 //! The buffer between a run and the reader of its stream (R11, M7).
 //!
-//! 1. Events are cloned, converted into records and dropped outside the lock, and the reader is woken outside it, because all
-//!    of this may call user code or an executor.
-//! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first and counted in `missed`, so the missed
-//!    events came before the kept events. An event whose clone panics is counted at once, possibly before older events are
-//!    read.
-//! 3. While events are held back, each is stored with the runs in which it was emitted. When a run gives up an attempt, the
-//!    events of the attempt are removed, including events of runs below that have already ended.
+//! 1. Events are cloned, converted into records and dropped outside the lock, and the reader is woken outside it,
+//!    because all of this may call user code or an executor.
+//! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first and counted in `missed`, so the
+//!    missed events came before the kept events. An event whose clone panics is counted immediately, possibly before
+//!    older events are read.
+//! 3. While events are held back, each is stored with the runs in which it was emitted. When a run gives up an attempt,
+//!    the events of the attempt are removed, including events of runs below that have already ended.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -69,8 +69,8 @@ struct EventOrigin {
 }
 
 impl EventOrigin {
-    /// Returns the origin of an event. Must be called in a listener of the event, because the current run is then the event's
-    /// run.
+    /// Returns the origin of an event. Must be called in a listener of the event, because the current run is then the
+    /// event's run.
     fn of(meta: &EventMeta<'_>, is_held: bool) -> Self {
         let current = if is_held { RunContext::current() } else { None };
         let runs = successors(current.as_ref(), |run| run.parent()).map(RunContext::run_id).collect();
@@ -141,8 +141,8 @@ impl<E> StreamBuffer<E> {
             return Poll::Ready(item);
         }
         drop(state);
-        // The waker is cloned outside the lock (invariant 1). Look again afterwards: an event that arrived meanwhile has not
-        // woken the reader.
+        // The waker is cloned outside the lock (invariant 1). Look again afterwards: an event that arrived meanwhile
+        // has not woken the reader.
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
         if let Some(item) = state.next(is_holding) {
@@ -208,7 +208,8 @@ impl<E> Drop for CountMissedOnDrop<'_, E> {
 }
 
 impl<E> BufferState<E> {
-    /// Takes the number of missed events if there are any, or else the first event. Takes nothing while events are held back.
+    /// Takes the number of missed events if there are any, or else the first event. Takes nothing while events are held
+    /// back.
     fn next(&mut self, is_holding: bool) -> Option<BufferedItem<E>> {
         if is_holding && !self.is_work_done {
             return None;
@@ -219,8 +220,9 @@ impl<E> BufferState<E> {
         }
     }
 
-    /// Adds an event, and removes the oldest event if the buffer is full. Returns the event that the caller has to drop outside
-    /// the lock: the oldest event, or the new event if the buffer is closed (invariants 1 and 2).
+    /// Adds an event, and removes the oldest event if the buffer is full. If the buffer is closed, the event is not
+    /// added. Returns the event that was removed or not added, if any; the caller has to drop it outside the lock
+    /// (invariants 1 and 2).
     fn keep(&mut self, kept: KeptEvent<E>) -> Option<KeptEvent<E>> {
         if self.closed {
             return Some(kept);
@@ -240,7 +242,8 @@ pub(crate) struct StreamBinding<E> {
     pub(crate) listener: MakeListener<E>,
 }
 
-/// A function that creates a stream's listener. The `bool` argument is `true` if the stream includes events of runs below.
+/// A function that creates a stream's listener. The `bool` argument is `true` if the stream includes events of runs
+/// below.
 pub(crate) type MakeListener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
 
 /// Buffers records of events of any type.

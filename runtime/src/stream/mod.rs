@@ -23,19 +23,20 @@ use crate::{Result, Run, RunContext, Runnable};
 pub enum StreamItem<O, E = Box<EventRecord>> {
     /// An event of the run, or of a run below it.
     Event(E),
-    /// The number of events that were lost since the last `Missed`, because the buffer was full or the clone of a payload
-    /// panicked.
+    /// The number of events that were lost since the last `Missed`, because the buffer was full or the clone of a
+    /// payload panicked.
     Missed(u64),
     /// The run's result. It is the last item.
     Result(Result<O>),
 }
 
-/// A run as a stream: its events, then its result. Created by [`Run::events`], [`Run::events_of`] and [`Run::into_stream`].
+/// A run as a stream: its events, then its result. Created by [`Run::events`], [`Run::events_of`] and
+/// [`Run::into_stream`].
 ///
-/// Polling the stream drives the run. The run is polled only when no event is ready to be read, so a slow reader slows the run
-/// down. The buffer is bounded, because one poll of the run, its tasks or other threads may emit many events. If there are
-/// more unread events than the [`capacity`](Self::capacity) allows, the oldest events are dropped, and counted as
-/// [missed](StreamItem::Missed).
+/// Polling the stream drives the run. The run is polled only when no event is ready to be read, so a slow reader slows
+/// the run down. The buffer is bounded, because one poll of the run, its tasks or other threads may emit many events.
+/// If there are more unread events than the [`capacity`](Self::capacity) allows, the oldest events are dropped, and
+/// counted as [missed](StreamItem::Missed).
 ///
 /// Dropping the stream drops the run. If the run has begun and its work is not over, this aborts the run.
 ///
@@ -68,16 +69,17 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// # Attempts that are given up
 ///
 /// If a [`map_output`](crate::map_output) may still request a retry, because
-/// [`max_middleware_retries`](Run::max_middleware_retries) is not used up, the stream holds events back until the work is over.
-/// It then leaves out the events of attempts that were given up, by the run or by a run below. Otherwise events are yielded at
-/// once. After an `attempt_discarded` event, the reader should then ignore the events that the same run, and the runs below it,
-/// have emitted since its `start`. [`held`](Self::held) overrides this choice.
+/// [`max_middleware_retries`](Run::max_middleware_retries) is not used up, the stream holds events back until the work
+/// is over. It then leaves out the events of attempts that were given up, by the run or by a run below. Otherwise,
+/// events are yielded immediately. In that case, after an `attempt_discarded` event, the reader should ignore the
+/// events that the same run, and the runs below it, have emitted since its `start`. [`held`](Self::held) overrides this
+/// choice.
 ///
 /// # Events of runs below
 ///
-/// A name without a dot matches the run's own events. Events of runs below are matched by paths: `events("**.new_token")` or
-/// `events("model.new_token")`. A stream that was created by [`Run::events_of`] includes events of runs below if you call
-/// [`nested`](Self::nested).
+/// A name without a dot matches the run's own events. Events of runs below are matched by paths:
+/// `events("**.new_token")` or `events("model.new_token")`. A stream that was created by [`Run::events_of`] includes
+/// events of runs below if you call [`nested`](Self::nested).
 #[must_use = "a stream does nothing until it is polled"]
 pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
     /// The parent run, in which unread items are dropped (R1).
@@ -90,12 +92,12 @@ pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
 impl<'a, R: Runnable> Run<'a, R> {
     /// Returns the run as a stream of records of the events that match, followed by its result.
     ///
-    /// `"new_token"` matches the run's own events with that name, and `"**.new_token"` matches the events of every run below as
-    /// well. An invalid matcher is reported as the stream's result.
+    /// `"new_token"` matches the run's own events with that name, and `"**.new_token"` matches the events of every run
+    /// below as well. An invalid matcher is reported as the stream's result.
     ///
     /// A record holds the payload as JSON: read it as text with [`payload.get()`](serde_json::value::RawValue::get), or
-    /// as any `Deserialize` type with [`payload()`](EventRecord::payload). [`events_of`](Self::events_of) yields the payloads
-    /// themselves.
+    /// as any `Deserialize` type with [`payload()`](EventRecord::payload). [`events_of`](Self::events_of) yields the
+    /// payloads themselves.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -124,9 +126,9 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Returns the run as a stream of its own events of one type, followed by its result.
     ///
-    /// This method takes no matcher: the stream yields the events with the name [`Event::NAME`]. An item is a clone of the
-    /// payload, whose type need not be `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs below. For a
-    /// type that is not `Clone`, use `events(T::NAME)`.
+    /// This method takes no matcher: the stream yields the events with the name [`Event::NAME`]. An item is a clone of
+    /// the payload, whose type need not be `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs
+    /// below. For a type that is not `Clone`, use `events(T::NAME)`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -165,12 +167,13 @@ impl<'a, R: Runnable> Run<'a, R> {
     ///
     /// # Other types under that name
     ///
-    /// If the run emits a payload of another type under the name of `T`, the emit fails with an error that names both types, as
-    /// with [`on_event`](emitree_emitter::Emitter::on_event). If the work returns that error, it is the stream's result.
+    /// If the run emits a payload of another type under the name of `T`, the emit fails with an error that names both
+    /// types, as with [`on_event`](emitree_emitter::Emitter::on_event). If the work returns that error, it is the
+    /// stream's result.
     #[track_caller]
     pub fn events_of<T: Event + Clone>(self) -> RunStream<'a, R, T> {
-        // The stream itself is an observer, whose failures are isolated. This listener makes the emit fail if the payload
-        // has another type (E7).
+        // The stream itself is an observer, whose failures are isolated. This listener makes the emit fail if the
+        // payload has another type (E7).
         let check = Options::new().on_event(|_: &mut T, _| ());
         self.register(check.for_pipe()).stream(Matcher::emitted(T::NAME), payloads::<T>)
     }
@@ -203,7 +206,8 @@ impl<'a, R: Runnable> Run<'a, R> {
 }
 
 impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
-    /// Sets whether the stream includes events of the runs below, as `events("**.new_token")` does. By default it does not.
+    /// Sets whether the stream includes events of the runs below, as `events("**.new_token")` does. By default it does
+    /// not.
     ///
     /// ```
     /// use emitree_emitter::{Event, EventName};
@@ -230,8 +234,8 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
     /// # }
     /// ```
     ///
-    /// Events of runs below are skipped if they have the name of `T` but a payload of another type. If the run itself emits
-    /// such an event, the emit fails.
+    /// Events of runs below are skipped if they have the name of `T` but a payload of another type. If the run itself
+    /// emits such an event, the emit fails.
     pub fn nested(self, nested: bool) -> Self {
         self.buffer.set_nested(nested);
         self
@@ -263,8 +267,8 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
         self
     }
 
-    /// Sets whether events are held back until the work is over. By default the stream decides this as described in [Attempts
-    /// that are given up](Self#attempts-that-are-given-up).
+    /// Sets whether events are held back until the work is over. By default the stream decides this as described in
+    /// [Attempts that are given up](Self#attempts-that-are-given-up).
     pub fn held(self, held: bool) -> Self {
         self.buffer.set_held(held);
         self

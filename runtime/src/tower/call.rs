@@ -20,8 +20,8 @@ use crate::{Result, Run, Runnable};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future before the work is over aborts the run, which then emits `error` and `finish`. Dropping it before its
-/// first poll has no effect.
+/// Dropping the future before the work is over aborts the run, which then emits `error` and `finish`. If it is dropped
+/// before its first poll, no run begins.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct RunServiceFuture<S, I>(Run<'static, TowerRunnable<S, I>>)
 where

@@ -16,10 +16,10 @@ use crate::context::current::{Within, within};
 /// A layer of `tower` that calls a service inside the run that the request carries, whichever task makes the call. A
 /// [`PropagateRunLayer`](crate::PropagateRunLayer) further out attaches the run to the request.
 ///
-/// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while the service's future
-/// is polled or dropped. The run does not wait for that future. Runs that are created there are children of the run: they end
-/// before the run ends, and do not start once the run has ended. If the request carries no run, the service is called outside
-/// a run.
+/// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while the
+/// service's future is polled or dropped. The run does not wait for that future. Runs that the service creates there
+/// are children of that run: they end before it ends, and do not start once it has ended. If the request carries no
+/// run, the service is called outside a run.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]
@@ -68,7 +68,8 @@ where
 }
 
 pin_project! {
-    /// The future of an [`EnterRun`] call. If the request carries a run, the future is polled and dropped inside that run.
+    /// The future of an [`EnterRun`] call. If the request carries a run, the future is polled and dropped inside that
+    /// run.
     #[must_use = "the response is lost unless the future is awaited"]
     pub struct EnterRunFuture<F> {
         #[pin]

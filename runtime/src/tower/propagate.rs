@@ -6,12 +6,13 @@ use tower_service::Service;
 
 use super::with_run::WithRun;
 
-/// A layer of `tower` that attaches the current run to each request, for services that call the inner service in another task.
+/// A layer of `tower` that attaches the current run to each request, for services that call the inner service in
+/// another task.
 ///
-/// The current run is set only in the task that polls it. tower's `Buffer` calls the inner service in a task of its own,
-/// which has no current run. A run that is created there would have no parent, and inherited middleware, including guards,
-/// would not apply to it. So put `PropagateRunLayer` outside the buffer, and [`EnterRunLayer`](crate::EnterRunLayer) inside.
-/// The services between them are called with [`WithRun`] requests.
+/// The current run is set only in the task that polls it. tower's `Buffer` calls the inner service in a task of its
+/// own, which has no current run. A run that is created there would have no parent, and inherited middleware, including
+/// guards, would not apply to it. So put `PropagateRunLayer` outside the buffer, and
+/// [`EnterRunLayer`](crate::EnterRunLayer) inside. The services between them are called with [`WithRun`] requests.
 ///
 /// ```
 /// use emitree_runtime::{EnterRunLayer, Error, PropagateRunLayer, RunContext, Runnable, TowerRunnable, for_nested};
@@ -35,12 +36,12 @@ use super::with_run::WithRun;
 /// # }
 /// ```
 ///
-/// If [`RunLayer`](crate::RunLayer) is the next layer inside a `Buffer`, neither of the two layers is needed: the run that
-/// awaits the call becomes the parent of the call's run.
+/// If [`RunLayer`](crate::RunLayer) is the next layer inside a `Buffer`, neither of the two layers is needed: the run
+/// that awaits the call becomes the parent of the call's run.
 ///
 /// The run is not propagated to tasks and threads that a service starts. Enter the run there with
-/// [`RunContext::scope`](crate::RunContext::scope) or [`in_scope`](crate::RunContext::in_scope). `poll_ready` of the services
-/// inside the buffer is called outside all runs, because that call belongs to no request.
+/// [`RunContext::scope`](crate::RunContext::scope) or [`in_scope`](crate::RunContext::in_scope). `poll_ready` of the
+/// services inside the buffer is called outside all runs, because that call belongs to no request.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]

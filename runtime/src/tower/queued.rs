@@ -31,8 +31,8 @@ impl<S> Queued<S> {
     {
         let mut service = self.0.lock().await;
         poll_fn(|cx| service.poll_ready(cx)).await.map_err(error_of)?;
-        // Nothing is awaited between readiness and the call: a caller that is dropped while it waits has not called the service
-        // (invariant 2).
+        // Nothing is awaited between readiness and the call: a caller that is dropped while it waits has not called the
+        // service (invariant 2).
         Ok(service.call(request))
     }
 }
@@ -43,8 +43,8 @@ fn error_of(error: impl Into<BoxError>) -> Error {
     if is_elapsed(&*error) { Error::of_source(ErrorKind::TimedOut, error.into()) } else { Error::from_boxed(error) }
 }
 
-/// Returns `true` for `Elapsed` of tower and of tokio, recognized by their `Debug` output: naming tower's type would need a
-/// dependency on all of tower. Both types have size zero, so errors of another size are not formatted.
+/// Returns `true` for `Elapsed` of tower and of tokio, recognized by their `Debug` output: naming tower's type would
+/// need a dependency on all of tower. Both types have size zero, so errors of another size are not formatted.
 fn is_elapsed(error: &(dyn StdError + 'static)) -> bool {
     size_of_val(error) == 0 && format!("{error:?}") == "Elapsed(())"
 }

@@ -32,15 +32,15 @@ use crate::runnable::value::Data;
 /// # }
 /// ```
 ///
-/// The parent of the run is the run in which `call` is called. If `call` is called outside a run, for example in the task of
-/// a tower `Buffer` around this layer, the parent is the run in which the future is first polled.
+/// The parent of the run is the run in which `call` is called. If `call` is called outside a run, for example in the
+/// task of a tower `Buffer` around this layer, the parent is the run in which the future is first polled.
 ///
-/// Request and response are the input and output of the run: both must be [`Data`](crate::Data), and the request must be
-/// [`Clone`]. HTTP requests with a body are not `Data`: put the layer further inside, around a service that handles values, or
-/// behind tower's `map_request`.
+/// Request and response are the input and output of the run: both must be [`Data`](crate::Data), and the request must
+/// be [`Clone`]. HTTP requests with a body are not `Data`: put the layer further inside, around a service that handles
+/// values, or behind tower's `map_request`.
 ///
-/// The inner service must be [`Clone`], because the instance that is ready moves into the run and a clone replaces it. Put a
-/// service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or outside this layer.
+/// The inner service must be [`Clone`], because the instance that is ready moves into the run and a clone replaces it.
+/// Put a service that is not `Clone`, such as tower's `RateLimit`, into a `Buffer`, or outside this layer.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RunLayer(Identity);
@@ -54,8 +54,8 @@ impl RunLayer {
         Self(Identity::new(name.into()))
     }
 
-    /// Sets the emitter of the runs, and with it the namespace, the kind, the context and the emitters above. The name of
-    /// the runs does not change.
+    /// Sets the emitter of the runs, and with it the namespace, the kind, the context and the emitters above. The name
+    /// of the runs does not change.
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         self.0.emitter = emitter;
         self

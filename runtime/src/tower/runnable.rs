@@ -34,23 +34,24 @@ use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Sta
 /// # }
 /// ```
 ///
-/// Runs respect backpressure: after its `start`, a run waits until the service is ready. Runs are admitted in order of arrival,
-/// and proceed concurrently within the limits of the service. The service is never cloned, so that its limits apply to all
-/// runs, and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it. If the service
-/// starts a run of the same runnable and awaits that run, the service's limits must allow both runs at the same time.
+/// Runs respect backpressure: after its `start`, a run waits until the service is ready. Runs are admitted in order of
+/// arrival, and proceed concurrently within the limits of the service. The service is never cloned, so that its limits
+/// apply to all runs, and it need not be [`Sync`]. Poll or drop a waiting run, because the runs behind it wait for it.
+/// If the service starts a run of the same runnable and awaits that run, the service's limits must allow both runs at
+/// the same time.
 ///
-/// If the service fails, the run fails with an error whose source is the service's error. An [`Error`](crate::Error) that went
-/// through the service is returned unchanged, and tower's `Elapsed` becomes a timeout.
+/// If the service fails, the run fails with an error whose source is the service's error. An [`Error`](crate::Error)
+/// that went through the service is returned unchanged, and tower's `Elapsed` becomes a timeout.
 ///
-/// A service that works in another task, as tower's `Buffer` does, is outside the run: runs that are created there have no
-/// parent, and inherited middleware does not apply to them. Use [`PropagateRunLayer`](crate::PropagateRunLayer) to carry the
-/// run into that task.
+/// A service that works in another task, as tower's `Buffer` does, is outside the run: runs that are created there have
+/// no parent, and inherited middleware does not apply to them. Use [`PropagateRunLayer`](crate::PropagateRunLayer) to
+/// carry the run into that task.
 ///
 /// # Cancel safety
 ///
-/// A run that is dropped or aborted while it waits has not called the service; the next run is admitted instead. A permit that
-/// the service has acquired meanwhile stays reserved for its next call. Other services that share the limit lack the permit
-/// until then.
+/// A run that is dropped or aborted while it waits has not called the service; the next run is admitted instead. A
+/// permit that the service has acquired meanwhile stays reserved for its next call. Other services that share the limit
+/// lack the permit until then.
 pub struct TowerRunnable<S, I> {
     service: Queued<S>,
     identity: Arc<Identity>,
@@ -63,7 +64,8 @@ where
 {
     /// Creates a runnable from a service.
     ///
-    /// Its kind is `Run`. Its emitter is a child of the root and has no namespace, as with [`runnable_fn`](crate::runnable_fn).
+    /// The runnable's kind is `Run`. Its emitter is a child of the root and has no namespace, as with
+    /// [`runnable_fn`](crate::runnable_fn).
     pub fn new(name: impl Into<String>, service: S) -> Self {
         Self::ready(service, Arc::new(Identity::new(name.into())))
     }
@@ -75,7 +77,8 @@ where
 }
 
 impl<S, I> TowerRunnable<S, I> {
-    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name does not change.
+    /// Sets the emitter, and with it the namespace, the kind, the context and the emitters above. The name does not
+    /// change.
     #[must_use]
     pub fn with_emitter(mut self, emitter: Emitter) -> Self {
         Arc::make_mut(&mut self.identity).emitter = emitter;

@@ -13,8 +13,8 @@ use crate::Result;
 /// A request for a service in a [`TowerLayer`](crate::TowerLayer). When the innermost service has received a ticket, and
 /// its future is first polled, the work of the ticket's run begins.
 ///
-/// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which repeat a call with a clone of the
-/// request, cannot repeat the work; use an emitree [`Layer`](crate::Layer) for retries.
+/// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which repeat a call with a clone of
+/// the request, cannot repeat the work; use an emitree [`Layer`](crate::Layer) for retries.
 ///
 /// ```compile_fail
 /// fn clone(ticket: &emitree_runtime::Ticket) -> emitree_runtime::Ticket {
@@ -43,8 +43,8 @@ pub(super) fn ticket() -> (Ticket, RunHalf) {
 }
 
 impl RunHalf {
-    /// Waits for the ticket, does the work, and sends the result to the service. If the service drops the ticket unused, this
-    /// future never completes, and the service's own error is the result of the layer.
+    /// Waits for the ticket, does the work, and sends the result to the service. If the service drops the ticket
+    /// unused, this future never completes, and the service's own error is the result of the layer.
     pub(super) async fn work<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
         // If the ticket was dropped, leave the result to the service, which returns the reason.
         if self.go.await.is_err() {
@@ -78,10 +78,11 @@ impl Service<Ticket> for TicketService {
     }
 }
 
-/// The future of a [`TicketService`] call. The work begins when this future is first polled. The future returns `()` or the
-/// work's error.
+/// The future of a [`TicketService`] call. The work begins when this future is first polled. The future returns `()`,
+/// the work's error, or an error if the run was dropped.
 ///
-/// Dropping the future does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has returned.
+/// Dropping the future does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has
+/// returned.
 #[derive(Debug)]
 #[must_use = "the work does not begin until it is awaited"]
 pub struct TicketFuture {

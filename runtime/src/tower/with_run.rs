@@ -3,14 +3,14 @@
 use crate::RunContext;
 use crate::context::current::enter_some;
 
-/// A request, paired with the run that was current when the pair was created. [`PropagateRun`](crate::PropagateRun) creates it, and
-/// [`EnterRun`](crate::EnterRun) takes it apart.
+/// A request and the run that [`new`](Self::new) paired it with, if any. [`PropagateRun`](crate::PropagateRun) creates
+/// the pair, and [`EnterRun`](crate::EnterRun) takes the pair apart.
 ///
 /// Instead of using `EnterRun`, a service that passes requests to another task may itself enter [`run`](Self::run), with
 /// [`scope`](RunContext::scope) or [`in_scope`](RunContext::in_scope).
 ///
-/// A `WithRun` keeps the context of the run in memory, but does not prevent the run from ending. Once the run has ended, no
-/// run starts in it. A request that is not taken out is dropped inside the run.
+/// A `WithRun` keeps the context of the run in memory, but does not prevent the run from ending. Once the run has
+/// ended, no run starts in it. A request that is not taken out is dropped inside the run.
 #[derive(Clone, Debug)]
 pub struct WithRun<T> {
     run: Option<RunContext>,
@@ -21,8 +21,9 @@ pub struct WithRun<T> {
 impl<T> WithRun<T> {
     /// Pairs a request with the current run, if there is one.
     ///
-    /// If the current run accepts no further runs, as in a listener of its `finish`, the nearest run above that still accepts
-    /// runs is used.
+    /// If the current run accepts no further runs, as in a listener of its `finish`, the request is paired with the
+    /// nearest run above that still accepts runs. If no run above accepts runs, the request is paired with the
+    /// outermost run above, if any.
     #[must_use]
     pub fn new(inner: T) -> Self {
         Self { run: RunContext::to_start_in(), inner: Some(inner) }

@@ -1,12 +1,13 @@
-//! The children of a run: runs that were started in it. [`Children`] also lists the runs that follow an abort signal, and the
-//! runs without a parent that a shutdown aborts.
+//! The children of a run: runs that were started in it. [`Children`] also lists the runs that follow an abort signal,
+//! and the runs without a parent that a shutdown aborts.
 //!
-//! 1. The first thread that registers a child owns a slot for one child. Children that do not fit into the slot are registered
-//!    in `SHARDS` shards, which are allocated for the first of them. The thread selects the shard, so threads that begin and
-//!    end runs below the same run rarely contend.
+//! 1. The first thread that registers a child owns a slot for one child. All other children are registered in `SHARDS`
+//!    shards, which are allocated when the first such child is registered. The thread selects the shard, so threads that
+//!    begin and end runs below the same run rarely contend.
 //! 2. A child is registered with a weak handle, until it has ended.
-//! 3. A child registers while it is being made, before its weak handle can be upgraded. `poll_all` waits for such children.
-//!    Each of them wakes the waiting task once it is made, or when it deregisters because it could not be made.
+//! 3. A child registers while it is being made, before its weak handle can be upgraded. `poll_all` waits for such
+//!    children. Each of them wakes the waiting task once it is made, or when it deregisters because it could not be
+//!    made.
 
 use std::task::{Context as TaskContext, Poll, Waker, ready};
 
@@ -21,9 +22,10 @@ pub(crate) struct Children {
     /// The number of the thread that owns the slot, or 0 if no child has been registered yet.
     owner: AtomicUsize,
     first: Mutex<Option<WeakRun>>,
-    /// Made with the first child that is not in the slot. From then on the slot is not used again.
+    /// Allocated when the first child is registered outside the slot. From then on, no child is put into the slot.
     more: OnceLock<Box<[Shard; SHARDS]>>,
-    /// The task that waits for a child to be made. No lock is held while the task is woken, because it may continue at once.
+    /// The task that waits for a child to be made. No lock is held while the task is woken, because it may continue at
+    /// once.
     waiting: AtomicWaker,
 }
 
@@ -51,15 +53,15 @@ impl Children {
         }
         let shard = thread % SHARDS;
         let more = self.more.get_or_init(Box::default);
-        // Either the parent, once closed, sees `more`, or the child is refused, because its next check sees that the parent
-        // has closed.
+        // Either the parent, once closed, sees `more`, or the child is refused, because its next check sees that the
+        // parent has closed.
         fence(Ordering::SeqCst);
         ChildKey::More { shard, key: more[shard].0.lock().insert(run) }
     }
 
     /// Returns the owner of the slot, after setting it to this thread if there was none. The accesses are sequentially
-    /// consistent: either a parent that closes and calls `is_empty` sees the child, or the child sees that the parent has
-    /// closed.
+    /// consistent: either a parent that closes and calls `is_empty` sees the child, or the child sees that the parent
+    /// has closed.
     fn owner(&self, thread: usize) -> usize {
         match self.owner.load(Ordering::SeqCst) {
             0 => self
@@ -111,8 +113,8 @@ impl Children {
 
     fn wait(&self, waker: &Waker) -> Poll<Vec<RunContext>> {
         self.waiting.register(waker);
-        // Either this call sees that the child is made, or the child sees that its parent is settled, and wakes the waiting
-        // task.
+        // Either this call sees that the child is made, or the child sees that its parent is settled, and wakes the
+        // waiting task.
         fence(Ordering::SeqCst);
         self.made().map_or(Poll::Pending, Poll::Ready)
     }

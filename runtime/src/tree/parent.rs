@@ -1,10 +1,11 @@
 //! The link of a run to its parent: the run in which it was started.
 //!
-//! 1. A run registers with its parent while it is being made, and then checks whether the parent has closed; the parent closes,
-//!    and then looks for children. So either the run sees that the parent has closed, or the parent sees the run.
+//! 1. A run registers with its parent while it is being made, and then checks whether the parent has closed; the parent
+//!    closes, and then looks for children. So either the run sees that the parent has closed, or the parent sees the
+//!    run.
 //! 2. A run deregisters when it has ended, or if it could not be made. A parent ends the runs that are still registered.
-//! 3. A parent may wait for the run to be made. It is woken when the run has been made, or has deregistered because it could
-//!    not be made.
+//! 3. A parent may wait for the run to be made. It is woken when the run has been made, or has deregistered because it
+//!    could not be made.
 
 use crate::RunContext;
 use crate::context::WeakRun;
@@ -36,8 +37,8 @@ impl Parent {
 
     /// Reports that the run is made. If the parent's work is over, the parent may be waiting for the report.
     pub(crate) fn arrive(&self) {
-        // The parent settles before it waits: either this call sees the parent settled, or the parent sees that the run is
-        // made.
+        // The parent settles before it waits: either this call sees the parent settled, or the parent sees that the run
+        // is made.
         fence(Ordering::SeqCst);
         if self.run.node().state.is_settled() {
             self.run.node().below.wake();

@@ -1,5 +1,5 @@
-//! R7: any thread may abort a run and state a reason. The first reason wins. An abort stops the work at its next await, and
-//! work that has not begun never begins. The run ends as aborted, even if its work returns another result.
+//! R7: any thread may abort a run and state a reason. The first reason wins. An abort stops the work at its next await,
+//! and work that has not begun never begins. The run ends as aborted, even if its work returns another result.
 
 use std::sync::Arc;
 use std::thread;

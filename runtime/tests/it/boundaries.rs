@@ -86,7 +86,7 @@ impl Layer<Dispatch> for Known {
 }
 
 fn stack(recorder: &Recorder) -> Stack<Dispatch> {
-    // Registered in reverse: the phases, and not the registration, determine the order of the layers.
+    // The guard is registered first and the observer last, but the phases determine the order of the layers.
     Stack::builder()
         .guard(Deny("shell", recorder.clone()))
         .transform(Aliases(recorder.clone()))

@@ -71,7 +71,7 @@ async fn binding_the_first_middleware_after_the_work_has_begun_is_an_error() -> 
     Ok(())
 }
 
-/// Returns a middleware that records the explanation of a run while the run is being bound.
+/// Returns a middleware that, while it is being bound, records the names of the layers that `explain` lists.
 fn explains(recorder: &Recorder) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
     let recorder = recorder.clone();
     move |ctx| {

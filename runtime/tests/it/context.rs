@@ -236,8 +236,8 @@ async fn a_context_returns_the_ids_parent_depth_and_instance_of_its_run() -> Tes
     Ok(())
 }
 
-/// Registers a listener with each of the four methods. The listeners record the current run, and async listeners record it
-/// again after an await.
+/// Registers a listener with each of the four methods. The listeners record the current run, and async listeners record
+/// it again after an await.
 fn note_current(recorder: &Recorder, label: &str, emitter: &Emitter) -> TestResult {
     let [on, observe] = [(); 2].map(|()| {
         let (notes, label) = (recorder.clone(), label.to_owned());
@@ -306,8 +306,8 @@ async fn the_current_run_is_the_events_run_in_listeners_on_every_emitter() -> Te
     assert_eq!(current_id(), None);
 
     let recorded = recorder.take();
-    // Three emitters receive the four events of the inner run, two emitters receive the three events of the outer
-    // run, and the listener of the builder receives all seven events.
+    // Three emitters receive the four events of the inner run, and two emitters receive the three events of the outer
+    // run. The listener that was added to the outer run with `on` receives all seven events.
     assert_eq!(recorded.len(), NOTES_PER_EVENT * (4 * 3 + 3 * 2) + 7, "{recorded:#?}");
     assert!(recorded.iter().all(|line| line.ends_with(" right")), "{recorded:#?}");
     Ok(())

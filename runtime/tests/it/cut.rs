@@ -25,7 +25,8 @@ fn begun(tree: &Emitter, blocked: Stage) -> Run<'static, impl Runnable<Input = (
     run
 }
 
-/// Begins a run with a child in a runtime that is never driven, drops the run outside the runtime, and returns the events.
+/// Begins a run with a child in a runtime that is never driven, drops the run outside the runtime, and returns the
+/// events.
 fn dropped_outside(begin_child: impl Fn(&RunContext, &Emitter) + Send + Sync + 'static) -> Vec<String> {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     recorder.ends(&tree);

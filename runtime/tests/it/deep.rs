@@ -9,10 +9,10 @@ use emitree_runtime::{AbortHandle, Result, Run, RunContext, Runnable, Stage};
 use futures_util::FutureExt;
 
 const DEPTH: usize = 300;
-/// A recursion would need much more stack than the 300 bytes per link that are available here.
+/// A recursion would need much more than the roughly 300 bytes of stack that are available here for each link.
 const STACK: usize = 96 * 1024;
 
-/// A runnable whose runs each start another run, leave it in a slot, and wait forever.
+/// A runnable whose runs each create another run, put it into a slot, and wait forever.
 struct Link {
     emitter: Emitter,
     this: Weak<Self>,

@@ -1,5 +1,5 @@
-//! R4, R6, R8, R13: for every end, listener and position of the run in this table, a run emits `start` once, then `success` or
-//! `error` once, then `finish` once, and then no event. The run above emits `finish` later.
+//! R4, R6, R8, R13: for every end, listener and position of the run in this table, a run emits `start` once, then
+//! `success` or `error` once, then `finish` once, and then no event. The run above emits `finish` later.
 //!
 //! | ends by                        | as          | none   | sync | blocking | observing | failing        | panicking      | top level | nested | spawned |
 //! |--------------------------------|-------------|--------|------|----------|-----------|----------------|----------------|-----------|--------|---------|

@@ -135,7 +135,7 @@ async fn explain_lists_inherited_layers_before_and_during_the_run() -> TestResul
     Ok(())
 }
 
-/// A middleware whose summary contains its position and the hooks of the run.
+/// A middleware whose summary contains the number of hooks and the name of the run.
 #[derive(Debug)]
 struct Counts;
 

@@ -29,7 +29,8 @@ fn tally(tree: &Emitter) -> std::result::Result<Tally, BoxError> {
     Ok(tally)
 }
 
-/// Runs `outer`, which awaits `inner`, which awaits many children. Each child reports on `waits`, and then waits forever.
+/// Runs `outer`, which awaits `inner`, which awaits many children. Each child reports on `waits`, and then waits
+/// forever.
 async fn wide(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSender<()>) -> Result<()> {
     let child = Arc::new(below(&tree, "child", move |(), _: RunContext| {
         let told = waits.send(());
@@ -106,8 +107,7 @@ async fn in_tasks(tree: Emitter, signal: AbortSignal, waits: mpsc::UnboundedSend
     outer.run(()).abort_on(signal).await
 }
 
-// R7: the task of the run above may see the abort and end the runs below while another thread begins a further run
-// below.
+// R7: the task of the outer run may see the abort and end the runs below while another thread begins one more child.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_reaches_runs_that_begin_concurrently_with_its_reason() -> TestResult {
     let tree = Emitter::new();

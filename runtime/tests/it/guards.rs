@@ -179,7 +179,7 @@ async fn the_cause_of_a_denial_is_the_error_of_the_guard() {
         (report.message.as_str(), &*report.causes),
         ("a word is missing", &["a word is missing".to_owned()][..])
     );
-    // The explanation does not repeat the reason.
+    // The output of `explain` does not repeat the reason.
     assert_eq!(error.explain(), "denied by desk: a word is missing");
     assert_eq!(error.message("not now").explain(), "denied by desk: not now\n  caused by: a word is missing");
 }

@@ -6,7 +6,8 @@ use crate::support::{Any, Recorder, TestResult};
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{RunContext, Runnable, Stage, runnable_fn};
 
-/// M4: `bind_nested` binds a middleware to every run below, before the run's own middlewares, but not to the calling run.
+/// M4: `bind_nested` binds a middleware to every run below, before the run's own middlewares, but not to the calling
+/// run.
 #[tokio::test]
 async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_before_the_runs_own() -> TestResult {
     let recorder = Recorder::new();
@@ -40,8 +41,8 @@ async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_before_the_run
     Ok(())
 }
 
-/// M4: listeners that a middleware for nested runs registers receive `start`, and are called in order of priority among the
-/// run's other listeners.
+/// M4: listeners that a middleware for nested runs registers receive `start`, and are called in order of priority among
+/// the run's other listeners.
 #[tokio::test]
 async fn a_listener_of_a_middleware_for_nested_runs_receives_start_in_order_of_priority() -> TestResult {
     let recorder = Recorder::new();

@@ -1,5 +1,5 @@
-//! `map_input` and `map_output`: functions are called in the order in which they are bound, guards last, and errors
-//! name the function.
+//! `map_input` and `map_output`: functions are called in the order in which they are bound, guards last. Errors name
+//! the function, unless they already have a name or are panics.
 
 use std::sync::Arc;
 
@@ -72,8 +72,8 @@ fn fails(how: &str) -> Error {
     }
 }
 
-/// Runs `echo` four times, each time with a sync or async function on the input or output that fails. Returns the explanations
-/// of the errors.
+/// Runs `echo` four times, each time with another failing function: sync or async, on the input or on the output.
+/// Returns the output of `explain` for each error.
 async fn explained(how: &'static str, make: impl Fn(MapValue<String>) -> MapValue<String>) -> [String; 4] {
     let echo = echo(&Recorder::new());
     let run = async |map: MapValue<String>| {

@@ -40,7 +40,8 @@ impl Middleware for Named {
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Binds `a`, `b`, … in this order, each with its `Order`. Returns the result and the names in the order of binding.
+/// Adds `a`, `b`, … to a run in this order, each with its `Order`. Returns the result and the names in the order of
+/// binding.
 async fn bind(orders: &[Order]) -> (Result<()>, Vec<String>) {
     let recorder = Recorder::new();
     let work = below(&Emitter::new(), "work", |(): (), _: RunContext| async move { Ok(()) });
@@ -110,7 +111,7 @@ async fn a_middleware_of_the_run_can_be_ordered_before_instance_and_inherited_mi
     Ok(())
 }
 
-/// A middleware that also binds itself to the runs below.
+/// A middleware that also binds its inner middleware, and a middleware `own`, to the runs below.
 #[derive(Debug)]
 struct Handing(Named);
 
@@ -241,7 +242,7 @@ proptest! {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (result, bound) = runtime.block_on(bind(&orders));
-        // Compute which constraints follow from the given ones.
+        // Compute all constraints that follow from the given constraints.
         let mut reaches = [[false; 5]; 5];
         held.iter().for_each(|&(a, b)| reaches[a][b] = true);
         for via in 0..5 {
@@ -260,7 +261,7 @@ proptest! {
     }
 }
 
-/// A middleware whose listener records each `start` of its run.
+/// A middleware whose listener records the middleware's name at `start`.
 #[derive(Debug)]
 struct Listens(&'static str, Recorder);
 

@@ -33,7 +33,8 @@ async fn end(how: String, ctx: RunContext) -> Result<()> {
     }
 }
 
-/// Returns a middleware that makes the run fail as `how` says, or a middleware that does nothing if the work handles `how`.
+/// Returns a middleware that makes the run fail as `how` says, or a middleware that does nothing if the work handles
+/// `how`.
 fn besides(how: &str) -> Arc<dyn Middleware> {
     let fails_at = |stage: Stage| {
         middleware_fn(move |ctx: &RunContext| {
@@ -55,7 +56,8 @@ fn besides(how: &str) -> Arc<dyn Middleware> {
     }
 }
 
-// R7, R10: however the run fails, no listener or caller receives the original message, and the outcome stays the same.
+// R7, R10: however the run fails, its listeners and its caller receive the rewritten error, and the error's kind stays
+// the same.
 #[tokio::test(start_paused = true)]
 async fn map_error_rewrites_every_error_of_a_run_before_any_listener_receives_the_error() -> TestResult {
     silence_planned_panics();

@@ -1,5 +1,5 @@
-//! R4: a panic whose payload panics when it is dropped is contained wherever user code is called: the run with the
-//! panic ends once, before the run above, and no panic leaves a poll or a drop.
+//! R4: a panic whose payload panics when it is dropped is contained wherever user code is called. If the run with the
+//! panic has started, it ends once, before the run above. No panic leaves a poll or a drop.
 
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};

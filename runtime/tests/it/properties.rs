@@ -99,7 +99,7 @@ fn tree() -> impl Strategy<Value = Node> {
     node(Just(Vec::new())).prop_recursive(3, 24, 3, |inner| node(vec(inner, 0..4)))
 }
 
-/// The recorded events, in order.
+/// A recorded entry: an event of a run, the beginning of its work, or the result that its caller received.
 #[derive(Clone, Debug)]
 enum Entry {
     Event { run: Uuid, parent: Option<Uuid>, node: String, stage: Stage, ended: Option<(Status, Value)> },
@@ -304,7 +304,8 @@ impl Life {
         ensure(self.worked.iter().all(|at| (start..end).contains(at)), || format!("{} worked untimely", self.node))
     }
 
-    /// Checks that the run starts after its parent, and finishes before the `success` or `error` of its parent.
+    /// Checks that the run starts after its parent's work has begun, and finishes before the `success` or `error` of
+    /// its parent.
     fn check_within(&self, parent: &Self) -> Checked {
         let began = parent.worked.first().is_some_and(|worked| self.stages[0].0 > *worked);
         let ended = self.stages[2].0 < parent.stages[1].0;

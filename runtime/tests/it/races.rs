@@ -1,5 +1,5 @@
-//! R13: a run's own future, the drop of that future, and the run's parent may race on any threads to end the run. The run ends
-//! exactly once.
+//! R13: a run's own future, the drop of that future, and the run's parent may race on any threads to end the run. The
+//! run ends exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,8 @@ impl Wake for Woken {
     }
 }
 
-/// A parent that was polled once, the thread that is polling its child, and the sender that lets this thread continue.
+/// A parent whose first poll spawns a thread that polls its child, the slot for that thread, and the sender that lets
+/// the thread continue.
 struct Race<P, C> {
     parent: P,
     polling: Slot<thread::JoinHandle<(C, bool)>>,
@@ -81,7 +82,7 @@ fn a_parent_waits_for_a_child_polled_by_another_thread_and_is_woken_at_the_child
     Ok(())
 }
 
-// R13: if the child's own future cannot end the child at once, the parent takes over.
+// R13: if one poll of the child's own future cannot end the child, the parent takes over.
 #[test]
 fn a_parent_takes_over_a_child_that_another_thread_leaves_pending() -> TestResult {
     let (tree, recorder) = recorded();

@@ -1,5 +1,5 @@
-//! R7: an abort reaches every run below, however that run was started. It reaches neither runs above nor siblings. A run can
-//! follow signals of handles and of other runs, and has its own signal.
+//! R7: an abort reaches every run below, however that run was started. It reaches neither runs above nor siblings. A
+//! run can follow signals of handles and of other runs, and has its own signal.
 
 use std::sync::Arc;
 
@@ -134,7 +134,7 @@ async fn a_handle_aborts_all_runs_with_its_signal_and_runs_that_begin_later() {
     expect_aborted(endless_run(&tree, "run").abort_on(handle.clone().signal()).await, "all of you");
 }
 
-// R7: of several signals, the first that reports an abort sets the reason, in any order of registration.
+// R7: of several signals, the first that reports an abort sets the reason, regardless of the order of registration.
 #[tokio::test]
 async fn a_run_with_several_signals_is_aborted_by_any_of_them() {
     for aborted in 0..4 {

@@ -19,7 +19,7 @@ struct Line {
     count: u32,
 }
 
-/// Returns a runnable that counts the items of an order, and records its work.
+/// Returns a runnable that finds the largest count in an order, and records its work.
 fn count(tree: &Emitter, recorder: &Recorder) -> impl Runnable<Input = Order, Output = Option<u32>> + 'static {
     let notes = recorder.clone();
     below(tree, "count", move |order: Order, _: RunContext| {
@@ -32,7 +32,7 @@ fn order(count: u32) -> Order {
     Order { lines: vec![Line { item: "pen".into(), count }] }
 }
 
-/// Registers a listener that accesses every run through JSON.
+/// Registers a listener that calls `f` with each lifecycle event of all runs, regardless of their types.
 fn steer(
     tree: &Emitter,
     f: impl Fn(LifecycleMut<'_>) -> Result<()> + Send + Sync + 'static,

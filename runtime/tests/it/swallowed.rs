@@ -10,7 +10,7 @@ use proptest::strategy::{Just, Strategy};
 use proptest::{collection, prop_assert_eq, proptest};
 use tokio::task::yield_now;
 
-/// The way in which a layer treats the result of `next`.
+/// The behavior of a layer: its calls of `next`, and the result that it returns.
 #[derive(Clone, Copy, Debug)]
 enum Treats {
     Passes,
@@ -18,7 +18,7 @@ enum Treats {
     Swallows,
     /// Turns every error into a failure.
     Wraps,
-    /// Absorbs every error, and returns an output after a while.
+    /// Yields after an error, absorbs it, and returns an output.
     Absorbs,
     /// Calls `next` again after an error.
     Insists,
@@ -30,9 +30,9 @@ enum Treats {
     Halts,
     /// Adds a message and context to an error.
     Explains,
-    /// Calls `next` twice at the same time, and returns the first result.
+    /// Calls `next` twice at the same time. Returns the error of the first call, or else the result of the second call.
     Joins,
-    /// Calls `next` twice at the same time, absorbs the first, the second or both errors, and returns an output.
+    /// Calls `next` twice at the same time, absorbs the errors of the calls whose flags are set, and returns an output.
     Absorbed(bool, bool),
 }
 
@@ -107,8 +107,8 @@ impl<O: Op<In = usize, Out = u32>> Layer<O> for Treats {
             (Self::Wraps, result) => result.map_err(|error| Error::new(error.to_string())),
             (Self::Fails, _) => Err(Error::new("planned")),
             (Self::Halts, _) => {
-                // Yield first: if the first of two joined calls ended as control flow at once, the second call would
-                // not reach the work.
+                // Yield first: if the first of two joined calls halted in its first poll, the second call would not
+                // reach the work.
                 yield_now().await;
                 Err(Error::halted("layer", "enough"))
             }

@@ -25,7 +25,8 @@ fn calls(tree: &Emitter) -> impl Runnable<Input = String, Output = u32> + use<> 
     })
 }
 
-/// Returns a listener of a stage, with an input type other than the input type of `double`. The listener records its calls.
+/// Returns a listener of a stage, with an input type other than the input type of `double`. The listener records its
+/// calls.
 fn of_stage(stage: Stage, matcher: &Matcher, recorder: &Recorder) -> Registration {
     let notes = recorder.clone();
     match stage {

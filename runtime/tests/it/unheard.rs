@@ -1,5 +1,5 @@
-//! R2, E15: a run that begins without listeners has no emitter until the emitter is first used. Code that uses the run cannot
-//! observe this.
+//! R2, E15: a run that begins without listeners has no emitter until the emitter is first used. Code that uses the run
+//! cannot observe this.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Helpers for the integration tests: one recorder, listeners that misbehave, and an isolated tree.
+//! Helpers for the integration tests: a recorder, runnables, and listeners that fail or panic.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::Future;

@@ -1,10 +1,11 @@
 //! A sink that appends records to a JSONL file.
 //!
-//! 1. An event is buffered until its line is written and a later check has found the file at its path. After that, the event
-//!    counts as delivered, and as unsynced until the next sync.
+//! 1. An event is buffered until its line is written and a later check has found the file at its path. After that, the
+//!    event counts as delivered, and as unsynced until the next sync.
 //! 2. With `FlushPolicy::EachRecord` the result of `write` shows whether an event was written, so no event is counted as
 //!    buffered.
-//! 3. After a failed sync, the state of the disk is unknown: events that this sync would have covered never count as synced.
+//! 3. After a failed sync, the state of the disk is unknown: events that this sync would have covered never count as
+//!    synced.
 
 use std::io;
 use std::mem;
@@ -34,40 +35,42 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Opening a recording that was cut off by a crash repairs its end. A torn last line is appended to `<path>.torn` and removed
-/// from the recording; a whole record that lacks only its newline gets the newline. [`tail`](Self::tail) returns the
-/// repair that was made.
+/// Opening a recording that was cut off by a crash repairs its end. A torn last line is appended to `<path>.torn` and
+/// removed from the recording; a whole record that lacks only its newline gets the newline. [`tail`](Self::tail)
+/// returns the repair that was made.
 ///
-/// If the file cannot be written, the buffer is kept and written later. Once the buffer holds 64 KiB, each further record
-/// counts as failed until a write succeeds. With [`FlushPolicy::EachRecord`], a record counts as failed if it cannot be written
-/// at once.
+/// If the file cannot be written, the buffer is kept and written later. Once the buffer holds 64 KiB, each further
+/// record counts as failed until a write succeeds. With [`FlushPolicy::EachRecord`], a record counts as failed if it
+/// cannot be written at once.
 ///
 /// Dropping a `JsonlFile` without `close` loses the buffer. A sink that is attached to an emitter is closed through its
 /// handle, when the emitter is closed or dropped, or when the emitter's run ends.
 ///
 /// # One recorder, many readers
 ///
-/// The file is locked while it is open. Opening it a second time, in this or another process, fails with [`JsonlError::InUse`]
-/// and changes nothing. The lock is released when the recorder is closed or dropped, and when its process ends, even by a
-/// crash.
+/// The file is locked while it is open. Opening it a second time, in this or another process, fails with
+/// [`JsonlError::InUse`] and changes nothing. The lock is released when the recorder is closed or dropped, and when its
+/// process ends, even by a crash.
 ///
-/// Other programs may read the file meanwhile, for example with [`read_jsonl`](super::read_jsonl). The file contains all flushed
-/// records, and the last line may be [`Torn`](super::ReadError::Torn) while the recorder writes it.
+/// Other programs may read the file meanwhile, for example with [`read_jsonl`](super::read_jsonl). The file contains
+/// all flushed records, and the last line may be [`Torn`](super::ReadError::Torn) while the recorder writes it.
 ///
-/// On Unix the lock is advisory: the recorder does not notice a program that writes into the file or truncates it without
-/// taking the lock. On NFS, the server and the mount options determine whether a second recorder can open the file.
-/// Devices and pipes are not locked. On Windows, other programs can only read the file until the recorder is dropped.
+/// On Unix the lock is advisory: the recorder does not notice a program that writes into the file or truncates it
+/// without taking the lock. On NFS, the server and the mount options determine whether a second recorder can open the
+/// file. Devices and pipes are not locked. On Windows, other programs can only read the file until the recorder is
+/// dropped.
 ///
 /// # A file that is removed, renamed or replaced
 ///
-/// Each time the recorder writes its buffer, it checks that its path still leads to the file that it opened (by device and
-/// inode). If not, the events written since the last check and all later events count as failed. This write and each later
-/// write, flush and close return [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to continue; the old
-/// recorder never writes to the new file. A log rotation that renames the file is such a case: close the recorder before the
-/// rotation, and open the file after it. Some events that count as failed may be in the renamed file.
+/// Each time the recorder writes its buffer, it checks that its path still leads to the file that it opened (by device
+/// and inode). If not, the events written since the last check and all later events count as failed. This write and
+/// each later write, flush and close return [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to
+/// continue; the old recorder never writes to the new file. A log rotation that renames the file is such a case: close
+/// the recorder before the rotation, and open the file after it. Some events that count as failed may be in the renamed
+/// file.
 ///
-/// On Windows, the file cannot be removed or renamed while it is open. On systems other than Unix and Windows, the recorder
-/// notices a removed file, but not a replaced file.
+/// On Windows, the file cannot be removed or renamed while it is open. On systems other than Unix and Windows, the
+/// recorder notices a removed file, but not a replaced file.
 ///
 /// # Counts in the report
 ///
@@ -98,8 +101,8 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// # When the queue is full
 ///
 /// The queue holds 1024 records unless [`capacity`](JsonlOptions::capacity) is called. When the queue is full,
-/// [`overflow`](JsonlOptions::overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
-/// events, and a gap is written in their place.
+/// [`overflow`](JsonlOptions::overflow) decides whether the emit waits or an event is lost. The sink's handle counts
+/// the lost events, and a gap is written in their place.
 #[derive(Debug)]
 pub struct JsonlFile {
     lines: Jsonl<LockedFile>,
@@ -115,8 +118,8 @@ pub struct JsonlFile {
     synced: u64,
 }
 
-/// The time at which a [`JsonlFile`] writes its buffer to the file. A flush or close of the sink's handle always writes the
-/// buffer.
+/// The time at which a [`JsonlFile`] writes its buffer to the file. A flush or close of the sink's handle always writes
+/// the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlushPolicy {
@@ -128,8 +131,8 @@ pub enum FlushPolicy {
     OnClose,
 }
 
-/// The default is to write every 250 ms. A crash of the program may lose the records that the sink accepted in the last quarter
-/// of a second, and the records in its queue.
+/// The default is to write every 250 ms. A crash of the program may lose the records that the sink accepted in the last
+/// quarter of a second, and the records in its queue.
 impl Default for FlushPolicy {
     fn default() -> Self {
         Self::Interval(Duration::from_millis(250))
@@ -165,8 +168,8 @@ impl JsonlFile {
         Self::options().open(path)
     }
 
-    /// Returns the default options: the file is flushed every 250 ms and not synced, the queue has room for 1024 records, and
-    /// an emit waits when the queue is full.
+    /// Returns the default options: the file is flushed every 250 ms and not synced, the queue has room for 1024
+    /// records, and an emit waits when the queue is full.
     pub fn options() -> JsonlOptions {
         JsonlOptions::default()
     }
@@ -192,8 +195,8 @@ impl JsonlFile {
             PathState::Removed => Some(EndCause::Removed),
             PathState::Replaced => Some(EndCause::Replaced),
         };
-        // The lines may be in a file that is no longer at the path: all unconfirmed events count as failed, even events that
-        // were written.
+        // The lines may be in a file that is no longer at the path: all unconfirmed events count as failed, even events
+        // that were written.
         if self.end.is_some() {
             self.failed += self.lines.give_up();
             return self.check_open();
@@ -237,8 +240,8 @@ impl JsonlOptions {
         self
     }
 
-    /// Sets whether each flush waits until its data is on disk (`fdatasync`). The default is `false`. With `true`, opening a
-    /// new file on Unix also waits until its directory entry is on disk.
+    /// Sets whether each flush waits until its data is on disk (`fdatasync`). The default is `false`. With `true`,
+    /// opening a new file on Unix also waits until its directory entry is on disk.
     pub const fn sync(mut self, sync: bool) -> Self {
         self.sync = sync;
         self
@@ -260,8 +263,8 @@ impl JsonlOptions {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be opened or locked, if another recorder has it open, or if its end cannot be
-    /// repaired.
+    /// Returns an error if the file cannot be opened or locked, if another recorder has it open, if its end cannot be
+    /// repaired, or if the directory of a new file cannot be synced.
     pub fn open(self, path: impl AsRef<Path>) -> Result<JsonlFile, JsonlError> {
         let path = path.as_ref().to_owned();
         // Lock the file first, because the next steps may change it.
@@ -286,12 +289,13 @@ impl Default for JsonlOptions {
 impl Sink for JsonlFile {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
         self.check_open()?;
-        // Drain the buffer before adding a record, so that it does not grow without bound while the file cannot be written.
+        // Drain the buffer before adding a record, so that it does not grow without bound while the file cannot be
+        // written.
         if self.lines.is_full() {
             self.write_out()?;
         }
-        // With `EachRecord`, this call's result shows whether the event was written, so the event is not counted as buffered
-        // (2).
+        // With `EachRecord`, this call's result shows whether the event was written, so the event is not counted as
+        // buffered (2).
         let at_once = self.flush == FlushPolicy::EachRecord;
         self.lines.add(record, !at_once).map_err(|source| self.write_error(source))?;
         if at_once {
@@ -305,8 +309,8 @@ impl Sink for JsonlFile {
         Ok(self.write_out_and_sync()?)
     }
 
-    /// Writes the buffer and releases the lock. A recorder whose close fails stays open; the lock is then released when the
-    /// recorder is dropped.
+    /// Writes the buffer and releases the lock. A recorder whose close fails stays open; the lock is then released when
+    /// the recorder is dropped.
     fn close(&mut self) -> Result<(), BoxError> {
         self.write_out_and_sync()?;
         self.end = Some(EndCause::Closed);

@@ -46,8 +46,8 @@ impl LockedFile {
             })?;
         }
         let file = Self { file, at, opened };
-        // Another process may have moved the file between the opening and the lock: a lock on a file that is no longer at
-        // its path would let a second recorder open the path (1).
+        // Another process may have moved the file between the opening and the lock: a lock on a file that is no longer
+        // at its path would let a second recorder open the path (1).
         match file.path_state() {
             PathState::InPlace => Ok(file),
             PathState::Removed => Err(JsonlError::Removed { path: path.to_owned() }),
@@ -64,8 +64,8 @@ impl LockedFile {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 PathState::Removed
             }
-            // The path cannot be followed, for example because the process has given up privileges. The link count of the
-            // open file still shows whether the file was removed.
+            // The path cannot be followed, for example because the process has given up privileges. The link count of
+            // the open file still shows whether the file was removed.
             Err(_) if platform::is_unlinked(&self.file) => PathState::Removed,
             Err(_) => PathState::InPlace,
         }
@@ -159,8 +159,8 @@ mod platform {
     const FILE_SHARE_READ: u32 = 1;
     const ERROR_SHARING_VIOLATION: i32 = 32;
 
-    /// Lets other programs read the file while it is open, but not write, remove or rename it. A lock would block readers,
-    /// too.
+    /// Lets other programs read the file while it is open, but not write, remove or rename it. A lock would block
+    /// readers, too.
     pub(super) fn options() -> OpenOptions {
         let mut options = super::append();
         options.share_mode(FILE_SHARE_READ);

@@ -37,7 +37,7 @@ pub(super) fn repair(file: &mut File, path: &Path) -> io::Result<Tail> {
     let mut line = Vec::new();
     file.seek(SeekFrom::Start(begin))?;
     file.take(end - begin).read_to_end(&mut line)?;
-    // A prefix of a JSON object never parses, so a line that parses lacks only its newline.
+    // A truncated JSON object never parses, so a line that parses lacks only its newline.
     if is_record(&line) {
         file.write_all(b"\n")?;
         return Ok(Tail::Completed);
@@ -80,8 +80,8 @@ fn set_aside(file: &File, path: &Path, begin: u64, mut line: Vec<u8>) -> io::Res
     Ok(Tail::SetAside { bytes, to })
 }
 
-/// Opens the file for torn lines. A new file gets the mode of the recording, regardless of the umask. An existing file loses
-/// the permissions that the recording does not grant.
+/// Opens the file for torn lines. A new file gets the mode of the recording, regardless of the umask. An existing file
+/// loses the permissions that the recording does not grant.
 #[cfg(unix)]
 fn open_torn(to: &Path, recording: &Metadata) -> io::Result<File> {
     use std::fs::Permissions;
@@ -112,7 +112,7 @@ fn open_torn(to: &Path, _: &Metadata) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(to)
 }
 
-/// `<path>.torn`
+/// Returns `<path>.torn`.
 fn torn_path(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".torn");

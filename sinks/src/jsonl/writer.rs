@@ -1,8 +1,8 @@
 //! A sink that writes records as lines of JSON into any [`io::Write`].
 //!
 //! 1. The buffer holds whole lines, except for the part of the first line that is already written.
-//! 2. Written bytes leave the buffer at once. After an error, the next attempt continues where the last attempt stopped, so
-//!    a line is neither torn nor written twice.
+//! 2. Written bytes leave the buffer immediately. After an error, the next attempt continues where the last attempt
+//!    stopped, so a line is neither torn nor written twice.
 //! 3. The buffer exceeds `MAX_BUFFERED` bytes by at most one record.
 //! 4. `lines` has an entry for each line in the buffer, even for a line that is partly written. An event is counted in
 //!    `buffered` until its whole line is written, then in `written` until the caller confirms that it arrived.
@@ -28,17 +28,17 @@ const MAX_BUFFERED: usize = 64 * 1024;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// In the report, events count as buffered until the sink is flushed. A flush of the sink also flushes the writer. If the writer
-/// fails, the buffer is kept and written later. Once the buffer holds 64 KiB, each further record counts as failed until a write
-/// succeeds.
+/// In the report, events count as buffered until the sink is flushed. A flush of the sink also flushes the writer. If
+/// the writer fails, the buffer is kept and written later. Once the buffer holds 64 KiB, each further record counts as
+/// failed until a write succeeds.
 ///
 /// Dropping a `Jsonl` without `close` loses the buffer.
 ///
 /// # When the queue is full
 ///
 /// The queue holds 1024 records unless [`with_capacity`](Self::with_capacity) is called. When the queue is full,
-/// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts the lost
-/// events, and a gap is written in their place.
+/// [`with_overflow`](Self::with_overflow) decides whether the emit waits or an event is lost. The sink's handle counts
+/// the lost events, and a gap is written in their place.
 #[derive(Debug)]
 pub struct Jsonl<W> {
     writer: W,
@@ -56,7 +56,8 @@ pub struct Jsonl<W> {
 #[derive(Clone, Copy, Debug)]
 struct Line {
     bytes: usize,
-    /// `true` for an event that `buffered` or `written` counts. `false` for gaps and for records that the caller accounts for.
+    /// `true` for an event that `buffered` or `written` counts. `false` for gaps and for records that the caller
+    /// accounts for.
     is_counted: bool,
 }
 
@@ -147,8 +148,8 @@ impl<W> Jsonl<W> {
     fn remove(&mut self, written: usize) {
         self.buffer.drain(..written);
         self.head += written;
-        // The event of a complete line moves from `buffered` to `written`. `head` is then the number of written bytes of the
-        // next line.
+        // The event of a complete line moves from `buffered` to `written`. `head` is then the number of written bytes
+        // of the next line.
         while let Some(line) = self.lines.front().copied().filter(|line| line.bytes <= self.head) {
             self.lines.pop_front();
             self.head -= line.bytes;

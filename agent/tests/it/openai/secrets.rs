@@ -83,7 +83,7 @@ async fn a_secret_that_the_server_sends_back_is_redacted_wherever_it_was_configu
 
 #[tokio::test]
 async fn a_password_in_the_base_url_is_redacted_in_each_form_in_which_a_server_can_send_it_back() -> Result<()> {
-    // The base64 of `me:p@ss/w0rd`.
+    // `sent` is the base64 of `me:p@ss/w0rd`.
     let (written, decoded, sent) = ("p%40ss%2Fw0rd", "p@ss/w0rd", "bWU6cEBzcy93MHJk");
     let echo = format!("not {written}, not {decoded}, not Basic {sent}");
     let server = Server::start([Answer::json("401 Unauthorized", &json!({"message": echo}))]).await;

@@ -1,4 +1,4 @@
-//! All forms of listeners that a user tries first.
+//! The forms of listeners that a user tries first.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn main() -> Result<(), BoxError> {
     let app = Emitter::new().child("app")?;
     let client = Arc::new(Client("https://".into()));
 
-    // `on`: nothing, unit, a result with `?`, an assignment, a function, a capture.
+    // `on`: closures with an empty body, an assignment, `?` or a captured value, and a function.
     app.on("fetch_data", |_: &mut FetchData, _| {})?;
     app.on("fetch_data", |data: &mut FetchData, _| data.url = "x".into())?;
     app.on("fetch_data", |data: &mut FetchData, meta| data.url.push_str(meta.name()))?;
@@ -76,7 +76,7 @@ fn main() -> Result<(), BoxError> {
     app.on("fetch_data", move |data: &mut FetchData, _| data.url.insert_str(0, &prefix))?;
     app.with(Options::new().priority(1).once()).on("open", |connection: &mut Opaque<Client>, _| connection.0.0.clear())?;
 
-    // `on_async`: without a capture, with one, an async fn, an async closure, a struct.
+    // `on_async`: closures without and with a captured value, an async fn, an async closure, and a struct.
     app.on_async("fetch_data", |data: &mut FetchData, _| {
         Box::pin(async move {
             data.url.push('/');

@@ -68,7 +68,7 @@ pub(super) fn pair(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, is_password(value) || is_jumbled(value))
 }
 
-/// Accepts a value that is assigned to a name after a login, as in `.netrc`.
+/// Accepts a password that follows a login, as in `.netrc`.
 pub(super) fn login(candidate: &Candidate<'_>) -> Option<usize> {
     assigned(candidate).filter(|_| candidate.before.contains("login "))
 }
@@ -230,8 +230,8 @@ fn placeholder_len(text: &str) -> usize {
     PLACEHOLDER_WORDS.iter().filter(counts).map(|word| lower.matches(word).count() * word.len()).sum()
 }
 
-/// Returns `true` for a path of fields, such as `config.password2`, for a URL, and for a value that begins like an
-/// expression, such as `/` or `%`.
+/// Returns `true` for a path of fields, such as `config.password2`, for a URL, and for a value whose first character,
+/// such as `/` or `%`, suggests an expression.
 fn is_expression(value: &str) -> bool {
     let is_name = |part: &str| part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && part.len() < 24;
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -289,7 +289,7 @@ fn luhn(digits: &[u32]) -> bool {
     digits.iter().rev().enumerate().map(doubled).sum::<u32>() % 10 == 0
 }
 
-/// Returns `true` if more digits follow.
+/// Returns `true` if a digit follows the match, either directly or after `-` or `.`.
 fn goes_on(candidate: &Candidate<'_>) -> bool {
     let rest = candidate.after.strip_prefix(['-', '.', ' ']).unwrap_or(candidate.after);
     let is_joined = rest.len() == candidate.after.len() || !candidate.after.starts_with(' ');

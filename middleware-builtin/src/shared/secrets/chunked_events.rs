@@ -117,7 +117,7 @@ impl<T: Clone> TextStream<T> {
 
 /// The operations under the lock. They call no user code: events are cloned, read and dropped without the lock.
 impl<T> StreamState<T> {
-    /// Returns `true` for the text of the last event, which must not be filtered again.
+    /// Returns `true` for the text of the event that `flush` emits. This text must not be filtered again.
     fn is_rest(&mut self, text: &str) -> bool {
         self.rest.take_if(|rest| rest == text).is_some()
     }

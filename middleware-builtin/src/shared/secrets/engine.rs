@@ -2,8 +2,8 @@
 //!
 //! 1. Text is read from left to right. At the first byte where a pattern matches, the rules are tried in their order.
 //!    The first rule whose match passes its check has found a secret, and the search continues after the secret. If the
-//!    rule is vague, another rule that recognizes the same secret may replace it. If no
-//!    rule has found a secret, the search continues at the next byte.
+//!    rule is vague, the finding of another rule for the same secret may replace its finding. If no rule has found a
+//!    secret, the search continues at the next byte.
 //! 2. The decision at a byte depends on at most [`BEFORE`] bytes before it and on a bounded number of bytes after it.
 //!    The decision is the same in a text and in its chunks, because it is made only when these bytes have arrived.
 //! 3. A byte is undecided while all text from that byte on may be the beginning of a match.
@@ -135,7 +135,7 @@ impl Engine {
         Some((found.start(), found.pattern().as_usize()))
     }
 
-    /// Returns the next secret.
+    /// Returns the first secret at or after the offset `from`.
     pub(super) fn next(&self, text: &str, from: usize) -> Option<Finding> {
         let mut at = from;
         while let Some((start, rule)) = self.next_match(text, at) {

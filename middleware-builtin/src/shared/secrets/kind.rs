@@ -47,7 +47,7 @@ pub enum Kind {
     Iban,
     /// The number of a payment card that passes Luhn's check.
     Card,
-    /// A phone number: international, or North American.
+    /// An international or North American phone number.
     Phone,
     /// An IP address, except loopback addresses, IPv4 addresses that begin with 0 or 255, link-local IPv6 addresses,
     /// and IPv6 addresses without a decimal digit. Version numbers are not included.

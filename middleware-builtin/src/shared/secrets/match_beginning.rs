@@ -26,7 +26,7 @@ pub(super) fn beginning(of: &Hir) -> Hir {
     }
 }
 
-/// Matches any number of repetitions, and then the beginning of one more repetition.
+/// Returns a pattern that matches complete repetitions, followed by the beginning of one more repetition.
 fn repeated(repetition: &Repetition) -> Hir {
     let (unfinished, sub) = (beginning(&repetition.sub), bare(&repetition.sub));
     let max = counted(repetition.max).map(|max| max.saturating_sub(1));
@@ -42,7 +42,8 @@ fn optional(hir: Hir) -> Hir {
     Hir::repetition(Repetition { min: 0, max: Some(1), greedy: true, sub: Box::new(hir) })
 }
 
-/// Removes groups, and assertions about the surrounding text.
+/// Returns the pattern without groups and without assertions about the surrounding text. Repetitions beyond
+/// [`COUNTED`] are not counted.
 fn bare(hir: &Hir) -> Hir {
     match hir.kind() {
         HirKind::Look(_) => Hir::empty(),
@@ -79,8 +80,8 @@ impl FirstBytes {
         (from..=to).for_each(|byte| self.0[usize::from(byte >> 7)] |= 1 << (byte & 127));
     }
 
-    /// Adds the first bytes of a pattern; returns `true` if the pattern may match the empty text, so that the next part
-    /// may begin the match.
+    /// Adds the first bytes of a pattern. Returns `true` if the pattern may match the empty text, because a match may
+    /// then begin with the next part.
     fn add(&mut self, hir: &Hir) -> bool {
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => true,

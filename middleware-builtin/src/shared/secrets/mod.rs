@@ -275,7 +275,7 @@ impl Scanner {
     }
 }
 
-/// Translates a finding in visible text to the original text.
+/// Converts the positions of a finding in visible text to positions in the original text.
 fn within(visible: &Visible<'_>, finding: Finding) -> Finding {
     let Finding { kind, span, start } = finding;
     Finding { kind, span: visible.begin(span.start)..visible.end(span.end), start: visible.begin(start) }

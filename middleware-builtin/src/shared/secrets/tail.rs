@@ -3,9 +3,9 @@
 /// The form of the text after the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// Up to the line that ends a block of key data.
+    /// The text up to the end of a block of key data.
     Block,
-    /// Two or four more parts, each after a dot.
+    /// The rest of the first part, and two or four more parts, each after a dot.
     Jwt,
     /// More base64, of either alphabet.
     Run,
