@@ -19,7 +19,7 @@ use crate::chain::list::SmallList;
 use crate::chain::{AnyChain, Chain};
 use crate::context::current::enter;
 use crate::run::exit_maps::ExitMaps;
-use crate::run::panic::{discard_all, isolated};
+use crate::run::panic::{discard, discard_all, isolated};
 use crate::runnable::value::Data;
 use crate::{Middleware, RunContext, Status};
 
@@ -38,7 +38,7 @@ pub(crate) struct Bindings {
     /// Empty for most runs.
     pub(crate) exit_maps: OnceLock<Box<ExitMaps>>,
     end_hooks: Mutex<SmallVec<[EndHook; 1]>>,
-    /// Checked before the lock is taken, and again when the hooks have been called.
+    /// `true` if there may be end hooks. Checked before the lock is taken, because most runs have none.
     has_end_hooks: AtomicBool,
 }
 
@@ -67,8 +67,9 @@ impl RunContext {
     ///
     /// Middlewares use this method to count runs, or to release resources that belong to a run. The function is called
     /// however the run ends, even if the run is dropped, panics, or ends before `start` because a middleware failed to
-    /// bind. Unlike a listener of `finish`, the function does not make the run emit events. If the run has ended
-    /// already, the function is dropped and never called.
+    /// bind. Unlike a listener of `finish`, the function does not make the run emit events. A function that another
+    /// thread registers while the run is ending is either called or dropped. After the end, functions are dropped
+    /// without a call.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -98,11 +99,16 @@ impl RunContext {
     /// ```
     pub fn on_end(&self, f: impl FnOnce(&Self, Status) + Send + 'static) {
         let bindings = &self.shared().bindings;
+        let hook: EndHook = Box::new(f);
         let mut hooks = bindings.end_hooks.lock();
-        hooks.push(Box::new(f));
-        bindings.has_end_hooks.store(true, Ordering::Release);
+        // Set the flag before the run is marked as bound: code that releases the run afterwards sees the flag, and waits
+        // for the lock.
+        bindings.has_end_hooks.store(true, Ordering::Relaxed);
+        if self.node().state.bind() {
+            return hooks.push(hook);
+        }
         drop(hooks);
-        self.bound();
+        enter(self, || discard(hook));
     }
 
     /// Marks the run as bound, after something was bound to it. If the run has been released, drops the bindings here.
@@ -114,16 +120,18 @@ impl RunContext {
 
     /// Ends the run, after its last event: calls the end hooks, drops the bindings, and deregisters the run from its
     /// parent. Called inside the run.
-    pub(crate) fn end(&self, status: impl FnOnce() -> Status) {
+    pub(crate) fn end(&self, status: impl Fn() -> Status) {
         let run = self.shared();
-        if run.bindings.has_end_hooks.load(Ordering::Acquire) {
-            let status = status();
-            // A hook may add another hook: repeat until no hook is left.
-            while run.bindings.has_end_hooks.load(Ordering::Acquire) {
-                run.bindings.take_end_hooks().into_iter().for_each(|hook| isolated(|| hook(self, status)));
-            }
+        let has_end_hooks = || run.bindings.has_end_hooks.load(Ordering::Acquire);
+        // A hook may add another hook: repeat until no hook is left.
+        while has_end_hooks() {
+            self.call_end_hooks(status());
         }
         if run.node.state.release() {
+            // Another thread may have added hooks just before the release. No hook is added after it.
+            if has_end_hooks() {
+                self.call_end_hooks(status());
+            }
             self.drop_bound();
         }
         // End the run before it leaves its parent: the parent waits only for registered children, and could otherwise
@@ -134,6 +142,11 @@ impl RunContext {
         }
     }
 
+    /// Calls the end hooks that have been added so far.
+    fn call_end_hooks(&self, status: Status) {
+        self.shared().bindings.take_end_hooks().into_iter().for_each(|hook| isolated(|| hook(self, status)));
+    }
+
     /// Drops all bindings. From now on layers are refused, and other bindings are dropped by the code that binds them.
     fn drop_bound(&self) {
         let run = self.shared();
@@ -142,7 +155,7 @@ impl RunContext {
         if let Some(emitter) = run.lazy_emitter.made() {
             emitter.end_run();
         }
-        let Bindings { chain, middlewares, exit_maps, has_end_hooks, .. } = &run.bindings;
+        let Bindings { chain, middlewares, exit_maps, .. } = &run.bindings;
         if let Some(chain) = chain.get() {
             chain.release();
         }
@@ -151,9 +164,6 @@ impl RunContext {
             // 1).
             let bound = take(&mut *middlewares.lock());
             discard_all(bound);
-        }
-        if has_end_hooks.load(Ordering::Acquire) {
-            discard_all(run.bindings.take_end_hooks());
         }
         if let Some(maps) = exit_maps.get() {
             maps.release();

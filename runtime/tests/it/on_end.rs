@@ -1,9 +1,14 @@
 //! `RunContext::on_end`: a function that is called once when a run is over, however the run ends (R4).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, ThreadId};
+
 use crate::support::ends::{OUTCOMES, run_to};
 use crate::support::{Any, Recorder, TestResult, below, endless, silence_planned_panics};
 use emitree_emitter::Emitter;
 use emitree_runtime::{AbortHandle, Error, Result, RunContext, Runnable, Stage, Status};
+use futures_util::FutureExt;
 
 /// Returns a middleware that records how runs end.
 fn notes(recorder: &Recorder, label: &'static str) -> impl Fn(&RunContext) -> Result<()> + Send + Sync + 'static {
@@ -49,10 +54,10 @@ async fn on_end_is_called_even_if_a_later_middleware_fails_to_bind() {
 async fn on_end_is_called_after_finish_in_order_of_registration_and_for_children_first() -> TestResult {
     let recorder = Recorder::new();
     let tree = Emitter::new();
-    let inner = std::sync::Arc::new(below(&tree, "inner", |(): (), _: RunContext| async { Ok(()) }));
+    let inner = Arc::new(below(&tree, "inner", |(): (), _: RunContext| async { Ok(()) }));
     let bound = recorder.clone();
     let outer = below(&tree, "outer", move |(): (), _: RunContext| {
-        let (inner, recorder) = (std::sync::Arc::clone(&inner), bound.clone());
+        let (inner, recorder) = (Arc::clone(&inner), bound.clone());
         async move { inner.run(()).middleware(notes(&recorder, "inner")).await }
     });
     let finish = recorder.clone();
@@ -103,4 +108,55 @@ async fn has_ended_is_false_while_on_end_functions_are_called() -> TestResult {
         recorder.expect(["has ended: false"]);
     }
     Ok(())
+}
+
+/// An end hook that another thread adds while the run ends. Counts its calls, and the drops without a call on any thread but
+/// the one that added it.
+struct LateHook {
+    added_on: ThreadId,
+    was_called: bool,
+    lost: Arc<AtomicUsize>,
+}
+
+impl LateHook {
+    fn call(mut self) {
+        self.was_called = true;
+    }
+}
+
+impl Drop for LateHook {
+    fn drop(&mut self) {
+        if !self.was_called && thread::current().id() != self.added_on {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// R4: `on_end` either drops the function itself, because it comes too late, or the end of the run calls the function.
+#[test]
+fn a_function_that_another_thread_registers_as_the_run_ends_is_called_or_dropped_by_that_thread() {
+    let (lost, run) =
+        (Arc::new(AtomicUsize::new(0)), below(&Emitter::new(), "run", |(): (), _: RunContext| async { Ok(()) }));
+    let (to_thread, contexts) = mpsc::channel::<RunContext>();
+    let count = Arc::clone(&lost);
+    let adds = thread::spawn(move || {
+        for ctx in contexts {
+            while !ctx.has_ended() {
+                let hook = LateHook { added_on: thread::current().id(), was_called: false, lost: Arc::clone(&count) };
+                ctx.on_end(move |_, _| hook.call());
+            }
+        }
+    });
+    for _ in 0..2_000 {
+        let to_thread = to_thread.clone();
+        let sends = move |ctx: &RunContext| {
+            let to_thread = to_thread.clone();
+            ctx.on_end(move |ctx, _| to_thread.send(ctx.clone()).expect("the thread is alive"));
+            Ok(())
+        };
+        run.run(()).middleware(sends).now_or_never().expect("it waits for nothing").expect("it succeeds");
+    }
+    drop(to_thread);
+    adds.join().expect("no panic");
+    assert_eq!(lost.load(Ordering::Relaxed), 0);
 }
