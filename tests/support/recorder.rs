@@ -1,4 +1,4 @@
-//! A recorder for the tests of all crates: it records lines and compares whole sequences.
+//! A recorder for the tests of the emitter and the runtime: it records lines and compares whole sequences.
 
 use std::sync::{Arc, Mutex};
 

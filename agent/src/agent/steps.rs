@@ -1,4 +1,4 @@
-//! The loop, step by step.
+//! The steps of an agent's loop.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl<'a> Loop<'a> {
         check_depth(agent, ctx)?;
         let mut installed = agent.installed.clone();
         let mut tools = agent.tools.clone();
-        // Schemas are large, so a run shares the agent's list, unless a middleware of the run adds tools.
+        // Schemas are large, so a run shares the agent's tool specs, unless a middleware of the run adds tools.
         let mut specs = Arc::clone(&agent.specs);
         if let Some(joined) = ctx.own_extension::<Joined>() {
             // These middlewares come after the agent's middlewares, in the order of binding: first the inherited
@@ -65,8 +65,13 @@ impl<'a> Loop<'a> {
                 specs = specs_of(&tools);
             }
         }
-        // `Prepare` has set the state, unless the run has ended.
-        let state = LoopState::of(ctx).ok_or_else(|| Error::new("the run of the agent has ended"))?;
+        // `Prepare` has set the state, unless `execute` was called in a run of another runnable.
+        let state = LoopState::of(ctx).ok_or_else(|| {
+            Error::new(format!(
+                "`execute` of an agent needs the context of the agent's own run, not of `{}`: call `run`",
+                ctx.name()
+            ))
+        })?;
         state.begin_attempt()?;
         state.session.extend(input.messages.iter().cloned())?;
         // A run may continue a session without new messages, but providers refuse a conversation without messages.
@@ -207,7 +212,7 @@ impl<'a> Loop<'a> {
             tools: Arc::clone(&self.specs),
             options: self.options.clone(),
         };
-        // Only the last registered hook is called, so a hook of the run replaces the agent's hook.
+        // Only the hook of the last middleware is called, so a middleware of the run replaces the agent's hook.
         if let Some(chains) = self.chains().filter(|chains| !chains.wire.is_empty()).last() {
             let system = request.system.take().map(|text| Arc::new(Message::system(text)));
             let mut messages = system.into_iter().chain(request.messages.iter().cloned()).collect();
@@ -217,7 +222,7 @@ impl<'a> Loop<'a> {
         Ok(request)
     }
 
-    /// Calls the hooks of `model.state`, which may change the history. If another run of the session rewrites the
+    /// Calls the `model.state` hooks, which may change the history. If another run of the session rewrites the
     /// history meanwhile, the hooks are called again with the rewritten history, so that no change is lost.
     async fn change_history(&self) -> Result<()> {
         if self.chains().all(|chains| chains.state.is_empty()) {
@@ -248,8 +253,8 @@ impl<'a> Loop<'a> {
         Ok(Arc::new(messages))
     }
 
-    /// Joins the agent's prompt, the parts that middlewares add and the reason for a retry, separated by blank lines,
-    /// and passes the text through the hooks of `model.prompt`. Returns `None` if the result is blank.
+    /// Joins the agent's prompt, the parts that middlewares add and the reason for a retry, with blank lines between
+    /// them. Passes the joined text through the `model.prompt` hooks. Returns `None` if the result is blank.
     async fn system_prompt(&self) -> Result<Option<String>> {
         let mut texts: Vec<String> = self.agent.prompt.iter().cloned().collect();
         for chains in self.chains() {
@@ -329,7 +334,7 @@ impl<'a> Loop<'a> {
         Ok((end, after))
     }
 
-    /// Passes a response through `turn.action`.
+    /// Passes a response through the `turn.action` hooks.
     async fn decide(&self, action: &mut TurnAction) -> Result<()> {
         for chains in self.chains() {
             chains.action.apply(action, self.ctx).await?;
@@ -337,7 +342,7 @@ impl<'a> Loop<'a> {
         Ok(())
     }
 
-    /// Calls the hooks of `turn.stop`, which may end the loop.
+    /// Calls the `turn.stop` hooks in order, until one of them ends the loop.
     async fn stop(&self, mut end: TurnEnd, after: After) -> Result<After> {
         for chains in self.chains() {
             if chains.stop.pass(&mut end, self.ctx).await?.is_break() {
@@ -350,7 +355,7 @@ impl<'a> Loop<'a> {
 
 /// Returns an error if the agent's run is nested in too many runs of agents.
 fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
-    // Runs of other kinds in between, such as tools, do not count.
+    // Runs of other kinds in between, such as runs of tools, do not count.
     let above = std::iter::successors(ctx.parent(), |run| run.parent());
     let agents = above.filter(|run| run.types().runnable == std::any::type_name::<Agent>()).count();
     if agents > agent.max_depth {

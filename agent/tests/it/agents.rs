@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentContext, AgentRun, CallId, ChatModel, ChatOptions, History, Message, MessageAdded, MessageError,
-    NewToken, Reply, Role, ScriptedModel, Session, ToolOutput, Usage, hooks_fn, tool_fn,
+    Agent, AgentContext, AgentInput, AgentRun, CallId, ChatModel, ChatOptions, History, Message, MessageAdded,
+    MessageError, NewToken, Reply, Role, ScriptedModel, Session, ToolOutput, Usage, hooks_fn, tool_fn,
 };
 use emitree_emitter::EventMeta;
 use emitree_middleware::{Cache, Runs};
@@ -611,5 +611,18 @@ fn spawned_tools_do_not_block_each_other_and_keep_their_call_id_and_turn() -> Re
     let answer = runtime.block_on(runtime.spawn(async move { asked.ask("go").await }))??;
     assert_eq!(results(&answer.messages), ["0", "1"]);
     runtime.shutdown_background();
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_work_of_an_agent_in_a_run_of_another_runnable_is_an_error_that_names_the_run() -> Result<()> {
+    let agent = agent(&ScriptedModel::new("test").text("never")).build()?;
+    let wrong = emitree_runtime::runnable_fn("wrong", move |input: AgentInput, ctx: RunContext| {
+        let agent = agent.clone();
+        async move { agent.execute(&input, &ctx).await }
+    });
+    let error = wrong.run(AgentInput::from("go")).await.expect_err("the state is missing");
+    let message = "`execute` of an agent needs the context of the agent's own run, not of `wrong`: call `run`";
+    assert_eq!(error.to_string(), message);
     Ok(())
 }
