@@ -4,9 +4,9 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench emit
 //! ```
 //!
-//! Each batch of a case is one async block with a loop of `emit(..).await`. The block is polled once with a waker that does
-//! nothing, because no emit has to wait. Peers are measured in the same way. Emitters, payloads, and string literals
-//! that are used as names pass through `black_box`; an `EventName` is a `const`, as in programs.
+//! Each batch of a case is one async block with a loop of `emit(..).await`. The block is polled once with a waker that
+//! does nothing, because no emit has to wait. Peers are measured in the same way. Emitters, payloads, and string
+//! literals that are used as names pass through `black_box`; an `EventName` is a `const`, as in programs.
 
 use std::hint::black_box;
 use std::time::Duration;

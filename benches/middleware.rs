@@ -4,8 +4,8 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench middleware
 //! ```
 //!
-//! The work does next to nothing, as in the bench `run`. The rows show the cost that a middleware adds to a run, compared
-//! with the cost of the run or of the crate that the middleware wraps.
+//! The work does next to nothing, as in the bench `run`. The rows show the cost that a middleware adds to a run,
+//! compared with the cost of the run or of the crate that the middleware wraps.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -66,7 +66,7 @@ fn observing(suite: &mut Suite) {
     row("", "… `retry`", Box::new(with(Retry::new())));
 }
 
-/// `metrics` with a recorder, compared with a run that makes the recorder's calls itself.
+/// `metrics` with a recorder, compared with runs around which the bench makes the same calls to the recorder.
 fn recorded(suite: &mut Suite, bare: Id) {
     let (metrics, calls) = (suite.case(counted(with(Metrics::new()))), suite.case(counted(calling())));
     let more = Extra::shared(metrics, calls, 1);
@@ -224,7 +224,7 @@ fn counted(mut case: impl Case) -> impl Case {
     move |n| metrics::with_local_recorder(&recorder, || case(n))
 }
 
-/// A recorder that only counts; for a histogram, it counts the values.
+/// A recorder that keeps one number for each key. For a histogram, this is the number of recorded values.
 #[derive(Default)]
 struct Counting(Mutex<HashMap<metrics::Key, Arc<AtomicU64>>>);
 

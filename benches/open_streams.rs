@@ -6,7 +6,7 @@
 //!
 //! This is a separate bench, because counting allocations takes time. The clients of the bench `models` receive the
 //! first half of an answer and wait for the rest. The bench counts the bytes that the clients' thread has
-//! allocated and not freed; the server runs on another thread.
+//! allocated and not freed. The server is not counted, because it runs on another thread.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 //! cargo bench --manifest-path benches/Cargo.toml --bench run
 //! ```
 //!
-//! The work does next to nothing, so a row shows the cost of the run itself. Most rows measure runs, instrumented functions
-//! and tower services in the same way: each batch is one async block with a loop, polled once with a waker that does
-//! nothing. A batch that uses the thread of a sink ends when everything is written.
+//! The work does next to nothing, so a row shows the cost of the run itself. Most rows measure runs, instrumented
+//! functions and tower services in the same way: each batch is one async block with a loop, polled once with a waker
+//! that does nothing. A batch that uses the thread of a sink ends when everything is written.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -89,7 +89,8 @@ fn beside_others(suite: &mut Suite) {
     suite.row("WT", "a run below another run, on two threads at a time", two).at_most(1.2, "one thread", one);
 }
 
-/// WR: one run, compared with a service in three boxed layers, and with an instrumented function under a counting layer.
+/// WR: one run, compared with a service in three boxed layers, and with an instrumented function under a counting
+/// layer.
 fn alone(suite: &mut Suite) {
     let instrumented = suite.case(under(counting(), |n| {
         timed(async {
@@ -132,7 +133,8 @@ impl emitree::Layer<Adder> for Pass {
     }
 }
 
-/// Calls work through a number of layers. All calls are inside one run, because the cost of a run would hide the cost of a layer.
+/// Calls work through a number of layers. All calls are inside one run, because the cost of a run would hide the cost
+/// of a layer.
 fn layered(layers: usize) -> impl Case {
     let stack = (0..layers).fold(Stack::<Adder>::builder(), |stack, _| stack.layer(Pass)).build();
     below::inside(move |ctx, n| {

@@ -55,7 +55,7 @@ impl Sink for Csv {
         8
     }
 
-    /// Drops the oldest records instead of blocking the program.
+    /// Makes a full queue drop the oldest record instead of blocking the program.
     fn overflow(&self) -> Overflow {
         Overflow::DropOldest
     }

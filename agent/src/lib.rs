@@ -4,7 +4,8 @@
 //! [`Tool`] is a function that a model may call. Models and tools are runnables of `emitree-runtime`: listeners,
 //! layers, guards and the built-in middleware apply to their runs as to any other run. A [`Session`] keeps a
 //! [`History`], which stays valid even if a turn is aborted or dropped. An [`Agent`] calls a model and its tools in a
-//! loop whose steps are [`Place`]s. An [`AgentMiddleware`] adds [`Hooks`] to these places.
+//! loop. Each step of the loop that middleware can intercept is a [`Place`], where an [`AgentMiddleware`] adds
+//! [`Hooks`].
 
 mod agent;
 mod message;

@@ -19,7 +19,7 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Starts runs of an agent that wait for a tool, counts their bytes, and aborts them. Returns the bytes that are
+/// Starts runs of an agent whose tool never returns, counts their bytes, and aborts them. Returns the bytes that are
 /// allocated while the runs wait and after they are aborted.
 fn waiting(agent: &Arc<Agent>, runs: usize) -> (i64, i64) {
     let mut held = 0;

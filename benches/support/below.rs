@@ -139,7 +139,8 @@ async fn timed_together(waiting: Arc<AtomicUsize>, n: u64) -> (Instant, Duration
     (Instant::now(), batch(&adder, n), Instant::now())
 }
 
-/// Returns the average time of a task, or `None` if all tasks ran together for less than 80 % of the longest task's time.
+/// Returns the average time of a task, or `None` if all tasks ran together for less than 80 % of the longest task's
+/// time.
 fn overlapping(took: &[(Instant, Duration, Instant)]) -> Option<Duration> {
     let (from, to) = (took.iter().map(|run| run.0).max()?, took.iter().map(|run| run.2).min()?);
     let longest = took.iter().map(|run| run.1).max()?;

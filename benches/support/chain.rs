@@ -36,7 +36,8 @@ impl Runnable for Link {
     }
 }
 
-/// A case that starts a chain of runs, aborts the outermost run, and waits until that run has ended. All of this is timed.
+/// A case that starts a chain of runs, aborts the outermost run, and waits until that run has ended. All of this is
+/// timed.
 pub(crate) fn aborted(levels: usize) -> impl Case {
     let (innermost, mut waiting) = mpsc::unbounded_channel();
     let creator = Creator::new("Tool", "link");

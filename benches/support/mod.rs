@@ -154,7 +154,7 @@ fn nanoseconds(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
-/// Returns the number of operations in a batch.
+/// Returns the number of operations for a batch that takes about [`BATCH`], and at least 1.
 fn calibrate(case: &mut dyn Case) -> u64 {
     // The first call includes one-time work, so it is not measured.
     case(64);

@@ -1,5 +1,5 @@
-//! The libraries that people use instead of an emitter, each used as its documentation shows. Every listener adds to a
-//! number: in the payload if the listener receives it by `&mut`, otherwise in a thread-local.
+//! The libraries that people use instead of emitree's emitter, each used as its documentation shows. Every listener
+//! adds to a number: in the payload if the listener receives it by `&mut`, otherwise in a thread-local.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -25,8 +25,8 @@ fn count() {
     HEARD.set(HEARD.get().wrapping_add(1));
 }
 
-/// A closure in the floor. The floor is a lower bound for the cost of an emit: a vector of closures behind an `ArcSwap`,
-/// without names, errors or a tree.
+/// A closure in the floor. The floor is a lower bound for the cost of an emit to listeners: a vector of closures behind
+/// an `ArcSwap`, without names, errors or a tree.
 type Closure = Box<dyn Fn(&mut Tick) + Send + Sync>;
 
 pub(crate) fn floor(closures: usize) -> Arc<ArcSwap<Vec<Closure>>> {

@@ -42,8 +42,8 @@ impl Form {
         }
     }
 
-    /// Returns the bytes of an answer, one vector for each write. As with real servers, each event is one chunk of the transfer
-    /// encoding, even if several events are written at once.
+    /// Returns the bytes of an answer, one vector for each write. As with real servers, each event is one chunk of the
+    /// transfer encoding, even if several events are written at once.
     fn writes(self) -> Vec<Vec<u8>> {
         let head = "HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-type: text/event-stream\r\n\
                     access-control-allow-origin: \r\nkeep-alive: timeout=5, max=100\r\ntransfer-encoding: chunked\r\n\r\n";

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Runs the same batch on several threads at the same time, and returns the average time of a thread. If the machine was
-/// too busy to run all threads concurrently, the batch is repeated.
+/// Runs the same batch on several threads at the same time, and returns the average time of a thread. If the machine
+/// was too busy to run all threads concurrently, the batch is repeated.
 pub(crate) fn on_threads(threads: usize, batch: impl Fn() -> Duration + Sync) -> Duration {
     for _ in 0..10_000 {
         if let Some(took) = together(threads, &batch) {

@@ -89,7 +89,7 @@ pub enum ListenError {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The name of a namespace or of a declared event is not valid.
+    /// A namespace, or the name of a declared event, is not valid.
     #[error(transparent)]
     Name(#[from] NameError),
     /// An event is declared twice, or under a name with a dot.

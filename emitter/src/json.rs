@@ -69,7 +69,7 @@ fn too_deep<E: serde::ser::Error>() -> E {
     E::custom(format_args!("the value is nested deeper than {MAX_DEPTH} levels"))
 }
 
-/// A flag that is set when a number was replaced by `null`.
+/// A flag that is set when a number is replaced by `null`.
 #[derive(Default)]
 pub(crate) struct LossFlag {
     is_lossy: Cell<bool>,

@@ -26,7 +26,7 @@
 //!   receives the event by `&`, after all listeners.
 //! - A [`Matcher`] selects events: by name, path, glob, regex or function.
 //! - [`Options`] set the priority of a listener, how often it runs, and what happens when it fails.
-//! - A [`Subscription`] is a handle that removes a listener.
+//! - A [`Subscription`] is a handle that can remove a listener.
 //! - [`EventMeta`] describes an event: its id, time, path, source, context and run. Most of it is computed on first
 //!   use.
 //! - A *pipe* forwards events to another emitter. A [`Sink`] receives events as owned records, on its own thread.

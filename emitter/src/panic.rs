@@ -101,7 +101,7 @@ pub(crate) fn log_catching(log: impl FnOnce()) {
     catch(log).unwrap_or_default();
 }
 
-/// Writes a log line about a panic. If the subscriber panics, its panic is not logged (invariant 3).
+/// Writes a log line. If the subscriber panics, its panic is not logged (invariant 3).
 pub(crate) fn log_quietly(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)).or_else(drop_once) {
         drop_rounds(payload);

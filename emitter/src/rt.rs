@@ -1,5 +1,5 @@
-//! The interface for a runtime that wraps work in runs: emitters of runs, emits that begin without a future, and
-//! facets. With a facet, listeners can read and change payloads whose types they do not know.
+//! The interface for a runtime that wraps work in runs: emitters of runs, emits that create a future only if a listener
+//! must be awaited, and facets. With a facet, listeners can read and change payloads whose types they do not know.
 //!
 //! `emitree-runtime` is built on this module. The methods of [`Emitter`](crate::Emitter) that belong to this interface
 //! are `for_run`, `end_run`, `emit_begin`, `emit_rest`, `emit_now_with` and `record`.

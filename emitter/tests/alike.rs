@@ -1,4 +1,4 @@
-//! Batches: many adjacent listeners of one type are called together, except for the first event of each name. Each
+//! Batches: from the second event of each name on, many adjacent listeners of one type are called together. Each
 //! listener behaves as if it were called alone (E5, E7, E8, E9, E11).
 
 mod support;
@@ -152,8 +152,8 @@ fn an_isolated_failure_in_a_batch_does_not_affect_the_other_listeners() -> TestR
     Ok(())
 }
 
-/// E7: the first listener refuses the event; if failures are isolated, every listener refuses it. A removed listener is
-/// not called.
+/// E7: the first listener refuses the event, and the emit fails. If failures are isolated, every listener refuses the
+/// event. A removed listener is not called.
 #[test]
 fn an_event_of_another_type_is_refused_by_each_listener_of_a_batch() -> TestResult {
     let (emitter, recorder, removed) = (Emitter::new(), Recorder::new(), Removed::default());

@@ -21,8 +21,8 @@ fn leaf() -> (Emitter, Emitter) {
     (root, run)
 }
 
-/// Counts the allocations of a thousand rounds of four emits: by `EventName` and by text, awaited and not awaited. One
-/// more round runs before the count. Each of the `listeners` that receive the event adds 1 to its payload.
+/// Counts the allocations of a thousand rounds of four emits: `emit` and `emit_now`, each with an `EventName` and with
+/// text. One more round runs before the count. Each of the `listeners` that receive the event adds 1 to its payload.
 #[track_caller]
 fn count_emits(emitter: &Emitter, listeners: u64) -> AllocationInfo {
     let emit = || {

@@ -115,7 +115,7 @@ fn events_that_a_listener_does_not_receive_do_not_count_toward_its_limit() -> Te
     Ok(())
 }
 
-/// E8, E16: calls made before the fork count for both.
+/// E8, E16: calls made before the fork count for the original and for the fork.
 #[test]
 fn a_forked_listener_starts_with_the_calls_left_and_counts_its_own_calls() -> TestResult {
     let (recorder, original) = (Recorder::new(), Emitter::new());
@@ -371,7 +371,7 @@ fn a_closure_that_holds_its_own_guard_is_removed_without_a_deadlock() -> TestRes
     Ok(())
 }
 
-/// E8: a limit of zero calls.
+/// E8.
 #[test]
 fn a_listener_with_a_limit_of_zero_calls_is_not_registered() -> TestResult {
     let emitter = Emitter::new();

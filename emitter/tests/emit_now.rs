@@ -45,11 +45,11 @@ fn an_emit_without_listeners_computes_neither_time_nor_context() -> TestResult {
     Ok(())
 }
 
-/// E7, E15: with and without listeners.
+/// E7, E15: the payload is emitted without and with listeners.
 #[test]
 fn a_payload_that_no_listener_serializes_is_never_serialized() -> TestResult {
-    /// Counts how often it is serialized. A panic in `serialize` would not be noticed: it would become the text of a
-    /// record.
+    /// A payload that counts how often it is serialized. A panic in `serialize` would not be noticed: it would become
+    /// the text of a record.
     #[derive(Default)]
     struct Counted(AtomicUsize);
     impl serde::Serialize for Counted {
@@ -157,7 +157,7 @@ fn emit_now_fails_before_any_listener_runs_if_an_async_listener_would_receive_th
     Ok(())
 }
 
-/// E17: here for an error that a listener returned.
+/// E17: this test covers an error that a listener returned.
 #[test]
 fn emit_now_returns_the_same_error_as_emit() -> TestResult {
     let emitter = Emitter::new();

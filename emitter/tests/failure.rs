@@ -41,7 +41,7 @@ fn panics_before_its_future<'a>(_: &'a mut Any, _: &'a EventMeta<'a>) -> Answer<
     panic!("the disk is full")
 }
 
-/// Listeners that may change the event, and fail with an error or a panic.
+/// Listeners that may change the event. Each fails with an error or a panic.
 fn failing(options: Options) -> [Registration; 7] {
     [
         options.on("*", fails),
@@ -272,7 +272,7 @@ fn a_dropped_emit_drops_the_awaited_listener_and_calls_no_further_listener() -> 
     Ok(())
 }
 
-/// E11: an inner error that names no listener does not hide which listener failed.
+/// E11: the outer error names the listener, because the inner error names none.
 #[test]
 fn an_inner_error_without_a_listener_is_wrapped_with_the_listener_that_returned_it() -> TestResult {
     let app = Emitter::new().child("app")?;

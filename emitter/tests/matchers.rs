@@ -253,7 +253,7 @@ fn the_table_of_nested_events_in_the_documentation_of_matcher_is_correct() {
     assert_eq!(cells, 5 * 3 * 8, "eight matchers in three ways");
 }
 
-/// E4: a run may be below another run because it was started there, or because of its place in the tree.
+/// E4: a run may be below another run because it was started in that run, or because of its place in the tree.
 #[test]
 fn events_of_runs_below_an_instances_runs_are_nested_for_the_instance() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());
@@ -293,7 +293,7 @@ fn an_event_of_a_nested_run_is_nested_for_an_instance_on_every_way_to_the_instan
     let in_chat = run_within(&backend, &run_of(&chat));
     emit(&run_within(&tool, &in_chat), "start");
     recorder.expect(["every tool.start"]);
-    // A run of `chat` was started in the run of `backend`.
+    // A run of `chat` was started in another run of `backend`.
     emit(&run_within(&chat, &run_of(&backend)), "start");
     recorder.expect(["every backend.chat.start"]);
     Ok(())
@@ -309,7 +309,7 @@ fn events_of_emitters_below_a_runs_emitter_are_not_nested_in_the_run() -> TestRe
     part.with(Options::new().nested(false)).on("*.*", recorder.hears("part"))?;
     emit(&part, "start");
     recorder.expect(["part a.part.start", "run a.part.start"]);
-    // A run of `part` is nested in the run that `part` belongs to. For `part` itself, the run is not nested.
+    // Events of a run of `part` are nested for the run that `part` belongs to, but not for `part` itself.
     emit(&run_within(&part, &run), "start");
     recorder.expect(["part a.part.start"]);
     Ok(())

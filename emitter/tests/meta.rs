@@ -162,7 +162,7 @@ struct Length(fn(&dyn AnyEvent) -> Option<usize>);
 
 static LENGTH: Length = Length(|event| event.downcast_ref::<Token>().map(|token| token.text.len()));
 
-/// R3: an emit may attach a facet. Only events that the runtime marks carry `internal`.
+/// R3: an emit may attach a facet. Only a facet that is marked as internal adds `internal` to the event's context.
 #[test]
 fn a_facet_reaches_listeners_beside_the_payload_and_may_mark_the_context_as_internal() -> TestResult {
     let emitter = Emitter::new();

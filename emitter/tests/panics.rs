@@ -22,7 +22,8 @@ use crate::support::{Any, Recorder, TestResult, block_on, yield_once};
 
 const TEXT: &str = "a non-string panic payload";
 
-/// A value that panics when it is dropped. The payload of the panic is another bomb, this many times or without end.
+/// A value that panics when it is dropped. The field is the number of panics whose payload is another bomb, or `None`
+/// if there is no end.
 #[derive(Debug)]
 struct Bomb(Option<usize>);
 
@@ -321,7 +322,7 @@ fn the_text_of_a_panic_is_read_even_if_its_payload_panics_when_dropped() {
 /// The behavior of a sink's method.
 type Act = fn() -> Result<(), BoxError>;
 
-/// A sink whose methods panic or fail; `write` does so only for odd numbers.
+/// A sink whose methods panic or fail. `write` does so only for odd numbers.
 struct Rigged {
     act: Act,
     written: mpsc::Sender<u64>,

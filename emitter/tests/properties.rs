@@ -19,7 +19,7 @@ const WHICH: std::ops::Range<usize> = 0..2520;
 
 const NAMES: [&str; 5] = ["x", "xy", "y", "r.x", "a.y"];
 
-/// An emitter to be created below an earlier emitter; node 0 is the root.
+/// An emitter to be created below an earlier emitter. Emitter 0 is the root.
 #[derive(Clone, Debug)]
 enum Node {
     Child { of: usize, segment: &'static str },
@@ -110,7 +110,7 @@ enum Act {
         pattern: Option<Pattern>,
     },
     Unpipe(usize),
-    /// Registers and removes this many patterns that match no event.
+    /// Registers this many patterns that match no event, emits an event, and removes the patterns.
     Churn {
         at: usize,
         patterns: usize,
@@ -238,7 +238,7 @@ impl Model {
 
     /// E4: returns `true` if the event is nested for the emitter `at`. A nested event was not emitted here. For an
     /// emitter in a run, a nested event happened outside that run. For an emitter outside runs, it happened below one
-    /// of the emitter's runs.
+    /// of the emitter's runs, in a run of another emitter.
     fn is_nested(&self, at: usize, source: usize) -> bool {
         let is_run_of = |run: usize| self.emitters[run].is_run && self.emitters[run].parent == Some(at);
         let is_below = match (self.run(at), self.run(source)) {

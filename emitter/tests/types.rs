@@ -81,8 +81,8 @@ fn a_listener_under_an_exact_name_or_path_fails_the_emit_of_an_own_event_of_anot
     Ok(())
 }
 
-/// E7: a listener skips an event of another type if the event is nested or piped, or if the listener's matcher is a
-/// pattern, a regex or a function without names.
+/// E7: a listener skips an event of another type if the event was emitted neither on the listener's emitter nor on one
+/// of its runs, or if the listener's matcher is a pattern, a regex or a function without names.
 #[test]
 fn events_of_another_type_are_filtered_unless_they_are_own_events_under_an_exact_name() -> TestResult {
     let (root, recorder) = (Emitter::new(), Recorder::new());

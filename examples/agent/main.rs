@@ -73,7 +73,7 @@ async fn answer(arguments: Arguments) -> Result<()> {
             print!("{}", token.text());
             let _ = stdout().flush();
         })
-        // The answer is complete: the trajectory continues on a new line.
+        // End the line of a complete answer, so that the trajectory continues on a new line.
         .observe("backend.chat.*.success", |success: &ChatSuccess, _| {
             if !success.response.text().is_empty() {
                 println!();

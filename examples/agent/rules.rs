@@ -1,4 +1,4 @@
-//! A model without a network: it answers by rules, and calls tools as a language model would.
+//! A model that needs no network. It answers by rules, and calls tools as a language model would.
 //!
 //! It turns the question into steps, calls one tool after another, replaces "that" with the last number, and lists the
 //! results when all steps are done.
@@ -24,7 +24,7 @@ enum Step {
 
 fn answer(request: &ChatRequest) -> Reply {
     let question = request.last_user_text();
-    // Only results since the last question count; the session may contain earlier questions.
+    // Only results since the last question count, because the session may contain earlier questions.
     let since = request.messages.iter().rposition(|message| message.text() == question).unwrap_or(0);
     let results: Vec<_> = request.messages[since..].iter().flat_map(|message| results(message)).collect();
     let steps = steps(&question);

@@ -1,4 +1,4 @@
-//! The tools of the librarian, which read files below the current directory, and calculate.
+//! The librarian's tools. They read files and directories below the current directory, and evaluate expressions.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -136,7 +136,7 @@ fn failed(path: &str, error: std::io::Error) -> Error {
     Error::from(error).message(format!("cannot read `{path}`"))
 }
 
-/// Returns the target of a relative path. Denies `..`, and symbolic links that lead out of the current directory.
+/// Returns the target of a path. Denies absolute paths, `..`, and symbolic links that leave the current directory.
 fn allowed(path: &str) -> Result<PathBuf> {
     let stays = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     if Path::new(path).components().all(stays) {

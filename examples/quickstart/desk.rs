@@ -38,7 +38,7 @@ impl Desk {
         Ok(Self { emitter, tools: Tools::new()? })
     }
 
-    /// Does one task for one file: runs the tool for this task.
+    /// Runs the tool for one task on one file. Returns a line of the answer.
     async fn look_up(&self, path: &str, task: &Task) -> Result<String> {
         let path = path.to_owned();
         Ok(match task {

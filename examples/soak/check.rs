@@ -91,7 +91,8 @@ impl Life<'_> {
         .filter_map(|(rule, holds)| (!holds).then_some(rule))
     }
 
-    /// After `success`, only a listener of `success` can have failed the run (R10).
+    /// Returns `true` if `finish` agrees with the events before it. After `success`, only a listener of `success` can
+    /// fail the run (R10).
     fn has_one_outcome(&self) -> bool {
         let Some(finish) = self.status(Stage::Finish) else { return true };
         match self.status(Stage::Error) {
@@ -198,7 +199,7 @@ fn check_life<'a>(life: &Life<'a>, lives: &HashMap<Id, Life<'a>>) -> impl Iterat
     broken.into_iter()
 }
 
-/// Checks the results that callers received (R10). Each node runs only once.
+/// Checks the results that callers received (R10). Each node runs only once, so its number identifies the run.
 fn check_calls(log: &[Entry], lives: &HashMap<Id, Life<'_>>) -> Vec<(Rule, String)> {
     let by_node: HashMap<_, _> = lives.values().filter_map(|life| Some((life.begun?.node, life))).collect();
     let broken = |(at, entry): (usize, &Entry)| match entry {

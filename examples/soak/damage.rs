@@ -1,5 +1,5 @@
-//! Damage that the checker has to find: changes to a recording before the check, and values that are kept although they
-//! must be dropped.
+//! Damage that the checker has to find: changes to a recording before the check, values that are kept although they
+//! must be dropped, and a run that never ends.
 
 use std::any::Any;
 use std::future::pending;
@@ -171,7 +171,8 @@ fn double(log: &mut Vec<Entry>, at: usize) {
     log.insert(at, log[at].clone());
 }
 
-/// Swaps two events of the first run that has event `a`. Returns `None` if that run lacks event `b`.
+/// Swaps two events of the first run that has event `a`. Returns `None` if no run has event `a`, or if that run lacks
+/// event `b`.
 fn swap(log: &mut [Entry], a: impl Fn(&Event) -> bool, b: impl Fn(&Event) -> bool) -> Option<()> {
     let first = find(log, a)?;
     let Entry::Event(Event { run, .. }) = log[first] else { return None };

@@ -164,8 +164,8 @@ impl<'a> Reported<'a> {
         })
     }
 
-    /// Returns `true` if the drop of the runtime ended the run: the run ended during this drop, and no holder may have
-    /// dropped the run or one of the dropped runs above it.
+    /// Returns `true` if the drop of the runtime ended the run: the run ended during this drop, and its holder and the
+    /// holders of the dropped runs above it never drop their runs early.
     fn is_dropped_by_runtime(&self, life: &Life<'_>) -> bool {
         let is_within = |at| self.dropped.as_ref().is_some_and(|dropped| dropped.contains(&at));
         let is_dropped = |life: &Life<'_>| life.status(Stage::Finish) == Some(Status::Dropped);

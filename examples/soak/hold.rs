@@ -83,7 +83,7 @@ async fn poll_times<F: Future + ?Sized>(future: &mut Pin<Box<F>>, mut polls: u32
     .await
 }
 
-/// Polls a run up to `polls` times without a waker, and drops it.
+/// Polls a run up to `polls` times with a waker that does nothing, and drops the run.
 pub(crate) fn poll_idly(mut run: BoxFuture<'static, ()>, polls: u32) {
     let mut cx = Context::from_waker(Waker::noop());
     let mut is_pending = || run.as_mut().poll(&mut cx).is_pending();

@@ -29,7 +29,7 @@ struct Listener {
 
 type Heard = Result<(), BoxError>;
 
-/// Creates the registration of a listener of a stage.
+/// Creates the registration of a listener for a stage.
 pub(crate) fn registration(options: Options, stage: Stage, verb: Verb, acting: Acting, log: &Log) -> Registration {
     let listener = Arc::new(Listener { acting, verb, log: log.clone() });
     match verb {

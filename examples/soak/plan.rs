@@ -97,13 +97,13 @@ pub(crate) enum Stop {
     Thread,
     /// Another thread, with the run's own handle.
     ThreadInWork,
-    /// A separate thread, with a handle, after `working` further runs of the tree have begun their work.
+    /// A separate thread, with a handle, after `working` runs of the tree, including this run, have begun their work.
     ThreadAmid {
         working: u32,
     },
     TokenBefore,
     Token,
-    /// A separate thread, with a token, after `working` further runs of the tree have begun their work.
+    /// A separate thread, with a token, after `working` runs of the tree, including this run, have begun their work.
     TokenAmid {
         working: u32,
     },
@@ -227,7 +227,7 @@ impl Draw {
         drawn
     }
 
-    /// Draws a run. There are few runs at the top, so these runs have more listeners.
+    /// Draws a run. A tree has only one top run, so that run gets more listeners.
     fn node(&mut self, depth: usize) -> Node {
         let holder = if depth == 0 { self.holder_of_top() } else { self.holder() };
         let stop = self.chance(0.15).then(|| self.stop());

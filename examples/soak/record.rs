@@ -117,7 +117,7 @@ impl Log {
         self.entries().push(Entry::Event(Event { run, parent, stage, status, reason, begun }));
     }
 
-    /// Records an entry if this run is not the current run.
+    /// Records [`Entry::Astray`] if this run is not the current run.
     pub(crate) fn look_around(&self, run: Id) {
         if current() != Some(run) {
             self.astray(run);

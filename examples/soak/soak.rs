@@ -45,7 +45,7 @@ pub(crate) struct Report {
     /// The number of runtimes that were dropped while they had runs.
     pub(crate) cuts: u64,
     pub(crate) broken: BTreeMap<Rule, u64>,
-    /// The first few violations, with the records of the run.
+    /// Descriptions of the first few violations.
     pub(crate) examples: Vec<String>,
     pub(crate) memory: Memory,
     pub(crate) took: Duration,
@@ -196,7 +196,7 @@ struct Cut {
     workers: Option<usize>,
     after: Duration,
     yields: u32,
-    /// `true` if runs whose futures were dropped are ended at once before the runtime is dropped.
+    /// `true` if runs whose futures were dropped are ended immediately before the runtime is dropped.
     shuts_down: bool,
     /// `true` if kept futures are dropped before the runtime.
     lets_go: bool,

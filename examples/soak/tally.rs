@@ -15,7 +15,7 @@ use crate::record::{Entry, Id};
 const PLACES: [&str; 3] = ["top level", "nested", "spawned"];
 const TOP: usize = 0;
 
-/// The numbers of ends of runs, of failures of listeners, and of bindings.
+/// Counts of the ends of runs, the failures of listeners, and the bindings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     endings: [[u64; PLACES.len()]; Ending::ALL.len()],

@@ -1,4 +1,4 @@
-//! Threads outside any runtime, which interfere with the runs at random moments.
+//! Threads outside any runtime. They interfere with the runs at random moments.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -22,8 +22,8 @@ use crate::plan::{Act, At, End, Holder, Listening, Node, Plan, Stop};
 use crate::record::{IN_PLACE, Log, SPAWNED};
 use crate::threads::Threads;
 
-/// State that the runs of a tree share. Each run holds this state while it lives: when only the tree holds it, all runs are
-/// freed.
+/// State that the runs of a tree share. Each run holds this state until the run is freed. When only the tree holds the
+/// state, all runs are freed.
 pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) threads: Threads,
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     contexts: Mutex<Vec<RunContext>>,
 }
 
-/// An action for a new thread, which starts when `working` further runs have begun their work.
+/// An action for a new thread. The thread starts when `working` further runs have begun their work.
 struct Amid {
     working: u32,
     then: Box<dyn FnOnce() + Send>,
@@ -51,7 +51,7 @@ impl Shared {
         self.amid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a run that has begun its work, and starts the thread of `Amid` when enough runs have begun.
+    /// Counts a run that has begun its work, and starts the thread of `Amid` when enough runs have begun their work.
     fn works(&self) {
         let is_due = |amid: &mut Amid| {
             amid.working -= 1;
@@ -107,7 +107,7 @@ impl Tree {
         Self { number, shared, drawn: grower.drawn, top }
     }
 
-    /// Returns a future that runs the tree. After the first call, the future does nothing.
+    /// Returns a future that runs the tree. The future that a second call returns does nothing.
     pub(crate) fn run(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let top = self.top.take();
         async move {
@@ -256,7 +256,7 @@ impl Branch {
         }
     }
 
-    /// Makes a thread abort the run after `working` further runs of the tree have begun their work.
+    /// Makes a thread abort the run after `working` runs of the tree, including this run, have begun their work.
     fn amid(&self, working: u32, abort: impl FnOnce() + Send + 'static) {
         let (log, node) = (self.shared.log.clone(), self.index);
         let then = Box::new(move || {

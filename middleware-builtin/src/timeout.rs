@@ -14,8 +14,8 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// Limits the duration of each attempt, the duration of all attempts together, or both.
 ///
 /// A `Timeout` accepts runs of any type and does not read inputs or outputs. Time is measured by tokio's clock. Work
-/// that exceeds a limit is dropped, and the runs that it has started end with it. The run then fails with an error of
-/// kind [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error
+/// that exceeds a limit is dropped, together with the runs that it awaits. The result is an error of kind
+/// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error
 /// of the limit per attempt [is retryable](Error::is_retryable); the error of the overall limit is not.
 ///
 /// - *Per attempt* limits each call of the layers inside its own layer, which is in [`Phase::Transform`]. A `Retry` is
@@ -47,7 +47,7 @@ use crate::shared::own_events::{OwnEvents, own_events};
 ///
 /// # Its own events
 ///
-/// `middleware.timeout.timed_out`, a [`TimedOut`], when the work has been dropped.
+/// `middleware.timeout.timed_out`, a [`TimedOut`], after work that exceeded a limit has been dropped.
 #[derive(Clone)]
 pub struct Timeout {
     per_attempt: Option<Duration>,
@@ -67,7 +67,7 @@ pub enum TimeLimit {
     Overall,
 }
 
-/// A run exceeded a time limit and was stopped.
+/// The work of a run exceeded a time limit and was dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TimedOut {

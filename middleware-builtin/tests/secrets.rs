@@ -251,7 +251,7 @@ fn ordinary_texts() -> Vec<(PathBuf, String)> {
     texts
 }
 
-/// Returns the entries of a folder, in order; empty if the path is not a folder.
+/// Returns the entries of a folder in order, or no entries if the path is not a folder.
 fn listed(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -259,7 +259,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Also passes if cargo's home directory contains no packages.
+/// This test also passes if cargo's home directory contains no packages.
 #[test]
 fn ordinary_text_has_at_most_one_false_alarm_per_500_kb() {
     let texts = ordinary_texts();

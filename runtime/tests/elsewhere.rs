@@ -21,7 +21,8 @@ use serde::Serialize;
 use starts::{Failure, Seen, Started, Starts, guard_against_starts};
 use support::{Any, below, poll_once};
 
-/// Leaves a value in a run that is being bound, and returns a function that drops the value.
+/// A function that a middleware calls in `bind`: it stores a value somewhere in the run, and returns a function that causes the
+/// value to be dropped.
 type Leave = fn(&RunContext, Starts) -> Result<Drops>;
 type Drops = Box<dyn FnOnce() + Send>;
 

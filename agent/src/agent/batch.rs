@@ -64,7 +64,7 @@ async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
 /// Executes one call, and sets its result in the turn.
 async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall, is_gated: bool) -> Settled {
     let settled = execute(agent, turn, position, gated, is_gated).await;
-    // The result is set at once, so that the history has this result even if the run ends while other calls are
+    // The result is set immediately, so that the history has this result even if the run ends while other calls are
     // running.
     match &settled {
         Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
@@ -105,8 +105,8 @@ fn check_call<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, 
     Ok((tool, arguments))
 }
 
-/// Returns the tool and the arguments of a call, and does not check the arguments against the tool's schema. If the
-/// tool does not exist or the arguments are not JSON, returns an error text for the model.
+/// Returns the tool and the arguments of a call, without checking the arguments against the tool's schema. If the tool
+/// does not exist or the arguments are malformed, returns an error text for the model.
 fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
     let tool = agent.tools.iter().find(|tool| tool.spec().name == call.name);
     let tool = tool.ok_or_else(|| unknown(&agent.tools, call))?;
@@ -143,7 +143,7 @@ impl ToolRun {
         if !agent.agent.spawn_tools {
             return self.bind(tool).await;
         }
-        // The task ends before the agent's run does, and the tool's run is nested in the agent's run.
+        // A task of `ctx.spawn` ends before the agent's run does, and the tool's run is nested in the agent's run.
         let tool = tool.clone();
         agent.ctx.spawn(async move { self.bind(&tool).await }).await?
     }

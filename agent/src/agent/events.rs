@@ -75,7 +75,7 @@ pub struct ToolResponse {
 }
 
 /// The event `success`: the loop has ended with an answer. The event is emitted before the output middleware, which may
-/// still fail the run; [`Success`](emitree_runtime::Success) is emitted after the output middleware.
+/// still fail the run. [`Success`](emitree_runtime::Success) is emitted after the output middleware.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentSuccess {

@@ -31,8 +31,8 @@ use crate::{AgentMiddleware, HookResult, Hooks};
 /// # }
 /// ```
 ///
-/// The closure is called once, when the middleware is added. It returns nothing or a `Result<()>`, whose error is
-/// returned by [`install`](AgentMiddleware::install).
+/// The closure is called once, when the middleware is added. It returns nothing or a `Result<()>`. If the closure
+/// fails, [`install`](AgentMiddleware::install) returns its error.
 pub fn hooks_fn<Out: HookResult>(
     id: impl Into<String>,
     install: impl Fn(&mut Hooks) -> Out + Send + Sync + 'static,

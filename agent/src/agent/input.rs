@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::{ChatOptions, FinishReason, Message, ToolCall, Usage};
 
-/// The input of an [`Agent`](crate::Agent): messages, and options for the model calls of this run.
+/// The input of an [`Agent`](crate::Agent): messages, and options for the model calls of the run.
 ///
 /// A `&str`, a `String`, a [`Message`] and a list of messages convert into an input.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct AgentInput {
     /// The messages, usually one user message. They are appended to the history of the session, so they must be valid
     /// by themselves (see [`History::extend`](crate::History::extend)).
     pub messages: Vec<Message>,
-    /// Options for the model calls of this run. An option that is not set is taken from the agent.
+    /// Options for the model calls of the run. An option that is not set is taken from the agent.
     #[serde(default)]
     pub options: ChatOptions,
 }
@@ -28,7 +28,7 @@ impl AgentInput {
         Self { messages: messages.into_iter().collect(), options: ChatOptions::default() }
     }
 
-    /// Sets options for the model calls of this run.
+    /// Sets options for the model calls of the run.
     ///
     /// ```
     /// use emitree_agent::{Agent, AgentInput, ChatModel, ChatOptions, ScriptedModel};

@@ -98,7 +98,8 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Returns a fixed part of the system prompt. Use [`Hooks::prompt`] for a part that is computed for each model call.
+    /// Returns a fixed part of the system prompt. For a part that is computed for each model call, use
+    /// [`Hooks::prompt`].
     fn system_prompt(&self) -> Option<String> {
         None
     }
@@ -121,7 +122,7 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns the settings of the middleware, for the output of `explain()`. By default, returns its `Debug` output.
+    /// Returns a summary of the middleware for the output of `explain()`, by default its `Debug` output.
     fn debug_summary(&self) -> Summary {
         Summary::of(self)
     }
@@ -366,15 +367,15 @@ pub(crate) fn twice(id: &str) -> Error {
 /// Extension methods for the runs of agents.
 pub trait AgentRun: Sized {
     /// Adds a middleware to this run. Its hooks are called after the hooks of the agent's middlewares. If the agent
-    /// already has a middleware with the same id, the run fails.
+    /// or this run already has a middleware with the same id, the run fails.
     #[must_use]
     fn with(self, middleware: impl AgentMiddleware) -> Self;
 
     /// Streams the answers of this agent's model, and calls a function with each piece.
     ///
     /// The function is also called with the tokens of other models below this run, such as a sub-agent's model, if
-    /// those models stream. A listener for `"new_token"` on an agent does not receive these tokens, because they are
-    /// events of the model's run. The function is called before output middleware and guards receive the answer.
+    /// those models stream. A listener for `"new_token"` on an agent receives no tokens, because tokens are events of
+    /// the model's run. The function is called before output middleware and guards receive the answer.
     #[must_use]
     fn on_token(self, f: impl Fn(&mut crate::NewToken) + Send + Sync + 'static) -> Self;
 

@@ -63,7 +63,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///    and `[tool.gate]` decides on all calls that passed the check, before any of them starts. Calls are checked again
 ///    after the gate. The history keeps the calls as the model wrote them.
 /// 6. The tools run side by side in one task, each inside `[tool.call]`. A tool that blocks the thread delays the other
-///    tools, unless each call has [a task of its own](crate::AgentBuilder::spawn_tools).
+///    tools. On a multi-threaded runtime, [`spawn_tools`](crate::AgentBuilder::spawn_tools) can avoid this.
 /// 7. When all calls have settled, `[tool.result]` receives each result in call order.
 /// 8. `[turn.stop]` may end the loop. The loop also ends if the model called no tool and no message was injected, or if
 ///    all results have [`terminate`](crate::ToolOutput::terminate) set. Then `[run.end]` may start another round.
@@ -83,13 +83,13 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// # Attempts
 ///
 /// If output middleware requests a retry, or a layer calls the agent again, the previous attempt's changes to the
-/// session are undone before the next attempt begins. The reason for the retry is the last part of the system prompt in
-/// the next attempt, but not in later attempts.
+/// session are undone before the next attempt begins. In the next attempt only, the reason for the retry is the last
+/// part of the system prompt.
 ///
 /// # Its own events
 ///
-/// The run emits these events in the namespace `agent.<name>`, and only while it has listeners. The events of a turn are
-/// emitted in the order of this table, and each attempt emits them again. If a listener fails, the run fails.
+/// The run emits these events in the namespace `agent.<name>`, and only while it has listeners. The events of a turn
+/// are emitted in the order of this table, and each attempt emits them again. If a listener fails, the run fails.
 ///
 /// | event | payload | when |
 /// |---|---|---|
@@ -102,7 +102,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used |
 /// | `success` | [`AgentSuccess`](crate::AgentSuccess) | the loop has an answer, before the output middleware |
 ///
-/// Tokens are events of the model's run; [`on_token`](crate::AgentRun::on_token) listens for them.
+/// Tokens are events of the model's run. To receive them, use [`on_token`](crate::AgentRun::on_token).
 ///
 /// # Cancel safety
 ///

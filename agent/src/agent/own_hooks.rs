@@ -16,7 +16,7 @@ pub(crate) const BUILDER: &str = "builder";
 /// Determines which hooks of middlewares are called in the runs of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct OwnHooks {
-    /// The ids of the agent's middlewares.
+    /// The ids of the agent's middlewares, and [`BUILDER`] if the builder has hooks.
     pub(crate) ids: Vec<String>,
     /// The places at which the builder has hooks.
     pub(crate) places: Vec<Place>,
@@ -39,8 +39,9 @@ impl OwnHooks {
         Self { ids, places, described }
     }
 
-    /// Adds to `fields` the hook that is called and the hooks that it replaces, for `model.wire` and for each place at
-    /// which the builder has a hook. `more` contains the hooks of the middlewares that are bound to the run.
+    /// For `model.wire` and each place at which the builder has a hook, adds to `fields` the name of the hook that
+    /// is called and the names of the hooks that it replaces. Except at `model.wire`, hooks of guards are called as
+    /// well, and are not listed. `more` contains the hooks of the middlewares that are bound to the run.
     pub(crate) fn describe(&self, more: &[HookInfo], fields: &mut Map<String, Value>) {
         for place in Place::ALL {
             let suffix = format!(".{place}");

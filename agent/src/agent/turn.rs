@@ -66,7 +66,7 @@ pub(crate) struct LoopState {
     depth: usize,
     /// The state of middleware before the first attempt.
     before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
-    /// The agent's own hooks, which replace hooks of the middlewares that are bound to the run.
+    /// Determines which hooks of the middlewares that are bound to the run are replaced.
     pub(crate) own: Arc<OwnHooks>,
 }
 

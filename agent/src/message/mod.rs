@@ -68,7 +68,7 @@ pub struct Message {
     pub role: Role,
     /// The content, in order.
     pub parts: Vec<Part>,
-    /// The reason why the model stopped, if this is a model's message and the provider reported a reason.
+    /// The reason why the model stopped, if this is a model's message and the reason is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
 }
@@ -96,7 +96,7 @@ pub enum Part {
     Uri {
         /// The kind of content, such as `image`, `audio`, `video` or `document`.
         modality: String,
-        /// The media type, if it is known, such as `image/png`.
+        /// The media type, such as `image/png`, if it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mime_type: Option<String>,
         /// The address of the content. A `data:` URI contains the content itself.
@@ -200,14 +200,14 @@ impl Message {
     }
 }
 
-/// A user's message.
+/// Makes a user's message.
 impl From<&str> for Message {
     fn from(text: &str) -> Self {
         Self::user(text)
     }
 }
 
-/// A user's message.
+/// Makes a user's message.
 impl From<String> for Message {
     fn from(text: String) -> Self {
         Self::user(text)

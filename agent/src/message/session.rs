@@ -1,4 +1,4 @@
-//! Sessions: a history and the state of middleware, which several runs can share.
+//! Sessions that several runs can share: a history and the state of middleware.
 
 use std::collections::HashSet;
 use std::mem::take;
@@ -19,8 +19,9 @@ use crate::tool::WorkStarted;
 ///
 /// Clones of a session share its history and state. Several runs may use one session at the same time: each turn enters
 /// the history as a whole, in the order in which the turns end. Before another attempt of a run, the messages of the
-/// run's previous attempt are removed, and the messages of other runs stay. The state of middleware is then reset to its
-/// values at the beginning of the run, which also undoes changes by other runs.
+/// run's previous attempt are removed, and the messages of other runs stay. If another run has rewritten
+/// only a part of a turn, nothing is removed, because the rest of that turn would be invalid. The state of middleware is
+/// then reset to its values at the beginning of the run. The reset also undoes changes by other runs.
 ///
 /// # Storing a session
 ///
@@ -237,12 +238,12 @@ fn give_ids(response: &mut Message) {
 /// A response whose calls are being answered. It is created before the first call is executed, and dropping it
 /// completes the turn, so that the history stays valid if the run fails, is aborted or is dropped.
 ///
-/// A result is set by the position of its call, because the provider's ids are not reliable.
+/// A result is assigned to its call by position, because the provider's ids are not reliable.
 #[derive(Debug)]
 pub(crate) struct OpenTurn<'a> {
     session: &'a SessionRun,
     response: Arc<Message>,
-    /// The state of each call, by position. The mutex is needed because calls run side by side.
+    /// The state of each call, by position. The mutex is needed because calls that run concurrently share the turn.
     results: Mutex<Vec<CallState>>,
     unanswered: &'static str,
     injected: Vec<Message>,
@@ -261,7 +262,8 @@ impl OpenTurn<'_> {
         &self.response
     }
 
-    /// Returns the flag that is set when the tool's function is called for the call at that position.
+    /// Returns the flag that is set when the tool's function is called for the call at this position. If the call
+    /// already has a result, returns a new flag, which stays unset.
     pub(crate) fn work_started(&self, position: usize) -> WorkStarted {
         match &self.results.lock()[position] {
             CallState::Open(started) => started.clone(),
@@ -269,20 +271,19 @@ impl OpenTurn<'_> {
         }
     }
 
-    /// Sets the result of the call at that position, and replaces an earlier result.
+    /// Sets the result of the call at this position, and replaces an earlier result.
     pub(crate) fn answer(&self, position: usize, result: ToolResult) {
         self.results.lock()[position] = CallState::Answered(result);
     }
 
-    /// Answers the interrupted call at that position with an error.
+    /// Answers the interrupted call at this position with an error.
     pub(crate) fn interrupt(&self, position: usize) {
         let has_started = self.work_started(position).get();
         let text = if has_started { INTERRUPTED_AT_WORK } else { "not executed: interrupted" };
         self.answer(position, ToolResult::error("", text));
     }
 
-    /// Sets the text of the result for calls that are unanswered and whose tool has not started when the turn is
-    /// dropped.
+    /// Sets the text of the results for unanswered calls whose tools have not started when the turn is dropped.
     pub(crate) const fn answer_others(&mut self, text: &'static str) {
         self.unanswered = text;
     }
@@ -336,7 +337,7 @@ mod tests {
     enum Step {
         Says(String),
         /// A response with calls. For each call, `calls` has its id, and `true` if the call is answered before the turn
-        /// ends. If `panics` is set, the turn panics after the answers.
+        /// ends. If `injects` is set, a message follows the results. If `panics` is set, the turn panics at its end.
         Turn {
             calls: Vec<(String, bool)>,
             panics: bool,

@@ -67,7 +67,7 @@ impl From<String> for FinishReason {
         match text.as_str() {
             "stop" => Self::Stop,
             "length" => Self::Length,
-            // Servers that speak OpenAI's protocol send the plural.
+            // Servers that speak OpenAI's protocol send `tool_calls`.
             "tool_call" | "tool_calls" => Self::ToolCall,
             "content_filter" => Self::ContentFilter,
             "stopped" => Self::Stopped,

@@ -21,7 +21,7 @@ pub struct Chunks {
 /// A stage that the pieces of a model's reply pass through. Each attempt of a run has its own stage, so the stage can
 /// keep state.
 ///
-/// Every closure `FnMut(&mut Chunks, &RunContext) -> Result<()>` is a stage.
+/// Every closure `FnMut(&mut Chunks, &RunContext) -> Result<()> + Send` is a stage.
 pub trait ChunkStage: Send {
     /// Changes the pieces that have arrived.
     ///

@@ -28,7 +28,7 @@ impl ChatStart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NewToken {
-    /// The piece of text. If a listener changes it, the answer has the changed text.
+    /// The piece of text. If a listener changes it, the response contains the changed text.
     pub text: String,
     /// `true` if the text is reasoning, and not part of the answer.
     #[serde(default, skip_serializing_if = "crate::message::is_false")]
@@ -48,8 +48,8 @@ impl NewToken {
         if self.is_reasoning { "" } else { &self.text }
     }
 
-    /// Stops the stream after this token. The run succeeds with the answer so far, including this token, and with the
-    /// finish reason [`Stopped`](crate::FinishReason::Stopped).
+    /// Stops the stream after this token. The response contains the answer so far, including this token, and has the
+    /// finish reason [`Stopped`](crate::FinishReason::Stopped). Incomplete tool calls are dropped.
     pub const fn stop(&mut self) {
         self.stops = true;
     }
@@ -63,7 +63,7 @@ impl NewToken {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ResponseHeaders {
-    /// All headers, with names in lower case.
+    /// The headers that the provider reports, with names in lower case.
     pub headers: BTreeMap<String, String>,
     /// The rate limits that the headers report.
     pub rate_limits: RateLimits,

@@ -70,9 +70,9 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 ///
 /// Each attempt is charged once, when its reply is complete or fails. If an attempt fails or a listener stops its
 /// stream before the provider has reported tokens, nothing is charged. A response that a layer returns instead of the
-/// model, such as a cached response, is not charged; it keeps the usage and the cost of the original call. A stage may
-/// change the token counts; if it removes them, the counts of the provider are used. A listener of `success` that
-/// changes the usage or the cost does not change the charge.
+/// model, such as a cached response, is not charged. A cached response keeps the usage and the cost of the original
+/// call. A [`ChunkStage`](crate::ChunkStage) may change the token counts; if it removes them, the counts of the
+/// provider are used. A listener of `success` that changes the usage or the cost does not change the charge.
 ///
 /// # Cancel safety
 ///
@@ -192,8 +192,8 @@ impl ChatModel {
 }
 
 impl ChatModel {
-    /// Charges the tokens of an attempt to the budgets of the run. Returns their cost, and an error if a budget is
-    /// closed.
+    /// Charges the tokens of an attempt to the budgets of the run. Returns the cost of the tokens, if the model has a
+    /// price, and an error if a budget is closed.
     async fn charge(&self, usage: Usage, ctx: &RunContext) -> (Option<Decimal>, Result<()>) {
         let tokens = budget::Usage::of(self.name().to_owned())
             .input_tokens(usage.input_tokens)
@@ -211,7 +211,8 @@ impl ChatModel {
         ctx: &RunContext,
         reported: Option<Usage>,
     ) -> Result<ChatResponse> {
-        // Stages may have removed the counts, and if a listener stops the stream, later pieces with counts are dropped.
+        // Stages may have removed the counts. If a listener stopped the stream, the piece with the counts may have been
+        // dropped.
         response.usage = response.usage.or(reported);
         if let Some(usage) = response.usage {
             // Charge first, because the tokens are spent even if a listener fails. Emit the event even if a budget is

@@ -15,8 +15,8 @@ pub type DeltaStream = Pin<Box<dyn Stream<Item = Result<Delta>> + Send>>;
 
 /// A backend of [`ChatModel`](crate::ChatModel)s: it sends a request and returns the pieces of the reply.
 ///
-/// A provider only translates between a request and a backend's protocol. Retries, timeouts, limits and caches are
-/// middleware around the run.
+/// A provider only translates requests into a server's protocol, and the server's replies into pieces. Retries,
+/// timeouts, limits and caches are middleware around the run.
 ///
 /// ```
 /// use emitree_agent::{ChatModel, ChatRequest, ChatResponse, DeltaStream, Message, Provider, whole};
@@ -45,8 +45,8 @@ pub type DeltaStream = Pin<Box<dyn Stream<Item = Result<Delta>> + Send>>;
 /// # }
 /// ```
 pub trait Provider: Send + Sync + 'static {
-    /// Returns the provider's name, which consists of ASCII letters, digits and `_`. Events of its models are in the
-    /// namespace `backend.chat.<name>`.
+    /// Returns the provider's name, which must consist of ASCII letters, digits and `_`. The provider's models emit
+    /// their events in the namespace `backend.chat.<name>`.
     fn name(&self) -> &str;
 
     /// Returns the model's name.

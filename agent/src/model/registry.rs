@@ -37,13 +37,13 @@ impl ChatModel {
     /// # }
     /// ```
     ///
-    /// With the feature `openai`, the servers that `OpenAi::from_name` supports are providers, and their environment
-    /// variables are read.
+    /// With the feature `openai`, the provider may also be a server that `OpenAi::from_name` supports. Its key and, for
+    /// some servers, its base URL are read from environment variables.
     ///
     /// # Errors
     ///
-    /// Returns an error if the name has no provider or no model, or if the provider is not known. Returns the error of
-    /// the registered function unchanged.
+    /// Returns an error if the name has no provider or no model, if the provider is not known, or if the server needs a
+    /// key that is not set. An error of the registered function is returned unchanged.
     pub fn from_name(name: &str) -> Result<Self> {
         let (provider, model) = split(name)?;
         // The function is called after the lock is released, because it is user code and may register another provider.
@@ -54,8 +54,8 @@ impl ChatModel {
         built_in(provider, name).unwrap_or_else(|| Err(unknown(provider, name)))
     }
 
-    /// Registers a provider for [`from_name`](Self::from_name), for the whole program. The function receives the name
-    /// of the model, without the provider.
+    /// Registers a provider for the whole program, so that [`from_name`](Self::from_name) can make its models. The
+    /// function receives the name of the model, without the provider.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl ChatModel {
     }
 }
 
-/// Splits a name at its first colon.
+/// Splits a name into a provider and a model at its first colon, and trims both.
 pub(crate) fn split(name: &str) -> Result<(&str, &str)> {
     let parts = name.split_once(':').map(|(provider, model)| (provider.trim(), model.trim()));
     match parts {
@@ -101,8 +101,8 @@ pub(crate) fn split(name: &str) -> Result<(&str, &str)> {
     }
 }
 
-/// Makes a model of a server that [`OpenAi::from_name`](crate::OpenAi::from_name) supports. Returns `None` for another
-/// provider.
+/// Makes a model of a server that [`OpenAi::from_name`](crate::OpenAi::from_name) supports. Returns `None` for any
+/// other provider.
 #[cfg(feature = "openai")]
 fn built_in(provider: &str, name: &str) -> Option<Result<ChatModel>> {
     let make = || Ok(ChatModel::new(crate::OpenAi::from_name(name)?.build()?)?);

@@ -131,11 +131,11 @@ pub struct ChatOptions {
     /// The tools that the model may or must call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
-    /// `Some(true)` to stream the answer: the model's run emits [`NewToken`](crate::NewToken) for each piece of text.
-    /// With `None`, the answer is not streamed. A run's `Some(false)` overrides an agent's `Some(true)`.
+    /// `Some(true)` to stream the answer: the model's run emits [`NewToken`](crate::NewToken) for each piece of text
+    /// or reasoning. With `None`, the answer is not streamed. A run's `Some(false)` overrides an agent's `Some(true)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// Options that only some providers support. They are sent unchanged.
+    /// Options that only some providers support, by name. See [`extra`](Self::extra()).
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
 }
@@ -196,8 +196,8 @@ impl ChatOptions {
         self
     }
 
-    /// Adds an option that only some providers support. `OpenAi` adds it to the body of the request; the value `null`
-    /// removes the member of that name from the body.
+    /// Adds an option that only some providers support. `OpenAi` adds the option to the body of the request. The value
+    /// `null` instead removes the field of that name from the body.
     #[must_use]
     pub fn extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extra.insert(name.into(), value.into());

@@ -190,8 +190,8 @@ impl ResponseBuilder {
     /// Builds the response from a reply that a listener stopped. A call that may be incomplete is dropped, so that no
     /// tool runs with incomplete arguments.
     pub(crate) fn stopped(mut self) -> ChatResponse {
-        // Arguments that parse as an object are complete. Other arguments may not be: `1` may be the beginning of `12`,
-        // and more text may follow empty text.
+        // Arguments that parse as an object are complete. Other arguments may be incomplete: `1` may be the beginning
+        // of `12`, and more text may follow empty text.
         let is_complete = |call: &PartialCall| {
             let is_whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&call.arguments).is_ok();
             !call.name.is_empty() && is_whole

@@ -204,7 +204,7 @@ impl ScriptedModel {
     fn next(&self, request: &ChatRequest) -> Result<Reply> {
         let mut script = self.script.lock();
         script.requests.push(request.clone());
-        // Each call is recorded, even without an answer, so the number of requests is the number of this call.
+        // Each call is recorded, even if it has no answer, so the number of requests is the number of this call.
         let call = script.requests.len();
         if let Some(reply) = script.replies.get(call - 1) {
             return Ok(reply.clone());
@@ -250,7 +250,7 @@ impl Provider for ScriptedModel {
     }
 }
 
-/// Sleeps for a duration. A duration of zero does not need tokio's timer.
+/// Sleeps for a duration. A duration of zero uses no timer, so it needs no tokio runtime.
 async fn wait(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;

@@ -32,8 +32,8 @@ pub struct OpenAiBuilder {
 }
 
 impl OpenAi {
-    /// Returns a builder for an OpenAI model. To use a model of another server, set its [base
-    /// URL](OpenAiBuilder::base_url).
+    /// Returns a builder for an OpenAI model. To use a model of another server, set the [base
+    /// URL](OpenAiBuilder::base_url) of that server.
     pub fn builder(model: impl Into<String>) -> OpenAiBuilder {
         OpenAiBuilder::new(&servers::OPENAI, model.into())
     }
@@ -41,7 +41,7 @@ impl OpenAi {
     /// Returns a builder for the model with this name, `<server>:<model>`, for example `ollama:granite4`. The key and,
     /// for some servers, the base URL are read from environment variables.
     ///
-    /// | server | base URL, and the variable that overrides it | variables of the key |
+    /// | server | base URL, and the variable that overrides it | variables that may contain the key |
     /// |---|---|---|
     /// | `openai` | `https://api.openai.com/v1`, `OPENAI_BASE_URL` | `OPENAI_API_KEY` |
     /// | `deepseek` | `https://api.deepseek.com/v1` | `DEEPSEEK_API_KEY` |
@@ -61,8 +61,8 @@ impl OpenAi {
     ///
     /// # Errors
     ///
-    /// Returns an error if the name has no server or no model, if the server is not known, or if a variable is not valid
-    /// Unicode.
+    /// Returns an error if the name has no server or no model, if the server is not known, or if a variable is not
+    /// valid Unicode.
     pub fn from_name(name: &str) -> Result<OpenAiBuilder> {
         servers::builder(name, |variable| std::env::var_os(variable))
     }
@@ -99,8 +99,8 @@ impl OpenAiBuilder {
         self
     }
 
-    /// Adds a header to each request. The values of `authorization`, `api-key`, `x-api-key` and `x-goog-api-key` are
-    /// kept secret, like [the API key](OpenAi#errors).
+    /// Sets a header that is sent with each request. The values of `authorization`, `api-key`, `x-api-key` and
+    /// `x-goog-api-key` are kept secret, like [the API key](OpenAi#errors).
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -168,7 +168,7 @@ impl OpenAiBuilder {
         let client = Client::builder()
             .default_headers(headers)
             .connect_timeout(connect_timeout)
-            // The key must not reach another server.
+            // A redirect must not send the key to another server.
             .redirect(Policy::none())
             .tls_backend_preconfigured(tls(url.scheme() == "https")?)
             .build()
@@ -278,7 +278,7 @@ fn tls(is_used: bool) -> Result<ClientConfig> {
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let no_tls = |error: rustls::Error| Error::from(error).message("TLS cannot be set up");
     let builder = versions.map_err(no_tls)?;
-    // The certificates are not loaded for an `http` URL, so that it can be used on a machine without certificates.
+    // The certificates are not loaded for an `http` URL, so that such a URL works on a machine without certificates.
     let builder = if is_used {
         builder.with_platform_verifier().map_err(no_tls)?
     } else {

@@ -78,7 +78,7 @@ impl Calls {
     }
 }
 
-/// Sets the id or the name of a call if it has none yet. Returns the new text if it was set.
+/// Sets the id or the name of a call, unless the call already has one or `new` is empty. Returns `new` if it was set.
 fn set(known: &mut String, new: String) -> Option<String> {
     if new.is_empty() || !known.is_empty() {
         return None;
@@ -88,7 +88,7 @@ fn set(known: &mut String, new: String) -> Option<String> {
 }
 
 impl OpenCall {
-    /// Returns `true` if this piece begins a new call, although it has the index or the id of the given call.
+    /// Returns `true` if this piece begins a new call instead of continuing the given call.
     fn begins_after(&self, call: &Self) -> bool {
         // A call begins with its name. Without a name, even a new id does not begin a call, because some servers make
         // an id for each piece.

@@ -85,7 +85,7 @@ pub(super) struct Server {
     pub(super) provider: String,
     /// The base URL without user, password and query.
     pub(super) address: String,
-    /// The longest secret comes first, because a secret may be the prefix of another secret.
+    /// The longest secret comes first, because a secret may be part of a longer secret.
     pub(super) secrets: Vec<String>,
 }
 
@@ -179,7 +179,7 @@ impl Server {
     /// the error is retryable, because the next reply may be complete.
     pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str, is_cut: bool) -> Error {
         let kind = if is_cut || fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
-        // The fault may quote a secret from the text.
+        // The fault may quote a secret from the text, so secrets are replaced in the fault too.
         let fault = self.quote(&fault.to_string(), QUOTED);
         let what = format!("sent {what} that does not match the protocol ({fault})");
         self.error(kind, None, &what, self.quote(text, QUOTED))
@@ -228,8 +228,8 @@ impl Server {
     }
 }
 
-/// Returns the message in a server's error. Servers write `{"error": {"message": …}}`, `{"error": …}`, `{"message": …}`,
-/// `{"detail": …}`, or a list of these.
+/// Returns the message in a server's error. Servers send the message as a string, or in a field `error`, `message`,
+/// `detail` or `msg`, possibly inside other fields or lists.
 fn message_of(error: &Value) -> Option<&str> {
     match error {
         Value::String(text) => Some(text),

@@ -42,18 +42,19 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 ///
 /// # Requests
 ///
-/// - A message that has only text is sent as a string. An image in a user or system message is sent as `image_url`; any
-///   other attachment in these messages fails the call.
+/// - A message that has only text is sent as a string. An image in a user or system message is sent as `image_url`.
+///   Any other attachment in such a message makes the call fail.
 /// - Reasoning and attachments of an earlier answer are not sent back.
 /// - Malformed arguments of an earlier tool call are sent as `{"malformed": "<text>"}`, because many servers refuse a
 ///   conversation with arguments that are not JSON.
 /// - `max_tokens` is sent as `max_completion_tokens` to OpenAI itself, and as `max_tokens` to any other server.
-/// - `options.extra` is merged into the request last: its values replace others, and a `null` removes a field.
+/// - `options.extra` is merged into the request last. Its values replace fields of the same name, and `null` removes
+///   the field.
 /// - A tool choice without tools is not sent, and the response has a warning.
 ///
 /// # Replies
 ///
-/// Servers deviate from the protocol. The provider also accepts reasoning in `reasoning_content` or `reasoning`,
+/// Some servers deviate from the protocol. The provider also accepts reasoning in `reasoning_content` or `reasoning`,
 /// content in parts, tool calls without an index or with a repeated index, arguments as an object, and a whole reply to
 /// a request for a stream. A refusal becomes the text of the answer, and the response has a warning. All headers of a
 /// response are reported, even for an error status; the values of `set-cookie` are replaced by `…`.
@@ -61,9 +62,9 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// # Errors
 ///
 /// The cause of an error of the server or of the connection is a [`ServerError`], which `error.find::<ServerError>()`
-/// returns. The error's message contains the server's own message, if there is one, and the details `kind`, `status`
-/// and `retry_after_ms` contain the kind, the HTTP status and the delay that the server requested. Errors of the
-/// connection, timeouts, the statuses 408, 409, 429 and 5xx, and a stream that ends too early are
+/// returns. The error's message contains the server's own message, if there is one. The details `kind`, `status` and
+/// `retry_after_ms` contain the kind, the HTTP status and the delay that the server requested. Errors of the
+/// connection, timeouts, the statuses 408, 409, 429 and 5xx, and a reply that ends too early are
 /// [`retryable`](emitree_runtime::Error::is_retryable). A stream with a finish reason is complete, even if its
 /// connection breaks before `[DONE]`; the response then has a warning. Redirects are not followed, so that the key does
 /// not reach another server.

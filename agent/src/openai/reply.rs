@@ -217,7 +217,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Converts an error of the parser.
+    /// Converts an error of the event parser into an error of the provider.
     fn broken(&self, error: EventError) -> Error {
         match error {
             EventError::Body(error) => match error.downcast::<BytesError>() {
@@ -245,7 +245,7 @@ fn is_cut(error: &Error) -> bool {
     error.find::<ServerError>().is_some_and(|cause| matches!(cause.kind, Connection | Incomplete | Timeout))
 }
 
-/// The pieces of a reply that have been received but not returned yet.
+/// Assembles a reply from its chunks, and keeps the pieces that have not been returned yet.
 #[derive(Default)]
 struct Assembly {
     pending: VecDeque<Delta>,
@@ -323,8 +323,8 @@ impl Assembly {
     }
 }
 
-/// Converts a part of the content into a piece of the reply. A part with text becomes text, and a part with the field
-/// `thinking` becomes reasoning.
+/// Converts a part of the content into a piece of the reply. A part with a list in the field `thinking` becomes
+/// reasoning, and any other part with text becomes text. Returns `None` for a part without text.
 fn part(part: &Value) -> Option<Delta> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     match &part["thinking"] {

@@ -10,7 +10,7 @@ use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, 
 ///
 /// # Errors
 ///
-/// Returns an error if a message has a part that the protocol cannot represent.
+/// Returns an error if a system or user message has an attachment that is not an image.
 pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String, Value>, Vec<String>)> {
     let ChatRequest { system, messages, tools, options } = request;
     let mut list = Vec::with_capacity(messages.len() + 1);

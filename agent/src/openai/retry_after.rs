@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use reqwest::header::HeaderMap;
 
-/// Returns the delay in milliseconds. It is read from the header `retry-after-ms` or, if that is missing or invalid,
-/// from `retry-after`. The latter is an HTTP date or a number of seconds, possibly with a fraction. A date in the past
-/// counts as 0.
+/// Returns the delay in milliseconds, or `None` if no header has a valid delay. The delay is read from the header
+/// `retry-after-ms` or, if that is missing or invalid, from `retry-after`. The latter is an HTTP date or a number of
+/// seconds, possibly with a fraction. A date in the past counts as 0.
 pub(super) fn milliseconds(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let number = |name, unit: f64| Duration::try_from_secs_f64(text(name)?.parse::<f64>().ok()? * unit).ok();

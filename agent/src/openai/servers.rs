@@ -36,7 +36,7 @@ impl Known {
     }
 }
 
-/// The server of `OpenAi::builder`.
+/// The default server of `OpenAi::builder`.
 pub(super) static OPENAI: Known =
     Known::hosted("openai", "https://api.openai.com/v1", &["OPENAI_API_KEY"]).url_variable("OPENAI_BASE_URL");
 
@@ -107,7 +107,7 @@ fn ollama(host: &str) -> String {
         None => (false, format!("http://{host}")),
     };
     let Ok(mut url) = Url::parse(&text) else {
-        // The builder then returns an error for this text.
+        // The text is not a URL, so `build` will return an error.
         return text;
     };
     // `url` leaves out the default port of `http`, so the port is read from the same URL with another scheme.

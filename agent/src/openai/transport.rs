@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use crate::openai::failure::Server;
 use crate::openai::{Limits, Shared};
 
-/// The longest timeout. The clock may be unable to represent a much longer duration.
+/// The longest timeout. Longer timeouts are shortened, because an `Instant` may be unable to represent the deadline.
 const ENDLESS: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// The number of bytes after which the body of an error response is not read further.
@@ -152,7 +152,7 @@ mod tests {
         // The first deadline is earlier than the deadline of the runtime's timer, and the others are later.
         for seconds in [5, 30, 40] {
             assert_eq!(timer.until(at(seconds), pending::<()>()).await, None);
-            // The runtime's timer has a resolution of 1 ms.
+            // The runtime's timer has a resolution of 1 ms, so only whole seconds are compared.
             assert_eq!((Instant::now() - start).as_secs(), seconds);
         }
         let late = async {

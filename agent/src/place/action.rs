@@ -18,7 +18,7 @@ pub struct TurnAction {
     /// The response. If a hook changes the response, later hooks and the history receive the changed response.
     pub response: ChatResponse,
     /// Messages to add after the results of the turn. If there are messages, [`Decision::Natural`] calls the model
-    /// again even if the response calls no tools.
+    /// again after a response without tool calls.
     pub inject: Vec<Message>,
     /// The decision. A hook may replace the decision of an earlier hook. `None` means [`Decision::Natural`].
     pub decision: Option<Decision>,
@@ -65,7 +65,7 @@ impl CallResult {
     }
 
     /// Passes the result through hooks of `tool.result`. If a hook fails, its error becomes the result. Returns an
-    /// error only if a hook interrupts or ends the run.
+    /// error only if the error of a hook interrupts or ends the run.
     pub(crate) async fn pass(&mut self, hooks: impl Iterator<Item = &Filters<Self>>, ctx: &RunContext) -> Result<()> {
         let id = self.call.id.clone();
         for hook in hooks {

@@ -62,11 +62,11 @@ impl Batch {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct GatedCall {
-    /// The call. A gate may change its name and arguments, which are validated again. A change of the id is undone.
+    /// The call. If a gate changes its name or arguments, they are checked again. A change of the id is undone.
     ///
     /// The history keeps the call as the model wrote it, because some providers check signatures of their responses.
     /// Hooks of [`tool.result`](crate::Place::ToolResult) and listeners for [`ToolResponse`](crate::ToolResponse)
-    /// receive the changed call. To tell the model about the change, write it into the result.
+    /// receive the changed call. To tell the model about the change, mention the change in the result.
     pub call: ToolCall,
     verdict: Option<Verdict>,
     /// The reason why the call cannot be executed. Gates do not decide on a call with a fault.

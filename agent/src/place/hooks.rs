@@ -18,7 +18,7 @@ use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopChe
 use crate::place::state::State;
 use crate::{Agent, ChatModel, ChunkStage, ChunkStages, Chunks, Message, Place, Tool, ToolCall};
 
-/// The result of a hook, or of a closure that registers hooks: nothing, or a `Result<()>`.
+/// A return type for hooks and for closures that register hooks: `()` or `Result<()>`.
 ///
 /// The methods of [`Hooks`] that register hooks return `&mut Hooks`, so a closure whose last expression calls such a
 /// method does not compile. End the call with `;`:
@@ -44,7 +44,7 @@ pub trait HookResult {
     ///
     /// # Errors
     ///
-    /// Returns the hook's error.
+    /// Returns the error of the hook or of the closure.
     fn into_result(self) -> Result<()>;
 }
 
@@ -63,8 +63,9 @@ impl HookResult for Result<()> {
 /// The hooks of one middleware.
 ///
 /// [`AgentMiddleware::install`](crate::AgentMiddleware::install) registers the hooks. The hooks of one middleware for
-/// one place are called in the order of registration. Hooks of several middlewares are called in the order of the
-/// middlewares: first the agent's middlewares, then the middlewares of runs above, then the run's own middlewares.
+/// one place are called in the order of registration, except that layers are ordered by phase first. Hooks of several
+/// middlewares are called in the order of the middlewares: first the agent's middlewares, then the middlewares of runs
+/// above, then the run's own middlewares.
 ///
 /// An async hook returns a boxed future: `hooks.on_context_async(|messages, ctx| Box::pin(async move { Ok(()) }))`.
 ///
@@ -254,8 +255,8 @@ impl Hooks {
     /// each call, in call order. It is also called for calls that were answered, skipped or denied, and for calls that
     /// failed, but not for interrupted calls.
     ///
-    /// If the hook fails, its error becomes the result, which later hooks receive. A halt, an abort, an interrupt, a
-    /// fatal error or a request for a retry ends the run instead.
+    /// If the hook fails, its error becomes the result of the call, and later hooks receive that result. A halt, an
+    /// abort, an interrupt, a fatal error or a request for a retry ends the run instead.
     pub fn on_result<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut CallResult, &RunContext) -> Out + Send + Sync + 'static,
@@ -339,7 +340,7 @@ impl Hooks {
         hook: impl Fn(&ToolCall, &RunContext) -> Result<Option<ToolCall>> + Send + Sync + 'static,
     ) -> &mut Self {
         let name = self.name(Place::ToolResolve);
-        // `Break` ends the chain. The name of the hook is its reason.
+        // `Break` ends the chain, and names this hook as the reason.
         let by = name.clone();
         let hook = move |call: &mut ToolCall, ctx: &RunContext| {
             let other = hook(call, ctx)?;
@@ -436,7 +437,7 @@ impl Hooks {
 
 impl Built {
     /// Returns a description of each place with hooks, in the order of a turn. A place has two descriptions if some,
-    /// but not all, of its hooks are guards. If `is_guard` is set, all hooks are guards.
+    /// but not all, of its hooks are guards. If `is_guard` is set, all hooks are described as guards.
     pub(crate) fn describe(&self, is_guard: bool) -> Vec<HookInfo> {
         let describe = |&place: &Place| {
             let name = format!("{}.{place}", self.owner);
@@ -500,7 +501,7 @@ impl Chains {
             Place::ToolResult => self.results.clear(),
             Place::TurnStop => self.stop = Filters::default(),
             Place::RunEnd => self.end = Filters::default(),
-            // Gates stay, because every gate is a guard. The hooks of onion places are layers, not filters.
+            // Gates stay, because every gate is a guard. The layers of onion places are not stored in `Chains`.
             Place::ToolGate | Place::AgentRun | Place::ModelCall | Place::ToolCall => {}
         }
     }

@@ -37,8 +37,8 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `ctx` is outside any agent's run, if the value in the session has another type, or if the
-    /// closure of another `with` already uses the value on this thread.
+    /// Returns an error if `ctx` is outside any agent's run, if the value in the session has another type or cannot be
+    /// deserialized, or if the closure of another `with` already uses the value on this thread.
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {
             Error::new(format!(

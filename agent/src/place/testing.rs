@@ -19,8 +19,8 @@ use crate::{
 
 /// Calls the hooks of one middleware without an agent, for unit tests. Each async method calls the hooks of one place.
 ///
-/// Each call has its own run. All calls share a [`Session`], so the [`State`](crate::State) of the middleware is kept
-/// between calls.
+/// Calls of these methods never share a run. They share a [`Session`], so the [`State`](crate::State) of the middleware
+/// is kept between calls.
 ///
 /// ```
 /// use emitree_agent::{HookTest, ToolCall, Verdict, hooks_fn};
@@ -45,7 +45,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// All methods return the error of a hook as the agent's loop would receive it.
+/// The async methods return the error of a hook as the agent's loop would receive it.
 #[derive(Debug)]
 pub struct HookTest {
     installed: Arc<Installed>,
@@ -59,7 +59,7 @@ impl HookTest {
     ///
     /// # Errors
     ///
-    /// Returns the error of the middleware.
+    /// Returns the error of these methods, or an error if the middleware keeps values of two types.
     pub fn new(middleware: &impl AgentMiddleware) -> Result<Self> {
         let installed = Arc::new(Installed::new(middleware)?);
         Ok(Self { installed, session: Session::new(), turn: Turn::default() })
@@ -203,7 +203,7 @@ impl HookTest {
         .await
     }
 
-    /// Passes a value through hooks.
+    /// Calls hooks with a value in a new run, and returns the value.
     async fn pass<T: Send + 'static>(
         &self,
         mut value: T,

@@ -312,11 +312,11 @@ where
     }
 }
 
-/// The maximum number of characters in the description of one problem.
+/// The description of a problem is shortened if it has more characters than this.
 const MAX_FAULT: usize = 500;
 
-/// Shortens the description of a problem in the middle, because the description may quote a value of any size. The
-/// beginning names the place, and the end states what is wrong.
+/// Shortens a long description of a problem. Only the middle is removed, where the description may quote a value of any
+/// size: the beginning names the place, and the end states what is wrong.
 fn shortened(fault: String) -> String {
     let chars = fault.chars().count();
     if chars <= MAX_FAULT {

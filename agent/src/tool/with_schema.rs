@@ -24,9 +24,9 @@ impl Tool {
     /// unchanged. The function is called only with arguments that fit the schema. Keywords that the draft does not
     /// define, and the keyword `format` since draft 2019-09, are not checked.
     ///
-    /// Review the schema of a server that you do not trust before you use it. The time to check arguments can grow
-    /// exponentially with the size of the schema, for example if each of 30 definitions refers to the next definition
-    /// twice. The check blocks the thread.
+    /// If you do not trust the server, review its schema before you make a tool from it. The time to check arguments
+    /// can grow exponentially with the size of the schema, for example if each of 30 definitions refers to the next
+    /// definition twice. The check blocks the thread.
     ///
     /// ```
     /// use emitree_agent::Tool;

@@ -18,7 +18,7 @@ fn script() -> ScriptedModel {
     ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done")
 }
 
-/// Returns the built-ins with their names, each for the agent's run and all runs below it.
+/// Returns built-in middlewares with their names. The tests bind them to an agent's run.
 fn built_ins() -> Result<Vec<(&'static str, Arc<dyn Middleware>)>> {
     let hour = Duration::from_secs(3600);
     Ok(vec![

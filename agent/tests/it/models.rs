@@ -18,7 +18,7 @@ fn model(script: &ScriptedModel) -> ChatModel {
     ChatModel::new(script.clone()).expect("a model")
 }
 
-/// Logs the name of each of the model's own events.
+/// Logs the model's own events.
 fn listen(model: &ChatModel, log: &Log) -> Result<()> {
     let emitter = model.emitter();
     let to = log.clone();
@@ -214,7 +214,7 @@ async fn a_provider_name_that_is_not_a_valid_namespace_is_refused_and_quoted() {
 }
 
 proptest! {
-    /// The stages and the caller receive the same text for every size of the pieces.
+    /// The size of the pieces changes neither the response nor the text that listeners receive.
     #[test]
     fn a_reply_is_the_same_for_every_size_of_its_pieces(
         text in "[a-zé😀 ]{0,12}",

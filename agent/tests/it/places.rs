@@ -146,7 +146,7 @@ fn above(tool: Tool) -> Result<Agent> {
 /// Runs an agent at a depth. `of_run` is added to the agent's run, and `from_above` is bound to the outermost run.
 async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above: Option<HooksFn>) -> Result<()> {
     let as_tool = || match &of_run {
-        // `as_tool` creates the run itself, so only a function can bind a middleware to the run.
+        // `as_tool` creates the agent's run itself, so `asking` is needed to add a middleware to that run.
         Some(_) => asking(agent, of_run.clone()),
         None => Ok(agent.as_tool("Asks")?),
     };

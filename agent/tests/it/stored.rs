@@ -18,7 +18,7 @@ use crate::support::{Log, agent, refuse_bad, results, texts};
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// A middleware that counts its calls, and writes the count into the system prompt.
+/// A middleware that counts model calls, and adds the count to the system prompt.
 fn counter(id: &'static str) -> HooksFn {
     hooks_fn(id, move |hooks| {
         let count = hooks.state::<u32>();
@@ -97,7 +97,8 @@ async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cau
     Ok(())
 }
 
-/// A value that panics in the function that `PANICS` names. Each test has its own thread, and so its own `PANICS`.
+/// A value that panics in the function that `PANICS` names. Each test runs on its own thread, so tests do not share
+/// `PANICS`.
 #[derive(Debug, PartialEq)]
 struct Panics(u32);
 
@@ -148,7 +149,7 @@ async fn a_state_value_that_panics_ends_its_run_and_blocks_no_other_run() -> Res
     let script = ScriptedModel::by("test", |_| Reply::text("so"));
     let agent = agent(&script).with(counts).with(counter("other")).build()?;
     let session = Session::new();
-    // Each run panics in a different function, and the next run finds the session unchanged.
+    // Each run panics in a different function, and the next run finds the state unchanged.
     for (place, expected) in [("default", 1), ("serialize", 2), ("deserialize", 3)] {
         let session = match place {
             "deserialize" => serde_json::from_value(serde_json::to_value(&session)?)?,

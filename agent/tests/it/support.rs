@@ -54,7 +54,7 @@ pub(crate) fn results(messages: &[Arc<Message>]) -> Vec<String> {
     results.map(|result| format!("{}{}", if result.is_error { "!" } else { "" }, text(&result.response))).collect()
 }
 
-/// Returns the history of a session. Panics if the history cannot be deserialized again, because it is not valid then.
+/// Returns the history of a session. Panics if the history is not valid, because deserializing it checks it.
 pub(crate) fn assert_valid(session: &Session) -> History {
     let history = session.history();
     let json = serde_json::to_value(&history).expect("JSON");

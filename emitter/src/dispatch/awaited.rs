@@ -70,7 +70,7 @@ fn poll_next<'f>(
     if !delivery.is_some_and(Delivery::is_cut) {
         return started.poll_next_unpin(cx);
     }
-    // Poll each `Awaited`, which drops its future and counts the skip. `started` would poll only woken futures.
+    // Poll each `Awaited`: the poll drops its future and counts the skip. `started` would poll only woken futures.
     started.iter_mut().for_each(|awaited| drop(Pin::new(awaited).poll(cx)));
     started.clear();
     Poll::Ready(None)
@@ -120,7 +120,7 @@ impl<'f> Awaited<'f> {
         })
     }
 
-    /// Makes the listener's future, unless the listener has no calls left (E8, E9) or the delivery was cut.
+    /// Makes the listener's future, unless the listener may not be called any more (E8, E9) or the delivery was cut.
     #[inline]
     fn new(
         listener: &'f Arc<Listener>,

@@ -34,8 +34,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is not valid, or if a listener fails and its failure is not isolated. If the
-    /// emitter declares its events, also returns an error if this event is not declared with this payload type.
+    /// Returns an error if the name is not valid, or if a listener fails and its failure is not isolated. Also returns
+    /// an error if the emitter declares its events and [refuses](crate::EmitterBuilder::declares) this event.
     ///
     /// # Cancel safety
     ///
@@ -231,8 +231,8 @@ impl<'a> Emit<'a> {
         self.source.context_with(self.facet)
     }
 
-    /// Checks the event's name, and returns the first emitter, from the source up the tree, that may have listeners.
-    /// Returns `None` if there is no such emitter (E15), or if the source's run has ended (R14).
+    /// Checks the event's name and declaration, and returns the first emitter, from the source up the tree, that may
+    /// have listeners. Returns `None` if there is no such emitter (E15), or if the source's run has ended (R14).
     ///
     /// Always inlined: without listeners, this is all that an emit does (bench W0).
     #[inline(always)]
@@ -278,7 +278,7 @@ impl<'a> Dispatch<'a> {
         if emit.source.run_link().is_none() {
             return progress.finish(route, event, meta, delivery).await;
         }
-        // The progress may hold the error of a listener, which has to be dropped inside the run's scope (R14). Move the
+        // The progress may hold a listener's error, which has to be dropped inside the run's scope (R14). Move the
         // progress into the future that `within_run_of` drops there.
         let mut progress = std::mem::replace(progress, DispatchProgress::START);
         let finish = async move { progress.finish(route, event, meta, delivery).await };

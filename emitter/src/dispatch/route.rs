@@ -3,7 +3,7 @@
 //!
 //! order(e) = e, then order(tree parent), then order(run parent), then order(target) of each pipe. An emitter that
 //! occurs several times keeps its last place. Usually, a walk up the tree and up the runs finds this order, and keeps
-//! the last occurrence of each emitter. Where the walk gives up, for example at a pipe, a depth-first search visits the
+//! the last occurrence of each emitter. If the walk gives up, for example at a pipe, a depth-first search visits the
 //! parts in reverse order, and its result is reversed. The search visits each emitter only once, at its last place.
 
 use std::cell::OnceCell;
@@ -67,7 +67,7 @@ impl Cursor {
         self.place = 0;
     }
 
-    /// Moves on to the observers.
+    /// Moves on to the observers, unless the cursor has already reached them.
     pub(super) fn skip_changing(&mut self) {
         if !self.is_observing() {
             *self = Self::OBSERVERS;
@@ -242,7 +242,7 @@ impl Route {
         }
     }
 
-    /// Returns the listener before the cursor, which is the listener that was returned last.
+    /// Returns the listener just before the cursor: the listener that was returned last.
     pub(super) fn before(&self, cursor: &Cursor) -> Option<&Arc<Listener>> {
         let stop = self.stop(cursor.stop)?;
         stop.snapshot.as_ref()?.matched(&stop.matches, cursor.role).before(cursor.place)
@@ -287,8 +287,8 @@ fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitt
 /// Describes an event for the emitter `listening`: emitted there, nested, or neither (E4).
 ///
 /// Only an event that was emitted elsewhere can be nested. For an emitter in a run, such an event is nested if it
-/// happened outside that run. For an emitter outside runs, it is nested if it happened in a run of another emitter,
-/// below one of the emitter's own runs. Looking for these runs is expensive, so `is_below_its_runs` is called only in
+/// happened outside that run. For an emitter outside runs, it is nested if it happened below one of the emitter's own
+/// runs, in a run of a different emitter. Looking for these runs is expensive, so `is_below_its_runs` is called only in
 /// this last case.
 #[inline]
 fn view_of<'a>(
@@ -339,8 +339,8 @@ impl Emitter {
     /// Visits this emitter and the emitters above it. The walk goes up the tree, and then continues from the run parent
     /// that was found last. It stops when `visit` returns `false`. Returns `true` if the walk reached the end.
     ///
-    /// Gives up after `MAX_WALK` emitters, and returns `false`: an emitter is visited once for each way that leads to
-    /// it.
+    /// Gives up after `MAX_WALK` emitters and returns `false`, because an emitter is visited once for each way that
+    /// leads to it.
     #[inline]
     fn walk_up<'e>(&'e self, mut visit: impl FnMut(&'e Self) -> bool) -> bool {
         let mut run_parents = SmallVec::<[&Self; 8]>::new();

@@ -109,7 +109,7 @@ impl<'a> Dispatch<'a> {
         let Self { emit, meta, route, progress } = self;
         route.find(from, meta);
         // A sink that has room now may be full when its turn comes. The emit then fails there, after the listeners
-        // before it have run.
+        // before the sink have run.
         let call = || {
             within(emit.source.scope_to_enter(), || {
                 progress.advance_out_of_line(route, PayloadRef::Changing(&mut *event), meta)

@@ -32,7 +32,7 @@ use crate::registry::Registry;
 use crate::rt::Scope;
 use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Trace};
 
-/// A node of a tree, on which events are emitted and listeners are registered.
+/// A tree node on which events are emitted and listeners are registered.
 ///
 /// An event is delivered to the emitter it is emitted on, then to the parent, and so on up to the root.
 ///
@@ -298,7 +298,8 @@ impl Emitter {
         if let TraceSource::Given(trace) = run {
             return Some(*trace);
         }
-        // The first run above is the parent. The last is the outermost run, whose id is the id of the trace.
+        // The first source above is the parent run. The last source supplies the trace id: it is the outermost run, or
+        // a trace that was set.
         let mut above = successors(run.above(), TraceSource::above);
         let run_id = run.run_id();
         let parent = above.next();
@@ -532,7 +533,7 @@ impl<'a> TraceSource<'a> {
         }
     }
 
-    /// Returns the trace id. This method is called only for the outermost run.
+    /// Returns the trace id. Call this only for the outermost source.
     fn id(self) -> Uuid {
         match self {
             Self::Given(trace) => trace.id,

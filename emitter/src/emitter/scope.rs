@@ -1,6 +1,6 @@
 //! Scopes let a runtime find, inside a listener, the run that the event belongs to (R9).
 //!
-//! The dispatch enters the scope around listeners; pipes, listeners and futures enter it when they are dropped.
+//! The dispatch enters the scope around listeners. Pipes, listeners and futures enter it when they are dropped.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -13,8 +13,8 @@ use crate::Emitter;
 use crate::emitter::Node;
 use crate::panic::log_catching;
 
-/// A scope that is entered around the listeners of a run's events. It is entered for each call of a listener, and for
-/// each poll of its future.
+/// A scope that is entered around the listeners of a run's events. It is entered whenever the dispatch calls listeners
+/// or polls their futures, unless the calling code is already inside the scope.
 ///
 /// A runtime implements this trait, so that `RunContext::current()` returns the run in every listener, no matter on
 /// which emitter the listener is registered.
@@ -42,7 +42,7 @@ pub(crate) fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R)
     let Some(scope) = scope else { return f() };
     let mut result = None;
     scope.within(&mut || result = Some(f()));
-    // A scope that did not call `f` breaks its contract; `f` is called anyway.
+    // If the scope broke its contract and did not call `f`, call `f` without the scope.
     result.unwrap_or_else(f)
 }
 

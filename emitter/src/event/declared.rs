@@ -1,4 +1,4 @@
-//! Declared events: an emitter may declare its own events, and then refuses all other names (E7).
+//! Declared events: an emitter may declare its own events, and then refuses own events that are not declared (E7).
 
 use std::any::TypeId;
 

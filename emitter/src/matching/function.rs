@@ -11,8 +11,8 @@ use crate::{AsName, EventMeta, EventName, IntoMatcher, Matcher, MatcherError};
 /// [`off_matching`](crate::Emitter::off_matching) finds the listeners that were registered with a clone.
 ///
 /// A typed listener is only called for events of its type. After [`named`](Self::named), the listener fails if the
-/// function accepts an own event of another type, as with an exact name. After [`of_types`](Self::of_types), the
-/// listener skips such events.
+/// function accepts an event of another type that was emitted on the listener's emitter or one of its runs. After
+/// [`of_types`](Self::of_types), the listener skips such events.
 #[derive(Clone)]
 pub struct FnMatcher {
     function: Arc<dyn Fn(&EventMeta<'_>) -> bool + Send + Sync>,
@@ -28,7 +28,7 @@ pub struct FnMatcher {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exact {
     Nowhere,
-    /// The emitter's own events.
+    /// Events emitted on the listener's emitter or one of its runs, including events under names with a dot.
     Own,
     /// All events that are not nested.
     NotNested,
@@ -53,9 +53,10 @@ impl FnMatcher {
     /// Limits the matcher to events emitted under one of these names, which may have a dot. The function is not called
     /// for other events.
     ///
-    /// The matcher is then exact: if the function accepts an own event whose payload is not of the listener's type, the
-    /// listener fails with an error that names both types. With [`nested(true)`](crate::Options::nested), or after
-    /// [`of_types`](Self::of_types), a typed listener skips events of other types instead.
+    /// The matcher is then exact: if the function accepts an event that was emitted on the listener's emitter or one of
+    /// its runs, but is not of the listener's type, the listener fails with an error that names both types. With
+    /// [`nested(true)`](crate::Options::nested), or after [`of_types`](Self::of_types), a typed listener skips events
+    /// of other types instead.
     ///
     /// ```
     /// use emitree_emitter::{Emitter, EventName, matcher_fn};
@@ -78,8 +79,8 @@ impl FnMatcher {
         self
     }
 
-    /// Makes a typed listener fail if the function accepts an event of another type, even if the event is not an own
-    /// event. Nested events of another type are still skipped. Use this method for a function that accepts the events
+    /// Makes a typed listener fail if the function accepts an event of another type, no matter where the event was
+    /// emitted. Nested events of another type are still skipped. Use this method for a function that accepts the events
     /// of only one source.
     #[must_use]
     pub const fn of_one_source(mut self) -> Self {
@@ -87,7 +88,7 @@ impl FnMatcher {
         self
     }
 
-    /// Makes a typed listener skip all events of another type, including own events, instead of failing.
+    /// Makes a typed listener skip all events of another type instead of failing.
     #[must_use]
     pub const fn of_types(mut self) -> Self {
         self.exact = Exact::Nowhere;

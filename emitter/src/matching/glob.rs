@@ -42,7 +42,7 @@ pub(crate) fn slashed(path: &str) -> String {
 ///
 /// - A `.` in a class stays a `.`. It matches nothing, because a converted path contains no `.`.
 /// - A negated class also excludes the separator.
-/// - A range that contains the separator is cut in two.
+/// - In any other class, a range that contains the separator is cut in two.
 fn with_slashes(glob: &str) -> String {
     let mut out = String::with_capacity(glob.len() + 8);
     let mut chars = glob.chars();

@@ -4,9 +4,9 @@
 //!    covers are matched one by one. When there are more than a few of them, they become a new set, together with
 //!    existing sets that are not much larger. A set is merged only with at least half as many other patterns, so that a
 //!    pattern is seldom compiled again.
-//! 2. A set is compiled when it is first used. If a chunk of patterns is registered without an emit in between, the
+//! 2. A set is compiled when it is first used. If `CHUNK` patterns are registered without an emit in between, the
 //!    thread that registers the last pattern compiles the sets instead. New patterns thus never make an emit compile
-//!    more than a chunk.
+//!    many more than `CHUNK` patterns.
 //! 3. A pattern that fits into no set is matched on its own, so that no listener is lost.
 
 use std::cmp::Reverse;

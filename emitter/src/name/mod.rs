@@ -285,7 +285,8 @@ const fn is_plain(name: &[u8], classes: u8) -> bool {
     classes == 0 && !name.is_empty()
 }
 
-/// Hashes the length and both ends of a name, which is cheap. Names with equal hashes are compared in full.
+/// Hashes only the length and both ends of a name, so that hashing is cheap. Names with equal hashes are compared in
+/// full.
 #[inline]
 pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -112,11 +112,11 @@ impl Call {
 pub(crate) trait ErasedChange: Send + Sync {
     fn call(&self, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 
-    /// Makes a batch of `listeners`. Returns `None` if any of them takes another type than this closure or cannot be
-    /// part of a batch.
+    /// Makes a batch of `listeners`. Returns `None` if any of them does not take this closure's type or cannot be part
+    /// of a batch.
     fn batch(&self, listeners: &[Arc<Listener>]) -> Option<Box<dyn Batch>>;
 
-    /// Returns a [`SharedChange`], for a caller that knows the payload type.
+    /// Returns this closure as a boxed [`SharedChange`]. A caller that knows the payload type can downcast it.
     fn typed(self: Arc<Self>) -> Box<dyn Any>;
 }
 
@@ -290,8 +290,8 @@ pub(crate) struct EventView<'a> {
     /// `true` if the event was emitted on this emitter, on one of its runs, or on a child that emits for it (E4).
     pub(crate) here: bool,
     /// `true` if the event is nested for this emitter (E4). A nested event is not `here`. For an emitter in a run, a
-    /// nested event happened outside that run. For an emitter outside runs, it happened in a run below one of the
-    /// emitter's runs.
+    /// nested event happened outside that run. For an emitter outside runs, it happened below one of the emitter's
+    /// runs, in a run of another emitter.
     pub(crate) nested: bool,
     /// `true` if the event is `here` and has a second name. See [`Listener::takes_by_other_name`].
     pub(crate) has_other_name: bool,

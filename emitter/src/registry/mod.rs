@@ -44,7 +44,7 @@ pub(crate) struct RegistryState {
     pub(crate) pipes: Vec<Arc<Pipe>>,
     /// Sets of patterns, shared by snapshots as long as few patterns change.
     pub(crate) patterns: Vec<Arc<PatternSet>>,
-    /// The number of patterns registered since the sets were renewed.
+    /// The number of patterns registered since the sets were last renewed.
     pub(crate) fresh_patterns: usize,
     /// The capacity of a snapshot's match cache. The cache rounds it up.
     pub(crate) cache_capacity: usize,
@@ -65,8 +65,8 @@ impl Registry {
         }
     }
 
-    /// Returns `true` if a listener or pipe here may take an event whose name has one of these bits. Costs one load
-    /// (E15).
+    /// Returns `true` if a listener or pipe here may take an event whose name has one of these bits. The check costs
+    /// one load (E15).
     #[inline]
     pub(crate) fn may_receive(&self, name_bits: u64) -> bool {
         self.name_bits.load(Ordering::Acquire) & name_bits != 0
@@ -198,7 +198,7 @@ impl RegistryState {
     }
 
     /// Returns the name bits of the events that listeners here may take. All bits are set if there are pipes, because a
-    /// pipe may forward any event. All bits are also set after the end of a run, because every event is then counted.
+    /// pipe may forward any event. All bits are also set after the end of a run, because every later event is counted.
     fn name_bits(&self) -> u64 {
         let is_all = !self.pipes.is_empty() || self.is_closed;
         self.listeners

@@ -14,7 +14,7 @@ use crate::registry::listener::{Call, Failure, Listener, Role};
 use crate::registry::tracked::TrackedCalls;
 use crate::{BoxError, Event, EventMeta, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError, Payload};
 
-/// Options of a listener, such as its priority, the number of its calls, and the effect of its failure.
+/// Options of a listener, such as its priority, the maximum number of its calls, and the effect of its failure.
 ///
 /// ```
 /// use emitree_emitter::{AnyEvent, Emitter, Options};
@@ -41,8 +41,8 @@ impl Options {
         Self { priority: 0, times: None, nested: None, persistent: false, on_error: None, awaitable_off: false }
     }
 
-    /// Sets the priority. On one emitter, listeners with a higher priority run first. The default is 0, and a priority
-    /// may be negative.
+    /// Sets the priority. On one emitter, listeners with a higher priority run first, but every observer runs after all
+    /// listeners that may change the event. The default is 0, and a priority may be negative.
     #[must_use]
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
@@ -75,7 +75,7 @@ impl Options {
     }
 
     /// Keeps the listener when `reset` or `off_matching` removes other listeners. Its
-    /// [`Subscription`](crate::Subscription), `close` and the end of its run still remove it.
+    /// [`Subscription`](crate::Subscription), `close` and the end of the emitter's run still remove it.
     #[must_use]
     pub const fn persistent(mut self) -> Self {
         self.persistent = true;
@@ -85,7 +85,7 @@ impl Options {
     /// Sets whether a failure fails the emit. By default, the failure of a listener that may change the event fails the
     /// emit, and the failure of an observer does not.
     ///
-    /// An emit fails with the first such failure. Later failures are logged and counted.
+    /// An emit returns the first failure that fails it. Later failures are logged and counted.
     #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
@@ -206,7 +206,7 @@ impl Registration {
         self
     }
 
-    /// Makes a listener of the emitter `home`.
+    /// Converts the registration into a listener that belongs to the emitter `home`.
     pub(crate) fn into_listener(self, home: Weak<Node>) -> Result<Listener, MatcherError> {
         let Self { options, matcher, expected, call, is_pipe, at } = self;
         let matcher = matcher?;

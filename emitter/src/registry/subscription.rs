@@ -23,7 +23,7 @@ impl Subscription {
     /// Removes the listener. Returns `true` if this call removed it.
     ///
     /// After `off` has returned, no emit begins to call the listener, not even an emit that had already selected it. A
-    /// call that another thread is already making still takes place, and an async listener that is being awaited
+    /// call that has already begun on another thread still completes, and an async listener that is being awaited
     /// continues. Use [`off_and_wait`](Self::off_and_wait) to wait for such calls.
     ///
     /// ```
@@ -49,7 +49,7 @@ impl Subscription {
 
     /// Removes the listener immediately, and returns a future that waits for the calls of the listener that are still
     /// under way. Such calls run on other threads, or in emits that await the listener. The future resolves to `true`
-    /// if this call removed the listener.
+    /// if this `off_and_wait` removed the listener.
     ///
     /// The listener must be registered with [`Options::awaitable_off`](crate::Options::awaitable_off), so that its
     /// calls are counted.

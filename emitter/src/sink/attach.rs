@@ -65,7 +65,7 @@ impl Emitter {
         Ok(SinkHandle::new(control, self.listen_for(Ok(matcher), input)?))
     }
 
-    /// Returns a stream that receives records of the events selected by a matcher, from now on.
+    /// Returns a stream that receives records of all later events selected by a matcher.
     ///
     /// The stream buffers the last `capacity` unread events (at least one). Older unread events are lost and counted.
     ///

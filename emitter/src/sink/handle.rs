@@ -1,4 +1,4 @@
-//! The handle of an attached sink, which flushes the sink, closes it, and reports the delivered and lost events.
+//! The handle of an attached sink. It flushes and closes the sink, and reports the delivered and lost events.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -29,10 +29,11 @@ impl SinkHandle {
         Self { control, subscription }
     }
 
-    /// Waits until all events emitted before this call have been written and the sink has been flushed, and returns its
-    /// report.
+    /// Waits until all events emitted before this call have been written and the sink has been flushed. Returns the
+    /// sink's report.
     ///
-    /// On the sink's own thread, this method does not wait: the sink is flushed after the write under way.
+    /// On the sink's own thread, this method does not wait. The sink is flushed later, after it has written all events
+    /// that are queued now.
     ///
     /// # Cancel safety
     ///
@@ -125,7 +126,7 @@ impl SinkHandle {
         self.control.queue.close();
     }
 
-    /// Returns the number of events that were lost because the sink was too slow.
+    /// Returns the number of events that were lost because the queue was full.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.control.queue.counts().lost
@@ -225,8 +226,8 @@ impl Alarm {
 #[must_use = "a report shows whether everything was delivered"]
 #[non_exhaustive]
 pub struct Report {
-    /// Events that have left the sink. An event written to a file has been handed to the operating system, and survives
-    /// a crash of this process.
+    /// Events that the sink has passed on. An event written to a file has been handed to the operating system, and
+    /// survives a crash of this process.
     pub delivered: u64,
     /// Delivered events that are on disk and survive a power failure, as reported by the sink. A sink that does not
     /// wait for a disk reports 0.
@@ -234,13 +235,14 @@ pub struct Report {
     /// Events that the sink accepted and has not passed on, according to [`Sink::progress`](crate::Sink::progress). A
     /// crash of this process may lose these events.
     pub buffered: u64,
-    /// Events that were lost because the sink was too slow.
+    /// Events that were lost because the queue was full.
     pub lost: u64,
     /// Events that the sink refused with an error or a panic, or accepted but could not pass on.
     pub failed: u64,
     /// Events that wait for the sink, or are being written.
     pub pending: u64,
-    /// The last error of the sink with its causes, or a message that the sink was not closed in time.
+    /// The last error of the sink with its causes. If the sink has not failed, a `close` that stops waiting reports the
+    /// reason here.
     pub error: Option<String>,
 }
 

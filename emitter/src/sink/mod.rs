@@ -36,7 +36,7 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// 2. [`flush`](Self::flush) is called on request, after the records of all events that were emitted before the
 ///    request. It is also called when [`flush_interval`](Self::flush_interval) has passed since the first record that
 ///    was not flushed.
-/// 3. [`close`](Self::close) is called once, at the end, after all accepted records were written. The end comes when
+/// 3. [`close`](Self::close) is called once, at the end, after all accepted records are written. The end comes when
 ///    the sink is closed or unpiped, when its emitter is closed or dropped, or when the emitter's run ends. Then the
 ///    sink is dropped and its thread ends.
 ///
@@ -53,8 +53,9 @@ use crate::{BoxError, ListenError, SinkRecord};
 ///
 /// Up to [`capacity`](Self::capacity) records wait for the sink, and [`overflow`](Self::overflow) decides what happens
 /// to further events. Lost events are counted, and the sink receives a gap in their place. In addition, the sink's
-/// thread keeps up to `capacity` records that it is about to write, and fewer than `2 * capacity` written records. It
-/// drops the written records before it goes to sleep.
+/// thread keeps up to `capacity` records that it is about to write, and fewer than `2 * capacity` written records. With
+/// [`Overflow::Block`], each emit that waits for room adds a record to these numbers. The thread drops the written
+/// records before it goes to sleep.
 ///
 /// ```
 /// use emitree_emitter::{BoxError, Overflow, SinkRecord, Sink};
@@ -82,8 +83,8 @@ pub trait Sink: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the record was not written. The record then counts as failed, and is not passed to the sink
-    /// again.
+    /// Returns an error if the record was not written. The record is not passed to the sink again. If it is an event,
+    /// the event counts as failed.
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError>;
 
     /// Passes on buffered records. By default, does nothing.
@@ -120,7 +121,8 @@ pub trait Sink: Send + 'static {
         None
     }
 
-    /// Returns how many records may wait for the sink, at least 1. The default is 1024. This method is called once.
+    /// Returns how many records may wait for the sink. Zero counts as 1. The default is 1024. This method is called
+    /// once.
     fn capacity(&self) -> usize {
         1024
     }

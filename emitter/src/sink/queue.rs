@@ -68,7 +68,7 @@ enum ReaderState {
     Waits(Waker),
 }
 
-/// The work of a reader after the batch that it took.
+/// The tasks of the reader after it has processed a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AfterBatch {
     /// The ticket of a flush that was requested.

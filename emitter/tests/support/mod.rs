@@ -23,13 +23,13 @@ impl Recorder {
         self.note(format!("{who} {}", meta.path()));
     }
 
-    /// A listener for `on` that records its calls.
+    /// Returns a listener for `on` that records its calls.
     pub(crate) fn hears(&self, who: impl ToString) -> impl Fn(&mut Any, &EventMeta<'_>) + Send + Sync + 'static {
         let (recorder, who) = (self.clone(), who.to_string());
         move |_, meta| recorder.heard(&who, meta)
     }
 
-    /// A listener for `on_async` that records its start, yields, and records its end.
+    /// Returns a listener for `on_async` that records its start, yields, and records its end.
     pub(crate) fn hears_async(
         &self,
         who: impl ToString,
@@ -39,7 +39,7 @@ impl Recorder {
         move |_, meta| Box::pin(recorder.clone().slowly(who.clone(), meta))
     }
 
-    /// An observer for `observe_async` that records its start, yields, and records its end.
+    /// Returns an observer for `observe_async` that records its start, yields, and records its end.
     pub(crate) fn sees_async(
         &self,
         who: impl ToString,

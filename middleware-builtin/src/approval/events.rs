@@ -54,8 +54,8 @@ pub struct Rejected {
     pub reason: String,
     /// `true` if the answer came from the ledger and no question was asked.
     pub remembered: bool,
-    /// `true` if the question got no valid answer. Either the responder failed, denied the run or was too slow, or the
-    /// answer was an edit that is not allowed or is nested too deeply.
+    /// `true` if the question got no valid answer: the responder failed, denied the run or was too slow, or the answer
+    /// was an edit that is not allowed or that is nested too deeply.
     pub failed: bool,
 }
 

@@ -44,7 +44,7 @@ struct AnswerTable {
     asking: Mutex<HashMap<String, AnswerCell>>,
 }
 
-/// The outcome of a question that is being asked; empty until the outcome is known.
+/// The outcome of a question that is being asked. The cell is empty until the outcome is known.
 type AnswerCell = Arc<OnceCell<Result<Decision>>>;
 
 impl Approvals {

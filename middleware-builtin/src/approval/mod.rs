@@ -112,7 +112,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// - the responder fails, panics or takes longer than the [`timeout`](Self::timeout),
 /// - a predicate panics,
-/// - the answer is an edit and [edits are not allowed](Self::without_edits).
+/// - the answer is an edit and [edits are not allowed](Self::without_edits),
+/// - the input or the edited input is nested too deeply.
 ///
 /// None of these failures is kept as an answer. If the responder returns control flow, the run ends with it; for
 /// example, `Err(Error::interrupted(request.to_interrupt()))` interrupts the run. A time-out that the responder returns
@@ -133,7 +134,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # Cancel safety
 ///
-/// A run that is aborted or dropped stops waiting at once. If the asking run is aborted or dropped, the responder's
+/// A run that is aborted or dropped stops waiting immediately. If the asking run is aborted or dropped, the responder's
 /// future is dropped, and one of the waiting runs asks next.
 ///
 /// # Its own events

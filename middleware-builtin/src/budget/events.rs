@@ -97,7 +97,7 @@ pub struct BudgetWarning {
     pub holder: Uuid,
 }
 
-/// A budget closed. The work of the run that holds the budget is stopped after this event.
+/// A budget was closed. The work of the run that holds the budget is stopped after this event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BudgetClosed {

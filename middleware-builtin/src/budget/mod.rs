@@ -75,9 +75,9 @@ mod usage;
 /// Spending exactly the limit is allowed. Exceeding the limit closes the account for good. The limits differ in when
 /// they are checked:
 ///
-/// - *Usage* has already happened, so it is recorded in the nearest account and in all accounts above. `charge` returns
-///   the error.
-/// - *A call* over the limit is denied before the run begins, and no account counts it.
+/// - *Usage* has already happened, so it is recorded in the nearest account and in all accounts above. If one of them
+///   is then closed, `charge` returns an error.
+/// - *A call* over the limit is denied before its work begins, and no account counts it.
 /// - *Time* is measured by tokio's clock from the moment the budget is bound, across all attempts.
 ///
 /// When an account closes, the work of the run that holds it is dropped, and all runs below end too. The run that holds

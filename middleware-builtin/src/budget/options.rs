@@ -13,7 +13,7 @@ use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
 use crate::shared::runs::FilterSpec;
 
-/// The effect of a charge whose price is unknown.
+/// The effect of a charge whose price is unknown while cost is limited. Without a limit on cost, such a charge is free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

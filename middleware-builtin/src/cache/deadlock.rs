@@ -20,7 +20,7 @@ impl Wait {
     /// Registers that the flights in `led` wait for `awaited`. If that would close a cycle, registers nothing and
     /// returns `None`.
     pub(super) fn of(led: Vec<u64>, awaited: u64) -> Option<Self> {
-        // If `led` is empty, no flight waits for this run, so the wait cannot close a cycle.
+        // If `led` is empty, no follower waits for this run or a run above it, so the wait cannot close a cycle.
         if !led.is_empty() {
             let mut waits = WAITS.lock();
             if leads_to(&waits, awaited, &led) {

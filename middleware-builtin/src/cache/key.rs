@@ -1,4 +1,4 @@
-//! The key of an entry: instance or scope, input, and values of the context.
+//! The key of an entry: the scope (or the instance, kind and name), the input, and values of the context.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};

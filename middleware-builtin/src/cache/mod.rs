@@ -59,8 +59,8 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// Two runs share an answer if their instances, kinds and names are equal, and if their inputs are equal as JSON with
 /// sorted keys. [`scope`](CacheBuilder::scope) shares answers among instances.
-/// [`context_keys`](CacheBuilder::context_keys) separates runs by values of their context. An input that JSON cannot
-/// represent exactly is not cached. If a run has several cache layers, use a separate cache for each of them.
+/// [`context_keys`](CacheBuilder::context_keys) separates runs by values of their context. A run bypasses the cache if
+/// JSON cannot represent its input exactly. If a run has several cache layers, use a separate cache for each of them.
 ///
 /// # Order
 ///

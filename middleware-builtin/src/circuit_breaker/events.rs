@@ -42,7 +42,8 @@ pub struct Closed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallDenied {
-    /// The key that the calls share. If all runs share one state, the key is `null` and absent from JSON.
+    /// The key that the calls share. If all runs share one state, or if the key could not be determined, this field is
+    /// `null` and absent from JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
     /// The time until a probe may pass, in milliseconds; `None` if unknown.

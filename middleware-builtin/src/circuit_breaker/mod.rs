@@ -70,8 +70,8 @@ use layer::CircuitBreakerLayer;
 /// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside this layer,
 /// and its time-outs count as failures. A `Timeout` over all attempts is outside this layer: the call that it drops
 /// does not count. If the breaker is bound after a `Retry`, each attempt counts; if it is bound before the `Retry`, all
-/// attempts count as one call. A denial is never retried. A `Fallback` bound before the breaker answers a denied call
-/// if [`Fallback::on`](crate::Fallback::on) lists denials by `circuit_breaker`.
+/// attempts count as one call. A denial is never retried. A denied call is answered by a `Fallback` that was bound
+/// before the breaker, if [`Fallback::on`](crate::Fallback::on) lists denials by `circuit_breaker`.
 ///
 /// With [`for_tree`](emitree_runtime::for_tree), a failure that passes through several runs counts once for each of
 /// them. Use the key [`Key::instance`] to count each instance separately. While a probe is running, the runs below it

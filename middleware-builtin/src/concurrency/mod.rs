@@ -51,7 +51,7 @@ mod permits;
 /// | | by default |
 /// |---|---|
 /// | [`by`](ConcurrencyBuilder::by): key by which runs are counted | all runs together |
-/// | [`wait`](ConcurrencyBuilder::wait): how long an excess run waits | it is denied at once |
+/// | [`wait`](ConcurrencyBuilder::wait): how long an excess run waits | it is denied immediately |
 /// | [`retry_after`](ConcurrencyBuilder::retry_after): time after which a denied run should be tried again | 1 s |
 /// | [`runs`](ConcurrencyBuilder::runs), [`of_kind`](ConcurrencyBuilder::of_kind): the runs to limit | all |
 ///
@@ -70,7 +70,7 @@ mod permits;
 /// *trees* of runs. The permit is released when the last run that shares it has ended.
 ///
 /// To count each run separately, bind the limit to one level of runs, with [`Runs::only`] or
-/// [`runs`](ConcurrencyBuilder::runs), or use another key for each level. If a limit is bound to a run and to a run
+/// [`runs`](ConcurrencyBuilder::runs), or use a different key for each level. If a limit is bound to a run and to a run
 /// above it with the same key, a [warning](emitree_runtime::Layer::nesting_warning) is logged once.
 ///
 /// Other deadlocks are not detected, such as two trees that wait for each other's keys, or a tree that waits for a
@@ -84,7 +84,7 @@ mod permits;
 /// # Its own events
 ///
 /// In the namespace `middleware.concurrency`: `delayed`, a [`Delayed`], when a run has waited and got its permit;
-/// `denied`, a [`Denied`], before a run is denied. If a run gets a permit at once, no event is emitted.
+/// `denied`, a [`Denied`], before a run is denied. If a run gets a permit without waiting, no event is emitted.
 ///
 /// # What it remembers
 ///
@@ -195,7 +195,7 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
         let _permit = match self.0.acquire(ctx) {
             Acquired::Uncounted => None,
             Acquired::Permit(permit) => Some(permit),
-            // Box the rare wait, so that it does not enlarge the future of a run that gets a permit at once.
+            // Box the rare wait, so that it does not enlarge the future of a run that gets a permit without waiting.
             Acquired::Full(handle) => Some(Box::pin(self.0.wait(handle, ctx)).await?),
             Acquired::Keyless(error) => return Err(Box::pin(self.0.own_events.deny_keyless(error, ctx)).await),
         };

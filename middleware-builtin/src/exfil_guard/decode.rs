@@ -13,20 +13,20 @@ use serde::Serialize;
 
 use super::leak::MIN_KNOWN_LEN;
 
-/// The encoding in which a secret was found.
+/// The encoding in which a secret or a URL was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Encoding {
     /// Plain text.
     Plain,
-    /// Base64 in either alphabet, padded or not, with or without whitespace in between.
+    /// Base64 in either alphabet, with or without padding and whitespace.
     Base64,
     /// Base32 (RFC 4648), in upper or lower case.
     Base32,
     /// Hexadecimal digits, in one piece or in groups: `73 65`, `73:65`, `0x73, 0x65`.
     Hex,
-    /// Percent-encoding, as in URLs and forms, where a plus is a space.
+    /// Percent-encoding as in URLs, or as in forms, where a plus is a space.
     Url,
     /// Escapes, as in JSON strings and source code: `\"`, `\u0073`, `\x73`, `&#115;`.
     Escaped,
@@ -49,8 +49,8 @@ impl Encoding {
     }
 }
 
-/// The minimum number of characters of base64, base32 and hex. Each is the encoded length of the shortest known value;
-/// shorter sequences are not decoded.
+/// The minimum lengths of base64, base32 and hex sequences: the lengths of an encoded value of `MIN_KNOWN_LEN` bytes.
+/// Shorter sequences are not decoded.
 const MIN_BASE64: usize = (MIN_KNOWN_LEN * 8).div_ceil(6);
 const MIN_BASE32: usize = (MIN_KNOWN_LEN * 8).div_ceil(5);
 const MIN_HEX: usize = MIN_KNOWN_LEN * 2;
@@ -123,8 +123,8 @@ struct DecodePass<'a, S> {
 }
 
 impl<S: OnDecoded> DecodePass<'_, S> {
-    /// If the budget allows `most` bytes, calls `decode` and passes its result to `on_decoded`. `decode` must return at
-    /// most `most` bytes.
+    /// If the budget allows `most` bytes, calls `decode` and passes the bytes, if any, to `on_decoded`. `decode` must
+    /// return at most `most` bytes.
     fn try_decoding(&mut self, by: Encoding, most: usize, decode: impl FnOnce() -> Option<Vec<u8>>) -> ControlFlow<()> {
         // Count before decoding, so that the time spent on decoding is limited too.
         self.budget.spend(most)?;
@@ -134,7 +134,7 @@ impl<S: OnDecoded> DecodePass<'_, S> {
         }
     }
 
-    /// Decodes each sequence of base64 characters, and the words in it.
+    /// Decodes each sequence of base64 characters as base64, and each word in it as hex, base32 and base64.
     fn runs(&mut self, text: &str) -> ControlFlow<()> {
         let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_');
         for run in text.split(|c| !is_base64(c)).filter(|run| run.len() >= MIN_BASE64) {
@@ -229,7 +229,7 @@ impl HexGroup {
     }
 }
 
-/// Returns the position after the current word.
+/// Returns the position after the word at `at`, or after one byte if no word begins there.
 fn next_word(bytes: &[u8], at: usize) -> usize {
     let word = bytes[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
     at + word.max(1)

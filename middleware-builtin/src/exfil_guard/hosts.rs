@@ -1,6 +1,6 @@
 //! The hosts that URLs may name. A host that cannot be read with certainty is not allowed.
 //!
-//! 1. The text is read once, from left to right. Each sequence of slashes is counted once, at its beginning.
+//! 1. The text is read once, from left to right. Slashes are counted only at the beginning of a sequence of slashes.
 //! 2. The end of an authority is searched for once. Hosts that begin before this end share the end and the last `@`
 //!    before it.
 //! 3. A host that several URLs share is judged once. The time is therefore linear in the length of the text.
@@ -44,7 +44,7 @@ impl Hosts {
 /// Reads a text, and keeps the last authority that was read.
 struct HostReader<'t> {
     text: &'t str,
-    /// `true` at the beginning of a text, where `//` is more likely to begin a URL.
+    /// `true` if `text` is not a later part of a longer text: at its beginning, `//` is more likely to begin a URL.
     is_beginning: bool,
     authority: Option<Authority>,
     /// The number of bytes read, for the tests of linear time.
@@ -98,7 +98,7 @@ impl<'t> HostReader<'t> {
         self.steps.set(self.steps.get() + bytes);
     }
 
-    /// Counts the slashes of either kind from a position on.
+    /// Counts the consecutive slashes and backslashes that begin at `from`.
     fn count_slashes(&self, from: usize) -> usize {
         let run = self.text.as_bytes()[from..].iter().take_while(|byte| is_slash(**byte)).count();
         self.count_steps(run + 1);
@@ -116,9 +116,10 @@ impl<'t> HostReader<'t> {
         leads.then_some(colon + 1 + if is_web { count } else { 2 })
     }
 
-    /// Returns the start of the authority after two or more slashes, at the beginning of the text or of quoted,
-    /// bracketed or assigned text. After whitespace or another character, the host must be certain, because `//` also
-    /// begins comments.
+    /// Returns the start of the authority that follows `/dev/tcp/`, `/dev/udp/`, or two or more slashes that begin at
+    /// `at`. At the start of the text, the authority must look like a host. After a quote, `(`, `=` or `<`, it must not
+    /// begin with whitespace. After most other characters, it must certainly be a host, because `//` also begins
+    /// comments. After a character that can end a path segment or a scheme, there is no authority.
     fn after_slashes(&self, at: usize, is_blank_so_far: bool) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let before = at.checked_sub(1).map(|before| bytes[before]);

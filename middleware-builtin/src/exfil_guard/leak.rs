@@ -20,14 +20,15 @@ pub(super) const MIN_KNOWN_LEN: usize = 6;
 /// The maximum number of known values, and their maximum length in bytes.
 const MAX_KNOWN: usize = 10_000;
 const MAX_KNOWN_LEN: usize = 4096;
-/// The minimum length of text in decoded bytes: shorter parts contain no secret.
+/// The minimum length of a piece of text in decoded bytes, except after URL decoding and unescaping. Shorter pieces are
+/// not searched for formats of secrets.
 const MIN_TEXT_LEN: usize = 6;
 /// The minimum length at which a part of decoded bytes counts as text, regardless of the bytes around it.
 const CERTAIN_TEXT_LEN: usize = 20;
-/// The default number of bytes that are decoded for one value.
+/// The default maximum number of bytes that are decoded for one value.
 pub(super) const DEFAULT_MAX_DECODED: usize = 64 << 20;
 
-/// The sort of a finding: a secret, a URL to a host that is not allowed, or a value that cannot be checked.
+/// A finding: a secret, a URL to a host that is not allowed, or a value that cannot be checked completely.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum What {
@@ -40,7 +41,7 @@ pub enum What {
     /// More encoded text than [`ExfilGuard::decode_at_most`](super::ExfilGuard::decode_at_most) allows. It may contain
     /// a secret.
     TooMuch,
-    /// A value nested deeper than 127 levels, which cannot be checked.
+    /// A value that cannot be checked, because it is nested deeper than 127 levels.
     TooDeep,
 }
 
@@ -77,7 +78,7 @@ pub enum KnownError {
     Many,
 }
 
-/// The search for secrets in a text.
+/// Searches texts for secrets, and for URLs to hosts that are not allowed.
 #[derive(Clone)]
 pub(super) struct Detector {
     pub(super) scanner: Scanner,
@@ -135,7 +136,7 @@ impl Detector {
         self.known.as_ref().is_some_and(|known| known.is_match(text.as_ref()))
     }
 
-    /// Returns the decode budget of one value.
+    /// Returns a new decode budget for one value.
     pub(super) const fn budget(&self) -> DecodeBudget {
         DecodeBudget::new(self.max_decoded)
     }
@@ -214,7 +215,7 @@ impl Detector {
             .find_map(|text| self.check_text(Encoding::Utf16, text, true, depth, budget))
     }
 
-    /// Returns the first finding in a decoded text. With `is_text`, also searches for hosts and in further encodings.
+    /// Returns the first finding in a decoded text. With `is_text`, also searches for hosts and for encoded parts.
     fn check_text(
         &self,
         encoding: Encoding,

@@ -26,7 +26,7 @@ pub(super) struct CheckPassage {
     /// The text that was passed last, followed by the text that is held back, which begins at `held`.
     text: String,
     held: usize,
-    /// The start of the last word in the first `searched` bytes of `text`, which were searched for whitespace.
+    /// The start of the last word in `text[..searched]`. This part was already searched for whitespace.
     word: usize,
     searched: usize,
     /// `true` if text other than whitespace was dropped from the front of `text`.

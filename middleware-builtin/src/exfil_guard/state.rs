@@ -135,7 +135,7 @@ fn for_each_fixed_text(error: &Error, see: &mut impl FnMut(&Path<'_>, &str)) {
     }
 }
 
-/// Returns `true` if JSON in an error is nested so deeply that reading it would overflow the stack.
+/// Returns `true` if JSON in an error is nested so deeply that reading it could overflow the stack.
 fn has_deep_value(error: &Error) -> bool {
     let interrupt = error.interrupt().map(|interrupt| &interrupt.data);
     error.details().values().chain(interrupt).any(|value| check_depth(value).is_err())

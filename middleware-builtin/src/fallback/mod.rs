@@ -24,7 +24,7 @@ use layer::FallbackLayer;
 /// remaining alternatives are not tried.
 ///
 /// - [`to`](Self::to) takes runnables of the same types as the runs that the fallback is bound to. A run of other types
-///   fails with an error that names both types.
+///   fails with an error that names the types.
 /// - [`any`](Self::any) passes values as JSON, and can be bound to runs of any type. If a value does not fit its type,
 ///   the run fails with an error that locates the mismatch.
 ///
@@ -48,8 +48,8 @@ use layer::FallbackLayer;
 /// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). If the fallback is bound before a `Retry`, the
 /// alternatives run after the last attempt; if it is bound after the `Retry`, they run in each attempt.
 ///
-/// With [`for_tree`](emitree_runtime::for_tree), the fallback is also bound to every run below, except to runs of the
-/// alternatives and the runs below those: otherwise, the alternatives would fall back to themselves.
+/// With [`for_tree`](emitree_runtime::for_tree), the fallback is also bound to every run below, except to the runs of
+/// the alternatives and the runs below them: otherwise, the alternatives would fall back to themselves.
 ///
 /// # Its own events
 ///

@@ -25,14 +25,14 @@ pub(super) struct RunCounter {
     depth: usize,
     counts: Mutex<Counts>,
     /// `true` if this counter counts groups. If the same limits are also bound further up, the counter there already
-    /// counts these runs in their groups.
+    /// counts the runs below in their groups.
     counts_groups: bool,
     /// `true` if limits are also bound further down. While this is `false`, this counter is the nearest counter of all
     /// runs below, so no lookup is needed.
     encloses: AtomicBool,
 }
 
-/// The counter nearest to a run, as an extension of the run.
+/// The extension of a run by which the runs below it find their nearest counter.
 struct NearestCounter(Arc<RunCounter>);
 
 impl RunCounter {
@@ -61,7 +61,7 @@ impl RunCounter {
         ctx.extension::<NearestCounter>().map(|nearest| Arc::clone(&nearest.0))
     }
 
-    /// Returns this counter and the counters above.
+    /// Returns this counter and the counters above it.
     fn upwards(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |counter| counter.above.as_ref())
     }

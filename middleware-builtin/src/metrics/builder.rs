@@ -75,8 +75,8 @@ impl MetricsBuilder {
         self
     }
 
-    /// Adds the label `name`, whose value is the name of the instance. Use it only if instances have few names: each
-    /// name adds a series.
+    /// Adds the label `name`, whose value is the name of the instance. Use this label only if instances have few
+    /// different names: each name adds a series.
     pub const fn names(mut self) -> Self {
         self.by_name = true;
         self

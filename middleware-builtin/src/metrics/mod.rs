@@ -64,9 +64,10 @@ use crate::shared::own_events::OwnEvents;
 ///
 /// # Recorder
 ///
-/// A run uses the recorder that is installed when the middleware is bound to the run. The recorder may be installed
-/// after the middleware is created. The handles of each series are kept, so a run whose series is known registers no
-/// metrics. Recorders are compared by address: do not use one `Metrics` with a [local
+/// A run uses the recorder that is installed when the middleware is bound to the run. If the run is the first of its
+/// series with its outcome, the metrics of this outcome use the recorder that is installed when the run ends. The
+/// recorder may be installed after the middleware is created. The handles of each series are kept, so a run whose
+/// series is known registers no metrics. Recorders are compared by address: do not use one `Metrics` with a [local
 /// recorder](::metrics::with_local_recorder) that may be created at the address of an earlier recorder. If a recorder
 /// panics, the panic is logged and the run continues.
 ///

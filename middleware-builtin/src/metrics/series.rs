@@ -65,7 +65,7 @@ impl Series {
         call_user_code(|| self.active.increment(1.0));
     }
 
-    /// Updates the three metrics one by one, so that a panic in one update does not prevent the other updates.
+    /// Updates the three metrics separately, so that a panic in one update does not prevent the other updates.
     pub(super) fn end(&self, status: Status, duration: Duration) {
         call_user_code(|| self.active.decrement(1.0));
         match self.ended.get(status as usize).and_then(OnceLock::get) {

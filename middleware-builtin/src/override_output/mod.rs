@@ -22,7 +22,7 @@ use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, kind_and_name, own_events};
 use crate::shared::runs::{FilterSpec, Runs};
 
-/// Answers a run with a value, or with the result of a function, instead of doing its work.
+/// Answers a run with a value or with the result of a function, in place of the run's work.
 ///
 /// The override sets the output when a run starts. The output replaces the work only: input middlewares, layers, guards
 /// and output middlewares are called as usual. An output that is already set is kept, so the first of several overrides
@@ -52,7 +52,7 @@ use crate::shared::runs::{FilterSpec, Runs};
 ///
 /// The override answers a run that it is bound to if the run is [selected](Self::runs) and its
 /// [input](Self::when_input) meets all conditions. By default, it answers every run that it is bound to. If the value
-/// or function does not fit the run's types, the run fails with an error that names both types. JSON that does not fit
+/// or function does not fit the run's types, the run fails with an error that names the types. JSON that does not fit
 /// the output type also makes the run fail. To answer only runs of matching types, use [`runs`](Self::runs).
 ///
 /// # Order
@@ -100,7 +100,7 @@ pub struct WouldRun {
     pub kind: String,
     /// The name of the instance.
     pub name: String,
-    /// The input that the work would have received.
+    /// The run's input at the time when the run was answered.
     pub input: Value,
 }
 

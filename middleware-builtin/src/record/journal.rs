@@ -46,7 +46,7 @@ pub struct Entry {
     pub path: Arc<str>,
     /// The input, as listeners of `start` left it.
     pub input: Value,
-    /// The results of the work and its layers, one for each attempt that ended. Empty if no attempt ended.
+    /// The results of the work and its layers, one for each attempt in which they ended. Empty if they never ended.
     pub answers: Vec<Answer>,
     /// The outcome; `None` if the run has not ended.
     pub status: Option<Status>,
@@ -99,14 +99,14 @@ pub enum JournalError {
         /// The parser's error.
         source: serde_json::Error,
     },
-    /// The number of runs differs from the number in the first line.
+    /// The number of runs differs from the number in the first line, or the journal has no lines.
     #[error("the journal ends at line {line} with {found} of {expected} runs: it was not written completely")]
     Incomplete {
-        /// The number of the last line, from 1.
+        /// The number of the last line, from 1; `0` if there are no lines.
         line: u64,
         /// The number of runs that were read.
         found: u64,
-        /// The number of runs in the first line.
+        /// The number of runs that the first line states; `1` if there are no lines.
         expected: u64,
     },
     /// The version of the journal's format is not the version that this crate reads.

@@ -22,7 +22,7 @@ pub struct Redacted {
 
 own_events! { Redacted = "redacted"; }
 
-/// Findings that have not been emitted yet, grouped by place and kind.
+/// Findings that have not been emitted yet, grouped by place, position and kind.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Vec<Redacted>);
 

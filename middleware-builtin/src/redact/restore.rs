@@ -1,6 +1,6 @@
 //! Replaces pseudonyms with their secrets, for the caller.
 //!
-//! The layer wraps all layers that store outputs for other callers, such as a cache, so that these layers store
+//! The layer wraps all layers, such as a cache, that store outputs for other callers, so that these layers store
 //! pseudonyms. Each run then replaces the pseudonyms with its own secrets.
 
 use std::sync::Arc;

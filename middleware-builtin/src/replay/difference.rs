@@ -58,7 +58,7 @@ pub enum Difference {
     },
     /// The recording ended while this run was under way.
     Ends {
-        /// The id of the journal's entry, which has no answer.
+        /// The id of the journal's entry, which has no answer for this attempt.
         entry: u64,
         /// The run that was started.
         came: Call,

@@ -24,11 +24,10 @@ use crate::record::Journal;
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 
-/// Answers the runs below a run from a [`Journal`] instead of doing their work, and halts the run at the first
-/// difference.
+/// Answers the runs below a run from a [`Journal`], in place of their work, and halts the run at the first difference.
 ///
 /// The run that a replay is bound to does its own work. A program that asks models and calls tools runs as usual, but
-/// no model is asked and no tool is called.
+/// the journal answers in place of the models and tools.
 ///
 /// ```
 /// use emitree_middleware::{Record, Replay};

@@ -60,10 +60,10 @@ use layer::RetryLayer;
 ///
 /// # Delays
 ///
-/// The first delay is 500 ms, and each delay is twice as long as the delay before. A random part, at most as long as
-/// the delay, is added, so that callers that failed together do not retry together. The longest delay is 30 s.
+/// The first delay is 500 ms, and each further delay is twice as long as the previous delay. A random part, at most as
+/// long as the delay, is added, so that callers that failed together do not retry together. The longest delay is 30 s.
 ///
-/// An error may ask for another delay, which is limited to 30 s as well. The delay is taken from
+/// An error may ask for a different delay, which is also limited to 30 s. The delay is taken from
 /// [`retry_after`](RetryBuilder::retry_after), from a [`RetryAfter`] among the error's causes, or from the error's
 /// detail `retry_after_ms`, in this order. Use [`builder`](Self::builder) to change the first delay, its growth, the
 /// random part and the longest delay. Time is measured by tokio's clock.

@@ -13,7 +13,7 @@ pub enum Place {
     Output,
     /// The message, the causes and the details of the error that the run fails with.
     Error,
-    /// The context of the run: the values that it begins with, and the values that are set later.
+    /// The context of the run: the values that the run begins with, and the values that are set later.
     Context,
     /// The run's own events: text, JSON, and events whose type or text was registered.
     Event,

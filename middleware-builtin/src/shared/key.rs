@@ -243,7 +243,7 @@ impl PartialEq for OwnedKey {
 
 impl Eq for OwnedKey {}
 
-/// Hashes like the equal `KeyRef`, so that a table of owned keys can be searched by a borrowed key.
+/// Hashes like a `KeyRef` of the same key, so that a table of owned keys can be searched by a borrowed key.
 impl Hash for OwnedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_ref_key().hash(state);

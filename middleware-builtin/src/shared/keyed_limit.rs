@@ -13,13 +13,13 @@ use crate::shared::millis::millis;
 use crate::shared::own_events::{OwnEvents, own_events};
 use crate::shared::runs::FilterSpec;
 
-/// A run that had to wait continues.
+/// A run has waited and now continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Delayed {
     /// The key that the run was counted by; `null` if all runs are counted together, or if the run has no key.
     pub key: Value,
-    /// How long the run has waited, in milliseconds.
+    /// The time that the run has waited, in milliseconds.
     pub waited_ms: u64,
 }
 

@@ -112,7 +112,7 @@ impl OwnEvents {
         if !self.has_listeners(ctx) {
             return;
         }
-        // Box the emit: its future is large, and callers are often nested deep.
+        // Box the emit: its future is large, and callers are often deeply nested.
         let mut event = redacted(event(), ctx);
         self.log_failed::<E>(Box::pin(self.for_run(ctx).emit_event(&mut event)).await);
     }

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use emitree_runtime::RunContext;
 use rustc_hash::FxHasher;
 
-/// The identity of a run while it exists. Forget it at the run's `finish`: a later run may have the same identity.
+/// The identity of a run while the run exists. Forget the identity at `finish`: a later run may have the same identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RunAddress(u64);
 

@@ -51,8 +51,8 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints a prefix before `Kind[name]` in the lines of runs of one kind. If several prefixes are set for a kind, the
-    /// last is used. Default: no prefix.
+    /// Prints a prefix before `Kind[name]` in the lines of runs of one kind. If several prefixes are set for a kind,
+    /// the last is used. Default: no prefix.
     pub fn prefix_by_kind(mut self, kind: impl Into<String>, prefix: impl Into<String>) -> Self {
         self.options.prefixes.push((kind.into(), prefix.into()));
         self

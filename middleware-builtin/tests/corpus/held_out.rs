@@ -1,5 +1,5 @@
 //! The part of the corpus that no pattern is tuned on. It was written before the patterns, and its misses are counted
-//! but not examined: only `tuned.rs` is used to change patterns.
+//! but not examined, so that they cannot influence the patterns.
 
 /// Texts in which secrets are planted: `{}` is the secret.
 pub(crate) const PLANTED: &[(&str, &[&str])] = &[

@@ -359,7 +359,7 @@ async fn the_time_limit_spans_all_attempts_from_the_binding() -> TestResult {
     Ok(())
 }
 
-/// Records the events of a budget that the run receives.
+/// Records the budget events that the run receives.
 fn listen<'a, R: Runnable>(run: Run<'a, R>, heard: &Arc<Mutex<Vec<String>>>) -> Run<'a, R> {
     let heard = Arc::clone(heard);
     run.on("middleware.budget.*", move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| {
@@ -585,7 +585,8 @@ fn explain_lists_a_budget_with_its_limits() {
     assert_eq!(model(&Emitter::new()).run(tokens(1)).middleware(built(budget)).explain().to_string(), lines.join("\n"));
 }
 
-/// The steps of one nested run. Each step yields a number of times, charges a number of tokens, and starts a run.
+/// The steps of one nested run, each with a number of yields and a number of tokens. A step yields, charges the tokens,
+/// and starts a run.
 type Script = Vec<(u64, u64)>;
 
 proptest! {

@@ -180,7 +180,7 @@ async fn a_run_below_a_run_with_a_permit_of_the_same_key_shares_the_permit() -> 
     Ok(())
 }
 
-/// Records the number of keys with a held permit when it is dropped.
+/// A value that records, when it is dropped, the number of keys with a held permit.
 struct KeysAtDrop(Concurrency, Arc<Mutex<Vec<usize>>>);
 
 impl Drop for KeysAtDrop {

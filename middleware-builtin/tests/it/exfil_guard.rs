@@ -69,7 +69,7 @@ fn base32(text: &str) -> String {
     text.as_bytes().chunks(5).map(eight).collect()
 }
 
-/// Splits a text into groups of characters with a separator.
+/// Splits a text into groups of `len` characters, and joins the groups with a separator.
 fn grouped(text: &str, len: usize, between: &str) -> String {
     let groups = text.as_bytes().chunks(len).map(|group| String::from_utf8_lossy(group).into_owned());
     groups.collect::<Vec<_>>().join(between)

@@ -11,7 +11,7 @@ use emitree_middleware::limits::{OnLimit, Reached};
 use emitree_runtime::{Error, Result, RunContext, Runnable, Stage, for_nested, for_tree};
 use tokio::runtime::Builder;
 
-/// Returns a desk that starts the given number of tools, and returns the number of successes and the first error.
+/// Returns a desk. The desk starts the given number of tools, and returns the number of successes and the first error.
 fn desk(root: &Emitter) -> impl Runnable<Input = u64, Output = (u64, Option<String>)> + 'static {
     let tool = Arc::new(instance(root, "Tool", "echo", |n: u64, _: RunContext| async move { Ok(n) }));
     instance(root, "Assistant", "Desk", move |n: u64, _: RunContext| {
@@ -236,7 +236,7 @@ async fn with_for_tree_the_outermost_run_counts_all_runs_below_it_and_each_run_b
     let tools = |on_limit| Limits::builder().of_kind("Tool", 3).on_limit(on_limit).build();
     assert_eq!(outer.run(2).middleware(for_tree(tools(OnLimit::Deny))).await?, [Some(3), Some(0)]);
     assert_eq!(outer.run(2).middleware(for_nested(tools(OnLimit::Deny))).await?, [Some(3), Some(3)]);
-    // The desk has limits of its own, which are nearer to its tools than the limits of the office: only the desk is halted.
+    // The desk's own limits are nearer to its tools than the limits of the office, so only the desk is halted.
     assert_eq!(outer.run(1).middleware(for_tree(tools(OnLimit::End))).await?, [None]);
     assert!(outer.run(1).middleware(tools(OnLimit::End)).await.expect_err("the office is halted").is_halted());
     let six = Limits::builder().runs(6).build();
@@ -244,7 +244,8 @@ async fn with_for_tree_the_outermost_run_counts_all_runs_below_it_and_each_run_b
     Ok(())
 }
 
-/// Returns an office with its own limits that starts models and tools in turn, and returns how many of each succeeded.
+/// Returns an office with its own limits. The office starts models and tools in turn, and returns the number of each
+/// that succeeded.
 fn office(root: &Emitter, limits: Limits) -> impl Runnable<Input = u64, Output = (u64, u64)> + 'static {
     let kind = |kind| Arc::new(instance(root, kind, "echo", |n: u64, _: RunContext| async move { Ok(n) }));
     let (model, tool) = (kind("Model"), kind("Tool"));

@@ -1,5 +1,5 @@
-//! A trajectory emits `start`, `success`, `error` and `finish` on its own emitter before it writes, and only if that
-//! emitter has listeners.
+//! A trajectory emits `start`, `success` and `error` on its own emitter before it writes the line of the event. It also
+//! emits `finish`, for which it writes no line. It emits these events only if that emitter has listeners.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};

@@ -56,7 +56,7 @@ where
     instance(&Emitter::new(), "Agent", "desk", f)
 }
 
-/// Runs once with a `Record`; returns the result, and the journal as read back from a file.
+/// Runs an agent with a `Record`. Returns the result, and the journal after it was written and read back.
 async fn recorded<R: Runnable>(agent: &R, input: R::Input) -> (Result<R::Output>, Arc<Journal>) {
     let record = Record::new();
     let result = agent.run(input).middleware(record.clone()).await;

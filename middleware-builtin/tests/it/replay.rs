@@ -138,7 +138,7 @@ async fn a_replay_with_timing_shows_the_time_between_recorded_start_and_success_
     let records = record(&root);
     desk(&root).run(question()).await?;
     let mut records = records.lock().expect("nobody panics here");
-    // Each event of the recording is 100 ms later than the event before. Each run emits `start`, `success` and `finish`.
+    // Each event of the recording is 100 ms later than the event before. A run emits `start`, `success` and `finish`.
     let begun = records[0].created_at;
     for (nth, record) in (0..).zip(&mut *records) {
         record.created_at = begun + Duration::from_millis(100 * nth);

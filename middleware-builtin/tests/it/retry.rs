@@ -302,8 +302,8 @@ async fn a_streamed_attempt_is_marked_as_discarded_and_dropped_from_a_held_strea
 async fn an_attempt_without_events_is_not_marked_as_discarded() -> TestResult {
     let root = Emitter::new();
     let work = tells(&root, false);
-    // Events that middlewares emit themselves do not belong to an attempt: the inner retry makes two attempts, then the
-    // outer retry continues.
+    // Events that middlewares emit themselves do not belong to an attempt. Here, such events come from the inner retry,
+    // which makes two attempts before the outer retry continues.
     let inner = plain().max_retries(1).build()?;
     let run = work.run(()).middleware(plain().build()?).middleware(inner);
     let shown = lines(run.events("*.*")).await;

@@ -64,7 +64,8 @@ impl Stop {
     }
 }
 
-/// The part of a run or an abort handle that a stop changes: its state, the runs to stop with it, and the tasks to wake.
+/// The part of a run or an abort handle that a stop changes: the state, the runs to stop with it, and the tasks to
+/// wake.
 pub(crate) struct AbortNode {
     pub(crate) state: RunState<Stop>,
     /// The waker of the task that polls the run's work.

@@ -224,7 +224,8 @@ impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
     }
 }
 
-/// A middleware that sets how many retries a run may make. If several are bound, the last one wins.
+/// A middleware that sets the maximum number of retries of a run. If it is bound several times, the last binding
+/// applies.
 #[derive(Debug)]
 pub(crate) struct MaxRetries(pub(crate) u32);
 

@@ -184,7 +184,7 @@ pub(crate) struct Call<'a, I, O> {
     noted: &'a SwallowedControlFlow,
     /// Identifies the caller of the first layer. If this call is nested in a layer, that layer is the caller.
     frame: Frame,
-    /// `true` if layers have spans, because there was a `tracing` subscriber when the call began.
+    /// `true` if layers make `tracing` spans. Determined once, when the call begins.
     is_traced: bool,
 }
 
@@ -294,7 +294,7 @@ impl<I, O> Future for Running<'_, I, O> {
                 let error = Error::new("`next` was polled again after it had returned");
                 return Poll::Ready(Err(error));
             }
-            // If an earlier call of the layer outside ended with control flow that the layer has not absorbed, return
+            // If an earlier `next` of the layer outside returned control flow that the layer has not absorbed, return
             // that error again, and call nothing (M9).
             (None, _) => {
                 let frame = *self.frame.insert(Frame::new());
@@ -305,7 +305,7 @@ impl<I, O> Future for Running<'_, I, O> {
             }
         };
         let mut polled = Poll::Pending;
-        // Calling, polling and dropping a layer run user code. `polled` keeps the result of a layer whose drop panics.
+        // The future inside is user code, and so is its drop. If only the drop panics, `polled` still holds the result.
         let poll_inside = || {
             let Self { next, input, inside, .. } = &mut *self;
             let future = inside.get_or_insert_with(|| next.begin(input, frame));

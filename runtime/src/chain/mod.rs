@@ -51,7 +51,7 @@ pub(crate) trait AnyChain: Any + Send + Sync {
 pub(crate) struct Chain<I, O> {
     pub(crate) layers: FreezableList<LayerEntry<I, O>>,
     /// Unset until the first value middleware is bound, because most chains have layers only. Contains `None` if the
-    /// work began without value middlewares.
+    /// work began, or the run ended, without value middlewares.
     value_maps: OnceLock<Option<Box<ValueMaps<I, O>>>>,
     pub(crate) attempts: Attempts,
 }
@@ -93,7 +93,7 @@ impl<I, O> Chain<I, O> {
     }
 }
 
-/// Sorts layers by phase, innermost layers last. The sort is stable: within a phase, the order of binding is kept (M2).
+/// Sorts layers by phase, innermost layers last. The sort is stable: otherwise the order of binding is kept (M2).
 pub(crate) fn by_phase<I, O>(layers: &mut [LayerEntry<I, O>]) {
     layers.sort_by_key(|entry| (entry.phase as u8, entry.is_innermost));
 }

@@ -45,8 +45,9 @@ struct Made {
 }
 
 impl LazyEmitter {
-    /// Reads the inherited context and group. The run inherits the context values of its instance and of its parent; if
-    /// both have a key, the parent's value is taken. It inherits the parent's group, or else the instance's group.
+    /// Reads the inherited context and group, which `own` overrides. The run inherits the context values of its
+    /// instance and of its parent; if both have a key, the parent's value is taken. The run inherits the parent's
+    /// group, or else the instance's group.
     #[inline(always)]
     pub(crate) fn new(instance: &Emitter, above: Option<&RunContext>, own: EmitterSpec, run_id: Option<Uuid>) -> Self {
         let inherited = match above {

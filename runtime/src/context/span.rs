@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::RunContext;
 
 /// Makes the span of a run. Without a `tracing` subscriber, the span is disabled. Sets `cell` to the run's id if the
-/// subscriber formats it.
+/// subscriber formats the field `run_id`.
 pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, cell: &OnceCell<Uuid>) -> Span {
     if !is_traced() {
         return Span::none();
@@ -22,8 +22,8 @@ pub(crate) fn span(instance: &Emitter, parent: Option<&RunContext>, cell: &OnceC
     let path = instance.namespace();
     let span = || tracing::info_span!("run", outcome = tracing::field::Empty, path, run_id, parent_run_id);
     match parent {
-        // If the run was started in a task outside its parent's span, enter that span. Do not pass its id as `parent`,
-        // because the id may come from another subscriber.
+        // If no span is current, for example in a task, enter the parent's span. Do not pass the id of that span as
+        // `parent`, because the id may come from another subscriber.
         Some(parent) if !is_in_span() => parent.span().in_scope(span),
         _ => span(),
     }

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 /// The kind of an [`Error`](crate::Error): a failure or control flow.
 ///
-/// `Failed`, `Panicked` and `Invalid` are failures; all other kinds are control flow. A layer may catch a failure or a
-/// timeout and return another result. Any other control flow that a layer receives from `next` replaces the output or
-/// the failure that the layer returns, unless the layer [absorbs](crate::Next::absorb) it.
+/// `Failed`, `Panicked` and `Invalid` are failures; all other kinds are control flow. A layer may catch a failure, a
+/// timeout, or a request for a retry that ended a nested run, and return another result. Any other control flow that a
+/// layer receives from `next` replaces the output or the failure that the layer returns, unless the layer
+/// [absorbs](crate::Next::absorb) it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -36,7 +37,7 @@ pub enum ErrorKind {
     Interrupted,
     /// The run's future was dropped.
     Dropped,
-    /// A request to start the whole attempt again, which [`Error::retry_request`](crate::Error::retry_request) returns.
+    /// Another attempt was requested. [`Error::retry_request`](crate::Error::retry_request) returns the request.
     Retry,
 }
 

@@ -209,9 +209,9 @@ impl Error {
         if self.0.note == note { self } else { self.with(|data| data.note = note) }
     }
 
-    /// Marks the error as returned in a call through layers. An error that is not marked yet was created by the layer
-    /// or the work that returns it. If a layer with a name `by` returns it, the name becomes the detail `by`, unless
-    /// the error already names its origin.
+    /// Marks the error as returned in a call through layers. If the error does not have the mark of this call yet, the
+    /// layer or the work that returns the error is its origin. If the origin has a name `by`, the name becomes the
+    /// detail `by`, unless the error already has a name.
     pub(crate) fn returned_in(self, call: usize, by: Option<&str>) -> Self {
         if self.0.returned_in == call {
             return self;

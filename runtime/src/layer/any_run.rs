@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Op, Phase, Result, RunContext};
 /// when and how often the layers inside are called, but sees neither input nor output.
 ///
 /// Unlike a layer of [`JsonRun`](crate::JsonRun), such a layer needs no conversion of values to JSON. If the layer
-/// returns `Ok`, its output is the last output of `next`. If no call of `next` has succeeded, there is no such output,
+/// returns `Ok`, the result is the last output of `next`. If no call of `next` has succeeded, there is no such output,
 /// and `Ok` becomes an error.
 ///
 /// A layer that is generic over the kind of work is a `Layer<AnyRun>`, and also fits runs of known types:

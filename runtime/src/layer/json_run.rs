@@ -76,7 +76,7 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
             let inside =
                 JsonWork { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
             let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
-            // An unchanged output is returned as the run produced it: parsing would cost time, and the JSON may be
+            // An unchanged output is returned as `next` returned it: parsing would cost time, and the JSON may be
             // incomplete.
             match inside.last.into_inner() {
                 Some(last) if last.json == output => Ok(last.output),

@@ -62,7 +62,7 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     /// Handles one call of the work, and returns its output. Call `next` to call the layers inside and the work.
     ///
     /// Return denials, halts, aborts, interrupts and requests for a retry that `next` returned. To return another result
-    /// instead, pass the error to [`Next::absorb`] first; otherwise the error overrules your result.
+    /// instead, pass the error to [`Next::absorb`] first; otherwise the error overrules any less severe result.
     ///
     /// # Cancel safety
     ///
@@ -147,8 +147,9 @@ impl<'a, O: Op> Next<'a, O> {
 
     /// Marks an error of `next` as handled, so that the layer may return another result.
     ///
-    /// If `next` returns a denial, a halt, an abort, an interrupt or a request for a retry, this error overrules the
-    /// result of the layer, unless the layer absorbs the error. So no layer swallows control flow by accident.
+    /// If `next` returns a denial, a halt, an abort, an interrupt or a request for a retry, this error overrules any
+    /// less severe result of the layer, unless the layer absorbs the error. So no layer swallows control flow by
+    /// accident.
     ///
     /// A layer that awaits several calls of `next` at the same time must absorb each such error that it handles. Of the
     /// errors that it has not absorbed, the most severe error is the result. From most to least severe, these are: a

@@ -1,4 +1,4 @@
-//! Warnings about layers that wrap both a run and a run above it, which may be a mistake (M4).
+//! Warnings about layers that are bound both to a run and to a run above it, probably by mistake (M4).
 //!
 //! These warnings need no list of bindings: [`Nesting::above`] looks for the layer in the chains of the runs above.
 

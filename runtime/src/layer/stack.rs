@@ -363,10 +363,10 @@ impl<O: Op> StackBuilder<O> {
         self
     }
 
-    /// Builds the stack. Its layers are sorted by phase, and within a phase by order of registration.
+    /// Builds the stack. Its layers are sorted by phase, innermost layers last, and otherwise by order of registration.
     #[must_use]
     pub fn build(mut self) -> Stack<O> {
-        // The sort is stable: within a phase, the order of registration is kept (M2).
+        // The sort is stable, so that layers with the same sort key keep the order of registration (M2).
         by_phase(&mut self.0);
         Stack(self.0.into())
     }

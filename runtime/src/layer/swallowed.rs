@@ -111,7 +111,7 @@ impl SwallowedControlFlow {
             None if is_new => error.noted(unique_number()),
             None => error,
         };
-        // A more severe note that the layer has not absorbed overrules the error that it returned.
+        // A more severe note that the layer has not absorbed overrules the error that the layer returned.
         let decides = most_severe(passed.iter()).filter(|other| other.is_more_severe(&error));
         let decides = decides.unwrap_or_else(|| error.clone());
         if is_new {

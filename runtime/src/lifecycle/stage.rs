@@ -111,7 +111,7 @@ impl Stage {
         static MATCHERS: OnceLock<[FnMatcher; 4]> = OnceLock::new();
         let of = |stage: Self| matcher_fn(move |meta| Self::of(meta) == Some(stage)).named([stage.event_name()]);
         // Function matchers are compared by identity: with one matcher per stage, `off_matching` finds the listeners
-        // that were registered with it (E9).
+        // that were registered with the stage (E9).
         MATCHERS.get_or_init(|| Self::ALL.map(of))[self as usize].clone()
     }
 }

@@ -4,7 +4,7 @@
 //!    listeners.
 //! 2. A subscriber is not a listener: a run with subscribers but no listeners does not make an emitter, and does not
 //!    emit its lifecycle events (E15).
-//! 3. A subscriber cannot change anything, and its panics are logged (M5). It is called with no lock held.
+//! 3. A subscriber cannot change an event, and its panics are logged (M5). It is called with no lock held.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Subscribers {
         // subscribers.
         let all = self.all.all();
         all.iter().flat_map(|all| all.iter()).for_each(|subscriber| isolated(|| f(&**subscriber)));
-        // If the run has ended meanwhile, this snapshot holds the last references to the subscribers, whose drop may
+        // If the run has ended meanwhile, this snapshot may hold the last references to the subscribers, whose drop may
         // panic.
         discard(all);
     }

@@ -181,8 +181,8 @@ impl RunContext {
     /// functions of its chain. The lists are empty once the run has ended.
     #[must_use]
     pub fn explain(&self) -> Explanation {
-        // If the run ends meanwhile on another thread, this call holds the last references to its middlewares. Enter the
-        // run, so that it is the current run while they are dropped (R14).
+        // If the run ends meanwhile on another thread, this call may hold the last references to its middlewares. Enter
+        // the run, so that it is the current run while they are dropped (R14).
         enter(self, || {
             let existing = self.existing_chain();
             let chain = existing.map(|chain| chain.describe()).unwrap_or_default();

@@ -142,7 +142,7 @@ impl<T> MapValue<T> {
 
     /// Turns the function into a guard.
     ///
-    /// Of the functions on an input or an output, guards are called last, regardless of the order in which the
+    /// Of the functions that change an input or an output, guards are called last, regardless of the order in which the
     /// functions were bound. A failure, a panic or a timeout of the function becomes a denial with the function's name;
     /// other control flow is passed on unchanged.
     #[must_use]

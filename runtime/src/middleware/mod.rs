@@ -22,7 +22,7 @@ use crate::{HookInfo, LayerInfo, MiddlewareInfo, Order, Result, RunContext, Summ
 /// The middlewares of a run are bound in this order, unless an [`Order`] moves them:
 ///
 /// 1. middlewares inherited from the runs above ([`for_nested`](crate::for_nested), [`for_tree`](crate::for_tree));
-/// 2. middlewares of its runnable ([`Runnable::middlewares`](crate::Runnable::middlewares));
+/// 2. middlewares of the run's runnable ([`Runnable::middlewares`](crate::Runnable::middlewares));
 /// 3. middlewares and listeners of the run itself ([`Run::middleware`](crate::Run::middleware)), in the order of the
 ///    calls.
 ///
@@ -208,8 +208,8 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 pub(crate) type Inherited = InheritedList<Arc<dyn Middleware>>;
 
 impl RunContext {
-    /// Binds a middleware to every run that is started below this run from now on, however deep. In each of these runs,
-    /// the middleware is bound before the run's own middlewares, unless an [`Order`] moves it.
+    /// Binds a middleware to the children of this run that begin from now on, and to all runs below those children. In
+    /// each of these runs, the middleware is bound before the run's own middlewares, unless an [`Order`] moves it.
     ///
     /// ```
     /// use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};

@@ -192,7 +192,7 @@ impl<'a> OrderGraph<'a> {
 
     fn sort(&self) -> Result<Vec<usize>> {
         let mut sorted = Vec::with_capacity(self.names.len());
-        // Take the first item whose predecessors are all sorted. This is quadratic, but a run has only a few
+        // Take the first item whose predecessors are all sorted. This is slow for long lists, but a run has only a few
         // middlewares.
         while sorted.len() < self.names.len() {
             let mut left = (0..self.names.len()).filter(|i| !sorted.contains(i));

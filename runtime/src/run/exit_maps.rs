@@ -45,8 +45,8 @@ impl ExitMaps {
 }
 
 impl Functions {
-    /// Returns the functions that replace the dropped functions. They withhold every error and value of a kind that had
-    /// a function.
+    /// Returns the functions that replace the dropped functions. They withhold all errors if there was a function for
+    /// errors, and all values if there was a function for values.
     fn withholding(&self) -> Self {
         let error = |error: Error| {
             error.withheld(
@@ -128,15 +128,15 @@ impl RunContext {
 }
 
 impl RunContext {
-    /// Registers a function that rewrites the error with which the run fails, before events and the caller see it.
+    /// Registers a function that rewrites the error with which the run ends, before events and the caller see it.
     /// Functions are called in order of registration.
     ///
     /// The function receives errors from the work, layers, listeners, aborts, panics, and middlewares that fail to
     /// bind. The layers of the run, and subscribers of its attempts, see the error before it is rewritten.
     ///
     /// The function can change the message, the causes and the details of an error, but not how the run ends: the
-    /// [kind](Error::kind), an interrupt and a requested retry are kept. If the function replaces a denial by another
-    /// denial, or a halt by another halt, the new name is used. If the function panics, the error reports only that
+    /// [kind](Error::kind), an interrupt and a requested retry are kept. If the function replaces a denial with another
+    /// denial, or a halt with another halt, the new name is used. If the function panics, the error reports only that
     /// panic.
     ///
     /// ```

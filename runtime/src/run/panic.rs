@@ -1,7 +1,7 @@
 //! Catches panics of user code. No other module of this crate does so (R4).
 //!
-//! 1. A caught panic becomes an error with its message, or a warning in the log if the outcome of the run is already
-//!    fixed.
+//! 1. A caught panic becomes an error with the panic's message, or a warning in the log if the panic must not affect
+//!    the run.
 //! 2. The payload of a panic is a user value. It is dropped here, and a panic in its `Drop` is caught too
 //!    ([`panic_text`]).
 //! 3. Values that no caller receives are dropped by [`discard`], because their drops may call user code too.
@@ -32,7 +32,7 @@ pub(crate) fn caught_async<T>(future: impl Future<Output = T>) -> impl Future<Ou
     AssertUnwindSafe(future).catch_unwind().map(|caught| caught.map_err(Error::of_panic))
 }
 
-/// Calls user code that cannot change the run any more. A panic is logged.
+/// Calls user code that must not affect the run, such as a subscriber or a drop. A panic is logged.
 pub(crate) fn isolated(f: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
         log_panic(payload);

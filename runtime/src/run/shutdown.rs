@@ -5,7 +5,7 @@
 //! 2. A shutdown sets `CLOSED`, and then reads the list. A run checks `CLOSED` before it begins, and again after it was
 //!    listed. So either the shutdown finds the run, or the run finds `CLOSED`. A run that is in its first poll
 //!    meanwhile is aborted when it first has to wait.
-//! 3. An aborted run is ended by the task that holds its future, which drops the work before the last events. The
+//! 3. An aborted run is ended by the task that holds its future: this task drops the work before the last events. The
 //!    shutdown itself ends the run only if the run has not ended after half of the time until the deadline.
 
 use std::collections::HashSet;

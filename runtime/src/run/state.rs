@@ -24,7 +24,7 @@ const SETTLED: u16 = 2;
 const CLOSED: u16 = 4;
 /// The run and all runs below it have ended.
 const ENDED: u16 = 8;
-/// The run has, or has had, tasks.
+/// The run has, or has had, tasks. Also set if a task is refused because the run is settled.
 const TASKS: u16 = 16;
 /// The run has bindings, which have to be dropped at its end.
 const BOUND: u16 = 32;
@@ -55,7 +55,7 @@ impl<S> RunState<S> {
         Self { word: AtomicU16::new(BOUND), stop: OnceLock::new() }
     }
 
-    /// Stops the run unless it was stopped or settled before. Returns `true` if this call stopped it.
+    /// Stops the run unless it has already been stopped or settled. Returns `true` if this call stopped it.
     pub(crate) fn stop(&self, stop: S) -> bool {
         if !self.is_open() {
             return false;
@@ -78,7 +78,7 @@ impl<S> RunState<S> {
     ///
     /// # Errors
     ///
-    /// Returns the reason if the run was stopped before.
+    /// Returns the reason for the stop if the run had already been stopped.
     pub(crate) fn settle(&self) -> Result<(), &S> {
         self.outcome(self.word.fetch_or(SETTLED, Ordering::SeqCst))
     }
@@ -106,7 +106,7 @@ impl<S> RunState<S> {
         self.word.fetch_or(TASKS, Ordering::SeqCst) & SETTLED == 0
     }
 
-    /// Returns `true` if the run has had a task. The answer is final once the run is settled.
+    /// Returns `true` if the run has had a task, or has refused a task because the run was settled.
     pub(crate) fn has_tasks(&self) -> bool {
         self.word.load(Ordering::SeqCst) & TASKS != 0
     }

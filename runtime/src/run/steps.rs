@@ -100,8 +100,8 @@ fn on_started<I: Data, O: Data>(run: &TypedRun<I, O>, (start, delivered): Delive
     }
 }
 
-/// Continues after the work is over or was skipped. If the run was aborted before this call, it ends as aborted, even
-/// if the work returned an output (R7).
+/// Continues after the work is over or was skipped. If the run was stopped before this call, it ends with the reason
+/// for the stop, even if the work returned an output (R7).
 pub(crate) fn on_work_done<I: Data, O: Data>(run: &TypedRun<I, O>, result: Result<O>) -> Step<I, O> {
     let AbortNode { state, below, .. } = run.node();
     let exit = |result: Result<O>| result.map_err(|error| run.exit_error(error));

@@ -14,7 +14,7 @@ use crate::{IntoShared, Middleware, Result, RunContext, Runnable};
 ///
 /// Its runs are runs of the runnable inside: they have its emitter, kind, name, middlewares and
 /// [types](crate::RunTypes). Layers for runs from `I` to `O` fit these runs. To store runnables with different types
-/// together, use [`AnyRunnable`](crate::AnyRunnable), which converts input and output to JSON.
+/// together, use [`AnyRunnable`](crate::AnyRunnable), whose input and output are JSON.
 ///
 /// ```
 /// use emitree_runtime::{BoxRunnable, RunContext, Runnable, runnable_fn};

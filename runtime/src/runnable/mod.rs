@@ -72,13 +72,14 @@ pub trait Runnable: Send + Sync {
     /// The output of the work.
     type Output: Data;
 
-    /// Returns the emitter of this instance: its listeners receive the events of all runs of the instance.
+    /// Returns the emitter of this instance. Listeners on this emitter receive the events of all runs of the instance.
     fn emitter(&self) -> &Emitter;
 
     /// Does the work.
     ///
-    /// A run calls this method, and keeps the input. Do not call it yourself; call [`run`](Self::run). Without a run, no
-    /// lifecycle events are emitted and no middleware applies, not even an inherited guard.
+    /// A run calls this method, and retains ownership of the input. Do not call this method yourself; call
+    /// [`run`](Self::run). Without a run, no lifecycle events are emitted and no middleware applies, not even an
+    /// inherited guard.
     fn execute(&self, input: &Self::Input, ctx: &RunContext) -> impl Future<Output = Result<Self::Output>> + Send;
 
     /// Returns the kind, such as `Tool`. By default it is the kind of the emitter's creator, or `Run` if there is no
@@ -125,8 +126,8 @@ pub trait Runnable: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Dropping a run before its work is over drops the work; after `start`, the run emits `error` and `finish`.
-    /// Dropping a run before its first poll has no effect.
+    /// Dropping a run before its work is over drops the work. If the run has emitted `start`, it then emits `error` and
+    /// `finish`. Dropping a run before its first poll has no effect.
     fn run(&self, input: Self::Input) -> Run<'_, Self>
     where
         Self: Sized,
@@ -201,7 +202,7 @@ impl<R: Runnable> IntoShared for Arc<R> {
     }
 }
 
-/// The work of a runnable is a kind of work that layers can wrap.
+/// Layers can wrap the work of any runnable that is `'static`.
 impl<R: Runnable + 'static> Op for R {
     type In = R::Input;
     type Out = R::Output;

@@ -60,8 +60,8 @@ pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
     })
 }
 
-/// Returns the value with sorted keys. Without the sort, their order would depend on the feature `preserve_order` of
-/// `serde_json`, which any crate may enable.
+/// Returns the value with sorted keys. Without the sort, their order would depend on `serde_json`'s feature
+/// `preserve_order`, which any crate may enable.
 pub(crate) fn sorted(value: &Value) -> Value {
     let mut value = value.clone();
     value.sort_all_objects();

@@ -1,6 +1,6 @@
 //! The buffer between a run and the reader of its stream (R11, M7).
 //!
-//! 1. Events are cloned, converted into records and dropped outside the lock, and the reader is woken outside it,
+//! 1. The lock is not held while events are cloned, converted into records or dropped, or while the reader is woken,
 //!    because all of this may call user code or an executor.
 //! 2. The buffer keeps at most `capacity` events. The oldest events are dropped first and counted in `missed`, so the
 //!    missed events came before the kept events. An event whose clone panics is counted immediately, possibly before
@@ -40,7 +40,7 @@ struct BufferState<E> {
     held: Option<bool>,
     kept: VecDeque<KeptEvent<E>>,
     missed: u64,
-    /// Set when the work is over: from then on, no event is discarded.
+    /// Set when the work is over. From then on, events are neither held back nor discarded with their attempt.
     is_work_done: bool,
     /// Set when the stream is dropped.
     closed: bool,

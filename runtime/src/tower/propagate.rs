@@ -36,8 +36,8 @@ use super::with_run::WithRun;
 /// # }
 /// ```
 ///
-/// If [`RunLayer`](crate::RunLayer) is the next layer inside a `Buffer`, neither of the two layers is needed: the run
-/// that awaits the call becomes the parent of the call's run.
+/// If [`RunLayer`](crate::RunLayer) is the next layer inside a `Buffer`, you need neither `PropagateRunLayer` nor
+/// [`EnterRunLayer`](crate::EnterRunLayer): the run that awaits the call becomes the parent of the call's run.
 ///
 /// The run is not propagated to tasks and threads that a service starts. Enter the run there with
 /// [`RunContext::scope`](crate::RunContext::scope) or [`in_scope`](crate::RunContext::in_scope). `poll_ready` of the

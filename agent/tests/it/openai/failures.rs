@@ -22,7 +22,7 @@ fn streaming() -> ChatRequest {
     request
 }
 
-/// Returns the error of a run against a server with this answer, and the server's address.
+/// Runs a model whose server sends this answer. Returns the error of the run, and the server's URL.
 async fn failure(answer: Answer) -> (Error, String) {
     let server = Server::start([answer]).await;
     let error = server.model().run(streaming()).await.unwrap_err();
@@ -280,7 +280,7 @@ async fn an_error_status_is_reported_even_if_its_body_never_ends() -> Result<()>
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn connecting_to_a_server_that_accepts_no_connection_times_out() -> Result<()> {
-    // The accept queue is full, so the system does not answer another connection.
+    // One queued connection fills the accept queue, so the system does not answer the next connection.
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind("127.0.0.1:0".parse().expect("an address"))?;
     let listener = socket.listen(0)?;

@@ -23,7 +23,7 @@ fn end() -> Value {
     json!({"choices": [{"delta": {}, "finish_reason": "stop"}]})
 }
 
-/// A stream that calls the tool `shout`, with these arguments as the model writes them.
+/// A stream in which the model calls the tool `shout`. The arguments arrive in two pieces.
 fn call(arguments: &str) -> Vec<u8> {
     let (begin, rest) = arguments.split_at(arguments.len() / 2);
     events(&[

@@ -1,4 +1,4 @@
-//! The key appears only in the request.
+//! Keys and passwords appear only in requests.
 
 use emitree_agent::{ChatModel, OpenAi};
 use emitree_emitter::Emitter;

@@ -18,7 +18,7 @@ pub(super) struct Answer {
     then: Then,
 }
 
-/// The state of the connection after an answer.
+/// The behavior of the server after the bytes of an answer.
 #[derive(Clone, Debug, PartialEq)]
 enum Then {
     /// The connection waits for the next request.
@@ -51,7 +51,7 @@ impl Answer {
         Self::new(status, &[("content-type", "application/json")], body.to_string())
     }
 
-    /// A stream of pieces. Each piece is a chunk of the transfer encoding, so the client receives the pieces one by one.
+    /// A stream of pieces. Each piece is a chunk of the transfer encoding, so the client receives each piece separately.
     pub(super) fn stream<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut answer = Self::open_stream(pieces);
         answer.bytes.extend_from_slice(b"0\r\n\r\n");
@@ -71,13 +71,13 @@ impl Answer {
         Self { bytes, then: Then::Open }
     }
 
-    /// A response that is not a stream, and whose body does not end.
+    /// A response that has a `content-length`, but whose body never arrives completely.
     pub(super) fn endless(status: &str, text: &str) -> Self {
         let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n");
         Self { bytes: (head + text).into_bytes(), then: Then::Stalled }
     }
 
-    /// A stream that sends this piece again and again, with a pause before each piece.
+    /// A stream that sends this piece `times` times, with a pause before each piece, and then ends.
     pub(super) fn slow(pause: Duration, times: usize, piece: &[u8]) -> Self {
         let Self { bytes, .. } = Self::open_stream([]);
         let piece = [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();

@@ -272,7 +272,7 @@ async fn null_and_empty_fields_are_treated_as_missing() -> Result<()> {
         json!({"id": null, "model": null, "error": null, "usage": {}, "choices": [
             {"index": null, "delta": {"content": "a", "tool_calls": null, "refusal": null}, "finish_reason": null},
         ]}),
-        // Some servers send a message in each chunk.
+        // Some servers add the field `message` to each chunk.
         json!({"usage": null, "choices": [{"delta": {"content": "b"}, "message": {"content": null}, "finish_reason": ""}]}),
         json!({"choices": null}),
         json!({"choices": [{"delta": null, "message": null, "finish_reason": "stop"}]}),
@@ -297,7 +297,7 @@ async fn the_last_token_counts_of_a_stream_are_the_counts_of_the_reply() -> Resu
     Ok(())
 }
 
-/// Returns the tool calls of a stream whose chunks have these pieces of calls.
+/// Streams chunks with these pieces of tool calls. Returns the tool calls of the response.
 async fn calls(chunks: Value) -> Result<Value> {
     let event = |pieces: &Value| format!("data: {}\n\n", json!({"choices": [{"delta": {"tool_calls": pieces}}]}));
     let events: String = chunks.as_array().expect("chunks").iter().map(event).collect();

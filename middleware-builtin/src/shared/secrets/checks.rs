@@ -128,7 +128,7 @@ fn before_markup(value: &str) -> &str {
     &value[..end]
 }
 
-/// Accepts a password of letters only, unless it contains a word that is common in code, messages or placeholders.
+/// Accepts a password without digits, unless it contains a word that is common in code, messages or placeholders.
 pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
     const WORDS: [&str; 40] = [
         "pass",
@@ -222,7 +222,7 @@ fn is_placeholder(text: &str) -> bool {
     placeholder_len(text) > 0
 }
 
-/// Returns how many bytes of a text are placeholder words.
+/// Returns the number of bytes of a text that belong to placeholder words.
 fn placeholder_len(text: &str) -> usize {
     let lower = text.to_ascii_lowercase();
     // `xxxx` in mixed case may be random.
@@ -296,7 +296,7 @@ fn goes_on(candidate: &Candidate<'_>) -> bool {
     is_joined && rest.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Accepts an IBAN (ISO 13616) that has the length of its country and the remainder 1 modulo 97.
+/// Accepts an IBAN (ISO 13616) that has the length that its country uses and the remainder 1 modulo 97.
 pub(super) fn iban(candidate: &Candidate<'_>) -> Option<usize> {
     let len = iban_length(candidate.secret.get(..2)?)?;
     let end = candidate.secret.char_indices().filter(|(_, c)| *c != ' ').nth(len - 1)?.0 + 1;

@@ -20,11 +20,11 @@ use super::rules::PreparedRule;
 use super::tail::{LONGEST, TailEnd};
 use super::{Finding, PatternError};
 
-/// The number of bytes that checks read before a match.
+/// The maximum number of bytes that checks read before a match.
 pub(super) const BEFORE: usize = 48;
-/// The number of bytes that checks read after a match.
+/// The maximum number of bytes that checks read after a match.
 pub(super) const AFTER: usize = 8;
-/// The longest match of a pattern, without its tail, in bytes.
+/// The maximum length of a pattern's match, without its tail, in bytes.
 pub(super) const LONGEST_MATCH: usize = 640;
 /// The maximum size of one compiled pattern, in bytes.
 const PROGRAM: usize = 1 << 20;
@@ -167,7 +167,7 @@ impl Engine {
         MatchState::Nothing
     }
 
-    /// Looks for a better finding: a value that was recognized by its name may also have a known format.
+    /// Looks for a better finding: a value that was recognized by its context may also have a known format.
     fn refine(&self, text: &str, vague: Finding, is_whole: bool) -> MatchState {
         let mut at = vague.start + 1;
         while let Some((start, rule)) = self.next_match(text, at).filter(|(start, _)| *start <= vague.span.start) {

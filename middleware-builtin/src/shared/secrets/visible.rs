@@ -35,7 +35,7 @@ impl InvisibleFilter {
     }
 }
 
-/// A text without its invisible characters, and their positions.
+/// A text without the invisible characters that are ignored, and their positions.
 #[derive(Debug)]
 pub(super) struct Visible<'t> {
     pub(super) text: Cow<'t, str>,
@@ -76,7 +76,7 @@ impl<'t> Visible<'t> {
     }
 }
 
-/// Returns a text without its invisible characters.
+/// Returns a text without the invisible characters that are ignored.
 #[cfg(feature = "exfil_guard")]
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     Visible::of(text).text
