@@ -20,7 +20,7 @@ fail() {
   exit 1
 }
 
-# Succeeds if the process in `pid` is the server, and not another process that got the same id.
+# Succeeds if the process with the id in `pid` is the server, and not another process that got the same id.
 is_running() {
   [[ -s $dir/pid && -s $dir/port ]] && ps -o args= -p "$(<"$dir/pid")" 2>/dev/null | grep -qF scripts/local-model.py
 }

@@ -1,8 +1,9 @@
 //! Nested, observable, interruptible runs on a hierarchical event emitter.
 //!
-//! A *run* is a piece of work: a request, a job, an agent that calls a model that calls a tool. It emits events when it starts,
-//! when it succeeds or fails, and when it finishes. You can listen on one run, on all runs of a runnable, or on the whole
-//! process. A listener may change the input, answer early, or change the output. Aborting a run also ends every run below it.
+//! A *run* is a piece of work: a request, a job, or an agent that calls models and tools. It emits events when it
+//! starts, when it succeeds or fails, and when it finishes. You can listen on one run, on all runs of a runnable, or on
+//! the whole process. A listener may change the input, answer early, or change the output. Aborting a run also ends
+//! every run below it.
 //!
 //! ```
 //! use emitree::{AnyEvent, Emitter, RunContext, Runnable, runnable_fn};
@@ -25,14 +26,16 @@
 //!
 //! # Concepts
 //!
-//! - A [`Runnable`] has a typed input, a typed output and an async function; [`runnable_fn`] turns a closure into a runnable.
-//!   Its [`run`](Runnable::run) method returns a [`Run`], a future that emits `start`, then `success` or `error`, then
-//!   `finish`.
-//! - A [`RunContext`] is a handle to a run. It provides the run's ids, emitter and context, spawns tasks, and can abort the
-//!   run.
-//! - An [`Emitter`] is a node of a tree. Events rise from it to all emitters above. A [`Matcher`] selects the events that a
-//!   listener receives; a payload is any serializable type, and may carry the name of its event ([`Event`]).
-//! - A [`Middleware`] registers listeners and layers when a run begins. [`for_tree`] binds it to the runs below as well.
+//! - A [`Runnable`] has a typed input, a typed output and an async function; [`runnable_fn`] turns a closure into a
+//!   runnable. The [`run`](Runnable::run) method returns a [`Run`], a future that emits `start`, then `success` or
+//!   `error`, then `finish`.
+//! - A [`RunContext`] is a handle to a run. It provides the run's ids, emitter and context, spawns tasks, and can abort
+//!   the run.
+//! - An [`Emitter`] is a node of a tree. Events rise from it to all emitters above. A [`Matcher`] selects the events
+//!   that a listener receives. A payload may have any serializable type, and that type may define the event's name
+//!   ([`Event`]).
+//! - A [`Middleware`] registers listeners and layers when a run begins. [`for_tree`] binds it to the runs below as
+//!   well.
 //! - A [`Layer`] wraps the work and calls it with [`Next`]. A [`Stack`] keeps layers in the order of their [`Phase`].
 //! - A [`Sink`] writes records of events to a file, a channel or memory.
 //! - An [`Error`] has a kind, details and causes. An [`Outcome`] describes how a run ended.
@@ -58,8 +61,8 @@
 //!
 //! # Features
 //!
-//! `trajectory`, `jsonl` and `memory` are on by default, and `middleware-full` switches on every built-in middleware. The
-//! README lists all features with the crates that they add.
+//! `trajectory`, `jsonl` and `memory` are on by default, and `middleware-full` switches on every built-in middleware.
+//! The README lists all features with the crates that they add.
 
 #![cfg_attr(
     not(all(feature = "agent", feature = "tower")),

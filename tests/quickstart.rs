@@ -1,5 +1,5 @@
-//! Runs the example `quickstart` on files that the tests create. The example counts as `wc` and `grep` do, `replay` prints
-//! the live trajectory byte for byte, and a run that fails is recorded to its end.
+//! Runs the example `quickstart` on files that the tests create. The example counts as `wc` and `grep` do, `replay`
+//! prints the live trajectory byte for byte, and a run that fails is recorded to its end.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -193,7 +193,7 @@ fn runs_that_ctrl_c_drops_are_shown_and_recorded_to_the_end() {
     let mut quickstart = example("quickstart");
     let (mut child, mut lines) =
         spawn(quickstart.args(["--ask", "how many words", "--record"]).arg(&recording).arg(&endless));
-    // The run now waits for the file.
+    // Read the output until the run waits for the file.
     let begun: Vec<_> = lines.by_ref().take_while(|line| !line.contains("Tool[read_file][start]")).collect();
     assert!(!begun.is_empty());
     let interrupt = Command::new("kill").args(["-INT", &child.0.id().to_string()]).status();

@@ -1,5 +1,5 @@
-//! The programs of the README. This test runs them in the order of the README, and checks that the README contains exactly
-//! these programs.
+//! The programs of the README. This test runs them in the order of the README, and checks that the README contains
+//! exactly these programs.
 
 use std::sync::Arc;
 use std::time::Duration;

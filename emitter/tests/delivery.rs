@@ -116,7 +116,7 @@ fn sync_listeners_that_come_first_have_received_the_event_when_emit_begin_return
     let Emitted::Waits(pending) = begun else { panic!("a listener has to be awaited: {begun:?}") };
     recorder.expect(["listener done", "observer done"]);
     block_on(emitter.emit_rest(pending, DONE, &mut payload, &facet, (&delivery, &stamp)))?;
-    // Each async listener records its label twice: with the path, `done`, at its start, and with `done` at its end.
+    // Each async listener records its label twice: at its start with the path `done`, at its end with the word `done`.
     recorder.expect(["slow done", "slow done", "slow observer done", "slow observer done"]);
     Ok(())
 }

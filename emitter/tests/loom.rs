@@ -179,7 +179,7 @@ fn a_fork_copies_the_remaining_claims_and_does_not_use_them_up() {
     });
 }
 
-/// E10: an emit thus finds every listener that was registered before the emit began.
+/// E10 depends on this: an emit must find every listener that was registered before the emit began.
 #[test]
 fn a_finished_change_is_visible_to_every_later_load() {
     model(|| {

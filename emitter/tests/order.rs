@@ -78,7 +78,7 @@ fn the_runs_of_the_tree_parent_come_before_the_run_parent() -> TestResult {
     Ok(())
 }
 
-/// E5: neither the run nor its instance has listeners, so only the order of the parent run remains.
+/// E5: neither the nested run nor its instance has listeners, so only the order of the parent run remains.
 #[test]
 fn events_of_a_run_without_listeners_are_received_in_the_order_of_its_parent_run() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

@@ -10,8 +10,8 @@
 //!     --record FILE     records every event as JSON lines, and overwrites FILE; `--example replay -- FILE` prints them again
 //! ```
 //!
-//! The trajectory is printed to stdout, and everything else is printed to stderr. Ctrl-C stops the program; the ends of all
-//! runs are still printed and recorded.
+//! The trajectory is printed to stdout, and everything else is printed to stderr. Ctrl-C stops the program, but the
+//! ends of all runs are still printed and recorded.
 
 mod desk;
 mod tools;

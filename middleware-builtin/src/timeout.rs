@@ -18,8 +18,8 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error
 /// of the limit per attempt [is retryable](Error::is_retryable); the error of the overall limit is not.
 ///
-/// - *Per attempt* limits each call of the layers inside its own layer, which is in [`Phase::Transform`]. A `Retry` is
-///   outside that layer, so each of its attempts has this limit. Without [`per_attempt`](Self::per_attempt), attempts
+/// - *Per attempt* limits each call of the inner layers. Its layer is in [`Phase::Transform`]. A `Retry` is outside
+///   that layer, so each attempt of the `Retry` has this limit. Without [`per_attempt`](Self::per_attempt), attempts
 ///   have no limit.
 /// - *Overall* limits the time from the first poll of the run, before `start`, to the end of the last attempt. Its
 ///   layer is in [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) limits a single run from outside,

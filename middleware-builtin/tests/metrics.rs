@@ -444,7 +444,7 @@ fn a_panicking_recorder_does_not_affect_a_run() {
 fn each_run_is_counted_by_the_recorder_that_is_installed_during_the_run() {
     let (metrics, wait) = (Metrics::new(), wait(&Emitter::new(), "Tool", "wait"));
     let run = || block_on(async { wait.run(1).middleware(metrics.clone()).await }).expect("it succeeds");
-    // No recorder is installed.
+    // First run while no recorder is installed.
     run();
     let recorders = [DebuggingRecorder::new(), DebuggingRecorder::new()];
     for recorder in &recorders {

@@ -1,4 +1,5 @@
-//! The primitives of the modules that have a loom model; each model defines other primitives under the same names.
+//! Synchronization primitives for the modules that have a loom model. The models replace this module with a module that
+//! defines other primitives under the same names.
 
 use std::cell::Cell;
 
@@ -11,7 +12,7 @@ pub(crate) use parking_lot::Mutex;
 /// The number of shards among which threads distribute the children of a run.
 pub(crate) const SHARDS: usize = 8;
 
-/// Returns the number of this thread, starting from 1.
+/// Returns the number of this thread. Numbers start from 1.
 pub(crate) fn thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     thread_local! {

@@ -73,7 +73,7 @@ fn a_listeners_error_is_unchanged_by_a_conversion_to_anyhow_and_back() {
     assert!(error.is_retryable());
 }
 
-// R10: `?` in both directions.
+// R10: `Error::from_anyhow` converts the error of the helper, and `?` converts the error of the run.
 #[tokio::test]
 async fn work_can_call_functions_that_return_anyhow_errors_and_be_called_from_them() {
     fn helper() -> anyhow::Result<u32> {

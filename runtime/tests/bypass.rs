@@ -69,7 +69,7 @@ const PLACES: [Place; 14] = [
     Place::Task,
 ];
 
-/// The moment at which the run ends.
+/// The moment or the way in which the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     Unpolled,
@@ -188,7 +188,7 @@ fn hold<R: Runnable<Input = Value, Output = Value>>(
     }
 }
 
-/// Adds the binding that ends the run at this moment, unless the work or another task ends it.
+/// Adds the binding that makes the run fail or retry at this moment. Other moments need no binding.
 fn ending<R: Runnable<Input = Value, Output = Value>>(run: Run<'static, R>, moment: Moment) -> Run<'static, R> {
     match moment {
         Moment::Bind => run.middleware(|_: &RunContext| Err(Error::new("not bound"))),
@@ -252,7 +252,7 @@ fn spawn<R: Runnable<Output = Value>>(
     receive
 }
 
-/// Returns the outcomes of the runs that drops have started.
+/// Runs one case, and returns the outcomes of the runs that drops have started.
 fn attack(case: (Place, Moment, Spawned)) -> Vec<(Started, bool)> {
     let (place, moment, spawned) = case;
     let (tree, seen) = (Emitter::new(), Seen::default());

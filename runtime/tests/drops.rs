@@ -93,7 +93,7 @@ impl std::fmt::Display for Touchy {
 
 impl std::error::Error for Touchy {}
 
-/// Checks the error kind of a run that is over at its first poll.
+/// Polls a run once, and checks that it ends with an error of this kind.
 #[track_caller]
 fn expect_end<O: std::fmt::Debug>(run: impl Future<Output = Result<O>> + Unpin, kind: &ErrorKind) {
     let Poll::Ready(Err(error)) = poll(run) else { panic!("it does not fail") };

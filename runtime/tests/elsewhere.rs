@@ -21,8 +21,8 @@ use serde::Serialize;
 use starts::{Failure, Seen, Started, Starts, guard_against_starts};
 use support::{Any, below, poll_once};
 
-/// A function that a middleware calls in `bind`: it stores a value somewhere in the run, and returns a function that causes the
-/// value to be dropped.
+/// A function that a middleware calls in `bind`. It stores a value somewhere in the run or in a run below, and returns
+/// a function that causes the value to be dropped.
 type Leave = fn(&RunContext, Starts) -> Result<Drops>;
 type Drops = Box<dyn FnOnce() + Send>;
 
@@ -230,7 +230,7 @@ const LEFT: &[(&str, Leave)] = &[
 enum When {
     /// During the work of the run.
     Works,
-    /// After the run has ended, when only the value holds the run.
+    /// After the run has ended.
     Ended,
 }
 

@@ -1,7 +1,7 @@
-//! R13: one thread ends a run while another thread begins a child of that run. The models explore the interleavings
-//! with the source files of the crate. Either the child is ended together with its parent, or it does not become a
-//! child. A task that ends the parent may have to wait until the child is made. That task is woken when the child has
-//! been made, or when making it has failed.
+//! R13: one thread ends a run while another thread begins a child of that run. The models use the source files of
+//! the crate, and explore the interleavings of the threads. Either the child is ended together with its parent, or it
+//! does not become a child. A task that ends the parent may have to wait until the child is made. That task is woken
+//! when the child has been made, or when making it has failed.
 
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/tree/children.rs"]

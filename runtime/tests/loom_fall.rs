@@ -1,6 +1,6 @@
-//! R7: one thread aborts a run while another thread aborts or drops a run below. The models explore the interleavings
-//! with the source file of the crate: the first reason wins, and a thread that has seen the abort also finds its reason
-//! in the run below.
+//! R7: one thread aborts a run while another thread aborts or drops a run below. The models use source files of the
+//! crate, and explore the interleavings of the threads. A run keeps its first reason, and a thread that has seen the
+//! abort also finds its reason in the run below.
 
 #[allow(dead_code, reason = "the model uses its part")]
 #[path = "../src/abort/fall.rs"]
@@ -88,7 +88,7 @@ fn a_thread_that_sees_an_abort_and_drops_a_run_below_finds_the_reason_in_that_ru
     });
 }
 
-/// R7: if a run and the run above it are aborted at the same time, the run has the reason of the abort that came first.
+/// R7: if a run and the run above it are aborted at the same time, the lower run has the reason of the first abort.
 #[test]
 fn a_run_that_is_aborted_itself_and_from_above_has_the_reason_of_the_first_abort() {
     model(|| {

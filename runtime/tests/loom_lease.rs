@@ -1,5 +1,5 @@
-//! R8, R13: several threads may end a run. The models explore the interleavings with the source file of the crate:
-//! exactly one thread ends the run, and none waits forever.
+//! R8, R13: several threads may end a run. The models use the source file of the crate, and explore the interleavings
+//! of the threads. Exactly one thread ends the run, and none waits forever.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/lease.rs"]
@@ -56,7 +56,7 @@ impl Run {
         Arc::new(Self { lease: DriverLease::taken(), listener, ends: AtomicUsize::new(0) })
     }
 
-    /// Drives a run to its end, as the crate does.
+    /// Drives this run until it is over or has to wait, unless the lease is refused.
     fn drive(&self, who: Driver, waker: &Waker) -> Driven {
         match self.lease.acquire(who, waker) {
             Acquired::Steps(()) => self.go_on(who, waker),

@@ -1,4 +1,4 @@
-//! Facts about loom that the models of this crate rely on, with the primitives of `support/loom_sync.rs`.
+//! Checks what the models of this crate assume about loom and its wrappers in `support/loom_sync.rs`.
 
 #[path = "support/loom_sync.rs"]
 mod sync;

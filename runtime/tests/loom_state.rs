@@ -1,6 +1,7 @@
-//! R7: aborts race with the end of the work. The models explore the interleavings with the source file of the crate:
-//! exactly one of the racing calls wins, and every thread that checks afterwards sees the same state. Bindings race with
-//! the beginning and the end of the work (M1, R14): each binding is dropped or refused, and no layer is skipped.
+//! R7: aborts race with the end of the work. The models use the source file of the crate, and explore the
+//! interleavings of the threads. Exactly one of the racing calls wins, and every thread that checks afterwards sees the
+//! same state. Bindings race with the beginning and the end of the work (M1, R14): each binding is dropped or refused,
+//! and no layer is skipped.
 
 #[allow(dead_code, reason = "the models use all of it, each its part")]
 #[path = "../src/run/state.rs"]
@@ -32,7 +33,7 @@ fn join<T>(thread: JoinHandle<T>) -> T {
     thread.join().expect("it does not panic")
 }
 
-/// Settles the state, and returns the reason for an earlier stop.
+/// Settles the state, and fails with the reason if the run had already been stopped.
 fn close(state: &RunState<&'static str>) -> Result<(), &'static str> {
     state.settle().map_err(|stop| *stop)
 }

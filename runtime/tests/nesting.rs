@@ -1,4 +1,5 @@
-//! M4: a layer that is bound to a run and to a run above it may warn, once in the log and in each explanation.
+//! M4: a layer may warn if it is bound to a run and to a run above it. Only the layer's first warning is
+//! logged. The explanation of each such run contains the run's own warning.
 
 #[path = "../../tests/support/journal.rs"]
 mod journal;
@@ -13,7 +14,7 @@ use emitree_runtime::{
 use journal::Journal;
 use support::{Recorder, TestResult, below};
 
-/// A layer that warns about each run above to which it is also bound.
+/// A layer whose warning lists the runs above to which it is also bound.
 #[derive(Debug)]
 struct Warns;
 

@@ -41,7 +41,7 @@ impl Drop for Living {
     }
 }
 
-/// A function that adds a binding that keeps a value.
+/// A function that adds a binding to a run. The binding keeps a value.
 type Bind = fn(&RunContext, Kept) -> Result<()>;
 
 /// A value that a binding keeps, usually the run's own context.
@@ -382,7 +382,7 @@ async fn bindings_are_dropped_in_the_run_after_on_end_and_before_the_run_above_c
         });
         above.run(()).await.expect("it succeeds");
         let dropped = ["dropped in work", "guarded late", "started in above"];
-        // The call of an end hook consumes the hook, and drops its values.
+        // The call of an `on_end` hook drops the hook's values. The hook that notes "at end" was added first.
         let expected: Vec<_> =
             ["guarded work", "finish", "at end"].into_iter().chain(dropped).chain(["goes on"]).collect();
         assert_eq!(recorder.take(), expected, "{kind}");
@@ -412,7 +412,7 @@ async fn a_run_that_has_ended_accepts_no_bindings_and_counts_late_emits() -> Tes
         assert!(ctx.emitter().child("x")?.on("*", |_: &mut Any, _| ()).is_err());
         assert!(!ctx.emitter().pipe(&Emitter::new()).unpipe());
         assert!(!ctx.has_listeners() && !ctx.emitter().has_listeners());
-        // An event that the dropped middleware would have redacted reaches no listener.
+        // A late event reaches no listener, because the bindings that could have redacted it are gone.
         for n in 1..=3 {
             ctx.emitter().emit("progress", &mut "a secret".to_owned()).await?;
             assert_eq!(ctx.emitter().late_emits(), n);
@@ -432,8 +432,8 @@ async fn a_run_that_has_ended_accepts_no_bindings_and_counts_late_emits() -> Tes
     Ok(())
 }
 
-/// A fork that was made before the end has copies of the redacting listeners; a fork that is made later has no
-/// listeners.
+/// A fork that was made before the end has a copy of the redacting listener. The events of a fork that is made later
+/// reach no listener.
 #[tokio::test]
 async fn a_fork_of_the_emitter_of_a_run_that_has_ended_reaches_no_listener() -> TestResult {
     let (tree, recorder, left) = (Emitter::new(), Recorder::new(), Slot::new());
@@ -491,7 +491,7 @@ async fn withheld_context_values_are_logged_once() -> TestResult {
     Ok(())
 }
 
-/// The functions for context values are gone, so a later value is withheld.
+/// The `map_context` functions are dropped at the end of the run, so later values are withheld.
 #[tokio::test]
 async fn context_values_are_withheld_after_the_end_of_a_run_that_had_a_map_context() -> TestResult {
     let kept = Arc::new(parking_lot::Mutex::new(None));
@@ -516,7 +516,7 @@ async fn context_values_are_withheld_after_the_end_of_a_run_that_had_a_map_conte
     Ok(())
 }
 
-/// Panics once: when the first span is exited after a run has ended.
+/// Panics once, when a span is exited for the first time after the run has ended.
 struct PanicsAfter(Arc<parking_lot::Mutex<Option<RunContext>>>);
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsAfter {
@@ -527,7 +527,8 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsAfter {
 }
 
 /// The result of the run is lost, because a `tracing` subscriber panics after the end. The next poll returns an error
-/// with the reason for the abort. The functions for errors are already gone, so the reason is withheld.
+/// with the reason for the abort. If the run had `map_error` functions, they are already dropped, so the reason is
+/// withheld.
 #[test]
 fn errors_are_withheld_after_the_end_of_a_run_that_had_a_map_error() {
     silence_planned_panics();
@@ -726,7 +727,7 @@ async fn a_value_removed_on_another_thread_before_the_end_is_dropped_in_the_run(
     Ok(())
 }
 
-/// Neither a piped event nor an instance below the run in the tree bypasses the redaction of the run.
+/// Neither piped events nor the events of an instance below the run's emitter bypass the redaction of the run.
 #[tokio::test]
 async fn no_event_rises_through_a_run_that_has_ended() -> TestResult {
     let (tree, recorder, kept) = (Emitter::new(), Recorder::new(), Arc::new(parking_lot::Mutex::new(None)));

@@ -1,5 +1,5 @@
-//! R10: `error` and `finish` only report. Each of their listeners is isolated from the others, and all are called,
-//! wherever the failing listener is registered, however it fails, and however the run ends.
+//! R10: `error` and `finish` only report. If one of their listeners fails, all others are still called, wherever the
+//! failing listener is registered, however it fails, and however the run ends.
 
 mod support;
 
@@ -68,7 +68,7 @@ impl Failing {
 /// The place of a failing listener, the way in which it fails, and the path of the event.
 type Trouble = Option<(Place, Failing, &'static str)>;
 
-/// Returns the listeners of a place: one that fails, and then listeners that record the events that they receive.
+/// Returns the listeners of a place: the failing listener, if it is at this place, and listeners that record events.
 fn listeners(place: Place, trouble: Trouble, recorder: &Recorder) -> Vec<Registration> {
     let mut all: Vec<_> =
         trouble.iter().filter(|(at, ..)| *at == place).map(|(_, failing, path)| failing.listener(path)).collect();
@@ -88,7 +88,7 @@ fn with_listeners<R: Runnable>(run: Run<'_, R>, listeners: Vec<Registration>) ->
     listeners.into_iter().fold(run, Run::register)
 }
 
-/// Runs a run in another run. Returns the number of isolated failures at each place, and the error of the outer run.
+/// Runs `inner` in `outer`. Returns the number of isolated failures at each place, and the error of the outer run.
 async fn failures(end: End, trouble: Trouble, recorder: &Recorder) -> ([u64; 4], Option<String>) {
     let (tree, emitters) = (Emitter::new(), Arc::new(Mutex::new(Vec::new())));
     let inner = Arc::new(below(&tree, "inner", move |(): (), _: RunContext| async move {
@@ -166,7 +166,7 @@ async fn failing_listeners_of_a_run_do_not_prevent_calls_of_the_instances_listen
     Ok(())
 }
 
-// E11: a failure at `start` or `success` still stops the listeners that may change the event.
+// E11: a failure at `start` or `success` still stops all later listeners that may change the event.
 #[tokio::test]
 async fn a_failing_listener_of_start_or_success_stops_all_later_listeners_that_may_change_it() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());

@@ -187,7 +187,7 @@ fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
     Ok(())
 }
 
-// R8: a run is added to the list of living runs only when it first has to wait.
+// R8: a run without a parent is added to the list of living runs only when it first has to wait.
 #[test]
 fn a_run_in_its_first_poll_during_a_shutdown_is_aborted_when_it_first_waits() -> TestResult {
     let runtime = Builder::new_current_thread().enable_time().build()?;

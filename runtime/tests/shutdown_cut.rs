@@ -61,7 +61,7 @@ async fn a_held_run_below_a_run_that_is_cut_is_cut_too() {
     drop(held.take());
 }
 
-// R8: a run whose runtime is dropped ends at once, even if another runtime would have ended the runs below.
+// R8: a run whose runtime is dropped ends immediately, even if another runtime would have ended the runs below.
 #[test]
 fn a_run_whose_runtime_is_dropped_ends_runs_below_that_another_runtime_awaits() {
     let _alone = ALONE.blocking_lock();

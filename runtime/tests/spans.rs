@@ -33,7 +33,7 @@ impl Visit for Span {
     }
 }
 
-/// Collects spans in the order in which they were created.
+/// Collects spans and events in the order in which they were created. An event is stored as a span named `event`.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<(u64, Span)>>>);
 
@@ -303,7 +303,7 @@ impl PanicsAt {
         assert!(self.0.fetch_sub(1, Ordering::Relaxed) != 1, "a planned panic");
     }
 
-    /// Calls a function with a subscriber that panics once its count reaches `at`.
+    /// Calls a function with a subscriber that panics when its count reaches `at`.
     fn during(at: usize, f: impl FnOnce()) {
         let panics = tracing_subscriber::registry().with(Self(AtomicUsize::new(at)));
         tracing::subscriber::with_default(panics, f);

@@ -1,6 +1,6 @@
-//! A run as a stream: it is bounded, ends with the run's result, aborts the run when it is dropped, and reports missed
-//! events to a slow reader (R11). Events of an attempt that may be given up can be held back, and are discarded if it
-//! is given up (M7).
+//! A run as a stream: the stream is bounded, ends with the run's result, aborts the run when it is dropped, and reports
+//! missed events to a slow reader (R11). Events of an attempt that may be given up can be held back, and are discarded
+//! if the attempt is given up (M7).
 
 mod support;
 
@@ -111,7 +111,7 @@ async fn a_typed_stream_yields_payloads_even_if_they_cannot_be_deserialized() {
     let speaker = speaker(&tree);
     assert_eq!(texts(speaker.run(()).events_of::<Token>()).await, ["one", "two", "Ok(2)"]);
     assert_eq!(texts(speaker.run(()).events_of::<Token>().nested(true)).await, ["one", "inner", "two", "Ok(2)"]);
-    // A stream of JSON records does not require that the payload is `Clone`.
+    // A stream of records contains the payloads as JSON.
     let lines = lines(speaker.run(()).events(Token::NAME)).await;
     assert_eq!(lines, [r#"speaker.token {"text":"one"}"#, r#"speaker.token {"text":"two"}"#, "Ok(2)"]);
 }
@@ -497,7 +497,7 @@ async fn a_held_stream_discards_the_events_of_an_attempt_that_a_layer_discards()
     assert_eq!(lines(run()).await, ["burster.token 0", discarded, "burster.token 0", "Ok(1)"]);
 }
 
-// M7: a run below discards only its own events and the events of the runs below it. Those runs have already ended.
+// M7: a run below discards only its own events and the events of the runs below it, even if they have ended.
 #[tokio::test]
 async fn an_attempt_discarded_by_a_run_below_takes_only_its_events_and_events_below_it() {
     let tree = Emitter::new();
@@ -560,7 +560,7 @@ async fn events_of_runs_below_are_discarded_in_any_order_of_arrival() {
     assert_eq!(lines(outer.run(()).events("**.token").held(true)).await, ["Ok(())"]);
 }
 
-// R11: the buffer is bounded, however often events are discarded meanwhile.
+// R11: the buffer stays bounded, however often runs below discard attempts.
 #[tokio::test]
 async fn the_buffer_of_a_held_stream_is_bounded_even_if_runs_below_discard_attempts() {
     let tree = Emitter::new();

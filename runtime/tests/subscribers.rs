@@ -217,7 +217,7 @@ async fn a_subscriber_receives_events_as_listeners_have_changed_them() -> TestRe
     Ok(())
 }
 
-// E14: a sink and a subscriber record the same data of an event.
+// E14: a listener and a subscriber record the same data of an event.
 #[tokio::test]
 async fn a_subscriber_records_the_same_data_of_an_event_as_a_listener() -> TestResult {
     async fn records(heard: bool) -> Result<Vec<[Option<EventRecord>; 2]>> {

@@ -99,7 +99,7 @@ async fn a_call_uses_the_ready_service_and_a_dropped_call_releases_its_place() {
     let call = service.ready().await.expect("ready").call(1);
     assert!(service.ready().now_or_never().is_none(), "the only place is taken");
     drop(call);
-    // R8: the call was never polled.
+    // R8: a call that was never polled emits no events.
     recorder.expect([]);
     assert_eq!(service.ready().await.expect("ready").call(2).await.expect("nothing fails"), 4);
     recorder.expect(["run.start", "work 2", "run.success", "run.finish"]);

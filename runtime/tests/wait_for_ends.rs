@@ -165,7 +165,7 @@ fn sync_listeners_receive_every_end_once_if_the_runtime_is_dropped_first() {
     }
 }
 
-// R8: async listeners are skipped.
+// R8: an async listener that waits is cut, and the later async listener is skipped.
 #[test]
 fn outside_a_runtime_a_dropped_run_ends_completely_during_the_drop() -> TestResult {
     let _alone = ALONE.blocking_lock();

@@ -21,8 +21,8 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// When the sink is closed, the channel closes after the last record. If you drop the receiver, each further record
-/// counts as failed.
+/// When the sink is closed, the channel closes after the last record, unless the channel has other senders. If you drop
+/// the receiver, each further record counts as failed.
 ///
 /// # When the channel is full
 ///

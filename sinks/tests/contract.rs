@@ -1,6 +1,6 @@
-//! E13: sinks receive owned records. A sink chooses what happens when it is slower than the events (block, drop oldest, drop
-//! newest). It is always bounded, lost events are counted, and a gap record marks their place. `flush()` and
-//! `close(deadline)` report how many events were delivered and how many were not.
+//! E13: sinks receive owned records. A sink chooses what happens when it is slower than the events (block, drop oldest,
+//! drop newest). Its queue is always bounded, lost events are counted, and a gap record marks their place. `flush()`
+//! and `close(deadline)` report how many events were delivered and how many were not.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn counts(report: &Report) -> [u64; 4] {
     [report.delivered, report.lost, report.failed, report.pending]
 }
 
-/// Returns a sink that is stalled in the write of event 0, and whose queue is empty.
+/// Pipes an emitter to a sink, and stalls the sink in the write of event 0, with an empty queue.
 fn stalled(capacity: usize, overflow: Overflow) -> (Emitter, SinkHandle, Gate, Seen) {
     let emitter = Emitter::new();
     let (sink, gate, seen) = Gated::new(capacity, overflow);
@@ -213,7 +213,7 @@ fn a_write_that_fails_or_panics_is_counted_and_the_sink_continues() {
     assert_eq!(seen.line(), "0 flush 3 close");
 }
 
-/// A sink that refuses the event 7 and buffers all others. It reports the number of buffered events if `tells` is set.
+/// A sink that refuses event 7 and buffers all others. It reports the number of buffered events if `tells` is set.
 struct Buffers {
     held: u64,
     tells: bool,
@@ -242,7 +242,7 @@ impl Sink for Buffers {
     }
 }
 
-/// E13: a report never claims more than is true.
+/// E13: a report does not count an event as delivered while the sink still buffers it.
 #[test]
 fn buffered_events_do_not_count_as_delivered_and_fail_if_they_are_dropped_with_the_sink() {
     for tells in [false, true] {
@@ -260,7 +260,7 @@ fn buffered_events_do_not_count_as_delivered_and_fail_if_they_are_dropped_with_t
     }
 }
 
-/// E13: counts add up, even if a sink reports nonsense.
+/// E13: the counts of a report add up, even if the sink reports impossible numbers.
 #[test]
 fn impossible_progress_of_a_sink_does_not_break_the_counts_of_its_report() {
     struct Boasts;
@@ -327,7 +327,7 @@ impl Drop for Tells {
     }
 }
 
-/// E13: the thread of a sink ends with its emitter.
+/// E13: the thread of a sink ends when the emitter is dropped or closed.
 #[test]
 fn a_sink_ends_with_its_emitter_after_it_has_written_everything() {
     for (name, end) in [("dropped", drop as fn(Emitter)), ("closed", |emitter| emitter.close())] {

@@ -1,5 +1,5 @@
-//! E13, for recordings: a file has one recorder at a time, in all processes. The recorder notices if its file is removed, renamed
-//! or replaced, and later events do not count as delivered.
+//! E13, for recordings: a file has one recorder at a time, across all processes. The recorder notices if its file is
+//! removed, renamed or replaced, and later events do not count as delivered.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -119,8 +119,8 @@ fn a_recording_can_be_opened_again_once_its_recorder_is_closed_or_dropped() {
     assert!(!is_in_use(&path), "a close that has returned has closed the file");
 }
 
-/// Not a test, but the process that the tests below start. It records three events, prints a line, waits for the end of its
-/// standard input, and records two more events.
+/// Not a test, but the process that the tests below start. It records three events, prints a line, waits for the end of
+/// its standard input, and records two more events.
 #[test]
 fn another_process_that_records() {
     let Some(path) = std::env::var_os(RECORD_TO) else { return };
@@ -146,8 +146,8 @@ fn start_recorder(path: &Path) -> Child {
     child
 }
 
-/// Closes the standard input of the process, reads the rest of its output, and waits until it exits. If the output were closed
-/// first, the process could not write to it.
+/// Closes the standard input of the process, reads the rest of its output, and waits until the process exits. If the
+/// output were closed first, the process could not write to it.
 fn to_its_end(child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
@@ -159,7 +159,7 @@ fn a_file_that_another_process_records_to_is_refused_until_that_process_is_done(
     let child = start_recorder(&path);
     assert!(is_in_use(&path));
     assert_eq!(lines(&path), 3);
-    // Closing its standard input makes the process continue.
+    // The process continues when its standard input is closed.
     let output = to_its_end(child);
     assert!(output.status.success(), "{output:?}");
     assert!(!is_in_use(&path));
@@ -225,7 +225,7 @@ fn a_file_that_is_removed_renamed_or_replaced_is_noticed_at_the_next_flush() {
     }
 }
 
-/// E13: the close writes the buffer, and notices the change.
+/// E13: closing the recorder writes its buffer and detects the change.
 #[cfg(unix)]
 #[test]
 fn a_file_that_is_removed_renamed_or_replaced_is_noticed_by_close() {
@@ -240,7 +240,7 @@ fn a_file_that_is_removed_renamed_or_replaced_is_noticed_by_close() {
     }
 }
 
-/// E13: after the change, the recorder writes its full buffer before it is closed.
+/// E13: after the change, the buffer becomes full and is written before the recorder is closed.
 #[cfg(unix)]
 #[test]
 fn each_event_counts_once_if_the_file_is_removed_under_a_busy_recorder() {
@@ -299,7 +299,7 @@ fn the_file_of_torn_lines_is_never_more_readable_than_the_recording() {
     }
 }
 
-/// A device may have any number of writers, and is never removed.
+/// A device may have any number of recorders. They do not check whether it was removed.
 #[cfg(unix)]
 #[test]
 fn a_device_is_not_locked() {

@@ -1,5 +1,5 @@
-//! E13: a sink may emit on its emitter, close its own handle and attach other sinks: no call waits forever, and each event is
-//! counted once.
+//! E13: a sink may emit on its emitter, close its own handle and attach other sinks. No call waits forever, and each
+//! event is counted once.
 
 mod support;
 
@@ -54,7 +54,7 @@ fn counts(report: &Report) -> [u64; 3] {
     [report.delivered, report.lost, report.failed]
 }
 
-/// E13: the sink would wait for room that only it can make.
+/// E13: if the emit waited, the sink would wait for room that only the sink itself can make.
 #[test]
 fn a_full_sink_that_awaits_an_emit_to_itself_loses_and_counts_the_event_and_continues() {
     let emitter = Emitter::new();
@@ -248,7 +248,7 @@ fn a_report_is_not_complete_while_the_sink_is_still_being_closed() {
     assert_eq!(handle.close_blocking(EVER).error.as_deref(), Some("it was too late"));
 }
 
-/// E13: the sink receives no events, is closed at once, and reports the close.
+/// E13: the sink receives no events and is closed immediately, and its report is complete.
 #[test]
 fn a_sink_on_a_closed_or_dropped_emitter_is_closed_at_once() {
     let closed = Emitter::new();

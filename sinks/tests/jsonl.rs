@@ -1,4 +1,5 @@
-//! E13, for recordings: whole records are never lost or torn, wherever the file was cut off. An error names the bad line.
+//! E13, for recordings: whole records are never lost or torn, wherever the file was cut off. An error states the number
+//! of the bad line.
 
 use std::fs;
 use std::io::{self, Write};

@@ -54,7 +54,7 @@ async fn a_clone_of_a_memory_sink_shares_its_records() {
     assert_eq!((memory.len(), memory.take().len(), memory.len()), (3, 3, 0));
 }
 
-/// E13: the sink is stalled in the write of event 0 while the others are emitted.
+/// E13: the sink is stalled in the write of event 0 while the other events are emitted.
 #[test]
 fn capacity_and_overflow_of_a_memory_sink_determine_which_events_are_lost() {
     for (overflow, expected) in

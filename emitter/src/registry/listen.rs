@@ -160,8 +160,9 @@ macro_rules! verbs {
 
         /// Registers a listener under the name that its payload type carries. The listener may change the event.
         ///
-        /// The listener receives events that are emitted under that name on this emitter, on one of its runs, or on a
-        /// `()` child of such a run's emitter. For events of emitters below, use `on` with the matcher `"**.name"`.
+        /// The listener receives events that are emitted under that name on this emitter or on one of its runs. A `()`
+        /// child of a run's emitter emits for that run. For events of other emitters below, use `on` with the matcher
+        /// `"**.name"`.
         ///
         /// # Errors
         ///
@@ -231,7 +232,7 @@ impl Emitter {
             declared.check_listener(self, &listener.matcher, listener.expected)?;
         }
         let subscription = Subscription::new(&listener);
-        // A listener that is limited to zero calls is not added.
+        // Do not add a listener that is limited to zero calls, because only its last call would remove it.
         if !listener.claims.is_spent() {
             self.add_to_registry(|registry| registry.add(listener))?;
         }
@@ -258,7 +259,7 @@ impl Emitter {
 
     /// Removes all listeners and pipes that were registered here, persistent or not. Sinks are closed, and streams end.
     ///
-    /// The emitter can be used again, and events still rise through it.
+    /// The emitter can still be used, and events still rise through it.
     pub fn close(&self) {
         if let Some(registry) = self.registry() {
             registry.clear();

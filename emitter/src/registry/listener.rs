@@ -29,7 +29,7 @@ use crate::{AnyEvent, BoxError, EventMeta, Matcher, Payload};
 #[non_exhaustive]
 pub enum OnError {
     /// The failure makes the emit fail. If the listener may change the event, no other listener changes it afterwards.
-    /// For events that only report, such as a run's `error` and `finish`, failures are isolated anyway.
+    /// For events that only report, such as a run's `error` and `finish`, failures are isolated even with this value.
     Propagate,
     /// The failure is logged and counted, and the emit continues.
     Isolate,

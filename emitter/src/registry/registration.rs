@@ -85,7 +85,7 @@ impl Options {
     /// Sets whether a failure fails the emit. By default, the failure of a listener that may change the event fails the
     /// emit, and the failure of an observer does not.
     ///
-    /// An emit returns the first failure that fails it. Later failures are logged and counted.
+    /// If several failures would fail an emit, the emit returns the first. The others are logged and counted.
     #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);

@@ -241,8 +241,8 @@ pub struct Report {
     pub failed: u64,
     /// Events that wait for the sink, or are being written.
     pub pending: u64,
-    /// The last error of the sink with its causes. If the sink has not failed, a `close` that stops waiting reports the
-    /// reason here.
+    /// The last error of the sink with its causes. If there is none and `close` returns before the sink is closed, this
+    /// field states the reason.
     pub error: Option<String>,
 }
 

@@ -54,7 +54,7 @@ impl Approvals {
         Self::default()
     }
 
-    /// Sets the answer to a question, and replaces an earlier answer. Pass the id of the
+    /// Sets the answer to a question, and replaces an earlier answer. Pass the id of the question's
     /// [`Interrupt`](emitree_runtime::Interrupt) or [`Request`](super::Request).
     pub fn answer(&self, id: impl Into<String>, decision: Decision) {
         self.0.answers.lock().insert(id.into(), decision);

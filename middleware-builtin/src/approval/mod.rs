@@ -32,7 +32,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// A middleware that asks for approval before a run's work begins. The answer approves the input, replaces it, or
 /// rejects the run.
 ///
-/// The layer of an approval belongs to [`Phase::Guard`], so it sees the input after layers of [`Phase::Transform`] have
+/// The layer of an approval belongs to [`Phase::Guard`], so it gets the input after layers of [`Phase::Transform`] have
 /// changed it. An approval accepts runs of any type and reads their values as JSON. By default, it asks about every run
 /// that it is bound to. To ask about fewer runs, use [`runs`](Self::runs), [`of_kind`](Self::of_kind) or
 /// [`when`](Self::when). The values of runs that `runs` or `of_kind` exclude are not converted to JSON.
@@ -73,7 +73,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// approval changes the input after the answer, the run is denied.
 ///
 /// The hash covers the input's JSON, so a field that serde skips does not change the hash. If two approvals ask
-/// different people but use the same ledger, give them different [names](Self::named); otherwise they reuse each
+/// different people but use the same ledger, give them different [names](Self::named), so that they do not reuse each
 /// other's answers.
 ///
 /// # Asking by interrupt
@@ -115,7 +115,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// - the answer is an edit and [edits are not allowed](Self::without_edits),
 /// - the input or the edited input is nested too deeply.
 ///
-/// None of these failures is kept as an answer. If the responder returns control flow, the run ends with it; for
+/// None of these failures is kept as an answer. If the responder returns control flow, the run ends with it. For
 /// example, `Err(Error::interrupted(request.to_interrupt()))` interrupts the run. A time-out that the responder returns
 /// becomes a denial.
 ///

@@ -1,9 +1,9 @@
 //! The account of one run and all runs below it.
 //!
-//! 1. An account is an extension of the run that holds it, and refers to the nearest account above. It holds no
-//!    reference to its run, because that would keep the run alive.
+//! 1. An account is stored as an extension of the run that holds it, and refers to the nearest account above. It holds
+//!    no reference to its run, because that would keep the run alive.
 //! 2. Usage has already happened: it is recorded in this account and all accounts above, even if it exceeds a limit.
-//!    One lock of the account covers the recording, the check and the closing.
+//!    The account's lock is held throughout the recording, the check and the closing.
 //! 3. A call has not happened yet: if one account refuses it, no account counts it. Locks are taken from the nearest
 //!    account upwards, and are held until the topmost account has accepted the call.
 //! 4. A closed account stays closed, and no run begins below it.
@@ -90,7 +90,7 @@ impl Account {
         self.holder
     }
 
-    /// Records usage. `cost` is computed from the account's own prices; an `Err` is the reason why the usage cannot be
+    /// Records usage. `cost` is computed from the account's own prices. An `Err` is the reason why the usage cannot be
     /// priced.
     pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> LimitsReached {
         let mut state = self.state.lock();
@@ -99,7 +99,7 @@ impl Account {
             // A sum that overflows becomes the largest `Decimal`, which exceeds every smaller limit.
             Ok(cost) => state.spent.cost = state.spent.cost.checked_add(cost).unwrap_or(Decimal::MAX),
             Err(reason) if state.closed.is_none() => return self.close_unpriced(&mut state, reason, None),
-            // The account is already closed, and the first reason stays (4).
+            // If the account is already closed, the first reason stays (4).
             Err(_) => {}
         }
         self.find_reached(&mut state)

@@ -84,7 +84,7 @@ mod usage;
 /// the account ends [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error or returns
 /// a value in the same poll. Runs that would begin below a closed account are denied.
 ///
-/// An account also closes if a charge cannot be priced; the run that holds it is then denied instead of halted. A
+/// An account also closes if a charge cannot be priced. The run that holds it is then denied instead of halted. A
 /// charge cannot be priced if the price function fails or panics, if the cost is negative, or if the price is unknown
 /// while cost is limited and [`UnknownPrice::Deny`] is set. A sum too large for its type stays at the type's largest
 /// value, which exceeds every smaller limit.
@@ -153,7 +153,7 @@ impl BudgetBuilder {
         self
     }
 
-    /// Limits the number of runs below the run that the budget is bound to. By default each of these runs counts; use
+    /// Limits the number of runs below the run that the budget is bound to. By default each of these runs counts. Use
     /// [`runs`](Self::runs) or [`of_kind`](Self::of_kind) to count only some runs.
     pub fn calls(mut self, most: u64) -> Self {
         self.most.calls = Some(most);

@@ -13,7 +13,7 @@ use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
 use crate::shared::runs::FilterSpec;
 
-/// The effect of a charge whose price is unknown while cost is limited. Without a limit on cost, such a charge is free.
+/// The effect of an unknown price while cost is limited. Without a limit on cost, an unknown price counts as zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -84,8 +84,8 @@ use crate::shared::own_events::OwnEvents;
 /// event.
 ///
 /// An attempt requested by [`Error::retry`](emitree_runtime::Error::retry) ignores stored entries: it executes the work
-/// or joins an execution, and the result replaces the entry. A layer that calls `next` repeatedly should be bound
-/// inside the cache; if it is outside, its later calls get the stored entry.
+/// or joins an execution, and the result replaces the entry. Bind a layer that calls `next` repeatedly inside the
+/// cache. If such a layer is outside the cache, its later calls get the stored entry.
 ///
 /// A waiting run depends on the executing run being polled. If the executing run's future is kept but not polled, all
 /// runs that joined it wait, as they would for a lock. If the executing run waits inside the cache, the runs that

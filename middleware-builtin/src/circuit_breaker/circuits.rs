@@ -2,7 +2,7 @@
 //!
 //! 1. Nothing is awaited and no user code runs under the lock.
 //! 2. Every probe reports its end exactly once: in `settle`, or in its drop.
-//! 3. A key without an entry has a closed circuit without failures; only a failure adds an entry. An entry is added
+//! 3. A key without an entry has a closed circuit without failures. Only a failure adds an entry. An entry is added
 //!    only while the number of entries, not counting circuits that are being probed, is below the maximum.
 
 use std::collections::HashMap;

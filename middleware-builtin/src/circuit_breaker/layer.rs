@@ -53,7 +53,7 @@ impl CircuitBreakerInner {
             None => CallOutcome::Success,
             Some(error) if error.is_control_flow() && !error.is_timed_out() => CallOutcome::Uncounted,
             Some(error) if self.is_counted(error) => CallOutcome::Failure(error.to_string().into()),
-            // `when` excludes this error: the work responded, so the call counts as a success.
+            // An error that `when` excludes shows that the work responded, so the call counts as a success.
             Some(_) => CallOutcome::Success,
         }
     }

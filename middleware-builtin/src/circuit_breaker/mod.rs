@@ -64,7 +64,7 @@ use layer::CircuitBreakerLayer;
 ///
 /// Failures count, including panics, time-outs, and values that do not fit their type. A failure or time-out that
 /// [`when`](CircuitBreakerBuilder::when) excludes counts as a success. Denials, halts, aborts, interrupts, requests for
-/// a retry and dropped runs do not count at all; if a probe ends in one of these ways, the next call becomes the probe.
+/// a retry and dropped runs do not count at all. If a probe ends in one of these ways, the next call becomes the probe.
 /// A call that is not a probe counts when it ends, and only if the breaker is closed at that moment.
 ///
 /// The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry). A `Timeout` per attempt is inside this layer,

@@ -17,7 +17,7 @@ pub(super) struct Thresholds {
     pub(super) keys: usize,
 }
 
-/// One circuit. A closed circuit without failures needs no entry.
+/// One circuit. A closed circuit without failures needs no entry in the table.
 #[derive(Debug)]
 pub(super) enum Circuit {
     /// The times of failures, oldest first. Those that have left the window are removed when a failure is counted.

@@ -83,8 +83,8 @@ mod permits;
 ///
 /// # Its own events
 ///
-/// In the namespace `middleware.concurrency`: `delayed`, a [`Delayed`], when a run has waited and got its permit;
-/// `denied`, a [`Denied`], before a run is denied. If a run gets a permit without waiting, no event is emitted.
+/// In the namespace `middleware.concurrency`: `delayed`, a [`Delayed`], after a run has waited for its permit and got
+/// it; `denied`, a [`Denied`], before a run is denied. If a run gets a permit without waiting, no event is emitted.
 ///
 /// # What it remembers
 ///

@@ -63,8 +63,8 @@ impl ContentFilterLayer {
 fn mark(ctx: &RunContext, place: Place, at: &str, label: &str) -> Result<()> {
     let mut marks = match ctx.get(MARK) {
         Some(Value::Array(marks)) => marks,
-        // Other code has set this key. Its value becomes the first item, so that neither the value nor the finding is
-        // lost.
+        // If other code has set this key, its value becomes the first item, so that neither the value nor the finding
+        // is lost.
         Some(other) => vec![other],
         None => Vec::new(),
     };

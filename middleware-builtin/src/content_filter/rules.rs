@@ -23,7 +23,7 @@ const MAX_PROGRAM_SIZE: usize = 64 << 20;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The regex is invalid, or the compiled patterns become too large.
+    /// The regex is invalid, or the compiled patterns are too large.
     #[error("`{pattern}` is not a valid regex, or all patterns together are too large")]
     Pattern {
         /// The pattern.

@@ -239,7 +239,7 @@ impl<'t> HostReader<'t> {
     }
 
     /// Returns `true` if a host certainly begins here. That is the case if the rest of a URL follows, if the last label
-    /// contains non-letters, or if it is a top-level domain that seldom ends ordinary text after `//`.
+    /// contains non-letters, or if this label is a top-level domain that seldom ends text after `//`.
     fn is_certainly_host(&self, begin: usize) -> bool {
         const TOPS: [&str; 24] = [
             "com", "net", "org", "info", "biz", "dev", "app", "xyz", "online", "site", "top", "club", "shop", "cloud",

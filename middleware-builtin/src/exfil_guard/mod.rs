@@ -41,13 +41,13 @@ const NAME: &str = "exfil_guard";
 /// as plain text, in an [encoding](Encoding), or in one encoding inside another. A finding ends the run with a denial
 /// by `exfil_guard`. The denial names the kind of finding and its position, and never repeats the secret.
 ///
-/// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind, but each text with a
-/// secret in its message, causes, details or detail keys is replaced by `withheld by exfil_guard`. Parts that code acts
-/// on are not replaced: an interrupt's id, kind and data, a retry request's metadata and detail keys, and the name of
-/// the guard that denied or halted. If one of these parts contains a secret, the error becomes a denial instead. An
-/// error that comes from an abort or a listener, and therefore does not pass the layers, is checked in the same way,
-/// but the outcome stays the same. If such an error would become a denial, only its text is replaced, by the text of
-/// the denial.
+/// A failure whose text contains a secret becomes such a denial too. Control flow keeps its kind. If its message, a
+/// cause, a detail or a detail key contains a secret, that text is replaced by `withheld by exfil_guard`. Parts that
+/// code acts on are not replaced: an interrupt's id, kind and data, a retry request's metadata and detail keys, and the
+/// name of the guard that denied or halted. If one of these parts contains a secret, the error becomes a denial
+/// instead. An error that comes from an abort or a listener, and therefore does not pass the layers, is checked in the
+/// same way, but the outcome stays the same. If such an error would become a denial, only its text is replaced, by the
+/// text of the denial.
 ///
 /// The guard accepts runs of any type and reads their values as JSON. To keep secrets from leaving through tools, bind
 /// the guard to the tools, or to all runs below with [`for_nested`](emitree_runtime::for_nested): then a tool whose

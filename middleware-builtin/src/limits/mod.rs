@@ -113,7 +113,7 @@ pub enum OnLimit {
     /// The run is denied; its caller may handle the denial and continue.
     #[default]
     Deny,
-    /// The run fails with an ordinary error, which other layers may catch or retry.
+    /// The run fails with an ordinary error, which layers of the runs above may catch or retry.
     Fail,
     /// The run is halted together with the run that the limits are bound to.
     End,

@@ -57,9 +57,9 @@ use crate::shared::runs::{FilterSpec, Runs};
 ///
 /// # Order
 ///
-/// The override is called after all other listeners of `start` on the run, and before the listeners on the instance and
-/// on emitters above it, which may still change the input and the output. If the function fails or panics, the run
-/// fails.
+/// The override listens to `start` with the lowest priority: it is called after other listeners on the run, and before
+/// the listeners on the instance and on emitters above it. Those listeners may still change the input and the output.
+/// If the function fails or panics, the run fails.
 ///
 /// # Its own events
 ///

@@ -31,8 +31,8 @@ mod quota;
 /// together. If a limit is bound to a run and to a descendant with the same key, both runs are counted; a
 /// [warning](emitree_runtime::Layer::nesting_warning) is logged once.
 ///
-/// The limit uses governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm) with tokio's clock: a
-/// burst may begin at once, and the capacity that it uses is replenished at a constant rate.
+/// The limit uses governor's [GCRA](https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm) with tokio's clock: the
+/// runs of a burst begin without a delay, and the capacity that they use is replenished at a constant rate.
 ///
 /// ```
 /// use std::time::Duration;

@@ -40,7 +40,7 @@ own_events! {
     Denied = "denied" { key };
 }
 
-/// The options of a limit with a key. Without `wait`, an excess run is denied at once.
+/// The options of a limit with a key. Without `wait`, an excess run is denied immediately.
 #[derive(Default)]
 pub(crate) struct KeyedLimitOptions {
     pub(crate) key: Key,

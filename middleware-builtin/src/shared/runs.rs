@@ -26,7 +26,7 @@ use crate::shared::panic::caught;
 ///
 /// `.runs(...)` selects the runs that a middleware handles; `.of_kind("Tool")` is short for
 /// `.runs(Runs::of_kind("Tool"))`. Further calls add runs. Without a call, the middleware handles all runs that it is
-/// bound to. To bind a middleware without these methods to selected runs, use [`only`](Self::only).
+/// bound to. To bind a middleware that lacks these methods to selected runs, use [`only`](Self::only).
 #[derive(Clone)]
 pub struct Runs(Selection);
 

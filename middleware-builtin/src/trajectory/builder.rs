@@ -64,7 +64,7 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints how long a run took, by tokio's clock, on success and error: `Tool[read_file][success] (1.2s): …`.
+    /// Prints the duration of a run, by tokio's clock, on success and error: `Tool[read_file][success] (1.2s): …`.
     /// Default: off.
     pub fn timing(mut self, is_timed: bool) -> Self {
         self.options.is_timed = is_timed;

@@ -39,7 +39,7 @@ impl TreeSubscriber {
         Ok(())
     }
 
-    /// Prints an event that is not a lifecycle event.
+    /// Prints an event that is not a lifecycle event, if a matcher selects the event and its run is shown.
     fn further(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
         let options = &self.printer.options;
         // Lifecycle events are printed by `RunSubscriber::event`.

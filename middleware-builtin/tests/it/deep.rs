@@ -126,7 +126,7 @@ async fn twice(cache: impl Middleware, input: f64, output: f64) -> Result<(u32, 
     Ok((calls.load(Ordering::Relaxed), second))
 }
 
-/// In JSON, a NaN becomes `null`: it would equal a missing value, and could not be read back.
+/// In JSON, a NaN becomes `null`, which would equal a missing value and could not be read back as a number.
 #[tokio::test]
 async fn a_nan_or_infinite_value_is_no_cache_key_and_no_entry_of_a_json_cache() -> TestResult {
     for (input, output, expected) in [(1.0, 2.0, 2), (f64::NAN, 2.0, 3), (f64::INFINITY, 2.0, 3), (1.0, f64::NAN, 3)] {

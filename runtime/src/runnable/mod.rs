@@ -162,8 +162,8 @@ pub trait Runnable: Send + Sync {
     }
 }
 
-/// A conversion into an [`Arc`] of a runnable. Implemented for every runnable, and for an `Arc` of a runnable, which is
-/// returned unchanged.
+/// A conversion into an [`Arc`] of a runnable. Implemented for every runnable, and for every `Arc` of a runnable. An
+/// `Arc` is returned unchanged.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -64,7 +64,7 @@ struct EventOrigin {
     /// The run that emitted the event, if it was emitted by a run.
     own: Option<Uuid>,
     is_start: bool,
-    /// The runs around the emit, innermost first; empty unless events are held back.
+    /// The run in which the event was emitted and the runs above, innermost first. Empty unless events are held back.
     runs: SmallVec<[Uuid; 4]>,
 }
 
@@ -160,7 +160,7 @@ impl<E> StreamBuffer<E> {
             return;
         }
         let origin = EventOrigin::of(meta, self.is_holding());
-        // If the clone panics, the guard counts the event as missed (invariant 2).
+        // If `event` panics, the guard counts the event as missed (invariant 2).
         let unless_missed = CountMissedOnDrop(self);
         let kept = KeptEvent { event: event(), origin };
         mem::forget(unless_missed);
@@ -198,7 +198,7 @@ impl<E> StreamBuffer<E> {
     }
 }
 
-/// Counts an event as missed when it is dropped.
+/// A guard that counts an event as missed when the guard is dropped.
 struct CountMissedOnDrop<'a, E>(&'a StreamBuffer<E>);
 
 impl<E> Drop for CountMissedOnDrop<'_, E> {
@@ -242,18 +242,18 @@ pub(crate) struct StreamBinding<E> {
     pub(crate) listener: MakeListener<E>,
 }
 
-/// A function that creates a stream's listener. The `bool` argument is `true` if the stream includes events of runs
-/// below.
+/// A function that creates a stream's listener. The `bool` argument is the value set by `RunStream::nested`, or else
+/// `false`.
 pub(crate) type MakeListener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Registration;
 
-/// Buffers records of events of any type.
+/// Creates an observer that buffers records of events of any type.
 pub(crate) fn records(buffer: Arc<StreamBuffer<Box<EventRecord>>>, matcher: Matcher, _: bool) -> Registration {
     Options::new().observe(matcher, move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
         buffer.receive(meta, || Box::new(meta.to_record(event)));
     })
 }
 
-/// Buffers clones of events of one type.
+/// Creates an observer that buffers clones of events of one type.
 pub(crate) fn payloads<T: Event + Clone>(buffer: Arc<StreamBuffer<T>>, matcher: Matcher, nested: bool) -> Registration {
     let listener = move |event: &T, meta: &EventMeta<'_>| buffer.receive(meta, || event.clone());
     if nested {
@@ -284,8 +284,8 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
                 discard_from.discard(trace.run_id);
             }
         });
-        // The observer is registered in the same way as a pipe, so that `off_matching` does not remove it with the run's
-        // other listeners.
+        // The observer is registered in the same way as a pipe, so that `off_matching` does not remove it with the
+        // run's other listeners.
         ctx.emitter().register(take_back.for_pipe())?;
         let until_done = Arc::clone(buffer);
         let is_end = |meta: &EventMeta<'_>| matches!(Stage::of(meta), Some(Stage::Success | Stage::Error));
@@ -305,7 +305,7 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
     }
 }
 
-/// Prints the matcher.
+/// Prints the matcher, or the error of an invalid matcher.
 impl<E> fmt::Debug for StreamBinding<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.matcher {

@@ -34,9 +34,9 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 /// [`Run::into_stream`].
 ///
 /// Polling the stream drives the run. The run is polled only when no event is ready to be read, so a slow reader slows
-/// the run down. The buffer is bounded, because one poll of the run, its tasks or other threads may emit many events.
-/// If there are more unread events than the [`capacity`](Self::capacity) allows, the oldest events are dropped, and
-/// counted as [missed](StreamItem::Missed).
+/// the run down. The buffer is bounded, because the run's tasks, other threads or even a single poll of the run may
+/// emit many events. If there are more unread events than the [`capacity`](Self::capacity) allows, the oldest events
+/// are dropped, and counted as [missed](StreamItem::Missed).
 ///
 /// Dropping the stream drops the run. If the run has begun and its work is not over, this aborts the run.
 ///
@@ -79,7 +79,7 @@ pub enum StreamItem<O, E = Box<EventRecord>> {
 ///
 /// A name without a dot matches the run's own events. Events of runs below are matched by paths:
 /// `events("**.new_token")` or `events("model.new_token")`. A stream that was created by [`Run::events_of`] includes
-/// events of runs below if you call [`nested`](Self::nested).
+/// events of runs below if you call [`nested(true)`](Self::nested).
 #[must_use = "a stream does nothing until it is polled"]
 pub struct RunStream<'a, R: Runnable, E = Box<EventRecord>> {
     /// The parent run, in which unread items are dropped (R1).
@@ -126,9 +126,9 @@ impl<'a, R: Runnable> Run<'a, R> {
 
     /// Returns the run as a stream of its own events of one type, followed by its result.
     ///
-    /// This method takes no matcher: the stream yields the events with the name [`Event::NAME`]. An item is a clone of
-    /// the payload, whose type need not be `Deserialize`. [`nested`](RunStream::nested) adds the events of the runs
-    /// below. For a type that is not `Clone`, use `events(T::NAME)`.
+    /// This method takes no matcher: the stream yields the events with the name [`Event::NAME`]. Each event is yielded
+    /// as a clone of its payload, whose type need not be `Deserialize`. [`nested`](RunStream::nested) adds the events
+    /// of the runs below. For a type that is not `Clone`, use `events(T::NAME)`.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -172,8 +172,8 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// stream's result.
     #[track_caller]
     pub fn events_of<T: Event + Clone>(self) -> RunStream<'a, R, T> {
-        // The stream itself is an observer, whose failures are isolated. This listener makes the emit fail if the
-        // payload has another type (E7).
+        // The stream's own listener is an observer, whose failures are isolated. The listener `check` makes the emit
+        // fail if the payload has another type (E7).
         let check = Options::new().on_event(|_: &mut T, _| ());
         self.register(check.for_pipe()).stream(Matcher::emitted(T::NAME), payloads::<T>)
     }
@@ -243,7 +243,7 @@ impl<R: Runnable, T: Event + Clone> RunStream<'_, R, T> {
 }
 
 impl<R: Runnable, E> RunStream<'_, R, E> {
-    /// Sets how many unread events the buffer keeps: by default 1,024, at least 1.
+    /// Sets how many unread events the buffer keeps. The default is 1,024. The minimum is 1, even if `capacity` is 0.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, StreamItem, runnable_fn};
@@ -307,7 +307,7 @@ impl<R: Runnable, E> RunStream<'_, R, E> {
     }
 }
 
-/// Only the work is pinned, and its future is boxed.
+/// Only the future of the work is pinned, and this future is boxed.
 impl<R: Runnable, E> Unpin for RunStream<'_, R, E> {}
 
 impl<R: Runnable, E> Stream for RunStream<'_, R, E> {

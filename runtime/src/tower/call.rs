@@ -20,8 +20,8 @@ use crate::{Result, Run, Runnable};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future before the work is over aborts the run, which then emits `error` and `finish`. If it is dropped
-/// before its first poll, no run begins.
+/// Dropping the future before the work is over aborts the run, which then emits `error` and `finish`. If the future is
+/// dropped before its first poll, no run begins.
 #[must_use = "a run does nothing until it is awaited"]
 pub struct RunServiceFuture<S, I>(Run<'static, TowerRunnable<S, I>>)
 where
@@ -46,8 +46,8 @@ where
     type Output = Result<S::Response, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        // If a task without a run made the call, as in tower's `Buffer`, the run that awaits the call becomes the parent
-        // (invariant 4).
+        // If a task without a run made the call, as in tower's `Buffer`, the run that awaits the call becomes the
+        // parent (invariant 4).
         self.0.start_here_if_alone();
         self.0.poll_unpin(cx).map_err(Into::into)
     }

@@ -19,7 +19,7 @@ use crate::context::current::{Within, within};
 /// [`RunContext::current`](crate::RunContext::current) returns that run in the service's `call`, and while the
 /// service's future is polled or dropped. The run does not wait for that future. Runs that the service creates there
 /// are children of that run: they end before it ends, and do not start once it has ended. If the request carries no
-/// run, the service is called outside a run.
+/// run, the layer does not change the current run.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]
 #[non_exhaustive]

@@ -13,15 +13,15 @@ use super::queued::Queued;
 use super::ticket::{Ticket, TicketService, ticket};
 use crate::{Error, Layer, Next, Op, Result, RunContext};
 
-/// A layer of `tower` around work of any kind. Created by [`tower_layer`](fn@tower_layer). Clones share the service and
-/// its limits.
+/// A layer of `tower` around work of any kind. Created by [`tower_layer`](fn@tower_layer). Clones share one `tower`
+/// service and its limits.
 pub struct TowerLayer<S> {
     service: Arc<Queued<S>>,
     name: Arc<str>,
 }
 
-/// Wraps runs with a layer of `tower`, or with several layers in a `ServiceBuilder`, for example for timeouts, limits
-/// or load shedding.
+/// Creates a layer that wraps runs with a layer of `tower`, or with several layers in a `ServiceBuilder`, for example
+/// for timeouts, limits or load shedding.
 ///
 /// ```
 /// use std::time::Duration;

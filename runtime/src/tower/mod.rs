@@ -8,7 +8,7 @@
 //!    in the run's own future, once the innermost service has received the ticket and its future is polled.
 //! 4. The current run is set only in the task that polls it. A service may call the inner service in another task. In
 //!    that case, either the request carries the run ([`WithRun`]), or the call is itself a run, whose parent is the run
-//!    that first polls the call.
+//!    in which the call is first polled.
 
 mod call;
 mod enter;

@@ -13,7 +13,7 @@ use super::queued::Queued;
 use crate::runnable::value::Data;
 use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Stack, StackBuilder};
 
-/// A `tower` service as a runnable: each run calls the service once, with a clone of the run's input.
+/// A `tower` service as a runnable: the work of a run calls the service with a clone of the run's input.
 ///
 /// ```
 /// use std::time::Duration;

@@ -10,8 +10,8 @@ use tower_service::Service;
 
 use crate::Result;
 
-/// A request for a service in a [`TowerLayer`](crate::TowerLayer). When the innermost service has received a ticket, and
-/// its future is first polled, the work of the ticket's run begins.
+/// A request for a service in a [`TowerLayer`](crate::TowerLayer). When the innermost service has received a ticket,
+/// and its future is first polled, the work of the ticket's run begins.
 ///
 /// A ticket is used once, and cannot be cloned. So tower's retry and hedge layers, which repeat a call with a clone of
 /// the request, cannot repeat the work; use an emitree [`Layer`](crate::Layer) for retries.
@@ -44,7 +44,7 @@ pub(super) fn ticket() -> (Ticket, RunHalf) {
 
 impl RunHalf {
     /// Waits for the ticket, does the work, and sends the result to the service. If the service drops the ticket
-    /// unused, this future never completes, and the service's own error is the result of the layer.
+    /// unused, this future never completes, and the layer returns an error as soon as the service returns.
     pub(super) async fn work<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
         // If the ticket was dropped, leave the result to the service, which returns the reason.
         if self.go.await.is_err() {
@@ -52,7 +52,7 @@ impl RunHalf {
         }
         let result = work.await;
         let done = result.as_ref().map(drop).map_err(|error| error.clone().into());
-        // If the service has stopped waiting, the result is not received, and the service returns its own error.
+        // Sending fails if the service no longer waits for the result. The run continues with the result in any case.
         drop(self.done.send(done));
         result
     }
@@ -79,10 +79,10 @@ impl Service<Ticket> for TicketService {
 }
 
 /// The future of a [`TicketService`] call. The work begins when this future is first polled. The future returns `()`,
-/// the work's error, or an error if the run was dropped.
+/// the work's error, or an error if the work was dropped.
 ///
-/// Dropping the future does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work when the service has
-/// returned.
+/// Dropping the future does not stop the work. [`TowerLayer`](crate::TowerLayer) drops the work if the service returns
+/// before the work is over.
 #[derive(Debug)]
 #[must_use = "the work does not begin until it is awaited"]
 pub struct TicketFuture {
@@ -96,10 +96,10 @@ impl Future for TicketFuture {
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<WorkResult> {
         // The work begins here and not in `call`, because a service may drop the future without polling it.
         if let Some(go) = self.go.take() {
-            // An error means that the run was dropped; `done` reports that below.
+            // An error means that the work was dropped; `done` reports that below.
             let _ = go.send(());
         }
         let done = Pin::new(&mut self.done).poll(cx);
-        done.map(|done| done.unwrap_or_else(|_| Err("the run was dropped".into())))
+        done.map(|done| done.unwrap_or_else(|_| Err("the work of the run was dropped".into())))
     }
 }

@@ -6,8 +6,8 @@ use crate::context::current::enter_some;
 /// A request and the run that [`new`](Self::new) paired it with, if any. [`PropagateRun`](crate::PropagateRun) creates
 /// the pair, and [`EnterRun`](crate::EnterRun) takes the pair apart.
 ///
-/// Instead of using `EnterRun`, a service that passes requests to another task may itself enter [`run`](Self::run), with
-/// [`scope`](RunContext::scope) or [`in_scope`](RunContext::in_scope).
+/// Instead of using `EnterRun`, a service that passes requests to another task may itself enter [`run`](Self::run),
+/// with [`scope`](RunContext::scope) or [`in_scope`](RunContext::in_scope).
 ///
 /// A `WithRun` keeps the context of the run in memory, but does not prevent the run from ending. Once the run has
 /// ended, no run starts in it. A request that is not taken out is dropped inside the run.
@@ -23,7 +23,7 @@ impl<T> WithRun<T> {
     ///
     /// If the current run accepts no further runs, as in a listener of its `finish`, the request is paired with the
     /// nearest run above that still accepts runs. If no run above accepts runs, the request is paired with the
-    /// outermost run above, if any.
+    /// outermost run above, if any. In a task or scope of the current run, the request is always paired with that run.
     #[must_use]
     pub fn new(inner: T) -> Self {
         Self { run: RunContext::to_start_in(), inner: Some(inner) }

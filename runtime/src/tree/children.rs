@@ -2,8 +2,8 @@
 //! and the runs without a parent that a shutdown aborts.
 //!
 //! 1. The first thread that registers a child owns a slot for one child. All other children are registered in `SHARDS`
-//!    shards, which are allocated when the first such child is registered. The thread selects the shard, so threads that
-//!    begin and end runs below the same run rarely contend.
+//!    shards, which are allocated when the first such child is registered. The thread selects the shard, so threads
+//!    that begin and end runs below the same run rarely contend.
 //! 2. A child is registered with a weak handle, until it has ended.
 //! 3. A child registers while it is being made, before its weak handle can be upgraded. `poll_all` waits for such
 //!    children. Each of them wakes the waiting task once it is made, or when it deregisters because it could not be
@@ -24,8 +24,8 @@ pub(crate) struct Children {
     first: Mutex<Option<WeakRun>>,
     /// Allocated when the first child is registered outside the slot. From then on, no child is put into the slot.
     more: OnceLock<Box<[Shard; SHARDS]>>,
-    /// The task that waits for a child to be made. No lock is held while the task is woken, because it may continue at
-    /// once.
+    /// The task that waits for a child to be made. No lock is held while the task is woken, because the waker may poll
+    /// the task immediately.
     waiting: AtomicWaker,
 }
 

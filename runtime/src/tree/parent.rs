@@ -3,7 +3,8 @@
 //! 1. A run registers with its parent while it is being made, and then checks whether the parent has closed; the parent
 //!    closes, and then looks for children. So either the run sees that the parent has closed, or the parent sees the
 //!    run.
-//! 2. A run deregisters when it has ended, or if it could not be made. A parent ends the runs that are still registered.
+//! 2. A run deregisters when it has ended, or if it could not be made. A parent ends the runs that are still
+//!    registered.
 //! 3. A parent may wait for the run to be made. It is woken when the run has been made, or has deregistered because it
 //!    could not be made.
 

@@ -119,7 +119,7 @@ fn a_run_can_be_aborted_from_another_thread() -> TestResult {
     Ok(())
 }
 
-/// Runs a future to completion on a thread without a reactor.
+/// Runs a future to completion in a runtime without I/O and time drivers.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
 }

@@ -38,7 +38,7 @@ struct Done {
     cost: u64,
 }
 
-/// Adds up the cost of all jobs; denied jobs cost nothing.
+/// Adds up the cost of all jobs. Jobs that are denied or fail cost nothing.
 #[derive(Debug)]
 struct Meter(Arc<AtomicU64>, Recorder);
 

@@ -75,7 +75,7 @@ impl<O: Op<In: Named>> Observe<O> for Audit {
     }
 }
 
-/// A value that contains a key.
+/// The input of a read or a write, with access to its key.
 trait Named {
     fn key(&self) -> &Key;
 }

@@ -226,7 +226,7 @@ async fn a_task_that_awaits_a_run_whose_work_is_done_is_woken_when_the_parent_en
     Ok(())
 }
 
-// R13: the work of the awaited run is already over.
+// R13: the work of the awaited run is already over, so no abort wakes the task.
 #[tokio::test]
 async fn a_task_that_awaits_a_run_polled_elsewhere_before_is_woken_when_the_parent_ends_the_run() -> TestResult {
     let (gate, tasks) = (Gate::new(), Slot::new());

@@ -8,7 +8,7 @@ use emitree_runtime::{Error, RunContext, Runnable, Stage, runnable_fn};
 use futures_core::future::BoxFuture;
 use serde_json::{Value, json};
 
-/// Records `path context` for every event that reaches an emitter, without the runtime's key `internal`.
+/// Records the path and the context of every event that reaches an emitter. The runtime's key `internal` is left out.
 fn note_contexts(recorder: &Recorder, emitter: &Emitter) {
     let notes = recorder.clone();
     let note = move |_: &Any, meta: &EventMeta<'_>| {

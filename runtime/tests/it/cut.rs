@@ -1,5 +1,5 @@
-//! R8, R13: a run that is dropped where no listener can be awaited ends at once, with all runs below it, even if their
-//! tasks or futures are held elsewhere.
+//! R8, R13: a run that is dropped where no listener can be awaited ends immediately, with all runs below it, even if
+//! their tasks or futures are held elsewhere.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn blocks(stage: Stage) -> Registration {
     })
 }
 
-/// Begins a run that waits forever.
+/// Begins a run that waits forever, with a listener that blocks one of its stages.
 fn begun(tree: &Emitter, blocked: Stage) -> Run<'static, impl Runnable<Input = (), Output = ()> + use<>> {
     let mut run = Arc::new(endless(tree, "run", &Recorder::new())).run_shared(()).register(blocks(blocked));
     assert!(poll_once(&mut run).is_pending());
@@ -55,7 +55,7 @@ const CHILD_FIRST: [&str; 6] = [
     "parent.run.finish dropped",
 ];
 
-// R8, R13: the end of a run that is held elsewhere is cut too.
+// R8, R13: the end of a run that is held elsewhere is cut short too.
 #[test]
 fn outside_a_runtime_a_held_run_ends_with_its_parent_and_no_listener_is_awaited() {
     let held = Slot::new();
@@ -67,7 +67,7 @@ fn outside_a_runtime_a_held_run_ends_with_its_parent_and_no_listener_is_awaited(
     drop(held.take());
 }
 
-// R8, R13: an end that is pending in a task of an idle runtime is cut too.
+// R8, R13: an end that is pending in a task of an idle runtime is cut short too.
 #[test]
 fn outside_a_runtime_the_pending_end_of_a_child_completes_before_its_parent_ends() {
     let recorded = dropped_outside(|_, tree| drop(begun(tree, Stage::Error)));
@@ -81,7 +81,7 @@ fn outside_a_runtime_a_run_does_not_wait_for_its_tasks() {
     assert_eq!(recorded, ["parent.run.start", "parent.run.error", "parent.run.finish dropped"]);
 }
 
-// R8, E11: a panic in the drop of a listener that is cut is isolated.
+// R8, E11: if a listener that is cut short panics when it is dropped, the panic is isolated.
 #[test]
 fn a_run_emits_finish_even_if_a_listener_that_is_cut_panics_when_dropped() {
     struct PanicsOnDrop;

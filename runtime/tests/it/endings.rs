@@ -15,7 +15,7 @@
 //! | an abort before it begins      | aborted     | =      | =    | =        | =         | =              | =              | yes       | yes    | yes     |
 //! | an abort at its start          | aborted     | =      | =    | =        | =         | =              | =              | yes       | yes    | yes     |
 //! | an abort during its work       | aborted     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
-//! | a timeout                     | timed out   | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
+//! | a timeout                      | timed out   | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | the abort of its parent        | aborted     | =      | =    | =        | =         | start          | start          | –         | yes    | yes     |
 //! | the drop of its future         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |
 //! | the end of the runtime         | dropped     | =      | =    | =        | =         | start          | start          | yes       | yes    | yes     |

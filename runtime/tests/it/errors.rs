@@ -225,8 +225,9 @@ async fn a_foreign_error_of_a_listener_names_the_event_and_the_listeners_place_o
     Ok(())
 }
 
-/// Returns a runnable whose run nests `levels` further runs. In each run, a listener of `start` awaits the next run and
-/// returns its error. In the innermost run, the listener fails with the error that `error` returns.
+/// Returns a runnable whose run nests `levels` further runs. In each run but the innermost, a listener of `start`
+/// awaits the next run and returns its error. In the innermost run, the listener fails with the error that `error`
+/// returns.
 fn nest(tree: &Emitter, levels: u32, error: fn() -> BoxError) -> Arc<dyn AnyRunnable> {
     let level = below(tree, &format!("level{levels}"), |(), _: RunContext| async { Ok(()) });
     let Some(lower) = levels.checked_sub(1) else {

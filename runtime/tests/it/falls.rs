@@ -16,7 +16,7 @@ const CHILDREN: usize = 300;
 
 type Tally = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// Counts failed runs by name and reason.
+/// Counts failed runs by path and reason.
 fn tally(tree: &Emitter) -> std::result::Result<Tally, BoxError> {
     let tally = Tally::default();
     let counting = Arc::clone(&tally);

@@ -6,7 +6,7 @@ use crate::support::{Any, Recorder, TestResult};
 use emitree_emitter::{Emitter, Options};
 use emitree_runtime::{RunContext, Runnable, Stage, runnable_fn};
 
-/// M4: `bind_nested` binds a middleware to every run below, before the run's own middlewares, but not to the calling
+/// M4: `bind_nested` binds a middleware to every run below, before that run's own middlewares, but not to the calling
 /// run.
 #[tokio::test]
 async fn a_middleware_for_nested_runs_is_bound_to_every_run_below_before_the_runs_own() -> TestResult {

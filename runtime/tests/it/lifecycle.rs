@@ -1,5 +1,5 @@
-//! R3: the four lifecycle events of a run, their paths and types, the matchers that match them, and the keys that
-//! they reserve.
+//! R3: the four lifecycle events of a run, their paths and types, the matchers that match them, and the context key
+//! that is reserved for them.
 
 use std::sync::Arc;
 

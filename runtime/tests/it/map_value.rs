@@ -72,7 +72,7 @@ fn fails(how: &str) -> Error {
     }
 }
 
-/// Runs `echo` four times, each time with another failing function: sync or async, on the input or on the output.
+/// Runs `echo` four times, each time with a different failing function: sync or async, on the input or on the output.
 /// Returns the output of `explain` for each error.
 async fn explained(how: &'static str, make: impl Fn(MapValue<String>) -> MapValue<String>) -> [String; 4] {
     let echo = echo(&Recorder::new());

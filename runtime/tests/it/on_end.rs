@@ -110,8 +110,8 @@ async fn has_ended_is_false_while_on_end_functions_are_called() -> TestResult {
     Ok(())
 }
 
-/// An end hook that another thread adds while the run ends. Counts its calls, and the drops without a call on any thread but
-/// the one that added it.
+/// An end hook that another thread adds while the run ends. If the hook is dropped without a call, on any thread other
+/// than `added_on`, it is counted in `lost`.
 struct LateHook {
     added_on: ThreadId,
     was_called: bool,

@@ -309,7 +309,7 @@ async fn middlewares_from_above_are_bound_first_then_the_instances_then_the_call
     Ok(())
 }
 
-// R4: listeners keep their place in the order of registration, even if an `Order` moves middlewares.
+// R4: an `Order` moves middlewares, but not the listeners that were added to the run with `on`.
 #[tokio::test]
 async fn listeners_of_the_call_keep_their_place_when_orders_move_middlewares() -> TestResult {
     let recorder = Recorder::new();

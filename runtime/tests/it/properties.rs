@@ -40,7 +40,7 @@ impl End {
     }
 }
 
-/// The emitter at which a listener is registered.
+/// The emitter on which a listener is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Root,
@@ -233,7 +233,7 @@ impl Runnable for Branch {
     }
 }
 
-/// The recorder of a run's events.
+/// The recorder of the events of all runs in a tree.
 #[derive(Clone, Copy, Debug)]
 enum By {
     /// A listener on the root.
@@ -259,7 +259,7 @@ fn record(node: &Node, by: By) -> Vec<Entry> {
     log.take()
 }
 
-/// The record of one run: the index of each event.
+/// The record of one run. The indexes are positions in the log.
 #[derive(Debug, Default)]
 struct Life {
     node: String,

@@ -25,8 +25,8 @@ impl Wake for Woken {
     }
 }
 
-/// A parent whose first poll spawns a thread that polls its child, the slot for that thread, and the sender that lets
-/// the thread continue.
+/// A race between a parent and a thread that polls its child. The first poll of `parent` spawns the thread and puts the
+/// thread's handle into `polling`. `go_on` lets the thread continue.
 struct Race<P, C> {
     parent: P,
     polling: Slot<thread::JoinHandle<(C, bool)>>,
@@ -203,7 +203,7 @@ async fn the_end_of_a_dropped_child_completes_without_a_poll_of_its_waiting_pare
     assert!(poll_once(&mut parent).is_ready());
 }
 
-/// Records the current run when it is dropped.
+/// A value that records the current run when the value is dropped.
 struct DroppedIn(Recorder);
 
 impl Drop for DroppedIn {

@@ -419,7 +419,7 @@ async fn a_runnable_may_run_itself() -> TestResult {
     Ok(())
 }
 
-/// A field can name the type of a `RunnableFn` of a function pointer.
+/// The type of a `RunnableFn` that calls a function pointer can be named, and thus be the type of a field.
 #[tokio::test]
 async fn a_runnable_fn_of_a_function_pointer_can_be_a_field() -> TestResult {
     type Double = RunnableFn<fn(u32, RunContext) -> std::future::Ready<Result<u32>>, u32, u32>;

@@ -194,7 +194,7 @@ async fn a_run_that_follows_the_signal_of_another_run_is_aborted_with_that_run()
     expect_aborted(run.await, "both of you");
 }
 
-// R7, R13: a run that follows the signal of another run is not its child, and does not end with it.
+// R7, R13: a run that follows the signal of another run is not that run's child, and does not end with that run.
 #[tokio::test]
 async fn the_end_of_a_run_does_not_affect_runs_that_follow_its_signal() -> TestResult {
     for has_listeners in [false, true] {

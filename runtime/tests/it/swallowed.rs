@@ -1,5 +1,5 @@
 //! M9 as a property: control flow reaches the caller through any layers, unless a layer absorbs it on purpose. If a
-//! layer calls `next` twice at the same time, the ends of the two calls are absorbed separately.
+//! layer calls `next` twice at the same time, it can absorb the error of one call without absorbing the other error.
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{Error, ErrorKind, Interrupt, Layer, Next, Op, Result, RunContext, Runnable};

@@ -58,7 +58,7 @@ async fn the_shortest_of_several_timeouts_applies() {
     }
 }
 
-// R7: the time includes listeners of `start`, and is checked after them.
+// R7: the timeout includes the listeners of `start`, and is checked after them.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_includes_the_listeners_of_start() {
     let (tree, recorder) = recorded();
@@ -144,7 +144,7 @@ async fn a_child_that_times_out_returns_an_error_and_does_not_end_its_parent() -
     Ok(())
 }
 
-/// Checks the error of a run with a timeout if tokio has no clock.
+/// Checks the error of a run with a timeout where tokio's clock is not available.
 fn without_a_clock(block_on: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<()>) {
     let (tree, recorder) = recorded();
     let run = endless(&tree, "run", &recorder);

@@ -119,7 +119,7 @@ async fn lifecycle_of_an_instance_requires_the_types_of_the_instance_on_any_emit
     Ok(())
 }
 
-// E7: above the instances, a stage matches runs of any type.
+// E7: above the instances, a stage matches runs of any types, so a listener skips runs with other types.
 #[tokio::test]
 async fn lifecycle_events_that_are_not_own_are_filtered_by_type() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
@@ -183,10 +183,10 @@ async fn a_users_event_under_the_name_of_a_stage_is_not_a_type_mismatch() -> Tes
     Ok(())
 }
 
-/// The places at which the run's events are own events.
+/// The places where a listener receives the run's events as own events.
 const PLACES: [&str; 3] = ["run", "instance", "middleware"];
 
-/// Runs `double`, with listeners at a place.
+/// Runs `double` with listeners at one of the `PLACES`.
 async fn listened(at: &str, n: u32, listeners: Vec<Registration>) -> Result<u32> {
     let double = below(&Emitter::new(), "double", |n: u32, _: RunContext| async move {
         if n == 0 { Err(emitree_runtime::Error::new("nothing to double")) } else { Ok(n * 2) }
@@ -294,7 +294,7 @@ async fn a_plain_lifecycle_name_with_a_users_type_or_any_matches_the_users_event
     });
     run.on("start", move |_: &mut Any, meta| b.note(format!("any {}", meta.path()))).await?;
     recorder.expect(["engine car.start 7", "any car.start"]);
-    // The `start` that the work emits is an own event with another type than the run's `start`, so this listener fails
+    // The work emits an own event `start` whose type differs from the type of the run's `start`, so this listener fails
     // (E7).
     let run = car.run(()).on("start", |_: &mut Start<(), ()>, _| ());
     assert!(run.await.expect_err("an engine is no run").to_string().contains("Engine"));
@@ -367,8 +367,8 @@ async fn a_stage_matches_own_starts_all_starts_on_a_namespace_and_nested_starts_
     Ok(())
 }
 
-/// Returns the events that a listener receives. The column selects where it is registered: on the run of `double`, its
-/// instance, the namespace above, the root, or the run above.
+/// Returns the paths of the events that a listener receives, except `desk.run.start`. The column selects where the
+/// listener is registered: on the run of `double`, its instance, the namespace above, the root, or the run above.
 async fn heard_in_nest(column: usize, options: Options, matcher: Matcher) -> Result<Vec<String>> {
     let (root, recorder) = (Emitter::new(), Recorder::new());
     let space = root.child(())?;

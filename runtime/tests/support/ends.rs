@@ -45,7 +45,7 @@ pub(crate) fn notes_waiting_at(gate: &Gate, recorder: &Recorder, stage: Stage) -
     })
 }
 
-/// Lets all tasks run until they are idle.
+/// Yields often enough for the tasks of a test to become idle.
 pub(crate) async fn settle() {
     for _ in 0..16 {
         yield_now().await;

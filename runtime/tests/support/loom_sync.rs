@@ -13,7 +13,7 @@ loom::thread_local! {
     static OWN: Cell<usize> = Cell::new(1);
 }
 
-/// Returns 1, or the number that was set with `be_thread`.
+/// Returns the number of this thread: 1, or the number that was set with `be_thread`.
 pub(crate) fn thread() -> usize {
     OWN.with(Cell::get)
 }

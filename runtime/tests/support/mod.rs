@@ -106,7 +106,7 @@ impl Verb {
         matches!(self, Self::On | Self::OnAsync)
     }
 
-    /// Returns a listener with this behavior; async listeners yield first.
+    /// Returns a listener with the behavior `manner`. Async listeners yield first.
     pub(crate) fn registration(self, options: Options, matcher: impl IntoMatcher, manner: Manner) -> Registration {
         match self {
             Self::On => options.on(matcher, move |_: &mut Any, _| manner.act()),

@@ -1,5 +1,4 @@
-//! Values that start a run when they are dropped, and a guard that denies these
-//! runs.
+//! Values that start a run when they are dropped, and a guard that denies these runs.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::fmt;

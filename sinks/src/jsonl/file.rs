@@ -2,8 +2,8 @@
 //!
 //! 1. An event is buffered until its line is written and a later check has found the file at its path. After that, the
 //!    event counts as delivered, and as unsynced until the next sync.
-//! 2. With `FlushPolicy::EachRecord` the result of `write` shows whether an event was written, so no event is counted as
-//!    buffered.
+//! 2. With `FlushPolicy::EachRecord`, the result of `write` shows whether an event was written, so no event is counted
+//!    as buffered.
 //! 3. After a failed sync, the state of the disk is unknown: events that this sync would have covered never count as
 //!    synced.
 
@@ -40,8 +40,8 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// returns the repair that was made.
 ///
 /// If the file cannot be written, the buffer is kept and written later. Once the buffer holds 64 KiB, each further
-/// record counts as failed until a write succeeds. With [`FlushPolicy::EachRecord`], a record counts as failed if it
-/// cannot be written at once.
+/// record counts as failed until a write succeeds. With [`FlushPolicy::EachRecord`], a record that cannot be written
+/// immediately counts as failed, even if it is written later.
 ///
 /// Dropping a `JsonlFile` without `close` loses the buffer. A sink that is attached to an emitter is closed through its
 /// handle, when the emitter is closed or dropped, or when the emitter's run ends.
@@ -57,17 +57,16 @@ use super::{Jsonl, JsonlError, Tail, tail};
 ///
 /// On Unix the lock is advisory: the recorder does not notice a program that writes into the file or truncates it
 /// without taking the lock. On NFS, the server and the mount options determine whether a second recorder can open the
-/// file. Devices and pipes are not locked. On Windows, other programs can only read the file until the recorder is
-/// dropped.
+/// file. Devices and pipes are not locked. On Windows, other programs can read but not change the file until the
+/// recorder is dropped.
 ///
 /// # A file that is removed, renamed or replaced
 ///
 /// Each time the recorder writes its buffer, it checks that its path still leads to the file that it opened (by device
-/// and inode). If not, the events written since the last check and all later events count as failed. This write and
-/// each later write, flush and close return [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to
-/// continue; the old recorder never writes to the new file. A log rotation that renames the file is such a case: close
-/// the recorder before the rotation, and open the file after it. Some events that count as failed may be in the renamed
-/// file.
+/// and inode). If not, all buffered events and all later events count as failed. This write and each later write, flush
+/// and close return [`JsonlError::Removed`] or [`JsonlError::Replaced`]. Open a new recorder to continue; the old
+/// recorder never writes to the new file. A log rotation that renames the file is such a case: close the recorder
+/// before the rotation, and open the file again after it. Some events that count as failed may be in the renamed file.
 ///
 /// On Windows, the file cannot be removed or renamed while it is open. On systems other than Unix and Windows, the
 /// recorder notices a removed file, but not a replaced file.
@@ -77,7 +76,7 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// | in the [`Report`](emitree_emitter::Report) | the event is |
 /// |---|---|
 /// | `buffered` | in this process: a crash of the program loses it |
-/// | `delivered` | with the operating system: a crash of the program does not lose it, a power failure may |
+/// | `delivered` | passed to the operating system: a power failure may lose it, but a crash of the program does not |
 /// | `synced` | on disk, if [`sync`](JsonlOptions::sync) is on; counted in `delivered`, too |
 ///
 /// ```
@@ -162,8 +161,8 @@ impl JsonlFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be opened or locked, if another recorder has it open, or if its end cannot be
-    /// repaired.
+    /// Returns an error if the file cannot be opened or locked, if another recorder has it open, or if its end cannot
+    /// be repaired.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, JsonlError> {
         Self::options().open(path)
     }
@@ -309,8 +308,8 @@ impl Sink for JsonlFile {
         Ok(self.write_out_and_sync()?)
     }
 
-    /// Writes the buffer and releases the lock. A recorder whose close fails stays open; the lock is then released when
-    /// the recorder is dropped.
+    /// Writes the buffer and releases the lock. If the buffer cannot be written or synced, the recorder stays open, and
+    /// the lock is released when the recorder is dropped.
     fn close(&mut self) -> Result<(), BoxError> {
         self.write_out_and_sync()?;
         self.end = Some(EndCause::Closed);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::JsonlError;
 
-/// A file that is open for appending, and locked.
+/// A file that is open for appending. A regular file is also locked.
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: File,
@@ -29,7 +29,7 @@ pub(super) enum PathState {
 }
 
 impl LockedFile {
-    /// Opens or creates a file for appending, and locks it.
+    /// Opens or creates a file for appending, and locks it if it is a regular file.
     pub(super) fn open(path: &Path) -> Result<Self, JsonlError> {
         let failed = |source| JsonlError::Open { path: path.to_owned(), source };
         let at = std::path::absolute(path).map_err(failed)?;
@@ -64,8 +64,8 @@ impl LockedFile {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 PathState::Removed
             }
-            // The path cannot be followed, for example because the process has given up privileges. The link count of
-            // the open file still shows whether the file was removed.
+            // If the path cannot be followed, for example because the process has given up privileges, the link count
+            // of the open file still shows whether the file was removed.
             Err(_) if platform::is_unlinked(&self.file) => PathState::Removed,
             Err(_) => PathState::InPlace,
         }
@@ -80,7 +80,8 @@ impl LockedFile {
         self.file.sync_data()
     }
 
-    /// Waits until the directory entry of a new file is on disk. Otherwise, a power failure could remove the whole file.
+    /// Waits until the directory entry of a new file is on disk. Otherwise, a power failure could remove the whole
+    /// file.
     pub(super) fn sync_name(&self) -> io::Result<()> {
         let is_new = self.opened.as_ref().is_some_and(|opened| opened.len() == 0);
         match self.at.parent() {

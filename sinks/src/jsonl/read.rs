@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use emitree_emitter::SinkRecord;
 use thiserror::Error;
 
-/// The number of characters of a bad line that an error quotes.
+/// The maximum number of characters that an error quotes from a bad line.
 const QUOTED: usize = 80;
 
 /// Opens a recording and returns an iterator over its records, in the order of the file.

@@ -14,9 +14,9 @@ const CHUNK: u64 = 8 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tail {
-    /// The last line was whole, or the file was empty.
+    /// The last line ended with a newline, or the file was empty.
     Whole,
-    /// The last line was a whole record without its newline, which was added.
+    /// The last line was a whole record that lacked only its newline. The newline was added.
     Completed,
     /// The last line was torn, and was moved to the file `to`.
     SetAside {

@@ -73,7 +73,7 @@ pub(super) fn login(candidate: &Candidate<'_>) -> Option<usize> {
     assigned(candidate).filter(|_| candidate.before.contains("login "))
 }
 
-/// Accepts a quoted value that is assigned to a name. The quotes mark its end.
+/// Accepts a quoted password that is assigned to a name, except a template or a call. The quotes mark its end.
 pub(super) fn quoted(candidate: &Candidate<'_>) -> Option<usize> {
     let value = candidate.secret;
     let is_template =

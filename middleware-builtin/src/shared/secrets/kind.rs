@@ -24,7 +24,7 @@ pub enum Kind {
     /// A secret, restricted or webhook key of Stripe.
     StripeKey,
     /// A key of a model provider: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`. Keys of
-    /// other providers are a [`Service`](Self::Service).
+    /// other providers have the kind [`Service`](Self::Service).
     ModelKey,
     /// An API key, OAuth token or client secret of Google.
     GoogleKey,

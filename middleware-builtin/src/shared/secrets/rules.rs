@@ -114,10 +114,10 @@ enum Test {
 impl Check {
     /// Accepts every match.
     pub const ANY: Self = Self::of(checks::any);
-    /// Accepts a random token: at least eight different characters, and no word that marks a placeholder.
+    /// Accepts a random token: it has at least eight different characters, and is not a placeholder.
     pub const RANDOM: Self = Self::of(checks::token);
     /// Accepts a random token of letters of both cases, usually with digits, or of hexadecimal digits only. No further
-    /// characters of a token may follow. Meant for secrets with a fixed length and no prefix.
+    /// characters of a token may follow. Use this check for secrets with a fixed length and no prefix.
     pub const MIXED: Self = Self::of(checks::mixed);
 
     pub(super) const BLOCK: Self = Self::of(checks::any).with_tail(Tail::Block);

@@ -1,4 +1,4 @@
-//! A run borrows its instance, so it cannot be spawned unless the instance is `'static` (R1).
+//! A run borrows its instance, so the run can be spawned only if the borrow is `'static` (R1).
 use emitree_runtime::{RunContext, Runnable, runnable_fn};
 
 async fn spawn() {

@@ -1,4 +1,4 @@
-//! A closure that returns no result, and a value of another type, are not middlewares.
+//! Neither a closure that returns no result nor a number is a middleware.
 use emitree_runtime::{RunContext, Runnable, runnable_fn};
 
 fn main() {

@@ -1,4 +1,4 @@
-//! Listeners of a run: typed, of any event, with and without a result, async; typed helpers infer their payloads.
+//! Listeners of a run: typed and untyped, sync and async, with and without a result. Typed helpers infer the payloads.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
