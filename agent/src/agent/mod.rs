@@ -83,8 +83,8 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// # Attempts
 ///
 /// If output middleware requests a retry, or a layer calls the agent again, the previous attempt's changes to the
-/// session are undone before the next attempt begins. In the next attempt only, the reason for the retry is the last
-/// part of the system prompt.
+/// session are undone before the next attempt begins. If middleware requested the retry, its reason is appended to the
+/// system prompt of the next attempt, but not to those of later attempts.
 ///
 /// # Its own events
 ///

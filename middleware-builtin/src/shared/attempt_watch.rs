@@ -20,7 +20,7 @@ struct EmitObserver {
 impl AttemptWatch {
     /// Starts to watch if the run has listeners. Without listeners, the attempt is treated as if it had emitted events,
     /// because listeners that are registered during the attempt may receive its events. If the run still has no
-    /// listeners at the end of the attempt, marking the attempt has no effect.
+    /// listeners at the end of the attempt, `discard` has no effect, because nobody receives its event.
     pub(crate) fn watch(ctx: &RunContext) -> Self {
         Self(if ctx.has_listeners() { EmitObserver::begin(ctx.emitter()) } else { None })
     }

@@ -117,7 +117,7 @@ fn the_guard_denies_99_percent_of_secrets_and_at_most_2_percent_of_look_alikes_a
     }
 }
 
-/// All encodings that the guard decodes.
+/// Forms that include each encoding that the guard decodes.
 const FORMS: [(&str, Write); 11] = [
     ("JSON", |text| Value::from(json!({"text": text}).to_string()).to_string()),
     ("URL", percent),

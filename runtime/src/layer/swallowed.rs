@@ -92,9 +92,9 @@ impl SwallowedControlFlow {
         }
     }
 
-    /// Adds a note to the layer outside for control flow that the layer inside returned, unless the layer outside
-    /// already has it. Removes the inner layer's note of the same control flow, and moves its other notes to the layer
-    /// outside. Returns the error that the layer outside receives.
+    /// If the inner layer returned control flow, adds a note of it to the outer layer, unless the outer layer already has
+    /// that note. Removes the inner layer's note of the same control flow, and moves its other notes to the outer layer.
+    /// Returns the error that the outer layer receives.
     fn note(&self, inside: Frame, outside: Frame, error: Error) -> Error {
         let mut notes = self.notes.lock();
         let mut passed: Vec<_> = notes.extract_if(.., |note| note.frame == inside).collect();

@@ -76,7 +76,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         if let WorkState::Planned(_) = self.work {
             enter(&run, || discard(replace(&mut self.work, WorkState::Done)));
         }
-        // This may be the last handle, which drops the run's values.
+        // If this is the last handle to the run, this also drops the run's values.
         discard(run);
         self.listed = None;
     }
@@ -102,7 +102,7 @@ impl<'a, R: Runnable> Run<'a, R> {
         match parent {
             Some(parent) => {
                 enter(&parent, || discard(config));
-                // This may be the last handle of the parent, which drops its values.
+                // If this is the last handle to the parent, this also drops the parent's values.
                 discard(parent);
             }
             None => discard(config),

@@ -3,8 +3,9 @@
 //!
 //! 1. Only the driver touches a run's steps.
 //! 2. No future is polled while the lock is held.
-//! 3. A lease becomes `Over` after the run has ended. From then on, no driver receives steps. A driver that fetches the
-//!    result sets the lease to `Over` again if another driver may be waiting.
+//! 3. A lease becomes `Over` after the run has ended. From then on, no driver receives steps. Fetching
+//!    the result leaves the lease `Leased`. If another driver may be waiting, the driver that fetched the result sets
+//!    the lease back to `Over`, which wakes the waiting driver.
 //! 4. Once the parent or a supervisor has requested the lease, the run's own future cannot acquire it again. Once the
 //!    run is supervised, the parent cannot acquire it either. A refused driver is woken when it can acquire the lease,
 //!    or when the run is over.

@@ -106,8 +106,9 @@ use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
 ///
 /// Dropping a run before its first poll has no effect. Dropping it later, before its work is over, aborts the run: the
 /// work is dropped, and with it the runs that it awaits. Sync listeners receive `error` and `finish` during the drop.
-/// Async listeners receive them in a task, and [`wait_for_ends`](crate::wait_for_ends) waits until the run has ended.
-/// If a lifecycle event is being emitted, that emit is finished first. Outside a tokio runtime, async listeners are
+/// Async listeners receive them in a task, and [`wait_for_ends`](crate::wait_for_ends) waits until the run has ended. If
+/// `error` has async listeners, `finish` is emitted in that task, after these listeners are done. If a lifecycle event
+/// is being emitted when the run is dropped, that emit is finished first. Outside a tokio runtime, async listeners are
 /// skipped.
 ///
 /// # Cancel safety

@@ -1,5 +1,6 @@
-//! R8: a run whose future is dropped at any moment ends once. Sync listeners receive its end during the drop, and
-//! async listeners receive it in a task. A run that was never polled emits no event.
+//! R8: a run whose future is dropped at any moment ends once. Sync listeners receive its last events during the drop,
+//! unless an async listener of an earlier event is awaited. Async listeners receive them in a task. A run that was never
+//! polled emits no event.
 
 use std::sync::Arc;
 
@@ -41,9 +42,10 @@ async fn a_run_dropped_during_its_work_ends_during_the_drop() {
     recorder.expect([]);
 }
 
-// R8: sync listeners receive the end during the drop; the async listener before them does not delay them.
+// R8: an async listener of `error` that was registered before the sync listener does not delay it. `finish` is emitted
+// when the async listeners of `error` are done.
 #[tokio::test]
-async fn sync_listeners_receive_the_end_during_the_drop_and_async_listeners_in_a_task() {
+async fn sync_listeners_receive_error_during_the_drop_and_finish_after_async_listeners_of_error() {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
     let gate = Gate::new();
     let notes = recorder.clone();

@@ -132,7 +132,7 @@ impl Drop for LateHook {
     }
 }
 
-// R4: `on_end` either drops the function itself, because it comes too late, or the end of the run calls the function.
+// R4: the function is either called as the run ends, or, if it comes too late, dropped by `on_end` on the calling thread.
 #[test]
 fn a_function_that_another_thread_registers_as_the_run_ends_is_called_or_dropped_by_that_thread() {
     let (lost, run) =

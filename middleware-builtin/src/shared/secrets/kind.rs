@@ -15,26 +15,26 @@ pub enum Kind {
     PrivateKey,
     /// A JSON Web Token, signed or encrypted.
     Jwt,
-    /// A personal, app or fine-grained token of GitHub.
+    /// A GitHub token: personal, app or fine-grained.
     GithubToken,
-    /// A token of GitLab.
+    /// A GitLab token.
     GitlabToken,
-    /// A bot, user or app token of Slack, or the URL of a webhook.
+    /// A Slack token of a bot, a user or an app, or the URL of a Slack webhook.
     SlackToken,
-    /// A secret, restricted or webhook key of Stripe.
+    /// A Stripe secret key, restricted key or webhook key.
     StripeKey,
     /// A key of a model provider: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`. Keys of
     /// other providers have the kind [`Service`](Self::Service).
     ModelKey,
-    /// An API key, OAuth token or client secret of Google.
+    /// A Google API key, OAuth token or client secret.
     GoogleKey,
-    /// An access key id of AWS, or a secret access key next to a keyword.
+    /// An AWS access key id, or an AWS secret access key next to a keyword.
     AwsKey,
     /// A token of a package registry: npm, `PyPI`, `RubyGems`.
     PackageToken,
     /// A key of a mail service: `SendGrid`, Mailgun, Brevo.
     MailKey,
-    /// The key in a connection string of Azure.
+    /// The key in an Azure connection string.
     AzureKey,
     /// The password in a URL.
     UrlPassword,

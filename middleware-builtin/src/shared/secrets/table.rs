@@ -17,14 +17,15 @@ macro_rules! table {
     };
 }
 
-/// A value that is assigned to a name: without quotes or brackets, and not the beginning of a placeholder.
+/// A value that is assigned to a name: 6 to 200 characters, without blanks, quotes or brackets. It does not begin like a
+/// placeholder, with `<` or `*`.
 macro_rules! value {
     () => {
         r#"([^\s"'`,;<>(){}\[\]&\\|*][^\s"'`,;(){}\[\]\\]{5,199})"#
     };
 }
 
-/// The end of a name for a secret.
+/// The last part of a name to which a secret is assigned, such as `API_KEY` in `MY_API_KEY`.
 macro_rules! name {
     () => {
         "(?i:pass(?:word|wd|phrase)|[_-]pass|pwd|app[_-]?key|secret|token|api[_-]?key|access[_-]?key|auth[_-]?key|signing[_-]?key\
