@@ -55,7 +55,7 @@ use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
 /// | `new_token` | [`NewToken`] | each piece of text, if the request enables streaming; a listener may change it, or stop the stream |
 /// | `usage` | [`UsageReported`] | the reply is complete or has failed, and the tokens that the provider reported have been charged |
 /// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
-/// | `error` | [`ChatError`] | the attempt has failed |
+/// | `error` | [`ChatError`] | the attempt has failed, unless only a listener of `finish` failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
 ///
 /// Each attempt emits these events, so a run with a layer that calls the model again, such as `Retry`, emits them

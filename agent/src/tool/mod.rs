@@ -42,7 +42,7 @@ use crate::{ToolOutput, ToolSpec};
 /// |---|---|---|
 /// | `start` | [`ToolStart`] | before the work; a listener may change the arguments |
 /// | `success` | [`ToolSuccess`] | after the work; a listener may change the output |
-/// | `error` | [`ToolFailure`] | the attempt has failed |
+/// | `error` | [`ToolFailure`] | the attempt has failed, unless only a listener of `finish` failed |
 /// | `finish` | [`ToolFinish`] | after `success` or `error` |
 /// | `retry` | [`ToolRetry`] | another attempt follows (see [`retries`](Self::retries)) |
 /// | `retries_exceeded` | [`ToolRetriesExceeded`] | the last of these attempts has failed with a retryable error |
