@@ -92,12 +92,13 @@ struct Loan<'a> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        let mut map = self.map.borrow_mut();
-        // The replaced entry is the mark `Slice::Lent`, whose drop calls no user code.
-        match self.slice.take() {
-            Some(slice) => map.insert(Arc::clone(self.key), slice),
-            None => map.remove(self.key),
+        let replaced = match self.slice.take() {
+            Some(slice) => self.map.borrow_mut().insert(Arc::clone(self.key), slice),
+            None => self.map.borrow_mut().remove(self.key),
         };
+        // If the closure let another attempt restore the session, the replaced entry is a value, whose drop may call user
+        // code. The map is no longer borrowed here.
+        drop(replaced);
     }
 }
 
