@@ -82,7 +82,7 @@ async fn answer(arguments: Result<Arguments>) -> Result<()> {
     };
     // Wait for the ends of all runs and for the recording before the program ends.
     let shutdown = emitree::shutdown(Duration::from_secs(5)).await;
-    eprintln!("{} events; runs that were still to end: {shutdown}", events.load(Relaxed));
+    eprintln!("{} events; {shutdown}", events.load(Relaxed));
     if let Some(recording) = recording {
         recording.close(Duration::from_secs(5)).await.complete()?;
     }
