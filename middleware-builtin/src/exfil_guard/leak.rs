@@ -206,8 +206,8 @@ impl Detector {
     }
 
     fn check_utf_16(&self, bytes: &[u8], depth: u32, budget: &mut DecodeBudget) -> Option<(What, Encoding)> {
-        // Text in UTF-16 has at most half as many characters as bytes.
-        if budget.spend(bytes.len() / 2).is_break() {
+        // Count before decoding. The decoded text is shorter than its source.
+        if budget.spend(bytes.len()).is_break() {
             return None;
         }
         utf_16_texts(bytes, MIN_TEXT_LEN)
@@ -265,7 +265,7 @@ mod tests {
     fn text_in_utf_16_counts_as_decoded() {
         // The text is decoded from UTF-16, and then both forms are decoded from other encodings.
         let (wide, short, long) = ("~\0".repeat(1_000), "~".repeat(1_000), "~".repeat(2_000));
-        assert_eq!(decoded_of(&wide), 1_000 + decoded_of(&short) + decoded_of(&long));
+        assert_eq!(decoded_of(&wide), 2_000 + decoded_of(&short) + decoded_of(&long));
     }
 
     #[test]
