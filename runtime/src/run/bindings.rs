@@ -67,9 +67,9 @@ impl RunContext {
     ///
     /// Middlewares use this method to count runs, or to release resources that belong to a run. The function is called
     /// however the run ends, even if the run is dropped, panics, or ends before `start` because a middleware failed to
-    /// bind. Unlike a listener of `finish`, the function does not make the run emit events. A function that another
-    /// thread registers while the run is ending is either called or dropped. After the end, functions are dropped
-    /// without a call.
+    /// bind. Unlike a listener of `finish`, the function does not make the run emit events. While the run is
+    /// ending, a function that another thread registers, and any function that it registers in turn, is either called
+    /// or dropped. After the end, functions are dropped without a call.
     ///
     /// ```
     /// use std::sync::Arc;

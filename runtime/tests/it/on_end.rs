@@ -1,8 +1,9 @@
 //! `RunContext::on_end`: a function that is called once when a run is over, however the run ends (R4).
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::{self, ThreadId};
+use std::thread;
 
 use crate::support::ends::{OUTCOMES, run_to};
 use crate::support::{Any, Recorder, TestResult, below, endless, silence_planned_panics};
@@ -110,10 +111,14 @@ async fn has_ended_is_false_while_on_end_functions_are_called() -> TestResult {
     Ok(())
 }
 
-/// An end hook that another thread adds while the run ends. If the hook is dropped without a call, on any thread other
-/// than `added_on`, it is counted in `lost`.
+thread_local! {
+    /// `true` while this thread calls `on_end`.
+    static IS_ADDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An end hook that another thread adds while the run ends. If the hook is dropped without a call, and not by the call of
+/// `on_end` that received it, it is counted in `lost`.
 struct LateHook {
-    added_on: ThreadId,
     was_called: bool,
     lost: Arc<AtomicUsize>,
 }
@@ -126,7 +131,7 @@ impl LateHook {
 
 impl Drop for LateHook {
     fn drop(&mut self) {
-        if !self.was_called && thread::current().id() != self.added_on {
+        if !self.was_called && !IS_ADDING.get() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -142,8 +147,10 @@ fn a_function_that_another_thread_registers_as_the_run_ends_is_called_or_dropped
     let adds = thread::spawn(move || {
         for ctx in contexts {
             while !ctx.has_ended() {
-                let hook = LateHook { added_on: thread::current().id(), was_called: false, lost: Arc::clone(&count) };
+                let hook = LateHook { was_called: false, lost: Arc::clone(&count) };
+                IS_ADDING.set(true);
                 ctx.on_end(move |_, _| hook.call());
+                IS_ADDING.set(false);
             }
         }
     });
