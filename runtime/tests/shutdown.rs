@@ -187,6 +187,47 @@ fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
     Ok(())
 }
 
+// R8: the shutdown drives the run after the poll, because the run's own future no longer may.
+#[test]
+fn a_run_that_is_being_polled_when_the_shutdown_takes_over_ends_in_time() -> TestResult {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let _alone = runtime.block_on(alone());
+    let (tree, _recorder) = recorded();
+    let (blocks, until, gate) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)), Gate::new());
+    let barriers = (Arc::clone(&blocks), Arc::clone(&until));
+    let blocking = below(&tree, "blocking", move |(): (), _: RunContext| {
+        let (blocks, until) = barriers.clone();
+        let mut polls = 0;
+        poll_fn(move |_| {
+            polls += 1;
+            if polls == 2 {
+                blocks.wait();
+                until.wait();
+            }
+            Poll::<Result<()>>::Pending
+        })
+    });
+    let mut run = begun(Arc::new(blocking).run_shared(()).register(waits_at(&gate, Stage::Error)));
+    let thread = std::thread::spawn(move || (poll_once(&mut run).is_pending(), poll_once(&mut run).is_pending(), run));
+    blocks.wait();
+    let report = runtime.block_on(async {
+        tokio::spawn(async move {
+            // The shutdown takes over after half of its time.
+            tokio::time::sleep(SECOND * 3 / 4).await;
+            until.wait();
+            let polled = thread.join().expect("no panic");
+            assert!(polled.0 && polled.1, "the run waits for the listener of `error`");
+            gate.open();
+            // Keep the future, which would end the run if it was dropped.
+            tokio::time::sleep(SECOND).await;
+            drop(polled);
+        });
+        shutdown(SECOND).await
+    });
+    assert!(report.is_complete() && report.ended == 1, "{report}");
+    Ok(())
+}
+
 // R8: a run without a parent is added to the list of living runs only when it first has to wait.
 #[test]
 fn a_run_in_its_first_poll_during_a_shutdown_is_aborted_when_it_first_waits() -> TestResult {

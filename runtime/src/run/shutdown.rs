@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use crate::RunContext;
-use crate::run::supervise::{OVER, Shutdown, give_up_on, supervise, to_come};
+use crate::run::supervise::{OVER, Shutdown, give_up_on, take_over, to_come};
 use crate::tree::children::{ChildKey, Children};
 
 /// The reason for the abort, and the error message of runs that are refused.
@@ -109,7 +109,7 @@ pub async fn shutdown(deadline: Duration) -> Shutdown {
     // First let the tasks that hold the runs end them: these tasks drop the work before the last events (invariant 3).
     let half = deadline / 2;
     if tokio::time::timeout(half, waited.until_over()).await.is_err() {
-        waited.unended().for_each(supervise);
+        waited.unended().for_each(take_over);
         tokio::time::timeout(deadline - half, waited.until_over()).await.ok();
     }
     waited.report()

@@ -27,13 +27,29 @@ static PENDING: LazyLock<Mutex<Slab<RunContext>>> = LazyLock::new(Mutex::default
 /// Notified when a pending run has ended, and when a listed run is over.
 pub(crate) static OVER: Event = Event::new();
 
-/// Ends a run without its work: sync listeners receive the last events now, and async listeners receive them in a task.
+/// Ends a run whose future is being dropped, without its work: sync listeners receive the last events now, and async
+/// listeners receive them in a task.
 pub(crate) fn supervise(run: &RunContext) {
-    run.delivery().sync_first();
-    let mut cx = TaskContext::from_waker(Waker::noop());
-    if run.drive(Driver::Supervisor, &mut cx) != Driven::Pending {
-        return;
+    // If another driver holds the lease, it drives the run to its end.
+    if drive_sync_first(run) == Driven::Pending {
+        spawn_supervised(run);
     }
+}
+
+/// Ends a run whose future still exists, without its work, as [`supervise`] does. If the future is being polled on another
+/// thread, the task ends the run after that poll.
+pub(crate) fn take_over(run: &RunContext) {
+    if drive_sync_first(run) != Driven::Over {
+        spawn_supervised(run);
+    }
+}
+
+fn drive_sync_first(run: &RunContext) -> Driven {
+    run.delivery().sync_first();
+    run.drive(Driver::Supervisor, &mut TaskContext::from_waker(Waker::noop()))
+}
+
+fn spawn_supervised(run: &RunContext) {
     // From now on, refuse the lease to the parent: the task that is spawned below needs the lease.
     run.supervised();
     let supervised = Supervised { key: PENDING.lock().insert(run.clone()), run: run.clone() };
