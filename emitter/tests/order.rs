@@ -117,7 +117,7 @@ fn sync_and_async_listeners_share_one_order_and_run_one_after_the_other() -> Tes
     Ok(())
 }
 
-/// E5: observers run after all listeners that may change the event, whatever their priorities and emitters.
+/// E5: observers run after all listeners that may change the event. Priorities and emitters make no difference.
 #[test]
 fn all_listeners_that_may_change_an_event_run_before_all_observers() -> TestResult {
     let (recorder, root) = (Recorder::new(), Emitter::new());

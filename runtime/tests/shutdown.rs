@@ -154,15 +154,15 @@ async fn a_run_that_was_cut_is_released_when_its_future_is_over() {
     assert_eq!(tasks.metrics().num_alive_tasks(), 0);
 }
 
-// R8: work that blocks its thread cannot be cut.
-#[test]
-fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    let _alone = runtime.block_on(alone());
-    let (tree, recorder) = recorded();
-    let (blocks, until) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
-    let barriers = (Arc::clone(&blocks), Arc::clone(&until));
-    let blocking = below(&tree, "blocking", move |(): (), _: RunContext| {
+/// Returns a runnable whose work never ends, and blocks its thread in the second poll: it meets `blocks`, and then waits for
+/// `until`.
+fn blocks_in_its_second_poll(
+    tree: &Emitter,
+    blocks: &Arc<Barrier>,
+    until: &Arc<Barrier>,
+) -> impl Runnable<Input = (), Output = ()> + use<> {
+    let barriers = (Arc::clone(blocks), Arc::clone(until));
+    below(tree, "blocking", move |(): (), _: RunContext| {
         let (blocks, until) = barriers.clone();
         let mut polls = 0;
         poll_fn(move |_| {
@@ -173,7 +173,17 @@ fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
             }
             Poll::<Result<()>>::Pending
         })
-    });
+    })
+}
+
+// R8: work that blocks its thread cannot be cut.
+#[test]
+fn a_run_whose_work_blocks_its_thread_is_reported_as_not_ended() -> TestResult {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let _alone = runtime.block_on(alone());
+    let (tree, recorder) = recorded();
+    let (blocks, until) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let blocking = blocks_in_its_second_poll(&tree, &blocks, &until);
     let mut run = begun(Arc::new(blocking).run_shared(()));
     let thread = std::thread::spawn(move || [poll_once(&mut run).is_pending(), poll_once(&mut run).is_pending()]);
     blocks.wait();
@@ -194,19 +204,7 @@ fn a_run_that_is_being_polled_when_the_shutdown_takes_over_ends_in_time() -> Tes
     let _alone = runtime.block_on(alone());
     let (tree, _recorder) = recorded();
     let (blocks, until, gate) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)), Gate::new());
-    let barriers = (Arc::clone(&blocks), Arc::clone(&until));
-    let blocking = below(&tree, "blocking", move |(): (), _: RunContext| {
-        let (blocks, until) = barriers.clone();
-        let mut polls = 0;
-        poll_fn(move |_| {
-            polls += 1;
-            if polls == 2 {
-                blocks.wait();
-                until.wait();
-            }
-            Poll::<Result<()>>::Pending
-        })
-    });
+    let blocking = blocks_in_its_second_poll(&tree, &blocks, &until);
     let mut run = begun(Arc::new(blocking).run_shared(()).register(waits_at(&gate, Stage::Error)));
     let thread = std::thread::spawn(move || (poll_once(&mut run).is_pending(), poll_once(&mut run).is_pending(), run));
     blocks.wait();
@@ -226,6 +224,20 @@ fn a_run_that_is_being_polled_when_the_shutdown_takes_over_ends_in_time() -> Tes
     });
     assert!(report.is_complete() && report.ended == 1, "{report}");
     Ok(())
+}
+
+// R8: the drop and the shutdown each start a task that ends the run.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_run_that_a_shutdown_waits_for_is_reported_once() {
+    let _alone = alone().await;
+    let (tree, _recorder) = recorded();
+    drop(begun(endless_run(&tree, "run").register(waits_at(&Gate::new(), Stage::Finish))));
+    let shuts_down = tokio::spawn(shutdown(4 * SECOND));
+    // The shutdown takes over after two seconds.
+    tokio::time::sleep(3 * SECOND).await;
+    let ends = wait_for_ends(Duration::ZERO).await;
+    assert_eq!(ends.undelivered.len(), 1, "{ends}");
+    shuts_down.await.expect("no panic");
 }
 
 // R8: a run without a parent is added to the list of living runs only when it first has to wait.

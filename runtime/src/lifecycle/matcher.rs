@@ -95,7 +95,7 @@ pub fn lifecycle_of(instance: &(impl AsInstance + ?Sized)) -> LifecycleOf {
     LifecycleOf { instance: Some(instance), ..lifecycle() }
 }
 
-/// Returns a matcher for the events `start`, `success`, `error` and `finish` of all runs, whatever their instance.
+/// Returns a matcher for the events `start`, `success`, `error` and `finish` of all runs of all instances.
 ///
 /// If the listener takes a payload type that differs from the type of the emitter's own event, the run fails, as
 /// described for [`Stage`]. Events that are not the emitter's own are skipped if their type differs.

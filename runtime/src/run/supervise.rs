@@ -4,6 +4,7 @@
 //! 2. If no task can be spawned, or the task is dropped because its runtime shuts down, the run ends at once, and async
 //!    listeners are skipped.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -130,8 +131,13 @@ pub async fn wait_for_ends(deadline: Duration) -> Shutdown {
 }
 
 /// Returns the pending runs, except runs that have ended but whose tasks are still to be polled.
+/// A run that a shutdown took over may have two tasks, but is returned once.
+#[expect(clippy::mutable_key_type, reason = "runs are compared by identity")]
 pub(crate) fn to_come() -> Vec<RunContext> {
-    PENDING.lock().iter().map(|(_, run)| run).filter(|run| !run.has_ended()).cloned().collect()
+    let mut known = HashSet::new();
+    let pending = PENDING.lock();
+    let to_come = pending.iter().map(|(_, run)| run).filter(|run| !run.has_ended() && known.insert(*run));
+    to_come.cloned().collect()
 }
 
 async fn until_over() {
