@@ -112,7 +112,7 @@ pub mod error {
 pub mod layer {
     pub use emitree_runtime::{
         AnyRun, Broken, Checked, Explanation, Filter, FilterFn, Filters, Guard, GuardOptions, HookInfo, JsonRun,
-        LayerFn, LayerInfo, MiddlewareInfo, Nesting, Observe, Place, StackBuilder, Summary, Transform, WouldDeny,
+        LayerFn, LayerInfo, MiddlewareInfo, Nesting, Observe, Position, StackBuilder, Summary, Transform, WouldDeny,
         filter_fn, layer_fn,
     };
 }

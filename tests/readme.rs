@@ -91,7 +91,7 @@ async fn the_programs_of_the_readme_run() -> Result<()> {
     app.emit("ready", &mut true).await?;
     assert_eq!(recording.close(Duration::from_secs(5)).await.delivered, 1);
 
-    let error = Error::from("x".parse::<u32>().unwrap_err()).message("`x` is no port").context("line", 3);
+    let error = Error::from("x".parse::<u32>().unwrap_err()).message("`x` is no port").detail("line", 3);
     assert!(error.explain().starts_with("`x` is no port\n"));
     Ok(())
 }

@@ -42,7 +42,7 @@ pub use model::scripted::{Reply, ScriptedModel};
 #[cfg(feature = "openai")]
 pub use openai::{OpenAi, OpenAiBuilder, ServerError, ServerErrorKind};
 pub use place::Place;
-pub use place::action::{CallResult, Decision, How, Messages, TurnAction, TurnEnd};
+pub use place::action::{CallResult, How, Messages, TurnAction, TurnDecision, TurnEnd};
 pub use place::batch::{Batch, GatedCall, Verdict};
 pub use place::hooks::{HookResult, Hooks};
 pub use place::state::State;

@@ -167,6 +167,6 @@ impl TimeoutLayer {
             TimeLimit::Overall => ("all attempts together", "overall", false),
         };
         let error = Error::timed_out(format!("{what} took longer than {after:?}"));
-        error.context("timeout", detail).retryable(is_retryable)
+        error.detail("timeout", detail).retryable(is_retryable)
     }
 }

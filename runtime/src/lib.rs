@@ -34,7 +34,7 @@
 //!   into a run, and `tower_layer` wraps runs with a tower layer. `PropagateRunLayer` and `EnterRunLayer` carry a run
 //!   into a service that works in another task.
 //! - [`Error::retry`] requests that the whole attempt start again; [`Error::interrupted`] ends a run with a question.
-//! - An [`Error`] has a kind, a message, causes and context values, which [`explain`](Error::explain) returns as text.
+//! - An [`Error`] has a kind, a message, causes and details, which [`explain`](Error::explain) returns as text.
 #![cfg_attr(
     not(test),
     warn(
@@ -93,7 +93,7 @@ pub use lifecycle::run_event::{Attempted, RunEvent};
 pub use lifecycle::stage::Stage;
 pub use lifecycle::subscribers::RunSubscriber;
 pub use lifecycle::{Failure, Finish, Start, Success};
-pub use middleware::explain::{Explanation, HookInfo, LayerInfo, MiddlewareInfo, Place};
+pub use middleware::explain::{Explanation, HookInfo, LayerInfo, MiddlewareInfo, Position};
 pub use middleware::map_value::{MapValue, map_input, map_input_async, map_output, map_output_async};
 pub use middleware::nested::{ForNested, ForTree, for_nested, for_tree};
 pub use middleware::order::{Order, Ordered, ordered};

@@ -16,7 +16,7 @@ fn back(error: anyhow::Error) -> Error {
 // R10
 #[test]
 fn an_error_is_unchanged_by_a_conversion_to_anyhow_and_back() {
-    let error = Error::new("no answer").retryable(true).fatal(true).context("port", 80);
+    let error = Error::new("no answer").retryable(true).fatal(true).detail("port", 80);
     let again = back(error.clone().into());
     assert_eq!(again.explain(), error.explain());
     assert!(again.is_retryable() && again.is_fatal());

@@ -210,7 +210,7 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
     if !pending.is_empty() {
         let waiting = questions(&pending);
         errors
-            .push(Error::interrupted(Interrupt::new(BATCH, json!({ "pending": pending }))).context("waiting", waiting));
+            .push(Error::interrupted(Interrupt::new(BATCH, json!({ "pending": pending }))).detail("waiting", waiting));
     }
     // Among errors of the same rank, `min_by_key` returns the first.
     errors.into_iter().min_by_key(rank).map_or(Ok(results), Err)

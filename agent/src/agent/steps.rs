@@ -11,7 +11,7 @@ use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, Me
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::turn::{CurrentTurn, LoopState};
 use crate::model::{emit, log};
-use crate::place::action::{Decision, TurnAction, TurnEnd};
+use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::place::testing::join;
 use crate::{
@@ -309,16 +309,16 @@ impl<'a> Loop<'a> {
         let asks_again = !inject.is_empty();
         turn.inject(inject)?;
         let mut end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
-        let after = match decision.unwrap_or(Decision::Natural) {
-            Decision::Stop => {
+        let after = match decision.unwrap_or(TurnDecision::Natural) {
+            TurnDecision::Stop => {
                 turn.answer_others("not executed: the run ends here");
                 After::End
             }
-            Decision::LoopToModel => {
+            TurnDecision::LoopToModel => {
                 turn.answer_others("not executed: the model is asked again");
                 After::AskAgain
             }
-            Decision::Natural => {
+            TurnDecision::Natural => {
                 let mut terminates = false;
                 if response.tool_calls().next().is_some() {
                     // On an error the turn is dropped, and enters the history with the results so far.

@@ -135,10 +135,10 @@ impl Server {
             ServerErrorKind::Redirect | ServerErrorKind::Malformed | ServerErrorKind::TooLarge => false,
         };
         let error = Error::new(format!("`{}` at {} {text}", self.provider, self.address))
-            .context("kind", kind.as_str())
+            .detail("kind", kind.as_str())
             .retryable(is_retryable);
         let error = match *status {
-            Some(status) => error.context("status", status),
+            Some(status) => error.detail("status", status),
             None => error,
         };
         error.caused_by(cause)
@@ -222,7 +222,7 @@ impl Server {
         let (kind, status) = (ServerErrorKind::Status, Some(status.as_u16()));
         let error = self.error_of(&what, ServerError { kind, status, message, headers: self.reported(headers) });
         match retry_after::milliseconds(headers, SystemTime::now()) {
-            Some(time) => error.context("retry_after_ms", time),
+            Some(time) => error.detail("retry_after_ms", time),
             None => error,
         }
     }

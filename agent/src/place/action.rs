@@ -17,11 +17,11 @@ pub type Messages = Vec<Arc<Message>>;
 pub struct TurnAction {
     /// The response. If a hook changes the response, later hooks and the history receive the changed response.
     pub response: ChatResponse,
-    /// Messages to add after the results of the turn. If there are messages, [`Decision::Natural`] calls the model
+    /// Messages to add after the results of the turn. If there are messages, [`TurnDecision::Natural`] calls the model
     /// again after a response without tool calls.
     pub inject: Vec<Message>,
-    /// The decision. A hook may replace the decision of an earlier hook. `None` means [`Decision::Natural`].
-    pub decision: Option<Decision>,
+    /// The decision. A hook may replace the decision of an earlier hook. `None` means [`TurnDecision::Natural`].
+    pub decision: Option<TurnDecision>,
 }
 
 impl TurnAction {
@@ -35,7 +35,7 @@ impl TurnAction {
 /// A decision about a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Decision {
+pub enum TurnDecision {
     /// Calls are executed. An answer without calls ends the loop, unless messages are injected.
     Natural,
     /// The loop ends, but hooks of `run.end` may start another round. Calls are answered with "not executed".

@@ -20,7 +20,7 @@ pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filt
 /// Denials and halts also stay unchanged, because they already contain a name.
 pub(crate) fn by(name: &str, error: Error) -> Error {
     let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
-    if is_named { error } else { error.context("by", name) }
+    if is_named { error } else { error.detail("by", name) }
 }
 
 /// A filter that calls a sync closure.

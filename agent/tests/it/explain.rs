@@ -90,7 +90,7 @@ async fn an_error_names_the_stage_or_layer_that_returned_it_and_no_layer_that_on
             let passes = hooks_fn("outer", |hooks| {
                 hooks.agent_run(|stack| {
                     stack.layer_fn("l", |input, _, next: Next<'_, Agent>| {
-                        Box::pin(async move { next.run(input).await.map_err(|error| error.context("seen", true)) })
+                        Box::pin(async move { next.run(input).await.map_err(|error| error.detail("seen", true)) })
                     })
                 });
             });

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use emitree_agent::{
-    Agent, AgentContext, AgentInput, AgentOutput, CallResult, ChatModel, ChatRequest, ChatResponse, Chunks, Decision,
-    Delta, History, HookTest, HooksFn, How, Message, Place, Tool, ToolCall, ToolOutput, TurnAction, TurnEnd, Verdict,
-    hooks_fn,
+    Agent, AgentContext, AgentInput, AgentOutput, CallResult, ChatModel, ChatRequest, ChatResponse, Chunks, Delta,
+    History, HookTest, HooksFn, How, Message, Place, Tool, ToolCall, ToolOutput, TurnAction, TurnDecision, TurnEnd,
+    Verdict, hooks_fn,
 };
 use emitree_runtime::{Error, Next, Result, RunContext};
 use serde_json::json;
@@ -77,10 +77,10 @@ fn marks(place: Place, is_async: bool) -> HooksFn {
                     Ok(())
                 })
             }),
-            (Place::TurnAction, false) => hooks.on_action(|action, _| action.decision = Some(Decision::Stop)),
+            (Place::TurnAction, false) => hooks.on_action(|action, _| action.decision = Some(TurnDecision::Stop)),
             (Place::TurnAction, true) => hooks.on_action_async(|action, _| {
                 Box::pin(async {
-                    action.decision = Some(Decision::Stop);
+                    action.decision = Some(TurnDecision::Stop);
                     Ok(())
                 })
             }),
@@ -147,7 +147,7 @@ async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
             let passed = test.chunks([vec![Delta::Text("a".to_owned())]]).await?;
             passed == [Delta::Text("a".to_owned()), Delta::Text("x".to_owned())]
         }
-        Place::TurnAction => test.action(TurnAction::new(response())).await?.decision == Some(Decision::Stop),
+        Place::TurnAction => test.action(TurnAction::new(response())).await?.decision == Some(TurnDecision::Stop),
         Place::ToolResolve => test.resolve(call()).await? == ToolCall::new("1", "x", json!({})),
         Place::ToolGate => {
             let batch = test.gate([call()]).await?;

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use emitree_agent::{
     Agent, AgentBuilder, AgentContext, AgentMiddleware, AgentRun, CallId, ChatModel, ChatOptions, ChatRequest, Chunks,
-    Decision, Hooks, HooksFn, How, Message, Place, Reply, ScriptedModel, Session, State, Tool, ToolOutput, hooks_fn,
-    joins, tool_fn,
+    Hooks, HooksFn, How, Message, Place, Reply, ScriptedModel, Session, State, Tool, ToolOutput, TurnDecision,
+    hooks_fn, joins, tool_fn,
 };
 use emitree_middleware::Runs;
 use emitree_runtime::{Error, Interrupt, Next, Result, RunContext, Runnable, for_tree};
@@ -324,7 +324,7 @@ async fn prompts_are_joined_transformed_and_sent_on_the_wire_as_the_first_messag
 #[tokio::test]
 async fn an_action_hook_can_stop_the_run_call_the_model_again_inject_and_replace_messages() -> Result<()> {
     let (result, requests, session) = ask(two_turns(), |hooks| {
-        hooks.on_action(|action, _| action.decision = Some(Decision::Stop));
+        hooks.on_action(|action, _| action.decision = Some(TurnDecision::Stop));
     })
     .await;
     assert_eq!((result?.turns, requests.len()), (1, 1));
@@ -333,7 +333,7 @@ async fn an_action_hook_can_stop_the_run_call_the_model_again_inject_and_replace
     let (result, _, session) = ask(two_turns(), |hooks| {
         hooks.on_action(|action, ctx| {
             if ctx.turn().expect("an agent").number == 1 {
-                action.decision = Some(Decision::LoopToModel);
+                action.decision = Some(TurnDecision::LoopToModel);
                 action.inject.push(Message::user("try without tools"));
             }
         });
@@ -641,7 +641,7 @@ async fn rounds_of_run_end_are_limited_and_the_history_stays_valid() -> Result<(
 async fn the_decision_to_stop_keeps_injected_messages_and_does_not_call_the_model_again() -> Result<()> {
     let (result, requests, session) = ask(two_turns(), |hooks| {
         hooks.on_action(|action, _| {
-            action.decision = Some(Decision::Stop);
+            action.decision = Some(TurnDecision::Stop);
             action.inject.push(Message::user("for later"));
         });
         // A later hook that sets no decision keeps the earlier decision.

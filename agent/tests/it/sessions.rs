@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use emitree_agent::{
-    AgentContext, AgentOutput, AgentRun, Decision, History, Hooks, Message, MessageAdded, Reply, ScriptedModel,
-    Session, State, hooks_fn,
+    AgentContext, AgentOutput, AgentRun, History, Hooks, Message, MessageAdded, Reply, ScriptedModel, Session, State,
+    TurnDecision, hooks_fn,
 };
 use emitree_emitter::EventMeta;
 use emitree_runtime::{AttemptDiscarded, Next, Result, map_output};
@@ -278,7 +278,7 @@ async fn a_state_keeps_its_value_and_stays_usable_after_a_panic_in_its_closure()
         let count: State<u32> = hooks.state();
         let panics = Arc::clone(&may_panic);
         hooks.on_action(move |action, ctx| {
-            action.decision = Some(Decision::Natural);
+            action.decision = Some(TurnDecision::Natural);
             count.with(ctx, |count| {
                 *count += 1;
                 assert!(!panics.swap(false, Ordering::Relaxed), "bug");

@@ -148,6 +148,6 @@ impl ApprovalLayer {
 
     /// Adds the detail `edited_by` to an error of the kind `Invalid`.
     fn add_editor(&self, error: Error) -> Error {
-        if *error.kind() == ErrorKind::Invalid { error.context("edited_by", &*self.0.by) } else { error }
+        if *error.kind() == ErrorKind::Invalid { error.detail("edited_by", &*self.0.by) } else { error }
     }
 }

@@ -236,7 +236,7 @@ impl BudgetClosed {
     /// Returns the error for `charge`. The same error ends the run that holds the budget.
     pub(super) fn error(&self) -> Error {
         match self.limit {
-            Some(limit) => Error::halted("budget", self.reason.clone()).context("limit", limit.as_str()),
+            Some(limit) => Error::halted("budget", self.reason.clone()).detail("limit", limit.as_str()),
             None => Error::denied("budget", self.reason.clone()),
         }
     }
@@ -244,6 +244,6 @@ impl BudgetClosed {
     /// Returns the denial of a run that would begin below the closed account.
     pub(super) fn denial(&self) -> Error {
         let error = Error::denied("budget", self.reason.clone());
-        self.limit.into_iter().fold(error, |error, limit| error.context("limit", limit.as_str()))
+        self.limit.into_iter().fold(error, |error, limit| error.detail("limit", limit.as_str()))
     }
 }

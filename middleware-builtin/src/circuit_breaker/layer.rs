@@ -78,7 +78,7 @@ impl CircuitBreakerInner {
             Some(wait) => format!("the circuit is open for another {}: {cause}", in_millis(*wait)),
             None => format!("the circuit is half-open, and a probe is under way: {cause}"),
         };
-        self.deny(key.to_json(), *wait, reason, ctx).await.context("cause", &**cause)
+        self.deny(key.to_json(), *wait, reason, ctx).await.detail("cause", &**cause)
     }
 
     async fn deny(&self, key: Value, wait: Option<Duration>, reason: String, ctx: &RunContext) -> Error {
@@ -86,9 +86,9 @@ impl CircuitBreakerInner {
         self.own_events.emit(ctx, || CallDenied { key: key.clone(), retry_after_ms, reason: reason.clone() }).await;
         let mut error = Error::denied("circuit_breaker", reason);
         if !key.is_null() {
-            error = error.context("key", key);
+            error = error.detail("key", key);
         }
-        retry_after_ms.into_iter().fold(error, |error, ms| error.context("retry_after_ms", ms))
+        retry_after_ms.into_iter().fold(error, |error, ms| error.detail("retry_after_ms", ms))
     }
 
     async fn emit_transition(&self, key: &OwnedKey, transition: Transition, ctx: &RunContext) {

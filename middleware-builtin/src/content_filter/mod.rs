@@ -18,7 +18,7 @@ use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
 
 pub use self::rules::FilterError;
-pub use crate::shared::inspected_place::Place;
+pub use crate::shared::run_part::RunPart;
 
 const NAME: &str = "content_filter";
 
@@ -109,7 +109,7 @@ impl FilterAction {
 #[non_exhaustive]
 pub struct Filtered {
     /// The part of the run: input or output.
-    pub place: Place,
+    pub part: RunPart,
     /// The position in the input or output, as a JSON pointer (RFC 6901).
     pub at: String,
     /// The label of the word or regex, or the label that the classifier returned.
@@ -196,7 +196,7 @@ impl ContentFilter {
         self
     }
 
-    /// Lets unwanted content pass and marks the run: an object with `place`, `at` and `label` is appended to the list
+    /// Lets unwanted content pass and marks the run: an object with `part`, `at` and `label` is appended to the list
     /// under [`MARK`] in the run's context. Later events of the run carry that context. If other code has set this key
     /// to a value that is not a list, that value becomes the first item.
     #[must_use]

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{Encoding, What};
-use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
+use crate::shared::run_part::RunPart;
 
 /// The guard found a secret, a URL to a host that is not allowed, or a value that it cannot check. The event never
 /// contains the secret.
@@ -12,7 +12,7 @@ use crate::shared::own_events::own_events;
 #[non_exhaustive]
 pub struct Blocked {
     /// The part of the run that contains the finding.
-    pub place: Place,
+    pub part: RunPart,
     /// The position of the finding: a JSON pointer (RFC 6901) into the value, or the name of the event. A pointer that
     /// contains a secret is replaced by `…`.
     pub at: String,

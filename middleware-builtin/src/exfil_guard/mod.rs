@@ -26,7 +26,7 @@ use crate::shared::secrets::{Kind, PatternError, Scanner};
 pub use self::decode::Encoding;
 pub use self::events::Blocked;
 pub use self::leak::{KnownError, What};
-pub use crate::shared::inspected_place::Place;
+pub use crate::shared::run_part::RunPart;
 
 const NAME: &str = "exfil_guard";
 

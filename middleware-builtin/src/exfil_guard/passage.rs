@@ -7,7 +7,7 @@ use emitree_runtime::{Error, Result};
 use super::GuardState;
 use super::decode::Encoding;
 use super::leak::What;
-use crate::shared::inspected_place::Place;
+use crate::shared::run_part::RunPart;
 use crate::shared::secrets::chunked_events::ChunkFilter;
 use crate::shared::secrets::{Chunks, Piece};
 
@@ -50,7 +50,7 @@ impl CheckPassage {
     }
 
     fn refuse(&self, what: What, encoding: Encoding) -> Error {
-        self.guard.block(Place::Event, &self.name, what, encoding)
+        self.guard.block(RunPart::Event, &self.name, what, encoding)
     }
 
     /// Returns an error if the scanner found a secret; otherwise returns the text that is clear.

@@ -11,14 +11,14 @@ use serde_json::Value;
 use super::events::Blocked;
 use super::leak::What;
 use super::{Encoding, ExfilGuardOptions, NAME};
-use crate::shared::inspected_place::Place;
 use crate::shared::json::{Path, strings};
 use crate::shared::own_events::OwnEvents;
+use crate::shared::run_part::RunPart;
 use crate::shared::secrets::chunked_events::HeldText;
 use crate::shared::secrets::error_text::{change_detail_keys, change_texts};
 
 /// The position of an error's details in its report.
-const DETAILS: Path<'static> = Path::Key(&Path::Root, "context");
+const DETAILS: Path<'static> = Path::Key(&Path::Root, "details");
 
 /// The state that the layer, the streams and the error map of one binding share.
 pub(super) struct GuardState {
@@ -34,7 +34,7 @@ impl GuardState {
     }
 
     /// Records a finding and returns its denial, which does not repeat the secret.
-    pub(super) fn block(&self, place: Place, at: &str, what: What, encoding: Encoding) -> Error {
+    pub(super) fn block(&self, part: RunPart, at: &str, what: What, encoding: Encoding) -> Error {
         let subject = match &what {
             What::Known => "a known value".to_owned(),
             What::Kind(kind) => format!("a possible secret of the kind `{kind}`"),
@@ -42,11 +42,11 @@ impl GuardState {
             What::TooDeep => format!("a value that is nested deeper than {MAX_DEPTH} levels"),
             What::TooMuch => format!("encoded text beyond the limit of {} decoded bytes", self.detector.max_decoded),
         };
-        let at_place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
+        let at_pointer = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
         let written = encoding.written();
-        let reason = format!("{subject}{written} was about to leave in the {}{at_place}", place.as_str());
+        let reason = format!("{subject}{written} was about to leave in the {}{at_pointer}", part.as_str());
         let evaluated_only = self.options.evaluates_only;
-        self.blocked.lock().push(Blocked { place, at: at.to_owned(), what, encoding, evaluated_only });
+        self.blocked.lock().push(Blocked { part, at: at.to_owned(), what, encoding, evaluated_only });
         Error::denied(NAME, reason)
     }
 
@@ -66,10 +66,10 @@ impl GuardState {
     }
 
     /// Checks an input or output.
-    fn check_value(&self, place: Place, value: &Value) -> Result<()> {
+    fn check_value(&self, part: RunPart, value: &Value) -> Result<()> {
         // The search recurses: a value that is nested too deeply is denied without a search.
         if check_depth(value).is_err() {
-            let denied = self.block(place, "", What::TooDeep, Encoding::Plain);
+            let denied = self.block(part, "", What::TooDeep, Encoding::Plain);
             return if self.options.evaluates_only { Ok(()) } else { Err(denied) };
         }
         // Use one budget for the whole value, so that many small strings cannot decode more bytes than one large
@@ -79,7 +79,7 @@ impl GuardState {
             if denied.is_ok()
                 && let Some((what, encoding)) = self.detector.find_leak(text, &mut budget)
             {
-                denied = Err(self.block(place, &self.pointer(at), what, encoding));
+                denied = Err(self.block(part, &self.pointer(at), what, encoding));
             }
         };
         strings_and_keys(value, &Path::Root, &mut look);
@@ -90,13 +90,13 @@ impl GuardState {
     /// secrets are replaced, unless a part that cannot be replaced contains a secret.
     pub(super) fn check_error(&self, error: Error) -> Error {
         if has_deep_value(&error) {
-            let denied = self.block(Place::Error, "", What::TooDeep, Encoding::Plain);
+            let denied = self.block(RunPart::Error, "", What::TooDeep, Encoding::Plain);
             return if self.options.evaluates_only { error } else { denied };
         }
         let (mut denied, mut budget) = (None, self.detector.budget());
         let mut leaks = |at: &Path<'_>, text: &str| {
             let Some((what, encoding)) = self.detector.find_leak(text, &mut budget) else { return false };
-            denied.get_or_insert_with(|| self.block(Place::Error, &self.pointer(at), what, encoding));
+            denied.get_or_insert_with(|| self.block(RunPart::Error, &self.pointer(at), what, encoding));
             true
         };
         let mut withhold = |at: &Path<'_>, text: &mut String| {
@@ -168,7 +168,7 @@ impl ExfilGuardLayer {
     async fn call_guarded(&self, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
         let GuardState { options, .. } = &*self.state;
         if options.inputs {
-            self.state.check_value(Place::Input, input)?;
+            self.state.check_value(RunPart::Input, input)?;
         }
         let result = next.run(input).await;
         // Work that ignores the failed emit of a refused event must not succeed.
@@ -177,7 +177,7 @@ impl ExfilGuardLayer {
             (Ok(_), Some(refused)) => Err(refused),
             (Ok(output), None) => {
                 if options.outputs {
-                    self.state.check_value(Place::Output, &output)?;
+                    self.state.check_value(RunPart::Output, &output)?;
                 }
                 Ok(output)
             }

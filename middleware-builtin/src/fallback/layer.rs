@@ -66,7 +66,7 @@ impl<K: Op> Fallback<K> {
                 }
                 // If an alternative ends in a way that is not caught, the run ends with it: no further alternative may
                 // answer.
-                Err(end) if !self.catches(&end) => return Err(end.context("after", json!(after))),
+                Err(end) if !self.catches(&end) => return Err(end.detail("after", json!(after))),
                 Err(failure) => (failed, error) = (next, failure),
             }
         }
@@ -74,7 +74,7 @@ impl<K: Op> Fallback<K> {
         // failures.
         let all = || Exhausted { after: after.iter().cloned().chain([Cause::of(failed, &error)]).collect() };
         self.own_events.emit(ctx, all).await;
-        Err(error.context("after", json!(after)))
+        Err(error.detail("after", json!(after)))
     }
 }
 

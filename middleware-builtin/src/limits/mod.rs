@@ -305,7 +305,7 @@ impl OnLimit {
             Self::End => Error::halted("limits", reached.to_string()),
             Self::Fail => Error::from(reached.clone()),
         };
-        error.context("limit", reached.limit.as_str()).context("most", reached.most)
+        error.detail("limit", reached.limit.as_str()).detail("most", reached.most)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emitree_runtime::Result;
 
 use super::redactor::Redactor;
-use crate::shared::inspected_place::Place;
+use crate::shared::run_part::RunPart;
 use crate::shared::secrets::Chunks;
 use crate::shared::secrets::chunked_events::ChunkFilter;
 
@@ -28,14 +28,14 @@ impl ChunkFilter for RedactFilter {
     fn push(&mut self, text: &str) -> Result<String> {
         let Self { name, redactor, chunks } = self;
         let mut clear = String::new();
-        chunks.push(text, |piece| redactor.put(&mut clear, piece, |kind| redactor.note(Place::Event, name, kind)));
+        chunks.push(text, |piece| redactor.put(&mut clear, piece, |kind| redactor.note(RunPart::Event, name, kind)));
         Ok(clear)
     }
 
     fn finish(&mut self) -> Result<String> {
         let Self { name, redactor, chunks } = self;
         let mut clear = String::new();
-        chunks.finish(|piece| redactor.put(&mut clear, piece, |kind| redactor.note(Place::Event, name, kind)));
+        chunks.finish(|piece| redactor.put(&mut clear, piece, |kind| redactor.note(RunPart::Event, name, kind)));
         Ok(clear)
     }
 

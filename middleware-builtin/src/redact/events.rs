@@ -2,17 +2,17 @@
 
 use serde::Serialize;
 
-use crate::shared::inspected_place::Place;
 use crate::shared::own_events::own_events;
+use crate::shared::run_part::RunPart;
 use crate::shared::secrets::Kind;
 
-/// Secrets were redacted. The event contains their kind, number and place, but not the secrets themselves.
+/// Secrets were redacted. The event contains their kind, number and part, but not the secrets themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Redacted {
     /// The part of the run that contained the secrets.
-    pub place: Place,
-    /// The position in the `place`: a JSON pointer (RFC 6901), or the name of the event if the place is an event.
+    pub part: RunPart,
+    /// The position in the `part`: a JSON pointer (RFC 6901), or the name of the event if the part is an event.
     pub at: String,
     /// The kind of the secrets.
     pub kind: Kind,
@@ -22,16 +22,16 @@ pub struct Redacted {
 
 own_events! { Redacted = "redacted"; }
 
-/// Findings that have not been emitted yet, grouped by place, position and kind.
+/// Findings that have not been emitted yet, grouped by part, position and kind.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Vec<Redacted>);
 
 impl Tally {
-    pub(super) fn add(&mut self, place: Place, at: &str, kind: &Kind) {
-        let is_same = |counted: &&mut Redacted| counted.place == place && counted.at == at && counted.kind == *kind;
+    pub(super) fn add(&mut self, part: RunPart, at: &str, kind: &Kind) {
+        let is_same = |counted: &&mut Redacted| counted.part == part && counted.at == at && counted.kind == *kind;
         match self.0.iter_mut().rev().find(is_same) {
             Some(counted) => counted.count += 1,
-            None => self.0.push(Redacted { place, at: at.to_owned(), kind: kind.clone(), count: 1 }),
+            None => self.0.push(Redacted { part, at: at.to_owned(), kind: kind.clone(), count: 1 }),
         }
     }
 

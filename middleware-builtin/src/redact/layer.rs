@@ -17,9 +17,9 @@ use super::restore::RestoreLayer;
 use super::vault::Vault;
 use super::{Redact, Redaction, event_payloads};
 use crate::shared::built_in::debug_as;
-use crate::shared::inspected_place::Place;
 use crate::shared::json::{Path, deny_deep, strings_mut};
 use crate::shared::own_events::{OwnEvents, TextRedaction};
+use crate::shared::run_part::RunPart;
 use crate::shared::secrets::chunked_events::{ChunkedEvents, emit_at_end, flush_at_end};
 
 /// A redaction that is bound to a run.
@@ -37,28 +37,28 @@ impl RedactLayer {
         // Only the outermost run restores its output: the runs below it must not see the secrets.
         let restores = options.restores && vault.is_owned_by(ctx.run_id());
         let redactor = Arc::new(Redactor::new(options.clone(), vault));
-        if options.covers(Place::Context) {
+        if options.covers(RunPart::Context) {
             redact_context(&redactor, ctx)?;
         }
-        if options.covers(Place::Error) {
+        if options.covers(RunPart::Error) {
             let redactor = Arc::clone(&redactor);
             ctx.map_error(move |error| redactor.error(error));
         }
-        if options.covers(Place::Input) {
+        if options.covers(RunPart::Input) {
             // Register a first listener, so that no other listener receives a secret, and a last listener, for secrets
             // that other listeners have added.
-            let redacts_answers = options.covers(Place::Output) && !restores;
+            let redacts_answers = options.covers(RunPart::Output) && !restores;
             [i32::MAX, i32::MIN]
                 .into_iter()
                 .try_for_each(|priority| on_start(&redactor, ctx, priority, redacts_answers))?;
         }
-        if options.covers(Place::Output) && !restores {
+        if options.covers(RunPart::Output) && !restores {
             on_success(&redactor, ctx)?;
         }
-        if options.covers(Place::Event) {
+        if options.covers(RunPart::Event) {
             redact_events(&redact.0, &redactor, ctx)?;
         }
-        if options.covers(Place::Error) || options.covers(Place::Context) {
+        if options.covers(RunPart::Error) || options.covers(RunPart::Context) {
             emit_at_end(ctx, emit_found_fn(&redactor, own_events))?;
         }
         Self::stack(&redactor, own_events, restores).bind(ctx)
@@ -88,9 +88,9 @@ impl RedactLayer {
         // Count the pseudonyms before the output is redacted: pseudonyms that are created for the output must not be
         // restored.
         self.known.store(self.redactor.vault.len(), Ordering::Relaxed);
-        if self.redactor.options.covers(Place::Output) {
+        if self.redactor.options.covers(RunPart::Output) {
             deny_deep("redact", "output", &output)?;
-            self.redactor.value(Place::Output, &mut output);
+            self.redactor.value(RunPart::Output, &mut output);
         }
         Ok(output)
     }
@@ -130,7 +130,7 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
         let mut value = value.clone();
         let mut is_changed = false;
         strings_mut(&mut value, &Path::Key(&Path::Root, key), &mut |at, text| {
-            is_changed |= redactor.text(Place::Context, at, text);
+            is_changed |= redactor.text(RunPart::Context, at, text);
         });
         if is_changed {
             ctx.set(key, value)?;
@@ -143,7 +143,7 @@ fn redact_context(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
             return Value::String(format!("[REDACTED: {error}]"));
         }
         strings_mut(&mut value, &Path::Key(&Path::Root, key), &mut |at, text| {
-            redactor.text(Place::Context, at, text);
+            redactor.text(RunPart::Context, at, text);
         });
         value
     });
@@ -174,12 +174,12 @@ fn on_start(redactor: &Arc<Redactor>, ctx: &RunContext, priority: i32, redacts_a
     let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
         let Some(LifecycleMut::Start(start)) = LifecycleMut::of(event, meta) else { return Ok(()) };
-        if let Some(input) = redactor.replaced(Place::Input, &start.try_input_json()?) {
+        if let Some(input) = redactor.replaced(RunPart::Input, &start.try_input_json()?) {
             start.set_input_json(input)?;
         }
         // An earlier listener may have set an output.
         if let Some(output) = start.output_json().filter(|_| redacts_answers)
-            && let Some(output) = redactor.replaced(Place::Output, &output)
+            && let Some(output) = redactor.replaced(RunPart::Output, &output)
         {
             start.set_output_json(output)?;
         }
@@ -194,7 +194,7 @@ fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
         let Some(LifecycleMut::Success(success)) = LifecycleMut::of(event, meta) else { return Ok(()) };
-        match redactor.replaced(Place::Output, &success.try_output_json()?) {
+        match redactor.replaced(RunPart::Output, &success.try_output_json()?) {
             Some(output) => Ok(success.set_output_json(output)?),
             None => Ok(()),
         }
@@ -206,15 +206,15 @@ fn on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
 impl Layer<JsonRun> for RedactLayer {
     async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let options = &self.redactor.options;
-        if options.covers(Place::Input) {
+        if options.covers(RunPart::Input) {
             deny_deep("redact", "input", input)?;
         }
-        let changed = if options.covers(Place::Input) { self.redactor.replaced(Place::Input, input) } else { None };
+        let changed = if options.covers(RunPart::Input) { self.redactor.replaced(RunPart::Input, input) } else { None };
         // Emit the findings of the listeners of `start` here: these listeners are sync and cannot await an emit.
         self.emit_found(ctx).await;
         let result = match next.run(changed.as_ref().unwrap_or(input)).await {
             Ok(output) => self.output(output),
-            Err(error) if options.covers(Place::Error) => Err(self.redactor.error(error)),
+            Err(error) if options.covers(RunPart::Error) => Err(self.redactor.error(error)),
             Err(error) => Err(error),
         };
         self.emit_found(ctx).await;

@@ -32,7 +32,7 @@ use crate::shared::secrets::{Kind, PatternError, Scanner};
 pub use self::events::Redacted;
 pub use self::sink::RedactSink;
 pub use self::strategy::Strategy;
-pub use crate::shared::inspected_place::Place;
+pub use crate::shared::run_part::RunPart;
 
 /// Finds secrets and personal data, and replaces them.
 ///
@@ -74,7 +74,7 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # Defaults
 ///
-/// All kinds of [`Kind::all`] are redacted in all places with [`Strategy::Redact`], and no pseudonyms are restored. Use
+/// All kinds of [`Kind::all`] are redacted in all parts with [`Strategy::Redact`], and no pseudonyms are restored. Use
 /// [`for_tree`](emitree_runtime::for_tree) to redact nested runs too.
 ///
 /// # Pseudonyms
@@ -106,7 +106,7 @@ pub use crate::shared::inspected_place::Place;
 ///
 /// # Its own events
 ///
-/// `middleware.redact.redacted`, a [`Redacted`]: the kind, number and place of the secrets, but not the secrets.
+/// `middleware.redact.redacted`, a [`Redacted`]: the kind, number and part of the secrets, but not the secrets.
 #[derive(Clone)]
 pub struct Redact(Arc<Redaction>);
 
@@ -119,7 +119,7 @@ struct Redaction {
 }
 
 impl Redact {
-    /// Creates a `Redact` that replaces secrets of [all kinds](Kind::all) in all [places](Place).
+    /// Creates a `Redact` that replaces secrets of [all kinds](Kind::all) in all [parts](RunPart).
     #[must_use]
     pub fn new() -> Self {
         let own_events = OwnEvents::new("middleware.redact");
@@ -188,8 +188,8 @@ impl Redact {
 
     /// Sets the parts of a run that are redacted. Default: all.
     #[must_use]
-    pub fn places(self, places: impl IntoIterator<Item = Place>) -> Self {
-        self.set(|options| options.places = places.into_iter().collect())
+    pub fn parts(self, parts: impl IntoIterator<Item = RunPart>) -> Self {
+        self.set(|options| options.parts = parts.into_iter().collect())
     }
 
     /// Replaces the pseudonyms in the output with their secrets; see [pseudonyms](Self#pseudonyms).

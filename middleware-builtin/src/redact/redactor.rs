@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::events::{Redacted, Tally};
 use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
-use crate::shared::inspected_place::Place;
 use crate::shared::json::{Path, strings_mut};
+use crate::shared::run_part::RunPart;
 use crate::shared::secrets::error_text::{change_denier, change_texts};
 use crate::shared::secrets::{Kind, Piece, Scanner};
 
@@ -21,7 +21,7 @@ pub(super) struct RedactOptions {
     pub(super) strategy: Strategy,
     pub(super) by_kind: Vec<(Kind, Strategy)>,
     pub(super) key: Option<HashKey>,
-    pub(super) places: Vec<Place>,
+    pub(super) parts: Vec<RunPart>,
     pub(super) restores: bool,
 }
 
@@ -32,7 +32,7 @@ impl RedactOptions {
             strategy: Strategy::default(),
             by_kind: Vec::new(),
             key: None,
-            places: Place::ALL.into(),
+            parts: RunPart::ALL.into(),
             restores: false,
         }
     }
@@ -44,8 +44,8 @@ impl RedactOptions {
         }
     }
 
-    pub(super) fn covers(&self, place: Place) -> bool {
-        self.places.contains(&place)
+    pub(super) fn covers(&self, part: RunPart) -> bool {
+        self.parts.contains(&part)
     }
 
     /// Returns the replacement of a secret.
@@ -79,8 +79,8 @@ impl fmt::Debug for RedactOptions {
         if !self.by_kind.is_empty() {
             debug.field("by_kind", &self.by_kind);
         }
-        if self.places != Place::ALL {
-            debug.field("places", &self.places);
+        if self.parts != RunPart::ALL {
+            debug.field("parts", &self.parts);
         }
         debug.field("restore_output", &self.restores).finish()
     }
@@ -115,21 +115,21 @@ impl Redactor {
         self.tally.lock().take()
     }
 
-    pub(super) fn note(&self, place: Place, at: &str, kind: &Kind) {
-        self.tally.lock().add(place, at, kind);
+    pub(super) fn note(&self, part: RunPart, at: &str, kind: &Kind) {
+        self.tally.lock().add(part, at, kind);
     }
 
-    pub(super) fn text(&self, place: Place, at: &Path<'_>, text: &mut String) -> bool {
+    pub(super) fn text(&self, part: RunPart, at: &Path<'_>, text: &mut String) -> bool {
         let mut pointer = None;
         self.options.text(text, &self.vault, |kind| {
-            self.note(place, pointer.get_or_insert_with(|| self.options.pointer(at)), kind);
+            self.note(part, pointer.get_or_insert_with(|| self.options.pointer(at)), kind);
         })
     }
 
     /// Redacts a value; returns `true` if anything was replaced.
-    pub(super) fn value(&self, place: Place, value: &mut Value) -> bool {
+    pub(super) fn value(&self, part: RunPart, value: &mut Value) -> bool {
         let mut is_changed = false;
-        strings_mut(value, &Path::Root, &mut |at, text| is_changed |= self.text(place, at, text));
+        strings_mut(value, &Path::Root, &mut |at, text| is_changed |= self.text(part, at, text));
         is_changed
     }
 
@@ -141,14 +141,14 @@ impl Redactor {
 
     /// Redacts a text in an event with this name; returns `true` if anything was replaced.
     pub(super) fn event_string(&self, name: &str, text: &mut String) -> bool {
-        self.options.text(text, &self.vault, |kind| self.note(Place::Event, name, kind))
+        self.options.text(text, &self.vault, |kind| self.note(RunPart::Event, name, kind))
     }
 
     /// Redacts the value of an event with this name; returns `true` if anything was replaced.
     pub(super) fn event(&self, name: &str, value: &mut Value) -> bool {
         let mut is_changed = false;
         strings_mut(value, &Path::Root, &mut |_, text| {
-            is_changed |= self.options.text(text, &self.vault, |kind| self.note(Place::Event, name, kind));
+            is_changed |= self.options.text(text, &self.vault, |kind| self.note(RunPart::Event, name, kind));
         });
         is_changed
     }
@@ -156,13 +156,13 @@ impl Redactor {
     /// Redacts the texts of an error, and the name of the guard in a denial or halt. The error keeps its kind.
     pub(super) fn error(&self, error: Error) -> Error {
         let mut change = |at: &Path<'_>, text: &mut String| {
-            self.text(Place::Error, at, text);
+            self.text(RunPart::Error, at, text);
         };
         change_texts(change_denier(error, &mut change), &mut change)
     }
 
     /// Returns a redacted copy of a value, if anything is replaced.
-    pub(super) fn replaced(&self, place: Place, value: &Value) -> Option<Value> {
+    pub(super) fn replaced(&self, part: RunPart, value: &Value) -> Option<Value> {
         let mut is_clean = true;
         let scanner = &self.options.scanner;
         crate::shared::json::strings(value, &Path::Root, &mut |_, text| is_clean = is_clean && scanner.is_clean(text));
@@ -171,6 +171,6 @@ impl Redactor {
         }
         // Most values are clean: these are searched once and not copied.
         let mut copy = value.clone();
-        self.value(place, &mut copy).then_some(copy)
+        self.value(part, &mut copy).then_some(copy)
     }
 }

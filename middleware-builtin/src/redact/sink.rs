@@ -10,7 +10,7 @@ use serde_json::value::to_raw_value;
 use super::recorded_text::RecordedTexts;
 use super::redactor::{RedactOptions, Redactor};
 use super::vault::Vault;
-use crate::shared::inspected_place::Place;
+use crate::shared::run_part::RunPart;
 
 /// A sink that redacts records and passes them on. Returned by [`Redact::sink`](super::Redact::sink).
 ///
@@ -56,8 +56,8 @@ impl<S: Sink> RedactSink<S> {
         let taken = self.texts.take(event, &mut payload, &self.redactor);
         let group_id = event.group_id.as_deref().and_then(|id| self.redactor.event_text(event.name(), id));
         let is_changed = [
-            self.redactor.value(Place::Event, &mut payload),
-            self.redactor.value(Place::Context, &mut context),
+            self.redactor.value(RunPart::Event, &mut payload),
+            self.redactor.value(RunPart::Context, &mut context),
             group_id.is_some(),
         ];
         // A sink reports no findings: drop them, so that they do not accumulate.

@@ -90,7 +90,7 @@ impl Call {
 impl Difference {
     pub(super) fn to_error(&self) -> Error {
         let data = serde_json::to_value(self).unwrap_or_default();
-        Error::halted("replay", self.to_string()).context("difference", data)
+        Error::halted("replay", self.to_string()).detail("difference", data)
     }
 }
 

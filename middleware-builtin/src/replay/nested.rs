@@ -101,7 +101,7 @@ fn renew_retry_request(error: Error) -> Error {
     match error.retry_request() {
         Some(retry) => {
             let again = Error::retry_with(retry.reason, retry.metadata);
-            error.details().iter().fold(again, |again, (key, value)| again.context(key, value.clone()))
+            error.details().iter().fold(again, |again, (key, value)| again.detail(key, value.clone()))
         }
         None => error,
     }

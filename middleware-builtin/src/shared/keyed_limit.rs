@@ -104,7 +104,7 @@ impl OwnEvents {
 
     pub(crate) async fn deny(&self, key: &OwnedKey, retry_after_ms: u64, reason: String, ctx: &RunContext) -> Error {
         self.emit(ctx, || Denied { key: key.to_json(), retry_after_ms: Some(retry_after_ms) }).await;
-        Error::denied(self.name(), reason).context("retry_after_ms", retry_after_ms)
+        Error::denied(self.name(), reason).detail("retry_after_ms", retry_after_ms)
     }
 
     /// Denies a run that has no key, or whose key function failed.

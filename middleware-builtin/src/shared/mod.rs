@@ -6,8 +6,6 @@ pub(crate) mod at_start;
 #[cfg(any(feature = "fallback", feature = "retry"))]
 pub(crate) mod attempt_watch;
 pub(crate) mod built_in;
-#[cfg(any(feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
-pub(crate) mod inspected_place;
 #[cfg(any(feature = "approval", feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
 pub(crate) mod json;
 #[cfg(feature = "key")]
@@ -22,6 +20,8 @@ pub(crate) mod own_events;
 pub(crate) mod panic;
 #[cfg(any(feature = "record", feature = "trajectory"))]
 pub(crate) mod run_address;
+#[cfg(any(feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
+pub(crate) mod run_part;
 #[cfg(feature = "runs")]
 pub(crate) mod runs;
 #[cfg(feature = "secrets")]

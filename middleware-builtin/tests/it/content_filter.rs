@@ -75,7 +75,7 @@ async fn a_content_filter_that_marks_sets_marks_in_the_context_and_lets_the_run_
         *seen.lock().expect("nobody panics here") = meta.context().get(MARK).cloned().unwrap_or_default();
     });
     assert_eq!(run.await?, json!({"a": "darn"}));
-    let mark = |place| json!({"place": place, "at": "/a", "label": "rude"});
+    let mark = |part| json!({"part": part, "at": "/a", "label": "rude"});
     assert_eq!(*marks.lock().expect("nobody panics here"), json!([mark("input"), mark("output")]));
     Ok(())
 }
@@ -90,10 +90,7 @@ async fn a_finding_is_appended_to_a_value_that_other_code_has_set() -> TestResul
     })
     .await?;
     let marks = marks.lock().expect("nobody panics here").clone();
-    assert_eq!(
-        (&marks[0], &marks[1]["place"], &marks[2]["place"]),
-        (&json!("mine"), &json!("input"), &json!("output"))
-    );
+    assert_eq!((&marks[0], &marks[1]["part"], &marks[2]["part"]), (&json!("mine"), &json!("input"), &json!("output")));
     Ok(())
 }
 
@@ -111,7 +108,7 @@ async fn the_event_of_a_finding_contains_its_place_and_label_but_not_the_text() 
         },
     );
     assert!(run.await.is_err());
-    let expected = json!({"place": "input", "at": "/1", "label": "number", "action": "deny"});
+    let expected = json!({"part": "input", "at": "/1", "label": "number", "action": "deny"});
     assert_eq!(*said.lock().expect("nobody panics here"), [expected]);
     Ok(())
 }

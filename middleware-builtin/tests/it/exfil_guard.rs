@@ -10,7 +10,7 @@ use crate::corpus::{Half, Planted};
 use crate::support::{Any, Failing, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::ExfilGuard;
-use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, Place, What};
+use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, RunPart, What};
 use emitree_middleware::secrets::Kind;
 use emitree_runtime::{
     Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stage, Summary, for_tree,
@@ -253,7 +253,7 @@ async fn a_known_value_is_denied_and_reported_without_repeating_it() -> TestResu
     let reason = "denied by exfil_guard: a known value, base64-encoded, was about to leave in the input at `/a/1`";
     assert_eq!(error.explain(), reason);
     let said = said.lock().expect("nobody panics here");
-    assert_eq!((said.len(), said[0].place, said[0].at.as_str()), (1, Place::Input, "/a/1"));
+    assert_eq!((said.len(), said[0].part, said[0].at.as_str()), (1, RunPart::Input, "/a/1"));
     assert_eq!((&said[0].what, said[0].encoding, said[0].evaluated_only), (&What::Known, Encoding::Base64, false));
     Ok(())
 }
@@ -271,7 +271,7 @@ async fn keys_outputs_and_errors_are_checked_too() {
     let error = echo(&root).run(json!({SECRET: 1})).middleware(guard().inputs(false)).await.expect_err("a key");
     assert_eq!(error.explain(), "denied by exfil_guard: a known value was about to leave in the output");
     let failing = instance(&root, "Tool", "fail", |(): (), _: RunContext| async move {
-        Err::<(), _>(Error::new(format!("cannot use {SECRET}")).context("also", SECRET))
+        Err::<(), _>(Error::new(format!("cannot use {SECRET}")).detail("also", SECRET))
     });
     let error = failing.run(()).middleware(guard()).await.expect_err("it fails");
     let reason = "denied by exfil_guard: a known value was about to leave in the error at `/message`";
@@ -321,7 +321,7 @@ async fn a_secret_in_an_abort_or_in_the_error_of_a_listener_is_withheld_and_repo
 
 #[tokio::test]
 async fn control_flow_keeps_its_kind_and_its_text_is_withheld() {
-    let interrupt = || Error::interrupted(Interrupt::new("approval", json!(1))).context("why", SECRET);
+    let interrupt = || Error::interrupted(Interrupt::new("approval", json!(1))).detail("why", SECRET);
     let rows: [fn() -> Error; 2] = [|| Error::denied("policy", format!("no {SECRET}")), || Error::aborted(SECRET)];
     for make in rows.into_iter().chain([interrupt as fn() -> Error]) {
         let work =
@@ -335,9 +335,9 @@ async fn control_flow_keeps_its_kind_and_its_text_is_withheld() {
 #[tokio::test]
 async fn keys_of_error_details_are_checked_too() {
     let asked = Interrupt::new("ask", json!(1));
-    let details = |error: Error| error.context("seen", json!([{SECRET: 1}])).context(SECRET, 2).context("n", 3);
+    let details = |error: Error| error.detail("seen", json!([{SECRET: 1}])).detail(SECRET, 2).detail("n", 3);
     let withheld = json!({"n": 3, "seen": [{"withheld by exfil_guard": 1}], "withheld by exfil_guard": 2});
-    let denied = "denied by exfil_guard: a known value was about to leave in the error at `/context`";
+    let denied = "denied by exfil_guard: a known value was about to leave in the error at `/details`";
     let rows = [
         (Error::new("x"), None),
         (Error::aborted("x"), Some(ErrorKind::Aborted)),

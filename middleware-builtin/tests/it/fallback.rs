@@ -98,7 +98,7 @@ async fn a_successful_run_keeps_its_output_and_no_fallback_event_is_emitted() ->
 #[tokio::test]
 async fn if_all_alternatives_fail_the_run_returns_the_last_error_with_the_earlier_causes() -> TestResult {
     let (root, said) = (Emitter::new(), Said::default());
-    let (first, last) = (fails(&root, "first", &broken()), Error::new("empty").retryable(true).context("shelf", 3));
+    let (first, last) = (fails(&root, "first", &broken()), Error::new("empty").retryable(true).detail("shelf", 3));
     let fallback = Fallback::to(fails(&root, "second", &Error::new("gone"))).or(fails(&root, "third", &last));
     fallback.emitter().on("exhausted", said.exhausted())?;
     let error = first.run(7).middleware(fallback).await.expect_err("all fail");

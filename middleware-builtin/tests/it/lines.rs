@@ -41,7 +41,7 @@ async fn an_error_line_shows_the_explanation_of_the_error() -> TestResult {
 async fn an_error_of_the_outermost_run_is_shown() {
     let page = Page::new();
     let fail = instance(&Emitter::new(), "Tool", "fail", |(): (), _| async {
-        Err::<(), _>(Error::denied("house rules", "no").context("rule", 7))
+        Err::<(), _>(Error::denied("house rules", "no").detail("rule", 7))
     });
     assert!(fail.run(()).middleware(page.trajectory()).await.is_err());
     page.expect(["Tool[fail][start]: {}", "Tool[fail][error]: denied by house rules: no\n  rule: 7"]);

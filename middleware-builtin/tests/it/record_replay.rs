@@ -166,7 +166,7 @@ async fn a_recording_and_a_replay_are_shared_by_100_concurrent_runs() -> TestRes
 async fn replayed_errors_equal_the_recorded_errors() -> TestResult {
     type Ends = fn() -> Error;
     let rows: [Ends; 9] = [
-        || Error::new("no").context("path", "a").caused_by(std::io::Error::other("disk")),
+        || Error::new("no").detail("path", "a").caused_by(std::io::Error::other("disk")),
         || Error::new("later").retryable(true),
         || Error::denied("policy", "no"),
         || Error::halted("budget", "spent"),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::{Any, Failing, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::approval::{Decision, Request};
-use emitree_middleware::redact::{Place, Redacted, Strategy};
+use emitree_middleware::redact::{Redacted, RunPart, Strategy};
 use emitree_middleware::secrets::{Kind, PatternError};
 use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
@@ -64,7 +64,7 @@ fn write(root: &Emitter) -> impl Runnable<Input = Vec<String>, Output = usize> +
 }
 
 fn tokens() -> Redact {
-    Redact::new().places([Place::Event]).text_of("new_token", |token: &mut Token| &mut token.text)
+    Redact::new().parts([RunPart::Event]).text_of("new_token", |token: &mut Token| &mut token.text)
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn secrets_added_to_the_input_after_the_run_s_own_listeners_do_not_reach_t
         *input = json!([input, CARD]);
         Ok(())
     });
-    let redact = Redact::new().places([Place::Input]);
+    let redact = Redact::new().parts([RunPart::Input]);
     let given = echo.run(json!([])).middleware(redact).middleware(passing).await?;
     assert_eq!(given, json!({"got": [["[REDACTED:email]"], "[REDACTED:card]"]}));
     Ok(())
@@ -268,7 +268,7 @@ fn a_sink_receives_group_ids_without_secrets() -> TestResult {
 async fn errors_are_redacted_and_keep_their_kind() {
     type Row = (fn() -> Error, &'static str);
     let rows: [Row; 4] = [
-        (|| Error::new(format!("no {MAIL}")).context("card", CARD), "no [REDACTED:email]\n  card: \"[REDACTED:card]\""),
+        (|| Error::new(format!("no {MAIL}")).detail("card", CARD), "no [REDACTED:email]\n  card: \"[REDACTED:card]\""),
         (
             || Error::from(std::io::Error::other(format!("lost {MAIL}"))).message("outer"),
             "outer\n  caused by: lost [REDACTED:email]",
@@ -290,7 +290,7 @@ async fn context_that_was_set_before_the_run_is_redacted() -> TestResult {
         Ok(ctx.context().get("user").cloned().unwrap_or_default())
     });
     let run = work.run(()).context(json!({"user": {"mail": MAIL}, "n": 1}));
-    let user = run.middleware(Redact::new().places([Place::Context])).await?;
+    let user = run.middleware(Redact::new().parts([RunPart::Context])).await?;
     assert_eq!(user, json!({"mail": "[REDACTED:email]"}));
     Ok(())
 }
@@ -364,12 +364,12 @@ async fn context_values_set_during_the_run_are_redacted() -> TestResult {
         ctx.emitter().emit("own", &mut 7).await?;
         Ok(ctx.get("mail"))
     });
-    let mail = work.run(()).middleware(Redact::new().places([Place::Context])).await?;
+    let mail = work.run(()).middleware(Redact::new().parts([RunPart::Context])).await?;
     assert_eq!(mail, Some(json!({"to": ["[REDACTED:email]", 7]})));
     let lines = heard.take();
     assert!(lines.iter().all(|line| !line.contains(MAIL) && !line.contains(CARD)), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains(r#""card":"[REDACTED:card]""#)), "{lines:#?}");
-    let kept = work.run(()).middleware(Redact::new().places([Place::Input])).await?;
+    let kept = work.run(()).middleware(Redact::new().parts([RunPart::Input])).await?;
     assert_eq!(kept, Some(json!({"to": [MAIL, 7]})));
     Ok(())
 }
@@ -421,8 +421,8 @@ async fn events_that_are_text_or_json_or_of_a_configured_type_are_redacted() -> 
         [1, 1, 2],
         "{lines:#?}"
     );
-    // With `places`, other places are not redacted.
-    let elsewhere = Redact::new().event::<Sent>("sent").places([Place::Input]);
+    // With `parts`, other parts are not redacted.
+    let elsewhere = Redact::new().event::<Sent>("sent").parts([RunPart::Input]);
     assert_eq!(work.run(()).middleware(elsewhere).await?, None);
     Ok(())
 }
@@ -437,7 +437,7 @@ async fn redacted_contains_the_place_kind_and_count_of_secrets_but_no_secret() -
         "middleware.redact.redacted",
         move |event: &Redacted, meta: &EventMeta<'_>| {
             assert!(meta.trace().is_some());
-            heard.note(format!("{:?} {} {} {}", event.place, event.at, event.kind, event.count));
+            heard.note(format!("{:?} {} {} {}", event.part, event.at, event.kind, event.count));
         },
     );
     run.await?;

@@ -70,7 +70,7 @@ fn noisy(root: &Emitter) -> impl Runnable<Input = (), Output = ()> + 'static {
     instance(root, "Tool", "noisy", |(): (), ctx: RunContext| async move {
         ctx.emitter().emit("note", &mut json!({"z": 0.1, "a": [null, "é\n\""]})).await?;
         ctx.emitter().child("sub")?.emit("dotted.aside", &mut 0.1_f32).await?;
-        let cause = Error::new("inner").context("ratio", 0.1 + 0.2).context("a", json!({"z": 1, "b": 2}));
+        let cause = Error::new("inner").detail("ratio", 0.1 + 0.2).detail("a", json!({"z": 1, "b": 2}));
         Err(cause.message("outer"))
     })
 }

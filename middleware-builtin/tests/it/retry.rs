@@ -98,7 +98,7 @@ async fn only_retryable_errors_are_retried_by_default() {
         (busy(), 3),
         (Error::new("wrong"), 1),
         (Error::timed_out("late").retryable(true), 3),
-        (Error::timed_out("late").context("timeout", "attempt"), 1),
+        (Error::timed_out("late").detail("timeout", "attempt"), 1),
     ];
     for (error, expected) in rows {
         let (work, calls) = fails(&Emitter::new(), 9, &error);
@@ -156,11 +156,11 @@ async fn the_delay_is_as_long_as_the_error_asks_but_at_most_the_longest_delay() 
         (after(7_000), 7_000, Some(7_000)),
         (after(0), 0, Some(0)),
         (after(90_000), 30_000, Some(90_000)),
-        (busy().context("retry_after_ms", 2_000), 2_000, Some(2_000)),
+        (busy().detail("retry_after_ms", 2_000), 2_000, Some(2_000)),
         // The user's function takes precedence over a cause, and a cause takes precedence over a detail.
-        (after(7_000).context("retry_after_ms", 2_000), 7_000, Some(7_000)),
-        (after(7_000).context("header", 3), 3_000, Some(3_000)),
-        (busy().context("retry_after_ms", "soon"), 500, None),
+        (after(7_000).detail("retry_after_ms", 2_000), 7_000, Some(7_000)),
+        (after(7_000).detail("header", 3), 3_000, Some(3_000)),
+        (busy().detail("retry_after_ms", "soon"), 500, None),
         (busy(), 500, None),
     ];
     for (error, delay_ms, asked) in rows {

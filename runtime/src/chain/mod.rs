@@ -20,7 +20,7 @@ use crate::layer::json_run::JsonAdapter;
 use crate::layer::nesting::{LayerId, warning};
 use crate::middleware::map_value::{InputMaps, Maps};
 use crate::runnable::value::Data;
-use crate::{LayerInfo, Place, Result, RunContext};
+use crate::{LayerInfo, Position, Result, RunContext};
 
 /// A chain with erased types.
 pub(crate) trait AnyChain: Any + Send + Sync {
@@ -166,8 +166,8 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
         by_phase(&mut layers);
         let layers = layers.iter().map(LayerInfo::of);
         let maps = self.existing_value_maps();
-        let inputs = maps.into_iter().flat_map(|maps| maps.inputs.maps.describe(Place::Input));
-        let outputs = maps.into_iter().flat_map(|maps| maps.outputs.describe(Place::Output));
+        let inputs = maps.into_iter().flat_map(|maps| maps.inputs.maps.describe(Position::Input));
+        let outputs = maps.into_iter().flat_map(|maps| maps.outputs.describe(Position::Output));
         inputs.chain(layers).chain(outputs).collect()
     }
 }

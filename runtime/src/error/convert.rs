@@ -15,7 +15,7 @@ impl Error {
     ///
     /// - A boxed `Error` is returned unchanged.
     /// - An `Error` that a listener returned is taken out of the [`EmitError`]. If the error is a failure, it receives
-    ///   the context values `event`, with the path of the event, and `listener`, with the source location at which the
+    ///   the details `event`, with the path of the event, and `listener`, with the source location at which the
     ///   listener was registered, unless it already has them.
     /// - Any other error becomes the source of a new `Error`, which displays the message of its source. If a cause of
     ///   the source is control flow, the new error gets the kind of that cause.
@@ -68,11 +68,11 @@ impl Error {
             EmitErrorKind::Listener { path, at, source } if source.is::<StdErrorAdapter>() => {
                 let error = Self::from_boxed(source);
                 // Control flow is returned unchanged. The message of a failure need not name the event or the listener,
-                // so add both as context values.
+                // so add both as details.
                 if error.kind().is_control_flow() {
                     return error;
                 }
-                error.context_if_absent("listener", || format!("{at}")).context_if_absent("event", || path)
+                error.detail_if_absent("listener", || format!("{at}")).detail_if_absent("event", || path)
             }
             kind => Self::of_source(ErrorKind::of_emit(&kind), Arc::new(EmitError::from(kind))),
         }
@@ -111,7 +111,7 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
 /// ```
 /// use emitree_runtime::{Error, ErrorReport};
 ///
-/// let error = Error::denied("policy", "not on Sundays").context("day", 7);
+/// let error = Error::denied("policy", "not on Sundays").detail("day", 7);
 /// let kept = serde_json::to_string(&error)?;
 /// let back = Error::from(serde_json::from_str::<ErrorReport>(&kept)?);
 /// assert!(back.is_denied());
@@ -128,7 +128,7 @@ impl From<ErrorReport> for Error {
             kind: report.kind,
             message: Some(report.message),
             source: causes.map(|cause| Arc::new(*cause) as Arc<_>),
-            context: report.context,
+            details: report.details,
             is_retryable: report.is_retryable,
             is_fatal: report.is_fatal,
             control: interrupt.or(retry),

@@ -1,4 +1,4 @@
-//! The error of a run: a kind, a message, causes and context (R10, M9).
+//! The error of a run: a kind, a message, causes and details (R10, M9).
 
 pub(crate) mod control;
 pub(crate) mod convert;
@@ -24,7 +24,7 @@ use crate::{ErrorKind, ErrorReport};
 /// A `Result` whose error is an [`Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The error of a run: a kind, a message, a chain of causes, and context values.
+/// The error of a run: a kind, a message, a chain of causes, and details.
 ///
 /// `?` converts any [`std::error::Error`] into an `Error`, so `Error` does not implement that trait itself. In the
 /// other direction, `?` and `into` convert an `Error` into a [`BoxError`]. An `Error` that a listener returns keeps its
@@ -50,7 +50,7 @@ struct ErrorData {
     /// `None` if the error displays its source.
     message: Option<String>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
-    context: Map<String, Value>,
+    details: Map<String, Value>,
     is_retryable: bool,
     is_fatal: bool,
     control: Option<ControlData>,
@@ -67,7 +67,7 @@ impl Error {
     /// ```
     /// use emitree_runtime::{Error, ErrorKind};
     ///
-    /// let error = Error::new("the disk is full").context("path", "/var");
+    /// let error = Error::new("the disk is full").detail("path", "/var");
     /// assert_eq!(error.kind(), &ErrorKind::Failed);
     /// assert_eq!(error.to_string(), "the disk is full");
     /// assert_eq!(error.explain(), "the disk is full\n  path: \"/var\"");
@@ -132,26 +132,26 @@ impl Error {
         })
     }
 
-    /// Adds a context value, such as a path or a user id. A second value for a key replaces the first.
+    /// Adds a detail, such as a path or a user id. A second detail with a key replaces the first.
     ///
     /// ```
     /// use emitree_runtime::Error;
     ///
-    /// let error = Error::new("no such file").context("path", "/tmp/x").context("attempts", 3);
+    /// let error = Error::new("no such file").detail("path", "/tmp/x").detail("attempts", 3);
     /// assert_eq!(error.details()["attempts"], 3);
     /// assert_eq!(error.explain(), "no such file\n  attempts: 3\n  path: \"/tmp/x\"");
     /// ```
     #[must_use]
-    pub fn context(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+    pub fn detail(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.with(|data| {
-            data.context.insert(key.into(), value.into());
+            data.details.insert(key.into(), value.into());
         })
     }
 
-    /// Adds a context value unless the key already has one, so that an error that passes through several listeners
+    /// Adds a detail unless the key already has one, so that an error that passes through several listeners
     /// keeps the values of the first listener.
-    fn context_if_absent(self, key: &str, value: impl FnOnce() -> String) -> Self {
-        if self.0.context.contains_key(key) { self } else { self.context(key, value()) }
+    fn detail_if_absent(self, key: &str, value: impl FnOnce() -> String) -> Self {
+        if self.0.details.contains_key(key) { self } else { self.detail(key, value()) }
     }
 
     /// Sets whether a retry may help. Control flow is never retryable, except for a timeout.
@@ -175,7 +175,7 @@ impl Error {
         self.with(|data| data.is_fatal = is_fatal)
     }
 
-    /// Returns this error with the kind and control data of another error. Message, causes and context stay the same.
+    /// Returns this error with the kind and control data of another error. Message, causes and details stay the same.
     /// If both are denials, or both are halts, this error keeps its kind (R7).
     pub(crate) fn ending_as(self, other: &Self) -> Self {
         let ErrorData { kind, control, .. } = &*other.0;
@@ -193,7 +193,7 @@ impl Error {
         self.with(|data| (data.kind, data.control) = (kind, control.clone()))
     }
 
-    /// Returns an error with another message, and without causes or context. The kind and the control data stay the
+    /// Returns an error with another message, and without causes or details. The kind and the control data stay the
     /// same.
     pub(crate) fn withheld(&self, message: String) -> Self {
         Self::of_kind(self.0.kind.clone(), message).ending_as(self)
@@ -217,10 +217,10 @@ impl Error {
             return self;
         }
         let is_named = matches!(self.0.kind, ErrorKind::Denied { .. } | ErrorKind::Halted { .. });
-        let by = by.filter(|_| !is_named && !self.0.context.contains_key("by"));
+        let by = by.filter(|_| !is_named && !self.0.details.contains_key("by"));
         self.with(|data| {
             data.returned_in = call;
-            data.context.extend(by.map(|by| ("by".to_owned(), by.into())));
+            data.details.extend(by.map(|by| ("by".to_owned(), by.into())));
         })
     }
 
@@ -267,10 +267,10 @@ impl Error {
         self.0.is_fatal && !self.0.kind.is_control_flow()
     }
 
-    /// Returns the values that were added with [`context`](Self::context).
+    /// Returns the values that were added with [`detail`](Self::detail).
     #[must_use]
     pub fn details(&self) -> &Map<String, Value> {
-        &self.0.context
+        &self.0.details
     }
 
     /// Returns the nearest cause of type `E`.
@@ -299,7 +299,7 @@ impl Error {
         std::iter::successors(first, |&cause| cause.source())
     }
 
-    /// Returns the kind, message, causes, context values and flags of the error as data.
+    /// Returns the kind, message, causes, details and flags of the error as data.
     #[must_use]
     pub fn report(&self) -> ErrorReport {
         // An error without a message displays its first cause, so do not list that cause again.
@@ -308,7 +308,7 @@ impl Error {
             kind: self.0.kind.clone(),
             message: self.to_string(),
             causes: self.chain().skip(spoken).map(ToString::to_string).collect(),
-            context: self.0.context.clone(),
+            details: self.0.details.clone(),
             interrupt: self.interrupt().cloned(),
             retry: self.retry_request(),
             is_retryable: self.is_retryable(),
@@ -316,13 +316,13 @@ impl Error {
         }
     }
 
-    /// Returns a human-readable text: the message with its kind, then each cause and each context value on its own
+    /// Returns a human-readable text: the message with its kind, then each cause and each detail on its own
     /// line. Leaves out a cause without text, and a cause that repeats the text before it.
     ///
     /// ```
     /// use emitree_runtime::Error;
     ///
-    /// let error = Error::from(std::fmt::Error).message("no report").context("day", 7);
+    /// let error = Error::from(std::fmt::Error).message("no report").detail("day", 7);
     /// assert_eq!(error.explain(), format!("no report\n  caused by: {}\n  day: 7", std::fmt::Error));
     /// ```
     #[must_use]
@@ -333,12 +333,12 @@ impl Error {
 
 impl ErrorData {
     fn of(kind: ErrorKind) -> Self {
-        let context = Map::new();
+        let details = Map::new();
         Self {
             kind,
             message: None,
             source: None,
-            context,
+            details,
             is_retryable: false,
             is_fatal: false,
             control: None,
@@ -348,7 +348,7 @@ impl ErrorData {
     }
 }
 
-/// Displays the message alone; [`explain`](Error::explain) adds kind, causes and context.
+/// Displays the message alone; [`explain`](Error::explain) adds kind, causes and details.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.0.message, &self.0.source) {

@@ -17,9 +17,9 @@ pub struct ErrorReport {
     /// The messages of the causes, nearest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
-    /// The values that were added with [`Error::context`](crate::Error::context).
+    /// The values that were added with [`Error::detail`](crate::Error::detail).
     #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub context: Map<String, Value>,
+    pub details: Map<String, Value>,
     /// The question, if the error is an interrupt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<Interrupt>,
@@ -43,9 +43,9 @@ impl ErrorReport {
         let causes = causes.map(|(cause, _)| format!("\n  caused by: {}", indented(cause)));
         // Sort the keys, so that the text does not depend on the feature `preserve_order` of `serde_json`: any crate may
         // enable it, and keys are then in order of insertion.
-        let mut context = self.context.clone();
-        context.sort_keys();
-        let facts = context.iter().map(|(key, value)| format!("\n  {key}: {}", sorted(value)));
+        let mut details = self.details.clone();
+        details.sort_keys();
+        let facts = details.iter().map(|(key, value)| format!("\n  {key}: {}", sorted(value)));
         [self.kind.prefix(), self.message.clone()].into_iter().chain(causes).chain(facts).collect()
     }
 }

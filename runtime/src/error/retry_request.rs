@@ -9,7 +9,7 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RetryRequest {
-    /// The name of the code that requested the retry: the error's context value `by`, if it is a string. A `map_input`
+    /// The name of the code that requested the retry: the error's detail `by`, if it is a string. A `map_input`
     /// or `map_output` adds its own name, unless it is a guard or the error already has a value `by`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,

@@ -73,7 +73,7 @@ pub struct LayerInfo {
     /// The name of the layer.
     pub name: String,
     /// The position of the layer in the chain.
-    pub place: Place,
+    pub position: Position,
     /// The description of the layer.
     pub summary: Summary,
 }
@@ -83,7 +83,7 @@ pub struct LayerInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Place {
+pub enum Position {
     /// A [`map_input`](crate::map_input), before all layers.
     Input,
     /// A `map_input` that is a guard.
@@ -104,7 +104,7 @@ pub enum Place {
     OutputGuard,
 }
 
-impl Place {
+impl Position {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Input => "input",
@@ -120,7 +120,7 @@ impl Place {
     }
 }
 
-impl From<Phase> for Place {
+impl From<Phase> for Position {
     fn from(phase: Phase) -> Self {
         match phase {
             Phase::Observe => Self::Observe,
@@ -133,14 +133,14 @@ impl From<Phase> for Place {
 
 impl LayerInfo {
     /// Creates the description of a layer or function, for [`Middleware::layers`].
-    pub fn new(name: impl Into<String>, place: impl Into<Place>, summary: impl Into<Summary>) -> Self {
-        Self { name: name.into(), place: place.into(), summary: summary.into() }
+    pub fn new(name: impl Into<String>, position: impl Into<Position>, summary: impl Into<Summary>) -> Self {
+        Self { name: name.into(), position: position.into(), summary: summary.into() }
     }
 
     pub(crate) fn of<I, O>(entry: &LayerEntry<I, O>) -> Self {
         let layer = entry.layer.description();
-        let place = if entry.is_innermost { Place::InnermostGuard } else { entry.phase.into() };
-        Self::new(layer.name(), place, layer.summary())
+        let position = if entry.is_innermost { Position::InnermostGuard } else { entry.phase.into() };
+        Self::new(layer.name(), position, layer.summary())
     }
 }
 
@@ -171,7 +171,7 @@ impl Explanation {
             }
         }
         let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
-        chain.sort_by_key(|layer| layer.place);
+        chain.sort_by_key(|layer| layer.position);
         Self { runnable: runnable.to_owned(), middlewares, chain, warnings: Vec::new() }
     }
 }
@@ -196,7 +196,7 @@ impl RunContext {
 
 impl fmt::Display for LayerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<9} {}", self.place.as_str(), NameAndSummary(&self.name, &self.summary))
+        write!(f, "{:<9} {}", self.position.as_str(), NameAndSummary(&self.name, &self.summary))
     }
 }
 

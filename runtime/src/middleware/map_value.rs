@@ -10,7 +10,7 @@ use futures_core::future::BoxFuture;
 use crate::chain::list::{FreezableList, Frozen};
 use crate::layer::guard::run_check;
 use crate::run::panic::discard;
-use crate::{Error, ErrorKind, LayerInfo, Middleware, Place, Result, RunContext, Summary};
+use crate::{Error, ErrorKind, LayerInfo, Middleware, Position, Result, RunContext, Summary};
 
 type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync;
 
@@ -178,8 +178,8 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        let place = if self.copy.is_some() { Place::Input } else { Place::Output };
-        vec![self.map.describe(place)]
+        let position = if self.copy.is_some() { Position::Input } else { Position::Output };
+        vec![self.map.describe(position)]
     }
 }
 
@@ -214,19 +214,19 @@ impl<T> NamedMap<T> {
             return run_check(&self.name, || (self.f)(value, ctx)).await;
         }
         (self.f)(value, ctx).await.map_err(|error| {
-            // The kind of a denial or a halt contains a name already. An error that has a context value `by` keeps it.
+            // The kind of a denial or a halt contains a name already. An error that has a detail `by` keeps it.
             let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
-            if is_named { error } else { error.context("by", &*self.name) }
+            if is_named { error } else { error.detail("by", &*self.name) }
         })
     }
 
-    fn describe(&self, side: Place) -> LayerInfo {
-        let place = match side {
-            Place::Input if self.is_guard => Place::InputGuard,
-            Place::Output if self.is_guard => Place::OutputGuard,
+    fn describe(&self, side: Position) -> LayerInfo {
+        let position = match side {
+            Position::Input if self.is_guard => Position::InputGuard,
+            Position::Output if self.is_guard => Position::OutputGuard,
             side => side,
         };
-        LayerInfo::new(&*self.name, place, &*self.name)
+        LayerInfo::new(&*self.name, position, &*self.name)
     }
 }
 
@@ -263,7 +263,7 @@ impl<T> Maps<T> {
         self.0.release();
     }
 
-    pub(crate) fn describe(&self, side: Place) -> Vec<LayerInfo> {
+    pub(crate) fn describe(&self, side: Position) -> Vec<LayerInfo> {
         let mut maps = self.0.snapshot();
         guards_last(&mut maps);
         maps.iter().map(|map| map.describe(side)).collect()

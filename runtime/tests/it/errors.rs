@@ -68,7 +68,7 @@ async fn the_question_mark_operator_converts_any_std_error() {
 // R10
 #[test]
 fn an_error_is_unchanged_after_it_has_been_boxed() {
-    let before = Error::denied("desk", "closed").context("user", 7).retryable(true);
+    let before = Error::denied("desk", "closed").detail("user", 7).retryable(true);
     let boxed: BoxError = before.clone().into();
     assert_eq!(boxed.to_string(), "closed");
     let after = Error::from_boxed(boxed);
@@ -85,7 +85,7 @@ fn an_error_is_unchanged_after_it_has_been_boxed() {
 // R10
 #[test]
 fn find_returns_every_error_that_an_error_was_made_from() {
-    let error = Error::from(missing()).message("the list is missing").context("path", "list.txt");
+    let error = Error::from(missing()).message("the list is missing").detail("path", "list.txt");
     assert_eq!(error.find::<std::io::Error>().map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
     assert!(error.find::<Broken>().is_none());
     assert_eq!(error.details()["path"], "list.txt");
@@ -104,7 +104,7 @@ fn explain_prints_every_cause_once_and_all_details() {
         (Error::new("broken"), "broken"),
         (Error::from(missing()), "no such file"),
         (
-            Error::from(missing()).message("no list").context("path", "list.txt").context("try", 2),
+            Error::from(missing()).message("no list").detail("path", "list.txt").detail("try", 2),
             "no list\n  caused by: no such file\n  path: \"list.txt\"\n  try: 2",
         ),
         (
@@ -137,7 +137,7 @@ fn explain_prints_every_cause_once_and_all_details() {
 #[test]
 fn an_error_restored_from_a_stored_report_has_the_same_kind_and_details() {
     let rows = [
-        Error::from(missing()).message("no list").message("no answer").context("path", "list.txt"),
+        Error::from(missing()).message("no list").message("no answer").detail("path", "list.txt"),
         Error::new("later").retryable(true),
         Error::new("never").fatal(true),
         Error::denied("desk", "closed"),
@@ -146,7 +146,7 @@ fn an_error_restored_from_a_stored_report_has_the_same_kind_and_details() {
         Error::timed_out("late"),
         Error::timed_out("late").retryable(true),
         Error::interrupted(Interrupt::new("approval", "really?")),
-        Error::retry_with("again", 3).context("by", "judge"),
+        Error::retry_with("again", 3).detail("by", "judge"),
     ];
     for error in rows {
         let kept = serde_json::to_string(&error).expect("serialisable");
@@ -163,7 +163,7 @@ async fn a_retry_request_restored_from_a_report_does_not_cause_a_retry() {
     let tree = Emitter::new();
     let asks = below(&tree, "asks", move |(): (), ctx| {
         let error = Error::from(kept.clone());
-        async move { Err::<(), _>(error.context("attempt", ctx.attempt())) }
+        async move { Err::<(), _>(error.detail("attempt", ctx.attempt())) }
     });
     let error = asks.run(()).max_middleware_retries(3).await.expect_err("it is not met");
     assert_eq!(error.details()["attempt"], 0);
@@ -173,7 +173,7 @@ async fn a_retry_request_restored_from_a_report_does_not_cause_a_retry() {
 #[test]
 fn a_change_to_a_clone_of_an_error_does_not_affect_the_original() {
     let one = Error::from(missing());
-    let two = one.clone().context("try", 2).retryable(true);
+    let two = one.clone().detail("try", 2).retryable(true);
     assert!(one.details().is_empty() && !one.is_retryable());
     assert!(two.is_retryable() && two.find::<std::io::Error>().is_some());
 }
@@ -187,7 +187,7 @@ fn echo(tree: &Emitter) -> impl Runnable<Input = u32, Output = u32> + 'static {
 async fn an_error_returned_by_a_listener_keeps_its_kind_details_and_causes() -> TestResult {
     let tree = Emitter::new();
     let echo = echo(&tree);
-    let before = Error::from(missing()).message("no list").context("path", "list.txt").retryable(true);
+    let before = Error::from(missing()).message("no list").detail("path", "list.txt").retryable(true);
     let thrown = before.clone();
     echo.on_start(move |_, _| Err(thrown.clone().into()))?;
     let line = line!() - 1;
@@ -256,7 +256,7 @@ async fn the_error_of_a_deeply_nested_listener_is_wrapped_once() {
         (true, &["no such file".to_owned()][..])
     );
 
-    let ours = deep(|| Error::denied("desk", "closed").context("event", "of mine").into()).await;
+    let ours = deep(|| Error::denied("desk", "closed").detail("event", "of mine").into()).await;
     let ours = ours.expect_err("the innermost listener failed");
     assert_eq!((ours.to_string().as_str(), ours.kind()), ("closed", &ErrorKind::Denied { by: "desk".into() }));
     assert_eq!(ours.details()["event"], "of mine", "facts of the user's are not overwritten");
@@ -338,7 +338,7 @@ async fn a_failing_finish_or_error_listener_never_hides_the_runs_own_outcome() -
 #[tokio::test]
 async fn error_and_finish_contain_the_error_that_the_caller_receives() -> TestResult {
     let (tree, recorder) = (Emitter::new(), Recorder::new());
-    let work = below(&tree, "work", |(), _: RunContext| async { Err::<(), _>(Error::new("broken").context("n", 1)) });
+    let work = below(&tree, "work", |(), _: RunContext| async { Err::<(), _>(Error::new("broken").detail("n", 1)) });
     let [errors, finishes] = [(); 2].map(|()| recorder.clone());
     work.on_error(move |failure, _| errors.note(failure.error().explain()))?;
     work.on_finish(move |finish, _| match finish.outcome() {

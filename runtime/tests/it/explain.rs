@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::TestResult;
 use emitree_runtime::{
-    Explanation, Guard, GuardOptions, HookInfo, JsonRun, Middleware, MiddlewareInfo, Next, Op, Order, Place, Result,
+    Explanation, Guard, GuardOptions, HookInfo, JsonRun, Middleware, MiddlewareInfo, Next, Op, Order, Position, Result,
     RunContext, Runnable, Stack, Summary, for_nested, for_tree, layer_fn, map_input, map_output, ordered, runnable_fn,
 };
 use futures_util::FutureExt;
@@ -194,8 +194,8 @@ async fn explain_lists_an_innermost_guard_after_all_other_layers_before_and_duri
     let last = || layer_fn("last", |input, _, next: Next<'_, _>| next.run(input).boxed());
     let run = double.run(()).layers(|stack| stack.innermost(last())).layers(|stack| stack.guard(Policy { rules: 3 }));
     let before = run.explain();
-    let names: Vec<_> = before.chain.iter().map(|layer| (layer.name.as_str(), layer.place)).collect();
-    assert_eq!(names, [("policy", Place::Guard), ("last", Place::InnermostGuard)]);
+    let names: Vec<_> = before.chain.iter().map(|layer| (layer.name.as_str(), layer.position)).collect();
+    assert_eq!(names, [("policy", Position::Guard), ("last", Position::InnermostGuard)]);
     assert_eq!(run.await?, before);
     Ok(())
 }

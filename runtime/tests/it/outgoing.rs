@@ -140,9 +140,9 @@ async fn a_panicking_map_error_hides_the_error_and_a_panicking_map_context_hides
     silence_planned_panics();
     let work = below(&Emitter::new(), "work", end);
     let run = work.run("fails".to_owned()).timeout(Duration::from_secs(1)).middleware(|ctx: &RunContext| {
-        ctx.map_error(|error| error.message("first").context("kept", 1));
+        ctx.map_error(|error| error.message("first").detail("kept", 1));
         ctx.map_error(|_| panic!("planned panic"));
-        ctx.map_error(|error| error.context("last", 2));
+        ctx.map_error(|error| error.detail("last", 2));
         ctx.map_context(|_, _| panic!("planned panic"));
         ctx.set("key", SECRET)?;
         assert_eq!(ctx.get("key"), Some(Value::Null));

@@ -28,7 +28,7 @@ enum Treats {
     Fails,
     /// Calls `next`, and then halts.
     Halts,
-    /// Adds a message and context to an error.
+    /// Adds a message and a detail to an error.
     Explains,
     /// Calls `next` twice at the same time. Returns the error of the first call, or else the result of the second call.
     Joins,
@@ -112,7 +112,7 @@ impl<O: Op<In = usize, Out = u32>> Layer<O> for Treats {
                 yield_now().await;
                 Err(Error::halted("layer", "enough"))
             }
-            (Self::Explains, result) => result.map_err(|error| error.message("in other words").context("more", 1)),
+            (Self::Explains, result) => result.map_err(|error| error.message("in other words").detail("more", 1)),
             (Self::Insists, Err(_)) => next.run(path).await,
             (Self::Absorbs, Err(error)) => {
                 yield_now().await;

@@ -36,14 +36,14 @@ pub(crate) fn change_texts(error: Error, change: &mut impl FnMut(&Path<'_>, &mut
     }
     let report = error.report();
     let (mut message, mut causes, mut details) =
-        (report.message.clone(), Value::from(report.causes.clone()), Value::from(report.context.clone()));
+        (report.message.clone(), Value::from(report.causes.clone()), Value::from(report.details.clone()));
     change(&Path::Key(&Path::Root, "message"), &mut message);
     strings_mut(&mut causes, &Path::Key(&Path::Root, "causes"), change);
-    strings_mut(&mut details, &Path::Key(&Path::Root, "context"), change);
+    strings_mut(&mut details, &Path::Key(&Path::Root, "details"), change);
     let (Value::Array(causes), Value::Object(details)) = (causes, details) else { return error };
     let same_causes = causes.iter().map(Value::as_str).eq(report.causes.iter().map(|cause| Some(cause.as_str())));
     // Return the same error if nothing was changed, so that `find` still finds its causes.
-    if message == report.message && same_causes && details == report.context {
+    if message == report.message && same_causes && details == report.details {
         return error;
     }
     rebuild(error, message, chain(causes)).with_details(details)
@@ -75,7 +75,7 @@ pub(crate) fn change_detail_keys(error: Error, change: &mut impl FnMut(&mut Stri
     match details {
         Value::Object(details) if !error.is_retry() && details != *error.details() => {
             let mut report = error.report();
-            report.context = details;
+            report.details = details;
             report.into()
         }
         _ => error,
@@ -116,7 +116,7 @@ trait WithDetails {
 
 impl WithDetails for Error {
     fn with_details(self, details: Map<String, Value>) -> Self {
-        details.into_iter().fold(self, |error, (key, value)| error.context(key, value))
+        details.into_iter().fold(self, |error, (key, value)| error.detail(key, value))
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
             (Error::halted("the house", "hunter2"), "halted by the house: ***"),
             (Error::aborted("hunter2"), "aborted: ***"),
             (Error::timed_out("hunter2"), "***"),
-            (Error::new("x").context("tried", "hunter2"), "x\n  tried: \"***\""),
+            (Error::new("x").detail("tried", "hunter2"), "x\n  tried: \"***\""),
             (Error::retry("hunter2"), "retry requested: ***\n  caused by: the original text is withheld"),
         ];
         for (error, expected) in rows {
@@ -164,11 +164,11 @@ mod tests {
     #[test]
     fn detail_keys_are_changed_except_in_a_retry_request() {
         let rename = |error: Error| change_detail_keys(error, &mut |key| *key = key.replace("hunter2", "***"));
-        let details = |error: Error| error.context("hunter2", 1).context("a", 2);
+        let details = |error: Error| error.detail("hunter2", 1).detail("a", 2);
         let changed = rename(details(Error::denied("the house", "no").caused_by("rain")));
         assert_eq!(changed.explain(), "denied by the house: no\n  caused by: rain\n  ***: 1\n  a: 2");
         assert!(rename(details(Error::retry("x"))).details().contains_key("hunter2"));
-        let io = rename(Error::from(std::io::Error::other("x")).context("a", 1));
+        let io = rename(Error::from(std::io::Error::other("x")).detail("a", 1));
         assert!(io.find::<std::io::Error>().is_some());
     }
 

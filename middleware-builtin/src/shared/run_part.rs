@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Place {
+pub enum RunPart {
     /// The input.
     Input,
     /// The output.
@@ -19,8 +19,8 @@ pub enum Place {
     Event,
 }
 
-impl Place {
-    /// All places.
+impl RunPart {
+    /// All parts.
     pub const ALL: [Self; 5] = [Self::Input, Self::Output, Self::Error, Self::Context, Self::Event];
 
     pub(crate) const fn as_str(self) -> &'static str {
