@@ -1,60 +1,61 @@
-//! The layer that checks input and output.
+//! The guard that checks input and output, and the layer that answers its denials.
 
+use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::json::check_depth;
-use emitree_runtime::{Error, JsonRun, Layer, Next, Result, RunContext};
+use emitree_runtime::{Error, Guard, JsonRun, Layer, Next, Result, RunContext};
 use serde_json::{Value, json};
 
 use super::{ContentFilterInner, FilterAction, Filtered, MARK, NAME, RunPart};
 use crate::shared::built_in::debug_as;
 use crate::shared::json::texts;
 
-pub(super) struct ContentFilterLayer(pub(super) Arc<ContentFilterInner>);
+/// The guard of one binding. A check returns an error if the value has a finding or cannot be checked.
+pub(super) struct ContentFilterGuard {
+    pub(super) filter: Arc<ContentFilterInner>,
+    pub(super) finding: Finding,
+}
 
-impl ContentFilterLayer {
-    /// Checks a value. Returns the answer that replaces the value, if any.
-    async fn check(&self, part: RunPart, value: &Value, ctx: &RunContext) -> Result<Option<Value>> {
+/// The cause of a denial that an [`AnswerLayer`] turns into its answer. Each binding has a finding of its own, so that
+/// no layer answers the denial of another filter or of another run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Finding(Arc<()>);
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unwanted content was found")
+    }
+}
+
+impl std::error::Error for Finding {}
+
+impl ContentFilterGuard {
+    async fn check(&self, part: RunPart, value: &Value, ctx: &RunContext) -> Result<()> {
         // Reading the strings recurses: a value that is nested too deeply cannot be checked.
-        if let Err(error) = check_depth(value) {
-            self.handle_unreadable(part, error.into())?;
-            return Ok(None);
-        }
+        check_depth(value)?;
+        let mut failure = None;
         for (at, text) in texts(value) {
-            match self.0.rules.first_label(text).await {
+            match self.filter.rules.first_label(text).await {
                 Ok(None) => {}
                 Ok(Some(label)) => return self.apply_action(part, &at, &label, ctx).await,
-                Err(error) => self.handle_unreadable(part, error)?,
+                // A filter that only marks goes on to the next text: a failure must not hide a finding.
+                Err(error) if matches!(self.filter.action, FilterAction::Mark) => _ = failure.get_or_insert(error),
+                Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        failure.map_or(Ok(()), Err)
     }
 
-    /// Handles a value that could not be checked: returns an error, or, if the filter only marks, logs the failure and
-    /// lets the value pass (M5).
-    fn handle_unreadable(&self, part: RunPart, error: Error) -> Result<()> {
-        if matches!(self.0.action, FilterAction::Mark) {
-            tracing::warn!(%error, "a content filter could not check the {}", part.as_str());
-            return Ok(());
-        }
-        // Return control flow of the classifier unchanged (M9), except a time-out, which becomes a denial: otherwise a
-        // `Fallback` that catches time-outs would answer the run.
-        if error.is_control_flow() && !error.is_timed_out() {
-            return Err(error);
-        }
-        Err(Error::denied(NAME, format!("the {} could not be checked", part.as_str())).caused_by(error))
-    }
-
-    async fn apply_action(&self, part: RunPart, at: &str, label: &str, ctx: &RunContext) -> Result<Option<Value>> {
-        let event = Filtered { part, at: at.to_owned(), label: label.to_owned(), action: self.0.action.name() };
-        self.0.own_events.emit(ctx, || event).await;
-        match &self.0.action {
+    async fn apply_action(&self, part: RunPart, at: &str, label: &str, ctx: &RunContext) -> Result<()> {
+        let event = Filtered { part, at: at.to_owned(), label: label.to_owned(), action: self.filter.action.name() };
+        self.filter.own_events.emit(ctx, || event).await;
+        match &self.filter.action {
             FilterAction::Deny(message) => Err(Error::denied(NAME, message.clone()).detail("label", label)),
-            FilterAction::Answer(answer) => Ok(Some(answer.clone())),
-            FilterAction::Mark => {
-                mark(ctx, part, at, label)?;
-                Ok(None)
+            FilterAction::Answer(_) => {
+                Err(Error::denied(NAME, "the content is not allowed").caused_by(self.finding.clone()))
             }
+            FilterAction::Mark => mark(ctx, part, at, label),
         }
     }
 }
@@ -72,17 +73,13 @@ fn mark(ctx: &RunContext, part: RunPart, at: &str, label: &str) -> Result<()> {
     Ok(ctx.set(MARK, marks)?)
 }
 
-impl Layer<JsonRun> for ContentFilterLayer {
-    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        if self.0.inputs
-            && let Some(answer) = self.check(RunPart::Input, input, ctx).await?
-        {
-            return Ok(answer);
-        }
-        // Errors of the work are not checked.
-        let output = next.run(input).await?;
-        let answer = if self.0.outputs { self.check(RunPart::Output, &output, ctx).await? } else { None };
-        Ok(answer.unwrap_or(output))
+impl Guard<JsonRun> for ContentFilterGuard {
+    async fn check_input(&self, input: &Value, ctx: &RunContext) -> Result<()> {
+        if self.filter.inputs { self.check(RunPart::Input, input, ctx).await } else { Ok(()) }
+    }
+
+    async fn check_output(&self, output: &Value, ctx: &RunContext) -> Result<()> {
+        if self.filter.outputs { self.check(RunPart::Output, output, ctx).await } else { Ok(()) }
     }
 
     fn name(&self) -> &str {
@@ -90,4 +87,33 @@ impl Layer<JsonRun> for ContentFilterLayer {
     }
 }
 
-debug_as!(ContentFilterLayer, |this| this.0);
+debug_as!(ContentFilterGuard, |this| this.filter);
+
+/// The layer outside of the guard that answers its denials. A guard cannot change a value.
+pub(super) struct AnswerLayer {
+    pub(super) answer: Value,
+    pub(super) finding: Finding,
+}
+
+impl Layer<JsonRun> for AnswerLayer {
+    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+        match next.run(input).await {
+            Err(denial) if denial.find::<Finding>().is_some_and(|Finding(by)| Arc::ptr_eq(by, &self.finding.0)) => {
+                // The answer replaces the denial: absorb it, because it would overrule any other result (M9).
+                next.absorb(&denial);
+                Ok(self.answer.clone())
+            }
+            result => result,
+        }
+    }
+
+    fn name(&self) -> &str {
+        "content_filter.answer"
+    }
+}
+
+impl fmt::Debug for AnswerLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("answers findings")
+    }
+}

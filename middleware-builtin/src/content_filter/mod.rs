@@ -8,11 +8,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_runtime::{JsonRun, Phase, Result, Stack};
+use emitree_runtime::{GuardOptions, JsonRun, Phase, Result, Stack};
 use serde::Serialize;
 use serde_json::Value;
 
-use self::layer::ContentFilterLayer;
+use self::layer::{AnswerLayer, ContentFilterGuard, Finding};
 use self::rules::ContentRules;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::own_events::{OwnEvents, own_events};
@@ -55,8 +55,8 @@ pub const MARK: &str = "content_filter";
 /// # Defaults
 ///
 /// No words, regexes or classifiers. Inputs and outputs are checked. A finding denies the run with the message `the
-/// content is not allowed`. A classifier has 10 seconds for each answer. Runs below are checked only with
-/// [`for_tree`](emitree_runtime::for_tree) or [`for_nested`](emitree_runtime::for_nested).
+/// content is not allowed`. A check of an input or output has 10 seconds, with all its classifiers. Runs below are checked
+/// only with [`for_tree`](emitree_runtime::for_tree) or [`for_nested`](emitree_runtime::for_nested).
 ///
 /// # Limits
 ///
@@ -65,10 +65,11 @@ pub const MARK: &str = "content_filter";
 ///
 /// # Failures
 ///
-/// The filter fails closed: if a classifier fails, panics or takes too long, the run is denied, and the failure is the
-/// cause of the denial. A run with a value that is nested too deeply to be checked is denied too. If a classifier
-/// returns control flow other than a time-out, the run ends with it. With [`mark`](ContentFilter::mark), the filter
-/// fails open: the failure or the control flow is logged, and the text passes.
+/// The filter is a [`Guard`](emitree_runtime::Guard) and fails closed: if a classifier fails or panics, or if a check
+/// takes too long, the run is denied, and the failure is the cause of the denial. A run with a value that is nested too
+/// deeply to be checked is denied too. If a classifier returns control flow other than a time-out, the run ends with it.
+/// With [`mark`](ContentFilter::mark), the filter fails open: the run emits
+/// [`would_deny`](emitree_runtime::WouldDeny) instead, and the value passes.
 ///
 /// # Its own events
 ///
@@ -81,6 +82,7 @@ pub struct ContentFilter(Arc<ContentFilterInner>);
 struct ContentFilterInner {
     rules: ContentRules,
     action: FilterAction,
+    timeout: Duration,
     inputs: bool,
     outputs: bool,
     own_events: OwnEvents,
@@ -124,11 +126,11 @@ impl ContentFilter {
     /// Creates a filter without words, regexes or classifiers.
     #[must_use]
     pub fn new() -> Self {
-        let rules = ContentRules::new(Duration::from_secs(10));
         let action = FilterAction::Deny("the content is not allowed".to_owned());
         Self(Arc::new(ContentFilterInner {
-            rules,
+            rules: ContentRules::default(),
             action,
+            timeout: Duration::from_secs(10),
             inputs: true,
             outputs: true,
             own_events: OwnEvents::new("middleware.content_filter"),
@@ -174,10 +176,11 @@ impl ContentFilter {
         self
     }
 
-    /// Sets the time that a classifier has for each answer, by tokio's clock. Default: 10 seconds.
+    /// Sets the time that a check of an input or output may take, by tokio's clock. All classifiers share this time.
+    /// Default: 10 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.inner_mut().rules.timeout = timeout;
+        self.inner_mut().timeout = timeout;
         self
     }
 
@@ -220,7 +223,24 @@ impl ContentFilter {
     }
 
     fn stack(&self) -> Stack<JsonRun> {
-        Stack::builder().layer_in(Phase::Guard, ContentFilterLayer(Arc::clone(&self.0))).build()
+        let (filter, finding) = (Arc::clone(&self.0), Finding::default());
+        let mut options = GuardOptions::new();
+        // Only classifiers wait: without them, the filter needs no timer.
+        if filter.rules.has_classifiers() {
+            options = options.timeout(filter.timeout);
+        }
+        let mut stack = Stack::builder();
+        match &filter.action {
+            FilterAction::Deny(_) => {}
+            // Outside of the guard, so that it receives the guard's denials (M2).
+            FilterAction::Answer(answer) => {
+                let answer = AnswerLayer { answer: answer.clone(), finding: finding.clone() };
+                stack = stack.layer_in(Phase::Guard, answer);
+            }
+            // A filter that only marks must not stop a run, whatever fails (M5).
+            FilterAction::Mark => options = options.evaluate_only(),
+        }
+        stack.guard_with(options, ContentFilterGuard { filter, finding }).build()
     }
 }
 
@@ -234,6 +254,7 @@ impl fmt::Debug for ContentFilterInner {
         debug
             .field("rules", &self.rules)
             .field("action", &self.action.name())
+            .field("timeout", &self.timeout)
             .field("inputs", &self.inputs)
             .field("outputs", &self.outputs)
             .finish()

@@ -2,15 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use emitree_runtime::{Error, Result};
+use emitree_runtime::Result;
 use futures_core::future::BoxFuture;
 use regex::{RegexSet, RegexSetBuilder};
 use thiserror::Error;
-use tokio::time::Instant;
-
-use crate::shared::panic::caught_async;
 
 /// The maximum number of words and regexes.
 const MAX_PATTERNS: usize = 10_000;
@@ -45,20 +41,15 @@ pub enum FilterError {
 type ClassifyFn = dyn Fn(String) -> BoxFuture<'static, Result<Option<String>>> + Send + Sync;
 
 /// Patterns with their labels, and classifiers. `labels[i]` belongs to `patterns[i]`.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct ContentRules {
     patterns: Vec<String>,
     labels: Vec<Arc<str>>,
     set: Option<RegexSet>,
     classifiers: Vec<Arc<ClassifyFn>>,
-    pub(super) timeout: Duration,
 }
 
 impl ContentRules {
-    pub(super) const fn new(timeout: Duration) -> Self {
-        Self { patterns: Vec::new(), labels: Vec::new(), set: None, classifiers: Vec::new(), timeout }
-    }
-
     /// Adds patterns under one label.
     pub(super) fn add(&mut self, label: &str, patterns: impl IntoIterator<Item = String>) -> Result<(), FilterError> {
         let label: Arc<str> = label.into();
@@ -87,6 +78,10 @@ impl ContentRules {
         self.classifiers.push(classify);
     }
 
+    pub(super) fn has_classifiers(&self) -> bool {
+        !self.classifiers.is_empty()
+    }
+
     /// Returns the label of the first pattern that matches a text, or else the label from the first classifier that
     /// objects.
     pub(super) async fn first_label(&self, text: &str) -> Result<Option<Arc<str>>> {
@@ -94,7 +89,7 @@ impl ContentRules {
             return Ok(Some(found));
         }
         for classify in &self.classifiers {
-            if let Some(label) = self.classifier_label(classify, text).await? {
+            if let Some(label) = classify(text.to_owned()).await? {
                 return Ok(Some(label.into()));
             }
         }
@@ -104,19 +99,6 @@ impl ContentRules {
     fn pattern_label(&self, text: &str) -> Option<Arc<str>> {
         let first = self.set.as_ref()?.matches(text).iter().next()?;
         Some(Arc::clone(&self.labels[first]))
-    }
-
-    /// Returns the label if a classifier objects. Returns an error if the classifier fails, panics or takes too long.
-    async fn classifier_label(&self, classify: &Arc<ClassifyFn>, text: &str) -> Result<Option<String>> {
-        let text = text.to_owned();
-        let answer = caught_async(|| classify(text));
-        let late = || Error::new(format!("the classifier took longer than {:?}", self.timeout));
-        let began = Instant::now();
-        let answer = tokio::time::timeout(self.timeout, answer).await.map_err(|_| late())?;
-        let answer = answer.unwrap_or_else(|_| Err(Error::new("the classifier panicked")));
-        // A classifier that blocks its thread keeps the timer from firing, so turn a late `None` into an error here
-        // (M5). A late objection still counts.
-        if matches!(answer, Ok(None)) && began.elapsed() > self.timeout { Err(late()) } else { answer }
     }
 }
 
@@ -138,7 +120,6 @@ impl fmt::Debug for ContentRules {
             .field("patterns", &self.patterns.len())
             .field("labels", &labels)
             .field("classifiers", &self.classifiers.len())
-            .field("timeout", &self.timeout)
             .finish()
     }
 }

@@ -10,17 +10,17 @@ mod state;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{GuardOptions, JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 
 use self::hosts::Hosts;
 use self::leak::Detector;
 use self::passage::CheckPassage;
-use self::state::{ExfilGuardLayer, GuardState};
+use self::state::{ErrorLayer, GuardState, ValueGuard};
 use crate::shared::built_in::{built_in, default_as_new};
 use crate::shared::own_events::OwnEvents;
-use crate::shared::secrets::chunked_events::{ChunkedEvents, ChunkedText, emit_at_end, flush_at_end};
+use crate::shared::secrets::chunked_events::{ChunkedEvents, ChunkedText, HeldText, emit_at_end, flush_at_end};
 use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::decode::Encoding;
@@ -87,9 +87,9 @@ const NAME: &str = "exfil_guard";
 ///
 /// # Failures
 ///
-/// The guard fails closed: text that it cannot check completely is denied. If a list of allowed hosts is set, this
+/// The guard is a [`Guard`](emitree_runtime::Guard) and fails closed: text that it cannot check completely is denied. If a list of allowed hosts is set, this
 /// includes a malformed URL whose host is uncertain. With [`evaluate_only`](Self::evaluate_only), the guard denies
-/// nothing, and only emits `blocked`.
+/// nothing, and only reports its findings.
 ///
 /// # Its own events
 ///
@@ -110,7 +110,7 @@ struct ExfilGuardInner {
 struct ExfilGuardOptions {
     inputs: bool,
     outputs: bool,
-    evaluates_only: bool,
+    guard: GuardOptions,
 }
 
 impl ExfilGuardOptions {
@@ -118,7 +118,7 @@ impl ExfilGuardOptions {
         let mut debug = f.debug_struct("ExfilGuard");
         debug.field("kinds", &detector.scanner).field("known", &detector.count()).field("hosts", &detector.hosts);
         debug.field("inputs", &self.inputs).field("outputs", &self.outputs);
-        debug.field("evaluate_only", &self.evaluates_only).finish()
+        debug.field("evaluate_only", &self.guard.is_evaluate_only()).finish()
     }
 }
 
@@ -126,7 +126,7 @@ impl ExfilGuard {
     /// Creates a guard that looks for keys, tokens and passwords in inputs, outputs and errors.
     #[must_use]
     pub fn new() -> Self {
-        let options = ExfilGuardOptions { inputs: true, outputs: true, evaluates_only: false };
+        let options = ExfilGuardOptions { inputs: true, outputs: true, guard: GuardOptions::new() };
         let own_events = OwnEvents::new("middleware.exfil_guard");
         Self(Arc::new(ExfilGuardInner { detector: Detector::new(), options, streams: Vec::new(), own_events }))
     }
@@ -222,10 +222,13 @@ impl ExfilGuard {
         self
     }
 
-    /// Emits findings without denying anything. The text of events is not checked in this mode.
+    /// Emits findings without denying anything, as [`GuardOptions::evaluate_only`] does: the run also emits
+    /// [`would_deny`](emitree_runtime::WouldDeny) for an input or output with a finding. The text of events is not
+    /// checked in this mode.
     #[must_use]
     pub fn evaluate_only(mut self) -> Self {
-        self.inner_mut().options.evaluates_only = true;
+        let options = &mut self.inner_mut().options;
+        options.guard = options.guard.evaluate_only();
         self
     }
 
@@ -271,12 +274,14 @@ impl ExfilGuard {
     }
 }
 
-/// Builds the layer of one binding. `held` contains the run's checked event streams.
-fn stack(
-    state: Arc<GuardState>,
-    held: Arc<[Arc<dyn crate::shared::secrets::chunked_events::HeldText>]>,
-) -> Stack<JsonRun> {
-    Stack::builder().layer_in(Phase::Guard, ExfilGuardLayer { state, held }).build()
+/// Builds the layers of one binding. `held` contains the run's checked event streams.
+fn stack(state: Arc<GuardState>, held: Arc<[Arc<dyn HeldText>]>, options: ExfilGuardOptions) -> Stack<JsonRun> {
+    let mut stack = Stack::builder();
+    // A guard that only evaluates checks errors once, in the run's error map: a layer would record them twice.
+    if options.outputs && !options.guard.is_evaluate_only() {
+        stack = stack.layer_in(Phase::Guard, ErrorLayer(Arc::clone(&state)));
+    }
+    stack.guard_with(options.guard, ValueGuard { state, held }).build()
 }
 
 /// Returns a function that emits the findings recorded so far. Findings are recorded where nothing can be awaited.
@@ -296,9 +301,10 @@ built_in!(ExfilGuard, |this| this.0.own_events);
 
 impl Middleware for ExfilGuard {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let state = self.state();
+        let (state, options) = (self.state(), self.0.options);
+        let evaluates_only = options.guard.is_evaluate_only();
         // A guard that only evaluates must not hold text back.
-        let streams: &[Arc<dyn ChunkedEvents>] = if self.0.options.evaluates_only { &[] } else { &self.0.streams };
+        let streams: &[Arc<dyn ChunkedEvents>] = if evaluates_only { &[] } else { &self.0.streams };
         let listen =
             |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(CheckPassage::new(stream.name(), &state)));
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
@@ -306,13 +312,16 @@ impl Middleware for ExfilGuard {
             // Emit the held text before the listeners of `success` and `error` are called.
             flush_at_end(&held, ctx, emit_blocked_fn(&state))?;
         }
-        if self.0.options.outputs {
+        if options.outputs {
             // Errors that do not pass the layer, from an abort or a listener, are checked on their way out of the run.
             let outgoing = Arc::clone(&state);
-            ctx.map_error(move |error| outgoing.check_error(error));
+            ctx.map_error(move |error| {
+                let checked = outgoing.check_error(error.clone());
+                if evaluates_only { error } else { checked }
+            });
             emit_at_end(ctx, emit_blocked_fn(&state))?;
         }
-        stack(state, held).bind(ctx)
+        stack(state, held, options).bind(ctx)
     }
 
     fn name(&self) -> &str {
@@ -320,7 +329,7 @@ impl Middleware for ExfilGuard {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        stack(self.state(), Arc::default()).layers()
+        stack(self.state(), Arc::default(), self.0.options).layers()
     }
 }
 

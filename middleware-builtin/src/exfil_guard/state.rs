@@ -1,16 +1,17 @@
-//! The state of a guard in one run, and the layer that checks input, output and error.
+//! The state of a guard in one run, the guard of input and output, and the layer that checks errors.
 
 use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::json::{MAX_DEPTH, check_depth};
-use emitree_runtime::{Error, ErrorKind, Interrupt, JsonRun, Layer, Next, Result, RunContext};
+use emitree_runtime::{Error, ErrorKind, Guard, Interrupt, JsonRun, Layer, Next, Result, RunContext};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::events::Blocked;
 use super::leak::What;
 use super::{Encoding, ExfilGuardOptions, NAME};
+use crate::shared::built_in::debug_as;
 use crate::shared::json::{Path, strings};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::run_part::RunPart;
@@ -45,7 +46,7 @@ impl GuardState {
         let at_pointer = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
         let written = encoding.written();
         let reason = format!("{subject}{written} was about to leave in the {}{at_pointer}", part.as_str());
-        let evaluated_only = self.options.evaluates_only;
+        let evaluated_only = self.options.guard.is_evaluate_only();
         self.blocked.lock().push(Blocked { part, at: at.to_owned(), what, encoding, evaluated_only });
         Error::denied(NAME, reason)
     }
@@ -69,8 +70,7 @@ impl GuardState {
     fn check_value(&self, part: RunPart, value: &Value) -> Result<()> {
         // The search recurses: a value that is nested too deeply is denied without a search.
         if check_depth(value).is_err() {
-            let denied = self.block(part, "", What::TooDeep, Encoding::Plain);
-            return if self.options.evaluates_only { Ok(()) } else { Err(denied) };
+            return Err(self.block(part, "", What::TooDeep, Encoding::Plain));
         }
         // Use one budget for the whole value, so that many small strings cannot decode more bytes than one large
         // string.
@@ -83,15 +83,14 @@ impl GuardState {
             }
         };
         strings_and_keys(value, &Path::Root, &mut look);
-        if self.options.evaluates_only { Ok(()) } else { denied }
+        denied
     }
 
     /// Checks an error. A failure with a secret becomes a denial. Control flow keeps its kind, and its texts with
     /// secrets are replaced, unless a part that cannot be replaced contains a secret.
     pub(super) fn check_error(&self, error: Error) -> Error {
         if has_deep_value(&error) {
-            let denied = self.block(RunPart::Error, "", What::TooDeep, Encoding::Plain);
-            return if self.options.evaluates_only { error } else { denied };
+            return self.block(RunPart::Error, "", What::TooDeep, Encoding::Plain);
         }
         let (mut denied, mut budget) = (None, self.detector.budget());
         let mut leaks = |at: &Path<'_>, text: &str| {
@@ -105,13 +104,12 @@ impl GuardState {
             }
         };
         // First replace the texts that can be replaced, then check the other parts.
-        let checked = change_texts(error.clone(), &mut withhold);
+        let checked = change_texts(error, &mut withhold);
         let checked = change_detail_keys(checked, &mut |key| withhold(&DETAILS, key));
         // Only control flow can keep its kind, and only if none of its fixed parts contains a secret (M9).
         let mut keeps = checked.is_control_flow();
         for_each_fixed_text(&checked, &mut |at, text| keeps &= !leaks(at, text));
         match denied {
-            Some(_) if self.options.evaluates_only => error,
             Some(denied) if !keeps => denied,
             _ => checked,
         }
@@ -158,42 +156,28 @@ fn keys(value: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
-/// The layer of one binding, with the run's checked event streams.
-pub(super) struct ExfilGuardLayer {
+/// The guard of one binding, with the run's checked event streams.
+pub(super) struct ValueGuard {
     pub(super) state: Arc<GuardState>,
     pub(super) held: Arc<[Arc<dyn HeldText>]>,
 }
 
-impl ExfilGuardLayer {
-    async fn call_guarded(&self, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
-        let GuardState { options, .. } = &*self.state;
-        if options.inputs {
-            self.state.check_value(RunPart::Input, input)?;
-        }
-        let result = next.run(input).await;
-        // Work that ignores the failed emit of a refused event must not succeed.
-        let refused = self.held.iter().find_map(|stream| stream.refused());
-        match (result, refused) {
-            (Ok(_), Some(refused)) => Err(refused),
-            (Ok(output), None) => {
-                if options.outputs {
-                    self.state.check_value(RunPart::Output, &output)?;
-                }
-                Ok(output)
-            }
-            // A guard that only evaluates checks errors once, in the run's error map: checking here as well would
-            // record them twice.
-            (Err(error), _) if options.outputs && !options.evaluates_only => Err(self.state.check_error(error)),
-            (Err(error), _) => Err(error),
-        }
-    }
-}
-
-impl Layer<JsonRun> for ExfilGuardLayer {
-    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        let result = self.call_guarded(input, next).await;
+impl Guard<JsonRun> for ValueGuard {
+    async fn check_input(&self, input: &Value, ctx: &RunContext) -> Result<()> {
+        let checked = if self.state.options.inputs { self.state.check_value(RunPart::Input, input) } else { Ok(()) };
         self.state.emit_blocked(ctx).await;
-        result
+        checked
+    }
+
+    async fn check_output(&self, output: &Value, ctx: &RunContext) -> Result<()> {
+        // Work that ignores the failed emit of a refused event must not succeed.
+        let checked = match self.held.iter().find_map(|stream| stream.refused()) {
+            Some(refused) => Err(refused),
+            None if self.state.options.outputs => self.state.check_value(RunPart::Output, output),
+            None => Ok(()),
+        };
+        self.state.emit_blocked(ctx).await;
+        checked
     }
 
     fn name(&self) -> &str {
@@ -201,8 +185,27 @@ impl Layer<JsonRun> for ExfilGuardLayer {
     }
 }
 
-impl fmt::Debug for ExfilGuardLayer {
+debug_as!(ValueGuard, |this| this.state);
+
+/// The layer that checks the errors of the work. A [`Guard`] sees no errors.
+pub(super) struct ErrorLayer(pub(super) Arc<GuardState>);
+
+impl Layer<JsonRun> for ErrorLayer {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+        let result = next.run(input).await.map_err(|error| self.0.check_error(error));
+        self.0.emit_blocked(ctx).await;
+        result
+    }
+
+    fn name(&self) -> &str {
+        "exfil_guard.errors"
+    }
+}
+
+debug_as!(ErrorLayer, |this| this.0);
+
+impl fmt::Debug for GuardState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state.options.describe(&self.state.detector, f)
+        self.options.describe(&self.detector, f)
     }
 }

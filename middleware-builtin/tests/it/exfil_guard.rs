@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex};
 use crate::corpus::figures::{Figures, expect_documented};
 use crate::corpus::{Half, Planted};
 use crate::support::{Any, Failing, TestResult, instance};
-use emitree_emitter::{BoxError, Emitter, EventMeta};
+use emitree_emitter::{BoxError, Emitter, Event, EventMeta};
 use emitree_middleware::ExfilGuard;
 use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, RunPart, What};
 use emitree_middleware::secrets::Kind;
 use emitree_runtime::{
-    Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stage, Summary, for_tree,
+    Checked, Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stage, Summary, WouldDeny,
+    for_tree,
 };
 use emitree_runtime::{JsonRun, Layer, Stack};
 use proptest::prelude::*;
@@ -468,6 +469,26 @@ async fn a_guard_that_only_evaluates_lets_secrets_pass_and_reports_them() -> Tes
     );
     assert_eq!(run.await?, json!(SECRET));
     assert_eq!(*said.lock().expect("nobody panics here"), [true, true]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_exfil_guard_that_only_evaluates_reports_each_value_as_any_guard_does() -> TestResult {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let (echo, heard) = (echo(&Emitter::new()), Arc::clone(&said));
+    let run = echo.run(json!(SECRET)).middleware(guard().evaluate_only()).observe(
+        WouldDeny::NAME,
+        move |event: &WouldDeny, _: &EventMeta<'_>| {
+            heard.lock().expect("nobody panics here").push((event.guard.clone(), event.at, event.reason.clone()));
+        },
+    );
+    assert_eq!(run.await?, json!(SECRET));
+    let row = |at, place| {
+        let reason = format!("a known value was about to leave in the {place}");
+        ("exfil_guard".to_owned(), at, reason)
+    };
+    let expected = [row(Checked::Input, "input"), row(Checked::Output, "output")];
+    assert_eq!(*said.lock().expect("nobody panics here"), expected);
     Ok(())
 }
 

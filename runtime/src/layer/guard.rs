@@ -127,6 +127,12 @@ impl GuardOptions {
         self.evaluate_only = true;
         self
     }
+
+    /// Returns `true` if the guard only reports denials.
+    #[must_use]
+    pub const fn is_evaluate_only(&self) -> bool {
+        self.evaluate_only
+    }
 }
 
 #[derive(Debug)]
