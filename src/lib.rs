@@ -96,10 +96,10 @@ pub mod context {
 /// Declared events, builders, names, listener adapters, and the errors of emitting and listening.
 pub mod emitter {
     pub use emitree_emitter::{
-        AsName, AsyncItem, AsyncListener, AsyncObserver, BoxError, BuildError, Context, Creator, CreatorRecord,
-        DropGuard, EmitError, EmitErrorKind, EmitterBuilder, FnMatcher, IntoMatcher, IntoNamespace, ListenError,
-        ListenerResult, MatcherError, NameError, NameRef, Namespace, OnError, Payload, PipeHandle, Registration, Trace,
-        UncountedCalls, With, async_fn, json, listener, matcher_fn, new_id, observer, panic_message, panic_text,
+        AsName, BoxError, BuildError, Context, Creator, CreatorRecord, DropGuard, EmitError, EmitErrorKind,
+        EmitterBuilder, FnMatcher, IntoMatcher, IntoNamespace, ListenError, ListenerResult, MatcherError, NameError,
+        NameRef, Namespace, OnError, Payload, PipeHandle, Registration, Trace, UncountedCalls, With, json, matcher_fn,
+        new_id, panic_text,
     };
 }
 

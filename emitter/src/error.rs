@@ -1,6 +1,5 @@
 //! Errors of registering ([`ListenError`], [`MatcherError`]), building ([`BuildError`]) and emitting ([`EmitError`]).
 
-use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::panic::Location;
@@ -221,16 +220,4 @@ impl From<NameError> for EmitError {
     fn from(error: NameError) -> Self {
         EmitErrorKind::Name(error).into()
     }
-}
-
-/// Returns the message that `panic!` stored in the payload of a panic.
-///
-/// [`panic_text`](crate::panic_text) also disposes of the payload, whose `Drop` may panic.
-#[must_use]
-pub fn panic_message(payload: &(dyn Any + Send)) -> String {
-    payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a non-string panic payload".to_owned())
 }

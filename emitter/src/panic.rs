@@ -9,8 +9,6 @@ use std::any::Any;
 use std::mem::needs_drop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::panic_message;
-
 /// The number of payloads that are dropped before the next payload is leaked. Each payload after the first comes from
 /// the panic in the drop of the payload before it.
 const MAX_DROPS: usize = 4;
@@ -49,6 +47,15 @@ pub fn panic_text(payload: Box<dyn Any + Send>) -> String {
     text
 }
 
+/// Returns the message that `panic!` stored in the payload of a panic.
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a non-string panic payload".to_owned())
+}
+
 /// Drops a payload, then the payload of the panic from that drop, and so on. Returns `true` if the last payload was
 /// leaked.
 fn drop_rounds(mut payload: Box<dyn Any + Send>) -> bool {
@@ -71,34 +78,34 @@ fn drop_once(payload: Box<dyn Any + Send>) -> Result<(), Box<dyn Any + Send>> {
 ///
 /// Always inlined, because the loop that calls listeners runs inside it.
 #[inline(always)]
-pub(crate) fn catch_or<R>(call: impl FnOnce() -> R, or: impl FnOnce(String) -> R) -> R {
+pub(crate) fn caught_or<R>(call: impl FnOnce() -> R, or: impl FnOnce(String) -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| or(panic_text(payload)))
 }
 
 /// Calls user code. If the call panics, returns the panic's message as an error.
 #[inline]
-pub(crate) fn catch<R>(call: impl FnOnce() -> R) -> Result<R, String> {
-    catch_or(|| Ok(call()), Err)
+pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
+    caught_or(|| Ok(call()), Err)
 }
 
 /// Drops a user's value. A panic is caught and logged.
 #[inline]
-pub(crate) fn drop_catching<T>(what: &'static str, value: T) {
+pub(crate) fn discard<T>(what: &'static str, value: T) {
     if needs_drop::<T>() {
-        catch(|| drop(value)).unwrap_or_else(|panic| report_drop(what, &panic));
+        caught(|| drop(value)).unwrap_or_else(|panic| report_drop(what, &panic));
     }
 }
 
 /// Logs that a drop panicked.
 #[cold]
 pub(crate) fn report_drop(what: &'static str, panic: &str) {
-    log_catching(|| tracing::warn!(panic, "{what} panicked when it was dropped"));
+    logged(|| tracing::warn!(panic, "{what} panicked when it was dropped"));
 }
 
 /// Writes a log line. This may run user code: the `Display` of an error, and the subscriber. If that code panics, the
 /// log line is lost, and the caller continues.
-pub(crate) fn log_catching(log: impl FnOnce()) {
-    catch(log).unwrap_or_default();
+pub(crate) fn logged(log: impl FnOnce()) {
+    caught(log).unwrap_or_default();
 }
 
 /// Writes a log line. If the subscriber panics, its panic is not logged (invariant 3).

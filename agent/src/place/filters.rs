@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::take;
 use std::ops::ControlFlow;
 
-use emitree_runtime::{Error, Filter, Filters, Result, RunContext};
+use emitree_runtime::{Filter, Filters, Result, RunContext};
 use futures_core::future::BoxFuture;
 
 use crate::ToolCall;
@@ -14,13 +14,6 @@ pub(crate) const CONTINUE: ControlFlow<String> = ControlFlow::Continue(());
 
 pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filter<T>) {
     *filters = take(filters).with(filter);
-}
-
-/// Adds the name of a hook to its error as the detail `by`. An error that already has this detail stays unchanged.
-/// Denials and halts also stay unchanged, because they already contain a name.
-pub(crate) fn by(name: &str, error: Error) -> Error {
-    let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
-    if is_named { error } else { error.detail("by", name) }
 }
 
 /// A filter that calls a sync closure.
@@ -35,7 +28,7 @@ where
     F: Fn(&mut T, &RunContext) -> Result<ControlFlow<String>> + Send + Sync + 'static,
 {
     async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        (self.hook)(value, ctx).map_err(|error| by(&self.name, error))
+        (self.hook)(value, ctx).map_err(|error| error.by(&self.name))
     }
 
     fn name(&self) -> &str {
@@ -55,7 +48,7 @@ where
     F: for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
 {
     async fn filter(&self, value: &mut T, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        (self.hook)(value, ctx).await.map(|()| CONTINUE).map_err(|error| by(&self.name, error))
+        (self.hook)(value, ctx).await.map(|()| CONTINUE).map_err(|error| error.by(&self.name))
     }
 
     fn name(&self) -> &str {
@@ -74,7 +67,7 @@ where
     F: for<'a> Fn(&'a RunContext) -> BoxFuture<'a, Result<String>> + Send + Sync + 'static,
 {
     async fn filter(&self, texts: &mut Vec<String>, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        texts.push((self.contribute)(ctx).await.map_err(|error| by(&self.name, error))?);
+        texts.push((self.contribute)(ctx).await.map_err(|error| error.by(&self.name))?);
         Ok(CONTINUE)
     }
 
@@ -94,7 +87,7 @@ where
     F: for<'a> Fn(&'a ToolCall, &'a RunContext) -> BoxFuture<'a, Result<Option<ToolCall>>> + Send + Sync + 'static,
 {
     async fn filter(&self, call: &mut ToolCall, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        let other = (self.hook)(call, ctx).await.map_err(|error| by(&self.name, error))?;
+        let other = (self.hook)(call, ctx).await.map_err(|error| error.by(&self.name))?;
         Ok(resolved(call, other, &self.name))
     }
 
@@ -122,7 +115,7 @@ where
     F: for<'a> Fn(&'a TurnEnd, &'a RunContext) -> BoxFuture<'a, Result<bool>> + Send + Sync + 'static,
 {
     async fn filter(&self, end: &mut TurnEnd, ctx: &RunContext) -> Result<ControlFlow<String>> {
-        let stops = (self.hook)(end, ctx).await.map_err(|error| by(&self.name, error))?;
+        let stops = (self.hook)(end, ctx).await.map_err(|error| error.by(&self.name))?;
         Ok(if stops { ControlFlow::Break(self.name.clone()) } else { CONTINUE })
     }
 

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
-use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, by, resolved};
+use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, resolved};
 use crate::place::state::State;
 use crate::{Agent, ChatModel, ChunkStage, ChunkStages, Chunks, Message, Place, Tool, ToolCall};
 
@@ -327,7 +327,7 @@ impl Hooks {
         let name: Arc<str> = self.name(Place::ModelChunk).into();
         let make = move || {
             let (mut stage, name) = (make(), Arc::clone(&name));
-            move |chunks: &mut Chunks, ctx: &RunContext| stage.pass(chunks, ctx).map_err(|error| by(&name, error))
+            move |chunks: &mut Chunks, ctx: &RunContext| stage.pass(chunks, ctx).map_err(|error| error.by(&name))
         };
         self.chains.chunks = take(&mut self.chains.chunks).with(make);
         self

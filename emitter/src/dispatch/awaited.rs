@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::route::Route;
 use super::sync::{DispatchProgress, PayloadRef};
-use crate::panic::{catch, catch_or, drop_catching, report_drop};
+use crate::panic::{caught, caught_or, discard, report_drop};
 use crate::registry::listener::{Call, CallResult, Failure, Listener, ListenerFuture, Role, panicked};
 use crate::registry::tracked::UnderWay;
 use crate::rt::Delivery;
@@ -143,7 +143,7 @@ impl<'f> Awaited<'f> {
         // The function that makes the future is user code, too: it is part of the call and may panic.
         let make = || call().map_or_else(|| CallState::Answered(Err(Box::new(Failure::Mismatch))), CallState::Running);
         awaited.state =
-            catch_or(|| counted(awaited.under_way.as_ref(), make), |panic| CallState::Answered(Err(panicked(panic))));
+            caught_or(|| counted(awaited.under_way.as_ref(), make), |panic| CallState::Answered(Err(panicked(panic))));
         awaited
     }
 
@@ -160,7 +160,7 @@ impl<'f> Awaited<'f> {
 
     /// Drops the listener's future.
     fn stop(&mut self) {
-        drop_catching("a listener's future", self.state.take());
+        discard("a listener's future", self.state.take());
     }
 
     /// Drops the finished future. A panic in that drop is the listener's failure, unless the listener has already
@@ -168,7 +168,7 @@ impl<'f> Awaited<'f> {
     #[inline]
     fn drop_answered(&mut self, answer: CallResult) -> CallResult {
         let future = self.state.take();
-        match (catch(|| drop(future)), answer) {
+        match (caught(|| drop(future)), answer) {
             (Ok(()), answer) => answer,
             (Err(panic), Ok(())) => Err(panicked(panic)),
             (Err(panic), Err(failure)) => {
@@ -207,7 +207,7 @@ impl<'f> Future for Awaited<'f> {
             CallState::Answered(answer) => std::mem::replace(answer, Ok(())),
             CallState::Running(future) => {
                 let poll = || future.as_mut().poll(cx).map_err(Into::into);
-                match catch_or(|| counted(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
+                match caught_or(|| counted(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(answer) => this.drop_answered(answer),
                 }

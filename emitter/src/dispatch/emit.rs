@@ -93,6 +93,7 @@ impl Emitter {
     ///
     /// If a listener has to be awaited, the rest of the emit is returned, and [`emit_rest`](Self::emit_rest) continues
     /// it. A caller on a hot path thus pays for a future only if the emit needs one.
+    #[doc(hidden)]
     pub fn emit_begin<P: Serialize + Send + Sync + 'static>(
         &self,
         name: EventName,
@@ -113,6 +114,7 @@ impl Emitter {
     /// # Cancel safety
     ///
     /// See [`emit`](Self::emit).
+    #[doc(hidden)]
     pub async fn emit_rest<P: Serialize + Send + Sync + 'static>(
         &self,
         pending: Box<PendingDispatch>,
@@ -174,6 +176,7 @@ impl Emitter {
     /// # Errors
     ///
     /// Returns an error in the same cases as [`emit_now`](Self::emit_now).
+    #[doc(hidden)]
     pub fn emit_now_with<P: Serialize + Send + Sync + 'static>(
         &self,
         name: impl AsName,

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use super::sync::DispatchProgress;
 use crate::error::EmitErrorKind;
-use crate::panic::{drop_catching, log_catching};
+use crate::panic::{discard, logged};
 use crate::registry::listener::{Failure, Listener, OnError, Role};
 use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EmitError, Emitter, EventMeta};
@@ -67,7 +67,7 @@ fn wrap(source: BoxError, path: String, at: &'static Location<'static>) -> EmitE
 
 /// Logs and counts an error that the emit does not return.
 fn isolate(listener: &Listener, error: EmitError) {
-    log_catching(|| {
+    logged(|| {
         let cause = std::error::Error::source(&error).map(tracing::field::display);
         tracing::warn!(error = %error, cause, "a listener's failure was isolated");
     });
@@ -75,5 +75,5 @@ fn isolate(listener: &Listener, error: EmitError) {
         registry.count_isolated();
     }
     // The error may contain a user's value, whose drop may panic.
-    drop_catching("a listener's error", error);
+    discard("a listener's error", error);
 }

@@ -3,7 +3,7 @@
 //!
 //! 1. The cursor moves past a listener before it is called, so that it shows which listener failed, panicked or has to
 //!    be awaited.
-//! 2. One `catch_or` covers all listeners that are called in one go. A panic ends the loop, which is then entered again
+//! 2. One `caught_or` covers all listeners that are called in one go. A panic ends the loop, which is then entered again
 //!    at the next listener.
 //! 3. The delivery mode determines only what the loop does with a listener that has to be awaited.
 
@@ -14,7 +14,7 @@ use super::emit::Emit;
 use super::route::{Cursor, Route};
 use crate::emitter::scope::within;
 use crate::error::EmitErrorKind;
-use crate::panic::{catch_or, drop_catching};
+use crate::panic::{caught_or, discard};
 use crate::registry::listener::{Call, CallResult, Failure, Listener, panicked};
 use crate::{AnyEvent, EmitError, Emitter, EventMeta};
 
@@ -129,7 +129,7 @@ impl DispatchProgress {
     /// If `deferred` is set, the places of listeners that have to be awaited are stored there, and the loop continues.
     ///
     /// `START` makes two copies of the loop, one for [`Dispatch::start`] and one for
-    /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `catch_or` only if the
+    /// [`advance_out_of_line`](Self::advance_out_of_line). The compiler inlines a loop into its `caught_or` only if the
     /// loop has one caller (bench W10).
     #[inline(always)]
     fn advance<'r, const START: bool>(
@@ -188,7 +188,7 @@ impl DispatchProgress {
 
     #[cold]
     fn drop_failure(&mut self) {
-        drop_catching("a listener's error", self.failed.take());
+        discard("a listener's error", self.failed.take());
     }
 
     #[inline]
@@ -233,7 +233,7 @@ fn call_listeners<'r, const START: bool>(
         }
         Ok(None)
     };
-    catch_or(call, |panic| Err(panicked(panic)))
+    caught_or(call, |panic| Err(panicked(panic)))
 }
 
 /// Calls a listener, unless it has to be awaited.

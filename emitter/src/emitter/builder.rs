@@ -204,6 +204,7 @@ impl Emitter {
     ///
     /// The new emitter is a child of this emitter with the same namespace. Its events also reach the emitter of the
     /// parent run.
+    #[doc(hidden)]
     #[must_use]
     pub fn for_run(&self, links: RunLinks<'_>) -> Self {
         let inherited = links.inherited.unwrap_or_else(|| match links.parent {

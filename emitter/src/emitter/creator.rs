@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::panic::drop_catching;
+use crate::panic::discard;
 
 /// Describes the thing that an emitter belongs to: its kind (`"Tool"`), its name (`"read_file"`), its identity, and
 /// optionally the thing itself as a shared value.
@@ -81,7 +81,7 @@ impl Creator {
 /// last handle to the creator.
 impl Drop for CreatorParts {
     fn drop(&mut self) {
-        drop_catching("the value shared by a creator", self.thing.take());
+        discard("the value shared by a creator", self.thing.take());
     }
 }
 

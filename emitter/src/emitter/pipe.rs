@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::emitter::Node;
 use crate::emitter::scope::drop_in_run_of;
-use crate::panic::drop_catching;
+use crate::panic::discard;
 use crate::registry::listener::EventView;
 use crate::{Emitter, Matcher};
 
@@ -40,8 +40,8 @@ impl Drop for Pipe {
     fn drop(&mut self) {
         let Self { matcher, target, home } = self;
         drop_in_run_of(home, || {
-            drop_catching("a value captured by a matcher", replace(matcher, Matcher::own()));
-            drop_catching("the target of a pipe", target.take());
+            discard("a value captured by a matcher", replace(matcher, Matcher::own()));
+            discard("the target of a pipe", target.take());
         });
     }
 }

@@ -44,6 +44,7 @@ impl Emitter {
     /// below it in the tree.
     ///
     /// Does nothing on an emitter that was not made with `for_run`.
+    #[doc(hidden)]
     pub fn end_run(&self) {
         let Some(run) = &self.node().run else { return };
         run.end.begin();

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::Emitter;
 use crate::emitter::Node;
-use crate::panic::log_catching;
+use crate::panic::logged;
 
 /// A scope that is entered around the listeners of a run's events. It is entered whenever the dispatch calls listeners
 /// or polls their futures, unless the calling code is already inside the scope.
@@ -50,7 +50,7 @@ pub(crate) fn within<R>(scope: Option<Arc<dyn Scope>>, mut f: impl FnMut() -> R)
 /// a `tracing` subscriber that receives the run's span.
 pub(crate) fn drop_within(scope: Option<Arc<dyn Scope>>, mut drop: impl FnMut()) {
     match scope {
-        Some(scope) => log_catching(|| scope.within(&mut drop)),
+        Some(scope) => logged(|| scope.within(&mut drop)),
         None => drop(),
     }
 }

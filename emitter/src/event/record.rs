@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::panic::catch_or;
+use crate::panic::caught_or;
 use crate::rt::{EventStamp, Facet};
 use crate::{AnyEvent, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, Trace};
 
@@ -82,6 +82,7 @@ impl EventRecord {
 
 impl Emitter {
     /// Returns the record that an event of this emitter would have, without emitting the event.
+    #[doc(hidden)]
     #[must_use]
     pub fn record(&self, name: EventName, event: &dyn AnyEvent, facet: &Facet, stamp: &EventStamp) -> EventRecord {
         let context = stamp.context(|| self.context_with(Some(facet))).clone();
@@ -102,7 +103,7 @@ impl Emitter {
 fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
     let placeholder =
         |panic| format!("<{} cannot be serialized: it panicked: {panic}>", event.type_name()).to_raw_json();
-    catch_or(|| event.to_raw_json(), placeholder)
+    caught_or(|| event.to_raw_json(), placeholder)
 }
 
 /// A record that a sink receives: an event, or a gap where events were lost.

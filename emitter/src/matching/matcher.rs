@@ -9,7 +9,7 @@ use regex::Regex;
 use crate::matching::function::Exact;
 use crate::matching::glob::{GlobText, slashed};
 use crate::name::{AsName, bit, check};
-use crate::panic::{catch_or, log_catching};
+use crate::panic::{caught_or, logged};
 use crate::registry::listener::EventView;
 use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 
@@ -282,10 +282,10 @@ impl Matcher {
     /// and the event is not accepted.
     pub(crate) fn accepts_or_logs(&self, meta: &EventMeta<'_>) -> bool {
         let no = |panic: String| {
-            log_catching(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));
+            logged(|| tracing::error!(path = meta.path(), panic, "a matcher panicked"));
             false
         };
-        catch_or(|| self.accepts(meta), no)
+        caught_or(|| self.accepts(meta), no)
     }
 }
 

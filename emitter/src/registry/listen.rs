@@ -58,8 +58,8 @@ macro_rules! verbs {
         /// Registers an async listener that may change the event. It is awaited before the next listener starts.
         ///
         /// The closure returns a boxed future that may borrow the event: `|data: &mut FetchData, _| Box::pin(async move
-        /// { … Ok(()) })`. Clone captured values before the `async move`. [`listener`](crate::listener) and
-        /// [`async_fn`](crate::async_fn) adapt structs and functions.
+        /// { … Ok(()) })`. Clone captured values before the `async move`. An `async fn` is called in the closure: `|data: &mut
+        /// FetchData, meta| Box::pin(fetch(data, meta))`.
         ///
         /// By default, an error or panic of the listener fails the emit, and no other listener may change the event
         /// after that.

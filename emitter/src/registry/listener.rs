@@ -18,7 +18,7 @@ use crate::event::ExpectedType;
 use crate::matching::function::Exact;
 use crate::matching::matcher::MatcherKind;
 use crate::name::is_same;
-use crate::panic::drop_catching;
+use crate::panic::discard;
 use crate::registry::claim::Claims;
 use crate::registry::tracked::TrackedCalls;
 use crate::rt::Facet;
@@ -273,8 +273,8 @@ impl Drop for Listener {
         drop_in_run_of(home, || {
             // Drop the call and the matcher separately, so that the matcher is dropped even if the drop of the call
             // panics.
-            drop_catching("a value captured by a listener", replace(call, Call::Dropped));
-            drop_catching("a value captured by a matcher", replace(matcher, Matcher::own()));
+            discard("a value captured by a listener", replace(call, Call::Dropped));
+            discard("a value captured by a matcher", replace(matcher, Matcher::own()));
         });
     }
 }

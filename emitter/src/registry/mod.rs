@@ -4,7 +4,6 @@
 //! Emits read a published [`Snapshot`] without a lock. After a change, the next emit derives a new snapshot under the
 //! lock (`published`). Before a listener is called, `claim` and `calls` check whether it may run.
 
-pub(crate) mod adapter;
 pub(crate) mod calls;
 pub(crate) mod claim;
 pub(crate) mod listen;

@@ -7,7 +7,7 @@ use futures_core::future::BoxFuture;
 use super::Overflow;
 use super::admission::Admission;
 use super::queue::Queue;
-use crate::panic::log_catching;
+use crate::panic::logged;
 use crate::registry::listener::Call;
 use crate::{AnyEvent, BoxError, EventMeta, SinkRecord};
 
@@ -67,7 +67,7 @@ impl QueueInput {
     #[cold]
     fn lose(&self, ticket: u64, meta: &EventMeta<'_>) {
         self.queue.withdraw(ticket);
-        log_catching(|| tracing::warn!(path = meta.path(), "a full sink emitted to itself: the event is lost"));
+        logged(|| tracing::warn!(path = meta.path(), "a full sink emitted to itself: the event is lost"));
     }
 }
 

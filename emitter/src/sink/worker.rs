@@ -18,7 +18,7 @@ use super::backlog::Entry;
 use super::queue::Queue;
 use super::{Progress, Sink};
 use crate::event::record::Gap;
-use crate::panic::{catch, catch_or, drop_catching, log_catching};
+use crate::panic::{caught, caught_or, discard, logged};
 use crate::{BoxError, SinkRecord};
 
 /// The counts of the events that the worker took, behind one lock so that a report always adds up.
@@ -201,7 +201,7 @@ impl<S: Sink> Worker<S> {
     fn record_error(&mut self, error: BoxError) {
         let text = message_of(error);
         if !self.failing {
-            log_catching(|| tracing::warn!(error = text, "a sink failed; it stays in use"));
+            logged(|| tracing::warn!(error = text, "a sink failed; it stays in use"));
         }
         self.failing = true;
         self.tally.set_error(text);
@@ -227,14 +227,14 @@ impl Drop for EndGuard {
 
 /// Calls the sink, and turns a panic into an error (invariant 2).
 fn call_catching(call: impl FnOnce() -> Result<(), BoxError>) -> Result<(), BoxError> {
-    catch_or(call, |panic| Err(format!("the sink panicked: {panic}").into()))
+    caught_or(call, |panic| Err(format!("the sink panicked: {panic}").into()))
 }
 
 /// Returns the message of an error. The error is a user's value, and may panic when it is displayed or dropped.
 fn message_of(error: BoxError) -> String {
-    let text = catch(|| with_causes(&error))
+    let text = caught(|| with_causes(&error))
         .unwrap_or_else(|panic| format!("an error that panicked when it was displayed: {panic}"));
-    drop_catching("a sink's error", error);
+    discard("a sink's error", error);
     text
 }
 

@@ -148,6 +148,22 @@ impl Error {
         })
     }
 
+    /// Adds the name of the code that returned the error, as the detail `by`. An error that already has this detail
+    /// keeps it. A denial or a halt stays unchanged, because its kind contains a name.
+    ///
+    /// ```
+    /// use emitree_runtime::Error;
+    ///
+    /// let error = Error::new("no such shelf").by("librarian").by("desk");
+    /// assert_eq!(error.details()["by"], "librarian");
+    /// assert!(Error::denied("policy", "not on Sundays").by("desk").details().is_empty());
+    /// ```
+    #[must_use]
+    pub fn by(self, name: &str) -> Self {
+        let is_named = matches!(self.0.kind, ErrorKind::Denied { .. } | ErrorKind::Halted { .. });
+        if is_named { self } else { self.detail_if_absent("by", || name.to_owned()) }
+    }
+
     /// Adds a detail unless the key already has one, so that an error that passes through several listeners
     /// keeps the values of the first listener.
     fn detail_if_absent(self, key: &str, value: impl FnOnce() -> String) -> Self {
@@ -216,12 +232,7 @@ impl Error {
         if self.0.returned_in == call {
             return self;
         }
-        let is_named = matches!(self.0.kind, ErrorKind::Denied { .. } | ErrorKind::Halted { .. });
-        let by = by.filter(|_| !is_named && !self.0.details.contains_key("by"));
-        self.with(|data| {
-            data.returned_in = call;
-            data.details.extend(by.map(|by| ("by".to_owned(), by.into())));
-        })
+        by.into_iter().fold(self, Self::by).with(|data| data.returned_in = call)
     }
 
     pub(crate) fn note(&self) -> u64 {

@@ -213,11 +213,7 @@ impl<T> NamedMap<T> {
         if self.is_guard {
             return run_check(&self.name, || (self.f)(value, ctx)).await;
         }
-        (self.f)(value, ctx).await.map_err(|error| {
-            // The kind of a denial or a halt contains a name already. An error that has a detail `by` keeps it.
-            let is_named = error.is_denied() || error.is_halted() || error.details().contains_key("by");
-            if is_named { error } else { error.detail("by", &*self.name) }
-        })
+        (self.f)(value, ctx).await.map_err(|error| error.by(&self.name))
     }
 
     fn describe(&self, side: Position) -> LayerInfo {

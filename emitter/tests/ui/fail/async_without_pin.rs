@@ -1,4 +1,4 @@
-//! An async listener returns a boxed future, or is passed to `async_fn`.
+//! An async listener returns a boxed future.
 
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use emitree_emitter::{
-    AnyEvent, AsyncListener, AsyncObserver, BoxError, Emitter, EventMeta, EventName, Opaque, Options, async_fn,
-    listener, matcher_fn, observer,
+    AnyEvent, BoxError, Emitter, EventMeta, EventName, Opaque, Options, matcher_fn,
 };
 
 #[derive(serde::Serialize)]
@@ -17,27 +16,6 @@ struct Client(String);
 impl Client {
     async fn resolve(&self, url: &str) -> Result<String, std::io::Error> {
         Ok(format!("{}{url}", self.0))
-    }
-}
-
-struct Resolver(Client);
-
-impl AsyncListener<FetchData> for Resolver {
-    async fn receive(&self, data: &mut FetchData, _: &EventMeta<'_>) -> Result<(), BoxError> {
-        data.url = self.0.resolve(&data.url).await?;
-        Ok(())
-    }
-}
-
-impl AsyncListener<dyn AnyEvent> for Resolver {
-    async fn receive(&self, _: &mut dyn AnyEvent, _: &EventMeta<'_>) -> Result<(), BoxError> {
-        Ok(())
-    }
-}
-
-impl AsyncObserver<FetchData> for Resolver {
-    async fn observe(&self, data: &FetchData, _: &EventMeta<'_>) -> Result<(), BoxError> {
-        self.0.resolve(&data.url).await.map(drop).map_err(Into::into)
     }
 }
 
@@ -97,13 +75,7 @@ fn main() -> Result<(), BoxError> {
             Ok(())
         })
     })?;
-    app.on_async("fetch_data", async_fn(double))?;
-    app.on_async("fetch_data", async_fn(async |data: &mut FetchData, _: &EventMeta<'_>| {
-        data.url.push('!');
-        Ok(())
-    }))?;
-    app.on_async("fetch_data", listener::<FetchData, _>(Resolver(Client("a".into()))))?;
-    app.on_async("*", listener::<dyn AnyEvent, _>(Resolver(Client("a".into()))))?;
+    app.on_async("fetch_data", |data: &mut FetchData, meta| Box::pin(double(data, meta)))?;
 
     // `observe` and `observe_async`.
     app.observe("*.*", |event: &dyn AnyEvent, meta| println!("{} {}", meta.path(), event.to_json()))?;
@@ -117,7 +89,6 @@ fn main() -> Result<(), BoxError> {
             Ok(())
         })
     })?;
-    app.observe_async("fetch_data", observer(Resolver(Client("b".into()))))?;
 
     let mut data = FetchData { url: "emitree".into() };
     let emit = app.emit("fetch_data", &mut data);

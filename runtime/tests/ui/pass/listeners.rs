@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta, Options, async_fn};
+use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta, Options};
 use emitree_runtime::{
     Failure, Finish, Lifecycle, LifecycleMut, Outcome, Result, RunContext, Runnable, Stage, Start, Success, lifecycle_of,
     runnable_fn,
@@ -32,7 +32,7 @@ async fn used() -> Result<()> {
         })
         .on("*.*", |event: &mut dyn AnyEvent, meta| println!("{} {}", meta.path(), event.to_json()))
         .on_async("new_token", |token: &mut NewToken, _| Box::pin(async move { token.0.parse::<u32>()?; Ok(()) }))
-        .on_async("new_token", async_fn(slow))
+        .on_async("new_token", |token: &mut NewToken, meta| Box::pin(slow(token, meta)))
         .observe("*.*", move |_: &dyn AnyEvent, _| drop(counted.fetch_add(1, Ordering::Relaxed)))
         .observe_async("*.*", |event: &dyn AnyEvent, _| Box::pin(async move { drop(event.to_json()); Ok(()) }))
         .register(Options::new().priority(1).nested(true).on(Stage::Start, |_: &mut dyn AnyEvent, _| ()))
