@@ -31,7 +31,7 @@ pub use message::session::Session;
 pub use message::usage::{FinishReason, Usage};
 pub use message::{Message, Part, Role, ToolResult};
 pub use model::ChatModel;
-pub use model::chunks::{ChunkStage, ChunkStages, Chunks};
+pub use model::chunks::{ChunkStage, Chunks, ModelRun};
 pub use model::events::{
     ChatError, ChatFinish, ChatStart, ChatSuccess, NewToken, RateLimits, ResponseHeaders, UsageReported,
 };

@@ -10,14 +10,12 @@ use crate::agent::builder::{check_names, specs_of};
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError};
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::turn::{CurrentTurn, LoopState};
+use crate::model::chunks::{ChunkStages, RunStages};
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::place::testing::join;
-use crate::{
-    Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, ChunkStages, History, Message, Tool,
-    ToolSpec,
-};
+use crate::{Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, History, Message, Tool, ToolSpec};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
 const MAX_ROUNDS: u32 = 100;
@@ -278,7 +276,7 @@ impl<'a> Loop<'a> {
         let mut run = self.agent.model.run(request);
         // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
         // inherit them.
-        let mut stages = ChunkStages::new();
+        let mut stages = ChunkStages::default();
         for installed in &self.installed {
             if !installed.hooks.model_call.is_empty() {
                 run = run.middleware(installed.hooks.model_call.clone());
@@ -286,7 +284,7 @@ impl<'a> Loop<'a> {
             stages.extend(&installed.hooks.chains.chunks);
         }
         if !stages.is_empty() {
-            run = run.own_extension(stages);
+            run = run.own_extension(RunStages::from(stages));
         }
         run.await
     }

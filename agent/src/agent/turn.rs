@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
-use crate::{ChatResponse, Session, Usage};
+use crate::model::chunks::{ChunkStages, RunStages, check_is_model};
+use crate::{ChatResponse, ChunkStage, Session, Usage};
 
 /// The state of an agent's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,14 +106,29 @@ impl LoopState {
     }
 }
 
-/// Extension methods for a [`RunContext`] in an agent's run or below.
+/// Extension methods for a [`RunContext`] in the run of an agent or a model, or below.
 pub trait AgentContext {
     /// Returns the state of the nearest agent's loop, in this run or a run above. Returns `None` outside agents.
     fn turn(&self) -> Option<Turn>;
+
+    /// Appends a [`ChunkStage`] to this run of a model, after the stages that the run already has. `make` makes a new
+    /// stage for each attempt. Attempts that have begun keep the stages that they have. See
+    /// [`ModelRun::chunks`](crate::ModelRun::chunks).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this is not the run of a [`ChatModel`](crate::ChatModel).
+    fn chunks<S: ChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()>;
 }
 
 impl AgentContext for RunContext {
     fn turn(&self) -> Option<Turn> {
         self.extension::<LoopState>().map(|state| state.turn.get())
+    }
+
+    fn chunks<S: ChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()> {
+        check_is_model(self)?;
+        RunStages::of(self).append(&ChunkStages::default().with(make));
+        Ok(())
     }
 }

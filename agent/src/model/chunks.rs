@@ -1,11 +1,11 @@
 //! Stages that the pieces of a reply pass through before listeners receive them.
 
-use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{Result, RunContext};
+use emitree_runtime::{Error, Result, Run, RunContext};
+use parking_lot::Mutex;
 
-use crate::Delta;
+use crate::{ChatModel, Delta};
 
 /// The pieces of a reply that a [`ChunkStage`] receives.
 #[derive(Debug)]
@@ -39,20 +39,15 @@ impl<F: FnMut(&mut Chunks, &RunContext) -> Result<()> + Send> ChunkStage for F {
 
 type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
 
-/// A list of functions that make new stages for each attempt of a model's run. Set the list on a run with
-/// [`own_extension`](emitree_runtime::Run::own_extension).
-///
-/// A reply that is not streamed passes through the same stages, in a single call with the whole reply and `ended` set.
-/// If a listener stops a stream, the stages are called with `ended` as well, so that they can add the pieces that they
-/// kept back.
+/// Extension methods for the runs of models.
 ///
 /// ```
-/// use emitree_agent::{ChatModel, Chunks, ChunkStages, Delta, ScriptedModel};
+/// use emitree_agent::{ChatModel, Chunks, Delta, ModelRun, ScriptedModel};
 /// use emitree_runtime::{RunContext, Runnable};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> emitree_runtime::Result<()> {
-/// let loud = ChunkStages::new().with(|| {
+/// let loud = || {
 ///     |chunks: &mut Chunks, _: &RunContext| {
 ///         for delta in &mut chunks.deltas {
 ///             if let Delta::Text(text) = delta {
@@ -61,32 +56,72 @@ type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
 ///         }
 ///         Ok(())
 ///     }
-/// });
+/// };
 /// let model = ChatModel::new(ScriptedModel::new("test").text("hello"))?;
-/// assert_eq!(model.run("hi".into()).own_extension(loud).await?.text(), "HELLO");
+/// assert_eq!(model.run("hi".into()).chunks(loud).await?.text(), "HELLO");
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Default)]
-pub struct ChunkStages(Vec<MakeStage>);
-
-impl ChunkStages {
-    /// Makes an empty list.
+pub trait ModelRun: Sized {
+    /// Appends a [`ChunkStage`] to this run, after the stages that the run already has. `make` makes a new stage for
+    /// each attempt. A middleware appends a stage with [`AgentContext::chunks`](crate::AgentContext::chunks).
+    ///
+    /// A reply that is not streamed passes through the same stages, in a single call with the whole reply and `ended`
+    /// set. If a listener stops a stream, the stages are called with `ended` as well, so that they can add the pieces
+    /// that they kept back.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    fn chunks<S: ChunkStage + 'static>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self;
+}
+
+impl ModelRun for Run<'_, ChatModel> {
+    fn chunks<S: ChunkStage + 'static>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
+        let stages = ChunkStages::default().with(make);
+        self.middleware(move |ctx: &RunContext| {
+            RunStages::of(ctx).append(&stages);
+            Ok(())
+        })
+    }
+}
+
+/// The stages of one run of a model.
+#[derive(Default)]
+pub(crate) struct RunStages(Mutex<ChunkStages>);
+
+impl RunStages {
+    pub(crate) fn of(ctx: &RunContext) -> Arc<Self> {
+        ctx.own_extension_or_default()
     }
 
+    pub(crate) fn append(&self, stages: &ChunkStages) {
+        self.0.lock().0.extend(stages.0.iter().cloned());
+    }
+
+    /// Makes the stages of an attempt.
+    pub(crate) fn begin(&self) -> Vec<Box<dyn ChunkStage>> {
+        // `make` is user code, so it is called without the lock.
+        let stages = self.0.lock().clone();
+        stages.begin()
+    }
+}
+
+impl From<ChunkStages> for RunStages {
+    fn from(stages: ChunkStages) -> Self {
+        Self(Mutex::new(stages))
+    }
+}
+
+/// Functions that make new stages for each attempt of a model's run.
+#[derive(Clone, Default)]
+pub(crate) struct ChunkStages(Vec<MakeStage>);
+
+impl ChunkStages {
     /// Appends a function that makes a new stage for each attempt.
-    #[must_use]
-    pub fn with<S: ChunkStage + 'static>(mut self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
+    pub(crate) fn with<S: ChunkStage + 'static>(mut self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
         self.0.push(Arc::new(move || Box::new(make())));
         self
     }
 
-    /// Returns `true` if there are no stages.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -99,8 +134,14 @@ impl ChunkStages {
     }
 }
 
-impl fmt::Debug for ChunkStages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ChunkStages").field(&self.0.len()).finish()
+/// Returns an error if a run is not the run of a model.
+pub(crate) fn check_is_model(ctx: &RunContext) -> Result<()> {
+    if ctx.types().runnable == std::any::type_name::<ChatModel>() {
+        return Ok(());
     }
+    let of = ctx.creator().map_or("", |creator| creator.kind());
+    Err(Error::new(format!(
+        "`chunks` appends a stage to the run of a `ChatModel`, but `{}` is a run of the kind `{of}`",
+        ctx.name()
+    )))
 }

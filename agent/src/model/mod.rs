@@ -18,11 +18,11 @@ use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, RunContext, Run
 use futures_util::StreamExt;
 use rust_decimal::Decimal;
 
-use crate::model::chunks::{ChunkStage, Chunks};
+use crate::model::chunks::{ChunkStage, Chunks, RunStages};
 use crate::model::events::{ChatError, ChatFinish, ChatStart, ChatSuccess, NewToken, ResponseHeaders, UsageReported};
 use crate::model::provider::DynProvider;
 use crate::model::response::ResponseBuilder;
-use crate::{ChatRequest, ChatResponse, ChunkStages, Delta, Provider, Usage};
+use crate::{ChatRequest, ChatResponse, Delta, Provider, Usage};
 
 /// A language model. Each call is a run of the kind `ChatModel`.
 ///
@@ -160,7 +160,7 @@ impl ChatModel {
             request = Cow::Owned(start.request);
         }
         let mut deltas = self.shared.provider.chat(&request, ctx).await?;
-        let stages = ctx.own_extension::<ChunkStages>().map(|stages| stages.begin()).unwrap_or_default();
+        let stages = ctx.own_extension::<RunStages>().map(|stages| stages.begin()).unwrap_or_default();
         let mut reply = IncomingReply {
             ctx,
             stages,

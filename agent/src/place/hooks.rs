@@ -12,11 +12,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::message::history::History;
+use crate::model::chunks::ChunkStages;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, resolved};
 use crate::place::state::State;
-use crate::{Agent, ChatModel, ChunkStage, ChunkStages, Chunks, Message, Place, Tool, ToolCall};
+use crate::{Agent, ChatModel, ChunkStage, Chunks, Message, Place, Tool, ToolCall};
 
 /// A return type for hooks and for closures that register hooks: `()` or `Result<()>`.
 ///
@@ -322,7 +323,8 @@ impl Hooks {
         self
     }
 
-    /// Adds a stage for the pieces of each reply (see [`ChunkStages`]). `make` is called for each attempt.
+    /// Adds a stage for the pieces of each reply (see [`ModelRun::chunks`](crate::ModelRun::chunks)). `make` is called
+    /// for each attempt.
     pub fn chunks<S: ChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) -> &mut Self {
         let name: Arc<str> = self.name(Place::ModelChunk).into();
         let make = move || {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use emitree_agent::{
-    ChatError, ChatFinish, ChatModel, ChatStart, ChatSuccess, ChunkStages, Chunks, Delta, FinishReason, NewToken,
-    Reply, ResponseHeaders, ScriptedModel, Usage, UsageReported,
+    Agent, AgentContext, ChatError, ChatFinish, ChatModel, ChatStart, ChatSuccess, Chunks, Delta, FinishReason,
+    ModelRun, NewToken, Reply, ResponseHeaders, ScriptedModel, Usage, UsageReported,
 };
 use emitree_middleware::{Retry, Runs};
 use emitree_runtime::{AbortHandle, Error, Result, RunContext, Runnable, for_tree};
@@ -138,7 +138,7 @@ async fn a_listener_can_stop_the_stream_and_incomplete_calls_are_dropped() -> Re
 async fn pieces_that_a_stage_holds_back_are_released_when_the_stream_is_stopped() -> Result<()> {
     let script = ScriptedModel::new("test").reply(Reply::text("abcdef").in_pieces(1));
     // This stage keeps the last piece until the next piece arrives.
-    let stages = ChunkStages::new().with(|| {
+    let stages = || {
         let mut held = None;
         move |chunks: &mut Chunks, _: &RunContext| {
             let mut released = Vec::new();
@@ -151,10 +151,10 @@ async fn pieces_that_a_stage_holds_back_are_released_when_the_stream_is_stopped(
             chunks.deltas = released;
             Ok(())
         }
-    });
+    };
     let response = model(&script)
         .run("hi".into())
-        .own_extension(stages)
+        .chunks(stages)
         .on_start(|start, _| start.input.options.stream = Some(true))
         .on("new_token", |token: &mut NewToken, _| {
             if token.text() == "b" {
@@ -227,7 +227,7 @@ proptest! {
             .with_call(emitree_agent::ToolCall::new("c", "shout", json!({ "text": argument })));
         let whole = emitree_agent::ChatResponse::new(message);
         let script = ScriptedModel::new("test").reply(Reply::response(whole.clone()).in_pieces(size));
-        let stages = ChunkStages::new().with(move || {
+        let stages = move || {
             let mut held = Vec::new();
             move |chunks: &mut Chunks, _: &RunContext| {
                 if holds {
@@ -238,13 +238,13 @@ proptest! {
                 }
                 Ok(())
             }
-        });
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (log, model) = (Log::default(), model(&script));
         let to = log.clone();
         let run = model
             .run("hi".into())
-            .own_extension(stages)
+            .chunks(stages)
             .on_start(move |start, _| start.input.options.stream = Some(streams))
             .on("new_token", move |token: &mut NewToken, _| to.add(token.text()));
         let response = runtime.block_on(run.into_future()).expect("an answer");
@@ -288,10 +288,9 @@ async fn a_failing_finish_listener_of_a_model_fails_a_success_and_hides_no_error
 async fn each_stage_receives_the_end_of_the_stream_once_even_if_the_stream_is_stopped() -> Result<()> {
     for (streams, stops) in [(false, false), (true, false), (true, true)] {
         let log = Log::default();
-        let mut stages = ChunkStages::new();
-        for name in ["1", "2", "3"] {
+        let stage = |name: &'static str| {
             let log = log.clone();
-            stages = stages.with(move || {
+            move || {
                 let log = log.clone();
                 let mut held = Vec::new();
                 move |chunks: &mut Chunks, _: &RunContext| {
@@ -307,12 +306,14 @@ async fn each_stage_receives_the_end_of_the_stream_once_even_if_the_stream_is_st
                     chunks.ended = false;
                     Ok(())
                 }
-            });
-        }
+            }
+        };
         let script = ScriptedModel::new("test").reply(Reply::text("abcdefgh").in_pieces(1));
         let response = model(&script)
             .run("hi".into())
-            .own_extension(stages)
+            .chunks(stage("1"))
+            .chunks(stage("2"))
+            .chunks(stage("3"))
             .on_start(move |start, _| start.input.options.stream = Some(streams))
             .on("new_token", move |token: &mut NewToken, _| {
                 if stops && token.text() == "b" {
@@ -332,20 +333,20 @@ async fn a_failing_stage_fails_the_attempt_and_the_next_attempt_has_new_stages()
     let script = ScriptedModel::new("test").reply(Reply::text("ab").in_pieces(1)).reply(Reply::text("cd").in_pieces(1));
     let made = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let count = std::sync::Arc::clone(&made);
-    let stages = ChunkStages::new().with(move || {
+    let stages = move || {
         let attempt = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let mut pieces = 0;
         move |_: &mut Chunks, _: &RunContext| {
             pieces += 1;
             if attempt == 0 && pieces == 2 { Err(Error::new("garbled").retryable(true)) } else { Ok(()) }
         }
-    });
+    };
     let retry = Retry::builder().max_retries(1).base_delay(Duration::from_millis(1)).build()?;
     let log = Log::default();
     let to = log.clone();
     let response = model(&script)
         .run("hi".into())
-        .own_extension(stages)
+        .chunks(stages)
         .on_start(|start, _| start.input.options.stream = Some(true))
         .on("new_token", move |token: &mut NewToken, _| to.add(token.text()))
         .middleware(for_tree(Runs::of_kind("ChatModel").only(retry)))
@@ -370,5 +371,44 @@ async fn a_stopped_stream_drops_calls_whose_arguments_may_be_incomplete() -> Res
         .on("new_token", |token: &mut NewToken, _| token.stop())
         .await?;
     assert_eq!(response.message.tool_calls().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["c1"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn stages_of_a_run_and_of_its_context_are_appended_and_replace_none() -> Result<()> {
+    let mark = |mark: &'static str| {
+        move || {
+            move |chunks: &mut Chunks, _: &RunContext| {
+                let texts = chunks.deltas.iter_mut().filter_map(|delta| match delta {
+                    Delta::Text(text) => Some(text),
+                    _ => None,
+                });
+                texts.for_each(|text| text.push_str(mark));
+                Ok(())
+            }
+        }
+    };
+    let script = ScriptedModel::new("test").text("a").text("b");
+    let model = model(&script).middleware(move |ctx: &RunContext| ctx.chunks(mark("1")));
+    let response = model.run("hi".into()).chunks(mark("2")).chunks(mark("3")).await?;
+    assert_eq!(response.text(), "a123");
+
+    let agent = Agent::builder("friend", model)
+        .hooks(|hooks| {
+            hooks.chunks(mark("0"));
+        })
+        .build()?;
+    assert_eq!(agent.ask("hi").await?.text(), "b01");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stage_for_a_run_that_is_not_the_run_of_a_model_is_refused() -> Result<()> {
+    let agent = Agent::builder("friend", model(&ScriptedModel::new("test").text("a")))
+        .middleware(|ctx: &RunContext| ctx.chunks(|| |_: &mut Chunks, _: &RunContext| Ok(())))
+        .build()?;
+    let error = agent.ask("hi").await.unwrap_err().to_string();
+    let expected = "`chunks` appends a stage to the run of a `ChatModel`, but `friend` is a run of the kind `Agent`";
+    assert_eq!(error, expected);
     Ok(())
 }
