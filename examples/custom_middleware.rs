@@ -12,6 +12,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+#[path = "shared/help.rs"]
+mod help;
+
 #[derive(Debug)]
 struct Diary;
 
@@ -74,6 +77,9 @@ struct Coin {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
+    if help::is_asked(include_str!("custom_middleware.rs")) {
+        return Ok(());
+    }
     let flip = tool_fn("flip", "Flips a coin", |Coin { coin }: Coin, _: RunContext| async move {
         Ok(if coin.len() % 2 == 0 { "heads" } else { "tails" })
     });

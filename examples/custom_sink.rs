@@ -18,6 +18,9 @@ use emitree::sinks::{Overflow, SinkRecord};
 use emitree::{Emitter, Sink};
 use serde::Serialize;
 
+#[path = "shared/help.rs"]
+mod help;
+
 #[derive(Serialize)]
 struct Tick {
     n: u32,
@@ -63,6 +66,9 @@ impl Sink for Csv {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
+    if help::is_asked(include_str!("custom_sink.rs")) {
+        return Ok(());
+    }
     let path = std::env::args().nth(1).unwrap_or_else(|| "events.csv".to_owned());
     let (disk, ready) = mpsc::channel();
     let clock = Emitter::new().child("clock")?;

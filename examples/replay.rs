@@ -11,7 +11,13 @@ use emitree::middleware::Trajectory;
 use emitree::sinks::read_jsonl;
 use emitree::{Error, Result};
 
+#[path = "shared/help.rs"]
+mod help;
+
 fn main() -> ExitCode {
+    if help::is_asked(include_str!("replay.rs")) {
+        return ExitCode::SUCCESS;
+    }
     match replay() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -128,6 +128,7 @@ pub mod lifecycle {
 
 /// Built-in middleware, one feature each, and middleware made from functions.
 pub mod middleware {
+    #[allow(unused_imports, unreachable_pub, reason = "without its features, the crate has no names")]
     pub use emitree_middleware::*;
     pub use emitree_runtime::{
         ForNested, ForTree, IntoMiddleware, MapValue, MiddlewareFn, Order, Ordered, map_input, map_input_async,
@@ -145,6 +146,7 @@ pub mod sinks {
     pub use emitree_emitter::{
         EventRecord, EventStream, Gap, Incomplete, Overflow, Progress, Report, Sink, SinkError, SinkHandle, SinkRecord,
     };
+    #[allow(unused_imports, unreachable_pub, reason = "without its features, the crate has no names")]
     pub use emitree_sinks::*;
 }
 

@@ -13,6 +13,8 @@
 //! http://127.0.0.1:18082/v1` selects it. The trajectory is printed to stderr. The answer is printed to stdout, piece by
 //! piece as the model writes it.
 
+#[path = "../shared/help.rs"]
+mod help;
 mod rules;
 mod tools;
 
@@ -29,6 +31,9 @@ use emitree::{Emitter, Error, Result, for_tree};
 use serde_json::{Value, json};
 
 fn main() -> ExitCode {
+    if help::is_asked(include_str!("main.rs")) {
+        return ExitCode::SUCCESS;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let answered = runtime.block_on(async { answer(Arguments::parse()?).await });
     // Do not wait for a thread that still reads an answer from the terminal.

@@ -17,11 +17,16 @@ use crate::desk::desk;
 
 mod desk;
 mod guards;
+#[path = "../shared/help.rs"]
+mod help;
 mod letter;
 mod tools;
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    if help::is_asked(include_str!("main.rs")) {
+        return Ok(());
+    }
     let letters = match std::env::args().skip(1).map(PathBuf::from).collect::<Vec<_>>() {
         none if none.is_empty() => sample(),
         some => some,

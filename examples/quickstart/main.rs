@@ -14,6 +14,8 @@
 //! ends of all runs are still printed and recorded.
 
 mod desk;
+#[path = "../shared/help.rs"]
+mod help;
 mod tools;
 
 use std::process::ExitCode;
@@ -33,6 +35,9 @@ use desk::{Answer, Desk, Question};
 use tools::{BytesRead, Document, ReadFile};
 
 fn main() -> ExitCode {
+    if help::is_asked(include_str!("main.rs")) {
+        return ExitCode::SUCCESS;
+    }
     // One thread, so that the trajectory and the recording agree on the order of concurrent events.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let answered = runtime.block_on(answer(Arguments::parse()));
