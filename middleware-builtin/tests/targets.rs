@@ -6,11 +6,13 @@ mod journal;
 mod support;
 
 use std::io::{self, Seek, Write};
+use std::sync::{Arc, Mutex};
 
 use emitree_emitter::Emitter;
 use emitree_middleware::Runs;
 use emitree_middleware::trajectory::Trajectory;
-use emitree_runtime::{Middleware, Runnable};
+use emitree_runtime::{Middleware, RunContext, Runnable, runnable_fn};
+use futures_util::FutureExt;
 use journal::Journal;
 
 use support::{LINES, TestResult, desk, question};
@@ -63,6 +65,41 @@ async fn failures_of_a_writer_are_counted_and_the_run_continues() -> TestResult 
     assert_eq!(desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?, "README.md has 2");
     assert_eq!(trajectory.write_failures(), 6);
     assert_eq!(journal.take(), ["a line of a trajectory could not be written; further failures are only counted"]);
+    Ok(())
+}
+
+/// Starts a run for each line, in the same thread or in another, and waits for the run.
+struct RunsPerLine {
+    in_thread: bool,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Write for RunsPerLine {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.lines.lock().unwrap().push(String::from_utf8_lossy(line).trim_end().to_owned());
+        let send = runnable_fn("send", |(): (), _: RunContext| async { Ok(()) });
+        let above = RunContext::current();
+        let call = move || above.map_or(Ok(()), |above| above.in_scope(|| send.run(()).now_or_never().unwrap()));
+        if self.in_thread { std::thread::spawn(call).join().unwrap() } else { call() }
+            .map_err(|_| io::ErrorKind::Other)?;
+        Ok(line.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn lines_of_runs_that_a_writer_starts_are_refused_and_counted_and_no_lock_is_waited_for() -> TestResult {
+    for in_thread in [false, true] {
+        let lines = Arc::default();
+        let writer = RunsPerLine { in_thread, lines: Arc::clone(&lines) };
+        let trajectory = Trajectory::builder().writer(writer).build()?;
+        desk(&Emitter::new()).run(question()).middleware(trajectory.clone()).await?;
+        assert_eq!(*lines.lock().unwrap(), LINES);
+        // Each line starts a run with two lines.
+        assert_eq!(trajectory.write_failures(), 2 * LINES.len() as u64);
+    }
     Ok(())
 }
 

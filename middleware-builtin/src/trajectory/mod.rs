@@ -90,7 +90,8 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 ///
 /// A trajectory never makes a run fail. Lines that cannot be written are counted by
 /// [`write_failures`](Self::write_failures), and the first failure is logged. The failure of a listener or of a
-/// predicate is logged too.
+/// predicate is logged too. If a writer starts runs below the run whose line it writes, the lines of those runs count as
+/// lines that cannot be written, because they would have to wait for the writer.
 #[derive(Clone)]
 pub struct Trajectory(Arc<TrajectoryPrinter>);
 

@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::iter::successors;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
 
+use emitree_runtime::RunContext;
 use parking_lot::Mutex;
 
 use crate::shared::built_in::debug_as;
@@ -20,12 +23,12 @@ pub(super) enum Target {
     Stdout,
     Stderr,
     Tracing,
-    Writer(Mutex<Box<dyn Write + Send>>),
+    Writer(LineWriter),
 }
 
 impl Target {
     pub(super) fn writer(writer: impl Write + Send + 'static) -> Self {
-        Self::Writer(Mutex::new(Box::new(writer)))
+        Self::Writer(LineWriter { writer: Mutex::new(Box::new(writer)), busy: Mutex::new(None) })
     }
 }
 
@@ -45,7 +48,7 @@ impl Output {
         match &self.target {
             Target::Stdout => io::stdout().write_all(line.as_bytes()),
             Target::Stderr => io::stderr().write_all(line.as_bytes()),
-            Target::Writer(writer) => writer.lock().write_all(line.as_bytes()),
+            Target::Writer(writer) => writer.write(&line),
             Target::Tracing => Ok(()),
         }
     }
@@ -61,6 +64,60 @@ impl Output {
 
     pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// A user's writer. A line that the writer itself causes is refused: it would wait for the line that is being written.
+pub(super) struct LineWriter {
+    writer: Mutex<Box<dyn Write + Send>>,
+    /// The line that is being written.
+    busy: Mutex<Option<CurrentLine>>,
+}
+
+/// The thread and the run of a line.
+struct CurrentLine {
+    thread: ThreadId,
+    run: Option<RunContext>,
+}
+
+impl LineWriter {
+    fn write(&self, line: &str) -> io::Result<()> {
+        let current = CurrentLine { thread: thread::current().id(), run: RunContext::current() };
+        // A run that the writer starts begins after `busy` was set, so it is always found here.
+        if self.busy.lock().as_ref().is_some_and(|busy| busy.causes(&current)) {
+            return Err(io::Error::other("the writer of the trajectory caused this line while it wrote another line"));
+        }
+        let mut writer = self.writer.lock();
+        let _busy = Busy::set(&self.busy, current);
+        writer.write_all(line.as_bytes())
+    }
+}
+
+impl CurrentLine {
+    /// Returns `true` if another line is written by the same thread, or in a run below this line's run. All other runs
+    /// below that run are over, or have not begun, when it emits a lifecycle event.
+    fn causes(&self, other: &Self) -> bool {
+        let is_this = |run: &RunContext| self.run.as_ref().is_some_and(|this| this.run_id() == run.run_id());
+        let above = other.run.as_ref().and_then(RunContext::parent);
+        self.thread == other.thread || successors(above, |run| run.parent()).any(is_this)
+    }
+}
+
+/// Marks a writer as busy. Its drop removes the mark, even if the writer panics.
+struct Busy<'a>(&'a Mutex<Option<CurrentLine>>);
+
+impl<'a> Busy<'a> {
+    fn set(busy: &'a Mutex<Option<CurrentLine>>, line: CurrentLine) -> Self {
+        *busy.lock() = Some(line);
+        Self(busy)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        // Drop the run's context when the lock is released.
+        let line = self.0.lock().take();
+        drop(line);
     }
 }
 
