@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::message::is_false;
+use crate::message::{extra, is_false};
 
 /// A model's request to call a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,12 +18,14 @@ pub struct ToolCall {
     pub name: String,
     /// The arguments.
     pub arguments: Arguments,
+    /// Data that the provider needs back with the call, as in [`Part::Reasoning`](crate::Part::Reasoning).
+    pub extra: Option<Value>,
 }
 
 impl ToolCall {
-    /// Makes a call.
+    /// Makes a call, without data of a provider.
     pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<Arguments>) -> Self {
-        Self { id: id.into(), name: name.into(), arguments: arguments.into() }
+        Self { id: id.into(), name: name.into(), arguments: arguments.into(), extra: None }
     }
 }
 
@@ -104,25 +106,27 @@ struct CallRepr {
     arguments: Value,
     #[serde(default, skip_serializing_if = "is_false")]
     malformed: bool,
+    #[serde(default, with = "extra", skip_serializing_if = "extra::is_left_out")]
+    extra: Option<Value>,
 }
 
 impl From<ToolCall> for CallRepr {
-    fn from(ToolCall { id, name, arguments }: ToolCall) -> Self {
+    fn from(ToolCall { id, name, arguments, extra }: ToolCall) -> Self {
         let malformed = matches!(arguments, Arguments::Malformed(_));
         let arguments = match arguments {
             Arguments::Json(value) => value,
             Arguments::Malformed(text) => Value::String(text),
         };
-        Self { id, name, arguments, malformed }
+        Self { id, name, arguments, malformed, extra }
     }
 }
 
 impl From<CallRepr> for ToolCall {
-    fn from(CallRepr { id, name, arguments, malformed }: CallRepr) -> Self {
+    fn from(CallRepr { id, name, arguments, malformed, extra }: CallRepr) -> Self {
         let arguments = match arguments {
             Value::String(text) if malformed => Arguments::Malformed(text),
             value => Arguments::Json(value),
         };
-        Self { id, name, arguments }
+        Self { id, name, arguments, extra }
     }
 }

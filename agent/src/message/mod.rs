@@ -1,6 +1,7 @@
 //! The messages between a user, a model and its tools.
 
 pub(crate) mod arguments;
+mod extra;
 pub(crate) mod history;
 pub(crate) mod session;
 mod stored;
@@ -87,10 +88,16 @@ pub enum Part {
     ToolCall(ToolCall),
     /// The result of a tool call.
     ToolCallResponse(ToolResult),
-    /// The part of a model's reasoning that the provider reveals.
+    /// The part of a model's reasoning that the provider reveals. Made by [`Part::reasoning`].
+    #[non_exhaustive]
     Reasoning {
         /// The reasoning.
         content: String,
+        /// Data that the provider needs back with the message, such as a signature. Only the provider that made the
+        /// data reads it. In JSON it is a list of bytes, so that middleware does not search it; data that is nested
+        /// more than 64 levels deep is left out.
+        #[serde(default, with = "extra", skip_serializing_if = "extra::is_left_out")]
+        extra: Option<Value>,
     },
     /// A reference to an image, a sound or a file.
     Uri {
@@ -102,6 +109,13 @@ pub enum Part {
         /// The address of the content. A `data:` URI contains the content itself.
         uri: String,
     },
+}
+
+impl Part {
+    /// Makes a [reasoning part](Self::Reasoning), with the data that the provider needs back.
+    pub fn reasoning(content: impl Into<String>, extra: Option<Value>) -> Self {
+        Self::Reasoning { content: content.into(), extra }
+    }
 }
 
 /// The result of a tool call, as the model reads it.

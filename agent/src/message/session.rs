@@ -25,11 +25,11 @@ use crate::tool::WorkStarted;
 ///
 /// # Storing a session
 ///
-/// A session serializes as `{"version": 1, "history": […], "state": {"<id>": …}}`, with the state of each middleware
+/// A session serializes as `{"version": 2, "history": […], "state": {"<id>": …}}`, with the state of each middleware
 /// under the middleware's id. Store a session between runs: during a run, the state already has the changes of the
 /// current turn, but the history does not have the turn's messages yet. Serializing fails if a middleware's state
-/// cannot be serialized. Deserializing fails if the version is not 1 or if the history is not valid. The state of a
-/// middleware is kept as JSON until the middleware first uses the state.
+/// cannot be serialized. Deserializing fails if the version is neither 1 nor 2 or if the history is not valid. The
+/// state of a middleware is kept as JSON until the middleware first uses the state.
 ///
 /// ```
 /// use emitree_agent::{Message, Session};
@@ -41,7 +41,7 @@ use crate::tool::WorkStarted;
 /// assert_eq!(restored.history(), session.history());
 ///
 /// let error = serde_json::from_str::<Session>(r#"{"version": 7, "history": []}"#).unwrap_err();
-/// assert_eq!(error.to_string(), "the session is stored in version 7, but only version 1 can be read");
+/// assert_eq!(error.to_string(), "the session is stored in version 7, but only the versions 1 to 2 can be read");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, Deserialize)]

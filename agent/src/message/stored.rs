@@ -12,8 +12,8 @@ use crate::message::history::History;
 use crate::message::session::Session;
 use crate::place::state::Slices;
 
-/// The version of the format of [`Stored`].
-const VERSION: u32 = 1;
+/// The version of the format of [`Stored`]. Version 1 is the same without the `extra` of reasoning and of calls.
+const VERSION: u32 = 2;
 
 /// A stored session.
 #[derive(Serialize, Deserialize)]
@@ -36,8 +36,10 @@ impl TryFrom<Stored> for Session {
     type Error = String;
 
     fn try_from(Stored { version, history, state }: Stored) -> Result<Self, String> {
-        if version != VERSION {
-            return Err(format!("the session is stored in version {version}, but only version {VERSION} can be read"));
+        if !(1..=VERSION).contains(&version) {
+            return Err(format!(
+                "the session is stored in version {version}, but only the versions 1 to {VERSION} can be read"
+            ));
         }
         Ok(Self { history: Arc::new(Mutex::new(history)), slices: Slices::stored(state) })
     }

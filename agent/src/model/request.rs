@@ -54,7 +54,7 @@ impl ChatRequest {
     #[must_use]
     pub fn text_len(&self) -> usize {
         let len = |part: &Part| match part {
-            Part::Text { content } | Part::Reasoning { content } => content.len(),
+            Part::Text { content } | Part::Reasoning { content, .. } => content.len(),
             Part::ToolCall(call) => call.arguments.to_string().len(),
             Part::ToolCallResponse(result) => {
                 result.response.as_str().map_or_else(|| result.response.to_string().len(), str::len)

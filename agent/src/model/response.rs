@@ -5,6 +5,7 @@ use std::mem::take;
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::message::arguments::{Arguments, ToolCall};
 use crate::message::usage::{FinishReason, Usage};
@@ -61,7 +62,8 @@ pub enum Delta {
     Text(String),
     /// More reasoning.
     Reasoning(String),
-    /// More of a tool call. The pieces of several calls may be interleaved.
+    /// More of a tool call. The pieces of several calls may be interleaved. Made by [`Delta::tool_call`].
+    #[non_exhaustive]
     ToolCall {
         /// The position of the call among the calls of the reply.
         index: usize,
@@ -75,13 +77,24 @@ pub enum Delta {
         #[serde(default)]
         arguments: String,
     },
+    /// Data that the provider needs back with a call or with reasoning. Made by [`Delta::signature`].
+    #[non_exhaustive]
+    Signature {
+        /// The position of the call that the data belongs to, or `None` if the data belongs to the reasoning before
+        /// this piece.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        index: Option<usize>,
+        /// The data, as in [`Part::Reasoning`] and [`ToolCall::extra`].
+        extra: Value,
+    },
     /// The response headers.
     Headers(BTreeMap<String, String>),
     /// The token counts. Later counts replace earlier counts.
     Usage(Usage),
     /// The reason why the model stopped.
     Finish(FinishReason),
-    /// The id of the response and the model that answers.
+    /// The id of the response and the model that answers. Made by [`Delta::response`].
+    #[non_exhaustive]
     Response {
         /// The provider's id of the response.
         id: Option<String>,
@@ -93,6 +106,23 @@ pub enum Delta {
 }
 
 impl Delta {
+    /// Makes a [piece of a tool call](Self::ToolCall).
+    pub fn tool_call(index: usize, id: Option<String>, name: Option<String>, arguments: impl Into<String>) -> Self {
+        Self::ToolCall { index, id, name, arguments: arguments.into() }
+    }
+
+    /// Makes the piece with the [data that a provider needs back](Self::Signature).
+    #[must_use]
+    pub const fn signature(index: Option<usize>, extra: Value) -> Self {
+        Self::Signature { index, extra }
+    }
+
+    /// Makes the piece with the [id of the response and the model](Self::Response).
+    #[must_use]
+    pub const fn response(id: Option<String>, model: Option<String>) -> Self {
+        Self::Response { id, model }
+    }
+
     /// Splits a whole response into pieces. The cost is left out, because [`ChatModel`](crate::ChatModel) computes it.
     /// References to content ([`Part::Uri`]) and tool results are left out, because no piece can contain them.
     #[must_use]
@@ -109,10 +139,14 @@ impl Delta {
         for part in message.parts {
             match part {
                 Part::Text { content } => deltas.push(Self::Text(content)),
-                Part::Reasoning { content } => deltas.push(Self::Reasoning(content)),
+                Part::Reasoning { content, extra } => {
+                    deltas.push(Self::Reasoning(content));
+                    deltas.extend(extra.map(|extra| Self::signature(None, extra)));
+                }
                 Part::ToolCall(call) => {
                     let arguments = call.arguments.to_string();
-                    deltas.push(Self::ToolCall { index, id: Some(call.id), name: Some(call.name), arguments });
+                    deltas.push(Self::tool_call(index, Some(call.id), Some(call.name), arguments));
+                    deltas.extend(call.extra.map(|extra| Self::signature(Some(index), extra)));
                     index += 1;
                 }
                 // No piece can contain these parts.
@@ -131,6 +165,10 @@ impl Delta {
 pub(crate) struct ResponseBuilder {
     response: ChatResponse,
     calls: BTreeMap<usize, PartialCall>,
+    /// The data that belongs to the calls, by their position. It is kept apart, because a stage may have removed a call.
+    extras: BTreeMap<usize, Value>,
+    /// The data that belongs to reasoning of which no piece has arrived.
+    waiting: Option<Value>,
 }
 
 #[derive(Debug, Default)]
@@ -142,7 +180,8 @@ struct PartialCall {
 
 impl ResponseBuilder {
     pub(crate) fn new() -> Self {
-        Self { response: ChatResponse::new(Message::new(Role::Assistant, [])), calls: BTreeMap::new() }
+        let response = ChatResponse::new(Message::new(Role::Assistant, []));
+        Self { response, calls: BTreeMap::new(), extras: BTreeMap::new(), waiting: None }
     }
 
     pub(crate) fn push(&mut self, delta: Delta) {
@@ -155,9 +194,10 @@ impl ResponseBuilder {
                 _ => parts.push(Part::Text { content: text }),
             },
             Delta::Reasoning(text) => match parts.last_mut() {
-                Some(Part::Reasoning { content }) => content.push_str(&text),
+                // Reasoning that follows data belongs to the next data.
+                Some(Part::Reasoning { content, extra: None }) => content.push_str(&text),
                 _ if text.is_empty() => {}
-                _ => parts.push(Part::Reasoning { content: text }),
+                _ => parts.push(Part::reasoning(text, None)),
             },
             Delta::ToolCall { index, id, name, arguments } => {
                 let call = self.calls.entry(index).or_default();
@@ -167,6 +207,8 @@ impl ResponseBuilder {
                 call.name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| take(&mut call.name));
                 call.arguments.push_str(&arguments);
             }
+            Delta::Signature { index: Some(index), extra } => drop(self.extras.insert(index, extra)),
+            Delta::Signature { index: None, extra } => self.waiting = sign(parts, extra).or(self.waiting.take()),
             Delta::Headers(headers) => response.headers.extend(headers),
             Delta::Usage(usage) => response.usage = Some(usage),
             Delta::Finish(reason) => response.message.finish_reason = Some(reason),
@@ -180,10 +222,15 @@ impl ResponseBuilder {
 
     /// Builds the response from a reply that was received completely.
     pub(crate) fn finish(mut self) -> ChatResponse {
-        let calls = take(&mut self.calls).into_values().map(|PartialCall { id, name, arguments }| {
-            Part::ToolCall(ToolCall { id, name, arguments: Arguments::parse(&arguments) })
-        });
-        self.response.message.parts.extend(calls);
+        let parts = &mut self.response.message.parts;
+        // A stage may have kept the reasoning back until after its data. Data without reasoning is a part of its own.
+        if let Some(extra) = self.waiting.take().and_then(|extra| sign(parts, extra)) {
+            parts.insert(0, Part::reasoning("", Some(extra)));
+        }
+        for (index, PartialCall { id, name, arguments }) in take(&mut self.calls) {
+            let extra = self.extras.remove(&index);
+            parts.push(Part::ToolCall(ToolCall { id, name, arguments: Arguments::parse(&arguments), extra }));
+        }
         self.response
     }
 
@@ -193,7 +240,7 @@ impl ResponseBuilder {
         // Arguments that parse as an object are complete. Other arguments may be incomplete: `1` may be the beginning
         // of `12`, and more text may follow empty text.
         let is_complete = |call: &PartialCall| {
-            let is_whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&call.arguments).is_ok();
+            let is_whole = serde_json::from_str::<serde_json::Map<String, Value>>(&call.arguments).is_ok();
             !call.name.is_empty() && is_whole
         };
         let before = self.calls.len();
@@ -205,5 +252,20 @@ impl ResponseBuilder {
         }
         self.response.message.finish_reason = Some(FinishReason::Stopped);
         self.finish()
+    }
+}
+
+/// Adds data to the last reasoning that has none. Returns the data if there is no such reasoning.
+fn sign(parts: &mut [Part], data: Value) -> Option<Value> {
+    let reasoning = parts.iter_mut().rev().find_map(|part| match part {
+        Part::Reasoning { extra, .. } if extra.is_none() => Some(extra),
+        _ => None,
+    });
+    match reasoning {
+        Some(extra) => {
+            *extra = Some(data);
+            None
+        }
+        None => Some(data),
     }
 }

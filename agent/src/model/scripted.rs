@@ -142,8 +142,8 @@ fn cut(delta: Delta, chars: usize) -> Vec<Delta> {
         Delta::Reasoning(text) => pieces(&text).into_iter().map(Delta::Reasoning).collect(),
         Delta::ToolCall { index, id, name, arguments } => {
             // As in servers' streams, only the first piece has the id and the name.
-            let begin = Delta::ToolCall { index, id, name, arguments: String::new() };
-            let more = |arguments| Delta::ToolCall { index, id: None, name: None, arguments };
+            let begin = Delta::tool_call(index, id, name, "");
+            let more = |arguments| Delta::tool_call(index, None, None, arguments);
             std::iter::once(begin).chain(pieces(&arguments).into_iter().map(more)).collect()
         }
         other => vec![other],

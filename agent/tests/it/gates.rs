@@ -14,12 +14,7 @@ fn calls() -> ScriptedModel {
 
 #[tokio::test]
 async fn calls_that_cannot_be_executed_do_not_reach_the_gate() -> Result<()> {
-    let malformed = Delta::ToolCall {
-        index: 3,
-        id: Some("3".to_owned()),
-        name: Some("shout".to_owned()),
-        arguments: "{".to_owned(),
-    };
+    let malformed = Delta::tool_call(3, Some("3".to_owned()), Some("shout".to_owned()), "{");
     let calls = [("sing", json!({})), ("shout", json!({"text": 7})), ("shout", json!({"text": "b"}))];
     let mut message = emitree_agent::Message::assistant("");
     for (i, (name, arguments)) in calls.into_iter().enumerate() {

@@ -100,11 +100,8 @@ async fn a_failed_attempt_emits_error_and_finish_and_a_retry_restarts_the_stream
 // A10
 #[tokio::test]
 async fn a_listener_can_stop_the_stream_and_incomplete_calls_are_dropped() -> Result<()> {
-    let call = |index, arguments: &str| Delta::ToolCall {
-        index,
-        id: Some(format!("c{index}")),
-        name: Some("shout".to_owned()),
-        arguments: arguments.to_owned(),
+    let call = |index, arguments: &str| {
+        Delta::tool_call(index, Some(format!("c{index}")), Some("shout".to_owned()), arguments)
     };
     let deltas = [
         Delta::Text("one ".to_owned()),
@@ -358,11 +355,8 @@ async fn a_failing_stage_fails_the_attempt_and_the_next_attempt_has_new_stages()
 
 #[tokio::test]
 async fn a_stopped_stream_drops_calls_whose_arguments_may_be_incomplete() -> Result<()> {
-    let call = |index, arguments: &str| Delta::ToolCall {
-        index,
-        id: Some(format!("c{index}")),
-        name: Some("shout".to_owned()),
-        arguments: arguments.to_owned(),
+    let call = |index, arguments: &str| {
+        Delta::tool_call(index, Some(format!("c{index}")), Some("shout".to_owned()), arguments)
     };
     let deltas = [call(0, "12"), call(1, "{}"), Delta::Text("x".to_owned())];
     let response = model(&ScriptedModel::new("test").reply(Reply::deltas(deltas)))

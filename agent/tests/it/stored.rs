@@ -4,7 +4,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use emitree_agent::{AgentOutput, AgentRun, Delta, HooksFn, Reply, Role, ScriptedModel, Session, hooks_fn, tool_fn};
+use emitree_agent::{
+    AgentOutput, AgentRun, Delta, HooksFn, Message, Part, Reply, Role, ScriptedModel, Session, ToolCall, ToolResult,
+    hooks_fn, tool_fn,
+};
 use emitree_runtime::{Error, Result, RunContext, map_output};
 use futures_util::future::join_all;
 use proptest::collection::vec;
@@ -37,7 +40,7 @@ async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_unused_stat
     let session = Session::new();
     agent(&script).with(counter("a")).with(counter("b")).build()?.ask("go").session(&session).await?;
     let stored = serde_json::to_value(&session)?;
-    assert_eq!((&stored["version"], &stored["state"]), (&json!(1), &json!({"a": 1, "b": 1})));
+    assert_eq!((&stored["version"], &stored["state"]), (&json!(2), &json!({"a": 1, "b": 1})));
 
     let restored: Session = serde_json::from_value(stored)?;
     agent(&script).with(counter("a")).build()?.ask("again").session(&restored).await?;
@@ -52,7 +55,14 @@ async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_unused_stat
 #[tokio::test]
 async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cause() -> Result<()> {
     let bad = [
-        (json!({"version": 2, "history": []}), "the session is stored in version 2, but only version 1 can be read"),
+        (
+            json!({"version": 3, "history": []}),
+            "the session is stored in version 3, but only the versions 1 to 2 can be read",
+        ),
+        (
+            json!({"version": 0, "history": []}),
+            "the session is stored in version 0, but only the versions 1 to 2 can be read",
+        ),
         (json!({"history": []}), "missing field `version`"),
         (json!({"version": 1, "history": [{"role": "user", "parts": []}]}), "message 0 with the role `user` is empty"),
     ];
@@ -180,6 +190,47 @@ async fn a_state_value_that_panics_ends_its_run_and_blocks_no_other_run() -> Res
     Ok(())
 }
 
+// A8
+#[test]
+fn a_stored_session_keeps_the_data_of_providers_and_a_session_of_version_1_is_read() -> Result<()> {
+    let mut call = ToolCall::new("a", "shout", json!({"text": "hi"}));
+    call.extra = Some(json!({"server": "s", "thought_signature": "AKIA\u{0}\"ü", "n": [1.5, null, {"a": {}}]}));
+    let reasoning = Part::reasoning("Hm.", Some(json!([{"data": "x"}])));
+    let asks = Message::new(Role::Assistant, [reasoning, Part::ToolCall(call)]);
+    let session = Session::new();
+    session.extend([asks, Message::tool([ToolResult::new("a", "HI")])])?;
+    let stored = serde_json::to_string(&session)?;
+    assert_eq!(serde_json::from_str::<Session>(&stored)?.history(), session.history());
+    let stored: Value = serde_json::from_str(&stored)?;
+    assert_eq!(serde_json::from_value::<Session>(stored.clone())?.history(), session.history());
+
+    // Version 1 had no data of providers.
+    let parts = json!([
+        {"type": "reasoning", "content": "Hm."},
+        {"type": "tool_call", "id": "a", "name": "shout", "arguments": {"text": "hi"}},
+    ]);
+    let result = json!([{"type": "tool_call_response", "id": "a", "response": "HI"}]);
+    let old = json!({"version": 1, "history": [
+        {"role": "assistant", "parts": parts}, {"role": "tool", "parts": result},
+    ]});
+    let history = serde_json::from_value::<Session>(old)?.history();
+    let call = ToolCall::new("a", "shout", json!({"text": "hi"}));
+    assert_eq!(history.messages()[0].parts, [Part::reasoning("Hm.", None), Part::ToolCall(call)]);
+    assert_eq!(history.messages()[1], session.history().messages()[1]);
+
+    // Data that could not be read again is left out.
+    let deep = (0..65).fold(json!(0), |value, _| json!([value]));
+    let message = Message::new(Role::Assistant, [Part::reasoning("Hm.", Some(deep))]);
+    let restored: Message = serde_json::from_str(&serde_json::to_string(&message)?)?;
+    assert_eq!(restored.parts, [Part::reasoning("Hm.", None)]);
+    let error = serde_json::from_value::<Part>(json!({"type": "reasoning", "content": "", "extra": [123]}));
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "`extra` is not the bytes of JSON: EOF while parsing an object at line 1 column 1"
+    );
+    Ok(())
+}
+
 // A1, A8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_another_thread_stores_during_runs_is_valid_each_time() -> Result<()> {
@@ -226,7 +277,7 @@ async fn a_session_with_values_of_any_depth_can_be_restored() -> Result<()> {
     });
     let of = |arguments: String| {
         let (id, name) = (Some("a".to_owned()), Some("deep".to_owned()));
-        Reply::deltas([Delta::ToolCall { index: 0, id, name, arguments }])
+        Reply::deltas([Delta::tool_call(0, id, name, arguments)])
     };
     let ignored = |levels: usize| of(format!(r#"{{"ignored":{}}}"#, nested(levels - 1)));
     let script = ScriptedModel::new("test")

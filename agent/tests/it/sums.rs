@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use emitree_agent::{
     AgentContext, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, ChatResponse, Delta, FinishReason,
-    History, Message, MessageAdded, NewToken, Reply, ScriptedModel, Session, Tool, ToolCall, ToolError, ToolResult,
-    Usage, hooks_fn, tool_fn,
+    History, Message, MessageAdded, NewToken, Part, Reply, ScriptedModel, Session, Tool, ToolCall, ToolError,
+    ToolResult, Usage, hooks_fn, tool_fn,
 };
 use emitree_runtime::{Result, RunContext, Runnable};
 use serde_json::json;
@@ -220,9 +220,49 @@ async fn a_response_that_a_provider_splits_into_deltas_is_reassembled_unchanged(
     response.headers.insert("x-a".to_owned(), "1".to_owned());
     response.warnings.push("careful".to_owned());
     // A later piece without an id or a model does not clear the values from earlier pieces.
-    let again = Delta::Response { id: None, model: None };
+    let again = Delta::response(None, None);
     let deltas = Delta::of_response(response.clone()).into_iter().chain([again]);
     let model = ChatModel::new(ScriptedModel::new("test").reply(Reply::deltas(deltas)))?;
     assert_eq!(model.run("go".into()).await?, response);
+    Ok(())
+}
+
+#[tokio::test]
+async fn data_of_a_provider_stays_with_its_reasoning_and_its_call_however_the_pieces_arrive() -> Result<()> {
+    let reasoning = |text: &str| Delta::Reasoning(text.to_owned());
+    let data = |index: Option<usize>, text: &str| Delta::signature(index, json!({ "signature": text }));
+    let call = |index, id: &str| Delta::tool_call(index, Some(id.to_owned()), Some("t".to_owned()), "{}");
+    let part = |text: &str, data: &str| Part::reasoning(text, Some(json!({ "signature": data })));
+    let called = |id: &str, data: Option<&str>| {
+        let mut call = ToolCall::new(id, "t", json!({}));
+        call.extra = data.map(|data| json!({ "signature": data }));
+        Part::ToolCall(call)
+    };
+    let so = Part::Text { content: "so".to_owned() };
+    let text = || Delta::Text("so".to_owned());
+    let table = [
+        // Data after its reasoning, also after text; later reasoning is a part of its own.
+        (
+            vec![reasoning("a"), reasoning("b"), text(), data(None, "1"), reasoning("c"), data(None, "2")],
+            vec![part("ab", "1"), so.clone(), part("c", "2")],
+        ),
+        // A stage has kept the reasoning back until after its data.
+        (vec![data(None, "1"), reasoning("a"), reasoning("b"), text()], vec![part("ab", "1"), so.clone()]),
+        // Data without reasoning.
+        (vec![text(), data(None, "1")], vec![part("", "1"), so]),
+        // Data of calls, before and after the calls; the data of a call that a stage has removed is dropped.
+        (
+            vec![data(Some(1), "1"), call(0, "a"), call(1, "b"), data(Some(7), "7")],
+            vec![called("a", None), called("b", Some("1"))],
+        ),
+    ];
+    for (deltas, parts) in table {
+        let model = ChatModel::new(ScriptedModel::new("test").reply(Reply::deltas(deltas.clone())))?;
+        let response = model.run("go".into()).await?;
+        assert_eq!(response.message.parts, parts, "{deltas:?}");
+        // The response can be split into pieces and reassembled.
+        let model = ChatModel::new(ScriptedModel::new("test").reply(Reply::response(response)))?;
+        assert_eq!(model.run("go".into()).await?.message.parts, parts, "{deltas:?}");
+    }
     Ok(())
 }

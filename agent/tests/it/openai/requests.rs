@@ -28,7 +28,7 @@ async fn a_conversation_is_sent_in_the_form_of_the_protocol() -> Result<()> {
     let calls = Message::new(
         Role::Assistant,
         [
-            Part::Reasoning { content: "not sent back".into() },
+            Part::reasoning("not sent back", None),
             Part::Text { content: "Let me look.".into() },
             Part::ToolCall(ToolCall::new("a", "count", json!({"path": "x"}))),
             Part::ToolCall(ToolCall::new("b", "count", Arguments::Malformed("{\"path\"".into()))),

@@ -207,7 +207,7 @@ async fn content_parts_and_refusals_are_read_and_further_choices_are_ignored_wit
     ];
     let bytes: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
     let response = receive(vec![Answer::stream([bytes.as_bytes()])]).await?.remove(0);
-    let reasoning = Part::Reasoning { content: "Hm.".into() };
+    let reasoning = Part::reasoning("Hm.", None);
     assert_eq!(response.message.parts, [reasoning, Part::Text { content: "Yes, but no.".into() }]);
     assert_eq!(
         response.warnings,
@@ -261,7 +261,7 @@ async fn reasoning_is_read_from_the_field_with_text_and_only_once_if_both_fields
     let mut chunks: Vec<_> = deltas.iter().map(|delta| json!({"choices": [{"delta": delta}]})).collect();
     chunks.push(json!({"choices": [{"delta": {}, "finish_reason": "stop"}]}));
     let response = receive(vec![stream_of(&chunks)]).await?.remove(0);
-    let reasoning = Part::Reasoning { content: "abc".into() };
+    let reasoning = Part::reasoning("abc", None);
     assert_eq!(response.message.parts, [reasoning, Part::Text { content: "d".into() }]);
     Ok(())
 }
