@@ -33,7 +33,7 @@ pub use message::{Message, Part, Role, ToolResult};
 pub use model::ChatModel;
 pub use model::chunks::{ChunkStage, Chunks, ModelRun};
 pub use model::events::{
-    ChatError, ChatFinish, ChatStart, ChatSuccess, NewToken, RateLimits, ResponseHeaders, UsageReported,
+    ChatError, ChatFinish, ChatStart, ChatSuccess, ModelFellBack, NewToken, RateLimits, ResponseHeaders, UsageReported,
 };
 pub use model::provider::{DeltaStream, Provider, whole};
 pub use model::request::{ChatOptions, ChatRequest, ResponseFormat, ToolChoice, ToolSpec};

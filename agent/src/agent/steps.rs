@@ -10,7 +10,9 @@ use crate::agent::builder::{check_names, specs_of};
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError};
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::turn::{CurrentTurn, LoopState};
-use crate::model::chunks::{ChunkStages, RunStages};
+use crate::model::chunks::ChunkStages;
+use crate::model::incoming::pass_whole;
+use crate::model::passage::{PassReplies, Passage};
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
@@ -276,17 +278,35 @@ impl<'a> Loop<'a> {
         let mut run = self.agent.model.run(request);
         // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
         // inherit them.
-        let mut stages = ChunkStages::default();
         for installed in &self.installed {
             if !installed.hooks.model_call.is_empty() {
                 run = run.middleware(installed.hooks.model_call.clone());
             }
-            stages.extend(&installed.hooks.chains.chunks);
         }
-        if !stages.is_empty() {
-            run = run.own_extension(RunStages::from(stages));
+        let Some(stages) = self.stages() else { return run.await };
+        let passage = Passage::of_agent(stages);
+        let response = run.own_extension(passage.clone()).middleware(PassReplies).await?;
+        // Listeners of the run's `success`, and layers that only observe, may still have changed the reply.
+        if passage.has_passed(&response) { Ok(response) } else { self.pass_reply(response).await }
+    }
+
+    /// Returns the stages of the hooks, or `None` if the hooks have neither stages nor guards for replies.
+    fn stages(&self) -> Option<ChunkStages> {
+        let mut stages = ChunkStages::default();
+        self.chains().for_each(|chains| stages.extend(&chains.chunks));
+        let is_guarded = self.installed.iter().any(|installed| installed.hooks.guards_replies);
+        (is_guarded || !stages.is_empty()).then_some(stages)
+    }
+
+    /// Passes a reply that is not from the model's run through the stages as a whole, and through the guards of
+    /// `model.call`.
+    async fn pass_reply(&self, reply: ChatResponse) -> Result<ChatResponse> {
+        let mut stages: Vec<_> = self.chains().flat_map(|chains| chains.chunks.begin()).collect();
+        let reply = pass_whole(reply, &mut stages, self.ctx)?;
+        for installed in self.installed.iter().rev() {
+            installed.hooks.model_call.check_output(&reply, self.ctx).await?;
         }
-        run.await
+        Ok(reply)
     }
 
     /// Passes a response through `turn.action`, and executes its tool calls unless a hook decides otherwise. When this

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
-use crate::model::chunks::{ChunkStages, RunStages, check_is_model};
+use crate::model::chunks::ChunkStages;
+use crate::model::passage::Passage;
 use crate::{ChatResponse, ChunkStage, Session, Usage};
 
 /// The state of an agent's loop.
@@ -112,12 +113,12 @@ pub trait AgentContext {
     fn turn(&self) -> Option<Turn>;
 
     /// Appends a [`ChunkStage`] to this run of a model, after the stages that the run already has. `make` makes a new
-    /// stage for each attempt. Attempts that have begun keep the stages that they have. See
-    /// [`ModelRun::chunks`](crate::ModelRun::chunks).
+    /// stage for each attempt. See [`ModelRun::chunks`](crate::ModelRun::chunks).
     ///
     /// # Errors
     ///
-    /// Returns an error if this is not the run of a [`ChatModel`](crate::ChatModel).
+    /// Returns an error if this is not the run of a [`ChatModel`](crate::ChatModel), or if the work of the run has
+    /// begun.
     fn chunks<S: ChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()>;
 }
 
@@ -127,8 +128,6 @@ impl AgentContext for RunContext {
     }
 
     fn chunks<S: ChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()> {
-        check_is_model(self)?;
-        RunStages::of(self).append(&ChunkStages::default().with(make));
-        Ok(())
+        Passage::append(&ChunkStages::default().with(make), self)
     }
 }

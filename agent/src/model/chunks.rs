@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Result, Run, RunContext};
-use parking_lot::Mutex;
+use emitree_runtime::{Result, Run, RunContext};
 
+use crate::model::passage::Passage;
 use crate::{ChatModel, Delta};
 
 /// The pieces of a reply that a [`ChunkStage`] receives.
@@ -76,37 +76,7 @@ pub trait ModelRun: Sized {
 impl ModelRun for Run<'_, ChatModel> {
     fn chunks<S: ChunkStage + 'static>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
         let stages = ChunkStages::default().with(make);
-        self.middleware(move |ctx: &RunContext| {
-            RunStages::of(ctx).append(&stages);
-            Ok(())
-        })
-    }
-}
-
-/// The stages of one run of a model.
-#[derive(Default)]
-pub(crate) struct RunStages(Mutex<ChunkStages>);
-
-impl RunStages {
-    pub(crate) fn of(ctx: &RunContext) -> Arc<Self> {
-        ctx.own_extension_or_default()
-    }
-
-    pub(crate) fn append(&self, stages: &ChunkStages) {
-        self.0.lock().0.extend(stages.0.iter().cloned());
-    }
-
-    /// Makes the stages of an attempt.
-    pub(crate) fn begin(&self) -> Vec<Box<dyn ChunkStage>> {
-        // `make` is user code, so it is called without the lock.
-        let stages = self.0.lock().clone();
-        stages.begin()
-    }
-}
-
-impl From<ChunkStages> for RunStages {
-    fn from(stages: ChunkStages) -> Self {
-        Self(Mutex::new(stages))
+        self.middleware(move |ctx: &RunContext| Passage::append(&stages, ctx))
     }
 }
 
@@ -132,16 +102,4 @@ impl ChunkStages {
     pub(crate) fn begin(&self) -> Vec<Box<dyn ChunkStage>> {
         self.0.iter().map(|make| make()).collect()
     }
-}
-
-/// Returns an error if a run is not the run of a model.
-pub(crate) fn check_is_model(ctx: &RunContext) -> Result<()> {
-    if ctx.types().runnable == std::any::type_name::<ChatModel>() {
-        return Ok(());
-    }
-    let of = ctx.creator().map_or("", |creator| creator.kind());
-    Err(Error::new(format!(
-        "`chunks` appends a stage to the run of a `ChatModel`, but `{}` is a run of the kind `{of}`",
-        ctx.name()
-    )))
 }

@@ -152,11 +152,34 @@ pub struct UsageReported {
     /// The cost of these tokens, if the model has a [price](crate::ChatModel::price).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Decimal>,
+    /// The name of the model that used the tokens: the model of the run, or one of its
+    /// [alternatives](crate::ChatModel::or).
+    #[serde(default)]
+    pub model: String,
 }
 
 impl UsageReported {
-    pub(crate) const fn new(usage: Usage, cost: Option<Decimal>) -> Self {
-        Self { usage, cost }
+    pub(crate) fn new(usage: Usage, cost: Option<Decimal>, model: &str) -> Self {
+        Self { usage, cost, model: model.to_owned() }
+    }
+}
+
+/// The event `fell_back`: a model has failed, and the next [alternative](crate::ChatModel::or) is about to be asked. It
+/// follows `attempt_discarded`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelFellBack {
+    /// The name of the model that failed.
+    pub from: String,
+    /// The name of the model that is asked next.
+    pub to: String,
+    /// The failure as data.
+    pub error: ErrorReport,
+}
+
+impl ModelFellBack {
+    pub(crate) fn new(from: &str, to: &str, error: ErrorReport) -> Self {
+        Self { from: from.to_owned(), to: to.to_owned(), error }
     }
 }
 
@@ -210,6 +233,7 @@ named! {
     ChatSuccess = "success";
     ChatError = "error";
     ChatFinish = "finish";
+    ModelFellBack = "fell_back";
 }
 
 #[cfg(test)]

@@ -1,28 +1,29 @@
 //! Language models as runs.
 
+mod alternatives;
+mod backend;
 pub(crate) mod chunks;
 pub(crate) mod events;
+pub(crate) mod incoming;
+pub(crate) mod passage;
 pub(crate) mod provider;
 pub(crate) mod registry;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod scripted;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{BuildError, Creator, Emitter, Event};
-use emitree_middleware::budget::{self, Price};
-use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
-use futures_util::StreamExt;
-use rust_decimal::Decimal;
+use emitree_middleware::budget::Price;
+use emitree_runtime::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
 
-use crate::model::chunks::{ChunkStage, Chunks, RunStages};
-use crate::model::events::{ChatError, ChatFinish, ChatStart, ChatSuccess, NewToken, ResponseHeaders, UsageReported};
-use crate::model::provider::DynProvider;
-use crate::model::response::ResponseBuilder;
-use crate::{ChatRequest, ChatResponse, Delta, Provider, Usage};
+use crate::model::backend::Backend;
+use crate::model::events::{
+    ChatError, ChatFinish, ChatStart, ChatSuccess, ModelFellBack, NewToken, ResponseHeaders, UsageReported,
+};
+use crate::{ChatRequest, ChatResponse, Provider};
 
 /// A language model. Each call is a run of the kind `ChatModel`.
 ///
@@ -57,6 +58,7 @@ use crate::{ChatRequest, ChatResponse, Delta, Provider, Usage};
 /// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
 /// | `error` | [`ChatError`] | the attempt has failed, unless only a listener of `finish` failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
+/// | `fell_back` | [`ModelFellBack`] | the next [alternative](Self::or) is about to be asked |
 ///
 /// Each attempt emits these events, so a run with a layer that calls the model again, such as `Retry`, emits them
 /// several times. On a run above, listen for the paths of these events: `"backend.chat.*.new_token"`, or
@@ -80,14 +82,12 @@ use crate::{ChatRequest, ChatResponse, Delta, Provider, Usage};
 /// reply is still incomplete, nothing is charged.
 #[derive(Clone)]
 pub struct ChatModel {
-    shared: Arc<ModelParts>,
-    price: Option<Price>,
+    backend: Backend,
+    /// The models that are asked if this model fails, in order.
+    alternatives: Vec<Backend>,
     middlewares: Vec<Arc<dyn Middleware>>,
-}
-
-struct ModelParts {
-    provider: Box<dyn DynProvider>,
-    emitter: Emitter,
+    /// The position of the layer that asks the alternatives, if there are any.
+    falls_back_at: Option<usize>,
 }
 
 impl ChatModel {
@@ -109,9 +109,10 @@ impl ChatModel {
             .declares_event::<ChatSuccess>()
             .declares_event::<ChatError>()
             .declares_event::<ChatFinish>()
+            .declares_event::<ModelFellBack>()
             .build()?;
-        let shared = Arc::new(ModelParts { provider: Box::new(provider), emitter });
-        Ok(Self { shared, price: None, middlewares: Vec::new() })
+        let backend = Backend::new(provider, emitter);
+        Ok(Self { backend, alternatives: Vec::new(), middlewares: Vec::new(), falls_back_at: None })
     }
 
     /// Binds a middleware to each run of this model and of its later clones.
@@ -140,178 +141,8 @@ impl ChatModel {
     /// ```
     #[must_use]
     pub const fn price(mut self, price: Price) -> Self {
-        self.price = Some(price);
+        self.backend.price = Some(price);
         self
-    }
-
-    /// Sends a request and receives the reply. Sets `reported` to the tokens that the provider reports, so that the
-    /// caller has the counts even if the reply fails.
-    async fn attempt(
-        &self,
-        input: &ChatRequest,
-        ctx: &RunContext,
-        reported: &mut Option<Usage>,
-    ) -> Result<ChatResponse> {
-        let mut request = Cow::Borrowed(input);
-        if ctx.has_listeners() {
-            // The request is copied only if a listener may change it.
-            let mut start = ChatStart::new(input.clone());
-            emit(ctx, &mut start).await?;
-            request = Cow::Owned(start.request);
-        }
-        let mut deltas = self.shared.provider.chat(&request, ctx).await?;
-        let stages = ctx.own_extension::<RunStages>().map(|stages| stages.begin()).unwrap_or_default();
-        let mut reply = IncomingReply {
-            ctx,
-            stages,
-            streams: request.options.stream == Some(true),
-            builder: ResponseBuilder::new(),
-        };
-        // A reply that is not streamed passes through the stages in one call.
-        let mut arrived = Vec::new();
-        while let Some(delta) = deltas.next().await {
-            let delta = delta?;
-            if let Delta::Usage(usage) = &delta {
-                *reported = Some(*usage);
-            }
-            if !reply.streams {
-                arrived.push(delta);
-            } else if reply.is_unobserved() {
-                reply.builder.push(delta);
-            } else if reply.receive_one(delta).await? {
-                // End the provider's call now, because the listeners of the remaining pieces may be slow.
-                drop(deltas);
-                // The stages are called with `ended`, so that they can add the pieces that they kept back.
-                reply.receive(Vec::new(), true).await?;
-                return Ok(reply.builder.stopped());
-            }
-        }
-        let is_stopped = reply.receive(arrived, true).await?;
-        Ok(if is_stopped { reply.builder.stopped() } else { reply.builder.finish() })
-    }
-}
-
-impl ChatModel {
-    /// Charges the tokens of an attempt to the budgets of the run. Returns the cost of the tokens, if the model has a
-    /// price, and an error if a budget is closed.
-    async fn charge(&self, usage: Usage, ctx: &RunContext) -> (Option<Decimal>, Result<()>) {
-        let tokens = budget::Usage::of(self.name().to_owned())
-            .input_tokens(usage.input_tokens)
-            .cached_input_tokens(usage.cached_input_tokens)
-            .output_tokens(usage.output_tokens);
-        let cost = self.price.map(|price| price.cost(&tokens));
-        let tokens = cost.into_iter().fold(tokens, budget::Usage::cost);
-        (cost, budget::charge(ctx, tokens).await)
-    }
-
-    /// Charges the tokens of a response, and emits `usage` and `success`.
-    async fn succeed(
-        &self,
-        mut response: ChatResponse,
-        ctx: &RunContext,
-        reported: Option<Usage>,
-    ) -> Result<ChatResponse> {
-        // Stages may have removed the counts. If a listener stopped the stream, the piece with the counts may have been
-        // dropped.
-        response.usage = response.usage.or(reported);
-        if let Some(usage) = response.usage {
-            // Charge first, because the tokens are spent even if a listener fails. Emit the event even if a budget is
-            // closed.
-            let (cost, charged) = self.charge(usage, ctx).await;
-            let emitted = emit(ctx, &mut UsageReported::new(usage, cost)).await;
-            // The error of the budget takes precedence, because it is not retryable.
-            charged.and(emitted)?;
-            response.cost = cost;
-        }
-        if !ctx.has_listeners() {
-            return Ok(response);
-        }
-        let mut success = ChatSuccess::new(response);
-        emit(ctx, &mut success).await?;
-        Ok(success.response)
-    }
-
-    /// Charges the tokens of a failed attempt. Returns the error of the attempt, or the error of a closed budget.
-    async fn fail(&self, error: Error, ctx: &RunContext, reported: Option<Usage>) -> Result<ChatResponse> {
-        if let Some(usage) = reported {
-            let (cost, charged) = self.charge(usage, ctx).await;
-            log(emit(ctx, &mut UsageReported::new(usage, cost)).await, "usage");
-            charged?;
-        }
-        Err(error)
-    }
-}
-
-/// A reply that is being received.
-struct IncomingReply<'a> {
-    ctx: &'a RunContext,
-    stages: Vec<Box<dyn ChunkStage>>,
-    streams: bool,
-    builder: ResponseBuilder,
-}
-
-impl IncomingReply<'_> {
-    /// Returns `true` if there are no stages and no listeners. The next piece can then be added to the response
-    /// directly. This is checked for each piece, because a listener may be added at any time.
-    fn is_unobserved(&self) -> bool {
-        self.stages.is_empty() && !self.ctx.has_listeners()
-    }
-
-    /// Passes pieces through the stages, emits them and adds them to the response. Returns `true` if a listener stopped
-    /// the stream; the pieces after the stop are dropped.
-    async fn receive(&mut self, deltas: Vec<Delta>, ended: bool) -> Result<bool> {
-        let mut chunks = Chunks { deltas, ended };
-        for stage in &mut self.stages {
-            stage.pass(&mut chunks, self.ctx)?;
-            // A stage may have changed `ended`, so it is set again for the next stage.
-            chunks.ended = ended;
-        }
-        for delta in chunks.deltas {
-            let (delta, stops) = self.announce(delta).await?;
-            self.builder.push(delta);
-            if stops {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Receives one piece of a stream. Without stages, no list is allocated for the piece.
-    async fn receive_one(&mut self, delta: Delta) -> Result<bool> {
-        if !self.stages.is_empty() {
-            return self.receive(vec![delta], false).await;
-        }
-        let (delta, stops) = self.announce(delta).await?;
-        self.builder.push(delta);
-        Ok(stops)
-    }
-
-    /// If a piece has an event and the run has listeners, emits the event. Returns the piece, which listeners may have
-    /// changed, and `true` if a listener stopped the stream.
-    async fn announce(&mut self, delta: Delta) -> Result<(Delta, bool)> {
-        if !self.ctx.has_listeners() {
-            return Ok((delta, false));
-        }
-        match delta {
-            Delta::Text(text) if self.streams => {
-                let mut token = NewToken::new(text, false);
-                emit(self.ctx, &mut token).await?;
-                let stops = token.stops();
-                Ok((Delta::Text(token.text), stops))
-            }
-            Delta::Reasoning(text) if self.streams => {
-                let mut token = NewToken::new(text, true);
-                emit(self.ctx, &mut token).await?;
-                let stops = token.stops();
-                Ok((Delta::Reasoning(token.text), stops))
-            }
-            Delta::Headers(headers) => {
-                let mut event = ResponseHeaders::new(headers);
-                emit(self.ctx, &mut event).await?;
-                Ok((Delta::Headers(event.headers), false))
-            }
-            other => Ok((other, false)),
-        }
     }
 }
 
@@ -335,14 +166,15 @@ impl Runnable for ChatModel {
     type Output = ChatResponse;
 
     fn emitter(&self) -> &Emitter {
-        &self.shared.emitter
+        self.backend.emitter()
     }
 
     async fn execute(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
         let mut reported = None;
-        let result = match self.attempt(input, ctx, &mut reported).await {
-            Ok(response) => self.succeed(response, ctx, reported).await,
-            Err(error) => self.fail(error, ctx, reported).await,
+        let backend = self.asked(ctx);
+        let result = match backend.attempt(input, ctx, &mut reported).await {
+            Ok(response) => backend.succeed(response, ctx, reported).await,
+            Err(error) => backend.fail(error, ctx, reported).await,
         };
         if !ctx.has_listeners() {
             return result;
@@ -366,10 +198,9 @@ impl Runnable for ChatModel {
 
 impl fmt::Debug for ChatModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ModelParts { emitter, .. } = &*self.shared;
         f.debug_struct("ChatModel")
             .field("name", &self.name())
-            .field("namespace", &emitter.namespace())
+            .field("namespace", &self.emitter().namespace())
             .finish_non_exhaustive()
     }
 }

@@ -49,6 +49,16 @@ impl ChatResponse {
     pub fn text(&self) -> String {
         self.message.text()
     }
+
+    /// Returns `true` if the responses have the same content. Counts and costs are not compared, because no stage and no
+    /// guard protects them.
+    pub(crate) fn is_same_reply(&self, other: &Self) -> bool {
+        let Self { message, usage: _, cost: _, model, id, headers, warnings } = self;
+        *message == other.message
+            && *warnings == other.warnings
+            && (model, id) == (&other.model, &other.id)
+            && *headers == other.headers
+    }
 }
 
 /// A piece of a provider's reply.

@@ -121,6 +121,8 @@ pub(crate) struct Built {
     pub(crate) model_call: Stack<ChatModel>,
     pub(crate) tool_call: Stack<Tool>,
     pub(crate) chains: Chains,
+    /// `true` if there are guards at `model.call`.
+    pub(crate) guards_replies: bool,
 }
 
 /// Defines a sync and an async method for a chain place.
@@ -175,10 +177,12 @@ impl Hooks {
     pub(crate) fn build(self) -> Built {
         let [agent_run, model_call, tool_call] =
             [Place::AgentRun, Place::ModelCall, Place::ToolCall].map(|place| self.name(place));
+        let model_call = self.model_call.errors_by(model_call).build();
         Built {
             owner: self.owner,
             agent_run: self.agent_run.errors_by(agent_run).build(),
-            model_call: self.model_call.errors_by(model_call).build(),
+            guards_replies: kinds_of(&model_call)[1],
+            model_call,
             tool_call: self.tool_call.errors_by(tool_call).build(),
             chains: self.chains,
         }

@@ -1,6 +1,7 @@
 //! Tests of the public API, in one binary.
 
 mod agents;
+mod alternatives;
 mod built_ins;
 mod costs;
 mod explain;
@@ -12,6 +13,7 @@ mod names;
 mod openai;
 mod own_hooks;
 mod places;
+mod replies;
 mod sessions;
 mod stored;
 mod sums;

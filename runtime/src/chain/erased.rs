@@ -1,11 +1,11 @@
 //! Layers around work, with all types erased except the types of input and output.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{self, Context, Poll};
 
 use futures_core::future::BoxFuture;
 use tracing::{Instrument, Level, level_enabled};
@@ -25,6 +25,9 @@ pub(crate) trait DynLayer<I, O>: Send + Sync {
         ctx: &'a RunContext,
         next: RawNext<'a, I, O>,
     ) -> BoxFuture<'a, Result<O>>;
+    /// Checks an output that did not come from `next`.
+    fn check_output<'a>(&'a self, output: &'a O, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>>;
+
     /// Returns the layer's description. An adapter returns the description of the layer that it adapts.
     fn description(&self) -> &dyn LayerDescription;
 
@@ -46,6 +49,12 @@ pub(crate) trait LayerDescription: Send + Sync {
 /// The work inside layers. A layer may call it any number of times.
 pub(crate) trait Work<I, O>: Send + Sync {
     fn call<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
+
+    /// Passes an output to the `check_output` of the layers around the work, if the work is a call through layers.
+    fn check_output<'a>(&'a self, output: &'a O, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        let _ = (output, ctx);
+        Box::pin(ready(Ok(())))
+    }
 
     /// Returns `true` if the work only returns the output that was set at `start`.
     fn is_answered(&self) -> bool {
@@ -80,6 +89,10 @@ impl<O: Op, L: Layer<O>> DynLayer<O::In, O::Out> for Erased<L, O> {
         if span.is_disabled() { Box::pin(call) } else { Box::pin(call.instrument(span)) }
     }
 
+    fn check_output<'a>(&'a self, output: &'a O::Out, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.layer.check_output(output, ctx))
+    }
+
     fn description(&self) -> &dyn LayerDescription {
         self
     }
@@ -100,6 +113,10 @@ impl<I, O> DynLayer<I, O> for Named<I, O> {
         next: RawNext<'a, I, O>,
     ) -> BoxFuture<'a, Result<O>> {
         self.layer.call(phase, input, ctx, next)
+    }
+
+    fn check_output<'a>(&'a self, output: &'a O, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        self.layer.check_output(output, ctx)
     }
 
     fn description(&self) -> &dyn LayerDescription {
@@ -176,6 +193,14 @@ pub(crate) async fn call<I, O>(
         .await
 }
 
+/// Passes an output to the `check_output` of each layer, innermost first.
+pub(crate) async fn check_output<I, O>(layers: &[LayerEntry<I, O>], output: &O, ctx: &RunContext) -> Result<()> {
+    for entry in layers.iter().rev() {
+        entry.layer.check_output(output, ctx).await?;
+    }
+    Ok(())
+}
+
 /// One call through layers: the data that the layers share.
 pub(crate) struct Call<'a, I, O> {
     layers: &'a [LayerEntry<I, O>],
@@ -232,6 +257,12 @@ impl<'a, I, O> RawNext<'a, I, O> {
         // types shares the notes.
         let call = std::ptr::from_ref(self.call.noted).addr();
         error.returned_in(call, self.call.layers.get(self.passed).and_then(|entry| entry.layer.by()))
+    }
+
+    /// Passes an output to the `check_output` of the layers inside.
+    pub(crate) async fn check_output(self, output: &O) -> Result<()> {
+        check_output(self.call.layers.get(self.passed..).unwrap_or_default(), output, self.call.ctx).await?;
+        self.call.work.check_output(output, self.call.ctx).await
     }
 
     pub(crate) fn is_answered(self) -> bool {
@@ -315,7 +346,7 @@ impl<I, O> Future for Running<'_, I, O> {
             }
         };
         let result = match caught(poll_inside) {
-            Ok(()) => ready!(polled),
+            Ok(()) => task::ready!(polled),
             Err(panic) => self.panicked(polled, panic),
         };
         // Name the origin before the error is noted, because the note keeps a copy.

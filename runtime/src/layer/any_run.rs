@@ -78,6 +78,10 @@ impl<I: Data, O: Data> DynLayer<I, O> for OpaqueAdapter {
         })
     }
 
+    fn check_output<'a>(&'a self, _: &'a O, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        self.0.check_output(&(), ctx)
+    }
+
     fn description(&self) -> &dyn LayerDescription {
         self.0.description()
     }

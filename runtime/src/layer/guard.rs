@@ -168,7 +168,7 @@ impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
         let Self { guard, .. } = self;
         self.check(guard.name(), Checked::Input, || guard.check_input(input, ctx), ctx).await?;
         let output = next.run(input).await?;
-        match self.check(guard.name(), Checked::Output, || guard.check_output(&output, ctx), ctx).await {
+        match Layer::<O>::check_output(self, &output, ctx).await {
             Ok(()) => Ok(output),
             Err(error) => {
                 // Dropping the output may call user code: a panic there would replace the denial (M5).
@@ -176,6 +176,10 @@ impl<O: Op, G: Guard<O>> Layer<O> for GuardLayer<G> {
                 Err(error)
             }
         }
+    }
+
+    async fn check_output(&self, output: &O::Out, ctx: &RunContext) -> Result<()> {
+        self.check(self.guard.name(), Checked::Output, || self.guard.check_output(output, ctx), ctx).await
     }
 
     fn name(&self) -> &str {

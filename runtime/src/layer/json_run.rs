@@ -85,6 +85,10 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
         })
     }
 
+    fn check_output<'a>(&'a self, output: &'a O, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.0.check_output(&to_json("output", output)?.0, ctx).await })
+    }
+
     fn description(&self) -> &dyn LayerDescription {
         self.0.description()
     }
@@ -130,6 +134,10 @@ impl<I: Data, O: Data> JsonWork<'_, I, O> {
 impl<I: Data, O: Data> Work<Value, Value> for JsonWork<'_, I, O> {
     fn call<'a>(&'a self, input: &'a Value, _: &'a RunContext) -> BoxFuture<'a, Result<Value>> {
         Box::pin(self.run(input))
+    }
+
+    fn check_output<'a>(&'a self, output: &'a Value, _: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.next.check_output(&fit("output", output)?).await })
     }
 
     fn is_answered(&self) -> bool {

@@ -16,7 +16,7 @@ pub(crate) mod would_deny;
 
 use std::any::type_name;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::marker::PhantomData;
 
 use futures_core::future::BoxFuture;
@@ -68,6 +68,18 @@ pub trait Layer<O: Op>: fmt::Debug + Send + Sync + 'static {
     ///
     /// The future is dropped if the run is aborted or dropped.
     fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> impl Future<Output = Result<O::Out>> + Send;
+
+    /// Checks an output that did not come from [`next`](Next::run), for example because a layer outside has changed or
+    /// replaced the output of the work. By default every output passes. A [`Guard`](crate::Guard) checks it as any other
+    /// output. Called by [`Next::check_output`] and [`Stack::check_output`](crate::Stack::check_output).
+    ///
+    /// # Errors
+    ///
+    /// Returns a denial, or other control flow, if the output must not be used.
+    fn check_output(&self, output: &O::Out, ctx: &RunContext) -> impl Future<Output = Result<()>> + Send {
+        let _ = (output, ctx);
+        ready(Ok(()))
+    }
 
     /// Returns the name for lists of layers and for the layer's span. By default it is the type name.
     fn name(&self) -> &str {
@@ -129,6 +141,44 @@ impl<'a, O: Op> Next<'a, O> {
     /// Dropping the future drops the layers inside and the work at their current await point.
     pub fn run(self, input: &'a O::In) -> impl Future<Output = Result<O::Out>> + Send + use<'a, O> {
         self.0.run(input)
+    }
+
+    /// Passes an output to the [`check_output`](Layer::check_output) of each layer inside, innermost first. A layer that
+    /// returns an output of its own calls this method, so that no guard inside is bypassed. The work, and layers that
+    /// do not check outputs, are not called.
+    ///
+    /// ```
+    /// use emitree_runtime::{Error, Guard, Next, Op, Result, RunContext, Runnable, runnable_fn};
+    ///
+    /// #[derive(Debug)]
+    /// struct NoSecrets;
+    ///
+    /// impl<O: Op<Out = String>> Guard<O> for NoSecrets {
+    ///     async fn check_output(&self, output: &String, _: &RunContext) -> Result<()> {
+    ///         if output.contains("password") { Err(Error::new("the output has a password")) } else { Ok(()) }
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(text) }).layers(|stack| {
+    ///     stack.guard(NoSecrets).layer_fn("stored", |_, _, next: Next<'_, _>| {
+    ///         Box::pin(async move {
+    ///             let stored = "the password".to_owned();
+    ///             next.check_output(&stored).await?;
+    ///             Ok(stored)
+    ///         })
+    ///     })
+    /// });
+    /// assert!(echo.run("hello".to_owned()).await.unwrap_err().is_denied());
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first layer that refuses the output.
+    pub fn check_output(self, output: &'a O::Out) -> impl Future<Output = Result<()>> + Send + use<'a, O> {
+        self.0.check_output(output)
     }
 
     /// Returns `true` if a listener of `start` has set the output of the run. This output replaces the work, but the

@@ -16,6 +16,9 @@ pub enum Phase {
     #[default]
     Transform,
     /// Layers that may deny the call. They see the input that the work receives, and the output that the work returns.
+    /// They do not see the output of a layer outside that answers without calling `next`, such as a cache, unless that
+    /// layer passes it to [`Next::check_output`](crate::Next::check_output). A model's call in an agent does so for its
+    /// guards.
     Guard,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_core::future::BoxFuture;
 
-use crate::chain::erased::{LayerEntry, Named, Work, call};
+use crate::chain::erased::{LayerEntry, Named, Work, call, check_output};
 use crate::chain::{AnyChain, Chain, by_phase};
 use crate::layer::guard::GuardLayer;
 use crate::layer::nesting::warn_once;
@@ -170,6 +170,16 @@ impl<O: Op> Stack<O> {
     ) -> Result<O::Out> {
         call(&self.0, &BorrowingWork(borrowed, work), input, ctx).await
     }
+
+    /// Passes an output to the [`check_output`](Layer::check_output) of each layer, innermost first: the guards of the
+    /// stack check an output that did not come from a call through the stack.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first layer that refuses the output.
+    pub async fn check_output(&self, output: &O::Out, ctx: &RunContext) -> Result<()> {
+        check_output(&self.0, output, ctx).await
+    }
 }
 
 struct ClosureWork<F>(F);
@@ -315,8 +325,13 @@ impl<O: Op> StackBuilder<O> {
 
     /// Adds a layer in [`Phase::Guard`], inside all layers that were not added as innermost. Of several innermost
     /// layers, the layer that was added last calls the work itself.
-    pub fn innermost(mut self, layer: impl Layer<O>) -> Self {
-        self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(Phase::Guard, layer) });
+    pub fn innermost(self, layer: impl Layer<O>) -> Self {
+        self.innermost_in(Phase::Guard, layer)
+    }
+
+    /// Adds a layer in the given phase, inside all layers of this phase that were not added as innermost.
+    pub fn innermost_in(mut self, phase: Phase, layer: impl Layer<O>) -> Self {
+        self.0.push(LayerEntry { is_innermost: true, ..LayerEntry::new(phase, layer) });
         self
     }
 

@@ -1,13 +1,14 @@
 //! M5: guards fail closed, and can be evaluated without denying.
 
 use std::future::{Future, Ready};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::layers::doubling;
 use crate::support::{Recorder, silence_planned_panics};
 use emitree_runtime::{
-    Checked, Error, ErrorKind, Guard, GuardOptions, Interrupt, Op, Outcome, Result, RunContext, Runnable, StackBuilder,
-    WouldDeny,
+    Checked, Error, ErrorKind, Guard, GuardOptions, Interrupt, JsonRun, Next, Op, Outcome, Phase, Result, RunContext,
+    Runnable, Stack, StackBuilder, WouldDeny, layer_fn,
 };
 
 /// The behavior of a check.
@@ -310,4 +311,71 @@ async fn a_guard_that_panics_before_it_returns_a_future_denies_unless_it_only_ev
     recorder.expect([]);
     let only = GuardOptions::new().timeout(SECOND).evaluate_only();
     assert_eq!(double.run(1).layers(|stack| stack.guard_with(only, Eager)).await.expect("it evaluates only"), 2);
+}
+
+/// Notes each output that it checks, and denies `7`.
+#[derive(Debug)]
+struct NotSeven(&'static str, Arc<Mutex<Vec<String>>>);
+
+impl<O: Op<Out: std::fmt::Debug>> Guard<O> for NotSeven {
+    async fn check_output(&self, output: &O::Out, _: &RunContext) -> Result<()> {
+        let output = format!("{output:?}").replace("Number(", "").replace(')', "");
+        self.1.lock().expect("no panic").push(format!("{} {output}", self.0));
+        if output == "7" { Err(Error::new("seven")) } else { Ok(()) }
+    }
+
+    fn name(&self) -> &str {
+        self.0
+    }
+}
+
+// M4
+#[tokio::test]
+async fn a_layer_that_answers_by_itself_can_have_its_output_checked_by_the_guards_inside() {
+    for (answer, denied_by) in [(6, None), (7, Some("json"))] {
+        let log = Arc::default();
+        let guard = |name| NotSeven(name, Arc::clone(&log));
+        let answers = layer_fn("answers", move |_, _, next: Next<'_, _>| {
+            Box::pin(async move {
+                next.check_output(&answer).await?;
+                Ok(answer)
+            })
+        });
+        let json = Stack::<JsonRun>::builder().guard(guard("json")).build();
+        // A layer that counts calls is not called.
+        let counts = layer_fn("counts", |_, _, _: Next<'_, _>| Box::pin(async { Err(Error::new("called")) }));
+        let double = doubling(&Recorder::default());
+        let run =
+            double.run(21).layers(|stack| stack.guard(guard("typed")).layer_in(Phase::Guard, counts).layer(answers));
+        let result = run.middleware(json).await;
+        match denied_by {
+            None => assert_eq!(result.expect("an answer"), answer),
+            Some(by) => assert_eq!(result.expect_err("denied").kind(), &ErrorKind::Denied { by: by.to_owned() }),
+        }
+        // The innermost guard is the last that was bound.
+        let seen = log.lock().expect("no panic").clone();
+        assert_eq!(seen[0], format!("json {answer}"));
+        assert_eq!(seen.get(1), denied_by.is_none().then(|| format!("typed {answer}")).as_ref());
+    }
+}
+
+// M2
+#[tokio::test]
+async fn an_innermost_layer_is_inside_all_other_layers_of_its_phase_but_outside_the_next_phase() {
+    let log: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let layer = |name: &'static str| {
+        let log = Arc::clone(&log);
+        layer_fn(name, move |input: &u32, _, next: Next<'_, _>| {
+            log.lock().expect("no panic").push(name);
+            Box::pin(next.run(input))
+        })
+    };
+    use Phase::{Observe, Retry, Transform};
+    let double = doubling(&Recorder::default());
+    let run = double.run(21).layers(|stack| {
+        let stack = stack.innermost_in(Observe, layer("inner observe")).layer_in(Observe, layer("observe"));
+        stack.layer_in(Transform, layer("transform")).layer_in(Retry, layer("retry"))
+    });
+    assert_eq!(run.await.expect("an answer"), 42);
+    assert_eq!(*log.lock().expect("no panic"), ["observe", "inner observe", "retry", "transform"]);
 }

@@ -1,0 +1,145 @@
+//! One call of a provider, from the request to the response.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use emitree_emitter::Emitter;
+use emitree_middleware::budget::{self, Price};
+use emitree_runtime::{Error, Result, RunContext};
+use futures_util::StreamExt;
+use rust_decimal::Decimal;
+
+use crate::model::events::{ChatStart, ChatSuccess, UsageReported};
+use crate::model::incoming::IncomingReply;
+use crate::model::passage::Passage;
+use crate::model::provider::DynProvider;
+use crate::model::{emit, log};
+use crate::{ChatRequest, ChatResponse, Delta, Provider, Usage};
+
+/// A provider, with the settings of its model. Clones share the provider.
+#[derive(Clone)]
+pub(super) struct Backend {
+    parts: Arc<Parts>,
+    pub(super) price: Option<Price>,
+    /// `true` if the model has alternatives, so that each response has to name the model that answered.
+    pub(super) names_replies: bool,
+}
+
+struct Parts {
+    provider: Box<dyn DynProvider>,
+    emitter: Emitter,
+}
+
+impl Backend {
+    pub(super) fn new(provider: impl Provider, emitter: Emitter) -> Self {
+        let parts = Arc::new(Parts { provider: Box::new(provider), emitter });
+        Self { parts, price: None, names_replies: false }
+    }
+
+    pub(super) fn emitter(&self) -> &Emitter {
+        &self.parts.emitter
+    }
+
+    /// Returns the name of the model.
+    pub(super) fn name(&self) -> &str {
+        self.emitter().creator().map_or("", |creator| creator.name())
+    }
+
+    /// Sends a request and receives the reply. Sets `reported` to the tokens that the provider reports, so that the
+    /// caller has the counts even if the reply fails.
+    pub(super) async fn attempt(
+        &self,
+        input: &ChatRequest,
+        ctx: &RunContext,
+        reported: &mut Option<Usage>,
+    ) -> Result<ChatResponse> {
+        let mut request = Cow::Borrowed(input);
+        if ctx.has_listeners() {
+            // The request is copied only if a listener may change it.
+            let mut start = ChatStart::new(input.clone());
+            emit(ctx, &mut start).await?;
+            request = Cow::Owned(start.request);
+        }
+        let mut deltas = self.parts.provider.chat(&request, ctx).await?;
+        let passage = Passage::of(ctx);
+        let stages = passage.as_ref().map(Passage::begin).unwrap_or_default();
+        let mut reply = IncomingReply::new(stages, request.options.stream == Some(true), ctx);
+        // A reply that is not streamed passes through the stages in one call.
+        let (mut arrived, mut is_stopped) = (Vec::new(), false);
+        while let Some(delta) = deltas.next().await {
+            let delta = delta?;
+            if let Delta::Usage(usage) = &delta {
+                *reported = Some(*usage);
+            }
+            if !reply.streams {
+                arrived.push(delta);
+            } else if reply.push(delta).await? {
+                is_stopped = true;
+                break;
+            }
+        }
+        // If a listener stopped the stream, end the provider's call now, because the listeners of the remaining pieces
+        // may be slow.
+        drop(deltas);
+        // The stages are called with `ended` in any case, so that they can add the pieces that they kept back.
+        is_stopped |= reply.receive(arrived, true).await?;
+        let (mut response, is_as_staged) = reply.finish(is_stopped);
+        if self.names_replies && response.model.is_none() {
+            response.model = Some(self.name().to_owned());
+        }
+        // A reply that a listener has changed is not noted, so it passes the stages again, as a whole.
+        if let Some(passage) = passage.filter(|_| is_as_staged) {
+            passage.left_stages(&response);
+        }
+        Ok(response)
+    }
+
+    /// Charges the tokens of an attempt to the budgets of the run. Returns the cost of the tokens, if the model has a
+    /// price, and an error if a budget is closed.
+    async fn charge(&self, usage: Usage, ctx: &RunContext) -> (Option<Decimal>, Result<()>) {
+        let tokens = budget::Usage::of(self.name().to_owned())
+            .input_tokens(usage.input_tokens)
+            .cached_input_tokens(usage.cached_input_tokens)
+            .output_tokens(usage.output_tokens);
+        let cost = self.price.map(|price| price.cost(&tokens));
+        let tokens = cost.into_iter().fold(tokens, budget::Usage::cost);
+        (cost, budget::charge(ctx, tokens).await)
+    }
+
+    /// Charges the tokens of a response, and emits `usage` and `success`.
+    pub(super) async fn succeed(
+        &self,
+        mut response: ChatResponse,
+        ctx: &RunContext,
+        reported: Option<Usage>,
+    ) -> Result<ChatResponse> {
+        // Stages may have removed the counts. If a listener stopped the stream, the piece with the counts may have been
+        // dropped.
+        response.usage = response.usage.or(reported);
+        if let Some(usage) = response.usage {
+            // Charge first, because the tokens are spent even if a listener fails. Emit the event even if a budget is
+            // closed.
+            let (cost, charged) = self.charge(usage, ctx).await;
+            let emitted = emit(ctx, &mut UsageReported::new(usage, cost, self.name())).await;
+            // The error of the budget takes precedence, because it is not retryable.
+            charged.and(emitted)?;
+            response.cost = cost;
+        }
+        if !ctx.has_listeners() {
+            return Ok(response);
+        }
+        let mut success = ChatSuccess::new(response);
+        emit(ctx, &mut success).await?;
+        Ok(success.response)
+    }
+
+    /// Charges the tokens of a failed attempt. Returns the error of the attempt, or the error of a closed budget.
+    pub(super) async fn fail(&self, error: Error, ctx: &RunContext, reported: Option<Usage>) -> Result<ChatResponse> {
+        if let Some(usage) = reported {
+            let (cost, charged) = self.charge(usage, ctx).await;
+            log(emit(ctx, &mut UsageReported::new(usage, cost, self.name())).await, "usage");
+            charged?;
+        }
+        Err(error)
+    }
+}
