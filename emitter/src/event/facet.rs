@@ -36,9 +36,10 @@ impl Facet {
     /// Gives the event a second name for typed listeners.
     ///
     /// A listener for exactly this name receives the event if it expects exactly the event's type. If the listener
-    /// expects the same generic type with other parameters, the emit fails with an error that names both types. All
-    /// other listeners, including listeners for any type, are matched by the name under which the event is emitted. The
-    /// second name applies on the emitter of the event and, in a run, on the run's instance.
+    /// expects another type that is defined in the same module, or the same generic type with other parameters, the emit
+    /// fails with an error that names both types. All other listeners, including listeners for any type, are matched by
+    /// the name under which the event is emitted. The second name applies on the emitter of the event and, in a run, on
+    /// the run's instance.
     ///
     /// ```
     /// use emitree_emitter::rt::Facet;

@@ -217,15 +217,15 @@ impl Listener {
     }
 
     /// Returns `true` if the listener takes an event by the event's second name. The caller has checked that the event
-    /// was emitted here. A listener that expects exactly the event's type takes the event. A listener that expects the
-    /// same generic type with other parameters takes the event, too, and its call refuses it (E7).
+    /// was emitted here. A listener that expects exactly the event's type takes the event. A listener that expects another
+    /// type of the same module, such as the payload of another stage, takes the event, too, and its call refuses it (E7).
     fn takes_by_other_name(&self, emit: &Emit<'_>) -> bool {
         let (Some(expected), MatcherKind::Name { text, .. }) = (self.expected, &self.matcher.0) else { return false };
         let other_name = emit.facet.and_then(Facet::other_name);
         let is_named = other_name.is_some_and(|name| is_same(text, name.as_str()));
         is_named
             && (expected.id == emit.carried.id
-                || without_parameters(expected.name) == without_parameters(emit.carried.name()))
+                || module(expected.name).is_some_and(|of| Some(of) == module(emit.carried.name())))
     }
 
     #[inline(always)]
@@ -279,9 +279,10 @@ impl Drop for Listener {
     }
 }
 
-/// Returns the name of a type without its parameters.
-fn without_parameters(type_name: &str) -> &str {
-    type_name.split_once('<').map_or(type_name, |(generic, _)| generic)
+/// Returns the path of the module that defines a type, or `None` for types without a module, such as `u32`.
+fn module(type_name: &str) -> Option<&str> {
+    let without_parameters = type_name.split_once('<').map_or(type_name, |(generic, _)| generic);
+    without_parameters.rsplit_once("::").map(|(module, _)| module)
 }
 
 /// An event as one emitter sees it.

@@ -17,8 +17,8 @@ use crate::lifecycle::erased::ErasedAccess;
 /// or with [`of_types`](Self::of_types), own events of another type are skipped too.
 ///
 /// The plain name `"start"` matches the run's own event for a listener of exactly its type, `Start<I, O>`. A listener
-/// that takes `Start` with other type parameters makes the run fail. For a listener of any other payload type, or of
-/// `dyn AnyEvent`, `"start"` matches an event that the work emits under that name.
+/// that takes `Start` with other type parameters, or the payload of another stage, is an error as above. For a listener
+/// of any other payload type, or of `dyn AnyEvent`, `"start"` matches an event that the work emits under that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is documented at the payload of the same name")]
 pub enum Stage {

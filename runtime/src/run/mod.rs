@@ -314,9 +314,9 @@ impl<'a, R: Runnable> Run<'a, R> {
     ///
     /// A listener registered for `"start"` receives the run's own `start` if its payload type is the run's `Start<I,
     /// O>`. [`on_start`](Self::on_start), [`Stage::Start`] and the event's path, such as `backend.chat.run.start`,
-    /// match the same event. A listener for `Start` with other type parameters makes the run fail. With `dyn AnyEvent`
-    /// or any other payload type, `"start"` matches events that the work emits under that name. If the emitter declares
-    /// its events, `"start"` has to be declared like any other name.
+    /// match the same event. A listener for `Start` with other type parameters, or for the payload of another stage,
+    /// makes the run fail. With `dyn AnyEvent` or any other payload type, `"start"` matches events that the work emits
+    /// under that name. If the emitter declares its events, `"start"` has to be declared like any other name.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};

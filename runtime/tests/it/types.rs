@@ -276,6 +276,41 @@ async fn a_plain_lifecycle_name_with_an_event_of_other_types_is_an_error_that_na
     }
 }
 
+// E7, R10: `error` and `finish` only report.
+#[tokio::test]
+async fn a_plain_lifecycle_name_with_the_payload_of_another_stage_is_an_error_that_names_both() -> TestResult {
+    type Of<T> = fn(&'static str) -> (Registration, T);
+    let start: Of<&str> = |name| (Options::new().on(name, |_: &mut Start<u32, u32>, _| ()), "Start<u32, u32>");
+    let success: Of<&str> = |name| (Options::new().on(name, |_: &mut Success<u32, u32>, _| ()), "Success<u32, u32>");
+    let failure: Of<&str> = |name| (Options::new().on(name, |_: &mut Failure, _| ()), "Failure");
+    let finish: Of<&str> = |name| (Options::new().on(name, |_: &mut Finish<u32, u32>, _| ()), "Finish<u32, u32>");
+    for (name, n, carried, others) in [
+        ("start", 1, "Start<u32, u32>", [success, failure, finish]),
+        ("success", 1, "Success<u32, u32>", [start, failure, finish]),
+        ("error", 0, "Failure", [start, success, finish]),
+        ("finish", 1, "Finish<u32, u32>", [start, success, failure]),
+    ] {
+        for other in others {
+            let (listener, taken) = other(name);
+            let tree = Emitter::new();
+            let double = below(&tree, "double", |n: u32, _: RunContext| async move {
+                if n == 0 { Err(emitree_runtime::Error::new("nothing to double")) } else { Ok(n * 2) }
+            });
+            emitter_of(&double).register(listener)?;
+            let ended = double.run(n).await;
+            let isolated = emitter_of(&double).isolated_failures();
+            if matches!(name, "error" | "finish") {
+                assert_eq!(isolated, 1, "{name} {taken}");
+                continue;
+            }
+            let error = ended.expect_err(taken).to_string();
+            assert!(error.contains(&format!("a listener takes `{SHORT}{taken}")), "{name}: {error}");
+            assert!(error.contains(&format!("carries `{SHORT}{carried}")), "{name}: {error}");
+        }
+    }
+    Ok(())
+}
+
 // E4
 #[tokio::test]
 async fn a_plain_lifecycle_name_with_a_users_type_or_any_matches_the_users_event() -> TestResult {
