@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -175,9 +176,11 @@ impl OpenAiBuilder {
             .map_err(|error| Error::from(error.without_url()).message("the HTTP client cannot be built"))?;
         // OpenAI's regions have their own hosts, such as `eu.api.openai.com`.
         let is_official = url.host_str().is_some_and(|host| format!(".{host}").ends_with(".api.openai.com"));
+        let demand = servers::demand(server, &url);
         let server = Server { provider: server.name.to_owned(), address: address(&url), secrets };
         let url = endpoint(url);
-        let shared = Shared { model, server: Arc::new(server), client, url, is_official, stream_usage, limits };
+        let (server, has_warned) = (Arc::new(server), AtomicBool::new(false));
+        let shared = Shared { model, server, client, url, is_official, stream_usage, limits, demand, has_warned };
         Ok(OpenAi { shared: Arc::new(shared) })
     }
 }

@@ -11,6 +11,8 @@ pub(super) struct Call {
     index: Option<u64>,
     id: Option<String>,
     function: Option<Function>,
+    /// Data that the server needs back with the call.
+    extra_content: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -35,9 +37,25 @@ struct OpenCall {
     id: String,
     name: String,
     arguments: String,
+    extra: Option<Value>,
+}
+
+/// A call with data that the server needs back.
+pub(super) struct CallData<'a> {
+    pub(super) position: usize,
+    pub(super) name: &'a str,
+    pub(super) arguments: &'a str,
+    pub(super) extra: &'a Value,
 }
 
 impl Calls {
+    /// Returns the calls that have data.
+    pub(super) fn with_data(&self) -> impl Iterator<Item = CallData<'_>> {
+        self.0.iter().enumerate().filter_map(|(position, OpenCall { name, arguments, extra, .. })| {
+            Some(CallData { position, name, arguments, extra: extra.as_ref()? })
+        })
+    }
+
     /// Adds a call of a whole reply.
     pub(super) fn push_whole(&mut self, call: Call) -> Delta {
         self.append(self.0.len(), OpenCall::from(call))
@@ -68,12 +86,13 @@ impl Calls {
     }
 
     fn append(&mut self, position: usize, piece: OpenCall) -> Delta {
-        let OpenCall { index, id, name, arguments } = piece;
+        let OpenCall { index, id, name, arguments, extra } = piece;
         if position == self.0.len() {
             self.0.push(OpenCall { index, ..OpenCall::default() });
         }
         let call = &mut self.0[position];
         call.arguments.push_str(&arguments);
+        call.extra = extra.or_else(|| call.extra.take());
         Delta::ToolCall { index: position, id: set(&mut call.id, id), name: set(&mut call.name, name), arguments }
     }
 }
@@ -106,14 +125,15 @@ impl OpenCall {
 }
 
 impl From<Call> for OpenCall {
-    fn from(Call { index, id, function }: Call) -> Self {
+    fn from(Call { index, id, function, extra_content }: Call) -> Self {
         let Function { name, arguments } = function.unwrap_or_default();
         let arguments = match arguments {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text,
             Some(value) => value.to_string(),
         };
-        Self { index, id: id.unwrap_or_default(), name: name.unwrap_or_default(), arguments }
+        let extra = extra_content.filter(|extra| !extra.is_null());
+        Self { index, id: id.unwrap_or_default(), name: name.unwrap_or_default(), arguments, extra }
     }
 }
 

@@ -7,10 +7,12 @@ mod reply;
 mod request;
 mod retry_after;
 pub(crate) mod servers;
+mod signature;
 mod transport;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use emitree_runtime::{Error, Result, RunContext};
@@ -20,6 +22,7 @@ use crate::model::{emit, log};
 pub use crate::openai::builder::OpenAiBuilder;
 use crate::openai::failure::Server;
 pub use crate::openai::failure::{ServerError, ServerErrorKind};
+use crate::openai::signature::Demand;
 use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 
 /// A [`Provider`] for OpenAI and for all servers that speak its chat completions protocol, such as Ollama, vLLM,
@@ -44,7 +47,8 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 ///
 /// - A message that has only text is sent as a string. An image in a user or system message is sent as `image_url`.
 ///   Any other attachment in such a message makes the call fail.
-/// - Reasoning and attachments of an earlier answer are not sent back.
+/// - Attachments of an earlier answer are not sent back. Its reasoning is sent back in `reasoning_content`, if it came in
+///   this field; see [below](#data-that-a-server-needs-back).
 /// - Malformed arguments of an earlier tool call are sent as `{"malformed": "<text>"}`, because many servers refuse a
 ///   conversation with arguments that are not JSON.
 /// - `max_tokens` is sent as `max_completion_tokens` to OpenAI itself, and as `max_tokens` to any other server.
@@ -58,6 +62,18 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// content in parts, tool calls without an index or with a repeated index, arguments as an object, and a whole reply to
 /// a request for a stream. A refusal becomes the text of the answer, and the response has a warning. All headers of a
 /// response are reported, even for an error status; the values of `set-cookie` are replaced by `…`.
+///
+/// # Data that a server needs back
+///
+/// Some servers need data of an earlier answer back: `DeepSeek` its `reasoning_content`, Gemini the `extra_content` of
+/// calls and texts, and `OpenRouter` its `reasoning_details`. These fields are kept in `extra` of
+/// [`Part::Reasoning`](crate::Part::Reasoning) and of [`ToolCall`](crate::ToolCall), also in stored sessions. They are
+/// sent back unchanged, but only to the server (its base URL) and the requested model that they came from. For calls of
+/// another model, `DeepSeek` receives an empty `reasoning_content`, and Gemini receives the signature
+/// `skip_thought_signature_validator` on the first call of each message after the last user message.
+///
+/// If middleware has changed the reasoning, text or call that a field belongs to, the field is not sent back. The first
+/// response for which this happens has a warning.
 ///
 /// # Errors
 ///
@@ -91,6 +107,10 @@ struct Shared {
     is_official: bool,
     stream_usage: bool,
     limits: Limits,
+    /// The field that the server demands of messages with calls.
+    demand: Demand,
+    /// `true` if a response has had the warning about data that is not sent back.
+    has_warned: AtomicBool,
 }
 
 /// The limits of a reply.
@@ -112,7 +132,7 @@ impl Provider for OpenAi {
 
     async fn chat(&self, request: &ChatRequest, ctx: &RunContext) -> Result<DeltaStream> {
         let shared = &self.shared;
-        let (body, warnings) = request::body(shared, request)?;
+        let (body, peer, warnings) = request::body(shared, request)?;
         let post = shared.client.post(shared.url.clone()).json(&body);
         let response = match transport::send(post, shared).await {
             Ok(response) => response,
@@ -121,7 +141,7 @@ impl Provider for OpenAi {
                 return Err(error);
             }
         };
-        reply::deltas(response, request.options.stream == Some(true), warnings, shared).await
+        reply::deltas(response, request.options.stream == Some(true), warnings, peer, shared).await
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::openai::Shared;
 use crate::openai::calls::{Call, Calls};
 use crate::openai::failure::{Server, ServerError, ServerErrorKind};
+use crate::openai::signature::{Peer, Received};
 use crate::openai::transport::{BytesError, Incoming};
 use crate::{Delta, DeltaStream, FinishReason, Usage};
 
@@ -58,6 +59,9 @@ struct Content {
     reasoning: Option<String>,
     refusal: Option<String>,
     tool_calls: Option<Vec<Call>>,
+    /// Data that the server needs back with the message.
+    reasoning_details: Option<Value>,
+    extra_content: Option<Value>,
 }
 
 /// A string, or a list of parts that may contain text.
@@ -110,6 +114,7 @@ pub(super) async fn deltas(
     incoming: Incoming,
     asked_to_stream: bool,
     warnings: Vec<String>,
+    peer: Peer,
     shared: &Shared,
 ) -> Result<DeltaStream> {
     let server = Arc::clone(&shared.server);
@@ -123,6 +128,7 @@ pub(super) async fn deltas(
     let bytes = incoming.bytes(shared);
     if !streams {
         reply.receive_whole(&collect(bytes).await?, &server)?;
+        reply.sign(&peer);
         return Ok(Box::pin(stream::iter(reply.pending.into_iter().map(Ok))));
     }
     // The parser drops an event that is not followed by an empty line. Some servers leave out the last empty line, so
@@ -134,7 +140,7 @@ pub(super) async fn deltas(
         Ok(Bytes::from_static(b"\n\n"))
     }));
     let events = Box::pin(SseByteStream::new(Box::pin(bytes)));
-    let chunks = Chunks { events, has_ended, reply, server, is_done: false };
+    let chunks = Chunks { events, has_ended, reply, server, peer, is_done: false };
     // The state is boxed, because it is moved for each piece.
     Ok(Box::pin(stream::try_unfold(Box::new(chunks), |mut chunks| async {
         let delta = chunks.next().await?;
@@ -161,6 +167,7 @@ struct Chunks {
     has_ended: Arc<AtomicBool>,
     reply: Assembly,
     server: Arc<Server>,
+    peer: Peer,
     is_done: bool,
 }
 
@@ -179,7 +186,7 @@ impl Chunks {
                 Some(Err(error)) => Err(self.broken(error)),
                 // Some servers do not send `[DONE]`.
                 None if self.reply.is_finished => {
-                    self.is_done = true;
+                    self.finish();
                     Ok(())
                 }
                 None => Err(self.server.incomplete()),
@@ -188,7 +195,7 @@ impl Chunks {
                 Ok(()) => {}
                 // After the finish reason, the message is complete: only the token counts or `[DONE]` may be missing.
                 Err(error) if self.reply.is_finished && is_cut(&error) => {
-                    self.is_done = true;
+                    self.finish();
                     let warning = format!(
                         "the reply was cut off after its finish reason, so token counts may be missing: {error}"
                     );
@@ -230,9 +237,15 @@ impl Chunks {
         }
     }
 
+    /// Ends the reply. The data that the server needs back is complete only now.
+    fn finish(&mut self) {
+        self.is_done = true;
+        self.reply.sign(&self.peer);
+    }
+
     /// Ends the reply at `[DONE]`. The connection returns to the pool only if the response is read to its end.
     async fn end(&mut self) {
-        self.is_done = true;
+        self.finish();
         let rest = async { while let Some(Ok(_)) = self.events.next().await {} };
         // If the server does not end its response in time, the connection is closed.
         let _ = timeout(LINGER, rest).await;
@@ -250,6 +263,7 @@ fn is_cut(error: &Error) -> bool {
 struct Assembly {
     pending: VecDeque<Delta>,
     calls: Calls,
+    received: Received,
     is_named: bool,
     is_finished: bool,
     has_other_choices: bool,
@@ -294,22 +308,11 @@ impl Assembly {
             return;
         }
         let is_whole = delta.is_none();
-        if let Some(content) = delta.or(message) {
-            let Content { content, reasoning_content, reasoning, refusal, tool_calls } = *content;
-            let texts = |text: String| (!text.is_empty()).then_some(text);
-            let reasoning = reasoning_content.and_then(texts).or_else(|| reasoning.and_then(texts));
-            self.pending.extend(reasoning.map(Delta::Reasoning));
-            match content {
-                Some(Text::Whole(text)) => self.pending.extend(texts(text).map(Delta::Text)),
-                Some(Text::Parts(parts)) => self.pending.extend(parts.iter().filter_map(part)),
-                None => {}
-            }
-            if let Some(refusal) = refusal.and_then(texts) {
-                self.pending.push_back(Delta::Warning(
-                    "the model refused the request: the answer contains its refusal".to_owned(),
-                ));
-                self.pending.push_back(Delta::Text(refusal));
-            }
+        if let Some(mut content) = delta.or(message) {
+            let Content { reasoning_details, extra_content, tool_calls, .. } = &mut *content;
+            self.received.add(reasoning_details.take(), extra_content.take());
+            let tool_calls = tool_calls.take();
+            self.receive_texts(*content);
             for (place, call) in tool_calls.into_iter().flatten().enumerate() {
                 let delta =
                     if is_whole { self.calls.push_whole(call) } else { self.calls.push_piece(call, place == 0) };
@@ -320,6 +323,45 @@ impl Assembly {
             self.is_finished = true;
             self.pending.push_back(Delta::Finish(FinishReason::from(reason)));
         }
+    }
+
+    fn receive_texts(&mut self, content: Content) {
+        let Content { content, reasoning_content, reasoning, refusal, .. } = content;
+        let texts = |text: String| (!text.is_empty()).then_some(text);
+        let reasoning_content = reasoning_content.and_then(texts);
+        if reasoning_content.is_some() {
+            self.received.add_reasoning_field();
+        }
+        let reasoning = reasoning_content.or_else(|| reasoning.and_then(texts));
+        reasoning.into_iter().for_each(|text| self.push(Delta::Reasoning(text)));
+        match content {
+            Some(Text::Whole(text)) => texts(text).into_iter().for_each(|text| self.push(Delta::Text(text))),
+            Some(Text::Parts(parts)) => parts.iter().filter_map(part).for_each(|delta| self.push(delta)),
+            None => {}
+        }
+        if let Some(refusal) = refusal.and_then(texts) {
+            let warning = "the model refused the request: the answer contains its refusal".to_owned();
+            self.pending.push_back(Delta::Warning(warning));
+            self.push(Delta::Text(refusal));
+        }
+    }
+
+    /// Appends a piece of text or reasoning.
+    fn push(&mut self, delta: Delta) {
+        match &delta {
+            Delta::Text(text) => self.received.text.add(text),
+            Delta::Reasoning(text) => self.received.reasoning.add(text),
+            _ => {}
+        }
+        self.pending.push_back(delta);
+    }
+
+    /// Appends the data that the server needs back with its calls and its message.
+    fn sign(&mut self, peer: &Peer) {
+        let calls = self.calls.with_data();
+        self.pending.extend(calls.map(|call| Delta::signature(Some(call.position), peer.sign_call(&call))));
+        let message = std::mem::take(&mut self.received).sign(peer);
+        self.pending.extend(message.map(|extra| Delta::signature(None, extra)));
     }
 }
 

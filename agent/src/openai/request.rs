@@ -1,28 +1,29 @@
 //! A request in OpenAI's protocol.
 
+use std::sync::atomic::Ordering;
+
 use emitree_runtime::{Error, Result};
 use serde_json::{Map, Value, json};
 
 use crate::openai::Shared;
+use crate::openai::signature::{Peer, Returning};
 use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, Role, ToolCall, ToolChoice, ToolSpec};
 
-/// Returns the body of a request, and a warning for each option that is not sent.
+/// Returns the body of a request, the server and model that it is for, and a warning for each option that is not sent.
 ///
 /// # Errors
 ///
 /// Returns an error if a system or user message has an attachment that is not an image.
-pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String, Value>, Vec<String>)> {
-    let ChatRequest { system, messages, tools, options } = request;
-    let mut list = Vec::with_capacity(messages.len() + 1);
+pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String, Value>, Peer, Vec<String>)> {
+    let ChatRequest { system, messages: _, tools, options } = request;
+    let mut warnings = Vec::new();
+    let mut list = Vec::new();
     if let Some(system) = system {
         list.push(json!({"role": "system", "content": system}));
     }
-    for message in messages.iter() {
-        push(&mut list, message)?;
-    }
+    let peer = push_all(&mut list, shared, request, &mut warnings)?;
     let mut body =
         Map::from_iter([("model".to_owned(), shared.model.as_str().into()), ("messages".to_owned(), list.into())]);
-    let mut warnings = Vec::new();
     let ChatOptions { temperature, max_tokens, stop, seed, response_format, tool_choice, stream, extra } = options;
     let mut set = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -55,11 +56,31 @@ pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String
             value => drop(body.insert(name.clone(), value.clone())),
         }
     }
-    Ok((body, warnings))
+    Ok((body, peer, warnings))
+}
+
+/// Appends the messages of a request, with the data that the server needs back.
+fn push_all(list: &mut Vec<Value>, shared: &Shared, request: &ChatRequest, warnings: &mut Vec<String>) -> Result<Peer> {
+    let ChatRequest { messages, options, .. } = request;
+    // `extra` may replace the model.
+    let model = options.extra.get("model").and_then(Value::as_str).unwrap_or(&shared.model);
+    let peer = Peer { server: shared.server.address.clone(), model: model.to_owned() };
+    let mut returning = Returning { peer, demand: shared.demand, has_changed: false };
+    let turn = messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
+    for (position, message) in messages.iter().enumerate() {
+        push(list, message, &mut returning, position >= turn)?;
+    }
+    if returning.has_changed && !shared.has_warned.swap(true, Ordering::Relaxed) {
+        warnings.push(format!(
+            "data that `{}` needs back was not sent, because middleware has changed the text or the call that it belongs to",
+            shared.server.provider
+        ));
+    }
+    Ok(returning.peer)
 }
 
 /// Appends a message. Each tool result becomes a message of its own.
-fn push(list: &mut Vec<Value>, message: &Message) -> Result<()> {
+fn push(list: &mut Vec<Value>, message: &Message, returning: &mut Returning, is_current: bool) -> Result<()> {
     match message.role {
         Role::Tool => {
             let results = message.tool_results();
@@ -69,11 +90,14 @@ fn push(list: &mut Vec<Value>, message: &Message) -> Result<()> {
         }
         Role::Assistant => {
             let (text, calls) = (message.text(), message.tool_calls().map(call).collect::<Vec<_>>());
-            list.push(match (text.is_empty(), calls.is_empty()) {
-                (_, true) => json!({"role": "assistant", "content": text}),
-                (true, false) => json!({"role": "assistant", "content": null, "tool_calls": calls}),
-                (false, false) => json!({"role": "assistant", "content": text, "tool_calls": calls}),
-            });
+            let is_only_calls = text.is_empty() && !calls.is_empty();
+            let content = if is_only_calls { Value::Null } else { text.into() };
+            let mut sent = Map::from_iter([("role".to_owned(), "assistant".into()), ("content".to_owned(), content)]);
+            if !calls.is_empty() {
+                sent.insert("tool_calls".to_owned(), calls.into());
+            }
+            returning.add(&mut sent, message, is_current);
+            list.push(sent.into());
         }
         Role::System | Role::User => {
             list.push(json!({"role": message.role.as_str(), "content": content(message)?}));
@@ -160,7 +184,7 @@ mod tests {
         request.options.max_tokens = Some(7);
         for (url, name, other) in table {
             let provider = OpenAi::builder("m").base_url(url).build().unwrap();
-            let (body, _) = body(&provider.shared, &request).unwrap();
+            let (body, ..) = body(&provider.shared, &request).unwrap();
             assert_eq!((body.get(name), body.get(other)), (Some(&json!(7)), None), "{url}");
         }
     }

@@ -8,6 +8,7 @@ use reqwest::Url;
 
 use crate::model::registry::split;
 use crate::openai::OpenAiBuilder;
+use crate::openai::signature::Demand;
 
 /// A server that [`OpenAi::from_name`](crate::OpenAi::from_name) supports.
 pub(crate) struct Known {
@@ -19,19 +20,26 @@ pub(crate) struct Known {
     pub(super) key_variables: &'static [&'static str],
     /// `true` if the server at `base_url` refuses requests without a key.
     pub(super) needs_key: bool,
+    /// The field that the server demands of messages with calls.
+    demand: Demand,
 }
 
 impl Known {
     const fn hosted(name: &'static str, base_url: &'static str, key_variables: &'static [&'static str]) -> Self {
-        Self { name, base_url, url_variable: None, key_variables, needs_key: true }
+        Self { name, base_url, url_variable: None, key_variables, needs_key: true, demand: Demand::Nothing }
     }
 
     const fn local(name: &'static str, base_url: &'static str, key_variables: &'static [&'static str]) -> Self {
-        Self { name, base_url, url_variable: None, key_variables, needs_key: false }
+        Self { name, base_url, url_variable: None, key_variables, needs_key: false, demand: Demand::Nothing }
     }
 
     const fn url_variable(mut self, variable: &'static str) -> Self {
         self.url_variable = Some(variable);
+        self
+    }
+
+    const fn demands(mut self, demand: Demand) -> Self {
+        self.demand = demand;
         self
     }
 }
@@ -42,12 +50,13 @@ pub(super) static OPENAI: Known =
 
 /// The other servers, sorted by name.
 static OTHERS: [Known; 11] = [
-    Known::hosted("deepseek", "https://api.deepseek.com/v1", &["DEEPSEEK_API_KEY"]),
+    Known::hosted("deepseek", "https://api.deepseek.com/v1", &["DEEPSEEK_API_KEY"]).demands(Demand::Reasoning),
     Known::hosted(
         "gemini",
         "https://generativelanguage.googleapis.com/v1beta/openai",
         &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
-    ),
+    )
+    .demands(Demand::Signature),
     Known::hosted("groq", "https://api.groq.com/openai/v1", &["GROQ_API_KEY"]),
     Known::local("llamacpp", "http://localhost:8080/v1", &["LLAMA_API_KEY"]),
     Known::local("lmstudio", "http://localhost:1234/v1", &["LM_STUDIO_API_KEY"]).url_variable("LM_STUDIO_API_BASE"),
@@ -62,6 +71,14 @@ static OTHERS: [Known; 11] = [
 /// Iterates over all servers.
 pub(crate) fn all() -> impl Iterator<Item = &'static Known> {
     [&OPENAI].into_iter().chain(&OTHERS)
+}
+
+/// Returns what the server at an address demands. An address of a known server counts, even if the builder is for
+/// another server.
+pub(super) fn demand(server: &Known, url: &Url) -> Demand {
+    let is_at = |known: &&Known| Url::parse(known.base_url).is_ok_and(|own| own.host_str() == url.host_str());
+    let at_address = all().filter(|known| known.needs_key).find(is_at);
+    at_address.unwrap_or(server).demand
 }
 
 /// Returns the builder for the model with this name. `environment` returns the value of a variable.

