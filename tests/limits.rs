@@ -48,6 +48,27 @@ async fn an_abort_does_not_stop_a_blocking_closure() {
     assert_eq!(is_done.recv(), Ok("done"));
 }
 
+/// A value that holds the context of its run.
+struct Holds(#[expect(dead_code, reason = "it keeps the run's values alive")] RunContext, Arc<()>);
+
+#[tokio::test]
+async fn an_extension_that_holds_its_own_run_is_kept_and_a_listener_that_does_so_is_dropped() -> Result<()> {
+    let (in_extension, in_listener) = (Arc::new(()), Arc::new(()));
+    let (extension, listener) = (Arc::clone(&in_extension), Arc::clone(&in_listener));
+    let work = runnable_fn("work", move |(): (), ctx: RunContext| {
+        let (extension, listener) = (Holds(ctx.clone(), extension.clone()), Holds(ctx.clone(), listener.clone()));
+        async move {
+            ctx.set_extension(extension);
+            ctx.emitter().on("never", move |_: &mut u32, _| _ = &listener)?;
+            Ok(())
+        }
+    });
+    work.run(()).await?;
+    drop(work);
+    assert_eq!((Arc::strong_count(&in_extension), Arc::strong_count(&in_listener)), (2, 1));
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_run_in_a_bare_task_has_no_parent_and_no_guard() -> Result<()> {
     let tree = Emitter::new();

@@ -152,6 +152,8 @@ impl RunContext {
     /// Sets a typed value for the run, and for runs that are started in it later. A replaced value that was set after
     /// the run began is dropped at once, unless it is still shared, for example with a run below or a snapshot. A value
     /// that the run began with is kept until the run itself is dropped.
+    ///
+    /// A value that holds a context of this run is never dropped, because the context keeps the run's values alive.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
         self.change_values(|values| values.inherited.insert(value));
     }
