@@ -6,8 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use emitree::middleware::secrets::Scanner;
 use emitree::middleware::{ExfilGuard, Redact};
+use emitree::secrets::Scanner;
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::support::{Case, Suite};

@@ -55,6 +55,7 @@
 //! | [`lifecycle`] | the four events of a run, and the ways to receive them |
 //! | [`middleware`] | built-in middleware, one feature each; middleware made from functions |
 //! | [`runnable`] | type-erased runnables, bounds of inputs and outputs |
+//! | [`secrets`] | a scanner for secrets and personal data in text (feature `secrets`) |
 //! | [`sinks`] | sinks, one feature each; records and reports |
 //! | [`stream`] | a run as a stream of its events |
 //! | [`tower`] | tower's services and layers (feature `tower`) |
@@ -65,7 +66,7 @@
 //! The README lists all features with the crates that they add.
 
 #![cfg_attr(
-    not(all(feature = "agent", feature = "tower")),
+    not(all(feature = "agent", feature = "secrets", feature = "tower")),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names the modules of all features")
 )]
 
@@ -139,6 +140,12 @@ pub mod middleware {
 /// Runnables made from closures, type-erased runnables, and the bounds of inputs and outputs.
 pub mod runnable {
     pub use emitree_runtime::{AnyRunnable, BoxRunnable, Data, IntoShared, RunTypes, RunnableFn};
+}
+
+/// A scanner for secrets and personal data in text; see [`Scanner`](secrets::Scanner).
+#[cfg(feature = "secrets")]
+pub mod secrets {
+    pub use emitree_secrets::*;
 }
 
 /// Sinks, one feature each, and the records and reports of every sink; see [`Sink`].

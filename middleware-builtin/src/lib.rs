@@ -139,5 +139,3 @@ pub use shared::key;
 pub use shared::only::Only;
 #[cfg(feature = "runs")]
 pub use shared::runs::{RunInfo, Runs};
-#[cfg(feature = "secrets")]
-pub use shared::secrets;

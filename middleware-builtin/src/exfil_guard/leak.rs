@@ -5,13 +5,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use aho_corasick::AhoCorasick;
+use emitree_secrets::{Kind, Scanner, visible};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 use super::decode::{DecodeBudget, Encoding, decoded, texts, utf_16_texts};
 use super::hosts::Hosts;
-use crate::shared::secrets::visible::visible;
-use crate::shared::secrets::{Kind, Scanner};
 
 /// The maximum number of nested encodings that are decoded.
 const MAX_ENCODINGS: u32 = 2;

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_runtime::{GuardOptions, JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_secrets::{Kind, PatternError, Scanner};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 
@@ -19,9 +20,8 @@ use self::leak::Detector;
 use self::passage::CheckPassage;
 use self::state::{ErrorLayer, GuardState, ValueGuard};
 use crate::shared::built_in::{built_in, default_as_new};
+use crate::shared::inspected::chunked_events::{ChunkedEvents, ChunkedText, HeldText, emit_at_end, flush_at_end};
 use crate::shared::own_events::OwnEvents;
-use crate::shared::secrets::chunked_events::{ChunkedEvents, ChunkedText, HeldText, emit_at_end, flush_at_end};
-use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::decode::Encoding;
 pub use self::events::Blocked;

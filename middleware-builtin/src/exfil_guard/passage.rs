@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use emitree_runtime::{Error, Result};
+use emitree_secrets::{Chunks, Piece};
 
 use super::GuardState;
 use super::decode::Encoding;
 use super::leak::What;
+use crate::shared::inspected::chunked_events::ChunkFilter;
 use crate::shared::run_part::RunPart;
-use crate::shared::secrets::chunked_events::ChunkFilter;
-use crate::shared::secrets::{Chunks, Piece};
 
 /// The number of bytes that are held back at the end of a long word. With each further part, up to this number of
 /// passed bytes are checked again.

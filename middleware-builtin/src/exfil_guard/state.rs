@@ -12,11 +12,11 @@ use super::events::Blocked;
 use super::leak::What;
 use super::{Encoding, ExfilGuardOptions, NAME};
 use crate::shared::built_in::debug_as;
+use crate::shared::inspected::chunked_events::HeldText;
+use crate::shared::inspected::error_text::{change_detail_keys, change_texts};
 use crate::shared::json::{Path, strings};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::run_part::RunPart;
-use crate::shared::secrets::chunked_events::HeldText;
-use crate::shared::secrets::error_text::{change_detail_keys, change_texts};
 
 /// The position of an error's details in its report.
 const DETAILS: Path<'static> = Path::Key(&Path::Root, "details");

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use emitree_runtime::Result;
+use emitree_secrets::Chunks;
 
 use super::redactor::Redactor;
+use crate::shared::inspected::chunked_events::ChunkFilter;
 use crate::shared::run_part::RunPart;
-use crate::shared::secrets::Chunks;
-use crate::shared::secrets::chunked_events::ChunkFilter;
 
 /// Replaces secrets in text that arrives in chunks.
 pub(super) struct RedactFilter {

@@ -1,10 +1,10 @@
 //! The event that a redaction emits about its findings.
 
+use emitree_secrets::Kind;
 use serde::Serialize;
 
 use crate::shared::own_events::own_events;
 use crate::shared::run_part::RunPart;
-use crate::shared::secrets::Kind;
 
 /// Secrets were redacted. The event contains their kind, number and part, but not the secrets themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

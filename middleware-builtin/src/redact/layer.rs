@@ -17,10 +17,10 @@ use super::restore::RestoreLayer;
 use super::vault::Vault;
 use super::{Redact, Redaction, event_payloads};
 use crate::shared::built_in::debug_as;
+use crate::shared::inspected::chunked_events::{ChunkedEvents, emit_at_end, flush_at_end};
 use crate::shared::json::{Path, deny_deep, strings_mut};
 use crate::shared::own_events::{OwnEvents, TextRedaction};
 use crate::shared::run_part::RunPart;
-use crate::shared::secrets::chunked_events::{ChunkedEvents, emit_at_end, flush_at_end};
 
 /// A redaction that is bound to a run.
 pub(super) struct RedactLayer {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Sink;
 use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext};
+use emitree_secrets::{Kind, PatternError, Scanner};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -25,9 +26,8 @@ use self::redactor::RedactOptions;
 use self::strategy::HashKey;
 use self::vault::Vault;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
+use crate::shared::inspected::chunked_events::{ChunkedEvents, ChunkedText};
 use crate::shared::own_events::OwnEvents;
-use crate::shared::secrets::chunked_events::{ChunkedEvents, ChunkedText};
-use crate::shared::secrets::{Kind, PatternError, Scanner};
 
 pub use self::events::Redacted;
 pub use self::sink::RedactSink;
@@ -54,7 +54,7 @@ pub use crate::shared::run_part::RunPart;
 /// ```
 /// use emitree_middleware::Redact;
 /// use emitree_middleware::redact::Strategy;
-/// use emitree_middleware::secrets::Kind;
+/// use emitree_secrets::Kind;
 /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]

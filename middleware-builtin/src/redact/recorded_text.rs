@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use emitree_emitter::{BoxError, Event, EventRecord, new_id};
 use emitree_runtime::{AttemptDiscarded, Stage};
+use emitree_secrets::Chunks;
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 use uuid::Uuid;
 
 use super::redactor::Redactor;
-use crate::shared::secrets::Chunks;
 
 /// The maximum number of texts that may be under way at once. If there are more, the oldest text is ended.
 const MOST: usize = 1024;

@@ -3,16 +3,16 @@
 use std::fmt;
 
 use emitree_runtime::Error;
+use emitree_secrets::{Kind, Piece, Scanner};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::events::{Redacted, Tally};
 use super::strategy::{HashKey, Strategy};
 use super::vault::Vault;
+use crate::shared::inspected::error_text::{change_denier, change_texts};
 use crate::shared::json::{Path, strings_mut};
 use crate::shared::run_part::RunPart;
-use crate::shared::secrets::error_text::{change_denier, change_texts};
-use crate::shared::secrets::{Kind, Piece, Scanner};
 
 /// The options of a redaction.
 #[derive(Clone)]

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use emitree_secrets::Kind;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::vault::Vault;
-use crate::shared::secrets::Kind;
 
 /// The way in which secrets are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

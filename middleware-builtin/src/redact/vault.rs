@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use emitree_secrets::Kind;
 use parking_lot::Mutex;
 use uuid::Uuid;
-
-use crate::shared::secrets::Kind;
 
 /// The maximum number of pseudonyms in a vault. Further secrets are replaced as with `Strategy::Redact`.
 pub(super) const MOST: usize = 10_000;

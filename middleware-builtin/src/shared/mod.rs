@@ -6,6 +6,8 @@ pub(crate) mod at_start;
 #[cfg(any(feature = "fallback", feature = "retry"))]
 pub(crate) mod attempt_watch;
 pub(crate) mod built_in;
+#[cfg(any(feature = "exfil_guard", feature = "redact"))]
+pub(crate) mod inspected;
 #[cfg(any(feature = "approval", feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
 pub(crate) mod json;
 #[cfg(feature = "key")]
@@ -24,7 +26,5 @@ pub(crate) mod run_address;
 pub(crate) mod run_part;
 #[cfg(feature = "runs")]
 pub(crate) mod runs;
-#[cfg(feature = "secrets")]
-pub mod secrets;
 #[cfg(any(feature = "budget", feature = "limits"))]
 pub(crate) mod stop;

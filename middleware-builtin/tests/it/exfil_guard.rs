@@ -11,12 +11,12 @@ use crate::support::{Any, Failing, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, Event, EventMeta};
 use emitree_middleware::ExfilGuard;
 use emitree_middleware::exfil_guard::{Blocked, Encoding, KnownError, RunPart, What};
-use emitree_middleware::secrets::Kind;
 use emitree_runtime::{
     Checked, Error, ErrorKind, Interrupt, Middleware, Next, Result, RunContext, Runnable, Stage, Summary, WouldDeny,
     for_tree,
 };
 use emitree_runtime::{JsonRun, Layer, Stack};
+use emitree_secrets::Kind;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

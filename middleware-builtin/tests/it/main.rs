@@ -1,7 +1,7 @@
 //! Tests that share a process: one binary links faster than twenty. A test of global state, such as the root emitter, a
 //! metrics recorder or a logger, is a separate file next to this folder.
 
-#[path = "../corpus/mod.rs"]
+#[path = "../../../secrets/tests/corpus/mod.rs"]
 mod corpus;
 #[path = "../support/mod.rs"]
 mod support;

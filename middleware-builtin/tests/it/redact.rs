@@ -8,12 +8,12 @@ use crate::support::{Any, Failing, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, EventMeta};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::redact::{Redacted, RunPart, Strategy};
-use emitree_middleware::secrets::{Kind, PatternError};
 use emitree_middleware::{Approval, Cache, Redact};
 use emitree_runtime::{
     Error, ErrorKind, Guard, GuardOptions, Middleware, Op, RunContext, Runnable, Stack, Stage, Start, Summary,
     for_tree, map_input, map_output, runnable_fn,
 };
+use emitree_secrets::{Kind, PatternError};
 use emitree_sinks::Memory;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};

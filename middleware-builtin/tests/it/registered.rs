@@ -9,7 +9,7 @@ const FACADE: &str = include_str!("../../../Cargo.toml");
 const README: &str = include_str!("../../../README.md");
 
 /// Features that several built-ins share.
-const SHARED: [&str; 4] = ["key", "own_events", "runs", "secrets"];
+const SHARED: [&str; 3] = ["key", "own_events", "runs"];
 
 /// Returns the modules of `lib.rs`, each with the name that it exports at the root.
 fn built_ins() -> Vec<(&'static str, &'static str)> {
@@ -45,9 +45,13 @@ fn the_manifest_has_a_feature_for_each_built_in_and_full_enables_all() {
 
 #[test]
 fn the_facade_forwards_each_feature() {
-    let passed = |feature: &str| FACADE.contains(&format!("\n{feature} = [\"emitree-middleware/{feature}\"]\n"));
+    // The facade re-exports the scanner, whose types appear in the API of some built-ins.
+    let passed = |feature: &str| {
+        let forwards = |others: &str| format!("\n{feature} = [{others}\"emitree-middleware/{feature}\"]\n");
+        ["", "\"secrets\", "].into_iter().any(|others| FACADE.contains(&forwards(others)))
+    };
     let passed: BTreeSet<_> = features(FACADE).into_iter().filter(|feature| passed(feature)).collect();
-    assert_eq!(passed, names(&built_ins()).into_iter().chain(["secrets"]).collect());
+    assert_eq!(passed, names(&built_ins()));
 }
 
 #[test]

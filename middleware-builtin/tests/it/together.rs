@@ -14,7 +14,6 @@ use crate::support::{Any, instance};
 use emitree_emitter::{Creator, Emitter, EventMeta};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::key::Key;
-use emitree_middleware::secrets::Kind;
 use emitree_middleware::{
     Approval, Budget, Cache, CircuitBreaker, Concurrency, Fallback, Limits, RateLimit, Redact, Retry, Timeout,
 };
@@ -22,6 +21,7 @@ use emitree_runtime::{
     AbortHandle, Error, ErrorKind, Interrupt, LifecycleRef, Middleware, Outcome, Result, Run, RunContext, Runnable,
     Stage, Status, for_tree, wait_for_ends,
 };
+use emitree_secrets::Kind;
 use futures_util::future::{Either, join_all, select};
 use proptest::collection::vec;
 use proptest::prelude::*;

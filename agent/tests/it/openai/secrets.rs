@@ -2,8 +2,8 @@
 
 use emitree_agent::{ChatModel, OpenAi};
 use emitree_emitter::Emitter;
-use emitree_middleware::secrets::Scanner;
 use emitree_runtime::{Result, Runnable};
+use emitree_secrets::Scanner;
 use emitree_sinks::Memory;
 use serde_json::json;
 

@@ -9,7 +9,7 @@ mod shapes;
 mod third;
 mod tuned;
 
-use emitree_middleware::secrets::{Rule, Scanner};
+use emitree_secrets::{Rule, Scanner};
 use fastrand::Rng;
 
 /// A text with one secret.

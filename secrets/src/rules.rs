@@ -10,7 +10,7 @@ use super::tail::Tail;
 /// A rule that finds one format of a kind of secret: a row of the built-in table, or your own rule.
 ///
 /// ```
-/// use emitree_middleware::secrets::{Check, Rule, Scanner};
+/// use emitree_secrets::{Check, Rule, Scanner};
 ///
 /// const ACME: Rule = Rule {
 ///     name: "acme_key",
@@ -24,7 +24,7 @@ use super::tail::Tail;
 /// let scanner = Scanner::new().rule(&ACME)?;
 /// let text = format!("the key is {}", ACME.drawn(7));
 /// assert_eq!(scanner.find(&text)[0].kind.as_str(), "acme_key");
-/// # Ok::<(), emitree_middleware::secrets::PatternError>(())
+/// # Ok::<(), emitree_secrets::PatternError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {

@@ -1,18 +1,49 @@
-//! Secrets and personal data in text: [`Scanner`], and [`Chunks`] for text in chunks.
+//! Finds secrets and personal data in text, also in text that arrives in chunks.
+//!
+//! ```
+//! use emitree_secrets::{Kind, Scanner};
+//!
+//! let scanner = Scanner::new();
+//! let text = "maria@mailbox.org sent `password: tide-4-lamp`";
+//! let hidden = scanner.replace(text, |kind, _| format!("[{kind}]"));
+//! assert_eq!(hidden, "[email] sent `password: [assigned]`");
+//! assert_eq!(scanner.find_first(text).map(|found| found.kind), Some(Kind::Email));
+//! ```
+//!
+//! # Concepts
+//!
+//! - A [`Scanner`] searches a text for all its kinds of secrets in one pass. [`Scanner::keys`] leaves out personal data.
+//! - A [`Kind`] is a kind of secret, such as a GitHub token, or of personal data, such as an e-mail address.
+//! - A [`Rule`] finds one format of a kind: by its pattern, by keywords near it, and by a [`Check`] such as a check
+//!   digit. [`Scanner::table`] has the built-in rules, and [`Scanner::rule`] adds a rule of your own.
+//! - [`Chunks`] finds the same secrets in text that arrives in chunks, and holds back only text that may be the
+//!   beginning of a secret.
+//!
+//! The crate depends on no other crate of emitree. `tests/corpus/README.md` has the share of secrets that it finds, and
+//! the number of its false alarms.
+
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::missing_errors_doc,
+        clippy::missing_panics_doc
+    )
+)]
 
 mod checks;
-#[cfg(any(feature = "redact", feature = "exfil_guard"))]
-pub(crate) mod chunked_events;
 mod chunks;
 mod engine;
-#[cfg(any(feature = "redact", feature = "exfil_guard"))]
-pub(crate) mod error_text;
 mod kind;
 mod match_beginning;
 mod rules;
 mod table;
 mod tail;
-pub(crate) mod visible;
+mod visible;
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -29,6 +60,7 @@ use self::visible::Visible;
 pub use self::chunks::{Chunks, Piece};
 pub use self::kind::{Kind, Service};
 pub use self::rules::{Check, Rule};
+pub use self::visible::visible;
 
 /// Finds secrets and personal data in text.
 ///
@@ -41,7 +73,7 @@ pub use self::rules::{Check, Rule};
 /// A private key, a JSON Web Token or a long base64 text may have up to 16 KiB more.
 ///
 /// ```
-/// use emitree_middleware::secrets::{Kind, Scanner};
+/// use emitree_secrets::{Kind, Scanner};
 ///
 /// let text = "write to maria@mailbox.org, not to @maria";
 /// let found = Scanner::new().find(text);

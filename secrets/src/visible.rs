@@ -76,8 +76,9 @@ impl<'t> Visible<'t> {
     }
 }
 
-/// Returns a text without the invisible characters that are ignored.
-#[cfg(feature = "exfil_guard")]
-pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+/// Returns a text without the invisible characters that a [`Scanner`](super::Scanner) ignores; borrows the text if it
+/// has none.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
     Visible::of(text).text
 }

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use corpus::figures::{Figures, expect_documented};
 use corpus::{Half, Planted};
-use emitree_middleware::secrets::{Check, Kind, PatternError, Piece, Rule, Scanner};
+use emitree_secrets::{Check, Kind, PatternError, Piece, Rule, Scanner};
 use fastrand::Rng;
 use proptest::prelude::*;
 
