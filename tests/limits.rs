@@ -49,7 +49,8 @@ async fn an_abort_does_not_stop_a_blocking_closure() {
 }
 
 /// A value that holds the context of its run.
-struct Holds(#[expect(dead_code, reason = "it keeps the run's values alive")] RunContext, Arc<()>);
+#[expect(dead_code, reason = "the first field keeps the run's values alive, and the second is counted")]
+struct Holds(RunContext, Arc<()>);
 
 #[tokio::test]
 async fn an_extension_that_holds_its_own_run_is_kept_and_a_listener_that_does_so_is_dropped() -> Result<()> {
