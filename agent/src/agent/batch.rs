@@ -11,7 +11,7 @@ use crate::message::session::OpenTurn;
 use crate::model::emit;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
-use crate::tool::WorkStarted;
+use crate::tool::{WorkStarted, shortened};
 use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 
 /// The kind of the interrupt that combines the interrupts of a turn's calls.
@@ -157,9 +157,10 @@ impl ToolRun {
 
 fn unknown(tools: &[Tool], call: &ToolCall) -> String {
     let names: Vec<_> = tools.iter().map(|tool| format!("`{}`", tool.spec().name)).collect();
+    let name = shortened(&call.name);
     match names.as_slice() {
-        [] => format!("there is no tool `{}`; no tools are available", call.name),
-        names => format!("there is no tool `{}`; available tools: {}", call.name, names.join(", ")),
+        [] => format!("there is no tool `{name}`; no tools are available"),
+        names => format!("there is no tool `{name}`; available tools: {}", names.join(", ")),
     }
 }
 
@@ -225,7 +226,7 @@ fn questions(pending: &[Value]) -> Vec<String> {
             [&waiting["call"]["name"], &waiting["interrupt"]["kind"]].map(|text| text.as_str().unwrap_or_default());
         match waiting["interrupt"]["data"]["pending"].as_array() {
             Some(inner) if kind == BATCH => questions(inner).iter().map(|inner| format!("{name} > {inner}")).collect(),
-            _ => vec![format!("{name}: {kind}")],
+            _ => vec![format!("{}: {kind}", shortened(name))],
         }
     };
     pending.iter().flat_map(of_call).collect()

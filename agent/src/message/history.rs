@@ -5,7 +5,7 @@
 //! that conversation. Therefore, a model's response enters a [`History`] together with the results of all its calls
 //! ([`OpenTurn`](crate::message::session::OpenTurn)), even if the turn is aborted or dropped.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::message::arguments::ToolCall;
 use crate::message::{Message, Part, Role};
+use crate::tool::shortened;
 
 /// A conversation in which every tool call is followed by exactly one result.
 ///
@@ -42,7 +43,7 @@ pub struct History(pub(crate) Arc<Vec<Arc<Message>>>);
 #[non_exhaustive]
 pub enum HistoryError {
     /// A tool call has no result.
-    #[error("message {position} calls `{name}` (id `{id}`), but no result follows")]
+    #[error("message {position} calls `{}` (id `{}`), but no result follows", shortened(name), shortened(id))]
     Open {
         /// The position of the message with the call.
         position: usize,
@@ -53,7 +54,8 @@ pub enum HistoryError {
     },
     /// A result belongs to no call of the preceding model message, or its call already has a result.
     #[error(
-        "message {position} has a result for the id `{id}`, but the message before it has no such call, or the result occurs twice"
+        "message {position} has a result for the id `{}`, but the message before it has no such call, or the result occurs twice",
+        shortened(id)
     )]
     Unasked {
         /// The position of the message with the result.
@@ -62,7 +64,11 @@ pub enum HistoryError {
         id: String,
     },
     /// A tool call has no id, or the same id as another call in its message.
-    #[error("message {position} calls `{name}` with the id `{id}`, which is empty or occurs twice")]
+    #[error(
+        "message {position} calls `{}` with the id `{}`, which is empty or occurs twice",
+        shortened(name),
+        shortened(id)
+    )]
     Id {
         /// The position of the message with the call.
         position: usize,
@@ -160,15 +166,14 @@ impl From<History> for Arc<Vec<Arc<Message>>> {
 
 /// Checks the invariant of [`History`], the roles of parts, and that messages have content.
 pub(crate) fn check(messages: &[Arc<Message>]) -> Result<(), HistoryError> {
-    // The calls that have no result yet.
-    let mut open: Vec<(usize, &ToolCall)> = Vec::new();
+    // The calls that have no result yet, by id, with their places. A list would cost quadratic time for many calls.
+    let mut open = OpenCalls::new();
     for (position, message) in messages.iter().enumerate() {
         check_parts(position, message)?;
         if message.role == Role::Tool {
             for result in message.tool_results() {
                 let unasked = || HistoryError::Unasked { position, id: result.id.clone() };
-                let call = open.iter().position(|(_, call)| call.id == result.id).ok_or_else(unasked)?;
-                open.remove(call);
+                open.remove(result.id.as_str()).ok_or_else(unasked)?;
             }
             continue;
         }
@@ -180,14 +185,18 @@ pub(crate) fn check(messages: &[Arc<Message>]) -> Result<(), HistoryError> {
                 return Err(HistoryError::Id { position, name: call.name.clone(), id: call.id.clone() });
             }
         }
-        open = message.tool_calls().map(|call| (position, call)).collect();
+        let calls = message.tool_calls().enumerate();
+        open = calls.map(|(place, call)| (call.id.as_str(), (position, place, call))).collect();
     }
     check_closed(&open)
 }
 
-fn check_closed(open: &[(usize, &ToolCall)]) -> Result<(), HistoryError> {
-    match open.first() {
-        Some((position, call)) => {
+/// Calls by id: the position of the message, the place of the call in the message, and the call.
+type OpenCalls<'a> = HashMap<&'a str, (usize, usize, &'a ToolCall)>;
+
+fn check_closed(open: &OpenCalls<'_>) -> Result<(), HistoryError> {
+    match open.values().min_by_key(|(position, place, _)| (*position, *place)) {
+        Some((position, _, call)) => {
             Err(HistoryError::Open { position: *position, name: call.name.clone(), id: call.id.clone() })
         }
         None => Ok(()),
@@ -251,6 +260,30 @@ mod tests {
             assert_eq!(history.extend(messages).expect_err(says).to_string(), says);
             assert_eq!(history.messages().len(), 1);
         }
+    }
+
+    #[test]
+    fn a_turn_with_many_results_costs_linear_time() {
+        // With quadratic time, this test is terminated because it takes too long.
+        const CALLS: usize = 200_000;
+        let ids: Vec<_> = (0..CALLS).map(|id| id.to_string()).collect();
+        let asks = |message: Message, id: &String| message.with_call(ToolCall::new(id, "t", json!({})));
+        let mut messages = vec![ids.iter().fold(Message::assistant(""), asks)];
+        messages.extend(ids.iter().rev().map(|id| Message::tool([ToolResult::new(id, 1)])));
+        assert_eq!(History::try_from(messages).map(|history| history.messages().len()), Ok(CALLS + 1));
+    }
+
+    #[test]
+    fn the_error_for_an_open_call_names_the_first_one_and_cuts_a_long_name() {
+        let asks = |name: &str| {
+            let message = Message::assistant("").with_call(ToolCall::new("a", "t", json!({})));
+            let message = message.with_call(ToolCall::new("b", name, json!({})));
+            let message = message.with_call(ToolCall::new("c", "u", json!({})));
+            History::try_from(vec![message, Message::tool([ToolResult::new("a", 1)])]).expect_err("open").to_string()
+        };
+        assert_eq!(asks("v"), "message 0 calls `v` (id `b`), but no result follows");
+        let long = asks(&"v".repeat(100_000));
+        assert!(long.len() < 700 && long.ends_with("v` (id `b`), but no result follows"), "{long}");
     }
 
     #[test]

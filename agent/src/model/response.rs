@@ -75,7 +75,7 @@ pub enum Delta {
     /// More of a tool call. The pieces of several calls may be interleaved. Made by [`Delta::tool_call`].
     #[non_exhaustive]
     ToolCall {
-        /// The position of the call among the calls of the reply.
+        /// The number of the call, which all its pieces have. The calls of the response are in the order of their numbers.
         index: usize,
         /// The call's id, usually only in the first piece of the call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,7 @@ pub enum Delta {
     /// Data that the provider needs back with a call or with reasoning. Made by [`Delta::signature`].
     #[non_exhaustive]
     Signature {
-        /// The position of the call that the data belongs to, or `None` if the data belongs to the reasoning before
+        /// The number of the call that the data belongs to, or `None` if the data belongs to the reasoning before
         /// this piece.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         index: Option<usize>,

@@ -81,9 +81,12 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// returns. The error's message contains the server's own message, if there is one. The details `kind`, `status` and
 /// `retry_after_ms` contain the kind, the HTTP status and the delay that the server requested. Errors of the
 /// connection, timeouts, the statuses 408, 409, 429 and 5xx, and a reply that ends too early are
-/// [`retryable`](emitree_runtime::Error::is_retryable). A stream with a finish reason is complete, even if its
-/// connection breaks before `[DONE]`; the response then has a warning. Redirects are not followed, so that the key does
-/// not reach another server.
+/// [`retryable`](emitree_runtime::Error::is_retryable). Redirects are not followed, so that the key does not reach another
+/// server.
+///
+/// A stream with a finish reason is complete, and nothing after it fails the reply: if the connection breaks before
+/// `[DONE]`, or if a chunk cannot be read, the response has a warning. Token counts that cannot be read, such as `-1`, are
+/// a warning in any reply.
 ///
 /// Errors, reported headers and `Debug` output do not contain the API key. If a server sends the key back in an error
 /// or a header, the key is replaced by `…`; the text of an answer is not changed. The same applies to a password in the

@@ -35,7 +35,8 @@ struct Reply {
     id: Option<String>,
     model: Option<String>,
     choices: Option<Vec<Choice>>,
-    usage: Option<Tokens>,
+    /// The token counts. They are read apart, because unreadable counts must not fail a reply.
+    usage: Option<Value>,
     /// An error instead of a reply. Some servers send the error with a success status.
     error: Option<Value>,
 }
@@ -194,11 +195,11 @@ impl Chunks {
             match received {
                 Ok(()) => {}
                 // After the finish reason, the message is complete: only the token counts or `[DONE]` may be missing.
-                Err(error) if self.reply.is_finished && is_cut(&error) => {
+                Err(error) if self.reply.is_finished => {
                     self.finish();
-                    let warning = format!(
-                        "the reply was cut off after its finish reason, so token counts may be missing: {error}"
-                    );
+                    let what = if is_cut(&error) { "was cut off" } else { "cannot be read" };
+                    let warning =
+                        format!("the reply {what} after its finish reason, so token counts may be missing: {error}");
                     self.reply.pending.push_back(Delta::Warning(warning));
                 }
                 Err(error) => return Err(error),
@@ -267,6 +268,7 @@ struct Assembly {
     is_named: bool,
     is_finished: bool,
     has_other_choices: bool,
+    has_unreadable_usage: bool,
 }
 
 impl Assembly {
@@ -294,8 +296,23 @@ impl Assembly {
         for choice in choices.into_iter().flatten() {
             self.receive_choice(choice);
         }
-        self.pending.extend(usage.and_then(Tokens::usage).map(Delta::Usage));
+        if let Some(usage) = usage {
+            self.receive_usage(&usage, server);
+        }
         Ok(())
+    }
+
+    fn receive_usage(&mut self, usage: &Value, server: &Server) {
+        match Option::<Tokens>::deserialize(usage) {
+            Ok(tokens) => self.pending.extend(tokens.and_then(Tokens::usage).map(Delta::Usage)),
+            Err(fault) if !self.has_unreadable_usage => {
+                self.has_unreadable_usage = true;
+                let error = server.malformed("token counts", &fault, &usage.to_string(), false);
+                self.pending.push_back(Delta::Warning(format!("token counts are missing: {error}")));
+            }
+            // A server may repeat the counts in each chunk, so there is only one warning.
+            Err(_) => {}
+        }
     }
 
     fn receive_choice(&mut self, choice: Choice) {
@@ -359,7 +376,7 @@ impl Assembly {
     /// Appends the data that the server needs back with its calls and its message.
     fn sign(&mut self, peer: &Peer) {
         let calls = self.calls.with_data();
-        self.pending.extend(calls.map(|call| Delta::signature(Some(call.position), peer.sign_call(&call))));
+        self.pending.extend(calls.map(|call| Delta::signature(Some(call.key), peer.sign_call(&call))));
         let message = std::mem::take(&mut self.received).sign(peer);
         self.pending.extend(message.map(|extra| Delta::signature(None, extra)));
     }

@@ -312,18 +312,18 @@ where
     }
 }
 
-/// The description of a problem is shortened if it has more characters than this.
-const MAX_FAULT: usize = 500;
+/// A text is shortened if it has more characters than this.
+const MAX_TEXT: usize = 500;
 
-/// Shortens a long description of a problem. Only the middle is removed, where the description may quote a value of any
-/// size: the beginning names the place, and the end states what is wrong.
-fn shortened(fault: String) -> String {
-    let chars = fault.chars().count();
-    if chars <= MAX_FAULT {
-        return fault;
+/// Shortens a long name from a model, or a long description of a problem. Only the middle is removed, where the
+/// description may quote a value of any size: the beginning names the place, and the end states what is wrong.
+pub(crate) fn shortened(text: &str) -> String {
+    let chars = text.chars().count();
+    if chars <= MAX_TEXT {
+        return text.to_owned();
     }
-    let half = MAX_FAULT / 2;
-    fault.chars().take(half).chain(" … ".chars()).chain(fault.chars().skip(chars - half)).collect()
+    let half = MAX_TEXT / 2;
+    text.chars().take(half).chain(" … ".chars()).chain(text.chars().skip(chars - half)).collect()
 }
 
 fn does_not_fit(fault: &str) -> Error {
@@ -333,6 +333,6 @@ fn does_not_fit(fault: &str) -> Error {
 fn parse<A: DeserializeOwned>(arguments: &Value) -> Result<A, String> {
     serde_path_to_error::deserialize(arguments).map_err(|error| {
         let (path, fault) = (error.path().to_string(), error.into_inner());
-        shortened(if path == "." { fault.to_string() } else { format!("at `{path}`: {fault}") })
+        shortened(&if path == "." { fault.to_string() } else { format!("at `{path}`: {fault}") })
     })
 }

@@ -127,5 +127,5 @@ fn describe(error: &ValidationError<'_>) -> String {
             LocationSegment::Index(index) => drop(write!(path, "[{index}]")),
         }
     }
-    shortened(if path.is_empty() { error.to_string() } else { format!("at `{path}`: {error}") })
+    shortened(&if path.is_empty() { error.to_string() } else { format!("at `{path}`: {error}") })
 }

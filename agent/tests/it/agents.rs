@@ -619,3 +619,14 @@ async fn the_work_of_an_agent_in_a_run_of_another_runnable_is_an_error_that_name
     assert_eq!(error.to_string(), message);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_long_name_of_a_tool_is_cut_in_the_result_of_its_call() -> Result<()> {
+    let name = format!("a{}z", "b".repeat(100_000));
+    let script = ScriptedModel::new("test").call(name, json!({})).text("so");
+    let answer = agent(&script).build()?.ask("go").await?;
+    let result = results(&answer.messages).remove(0);
+    assert!(result.starts_with("!there is no tool `abb") && result.len() < 700, "{} bytes", result.len());
+    assert!(result.ends_with("bz`; available tools: `shout`"), "{result}");
+    Ok(())
+}

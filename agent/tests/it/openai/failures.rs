@@ -180,6 +180,55 @@ async fn a_reply_with_a_finish_reason_is_complete_even_if_its_connection_breaks(
 }
 
 #[tokio::test]
+async fn after_a_finish_reason_nothing_fails_a_reply() -> Result<()> {
+    let end = b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n".as_slice();
+    let chunks: [(&[u8], &str); 7] = [
+        (b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":-1,\"completion_tokens\":2}}\n\n", "`-1`"),
+        (b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":12.0,\"completion_tokens\":2}}\n\n", "`12.0`"),
+        (b"data: {\"choices\":[],\"usage\":\"many\"}\n\n", "\"many\""),
+        (b"data: garbage\n\n", "garbage"),
+        (b"data: {\"choices\":7}\n\n", "integer `7`"),
+        (b"data: \xff\xff\n\n", "cannot be read"),
+        (b"data: {\"error\":{\"message\":\"no more\"}}\n\n", "no more"),
+    ];
+    for (chunk, quoted) in chunks {
+        let server = Server::start([Answer::stream([TEXT, end, chunk, b"data: [DONE]\n\n"])]).await;
+        let response = server.model().run(streaming()).await?;
+        assert_eq!((response.text(), response.usage), ("Hel".to_owned(), None), "{quoted}");
+        assert_eq!(response.message.finish_reason, Some(FinishReason::Stop), "{quoted}");
+        let [warning] = response.warnings.as_slice() else { panic!("{quoted}: {:?}", response.warnings) };
+        assert!(warning.contains("token counts") && warning.contains(quoted), "{warning}");
+    }
+    // Too many bytes after the finish reason do not fail the reply either.
+    let server = Server::start([Answer::stream([TEXT, end, [b' '; 4096].as_slice()])]).await;
+    let model = ChatModel::new(server.provider().max_reply_bytes(2000).build()?)?;
+    assert_eq!(model.run(streaming()).await?.text(), "Hel");
+    Ok(())
+}
+
+#[tokio::test]
+async fn unreadable_token_counts_are_a_warning_and_the_reply_is_kept() -> Result<()> {
+    for usage in [json!({"prompt_tokens": -1}), json!({"prompt_tokens": 12.0}), json!("many"), json!([1])] {
+        let choices = json!([{"message": {"content": "Hello."}, "finish_reason": "stop"}]);
+        let whole = Answer::json("200 OK", &json!({"choices": choices, "usage": usage}));
+        // A server that sends counts in each chunk.
+        let chunk = |text: &str| {
+            let choices = json!([{"delta": {"content": text}}]);
+            format!("data: {}\n\n", json!({"choices": choices, "usage": usage}))
+        };
+        let stream = format!("{}{}data: [DONE]\n\n", chunk("Hel"), chunk("lo."));
+        let server = Server::start([whole, Answer::stream([stream.as_bytes()])]).await;
+        for request in [ChatRequest::from("hi"), streaming()] {
+            let response = server.model().run(request).await?;
+            assert_eq!((response.text(), response.usage), ("Hello.".to_owned(), None), "{usage}");
+            let [warning] = response.warnings.as_slice() else { panic!("{usage}: {:?}", response.warnings) };
+            assert!(warning.starts_with("token counts are missing: `openai` at "), "{warning}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_reply_without_choices_is_an_error_and_not_an_empty_answer() {
     for body in [json!({"status": "ok"}), json!({"choices": null})] {
         let (error, url) = failure(Answer::json("200 OK", &body)).await;

@@ -448,3 +448,18 @@ async fn calls_of_a_whole_reply_stay_separate_even_if_their_ids_are_equal() -> R
     assert_eq!(server.model().run("hi".into()).await?.message.tool_calls().count(), 2);
     Ok(())
 }
+
+#[tokio::test]
+async fn the_calls_of_a_stream_are_in_the_order_of_their_index() -> Result<()> {
+    let call =
+        |index: u64, name: &str| json!({"index": index, "id": name, "function": {"name": name, "arguments": "{}"}});
+    let chunks = [
+        json!({"choices": [{"delta": {"tool_calls": [call(2, "c"), call(0, "a")]}}]}),
+        json!({"choices": [{"delta": {"tool_calls": [call(1, "b")]}}]}),
+        json!({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}),
+    ];
+    let response = receive(vec![stream_of(&chunks)]).await?.remove(0);
+    let names: Vec<_> = response.message.tool_calls().map(|call| call.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    Ok(())
+}
