@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use emitree_emitter::{BoxError, EmitErrorKind, Emitter, Overflow, Progress, Report, Sink, SinkHandle, SinkRecord};
-use support::{Calls, Gate, Gated, Seen, is_done_after_a_poll};
+use support::{Calls, Gate, Gated, Seen, after_a_poll, is_done_after_a_poll};
 
 const EVER: Duration = Duration::MAX;
 
@@ -178,6 +178,54 @@ async fn flush_waits_for_earlier_events_and_reports_them() {
     assert!(handle.close(EVER).await.is_complete());
     assert_eq!(counts(&handle.flush().await), [4, 0, 0, 0], "after the end there is nothing to wait for");
     assert_eq!(seen.line(), "0 1 2 flush 3 flush close");
+}
+
+/// E13: an event that is emitted after the request is not counted, even if the sink takes it in the same batch.
+#[tokio::test]
+async fn flush_answers_for_the_events_that_were_emitted_before_it() {
+    let (emitter, handle, gate, seen) = stalled(3, Overflow::DropNewest);
+    emit_now(&emitter, 1..2);
+    let mut flush = pin!(handle.flush());
+    assert!(!is_done_after_a_poll(flush.as_mut()).await);
+    // The sink takes 1 to 3 in one batch, and 4 and 5 are lost.
+    emit_now(&emitter, 2..6);
+    let mut second = pin!(handle.flush());
+    assert!(!is_done_after_a_poll(second.as_mut()).await);
+    gate.step();
+    gate.entered();
+    gate.step();
+    // The sink is stalled in the write of 2, and has been flushed before.
+    gate.entered();
+    let first = after_a_poll(flush).await.expect("the sink has been flushed after 1");
+    assert_eq!(first.complete().expect("0 and 1 are written"), 2);
+    drop(gate);
+    assert_eq!(counts(&second.await), [4, 2, 0, 0]);
+    assert_eq!(seen.line(), "0 1 2 3 -2");
+}
+
+/// E13.
+#[tokio::test]
+async fn flush_answers_only_for_earlier_events_if_later_events_fail() {
+    let (inside, gate) = (mpsc::channel::<()>(), mpsc::channel::<()>());
+    let ((entered, was_entered), (open, opened)) = (inside, gate);
+    let (sink, seen) = noting(move |event| {
+        if event == "0" {
+            entered.send(()).expect("the test waits");
+            opened.recv().expect("the test opens the gate");
+        }
+        if event == "1" { Err("full".into()) } else { Ok(()) }
+    });
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(sink).unwrap();
+    emit_now(&emitter, 0..1);
+    was_entered.recv().expect("the sink writes");
+    let mut flush = pin!(handle.flush());
+    assert!(!is_done_after_a_poll(flush.as_mut()).await);
+    emit_now(&emitter, 1..2);
+    open.send(()).expect("the sink waits");
+    assert_eq!(flush.await.complete().expect("event 1 came later"), 1);
+    assert_eq!(counts(&handle.flush().await), [1, 0, 1, 0]);
+    assert_eq!(seen.line(), "0 flush flush");
 }
 
 /// E13.

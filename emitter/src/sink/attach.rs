@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::handle::SinkControl;
 use super::input::QueueInput;
 use super::queue::Queue;
-use super::worker::{self, Tally};
+use super::tally::Tally;
+use super::worker;
 use super::{EventStream, Overflow, Sink, SinkError, SinkHandle};
 use crate::{Emitter, IntoMatcher, ListenError, Matcher, MatcherError, Options, Registration, Subscription};
 

@@ -24,7 +24,7 @@ pub(super) enum Entry<T> {
 }
 
 impl<T> Entry<T> {
-    fn span(&self) -> u64 {
+    pub(super) fn span(&self) -> u64 {
         match self {
             Self::Item(_) => 1,
             Self::Lost(lost) => *lost,

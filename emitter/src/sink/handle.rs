@@ -10,7 +10,7 @@ use std::{fmt, io, thread};
 use event_listener::{EventListener, Listener};
 
 use super::queue::{Queue, QueueCounts};
-use super::worker::{Tally, TallyCounts};
+use super::tally::{Flush, Tally, TallyCounts};
 use crate::{SinkRecord, Subscription};
 
 /// A handle to an attached sink, returned by [`Emitter::pipe_to`](crate::Emitter::pipe_to). It is cheap to clone.
@@ -30,32 +30,36 @@ impl SinkHandle {
     }
 
     /// Waits until all events emitted before this call have been written and the sink has been flushed. Returns the
-    /// sink's report.
+    /// sink's report of exactly these events: events that are emitted later, by other tasks for example, are not counted,
+    /// so the report of a flush has no pending event.
+    ///
+    /// If the sink ends before the flush, the report counts all events, as the report of [`close`](Self::close) does.
     ///
     /// On the sink's own thread, this method does not wait. The sink is flushed later, after it has written all events
-    /// that are queued now.
+    /// that are queued now. The report then counts these events as pending.
     ///
     /// # Cancel safety
     ///
     /// Once the future has been polled, the flush takes place even if the future is dropped.
     pub async fn flush(&self) -> Report {
-        let ticket = self.control.queue.request_flush();
-        self.control.wait_until(|queue| queue.has_flushed(ticket)).await;
-        self.report()
+        let flush = self.control.queue.request_flush();
+        self.control.wait_until(|queue| flush.counts().is_some() || queue.has_ended()).await;
+        self.control.report_of_flush(&flush)
     }
 
     /// Flushes the sink as [`flush`](Self::flush) does, for code that cannot await.
     ///
     /// Blocks the thread until the sink has been flushed.
     pub fn flush_blocking(&self) -> Report {
-        let ticket = self.control.queue.request_flush();
-        while !self.control.is_done(|queue| queue.has_flushed(ticket)) {
+        let flush = self.control.queue.request_flush();
+        let has_flushed = |queue: &Queue<SinkRecord>| flush.counts().is_some() || queue.has_ended();
+        while !self.control.is_done(has_flushed) {
             let progress = self.control.queue.progress();
-            if !self.control.queue.has_flushed(ticket) {
+            if !has_flushed(&self.control.queue) {
                 progress.wait();
             }
         }
-        self.report()
+        self.control.report_of_flush(&flush)
     }
 
     /// Removes the sink from its emitter, waits until the sink has written all earlier events and has been closed, and
@@ -178,15 +182,22 @@ impl SinkControl {
 
     fn report(&self) -> Report {
         // Read the tally first: all events in the tally are then in `offered`, too, and `pending` is not negative.
-        let TallyCounts { accepted, refused, progress, error } = self.tally.read();
+        let tally = self.tally.read();
         let QueueCounts { offered, lost } = self.queue.counts();
-        let pending = offered.saturating_sub(lost + accepted + refused);
-        // A sink may report more events than it accepted: the counts are capped.
-        let failed = progress.failed.min(accepted);
-        let buffered = progress.buffered.min(accepted - failed);
-        let delivered = accepted - failed - buffered;
-        let synced = progress.synced.min(delivered);
-        Report { delivered, synced, buffered, lost, failed: refused + failed, pending, error }
+        Report::new(tally, offered, lost)
+    }
+
+    /// Returns the report of the events that were offered before a flush was requested.
+    fn report_of_flush(&self, flush: &Flush) -> Report {
+        // Without counts, the sink has ended before the flush, or the caller is the sink itself.
+        flush.counts().map_or_else(
+            || self.report(),
+            |tally| {
+                // Each event before the flush was written or lost.
+                let lost = flush.position.saturating_sub(tally.accepted + tally.refused);
+                Report::new(tally.clone(), flush.position, lost)
+            },
+        )
     }
 }
 
@@ -219,7 +230,8 @@ impl Alarm {
 
 /// The numbers of events that a sink has delivered, has lost, or still has to deliver.
 ///
-/// Each event that reaches the queue of the sink before the queue is closed is counted once: `delivered + buffered +
+/// Each event that reaches the queue of the sink before the queue is closed, or before the request in the report of a
+/// [`flush`](SinkHandle::flush), is counted once: `delivered + buffered +
 /// lost + failed + pending` is the number of these events. A pending event later counts as delivered, buffered, lost or
 /// failed. After [`close`](SinkHandle::close) has returned in time, no event is pending or buffered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -247,6 +259,17 @@ pub struct Report {
 }
 
 impl Report {
+    fn new(tally: TallyCounts, offered: u64, lost: u64) -> Self {
+        let TallyCounts { accepted, refused, progress, error } = tally;
+        let pending = offered.saturating_sub(lost + accepted + refused);
+        // A sink may report more events than it accepted: the counts are capped.
+        let failed = progress.failed.min(accepted);
+        let buffered = progress.buffered.min(accepted - failed);
+        let delivered = accepted - failed - buffered;
+        let synced = progress.synced.min(delivered);
+        Self { delivered, synced, buffered, lost, failed: refused + failed, pending, error }
+    }
+
     /// Returns `true` if every event was delivered and the sink never failed.
     #[must_use]
     pub const fn is_complete(&self) -> bool {

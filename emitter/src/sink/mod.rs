@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `attach.rs` connects these parts and registers the input as an observer. `admission.rs` implements the wait for
-//! room. [`handle.rs`](SinkHandle) makes the worker flush and close, and reports how many events were delivered.
+//! room. [`handle.rs`](SinkHandle) makes the worker flush and close, and reports how many events were delivered, from
+//! the counts in `tally.rs`.
 
 mod admission;
 mod attach;
@@ -15,6 +16,7 @@ mod handle;
 mod input;
 mod queue;
 mod stream;
+mod tally;
 mod worker;
 
 use std::io;
@@ -34,7 +36,7 @@ use crate::{BoxError, ListenError, SinkRecord};
 /// 1. [`write`](Self::write) is called with one record after the other, in the order in which the events reached the
 ///    sink. Where events were lost, it is called with a [`SinkRecord::Gap`] that counts them.
 /// 2. [`flush`](Self::flush) is called on request, after the records of all events that were emitted before the
-///    request. It is also called when [`flush_interval`](Self::flush_interval) has passed since the first record that
+///    request, and before the records of later events. It is also called when [`flush_interval`](Self::flush_interval) has passed since the first record that
 ///    was not flushed.
 /// 3. [`close`](Self::close) is called once, at the end, after all accepted records are written. The end comes when
 ///    the sink is closed or unpiped, when its emitter is closed or dropped, or when the emitter's run ends. Then the

@@ -6,7 +6,7 @@
 //!    wake-up is lost. A lingering reader is woken only for a half-full backlog, a flush or the close.
 //! 3. After `close`, no item is accepted, so a take that finds the queue closed is the last take.
 //! 4. A take empties the backlog. All items accepted before a flush was requested are thus in the batch that comes with
-//!    the request, or in an earlier batch.
+//!    the request, or in an earlier batch. Requests are taken in the order of their positions.
 //! 5. The reader calls `end` last. Afterwards, no caller waits for a flush or for the end.
 //! 6. Items that were read are given back, and each push drops one of them. Freeing memory is cheap on the thread that
 //!    allocates it. On the reader's thread, it would cost both threads more than all other work of the queue. A reader
@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Overflow;
 use super::backlog::{Backlog, Entry, Offered};
+use super::tally::Flush;
 
 /// The time that a reader without work lingers before it goes to sleep. With a busy emitter, hundreds of events then
 /// cost only one wake-up.
@@ -50,8 +51,8 @@ struct QueueState<T> {
     spent: VecDeque<Entry<T>>,
     reader: ReaderState,
     closed: bool,
-    flush_wanted: u64,
-    flush_done: u64,
+    /// Flushes that were requested and not taken.
+    flushes: Vec<Arc<Flush>>,
     ended: bool,
 }
 
@@ -68,11 +69,11 @@ enum ReaderState {
     Waits(Waker),
 }
 
-/// The tasks of the reader after it has processed a batch.
-#[derive(Clone, Copy, Debug)]
+/// The tasks of the reader besides the entries of a batch.
+#[derive(Debug)]
 pub(super) struct AfterBatch {
-    /// The ticket of a flush that was requested.
-    pub(super) flush: Option<u64>,
+    /// The flushes that were requested before or during the batch, by position (invariant 4).
+    pub(super) flushes: Vec<Arc<Flush>>,
     /// `true` if no batch follows.
     pub(super) last: bool,
 }
@@ -183,21 +184,17 @@ impl<T> Queue<T> {
         self.state.lock().backlog.take(&mut unread);
     }
 
-    /// Requests a flush after all items accepted so far (invariant 4). Returns the ticket of the flush.
-    pub(super) fn request_flush(&self) -> u64 {
+    /// Requests a flush after all items accepted so far (invariant 4).
+    pub(super) fn request_flush(&self) -> Arc<Flush> {
         let mut state = self.state.lock();
-        state.flush_wanted += 1;
-        let ticket = state.flush_wanted;
+        let flush = Arc::new(Flush::new(state.backlog.offered()));
+        if !state.ended {
+            state.flushes.push(Arc::clone(&flush));
+        }
         let asleep = state.mark_awake(true);
         drop(state);
         self.wake(asleep);
-        ticket
-    }
-
-    /// Records that the flush with this ticket was done.
-    pub(super) fn flushed(&self, ticket: u64) {
-        self.state.lock().flush_done = ticket;
-        self.wake_waiters();
+        flush
     }
 
     /// Records that the reader has ended, and wakes all callers that wait for it (invariant 5).
@@ -205,11 +202,6 @@ impl<T> Queue<T> {
         self.close();
         self.state.lock().ended = true;
         self.wake_waiters();
-    }
-
-    pub(super) fn has_flushed(&self, ticket: u64) -> bool {
-        let state = self.state.lock();
-        state.ended || state.flush_done >= ticket
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -253,7 +245,7 @@ impl<T> Queue<T> {
         }
         state.reader = ReaderState::Busy;
         let waited = state.backlog.take(batch);
-        let after_batch = state.after_batch();
+        let after_batch = AfterBatch { flushes: mem::take(&mut state.flushes), last: state.closed };
         drop(state);
         if waited {
             self.room.notify(usize::MAX);
@@ -325,11 +317,11 @@ enum WakeReason {
 impl<T> QueueState<T> {
     fn new(backlog: Backlog<T>) -> Self {
         let (spent, reader) = (VecDeque::new(), ReaderState::Busy);
-        Self { backlog, spent, reader, closed: false, flush_wanted: 0, flush_done: 0, ended: false }
+        Self { backlog, spent, reader, closed: false, flushes: Vec::new(), ended: false }
     }
 
     fn is_idle(&self) -> bool {
-        self.backlog.is_empty() && !self.closed && self.flush_wanted == self.flush_done
+        self.backlog.is_empty() && !self.closed && self.flushes.is_empty()
     }
 
     /// Marks the reader as awake if it has to be woken, and returns the state in which it slept (invariant 2). Returns
@@ -342,10 +334,5 @@ impl<T> QueueState<T> {
                 mem::replace(&mut self.reader, ReaderState::Busy)
             }
         }
-    }
-
-    fn after_batch(&self) -> AfterBatch {
-        let flush = (self.flush_wanted > self.flush_done).then_some(self.flush_wanted);
-        AfterBatch { flush, last: self.closed }
     }
 }

@@ -10,71 +10,20 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{io, mem, thread};
-
-use parking_lot::Mutex;
+use std::{io, thread};
 
 use super::backlog::Entry;
 use super::queue::Queue;
+use super::tally::{Flush, Tally};
 use super::{Progress, Sink};
 use crate::event::record::Gap;
 use crate::panic::{caught, caught_or, discard, logged};
 use crate::{BoxError, SinkRecord};
 
-/// The counts of the events that the worker took, behind one lock so that a report always adds up.
-#[derive(Debug, Default)]
-pub(super) struct Tally(Mutex<TallyCounts>);
-
-/// The counts of a [`Tally`].
-#[derive(Clone, Debug, Default)]
-pub(super) struct TallyCounts {
-    /// Events for which `write` returned `Ok`.
-    pub(super) accepted: u64,
-    /// Events for which `write` returned an error or panicked.
-    pub(super) refused: u64,
-    /// The progress of the accepted events, as reported by the sink.
-    pub(super) progress: Progress,
-    pub(super) error: Option<String>,
-}
-
-impl Tally {
-    pub(super) fn read(&self) -> TallyCounts {
-        self.0.lock().clone()
-    }
-
-    fn accept(&self, progress: Progress) {
-        let mut counts = self.0.lock();
-        counts.accepted += 1;
-        counts.progress = progress;
-    }
-
-    fn refuse(&self, progress: Progress) {
-        let mut counts = self.0.lock();
-        counts.refused += 1;
-        counts.progress = progress;
-    }
-
-    fn progressed(&self, progress: Progress) {
-        self.0.lock().progress = progress;
-    }
-
-    /// Counts buffered events as failed: the sink is about to be dropped with its buffer.
-    fn fail_buffered(&self) {
-        let TallyCounts { progress, .. } = &mut *self.0.lock();
-        progress.failed = progress.failed.saturating_add(mem::take(&mut progress.buffered));
-    }
-
-    fn set_error(&self, error: String) {
-        // The earlier error is dropped after the lock is released.
-        let before = self.0.lock().error.replace(error);
-        drop(before);
-    }
-}
-
 /// Starts the thread of a sink.
 pub(super) fn start<S: Sink>(sink: S, queue: Arc<Queue<SinkRecord>>, tally: Arc<Tally>) -> io::Result<()> {
     let interval = sink.flush_interval();
-    let worker = Worker { sink, tally, interval, unflushed: None, unconfirmed: 0, failing: false };
+    let worker = Worker { sink, tally, interval, unflushed: None, position: 0, unconfirmed: 0, failing: false };
     thread::Builder::new().name("emitree-sink".to_owned()).spawn(move || worker.run(queue)).map(drop)
 }
 
@@ -84,6 +33,8 @@ struct Worker<S> {
     interval: Option<Duration>,
     /// The time of the first write since the last flush. Set only if there is an interval.
     unflushed: Option<Instant>,
+    /// The number of offers that were taken and written, or whose loss was reported.
+    position: u64,
     /// Events accepted since the last flush that succeeded.
     unconfirmed: u64,
     /// `true` from a failure until the next successful write, so that a series of failures is logged once.
@@ -97,14 +48,12 @@ impl<S: Sink> Worker<S> {
         let mut batch = VecDeque::new();
         loop {
             let after_batch = end_guard.0.wait(&mut batch, self.flush_due());
-            self.write_all(&batch);
+            let flushes = self.write_all(&batch, &after_batch.flushes, &end_guard.0);
             end_guard.0.give_back(&mut batch);
-            // Flush after the batch: all items accepted before the request have then been written.
-            if after_batch.flush.is_some() || self.is_flush_due() {
+            // The remaining requests came after the last entry of the batch.
+            self.flush_for(flushes, &end_guard.0);
+            if self.is_flush_due() {
                 self.flush();
-            }
-            if let Some(ticket) = after_batch.flush {
-                end_guard.0.flushed(ticket);
             }
             if after_batch.last {
                 return self.close();
@@ -112,16 +61,41 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    fn write_all(&mut self, batch: &VecDeque<Entry<SinkRecord>>) {
+    /// Writes a batch, and flushes between the entries where a flush was requested. Returns the requests that came after
+    /// the last entry.
+    fn write_all<'f>(
+        &mut self,
+        batch: &VecDeque<Entry<SinkRecord>>,
+        mut flushes: &'f [Arc<Flush>],
+        queue: &Queue<SinkRecord>,
+    ) -> &'f [Arc<Flush>] {
         if !batch.is_empty() && self.interval.is_some() {
             self.unflushed.get_or_insert_with(Instant::now);
         }
         for entry in batch {
+            let end = self.position + entry.span();
+            // A request whose position lies inside a loss comes before the gap, so that no later event is counted.
+            let (due, later) = flushes.split_at(flushes.partition_point(|flush| flush.position < end));
+            self.flush_for(due, queue);
+            flushes = later;
             match entry {
                 Entry::Item(record) => self.write(record),
                 Entry::Lost(lost) => self.write_gap(*lost),
             }
+            self.position = end;
         }
+        flushes
+    }
+
+    /// Flushes the sink once for all of these requests.
+    fn flush_for(&mut self, requests: &[Arc<Flush>], queue: &Queue<SinkRecord>) {
+        if requests.is_empty() {
+            return;
+        }
+        self.flush();
+        let counts = self.tally.read();
+        requests.iter().for_each(|request| request.finish(counts.clone()));
+        queue.wake_waiters();
     }
 
     fn write(&mut self, record: &SinkRecord) {

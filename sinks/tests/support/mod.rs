@@ -117,6 +117,15 @@ impl<F: FnMut(&str) -> Result<(), BoxError> + Send + 'static> Sink for Calls<F> 
 }
 
 /// Polls a future once; returns `true` if it is done.
-pub(crate) async fn is_done_after_a_poll<F: Future + ?Sized>(mut future: Pin<&mut F>) -> bool {
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+pub(crate) async fn is_done_after_a_poll<F: Future + ?Sized>(future: Pin<&mut F>) -> bool {
+    after_a_poll(future).await.is_some()
+}
+
+/// Polls a future once; returns its output if it is done.
+pub(crate) async fn after_a_poll<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
