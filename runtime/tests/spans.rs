@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use emitree_emitter::{BoxError, Emitter, EventMeta};
-use emitree_runtime::{Error, Next, Phase, Result, RunContext, Runnable, Stage};
+use emitree_emitter::{BoxError, Creator, Emitter, EventMeta};
+use emitree_runtime::{Error, Next, Phase, Result, RunContext, Runnable, Stage, runnable_fn};
 use support::ends::{OUTCOMES, run_to};
 use support::{Any, Recorder, TestResult, below, poll_once, silence_planned_panics};
 use tracing::field::{Field, Visit};
@@ -102,10 +102,52 @@ async fn a_run_is_a_span_with_run_id_parent_run_id_path_and_outcome() -> TestRes
         fields.iter().map(|&(name, value)| (name, value.to_owned())).collect::<BTreeMap<_, _>>()
     };
     let expected = [("path", "outer"), ("run_id", &outer_id), ("parent_run_id", ""), ("outcome", "success")];
-    assert_eq!(spans[0].fields, fields(&expected));
+    let named = |name: &'static str, title: &'static str| [("kind", "Run"), ("name", name), ("otel.name", title)];
+    assert_eq!(spans[0].fields, fields(&[&expected[..], &named("outer", "Run outer")].concat()));
     let expected =
         [("path", "desk.inner"), ("run_id", &inner_id), ("parent_run_id", &outer_id), ("outcome", "success")];
-    assert_eq!(spans[1].fields, fields(&expected));
+    assert_eq!(spans[1].fields, fields(&[&expected[..], &named("desk.inner", "Run desk.inner")].concat()));
+    Ok(())
+}
+
+/// A runnable of the kind `Tool` without an emitter of its own name.
+struct Count(Emitter);
+
+impl Runnable for Count {
+    type Input = ();
+    type Output = ();
+
+    fn emitter(&self) -> &Emitter {
+        &self.0
+    }
+
+    fn kind(&self) -> &str {
+        "Tool"
+    }
+
+    fn name(&self) -> &str {
+        "count"
+    }
+
+    async fn execute(&self, (): &(), _: &RunContext) -> Result<()> {
+        Ok(())
+    }
+}
+
+// R12: exporters for OpenTelemetry take the name of a span from the field `otel.name`.
+#[tokio::test]
+async fn a_span_says_the_kind_and_the_name_of_its_run() -> TestResult {
+    let (spans, _guard) = Spans::collect();
+    let tree = Emitter::new();
+    runnable_fn("shout", |(), _: RunContext| async { Ok(()) }).run(()).await?;
+    Count(tree.child("tools")?).run(()).await?;
+    let model = Emitter::new().child_with(Creator::new("ChatModel", "gpt-5"));
+    runnable_fn("gpt-5", |(), _: RunContext| async { Ok(()) }).with_emitter(model).run(()).await?;
+    let titles: Vec<_> =
+        spans.all().iter().map(|span| ["kind", "name", "otel.name"].map(|field| span.fields[field].clone())).collect();
+    let expected =
+        [["Run", "shout", "Run shout"], ["Tool", "count", "Tool count"], ["ChatModel", "gpt-5", "ChatModel gpt-5"]];
+    assert_eq!(titles, expected.map(|row| row.map(str::to_owned)));
     Ok(())
 }
 

@@ -113,7 +113,10 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
     fn below(self, parent: Option<Parent>) -> SharedRun<RunCore<I, O>> {
         let above = parent.as_ref().map(Parent::run);
         let run_id = OnceCell::new();
-        let span = if level_enabled!(Level::INFO) { span(self.instance, above, &run_id) } else { Span::none() };
+        let span = match level_enabled!(Level::INFO) {
+            true => span(self.instance, self.own.creator.as_ref(), above, &run_id),
+            false => Span::none(),
+        };
         let is_bound = self.has_listeners || self.bound.is_some() || !self.subscribers.all.is_empty();
         SharedRun {
             lazy_emitter: LazyEmitter::new(self.instance, above, self.own, run_id.into_inner()),
@@ -407,6 +410,10 @@ impl RunContext {
     }
 
     /// Returns the run's `tracing` span, which is disabled if no `tracing` subscriber accepted it when the run began.
+    ///
+    /// The span is called `run`. Its fields are the run's `kind` and `name`, both together as `otel.name`, which
+    /// exporters for OpenTelemetry show as the span's name, such as `Tool count`, and `path`, `run_id`, `parent_run_id`
+    /// and `outcome`.
     #[must_use]
     pub fn span(&self) -> &Span {
         &self.shared().span
