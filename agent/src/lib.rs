@@ -18,7 +18,7 @@ mod tool;
 pub use agent::Agent;
 pub use agent::builder::{AgentBuilder, IntoTool};
 pub use agent::events::{
-    AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError, ToolCallIdentified, ToolResponse,
+    AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError, MessageReplaced, ToolCallIdentified, ToolResponse,
 };
 pub use agent::hooks_fn::{HooksFn, hooks_fn};
 pub use agent::input::{AgentInput, AgentOutput};

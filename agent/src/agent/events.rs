@@ -39,6 +39,20 @@ pub struct MessageAdded {
     pub message: Arc<Message>,
 }
 
+/// The event `message_replaced`: another message took the place of the answer in the history.
+///
+/// The event is emitted if layers or output functions changed the answer, or if the run ends without returning it. In the
+/// second case, the event is emitted before other listeners receive `finish`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MessageReplaced {
+    /// The answer of the model; `None` if it was withheld by a guard or a halt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Arc<Message>>,
+    /// The message, as the history keeps it.
+    pub after: Arc<Message>,
+}
+
 /// The event `message_error`: a message reports an error to the model, or cannot be used.
 ///
 /// - For a tool result that is an error, this event follows the event `message` of the result. For example, the call
@@ -93,6 +107,10 @@ impl Event for Iteration {
 
 impl Event for MessageAdded {
     const NAME: EventName = EventName::new("message");
+}
+
+impl Event for MessageReplaced {
+    const NAME: EventName = EventName::new("message_replaced");
 }
 
 impl Event for MessageError {

@@ -6,7 +6,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{ChatOptions, FinishReason, Message, ToolCall, Usage};
+use crate::{ChatOptions, FinishReason, Message, Role, ToolCall, Usage};
 
 /// The input of an [`Agent`](crate::Agent): messages, and options for the model calls of the run.
 ///
@@ -80,10 +80,14 @@ impl From<Vec<Message>> for AgentInput {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentOutput {
-    /// The last answer of the model.
+    /// The answer of the run: the last answer of the model, as layers and output functions left it.
     pub answer: Message,
-    /// All messages that this run added to the history, including the input and the answer.
+    /// All messages that this run added to the history, including the input and the answer. When the run has ended, its
+    /// last message of the model is the answer, as the history keeps it.
     pub messages: Vec<Arc<Message>>,
+    /// The last answer of the model, if layers or output functions have changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model_answer: Option<Arc<Message>>,
     /// The input and output tokens that the model's responses reported, added up over the attempt that succeeded. The
     /// tokens of sub-agents are not included.
     pub usage: Usage,
@@ -111,6 +115,7 @@ impl AgentOutput {
         Self {
             finish_reason: answer.finish_reason.clone(),
             messages: vec![Arc::new(answer.clone())],
+            model_answer: None,
             answer,
             usage: Usage::default(),
             cost: None,
@@ -120,10 +125,27 @@ impl AgentOutput {
         }
     }
 
-    /// Returns the model's answer, which may have no text.
+    /// Returns the [answer](Self#structfield.answer), which may have no text.
     #[must_use]
     pub const fn last_message(&self) -> &Message {
         &self.answer
+    }
+
+    /// Returns the last answer of the model, before layers of `agent.run` and output functions changed it. The history
+    /// does not keep it. If a layer answered instead of the agent, this is the answer of the layer.
+    #[must_use]
+    pub fn model_answer(&self) -> &Message {
+        let last = || self.messages.iter().rfind(|message| message.role == Role::Assistant);
+        self.model_answer.as_ref().or_else(last).map_or(&self.answer, |message| message)
+    }
+
+    /// Replaces the last message of the model by the answer, as the history keeps it.
+    pub(crate) fn end_with(&mut self, answer: Arc<Message>) {
+        match self.messages.iter_mut().rfind(|message| message.role == Role::Assistant) {
+            Some(last) if **last == *answer => {}
+            Some(last) => self.model_answer = Some(std::mem::replace(last, answer)),
+            None => self.messages.push(answer),
+        }
     }
 
     /// Returns the text of the answer.

@@ -7,6 +7,7 @@ use emitree_runtime::{Error, HookInfo, LayerInfo, Middleware, MiddlewareInfo, Re
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
+use crate::agent::answer;
 use crate::agent::own_hooks::OwnHooks;
 use crate::agent::turn::LoopState;
 use crate::place::hooks::{Built, Hooks};
@@ -199,6 +200,7 @@ pub(crate) struct Prepare {
 impl Middleware for Prepare {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         LoopState::prepare(ctx, Arc::clone(&self.own));
+        answer::bind(ctx)?;
         // Inherited middleware is bound before the agent's middleware, but its layers have to follow the agent's
         // layers. Therefore, its layers are bound only now.
         let Some(joined) = ctx.own_extension::<Joined>() else { return Ok(()) };

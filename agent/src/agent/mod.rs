@@ -1,5 +1,6 @@
 //! Agents: a model, tools, and a loop in which middleware can intercept every step.
 
+pub(crate) mod answer;
 pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod events;
@@ -80,6 +81,14 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// If several calls end the run, the run returns the error that comes first in this order: halt, fatal error, abort,
 /// interrupt.
 ///
+/// # The answer in the history
+///
+/// When the run has succeeded, the history ends with the answer as layers of `agent.run` and output functions left it.
+/// [`AgentOutput::model_answer`](crate::AgentOutput::model_answer) returns the answer of the model. If the run ends after
+/// its answer without returning it, the history has the text "(withheld by \<name\>)" instead, for a denial or a halt, or
+/// "(not returned: \<kind\>)" for any other end. If a layer of `agent.run` answers instead of the agent, the question and
+/// the answer enter the history. Output functions see the last answer only: answers of earlier rounds stay as they are.
+///
 /// # Attempts
 ///
 /// If output middleware requests a retry, or a layer calls the agent again, the previous attempt's changes to the
@@ -101,6 +110,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for the response, each result and each injected message, before `turn.stop` |
 /// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used |
 /// | `success` | [`AgentSuccess`](crate::AgentSuccess) | the loop has an answer, before the output middleware |
+/// | `message_replaced` | [`MessageReplaced`](crate::MessageReplaced) | layers or output functions changed the answer, or the run does not return it |
 ///
 /// Tokens are events of the model's run. To receive them, use [`on_token`](crate::AgentRun::on_token).
 ///

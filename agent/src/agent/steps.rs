@@ -17,7 +17,8 @@ use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::place::testing::join;
-use crate::{Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, History, Message, Tool, ToolSpec};
+use crate::{Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse};
+use crate::{History, Message, Tool, ToolSpec};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
 const MAX_ROUNDS: u32 = 100;
@@ -129,6 +130,7 @@ impl<'a> Loop<'a> {
                     "hooks of `run.end` have started {MAX_ROUNDS} rounds, which is the limit"
                 )));
             }
+            self.state.answer.forget();
             self.state.session.extend(more)?;
             self.announce().await?;
         }
@@ -160,6 +162,7 @@ impl<'a> Loop<'a> {
             finish_reason: answer.finish_reason.clone(),
             answer: Arc::unwrap_or_clone(answer),
             messages: self.state.session.added(),
+            model_answer: None,
             usage: turn.usage,
             cost: turn.cost,
             turns: turn.number,
@@ -184,16 +187,23 @@ impl<'a> Loop<'a> {
         self.turn().change(|turn| turn.add_response(&response));
         self.warnings.extend(response.warnings.iter().cloned());
         let acted = self.act(response).await;
+        if let Ok((_, answer, After::End)) = &acted {
+            self.state.answer.keep(answer, self.ctx);
+        }
         // The events are emitted even for a failed turn, because its messages may have entered the history.
         let announced = self.announce().await;
-        let (end, after) = match acted {
+        let (end, answer, after) = match acted {
             Ok(acted) => announced.map(|()| acted)?,
             Err(error) => {
                 log(announced, "message");
                 return Err(error);
             }
         };
-        Ok((Arc::clone(&end.response), self.stop(end, after).await?))
+        let after = self.stop(end, after).await?;
+        if matches!(after, After::End) {
+            self.state.answer.keep(&answer, self.ctx);
+        }
+        Ok((answer, after))
     }
 
     /// Prepares the request, and calls the hooks of `model.state`, `model.context`, `model.prompt` and `model.wire`.
@@ -310,8 +320,8 @@ impl<'a> Loop<'a> {
     }
 
     /// Passes a response through `turn.action`, and executes its tool calls unless a hook decides otherwise. When this
-    /// function returns `Ok`, the turn is in the history.
-    async fn act(&self, response: ChatResponse) -> Result<(TurnEnd, After)> {
+    /// function returns `Ok`, the turn is in the history. Also returns the message that is the answer if the loop ends.
+    async fn act(&self, response: ChatResponse) -> Result<(TurnEnd, Arc<Message>, After)> {
         let mut action = TurnAction::new(response);
         let decided = self.decide(&mut action).await;
         // The message is copied only if a listener may receive it.
@@ -326,6 +336,7 @@ impl<'a> Loop<'a> {
         let response = Arc::clone(turn.response());
         let asks_again = !inject.is_empty();
         turn.inject(inject)?;
+        let answer = Arc::clone(&response);
         let mut end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
         let after = match decision.unwrap_or(TurnDecision::Natural) {
             TurnDecision::Stop => {
@@ -349,7 +360,7 @@ impl<'a> Loop<'a> {
         };
         // The turn enters the history before `turn.stop`, so that hooks find the turn in the history.
         drop(turn);
-        Ok((end, after))
+        Ok((end, answer, after))
     }
 
     /// Passes a response through the `turn.action` hooks.

@@ -9,6 +9,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent::answer::Answer;
 use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
 use crate::model::chunks::ChunkStages;
@@ -64,6 +65,7 @@ impl CurrentTurn {
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
     pub(crate) turn: CurrentTurn,
+    pub(crate) answer: Answer,
     /// The depth of the agent's run. A run compares this depth with its own to recognize inherited state.
     depth: usize,
     /// The state of middleware before the first attempt.
@@ -77,7 +79,7 @@ impl LoopState {
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) {
         let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
-        ctx.set_extension(Self { session, turn, depth, before: Mutex::new(None), own });
+        ctx.set_extension(Self { session, turn, answer: Answer::default(), depth, before: Mutex::new(None), own });
     }
 
     /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an
@@ -95,6 +97,7 @@ impl LoopState {
                 // A layer or an output middleware requested another attempt: the changes of the previous attempt are
                 // undone.
                 self.session.give_up();
+                self.answer.forget();
                 self.session.slices().restore(&before);
                 self.turn.change(|turn| *turn = Turn::default());
                 before

@@ -143,7 +143,20 @@ impl SessionRun {
         Ok(())
     }
 
-    fn append(&self, messages: Vec<Arc<Message>>) {
+    /// Replaces a message of this run. Returns `false`, and changes nothing, if the history does not have the message any
+    /// more. The new message must have the same tool calls.
+    pub(crate) fn replace(&self, before: &Arc<Message>, after: &Arc<Message>) -> bool {
+        // Messages are compared by address, because an equal message may be another message.
+        let replace = |messages: &mut Vec<Arc<Message>>| {
+            let found = messages.iter_mut().rfind(|message| Arc::ptr_eq(message, before));
+            found.map(|message| *message = Arc::clone(after)).is_some()
+        };
+        let mut current = self.session.history.lock();
+        replace(&mut self.added.lock());
+        replace(Arc::make_mut(&mut current.0))
+    }
+
+    pub(crate) fn append(&self, messages: Vec<Arc<Message>>) {
         self.added.lock().extend(messages.iter().cloned());
         // All messages are added under one lock, so no message of another run comes between them.
         Arc::make_mut(&mut self.session.history.lock().0).extend(messages);
@@ -246,7 +259,7 @@ pub(crate) struct OpenTurn<'a> {
     /// The state of each call, by position. The mutex is needed because calls that run concurrently share the turn.
     results: Mutex<Vec<CallState>>,
     unanswered: &'static str,
-    injected: Vec<Message>,
+    injected: Vec<Arc<Message>>,
 }
 
 /// The state of a call of an [`OpenTurn`].
@@ -290,7 +303,8 @@ impl OpenTurn<'_> {
 
     /// Appends messages after the results. They must be valid by themselves.
     pub(crate) fn inject(&mut self, messages: Vec<Message>) -> Result<(), HistoryError> {
-        check(&messages.iter().cloned().map(Arc::new).collect::<Vec<_>>())?;
+        let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
+        check(&messages)?;
         self.injected.extend(messages);
         Ok(())
     }
@@ -312,7 +326,7 @@ impl Drop for OpenTurn<'_> {
         });
         let mut messages = vec![Arc::clone(&self.response)];
         messages.extend(results);
-        messages.extend(take(&mut self.injected).into_iter().map(Arc::new));
+        messages.append(&mut self.injected);
         self.session.append(messages);
     }
 }

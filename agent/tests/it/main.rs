@@ -2,6 +2,7 @@
 
 mod agents;
 mod alternatives;
+mod answers;
 mod built_ins;
 mod costs;
 mod explain;

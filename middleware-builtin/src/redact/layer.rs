@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::chunk_filter::RedactFilter;
 use super::redactor::Redactor;
-use super::restore::RestoreLayer;
+use super::restore::restore_on_success;
 use super::vault::Vault;
 use super::{Redact, Redaction, event_payloads};
 use crate::shared::built_in::debug_as;
@@ -55,29 +55,28 @@ impl RedactLayer {
         if options.covers(RunPart::Output) && !restores {
             on_success(&redactor, ctx)?;
         }
+        let known = Arc::new(AtomicUsize::new(usize::MAX));
+        if restores {
+            restore_on_success(&redactor, &known, ctx)?;
+        }
         if options.covers(RunPart::Event) {
             redact_events(&redact.0, &redactor, ctx)?;
         }
         if options.covers(RunPart::Error) || options.covers(RunPart::Context) {
             emit_at_end(ctx, emit_found_fn(&redactor, own_events))?;
         }
-        Self::stack(&redactor, own_events, restores).bind(ctx)
+        Self::stack(&redactor, own_events, known).bind(ctx)
     }
 
     /// Returns the layers that a redaction adds to a run.
     pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
         let redactor = Arc::new(Redactor::new(redact.0.options.clone(), Arc::default()));
-        Self::stack(&redactor, &redact.0.own_events, redact.0.options.restores).layers()
+        Self::stack(&redactor, &redact.0.own_events, Arc::default()).layers()
     }
 
-    fn stack(redactor: &Arc<Redactor>, own_events: &OwnEvents, restores: bool) -> Stack<JsonRun> {
-        let (redactor, own_events, known) =
-            (Arc::clone(redactor), own_events.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
-        let mut stack = Stack::builder();
-        if restores {
-            stack = stack.layer_in(Phase::Observe, RestoreLayer::new(&redactor, &known));
-        }
-        stack.layer_in(Phase::Transform, Self { redactor, own_events, known }).build()
+    fn stack(redactor: &Arc<Redactor>, own_events: &OwnEvents, known: Arc<AtomicUsize>) -> Stack<JsonRun> {
+        let (redactor, own_events) = (Arc::clone(redactor), own_events.clone());
+        Stack::builder().layer_in(Phase::Transform, Self { redactor, own_events, known }).build()
     }
 
     async fn emit_found(&self, ctx: &RunContext) {

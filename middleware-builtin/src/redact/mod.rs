@@ -85,8 +85,8 @@ pub use crate::shared::run_part::RunPart;
 ///
 /// With [`restore_output`](Self::restore_output), the outermost run that shares the pseudonyms restores its output:
 /// each pseudonym that stands for a secret from the run's context, input or events is replaced with that secret. The
-/// run's caller and the listeners of its `success` and `finish` receive the restored output. The output is restored in
-/// [`Phase::Observe`](emitree_runtime::Phase::Observe), so that a cache stores the output with its pseudonyms.
+/// run's caller and the listeners of its `success` and `finish` receive the restored output. The output is restored by
+/// the first listener of `success`: layers, such as a cache, and output functions see the pseudonyms.
 ///
 /// # What it does not see
 ///

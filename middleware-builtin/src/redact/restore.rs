@@ -1,49 +1,37 @@
 //! Replaces pseudonyms with their secrets, for the caller.
 //!
-//! The layer wraps all layers, such as a cache, that store outputs for other callers, so that these layers store
-//! pseudonyms. Each run then replaces the pseudonyms with its own secrets.
+//! The output is restored when the run has succeeded, after all layers and output functions: a layer that stores outputs
+//! for other callers, such as a cache, and the session of an agent store pseudonyms. Each run then replaces the
+//! pseudonyms with its own secrets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use emitree_runtime::{JsonRun, Layer, Next, Result, RunContext, Summary};
-use serde_json::Value;
+use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
+use emitree_runtime::{LifecycleMut, Result, RunContext, Stage};
 
 use super::redactor::Redactor;
 use crate::shared::json::{Path, strings_mut};
 
-#[derive(Debug)]
-pub(super) struct RestoreLayer {
-    redactor: Arc<Redactor>,
-    /// The number of pseudonyms that existed before the output was redacted. Only these pseudonyms are restored, so
-    /// that secrets that first occur in the output stay hidden. `usize::MAX` until the work returns: an output that
-    /// does not come from the work adds no pseudonyms.
-    known: Arc<AtomicUsize>,
-}
-
-impl RestoreLayer {
-    pub(super) fn new(redactor: &Arc<Redactor>, known: &Arc<AtomicUsize>) -> Self {
-        Self { redactor: Arc::clone(redactor), known: Arc::clone(known) }
-    }
-}
-
-impl Layer<JsonRun> for RestoreLayer {
-    async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        let mut output = next.run(input).await?;
-        let known = self.known.load(Ordering::Relaxed);
+/// Registers the first listener of `success`, so that all other listeners receive the restored output.
+///
+/// `known` is the number of pseudonyms that existed before the output was redacted. Only these pseudonyms are restored, so
+/// that secrets that first occur in the output stay hidden. It is `usize::MAX` until the work returns: an output that
+/// does not come from the work adds no pseudonyms.
+pub(super) fn restore_on_success(redactor: &Arc<Redactor>, known: &Arc<AtomicUsize>, ctx: &RunContext) -> Result<()> {
+    let (redactor, known) = (Arc::clone(redactor), Arc::clone(known));
+    let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
+        let Some(LifecycleMut::Success(success)) = LifecycleMut::of(event, meta) else { return Ok(()) };
+        let mut output = success.try_output_json()?;
+        let (known, mut is_changed) = (known.load(Ordering::Relaxed), false);
         strings_mut(&mut output, &Path::Root, &mut |_, text| {
-            if let Some(restored) = self.redactor.vault.restore(text, known) {
+            if let Some(restored) = redactor.vault.restore(text, known) {
                 *text = restored;
+                is_changed = true;
             }
         });
-        Ok(output)
-    }
-
-    fn name(&self) -> &str {
-        "redact"
-    }
-
-    fn debug_summary(&self) -> Summary {
-        "replaces pseudonyms with their secrets".into()
-    }
+        if is_changed { Ok(success.set_output_json(output)?) } else { Ok(()) }
+    };
+    ctx.emitter().with(Options::new().priority(i32::MAX)).on(Stage::Success, listener)?;
+    Ok(())
 }

@@ -130,13 +130,20 @@ where
 
 impl<T> MapValue<T> {
     fn new<F>(copy: Option<fn(&T) -> T>, f: Arc<MapFn<T>>) -> Self {
-        Self { copy, map: NamedMap { name: type_name::<F>().into(), is_guard: false, f } }
+        Self { copy, map: NamedMap { name: type_name::<F>().into(), is_guard: false, is_last: false, f } }
     }
 
     /// Sets the name that errors and lists show. By default it is the type name of the function.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         self.map.name = name.into();
+        self
+    }
+
+    /// Calls the function after all other functions that change the input or the output, guards included.
+    #[must_use]
+    pub fn last(mut self) -> Self {
+        self.map.is_last = true;
         self
     }
 
@@ -199,6 +206,7 @@ impl<T> fmt::Debug for MapValue<T> {
 pub(crate) struct NamedMap<T> {
     name: Arc<str>,
     is_guard: bool,
+    is_last: bool,
     f: Arc<MapFn<T>>,
 }
 
@@ -228,7 +236,7 @@ impl<T> NamedMap<T> {
 
 impl<T> Clone for NamedMap<T> {
     fn clone(&self) -> Self {
-        Self { name: Arc::clone(&self.name), is_guard: self.is_guard, f: Arc::clone(&self.f) }
+        Self { name: Arc::clone(&self.name), is_guard: self.is_guard, is_last: self.is_last, f: Arc::clone(&self.f) }
     }
 }
 
@@ -276,7 +284,7 @@ impl<T> Maps<T> {
 
 fn guards_last<T>(maps: &mut [NamedMap<T>]) {
     // The sort is stable, so the guards and the other functions each keep their order of binding.
-    maps.sort_by_key(|map| map.is_guard);
+    maps.sort_by_key(|map| (map.is_last, map.is_guard));
 }
 
 /// The `map_input` functions of a run, and the input as the caller passed it.

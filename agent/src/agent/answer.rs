@@ -1,0 +1,174 @@
+//! The answer of a run, and its message in the history.
+//!
+//! 1. When the loop ends, its answer is a message of the history. [`Answer`] refers to this message by its address.
+//! 2. When layers and output functions have returned, [`settle`] replaces the message by the answer that they left, or
+//!    appends the answer if a layer has answered instead of the loop.
+//! 3. If the run ends without returning its answer, [`Answer::keep`] has registered a function that puts a text into
+//!    the message's place.
+//!
+//! `Redact::restore_output` restores an output later, in `success`, so the history has no restored secrets.
+
+use std::sync::Arc;
+
+use emitree_runtime::{
+    Error, ErrorKind, Finish, Layer, Middleware, Next, Phase, Result, RunContext, Stack, Stage, map_output_async,
+};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::agent::events::{MessageAdded, MessageReplaced};
+use crate::agent::turn::LoopState;
+use crate::model::{emit, log};
+use crate::{Agent, AgentInput, AgentOutput, Message, Part, Role};
+
+/// The answer of an agent's run.
+#[derive(Debug, Default)]
+pub(crate) struct Answer(Mutex<AnswerState>);
+
+#[derive(Debug, Default)]
+struct AnswerState {
+    /// The message of the history that is the answer, once the loop has ended.
+    message: Option<Arc<Message>>,
+    /// The messages of the input, if a layer has answered instead of the loop.
+    question: Vec<Message>,
+    /// `true` if the function for errors is registered.
+    is_watched: bool,
+}
+
+impl Answer {
+    /// Forgets the answer: another round or another attempt begins.
+    pub(crate) fn forget(&self) {
+        self.0.lock().message = None;
+    }
+
+    /// Sets the answer, which is in the history from now on. If the run fails, its message is replaced.
+    pub(crate) fn keep(&self, message: &Arc<Message>, ctx: &RunContext) {
+        let is_watched = {
+            let mut state = self.0.lock();
+            state.message = Some(Arc::clone(message));
+            std::mem::replace(&mut state.is_watched, true)
+        };
+        if !is_watched {
+            ctx.map_error(|error| {
+                if let Some(ctx) = RunContext::current() {
+                    withhold(&error, &ctx);
+                }
+                error
+            });
+        }
+    }
+
+    fn take(&self) -> Option<Arc<Message>> {
+        self.0.lock().message.take()
+    }
+}
+
+/// Puts a text in the place of an answer that the run does not return.
+fn withhold(error: &Error, ctx: &RunContext) {
+    let Some(state) = LoopState::of(ctx) else { return };
+    let Some(before) = state.answer.take() else { return };
+    let (text, is_withheld) = match error.kind() {
+        ErrorKind::Denied { by } | ErrorKind::Halted { by } => (format!("(withheld by {by})"), true),
+        kind => (format!("(not returned: {})", json!(kind).as_str().unwrap_or("failed")), false),
+    };
+    let after = in_place_of(&before, Message::assistant(text), is_withheld);
+    if !state.session.replace(&before, &after) || !ctx.has_listeners() {
+        return;
+    }
+    // Nothing can be awaited here: the event is emitted when the run emits `finish`.
+    let replaced = MessageReplaced { before: (!is_withheld).then_some(before), after };
+    let emits = ctx.emitter().on_async(Stage::Finish, move |_: &mut Finish<AgentInput, AgentOutput>, _| {
+        let (mut replaced, ctx) = (replaced.clone(), RunContext::current());
+        Box::pin(async move {
+            if let Some(ctx) = ctx {
+                log(emit(&ctx, &mut replaced).await, "message_replaced");
+            }
+            Ok(())
+        })
+    });
+    if let Err(error) = emits {
+        tracing::warn!(%error, "the event `message_replaced` is lost");
+    }
+}
+
+/// Returns the message that replaces an answer. The tool calls of the answer stay, because each has a result. Without
+/// `has_arguments`, their arguments are removed.
+fn in_place_of(before: &Message, mut after: Message, is_withheld: bool) -> Arc<Message> {
+    after.role = Role::Assistant;
+    after.parts.retain(|part| !matches!(part, Part::ToolCall(_) | Part::ToolCallResponse(_)));
+    let calls = before.tool_calls().cloned().map(|mut call| {
+        if is_withheld {
+            call.arguments = json!({}).into();
+            call.extra = None;
+        }
+        Part::ToolCall(call)
+    });
+    after.parts.extend(calls);
+    Arc::new(after)
+}
+
+/// Makes the history end with the answer of an output.
+async fn settle(output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
+    let Some(state) = LoopState::of(ctx) else { return Ok(()) };
+    let answer = state.answer.0.lock().message.clone();
+    let Some(before) = answer else { return settle_foreign(output, &state, ctx).await };
+    if *before == output.answer {
+        output.end_with(before);
+        return Ok(());
+    }
+    let after = in_place_of(&before, output.answer.clone(), false);
+    output.end_with(Arc::clone(&after));
+    if *before != *after && state.session.replace(&before, &after) {
+        state.answer.keep(&after, ctx);
+        emit(ctx, &mut MessageReplaced { before: Some(before), after }).await?;
+    }
+    Ok(())
+}
+
+/// Adds the question and the answer of a layer that answered instead of the loop.
+async fn settle_foreign(output: &mut AgentOutput, state: &LoopState, ctx: &RunContext) -> Result<()> {
+    let question = std::mem::take(&mut state.answer.0.lock().question);
+    let known = state.session.count_added();
+    // An attempt of the loop that has failed has added the question itself.
+    if known == 0 {
+        state.session.extend(question)?;
+    }
+    let answer = in_place_of(&Message::assistant(""), output.answer.clone(), false);
+    state.session.append(vec![Arc::clone(&answer)]);
+    state.answer.keep(&answer, ctx);
+    output.end_with(answer);
+    for message in state.session.added_after(known) {
+        emit(ctx, &mut MessageAdded { message }).await?;
+    }
+    Ok(())
+}
+
+/// Binds the layer and the output function that settle the answer of a run.
+pub(crate) fn bind(ctx: &RunContext) -> Result<()> {
+    Stack::<Agent>::builder().innermost_in(Phase::Observe, KeepQuestion).build().bind(ctx)?;
+    map_output_async(|output: &mut AgentOutput, ctx: &RunContext| Box::pin(settle(output, ctx)))
+        .named("agent.answer")
+        .last()
+        .bind(ctx)
+}
+
+/// A layer around all layers that may answer instead of the loop. It keeps the question for the session.
+#[derive(Debug)]
+struct KeepQuestion;
+
+impl Layer<Agent> for KeepQuestion {
+    async fn call(&self, input: &AgentInput, ctx: &RunContext, next: Next<'_, Agent>) -> Result<AgentOutput> {
+        let output = next.run(input).await?;
+        if let Some(state) = LoopState::of(ctx) {
+            let mut answer = state.answer.0.lock();
+            if answer.message.is_none() {
+                answer.question.clone_from(&input.messages);
+            }
+        }
+        Ok(output)
+    }
+
+    fn name(&self) -> &str {
+        "agent.question"
+    }
+}

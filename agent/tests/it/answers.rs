@@ -1,0 +1,289 @@
+//! The history ends with the answer as layers, output functions and guards left it (A12).
+
+use std::time::Duration;
+
+use emitree_agent::{
+    Agent, AgentBuilder, AgentInput, AgentOutput, AgentRun, AgentSuccess, ChatModel, Message, MessageAdded,
+    MessageReplaced, ScriptedModel, Session, ToolOutput, tool_fn,
+};
+use emitree_middleware::{Fallback, Redact, redact::Strategy};
+use emitree_runtime::{
+    AbortHandle, Error, Guard, Interrupt, Next, Result, RunContext, Stage, Start, Success, for_tree, map_output,
+    map_output_async,
+};
+use serde_json::json;
+
+use crate::support::{Log, Text, agent, assert_valid, texts};
+
+fn says(texts: &[&str]) -> ScriptedModel {
+    texts.iter().fold(ScriptedModel::new("test"), |script, text| script.text(*text))
+}
+
+fn last(messages: &[std::sync::Arc<Message>]) -> &Message {
+    messages.last().expect("a message")
+}
+
+/// An output function that appends a mark to the answer.
+fn mark(mark: &'static str) -> impl Fn(&mut AgentOutput, &RunContext) -> Result<()> + Send + Sync + 'static {
+    move |output, _| {
+        output.answer = Message::assistant(output.text() + mark);
+        Ok(())
+    }
+}
+
+/// Denies every output.
+#[derive(Debug)]
+struct Deny;
+
+impl Guard<Agent> for Deny {
+    async fn check_output(&self, _: &AgentOutput, _: &RunContext) -> Result<()> {
+        Err(Error::new("no"))
+    }
+
+    fn name(&self) -> &str {
+        "desk"
+    }
+}
+
+// A12
+#[tokio::test]
+async fn the_history_and_the_messages_end_with_the_answer_as_layers_and_output_functions_left_it() -> Result<()> {
+    let (session, log) = (Session::new(), Log::default());
+    let script = says(&["a", "b"]);
+    let to = log.clone();
+    let agent = agent(&script)
+        .hooks(|hooks| {
+            hooks.agent_run(|stack| {
+                stack.layer_fn("one", |input: &AgentInput, _, next: Next<'_, Agent>| {
+                    Box::pin(async move {
+                        let mut output = next.run(input).await?;
+                        output.answer = Message::assistant(output.text() + "1");
+                        Ok(output)
+                    })
+                })
+            });
+        })
+        .middleware(map_output(mark("2")))
+        .build()?;
+    let answer = agent
+        .ask("hi")
+        .session(&session)
+        // This guard is bound after the agent's own functions, and may change the output as well.
+        .middleware(map_output(mark("3")).guard())
+        .on("message_replaced", move |event: &mut MessageReplaced, _| {
+            to.add(format!("{} -> {}", event.before.as_ref().map_or(String::new(), |m| m.text()), event.after.text()));
+        })
+        .await?;
+    assert_eq!(answer.text(), "a123");
+    assert_eq!(answer.model_answer().text(), "a");
+    assert_eq!(last(&answer.messages).text(), "a123");
+    assert_eq!(texts(&session), ["hi", "a123"]);
+    assert_eq!(log.lines(), ["a -> a123"]);
+
+    agent.ask("again").session(&session).await?;
+    let sent: Vec<_> = script.requests()[1].messages.iter().map(|message| message.text()).collect();
+    assert_eq!(sent, ["hi", "a123", "again"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_changed_is_not_replaced() -> Result<()> {
+    let log = Log::default();
+    let to = log.clone();
+    let agent = agent(&says(&["a"])).build()?;
+    let answer = agent.ask("hi").on("message_replaced", move |_: &mut MessageReplaced, _| to.add("replaced")).await?;
+    assert_eq!((answer.model_answer(), log.lines().len()), (&answer.answer, 0));
+    assert_eq!(last(&answer.messages), &answer.answer);
+    Ok(())
+}
+
+/// The ends of a run after its answer, with the text that the history keeps.
+fn ends() -> Vec<(&'static str, &'static str)> {
+    vec![
+        ("a guard of agent.run", "(withheld by desk)"),
+        ("an output guard", "(withheld by desk)"),
+        ("a halt", "(withheld by brake)"),
+        ("a failure", "(not returned: failed)"),
+        ("an interrupt", "(not returned: interrupted)"),
+        ("a panic", "(not returned: panicked)"),
+        ("a timeout", "(not returned: timed_out)"),
+        ("an abort", "(not returned: aborted)"),
+        ("a drop", "(not returned: dropped)"),
+        ("a listener of the answer", "(not returned: failed)"),
+        ("a listener of success", "(not returned: failed)"),
+        ("a listener of message", "(not returned: failed)"),
+    ]
+}
+
+fn agent_that_ends(end: &str, agent: AgentBuilder) -> AgentBuilder {
+    let fails = |error: fn() -> Error| map_output(move |_: &mut AgentOutput, _: &RunContext| Err(error()));
+    match end {
+        "a guard of agent.run" => agent.hooks(|hooks| _ = hooks.agent_run(|stack| stack.guard(Deny))),
+        "an output guard" => agent.middleware(fails(|| Error::new("no")).named("desk").guard()),
+        "a halt" => agent.middleware(fails(|| Error::halted("brake", "enough"))),
+        "a failure" => agent.middleware(fails(|| Error::new("broken"))),
+        "an interrupt" => agent.middleware(fails(|| Error::interrupted(Interrupt::new("question", 1)))),
+        "a panic" => agent.middleware(map_output(|_: &mut AgentOutput, _: &RunContext| panic!("planned"))),
+        "a listener of the answer" => agent.middleware(|ctx: &RunContext| {
+            ctx.emitter().on("success", |_: &mut AgentSuccess, _| Err("late".into()))?;
+            Ok(())
+        }),
+        "a listener of success" => agent.middleware(|ctx: &RunContext| {
+            ctx.emitter().on(Stage::Success, |_: &mut Success<AgentInput, AgentOutput>, _| Err("late".into()))?;
+            Ok(())
+        }),
+        "a listener of message" => {
+            agent.middleware(|ctx: &RunContext| {
+                ctx.emitter().on("message", |event: &mut MessageAdded, _| {
+                    if event.message.text() == "secret" { Err("late".into()) } else { Ok(()) }
+                })?;
+                Ok(())
+            })
+        }
+        _ => agent.middleware(map_output_async(|_: &mut AgentOutput, _: &RunContext| Box::pin(std::future::pending()))),
+    }
+}
+
+// A12
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_the_run_does_not_return_is_replaced_by_a_text_that_says_why() -> Result<()> {
+    for (end, text) in ends() {
+        let (session, log, abort) = (Session::new(), Log::default(), AbortHandle::new());
+        let script = says(&["secret", "next"]);
+        let ending = agent_that_ends(end, agent(&script)).build()?;
+        let to = log.clone();
+        let run = ending.ask("hi").session(&session).abort_on(&abort).on(
+            "message_replaced",
+            move |event: &mut MessageReplaced, _| {
+                to.add(format!("{} -> {}", event.before.as_ref().map_or("-".into(), |m| m.text()), event.after.text()));
+            },
+        );
+        let second = Duration::from_secs(1);
+        match end {
+            "a drop" => assert!(tokio::time::timeout(second, run).await.is_err()),
+            "a timeout" => assert!(run.timeout(second).await.unwrap_err().is_timed_out()),
+            "an abort" => {
+                let aborts = async {
+                    tokio::time::sleep(second).await;
+                    abort.abort("enough");
+                };
+                assert!(tokio::join!(run.into_future(), aborts).0.unwrap_err().is_aborted());
+            }
+            _ => drop(run.await.expect_err(end)),
+        }
+        assert_eq!(texts(&session), ["hi", text], "{end}");
+        let before = if text.starts_with("(withheld") { "-" } else { "secret" };
+        assert_eq!(log.lines(), [format!("{before} -> {text}")], "{end}");
+        // The next turn does not read the answer.
+        agent(&script).build()?.ask("again").session(&session).await?;
+        let sent = serde_json::to_string(&script.requests()[1]).expect("JSON");
+        assert!(!sent.contains("secret"), "{end}: {sent}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_with_calls_that_is_withheld_keeps_its_calls_without_arguments() -> Result<()> {
+    let session = Session::new();
+    let stop = tool_fn("stop", "Stops", |_: Text, _: RunContext| async { Ok(ToolOutput::new("ok").terminate()) })?;
+    let script = ScriptedModel::new("test").call("stop", json!({"text": "secret"}));
+    let agent = agent(&script).tool(stop).hooks(|hooks| _ = hooks.agent_run(|stack| stack.guard(Deny))).build()?;
+    assert!(agent.ask("hi").session(&session).await.unwrap_err().is_denied());
+    let history = assert_valid(&session);
+    assert_eq!(history.messages()[1].text(), "(withheld by desk)");
+    let calls: Vec<_> = history.messages()[1].tool_calls().map(|call| call.arguments.to_string()).collect();
+    assert_eq!(calls, ["{}"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn answers_of_earlier_rounds_are_kept_and_only_the_last_answer_passes_output_functions() -> Result<()> {
+    let session = Session::new();
+    let agent = agent(&says(&["a", "b"]))
+        .hooks(|hooks| {
+            hooks.on_end(|more, ctx| {
+                if emitree_agent::AgentContext::turn(ctx).is_some_and(|turn| turn.number == 1) {
+                    more.push(Message::user("sure?"));
+                }
+            });
+        })
+        .middleware(map_output(mark("!")))
+        .build()?;
+    let answer = agent.ask("hi").session(&session).await?;
+    assert_eq!(texts(&session), ["hi", "a", "sure?", "b!"]);
+    assert_eq!((answer.text(), answer.model_answer().text()), ("b!".to_owned(), "b".to_owned()));
+    Ok(())
+}
+
+// A12
+#[tokio::test]
+async fn secrets_that_a_redaction_restores_reach_the_caller_and_not_the_history() -> Result<()> {
+    const MAIL: &str = "maria@mailbox.org";
+    for output_function in [false, true] {
+        let session = Session::new();
+        let script = ScriptedModel::by("test", |request| emitree_agent::Reply::text(request.last_user_text()));
+        let mut builder = agent(&script);
+        if output_function {
+            builder = builder.middleware(map_output(mark("!")));
+        }
+        let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
+        let answer = builder.build()?.ask(MAIL).session(&session).middleware(for_tree(redact)).await?;
+        let end = if output_function { "!" } else { "" };
+        assert_eq!(answer.text(), format!("{MAIL}{end}"));
+        assert_eq!(texts(&session), ["[EMAIL_1]".to_owned(), format!("[EMAIL_1]{end}")]);
+    }
+    Ok(())
+}
+
+/// Returns the word of a layer as the answer.
+fn answer_of_layer() -> AgentOutput {
+    AgentOutput::new(Message::assistant("from the layer"))
+}
+
+// A12
+#[tokio::test]
+async fn a_layer_that_answers_instead_of_the_agent_leaves_question_and_answer_in_the_session() -> Result<()> {
+    for by in ["a layer", "start"] {
+        let (session, log) = (Session::new(), Log::default());
+        let script = says(&["a"]);
+        let mut builder = agent(&script).middleware(map_output(mark("!")));
+        builder = match by {
+            "a layer" => builder.hooks(|hooks| {
+                hooks.agent_run(|stack| {
+                    stack.layer_fn("answers", |_: &AgentInput, _, _: Next<'_, Agent>| {
+                        Box::pin(async { Ok(answer_of_layer()) })
+                    })
+                });
+            }),
+            _ => builder.middleware(|ctx: &RunContext| {
+                ctx.emitter().on(Stage::Start, |start: &mut Start<AgentInput, AgentOutput>, _| {
+                    start.output = Some(answer_of_layer());
+                })?;
+                Ok(())
+            }),
+        };
+        let to = log.clone();
+        let agent = builder.build()?;
+        let run = agent.ask("hi").session(&session).on("message", move |event: &mut MessageAdded, _| {
+            to.add(event.message.text());
+        });
+        let answer = run.await?;
+        assert_eq!(answer.text(), "from the layer!");
+        assert_eq!(texts(&session), ["hi", "from the layer!"], "{by}");
+        assert_eq!(log.lines(), ["hi", "from the layer!"], "{by}");
+        assert_eq!(last(&answer.messages).text(), "from the layer!");
+        assert!(script.requests().is_empty());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_answer_of_an_alternative_agent_follows_the_question_in_the_session() -> Result<()> {
+    let session = Session::new();
+    let spare = Agent::builder("spare", ChatModel::new(says(&["from the spare agent"]))?).build()?;
+    let script = ScriptedModel::new("test").error(Error::new("down"));
+    let agent = agent(&script).middleware(Fallback::to(spare)).build()?;
+    assert_eq!(agent.ask("hi").session(&session).await?.text(), "from the spare agent");
+    assert_eq!(texts(&session), ["hi", "from the spare agent"]);
+    Ok(())
+}
