@@ -9,6 +9,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, LOCATION, SET_COOKIE};
 use serde_json::Value;
 use thiserror::Error as ThisError;
 
+use crate::openai::encoded::decoded;
 use crate::openai::retry_after;
 
 /// The maximum number of characters that an error quotes from a server's text, except from error messages.
@@ -90,9 +91,14 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Replaces each secret in a text from the server with `…`.
-    pub(super) fn scrub(&self, text: &str) -> String {
-        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "…"))
+    /// Replaces each secret in a text from the server with `…`. Returns `None` if the text also contains a secret in an
+    /// encoded form, which is not replaced, because it could be encoded in a way that hides its end.
+    fn scrub(&self, text: &str) -> Option<String> {
+        let scrubbed = self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "…"));
+        // The secret may look like an encoding itself, so both are decoded.
+        let plain = decoded(&scrubbed);
+        let is_hidden = self.secrets.iter().any(|secret| plain.contains(&*decoded(secret)) || plain.contains(secret));
+        (!is_hidden).then_some(scrubbed)
     }
 
     /// Returns the headers to report, with names in lower case and without secrets.
@@ -100,7 +106,7 @@ impl Server {
         let mut reported = BTreeMap::<String, String>::new();
         for (name, value) in headers {
             let text = String::from_utf8_lossy(value.as_bytes());
-            let value = if name == SET_COOKIE { "…".to_owned() } else { self.scrub(&text) };
+            let value = self.scrub(&text).filter(|_| name != SET_COOKIE).unwrap_or_else(|| "…".to_owned());
             // A header may occur several times. Its values are joined with commas.
             reported
                 .entry(name.as_str().to_owned())
@@ -113,7 +119,10 @@ impl Server {
     /// Prepares a text from the server for an error: replaces secrets, joins lines and truncates the text.
     fn quote(&self, text: &str, characters: usize) -> String {
         // Secrets are replaced before the text is truncated, because a truncated secret would not be found.
-        let line = self.scrub(text).split_whitespace().collect::<Vec<_>>().join(" ");
+        let Some(scrubbed) = self.scrub(text) else {
+            return "(not quoted, because the text contains the key in an encoded form)".to_owned();
+        };
+        let line = scrubbed.split_whitespace().collect::<Vec<_>>().join(" ");
         match line.char_indices().nth(characters) {
             Some((end, _)) => format!("{}…", &line[..end]),
             None => line,

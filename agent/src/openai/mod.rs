@@ -2,6 +2,7 @@
 
 mod builder;
 mod calls;
+mod encoded;
 mod failure;
 mod reply;
 mod request;
@@ -89,8 +90,9 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// a warning in any reply.
 ///
 /// Errors, reported headers and `Debug` output do not contain the API key. If a server sends the key back in an error
-/// or a header, the key is replaced by `…`; the text of an answer is not changed. The same applies to a password in the
-/// base URL, and to keys and tokens in its query.
+/// or a header, the key is replaced by `…`; the text of an answer is not changed. A text or a header that contains the
+/// key in JSON escapes, percent-encoding or HTML entities, in any nesting, is not quoted at all. The same applies to a
+/// password in the base URL, and to keys and tokens in its query.
 ///
 /// # Cancel safety
 ///

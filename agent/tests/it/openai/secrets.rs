@@ -114,3 +114,70 @@ async fn a_password_or_a_key_in_the_base_url_is_in_no_error() -> Result<()> {
     assert!(!format!("{error:?}").contains("s3cr3t"), "{error:?}");
     Ok(())
 }
+
+fn json_escapes(text: &str) -> String {
+    text.chars().map(|c| if c.is_alphanumeric() { c.to_string() } else { format!("\\u{:04x}", c as u32) }).collect()
+}
+
+fn slashes(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('/', "\\/").replace('"', "\\\"")
+}
+
+fn percent(text: &str) -> String {
+    text.bytes().map(|b| if b.is_ascii_alphanumeric() { char::from(b).into() } else { format!("%{b:02X}") }).collect()
+}
+
+fn html(text: &str) -> String {
+    text.chars().map(|c| if c.is_alphanumeric() { c.to_string() } else { format!("&#{};", c as u32) }).collect()
+}
+
+fn html_names(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('/', "&sol;")
+        .replace('+', "&plus;")
+        .replace('%', "&percnt;")
+        .replace('\\', "&bsol;")
+}
+
+#[tokio::test]
+async fn a_text_that_contains_the_key_in_any_nesting_of_encodings_is_not_quoted() -> Result<()> {
+    // The second key looks like encodings.
+    let keys = ["sk/Zk3vQ8r+T1mX7b=N5cW2y".to_owned(), "sk%2FZk3v&amp;Q8r\\u002fT1mX7bN5cW2y".to_owned()];
+    let encodings = [json_escapes, slashes, percent, html, html_names];
+    for key in keys {
+        let mut texts: Vec<String> = encodings.iter().map(|encode| encode(&key)).collect();
+        for _ in 0..2 {
+            let nested = texts.iter().flat_map(|text| encodings.iter().map(|encode| encode(text)));
+            texts = texts.iter().cloned().chain(nested.collect::<Vec<_>>()).collect();
+        }
+        texts.retain(|text| !text.contains(&key));
+        texts.sort();
+        texts.dedup();
+        let body = |text: &String| json!({"error": {"message": format!("no such key: {text}.")}});
+        let mut answers: Vec<_> = texts.iter().map(|text| Answer::json("401 Unauthorized", &body(text))).collect();
+        // The text is not the message of an error, but the body, a header or a chunk.
+        answers.push(Answer::new("500 Internal Server Error", &[("x-echo", &percent(&key))], html(&percent(&key))));
+        let location = format!("http://localhost/?key={}", percent(&key));
+        answers.push(Answer::new("302 Found", &[("location", &location)], ""));
+        answers.push(Answer::stream([format!("data: {{\"choices\": \"{}\"}}\n\n", json_escapes(&key)).as_bytes()]));
+        let server = Server::start(answers.clone()).await;
+        let model = ChatModel::new(server.provider().api_key(&key).build()?)?;
+        for answer in answers {
+            let error = model.run("hi".into()).await.unwrap_err();
+            assert!(error.to_string().ends_with("(not quoted, because the text contains the key in an encoded form)"));
+            let seen = format!("{error:?} {}", error.explain());
+            let parts = ["Zk3vQ8r", "T1mX7b", "N5cW2y", "Zk3v"];
+            assert!(!parts.iter().any(|part| seen.contains(part)), "{answer:?}: {seen}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_encoded_text_without_the_key_is_quoted_as_it_is() -> Result<()> {
+    let server = Server::start([Answer::new("500 Internal Server Error", &[], "a%2Fb &amp; c\\/d")]).await;
+    let model = ChatModel::new(server.provider().api_key(key()).build()?)?;
+    let error = model.run("hi".into()).await.unwrap_err();
+    assert!(error.to_string().ends_with("500 Internal Server Error: a%2Fb &amp; c\\/d"), "{error}");
+    Ok(())
+}
