@@ -56,14 +56,6 @@ pub enum ListenError {
     /// The matcher is not valid.
     #[error(transparent)]
     Matcher(#[from] MatcherError),
-    /// The emitter declares its events, but none with this name.
-    #[error("`{name}` is not declared by this emitter; it declares {declared}")]
-    Undeclared {
-        /// The event name in the listener's matcher.
-        name: String,
-        /// The names that are declared.
-        declared: String,
-    },
     /// The emitter declares the event with another type.
     #[error("`{name}` is declared with payload `{declared}`, but the listener takes `{expected}`")]
     DeclaredType {
@@ -149,14 +141,6 @@ pub enum EmitErrorKind {
         carried: &'static str,
         /// The type that the listener takes.
         expected: &'static str,
-    },
-    /// The emitter declares its events, but none with this name.
-    #[error("`{name}` is not declared by this emitter; it declares {declared}")]
-    Undeclared {
-        /// The emitted name.
-        name: String,
-        /// The names that are declared.
-        declared: String,
     },
     /// The emitter declares the event with another type.
     #[error("`{name}` is declared with payload `{declared}`, not `{carried}`")]

@@ -1,11 +1,14 @@
 //! Payload types: events that are refused or skipped because of their type, and declared events (E7).
 
+#[path = "../../tests/support/journal.rs"]
+mod journal;
 mod support;
 
-use emitree_emitter::{AnyEvent, EmitErrorKind, Emitter, Event, EventName, ListenError, Opaque, Options, matcher_fn};
+use emitree_emitter::{AnyEvent, EmitErrorKind, Emitter, Event, EventName, Opaque, Options, matcher_fn};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
+use crate::journal::Journal;
 use crate::support::{Recorder, TestResult, block_on, run_of, run_within};
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -122,7 +125,7 @@ fn an_observer_of_another_type_does_not_fail_the_emit_but_is_counted() -> TestRe
 
 /// E7.
 #[test]
-fn registration_and_emit_are_checked_against_declared_events() -> TestResult {
+fn registration_and_emit_are_checked_against_declared_types() -> TestResult {
     let emitter = Emitter::builder()
         .build()?
         .child_builder("a")
@@ -139,22 +142,52 @@ fn registration_and_emit_are_checked_against_declared_events() -> TestResult {
     emitter.child("child")?.emit_now("other", &mut ())?;
 
     let registered = emitter.listener_count();
-    for name in ["coutn", "a.coutn"] {
-        let error = emitter.on(name, |_: &mut u32, _| ()).expect_err("not declared");
-        assert!(matches!(error, ListenError::Undeclared { .. }), "{error:?}");
-        assert_eq!(error.to_string(), "`coutn` is not declared by this emitter; it declares `fetch_data`, `count`");
-    }
     let error = emitter.on("count", |_: &mut u8, _| ()).expect_err("another type");
     assert_eq!(error.to_string(), "`count` is declared with payload `u32`, but the listener takes `u8`");
     assert_eq!(emitter.listener_count(), registered, "nothing was registered");
-
-    let run = run_of(&emitter);
-    for source in [&emitter, &run] {
-        let error = source.emit_now("coutn", &mut 1_u32).expect_err("not declared");
-        assert_eq!(error.to_string(), "`coutn` is not declared by this emitter; it declares `fetch_data`, `count`");
+    for source in [&emitter, &run_of(&emitter)] {
         let error = block_on(source.emit("count", &mut 1_u8)).expect_err("another type");
         assert_eq!(error.to_string(), "`count` is declared with payload `u32`, not `u8`");
     }
+    Ok(())
+}
+
+/// E7: declarations do not close the set of names.
+#[test]
+fn an_emitter_that_declares_events_and_its_runs_also_emit_others() -> TestResult {
+    let (emitter, recorder) = (Emitter::builder().declares::<u32>("count").build()?, Recorder::new());
+    emitter.on("fetched", recorder.hears("fetched"))?;
+    emitter.emit_now("fetched", &mut 1_u8)?;
+    run_of(&emitter).emit_now("fetched", &mut 1_u8)?;
+    recorder.expect(["fetched fetched", "fetched fetched"]);
+    Ok(())
+}
+
+/// E7.
+#[test]
+fn a_listener_for_a_name_close_to_a_declared_one_is_registered_with_a_warning() -> TestResult {
+    let (emitter, journal) = (Emitter::builder().declares::<u32>("count").build()?, Journal::default());
+    tracing::subscriber::with_default(journal.clone(), || -> TestResult {
+        for name in ["coutn", "counts", "fetched", "count", "cou*", "a.coutn"] {
+            emitter.on(name, |_: &mut dyn AnyEvent, _| ())?;
+        }
+        Ok(())
+    })?;
+    assert_eq!(emitter.listener_count(), 6);
+    let warning = |name| format!("a listener was registered for `{name}`; the emitter declares `count`");
+    assert_eq!(journal.take(), [warning("coutn"), warning("counts")]);
+    Ok(())
+}
+
+/// E7: every serializable type is an `AnyEvent`, also a record, whose payload is that of its event.
+#[test]
+fn to_json_of_a_record_is_the_payload() -> TestResult {
+    let emitter = Emitter::new();
+    emitter.observe("*", |event: &dyn AnyEvent, meta| {
+        let record = Box::new(meta.to_record(event));
+        assert_eq!((event.to_json(), record.to_json()), (json!({"n": 1}), json!({"n": 1})));
+    })?;
+    emitter.emit_now("x", &mut json!({"n": 1}))?;
     Ok(())
 }
 

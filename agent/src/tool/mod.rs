@@ -46,6 +46,8 @@ use crate::{ToolOutput, ToolSpec};
 /// | `finish` | [`ToolFinish`] | after `success` or `error` |
 /// | `retry` | [`ToolRetry`] | another attempt follows (see [`retries`](Self::retries)) |
 /// | `retries_exceeded` | [`ToolRetriesExceeded`] | the last of these attempts has failed with a retryable error |
+///
+/// The function may emit other events on the emitter of its run, `ctx.emitter()`, in the same namespace.
 #[derive(Clone)]
 pub struct Tool {
     shared: Arc<ToolParts>,

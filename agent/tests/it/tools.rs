@@ -52,6 +52,24 @@ async fn a_tool_is_retried_within_one_run_and_emits_the_events_of_each_attempt()
 }
 
 #[tokio::test]
+async fn a_tool_may_emit_events_that_the_library_does_not_declare() -> Result<()> {
+    let fetch = tool_fn("fetch-page", "Fetches a page", |_: Text, ctx: RunContext| async move {
+        ctx.emitter().emit("fetched", &mut 200_u32).await?;
+        Ok("done")
+    })?;
+    let script = ScriptedModel::new("m").call("fetch-page", json!({"text": "x"})).text("ok");
+    let agent = agent(&script).tool(fetch.clone()).build()?;
+    let log = Log::default();
+    let (own, above) = (log.clone(), log.clone());
+    let run = fetch.run(json!({"text": "x"})).observe("fetched", move |status: &u32, _| own.add(status.to_string()));
+    run.await?;
+    let run = agent.ask("x").observe("tool.fetch_page.fetched", move |_: &u32, meta| above.add(meta.path()));
+    run.await?;
+    assert_eq!(log.lines(), ["200", "tool.fetch_page.fetched"]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_failing_finish_listener_of_a_tool_fails_a_success_and_hides_no_error() -> Result<()> {
     for (failures, expected) in [(0, "a listener of `tool.flaky.finish` failed"), (1, "busy")] {
         let tool = flaky(failures, false);

@@ -35,7 +35,7 @@ impl Emitter {
     /// # Errors
     ///
     /// Returns an error if the name is not valid, or if a listener fails and its failure is not isolated. Also returns
-    /// an error if the emitter declares its events and [refuses](crate::EmitterBuilder::declares) this event.
+    /// an error if the emitter [declares](crate::EmitterBuilder::declares) this event with another type.
     ///
     /// # Cancel safety
     ///
@@ -241,7 +241,7 @@ impl<'a> Emit<'a> {
     #[inline(always)]
     fn first_receiver(&self) -> Result<Option<&'a Emitter>, EmitError> {
         self.name.check()?;
-        // Names with a dot belong to sub-namespaces, which the emitter's declarations do not cover.
+        // Names with a dot belong to sub-namespaces, which the emitter's declarations do not cover (E7).
         if let Some(declared) = self.source.declared()
             && !self.name.is_dotted()
         {

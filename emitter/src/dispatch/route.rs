@@ -376,7 +376,7 @@ impl Emitter {
     }
 
     /// Returns `true` if a listener, sink or pipe is registered here or above, for any event. If the result is `false`,
-    /// an emit delivers nothing, but still returns an error if the name is not valid or the event is not declared.
+    /// an emit delivers nothing, but still returns an error if the name is not valid or is declared with another type.
     ///
     /// Returns `false` on the emitter of a run that has ended. Outside runs, the result `false` is remembered until a
     /// listener, sink or pipe is added.

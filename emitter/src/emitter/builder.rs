@@ -58,12 +58,12 @@ impl EmitterBuilder {
 
     /// Declares an event and its payload type.
     ///
-    /// An emitter that declares events refuses all others. Emitting an undeclared event fails, and so does emitting a
-    /// declared event with another type. A listener for the exact name or path of an undeclared event, or for a
-    /// declared event with another type, cannot be registered. The same applies to the runs of the emitter.
+    /// Emitting a declared event with another type fails, and a listener for the exact name or path of a declared event
+    /// that takes another type cannot be registered. The same applies to the runs of the emitter. Other events may still
+    /// be emitted and listened for. If a listener names an event that is not declared, but differs from a declared name
+    /// only in one letter or in two swapped letters, a warning that names the declared event is logged.
     ///
-    /// Names with a dot, such as `"run.start"`, are not checked. Neither are the runtime's events `"attempt_discarded"`
-    /// and `"would_deny"`, nor the events of the emitter's children.
+    /// Names with a dot, such as `"run.start"`, are not checked, nor are the events of the emitter's children.
     pub fn declares<T: serde::Serialize + Send + Sync + 'static>(mut self, name: impl Into<String>) -> Self {
         self.declared.get_or_insert_default().add(name.into(), ExpectedType::of::<T>());
         self

@@ -1,4 +1,4 @@
-//! Declared events: an emitter may declare its own events, and then refuses own events that are not declared (E7).
+//! Declared events: an emitter may declare its own events, which then always have the declared type (E7).
 
 use std::any::TypeId;
 
@@ -6,11 +6,8 @@ use crate::error::EmitErrorKind;
 use crate::event::ExpectedType;
 use crate::matching::matcher::MatcherKind;
 use crate::name::check;
+use crate::panic::log_quietly;
 use crate::{BuildError, EmitError, Emitter, ListenError, Matcher};
-
-/// Events that the runtime and its middleware emit on any run. They need no declaration, so that runs of an emitter
-/// that declares its events can be retried, redacted and guarded.
-const OF_EVERY_RUN: [&str; 2] = ["attempt_discarded", "would_deny"];
 
 /// Event names with their payload types.
 #[derive(Clone, Debug, Default)]
@@ -44,23 +41,23 @@ impl Declared {
         self.0.iter().find(|(declared, _)| declared == name).map(|(_, payload)| *payload)
     }
 
-    fn list(&self) -> String {
-        self.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    /// Returns the declared name that the given undeclared name was probably meant to be.
+    fn meant_by(&self, name: &str) -> Option<&str> {
+        self.names().find(|declared| is_near(declared, name))
     }
 
-    /// Refuses an emit if the event is not declared, or is declared with another type.
+    /// Refuses an emit if the event is declared with another type.
     pub(crate) fn check_emit(&self, name: &str, payload: TypeId, carried: &'static str) -> Result<(), EmitError> {
         match self.get(name) {
-            Some(declared) if declared.id == payload => Ok(()),
-            Some(declared) => {
+            Some(declared) if declared.id != payload => {
                 Err(EmitErrorKind::DeclaredType { name: name.to_owned(), declared: declared.name, carried }.into())
             }
-            None if OF_EVERY_RUN.contains(&name) => Ok(()),
-            None => Err(EmitErrorKind::Undeclared { name: name.to_owned(), declared: self.list() }.into()),
+            _ => Ok(()),
         }
     }
 
-    /// Refuses a listener for an exact name or path if the event is not declared, or is declared with another type.
+    /// Refuses a listener for an exact name or path if the event is declared with another type. Warns if the event is
+    /// not declared, but an event with almost the same name is.
     pub(crate) fn check_listener(
         &self,
         emitter: &Emitter,
@@ -76,9 +73,30 @@ impl Declared {
                 expected: expected.name,
             }),
             (Some(_), _) => Ok(()),
-            (None, _) if OF_EVERY_RUN.contains(&name) => Ok(()),
-            (None, _) => Err(ListenError::Undeclared { name: name.to_owned(), declared: self.list() }),
+            (None, _) => {
+                if let Some(meant) = self.meant_by(name) {
+                    log_quietly(|| {
+                        tracing::warn!("a listener was registered for `{name}`; the emitter declares `{meant}`");
+                    });
+                }
+                Ok(())
+            }
         }
+    }
+}
+
+/// Returns `true` if two different names differ in one letter that was changed, added or left out, or in two
+/// neighbouring letters that were swapped.
+fn is_near(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let (short, long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
+    let start = short.iter().zip(long).take_while(|(a, b)| a == b).count();
+    let end = short[start..].iter().rev().zip(long.iter().rev()).take_while(|(a, b)| a == b).count();
+    // The names without their common beginning and end.
+    match (&short[start..short.len() - end], &long[start..long.len() - end]) {
+        ([], [_]) | ([_], [_]) => true,
+        ([a, b], [c, d]) => a == d && b == c,
+        _ => false,
     }
 }
 
@@ -91,5 +109,21 @@ fn own_name<'m>(emitter: &Emitter, matcher: &'m Matcher) -> Option<&'m str> {
             rest.strip_prefix('.').filter(|name| !name.contains('.'))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_near;
+
+    #[test]
+    fn names_are_near_if_one_letter_differs_or_two_are_swapped() {
+        let near = [("start", "stat"), ("start", "starts"), ("start", "stort"), ("start", "satrt"), ("aa", "aaa")];
+        for (one, other) in near {
+            assert!(is_near(one, other) && is_near(other, one), "{one} {other}");
+        }
+        for (one, other) in [("start", "start"), ("start", "st"), ("start", "trast"), ("start", "fetched")] {
+            assert!(!is_near(one, other) && !is_near(other, one), "{one} {other}");
+        }
     }
 }

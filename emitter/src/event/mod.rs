@@ -27,10 +27,13 @@ pub trait AnyEvent: Any + Send + Sync {
     ///
     /// A payload that cannot be serialized, or is nested deeper than [`MAX_DEPTH`](crate::json::MAX_DEPTH), becomes a
     /// string that contains the reason.
-    fn to_json(&self) -> Value;
+    ///
+    /// Call [`to_json`](#method.to_json) on a `dyn AnyEvent` instead. This method has another name because every
+    /// serializable type has it, also the record of an event, whose own JSON is not its payload.
+    fn payload_to_json(&self) -> Value;
 
     /// Returns the payload as JSON text, written without an intermediate [`Value`]. Payloads that cannot be serialized
-    /// become a string, as in [`to_json`](Self::to_json).
+    /// become a string, as in [`payload_to_json`](Self::payload_to_json).
     fn to_raw_json(&self) -> Box<RawValue>;
 
     /// Returns the name of the payload's type, as [`std::any::type_name`] does.
@@ -38,7 +41,7 @@ pub trait AnyEvent: Any + Send + Sync {
 }
 
 impl<T: Serialize + Send + Sync + 'static> AnyEvent for T {
-    fn to_json(&self) -> Value {
+    fn payload_to_json(&self) -> Value {
         to_value(self).unwrap_or_else(|error| Value::String(error_text::<T>(&error)))
     }
 
@@ -59,6 +62,15 @@ fn error_text<T>(error: &serde_json::Error) -> String {
 }
 
 impl dyn AnyEvent {
+    /// Returns the payload as JSON.
+    ///
+    /// A payload that cannot be serialized, or is nested deeper than [`MAX_DEPTH`](crate::json::MAX_DEPTH), becomes a
+    /// string that contains the reason.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        self.payload_to_json()
+    }
+
     /// Returns `true` if the payload is a `T`.
     #[must_use]
     pub fn is<T: 'static>(&self) -> bool {
@@ -200,7 +212,7 @@ impl Payload for dyn AnyEvent {
 /// use emitree_emitter::{AnyEvent, Opaque};
 ///
 /// struct Connection;
-/// assert_eq!(Opaque(Connection).to_json().as_str().map(|s| s.ends_with("Connection>")), Some(true));
+/// assert_eq!(Opaque(Connection).payload_to_json().as_str().map(|s| s.ends_with("Connection>")), Some(true));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opaque<T>(

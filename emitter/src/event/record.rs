@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -68,6 +69,16 @@ impl EventRecord {
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.rsplit_once('.').map_or(&self.path, |(_, name)| name)
+    }
+
+    /// Returns the payload as JSON, as [`to_json`](trait.AnyEvent.html#method.to_json) of the event did.
+    ///
+    /// A payload that cannot be read as JSON becomes a string that contains the reason. This is possible only if the
+    /// record was read from elsewhere.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let unreadable = |error| Value::String(format!("<{} cannot be read: {error}>", self.payload_type));
+        serde_json::from_str(self.payload.get()).unwrap_or_else(unreadable)
     }
 
     /// Deserializes the payload as a `T`.

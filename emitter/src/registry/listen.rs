@@ -26,8 +26,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
-        /// event with this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares this event with another
+        /// type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -66,8 +66,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
-        /// event with this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares this event with another
+        /// type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -106,8 +106,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
-        /// event with this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares this event with another
+        /// type, or if the run that the emitter belongs to has ended.
         ///
         /// # Examples
         ///
@@ -144,8 +144,8 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this
-        /// event with this type, or if the run that the emitter belongs to has ended.
+        /// Returns an error if the matcher is not valid, if the emitter declares this event with another
+        /// type, or if the run that the emitter belongs to has ended.
         #[track_caller]
         pub fn observe_async<T>(
             &self,
@@ -166,8 +166,7 @@ macro_rules! verbs {
         ///
         /// # Errors
         ///
-        /// Returns an error if the emitter declares its events but does not declare this event with this type, or if
-        /// the run that the emitter belongs to has ended.
+        /// Returns an error if the emitter declares this event with another type, or if the run that the emitter belongs to has ended.
         #[track_caller]
         pub fn on_event<E: Event, R: ListenerResult>(
             &self,
@@ -209,8 +208,8 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is not valid, if the emitter declares its events but does not declare this event
-    /// with this type, or if the run that the emitter belongs to has ended.
+    /// Returns an error if the matcher is not valid, if the emitter declares this event with another type, or
+    /// if the run that the emitter belongs to has ended.
     ///
     /// # Examples
     ///

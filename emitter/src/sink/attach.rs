@@ -56,8 +56,7 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is not valid, if the emitter declares its events and the matcher names an event
-    /// that is not declared, if the run that the emitter belongs to has ended, or if the sink's thread cannot be
+    /// Returns an error if the matcher is not valid, if the run that the emitter belongs to has ended, or if the sink's thread cannot be
     /// started. The sink is then dropped.
     #[track_caller]
     pub fn pipe_to_matching(&self, matcher: impl IntoMatcher, sink: impl Sink) -> Result<SinkHandle, SinkError> {
@@ -72,8 +71,7 @@ impl Emitter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the matcher is not valid, if the emitter declares its events and the matcher names an event
-    /// that is not declared, or if the run that the emitter belongs to has ended.
+    /// Returns an error if the matcher is not valid, or if the run that the emitter belongs to has ended.
     ///
     /// # Examples
     ///

@@ -181,7 +181,7 @@ pub trait AnyFinish: Send + Sync {
 
 impl<I: Data, O: Data> AnyStart for Start<I, O> {
     fn input_json(&self) -> Value {
-        self.input.to_json()
+        self.input.payload_to_json()
     }
 
     fn try_input_json(&self) -> Result<Value> {
@@ -194,7 +194,7 @@ impl<I: Data, O: Data> AnyStart for Start<I, O> {
     }
 
     fn output_json(&self) -> Option<Value> {
-        self.output.as_ref().map(AnyEvent::to_json)
+        self.output.as_ref().map(AnyEvent::payload_to_json)
     }
 
     fn output_any(&mut self) -> &mut dyn Any {
@@ -209,11 +209,11 @@ impl<I: Data, O: Data> AnyStart for Start<I, O> {
 
 impl<I: Data, O: Data> AnySuccess for Success<I, O> {
     fn input_json(&self) -> Value {
-        AnyEvent::to_json(&*self.input)
+        AnyEvent::payload_to_json(&*self.input)
     }
 
     fn output_json(&self) -> Value {
-        self.output.to_json()
+        self.output.payload_to_json()
     }
 
     fn try_output_json(&self) -> Result<Value> {
@@ -228,11 +228,11 @@ impl<I: Data, O: Data> AnySuccess for Success<I, O> {
 
 impl<I: Data, O: Data> AnyFinish for Finish<I, O> {
     fn input_json(&self) -> Value {
-        AnyEvent::to_json(&*self.input)
+        AnyEvent::payload_to_json(&*self.input)
     }
 
     fn outcome_json(&self) -> Value {
-        self.outcome.to_json()
+        self.outcome.payload_to_json()
     }
 
     fn status(&self) -> crate::Status {

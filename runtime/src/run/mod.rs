@@ -316,7 +316,7 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// O>`. [`on_start`](Self::on_start), [`Stage::Start`] and the event's path, such as `backend.chat.run.start`,
     /// match the same event. A listener for `Start` with other type parameters, or for the payload of another stage,
     /// makes the run fail. With `dyn AnyEvent` or any other payload type, `"start"` matches events that the work emits
-    /// under that name. If the emitter declares its events, `"start"` has to be declared like any other name.
+    /// under that name.
     ///
     /// ```
     /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};
