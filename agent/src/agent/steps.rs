@@ -11,14 +11,14 @@ use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, Me
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::turn::{CurrentTurn, LoopState};
 use crate::model::chunks::ChunkStages;
-use crate::model::incoming::pass_whole;
+use crate::model::incoming::{IncomingReply, pass_whole};
 use crate::model::passage::{PassReplies, Passage};
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::place::testing::join;
-use crate::{Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse};
-use crate::{History, Message, Tool, ToolSpec};
+use crate::{Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, ChunkStage, Delta};
+use crate::{History, Message, Tool, ToolOutput, ToolSpec};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
 const MAX_ROUNDS: u32 = 100;
@@ -311,12 +311,35 @@ impl<'a> Loop<'a> {
     /// Passes a reply that is not from the model's run through the stages as a whole, and through the guards of
     /// `model.call`.
     async fn pass_reply(&self, reply: ChatResponse) -> Result<ChatResponse> {
-        let mut stages: Vec<_> = self.chains().flat_map(|chains| chains.chunks.begin()).collect();
-        let reply = pass_whole(reply, &mut stages, self.ctx)?;
-        for installed in self.installed.iter().rev() {
-            installed.hooks.model_call.check_output(&reply, self.ctx).await?;
-        }
+        let reply = pass_whole(reply, &mut self.begin_stages(), self.ctx)?;
+        self.check_reply(&reply).await?;
         Ok(reply)
+    }
+
+    fn begin_stages(&self) -> Vec<Box<dyn ChunkStage>> {
+        self.chains().flat_map(|chains| chains.chunks.begin()).collect()
+    }
+
+    async fn check_reply(&self, reply: &ChatResponse) -> Result<()> {
+        for installed in self.installed.iter().rev() {
+            installed.hooks.model_call.check_output(reply, self.ctx).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the answer of the run from the output of a tool, which passes the stages and guards as a model's reply does.
+    async fn answer_of(&self, output: &ToolOutput) -> Result<Message> {
+        let deltas = Delta::of_response(ChatResponse::new(Message::assistant(output.text())));
+        let streams = self.options.stream == Some(true);
+        let mut reply = IncomingReply::new(self.begin_stages(), streams, self.ctx);
+        let is_stopped = reply.receive(deltas, true).await?;
+        let (reply, is_as_staged) = reply.finish(is_stopped);
+        if !is_as_staged {
+            // A listener has changed a token.
+            return Ok(self.pass_reply(reply).await?.message);
+        }
+        self.check_reply(&reply).await?;
+        Ok(reply.message)
     }
 
     /// Passes a response through `turn.action`, and executes its tool calls unless a hook decides otherwise. When this
@@ -336,7 +359,7 @@ impl<'a> Loop<'a> {
         let response = Arc::clone(turn.response());
         let asks_again = !inject.is_empty();
         turn.inject(inject)?;
-        let answer = Arc::clone(&response);
+        let mut answer = Arc::clone(&response);
         let mut end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
         let after = match decision.unwrap_or(TurnDecision::Natural) {
             TurnDecision::Stop => {
@@ -353,6 +376,10 @@ impl<'a> Loop<'a> {
                     // On an error the turn is dropped, and enters the history with the results so far.
                     end.results = run_batch(self, &turn).await?;
                     terminates = end.results.iter().all(|result| result.output.terminate);
+                }
+                if let Some(result) = end.results.iter().find(|result| terminates && result.output.is_answer) {
+                    answer = Arc::new(self.answer_of(&result.output).await?);
+                    turn.end_with(&answer);
                 }
                 let is_answer = response.tool_calls().next().is_none();
                 if terminates || (is_answer && !asks_again) { After::End } else { After::AskAgain }

@@ -296,6 +296,11 @@ impl OpenTurn<'_> {
         self.answer(position, ToolResult::error("", text));
     }
 
+    /// Appends an answer after the results and the injected messages. It must have no tool calls.
+    pub(crate) fn end_with(&mut self, answer: &Arc<Message>) {
+        self.injected.push(Arc::clone(answer));
+    }
+
     /// Sets the text of the results for unanswered calls whose tools have not started when the turn is dropped.
     pub(crate) const fn answer_others(&mut self, text: &'static str) {
         self.unanswered = text;

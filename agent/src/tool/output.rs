@@ -25,6 +25,9 @@ pub struct ToolOutput {
     /// turn.
     #[serde(default, skip_serializing_if = "is_false")]
     pub terminate: bool,
+    /// `true` if the content is the answer of the agent's run. See [`answer`](Self::answer()).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_answer: bool,
 }
 
 impl ToolOutput {
@@ -50,6 +53,42 @@ impl ToolOutput {
     #[must_use]
     pub const fn terminate(mut self) -> Self {
         self.terminate = true;
+        self
+    }
+
+    /// Makes the content the answer of the agent's run. Sets [`terminate`](Self#structfield.terminate) as well: if another
+    /// result of the turn does not end the loop, the loop continues, and this output is a result like any other. If
+    /// several results are answers, the first in call order is the answer of the run.
+    ///
+    /// The answer is a message of the model after the results of the turn. It passes the agent's stages as a whole reply,
+    /// with an event [`NewToken`](crate::NewToken) on the agent's run if the run streams, and is checked by the guards at
+    /// `model.call`.
+    ///
+    /// ```
+    /// use emitree_agent::{Agent, ChatModel, ScriptedModel, ToolOutput, tool_fn};
+    /// use emitree_runtime::RunContext;
+    /// use schemars::JsonSchema;
+    /// use serde::Deserialize;
+    /// use serde_json::json;
+    ///
+    /// #[derive(Deserialize, JsonSchema)]
+    /// struct Page {}
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let read = tool_fn("read", "Reads the page", |_: Page, _: RunContext| async {
+    ///     Ok(ToolOutput::new("The whole page.").answer())
+    /// });
+    /// let model = ChatModel::new(ScriptedModel::new("test").call("read", json!({})))?;
+    /// let answer = Agent::builder("reader", model).tool(read).build()?.ask("Show me the page.").await?;
+    /// assert_eq!(answer.text(), "The whole page.");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn answer(mut self) -> Self {
+        self.terminate = true;
+        self.is_answer = true;
         self
     }
 

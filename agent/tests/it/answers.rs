@@ -1,15 +1,15 @@
-//! The history ends with the answer as layers, output functions and guards left it (A12).
+//! The history ends with the answer as layers, output functions and guards left it (A12), and tools that answer.
 
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentBuilder, AgentInput, AgentOutput, AgentRun, AgentSuccess, ChatModel, Message, MessageAdded,
-    MessageReplaced, ScriptedModel, Session, ToolOutput, tool_fn,
+    Agent, AgentBuilder, AgentInput, AgentOutput, AgentRun, AgentSuccess, ChatModel, ChatResponse, Chunks, Delta,
+    Message, MessageAdded, MessageReplaced, ScriptedModel, Session, Tool, ToolOutput, tool_fn,
 };
 use emitree_middleware::{Fallback, Redact, redact::Strategy};
 use emitree_runtime::{
-    AbortHandle, Error, Guard, Interrupt, Next, Result, RunContext, Stage, Start, Success, for_tree, map_output,
-    map_output_async,
+    AbortHandle, Error, ErrorKind, Guard, Interrupt, Next, Result, RunContext, Stage, Start, Success, for_tree,
+    map_output, map_output_async,
 };
 use serde_json::json;
 
@@ -286,4 +286,94 @@ async fn the_answer_of_an_alternative_agent_follows_the_question_in_the_session(
     assert_eq!(agent.ask("hi").session(&session).await?.text(), "from the spare agent");
     assert_eq!(texts(&session), ["hi", "from the spare agent"]);
     Ok(())
+}
+
+fn answering(name: &str) -> Tool {
+    tool_fn(name, "Answers", |args: Text, _: RunContext| async move { Ok(ToolOutput::new(args.text).answer()) })
+        .expect("a tool")
+}
+
+fn calls<'a>(calls: &[(&'a str, &'a str)]) -> ScriptedModel {
+    let calls: Vec<_> = calls.iter().map(|(name, text)| (*name, json!({"text": text}))).collect();
+    ScriptedModel::new("test").calls(calls).text("by the model")
+}
+
+#[tokio::test]
+async fn the_first_answer_of_a_tool_is_the_answer_of_the_run_if_all_results_end_the_loop() -> Result<()> {
+    type Calls = &'static [(&'static str, &'static str)];
+    let table: [(Calls, &str, u32); 4] = [
+        (&[("tell", "one")], "one", 1),
+        (&[("tell", "one"), ("say", "two")], "one", 1),
+        (&[("end", "one"), ("say", "two")], "two", 1),
+        (&[("tell", "one"), ("shout", "two")], "by the model", 2),
+    ];
+    for (called, text, turns) in table {
+        let session = Session::new();
+        let end = tool_fn("end", "Ends", |_: Text, _: RunContext| async { Ok(ToolOutput::new("end").terminate()) })?;
+        let agent = agent(&calls(called)).tool(answering("tell")).tool(answering("say")).tool(end).build()?;
+        let answer = agent.ask("hi").session(&session).await?;
+        assert_eq!((answer.text().as_str(), answer.turns), (text, turns), "{called:?}");
+        let history = assert_valid(&session);
+        assert_eq!((last(history.messages()), last(&answer.messages)), (&answer.answer, &answer.answer));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_answer_of_a_tool_passes_stages_and_guards_and_is_a_token_if_the_run_streams() -> Result<()> {
+    for (word, streams) in [("secret", false), ("secret", true), ("forbidden", true)] {
+        let (session, log) = (Session::new(), Log::default());
+        let to = log.clone();
+        let agent = agent(&calls(&[("tell", word)]))
+            .tool(answering("tell"))
+            .hooks(move |hooks| {
+                hooks.chunks(|| {
+                    |chunks: &mut Chunks, _: &RunContext| {
+                        for delta in &mut chunks.deltas {
+                            if let Delta::Text(text) = delta {
+                                *text = text.replace("secret", "***");
+                            }
+                        }
+                        Ok(())
+                    }
+                });
+                hooks.model_call(|stack| stack.guard(NotForbidden(to.clone())));
+            })
+            .build()?;
+        let to = log.clone();
+        let mut run = agent.ask("hi").session(&session);
+        if streams {
+            run = run.on_token(move |token| to.add(format!("token {}", token.text())));
+        }
+        let result = run.await;
+        let said = word.replace("secret", "***");
+        let mut expected = vec!["guard ".to_owned()];
+        expected.extend(streams.then(|| format!("token {said}")));
+        expected.push(format!("guard {said}"));
+        assert_eq!(log.lines(), expected);
+        if word == "forbidden" {
+            let denied = ErrorKind::Denied { by: "not_forbidden".to_owned() };
+            assert_eq!(result.unwrap_err().kind(), &denied);
+            assert_eq!(texts(&session), ["hi", "", ""]);
+        } else {
+            assert_eq!(result?.text(), "***");
+            assert_eq!(texts(&session), ["hi", "", "", "***"]);
+        }
+    }
+    Ok(())
+}
+
+/// Denies `forbidden` in replies.
+#[derive(Debug)]
+struct NotForbidden(Log);
+
+impl Guard<ChatModel> for NotForbidden {
+    async fn check_output(&self, reply: &ChatResponse, _: &RunContext) -> Result<()> {
+        self.0.add(format!("guard {}", reply.text()));
+        if reply.text().contains("forbidden") { Err(Error::new("a forbidden word")) } else { Ok(()) }
+    }
+
+    fn name(&self) -> &str {
+        "not_forbidden"
+    }
 }
