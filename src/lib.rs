@@ -91,7 +91,7 @@ pub mod agent {
 
 /// Tasks and typed values of a run; see [`RunContext`].
 pub mod context {
-    pub use emitree_runtime::{Extensions, Task};
+    pub use emitree_runtime::{Extensions, Task, TextFilter};
 }
 
 /// Declared events, builders, names, listener adapters, and the errors of emitting and listening.

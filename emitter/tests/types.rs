@@ -4,7 +4,9 @@
 mod journal;
 mod support;
 
-use emitree_emitter::{AnyEvent, EmitErrorKind, Emitter, Event, EventName, Opaque, Options, matcher_fn};
+use emitree_emitter::{
+    AnyEvent, BoxError, EmitErrorKind, Emitter, Event, EventMeta, EventName, Opaque, Options, matcher_fn,
+};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
@@ -97,7 +99,7 @@ fn events_of_another_type_are_filtered_unless_they_are_own_events_under_an_exact
         instance.on(matcher, move |_: &mut String, _| note.note(matcher))?;
     }
     instance.on(regex::Regex::new("fetch")?, |_: &mut String, _| ())?;
-    instance.on(|_: &emitree_emitter::EventMeta<'_>| true, |_: &mut String, _| ())?;
+    instance.on(|_: &EventMeta<'_>| true, |_: &mut String, _| ())?;
     root.on("a.fetch_data", |_: &mut String, _| ())?;
     run.on("b.fetch_data", |_: &mut String, _| ())?;
     let target = Emitter::new().child("a")?;
@@ -188,6 +190,42 @@ fn to_json_of_a_record_is_the_payload() -> TestResult {
         assert_eq!((event.to_json(), record.to_json()), (json!({"n": 1}), json!({"n": 1})));
     })?;
     emitter.emit_now("x", &mut json!({"n": 1}))?;
+    Ok(())
+}
+
+/// An event that is declared as data.
+#[derive(Serialize, serde::Deserialize)]
+struct Counted {
+    n: u32,
+}
+
+impl Event for Counted {
+    const NAME: EventName = EventName::new("counted");
+}
+
+/// E18.
+#[test]
+fn an_event_that_is_declared_as_data_is_changed_as_json_or_stays_as_it_was() -> TestResult {
+    let emitter = Emitter::builder().declares_data::<Counted>().build()?;
+    let run = run_of(&emitter);
+    assert!(emitter.has_data("counted") && run.has_data("counted") && !run.has_data("other"));
+    emitter.on("*", |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| {
+        let is_changed = meta.change_data(event, |json| {
+            json["n"] = if json["n"] == 1 { 2.into() } else { "many".into() };
+            true
+        })?;
+        assert_eq!(is_changed, meta.name() == "counted");
+        Ok::<_, BoxError>(())
+    })?;
+    for source in [&emitter, &run] {
+        let mut counted = Counted { n: 1 };
+        source.emit_event_now(&mut counted)?;
+        assert_eq!(counted.n, 2);
+        source.emit_event_now(&mut counted).expect_err("`n` is no text");
+        assert_eq!(counted.n, 2);
+        source.emit_now("other", &mut 1_u32)?;
+        source.emit_now("counted", &mut 1_u32).expect_err("another type");
+    }
     Ok(())
 }
 

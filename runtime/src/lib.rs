@@ -68,6 +68,7 @@ pub use chain::attempts::AttemptDiscarded;
 pub use context::RunContext;
 pub use context::extensions::Extensions;
 pub use context::tasks::Task;
+pub use context::text_filter::TextFilter;
 pub use error::interrupt::Interrupt;
 pub use error::kind::ErrorKind;
 pub use error::outcome::{Outcome, Status};

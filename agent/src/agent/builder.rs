@@ -7,6 +7,7 @@ use emitree_emitter::{Creator, Emitter};
 use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, Runnable};
 use serde_json::{Map, Value};
 
+use crate::agent::events::declared;
 use crate::agent::middleware::{Installed, Prepare, twice};
 use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::{Agent, AgentParts};
@@ -222,7 +223,8 @@ impl AgentBuilder {
         let namespace = name.replace(['-', ' '], "_");
         // The events are not declared, because middlewares emit their own events on the agent's run.
         let emitter =
-            Emitter::root().child_builder(["agent", &namespace]).creator(Creator::new("Agent", name)).build()?;
+            declared(Emitter::root().child_builder(["agent", &namespace]).creator(Creator::new("Agent", name)))
+                .build()?;
         let specs = specs_of(&tools);
         let shared =
             AgentParts { emitter, model, prompt, options, tools, specs, installed, max_steps, max_depth, spawn_tools };

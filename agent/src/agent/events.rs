@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use emitree_emitter::{Event, EventName};
+use emitree_emitter::{EmitterBuilder, Event, EventName};
 use serde::{Deserialize, Serialize};
 
 use crate::{Message, ToolCall, ToolResult, Turn};
@@ -95,6 +95,19 @@ pub struct ToolResponse {
 pub struct AgentSuccess {
     /// The answer.
     pub answer: Arc<Message>,
+}
+
+/// Declares an agent's events as data, so that a redaction replaces secrets in them.
+pub(crate) fn declared(emitter: EmitterBuilder) -> EmitterBuilder {
+    emitter
+        .declares_data::<AgentStart>()
+        .declares_data::<Iteration>()
+        .declares_data::<MessageAdded>()
+        .declares_data::<MessageReplaced>()
+        .declares_data::<MessageError>()
+        .declares_data::<ToolCallIdentified>()
+        .declares_data::<ToolResponse>()
+        .declares_data::<AgentSuccess>()
 }
 
 impl Event for AgentStart {

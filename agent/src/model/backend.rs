@@ -13,6 +13,7 @@ use crate::model::events::{ChatStart, ChatSuccess, UsageReported};
 use crate::model::incoming::IncomingReply;
 use crate::model::passage::Passage;
 use crate::model::provider::DynProvider;
+use crate::model::text_stage::TextStage;
 use crate::model::{emit, log};
 use crate::{ChatRequest, ChatResponse, Delta, Provider, Usage};
 
@@ -62,7 +63,8 @@ impl Backend {
         }
         let mut deltas = self.parts.provider.chat(&request, ctx).await?;
         let passage = Passage::of(ctx);
-        let stages = passage.as_ref().map(Passage::begin).unwrap_or_default();
+        let mut stages = passage.as_ref().map(Passage::begin).unwrap_or_default();
+        stages.extend(TextStage::of(ctx));
         let mut reply = IncomingReply::new(stages, request.options.stream == Some(true), ctx);
         // A reply that is not streamed passes through the stages in one call.
         let (mut arrived, mut is_stopped) = (Vec::new(), false);

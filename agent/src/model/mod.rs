@@ -11,6 +11,7 @@ pub(crate) mod registry;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod scripted;
+pub(crate) mod text_stage;
 
 use std::fmt;
 use std::sync::Arc;
@@ -102,14 +103,14 @@ impl ChatModel {
         let emitter = Emitter::root()
             .child_builder(["backend", "chat", provider.name()])
             .creator(creator)
-            .declares_event::<ChatStart>()
-            .declares_event::<NewToken>()
-            .declares_event::<ResponseHeaders>()
-            .declares_event::<UsageReported>()
-            .declares_event::<ChatSuccess>()
-            .declares_event::<ChatError>()
+            .declares_data::<ChatStart>()
+            .declares_data::<NewToken>()
+            .declares_data::<ResponseHeaders>()
+            .declares_data::<UsageReported>()
+            .declares_data::<ChatSuccess>()
+            .declares_data::<ChatError>()
             .declares_event::<ChatFinish>()
-            .declares_event::<ModelFellBack>()
+            .declares_data::<ModelFellBack>()
             .build()?;
         let backend = Backend::new(provider, emitter);
         Ok(Self { backend, alternatives: Vec::new(), middlewares: Vec::new(), falls_back_at: None })

@@ -165,12 +165,12 @@ impl Tool {
         let emitter = Emitter::root()
             .child_builder(["tool", &spec.name.replace('-', "_")])
             .creator(Creator::new("Tool", spec.name.clone()))
-            .declares_event::<ToolStart>()
-            .declares_event::<ToolSuccess>()
-            .declares_event::<ToolFailure>()
+            .declares_data::<ToolStart>()
+            .declares_data::<ToolSuccess>()
+            .declares_data::<ToolFailure>()
             .declares_event::<ToolFinish>()
-            .declares_event::<ToolRetry>()
-            .declares_event::<ToolRetriesExceeded>()
+            .declares_data::<ToolRetry>()
+            .declares_data::<ToolRetriesExceeded>()
             .build()?;
         Ok(Self { shared: Arc::new(ToolParts { spec, emitter, work }), middlewares: Vec::new(), retries: 0 })
     }

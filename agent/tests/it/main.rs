@@ -14,6 +14,7 @@ mod names;
 mod openai;
 mod own_hooks;
 mod places;
+mod redacted;
 mod replies;
 mod sessions;
 mod stored;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -72,6 +73,38 @@ impl EmitterBuilder {
     /// Declares an event whose payload type carries its name.
     pub fn declares_event<E: Event>(self) -> Self {
         self.declares::<E>(E::NAME.as_str())
+    }
+
+    /// Declares an event as data: its payload can be read, changed and written back as JSON by code that does not know
+    /// its type, with [`EventMeta::change_data`](crate::EventMeta::change_data). A redaction, for example, replaces
+    /// secrets in all its texts.
+    ///
+    /// ```
+    /// use emitree_emitter::{AnyEvent, BoxError, Emitter, Event, EventMeta, EventName};
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Sent { to: String }
+    ///
+    /// impl Event for Sent {
+    ///     const NAME: EventName = EventName::new("sent");
+    /// }
+    ///
+    /// let emitter = Emitter::builder().declares_data::<Sent>().build()?;
+    /// emitter.on("*.*", |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| {
+    ///     meta.change_data(event, |json| {
+    ///         json["to"] = "[hidden]".into();
+    ///         true
+    ///     })?;
+    ///     Ok::<_, BoxError>(())
+    /// })?;
+    /// let mut sent = Sent { to: "maria".to_owned() };
+    /// emitter.emit_event_now(&mut sent)?;
+    /// assert_eq!(sent.to, "[hidden]");
+    /// # Ok::<(), BoxError>(())
+    /// ```
+    pub fn declares_data<E: Event + DeserializeOwned>(mut self) -> Self {
+        self.declared.get_or_insert_default().add_data::<E>();
+        self
     }
 
     /// Creates the emitter.

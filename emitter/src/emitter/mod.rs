@@ -430,6 +430,13 @@ impl Emitter {
         declares.0.declared.as_ref()
     }
 
+    /// Returns `true` if this emitter, or the instance of its run, [declares](EmitterBuilder::declares_data) an event
+    /// with this name as data.
+    #[must_use]
+    pub fn has_data(&self, name: &str) -> bool {
+        self.declared().is_some_and(|declared| declared.data(name).is_some())
+    }
+
     /// Returns `true` for the emitter of a run, and for every emitter below it in the tree.
     #[inline]
     pub(crate) fn is_in_run(&self) -> bool {

@@ -2,24 +2,49 @@
 
 use std::any::TypeId;
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
 use crate::error::EmitErrorKind;
 use crate::event::ExpectedType;
+use crate::json::to_value;
 use crate::matching::matcher::MatcherKind;
 use crate::name::check;
 use crate::panic::log_quietly;
-use crate::{BuildError, EmitError, Emitter, ListenError, Matcher};
+use crate::{AnyEvent, BuildError, EmitError, Emitter, Event, ListenError, Matcher};
 
-/// Event names with their payload types.
+/// Changes a payload as JSON: reads it, calls the function, and writes the JSON back if the function returns `true`.
+type ChangeData = fn(&mut dyn AnyEvent, &mut dyn FnMut(&mut Value) -> bool) -> serde_json::Result<bool>;
+
+/// The declared events.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Declared(Vec<(String, ExpectedType)>);
+pub(crate) struct Declared(Vec<DeclaredEvent>);
+
+#[derive(Clone, Debug)]
+struct DeclaredEvent {
+    name: String,
+    payload: ExpectedType,
+    /// `None` if the event is not declared as data.
+    change: Option<ChangeData>,
+}
 
 impl Declared {
     pub(crate) fn add(&mut self, name: String, payload: ExpectedType) {
-        self.0.push((name, payload));
+        self.0.push(DeclaredEvent { name, payload, change: None });
+    }
+
+    pub(crate) fn add_data<E: Event + DeserializeOwned>(&mut self) {
+        let (name, payload) = (E::NAME.as_str().to_owned(), ExpectedType::of::<E>());
+        self.0.push(DeclaredEvent { name, payload, change: Some(change::<E>) });
+    }
+
+    /// Returns the function that changes the payloads of this event, if the event is declared as data.
+    pub(crate) fn data(&self, name: &str) -> Option<ChangeData> {
+        self.0.iter().find(|declared| declared.name == name)?.change
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
+        self.0.iter().map(|declared| declared.name.as_str())
     }
 
     /// Refuses names that are not valid, have a dot, or are declared twice.
@@ -38,7 +63,7 @@ impl Declared {
     }
 
     fn get(&self, name: &str) -> Option<ExpectedType> {
-        self.0.iter().find(|(declared, _)| declared == name).map(|(_, payload)| *payload)
+        self.0.iter().find(|declared| declared.name == name).map(|declared| declared.payload)
     }
 
     /// Returns the declared name that the given undeclared name was probably meant to be.
@@ -98,6 +123,21 @@ fn is_near(one: &str, other: &str) -> bool {
         ([a, b], [c, d]) => a == d && b == c,
         _ => false,
     }
+}
+
+/// Changes a payload of type `E` as JSON. A payload of another type stays, because no such event is emitted.
+fn change<E: Event + DeserializeOwned>(
+    event: &mut dyn AnyEvent,
+    change: &mut dyn FnMut(&mut Value) -> bool,
+) -> serde_json::Result<bool> {
+    let Some(event) = event.downcast_mut::<E>() else { return Ok(false) };
+    let mut value = to_value(&*event)?;
+    let is_changed = change(&mut value);
+    // Read the payload back only if it was changed: most events pass without a copy.
+    if is_changed {
+        *event = E::deserialize(value)?;
+    }
+    Ok(is_changed)
 }
 
 /// Returns the name of the emitter's own event that the matcher names exactly, by name or by path.

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::dispatch::emit::Emit;
@@ -135,6 +136,24 @@ impl<'a> EventMeta<'a> {
     /// Returns the lens of the event's facet if the lens is an `L`.
     pub fn facet<L: Send + Sync + 'static>(&self) -> Option<&'static L> {
         self.emit.facet?.lens()
+    }
+
+    /// Changes the payload as JSON, if its event is [declared as data](crate::EmitterBuilder::declares_data) by the
+    /// emitter of the event. If `change` returns `true`, the changed JSON is written back. Returns `true` if the payload
+    /// was changed, and `false` if the event is not declared as data.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the payload cannot be serialized, if it is nested deeper than
+    /// [`MAX_DEPTH`](crate::json::MAX_DEPTH), or if its type does not accept the changed JSON. The payload then stays as
+    /// it was.
+    pub fn change_data(
+        &self,
+        event: &mut dyn AnyEvent,
+        mut change: impl FnMut(&mut Value) -> bool,
+    ) -> serde_json::Result<bool> {
+        let change_data = self.emit.source.declared().and_then(|declared| declared.data(self.emitted_name()));
+        change_data.map_or(Ok(false), |change_data| change_data(event, &mut change))
     }
 
     /// Returns an owned, serializable copy of the meta and the payload.

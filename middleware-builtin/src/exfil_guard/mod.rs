@@ -49,6 +49,9 @@ const NAME: &str = "exfil_guard";
 /// same way, but the outcome stays the same. If such an error would become a denial, only its text is replaced, by the
 /// text of the denial.
 ///
+/// Text that a run emits in pieces and returns as a whole, such as the streamed reply of a model, is checked before
+/// listeners receive it. A word is held back until it ends, as with [`text_of`](Self::text_of).
+///
 /// The guard accepts runs of any type and reads their values as JSON. To keep secrets from leaving through tools, bind
 /// the guard to the tools, or to all runs below with [`for_nested`](emitree_runtime::for_nested): then a tool whose
 /// input contains a secret is denied.
@@ -305,12 +308,19 @@ impl Middleware for ExfilGuard {
         let evaluates_only = options.guard.is_evaluate_only();
         // A guard that only evaluates must not hold text back.
         let streams: &[Arc<dyn ChunkedEvents>] = if evaluates_only { &[] } else { &self.0.streams };
-        let listen =
-            |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(CheckPassage::new(stream.name(), &state)));
+        let listen = |stream: &Arc<dyn ChunkedEvents>| {
+            let (name, state) = (stream.name().to_owned(), Arc::clone(&state));
+            stream.listen(ctx, Box::new(move || Box::new(CheckPassage::new(&name, &state))))
+        };
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;
         if !held.is_empty() {
             // Emit the held text before the listeners of `success` and `error` are called.
             flush_at_end(&held, ctx, emit_blocked_fn(&state))?;
+        }
+        if options.outputs && !evaluates_only {
+            // Text that the run returns, and emits in pieces before.
+            let state = Arc::clone(&state);
+            ctx.filter_text(move |name| Box::new(CheckPassage::new(name, &state)));
         }
         if options.outputs {
             // Errors that do not pass the layer, from an abort or a listener, are checked on their way out of the run.

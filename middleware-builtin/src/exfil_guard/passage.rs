@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Result};
+use emitree_runtime::{Error, Result, TextFilter};
 use emitree_secrets::{Chunks, Piece};
 
 use super::GuardState;
 use super::decode::Encoding;
 use super::leak::What;
-use crate::shared::inspected::chunked_events::ChunkFilter;
 use crate::shared::run_part::RunPart;
 
 /// The number of bytes that are held back at the end of a long word. With each further part, up to this number of
@@ -126,7 +125,7 @@ fn after_last_whitespace(text: &str) -> Option<usize> {
     text.char_indices().rev().find(|(_, c)| c.is_whitespace()).map(|(at, c)| at + c.len_utf8())
 }
 
-impl ChunkFilter for CheckPassage {
+impl TextFilter for CheckPassage {
     fn push(&mut self, text: &str) -> Result<String> {
         let (mut found, clean) = (None, &mut self.text);
         self.chunks.push(text, |piece| collect(piece, clean, &mut found));
@@ -137,12 +136,6 @@ impl ChunkFilter for CheckPassage {
         let (mut found, clean) = (None, &mut self.text);
         self.chunks.finish(|piece| collect(piece, clean, &mut found));
         self.refuse_or_release(found, true)
-    }
-
-    fn clear(&mut self) {
-        self.chunks.clear();
-        self.text.clear();
-        (self.held, self.word, self.searched, self.is_begun) = (0, 0, 0, false);
     }
 }
 

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use emitree_runtime::Result;
+use emitree_runtime::{Result, TextFilter};
 use emitree_secrets::Chunks;
 
 use super::redactor::Redactor;
-use crate::shared::inspected::chunked_events::ChunkFilter;
 use crate::shared::run_part::RunPart;
 
 /// Replaces secrets in text that arrives in chunks.
@@ -24,7 +23,7 @@ impl RedactFilter {
     }
 }
 
-impl ChunkFilter for RedactFilter {
+impl TextFilter for RedactFilter {
     fn push(&mut self, text: &str) -> Result<String> {
         let Self { name, redactor, chunks } = self;
         let mut clear = String::new();
@@ -37,9 +36,5 @@ impl ChunkFilter for RedactFilter {
         let mut clear = String::new();
         chunks.finish(|piece| redactor.put(&mut clear, piece, |kind| redactor.note(RunPart::Event, name, kind)));
         Ok(clear)
-    }
-
-    fn clear(&mut self) {
-        self.chunks.clear();
     }
 }

@@ -49,14 +49,24 @@ fn redact<T: Serialize + DeserializeOwned>(
     Ok(())
 }
 
-/// Redacts payloads of text or JSON, in events of the run's emitter and of the emitters below it. Nested events are not
-/// redacted here.
-pub(super) fn of_json(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
+/// Redacts payloads of text or JSON, and of events that are declared as data, in events of the run's emitter and of the
+/// emitters below it. Nested events are not redacted here.
+pub(super) fn of_data(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
     let redactor = Arc::clone(redactor);
     ctx.emitter()
         .with(first())
-        .on("*.*", move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| redact_text(event, meta.name(), &redactor))?;
+        .on("*.*", move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| redact_data(event, meta, &redactor))?;
     Ok(())
+}
+
+/// Redacts the payload if its event is declared as data, or if it is text or JSON.
+fn redact_data(event: &mut dyn AnyEvent, meta: &EventMeta<'_>, redactor: &Redactor) -> Result<(), BoxError> {
+    let name = meta.name();
+    let is_changed = meta.change_data(event, |value| redactor.event(name, value)).map_err(|error| {
+        let of = meta.payload_type();
+        Error::new(format!("secrets in `{of}`, the payload of `{name}`, cannot be replaced: {error}"))
+    })?;
+    if is_changed { Ok(()) } else { redact_text(event, name, redactor) }
 }
 
 /// Redacts the payload if it is JSON or has one of the text types.

@@ -155,11 +155,15 @@ fn redact_events(redaction: &Redaction, redactor: &Arc<Redactor>, ctx: &RunConte
     // Redact the group id too, because every event carries it.
     let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
     group_id.into_iter().for_each(|id| ctx.set_group_id(id));
-    let listen =
-        |stream: &Arc<dyn ChunkedEvents>| stream.listen(ctx, Box::new(RedactFilter::new(stream.name(), redactor)));
+    let listen = |stream: &Arc<dyn ChunkedEvents>| {
+        let (name, redactor) = (stream.name().to_owned(), Arc::clone(redactor));
+        stream.listen(ctx, Box::new(move || Box::new(RedactFilter::new(&name, &redactor))))
+    };
     let held: Arc<[_]> = chunked.iter().map(listen).collect::<Result<_>>()?;
     payloads.iter().try_for_each(|redact_payloads| redact_payloads(redactor, ctx))?;
-    event_payloads::of_json(redactor, ctx)?;
+    let of_text = Arc::clone(redactor);
+    ctx.filter_text(move |name| Box::new(RedactFilter::new(name, &of_text)));
+    event_payloads::of_data(redactor, ctx)?;
     event_payloads::of_runtime(redactor, ctx)?;
     TextRedaction::add(ctx, {
         let redactor = Arc::clone(redactor);

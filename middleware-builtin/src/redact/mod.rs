@@ -40,8 +40,11 @@ pub use crate::shared::run_part::RunPart;
 ///
 /// 1. the context that the run begins with, and each value that is set on it later, by any code;
 /// 2. the input: at `start`, before other listeners receive it, and again before the work receives it;
-/// 3. the run's own events: text (`String`) and JSON (`Value`), [registered types](Self::event), and [text in
-///    chunks](Self::text_of), even if a secret is split over several events;
+/// 3. the run's own events: text (`String`), JSON (`Value`), events that are [declared as
+///    data](emitree_emitter::EmitterBuilder::declares_data), such as all events of models, tools and agents,
+///    [registered types](Self::event), and [text in chunks](Self::text_of), even if a secret is split over several
+///    events. The text that a run emits in pieces and returns as a whole, such as the streamed reply of a model, is
+///    redacted before, so that listeners and callers receive the same text;
 /// 4. the output: before `success`, and again after the listeners of `success`;
 /// 5. the message, the causes and the details of the error that the run fails with, including the reason of an abort.
 ///    The error keeps its kind: a denial remains a denial. The data of an interrupt or of a request for a retry is not
@@ -91,7 +94,7 @@ pub use crate::shared::run_part::RunPart;
 /// # What it does not see
 ///
 /// A redaction does not see keys and numbers in JSON, the text of panics, text that your code prints, or events that
-/// are neither text nor JSON, unless their type is [registered](Self::event). A [`sink`](Self::sink) also redacts
+/// are neither text nor JSON nor declared as data, unless their type is [registered](Self::event). A [`sink`](Self::sink) also redacts
 /// records of events of other types, because it reads each payload as JSON. The page [what redaction cannot
 /// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) lists the known gaps, and a
 /// remedy for each.
@@ -220,8 +223,9 @@ impl Redact {
     }
 
     /// Redacts all strings in the run's events with this name and payload type. Text (`String`, `&'static str`,
-    /// `Box<str>`, `Arc<str>`, `Cow<'static, str>`), JSON (`Value`) and the library's own events are redacted without
-    /// this call.
+    /// `Box<str>`, `Arc<str>`, `Cow<'static, str>`), JSON (`Value`), events that are [declared as
+    /// data](emitree_emitter::EmitterBuilder::declares_data) and the library's own events are redacted without this
+    /// call.
     ///
     /// If the type does not accept the replacement, the emit fails; observers receive that event unredacted.
     ///

@@ -6,6 +6,7 @@ pub(crate) mod extensions;
 pub(crate) mod inherited;
 pub(crate) mod span;
 pub(crate) mod tasks;
+pub(crate) mod text_filter;
 
 use std::any::Any;
 use std::cell::OnceCell;

@@ -45,6 +45,7 @@ mod signals;
 mod steering;
 mod swallowed;
 mod tasks;
+mod text_filters;
 mod timeout;
 mod tokens;
 mod types;

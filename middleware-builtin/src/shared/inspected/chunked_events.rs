@@ -11,20 +11,13 @@
 use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, BoxError, Event, EventMeta, Options};
-use emitree_runtime::{AttemptDiscarded, Error, Result, RunContext, Stage};
+use emitree_runtime::{AttemptDiscarded, Error, Result, RunContext, Stage, TextFilter};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// A filter for text in chunks.
-pub(crate) trait ChunkFilter: Send {
-    /// Takes a chunk; returns the released text.
-    fn push(&mut self, text: &str) -> Result<String>;
-    /// Ends the text; returns the text that is held back.
-    fn finish(&mut self) -> Result<String>;
-    /// Drops the text that is held back.
-    fn clear(&mut self);
-}
+/// A function that makes the filter of one text.
+pub(crate) type MakeFilter = Box<dyn Fn() -> Box<dyn TextFilter> + Send + Sync>;
 
 /// A function that borrows the text of an event.
 pub(crate) type TextAccessor<T> = Arc<dyn Fn(&mut T) -> &mut String + Send + Sync>;
@@ -40,7 +33,7 @@ pub(crate) trait ChunkedEvents: Send + Sync {
     /// Returns the name of the events.
     fn name(&self) -> &str;
     /// Registers listeners that filter the text of one run's events.
-    fn listen(&self, ctx: &RunContext, filter: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>>;
+    fn listen(&self, ctx: &RunContext, make: MakeFilter) -> Result<Arc<dyn HeldText>>;
 }
 
 /// The held-back text of a run's events.
@@ -56,11 +49,12 @@ pub(crate) trait HeldText: Send + Sync {
 struct TextStream<T> {
     name: String,
     text: TextAccessor<T>,
+    make: MakeFilter,
     state: Mutex<StreamState<T>>,
 }
 
 struct StreamState<T> {
-    filter: Box<dyn ChunkFilter>,
+    filter: Box<dyn TextFilter>,
     last: Option<T>,
     /// The text of the last event while `flush` emits that event. It must not be filtered again.
     rest: Option<String>,
@@ -72,9 +66,9 @@ impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText
         &self.name
     }
 
-    fn listen(&self, ctx: &RunContext, filter: Box<dyn ChunkFilter>) -> Result<Arc<dyn HeldText>> {
-        let state = Mutex::new(StreamState { filter, last: None, rest: None, refused: None });
-        let stream = Arc::new(TextStream { name: self.name.clone(), text: Arc::clone(&self.text), state });
+    fn listen(&self, ctx: &RunContext, make: MakeFilter) -> Result<Arc<dyn HeldText>> {
+        let state = Mutex::new(StreamState { filter: make(), last: None, rest: None, refused: None });
+        let stream = Arc::new(TextStream { name: self.name.clone(), text: Arc::clone(&self.text), make, state });
         let first = || ctx.emitter().with(Options::new().priority(i32::MAX));
         let (passing, discarding) = (Arc::clone(&stream), Arc::clone(&stream));
         first()
@@ -101,7 +95,8 @@ impl<T: Clone> TextStream<T> {
     }
 
     fn discard(&self) {
-        let last = self.state.lock().clear();
+        let filter = (self.make)();
+        let last = self.state.lock().clear(filter);
         drop(last);
     }
 
@@ -142,14 +137,13 @@ impl<T> StreamState<T> {
         Ok((rest, self.last.take()))
     }
 
-    fn clear(&mut self) -> Option<T> {
-        self.filter.clear();
+    fn clear(&mut self, filter: Box<dyn TextFilter>) -> Option<T> {
+        self.filter = filter;
         self.refused = None;
         self.last.take()
     }
 
     fn refuse(&mut self, error: Error) -> Error {
-        self.filter.clear();
         self.refused = Some(error.clone());
         error
     }
@@ -224,7 +218,7 @@ mod tests {
     /// Holds all text until the end.
     struct Holding(String);
 
-    impl ChunkFilter for Holding {
+    impl TextFilter for Holding {
         fn push(&mut self, text: &str) -> Result<String> {
             self.0 += text;
             Ok(String::new())
@@ -232,10 +226,6 @@ mod tests {
 
         fn finish(&mut self) -> Result<String> {
             Ok(std::mem::take(&mut self.0))
-        }
-
-        fn clear(&mut self) {
-            self.0.clear();
         }
     }
 
@@ -278,9 +268,9 @@ mod tests {
             event.probe.look("text");
             &mut event.text
         });
-        let filter = Box::new(Holding(String::new()));
-        let state = Mutex::new(StreamState { filter, last: None, rest: None, refused: None });
-        let stream = Arc::new(TextStream { name: "told".to_owned(), text, state });
+        let make: MakeFilter = Box::new(|| Box::new(Holding(String::new())));
+        let state = Mutex::new(StreamState { filter: make(), last: None, rest: None, refused: None });
+        let stream = Arc::new(TextStream { name: "told".to_owned(), text, make, state });
         let probe = Arc::<LockProbe>::default();
         probe.stream.get_or_init(|| Arc::downgrade(&stream));
         let event = |text: &str| ProbedEvent { text: text.to_owned(), probe: Arc::clone(&probe) };

@@ -1,0 +1,325 @@
+//! `for_tree(Redact::new())` redacts what the library's own runs emit and return, streamed or not, and loses no text.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use emitree_agent::*;
+use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta};
+use emitree_middleware::{ExfilGuard, Redact};
+use emitree_runtime::{AnyRun, Error, Middleware, Next, Result, RunContext, Stack, for_tree};
+use futures_core::future::BoxFuture;
+use futures_util::stream;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::support::{Log, agent, fail};
+
+/// Occurs in no other test, so that an observer of the root emitter recognizes events of this file.
+const SECRET: &str = "maria.redacted@mailbox.org";
+const REDACTED: &str = "[REDACTED:email]";
+
+type Emit = for<'a> fn(&'a RunContext, Value) -> BoxFuture<'a, Result<()>>;
+
+/// An event type of the agent crate: the kind of the run that emits it, its name, and a payload with a secret in each
+/// of its texts.
+struct Sample {
+    kind: &'static str,
+    event: &'static str,
+    emit: Emit,
+    payload: Value,
+}
+
+fn emit<E: Event + DeserializeOwned>(ctx: &RunContext, payload: Value) -> BoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        let mut event: E = serde_json::from_value(payload)?;
+        Ok(ctx.emitter().emit_event(&mut event).await?)
+    })
+}
+
+macro_rules! samples {
+    ($($kind:ident { $($event:ident = $payload:expr;)+ })+) => {
+        vec![$($(Sample {
+            kind: stringify!($kind), event: stringify!($event), emit: emit::<$event>, payload: $payload,
+        }),+),+]
+    };
+}
+
+fn call() -> Value {
+    json!({"id": SECRET, "name": SECRET, "arguments": {"to": [SECRET]}})
+}
+
+fn result() -> Value {
+    json!({"id": SECRET, "response": {"text": SECRET}, "is_error": true})
+}
+
+/// A message with a part of each kind.
+fn message() -> Value {
+    let with = |kind: &str, mut part: Value| {
+        part["type"] = kind.into();
+        part
+    };
+    let text = || json!({"content": SECRET});
+    let uri = json!({"modality": SECRET, "mime_type": SECRET, "uri": SECRET});
+    json!({"role": "assistant", "finish_reason": SECRET, "parts": [
+        with("text", text()), with("reasoning", text()), with("tool_call", call()),
+        with("tool_call_response", result()), with("uri", uri),
+    ]})
+}
+
+fn error() -> Value {
+    let mut report = json!(Error::denied(SECRET, SECRET).report());
+    report["causes"] = json!([SECRET]);
+    report["details"] = json!({"of": {"it": SECRET}});
+    report["interrupt"] = json!({"id": SECRET, "kind": SECRET, "data": SECRET});
+    report["retry"] = json!({"reason": SECRET, "metadata": SECRET});
+    report
+}
+
+fn request() -> Value {
+    let mut request = json!(ChatRequest::from(SECRET));
+    request["system"] = SECRET.into();
+    request["messages"] = json!([message()]);
+    request["tools"] = json!([{"name": SECRET, "description": SECRET, "parameters": {"type": SECRET}}]);
+    request
+}
+
+fn response() -> Value {
+    json!({"message": message(), "model": SECRET, "id": SECRET, "headers": {"x-for": SECRET}, "warnings": [SECRET]})
+}
+
+fn samples() -> Vec<Sample> {
+    samples! {
+        ChatModel {
+            ChatStart = json!({"request": request()});
+            NewToken = json!({"text": SECRET});
+            ResponseHeaders = json!({"headers": {"x-for": SECRET}, "rate_limits": {}});
+            UsageReported = json!({"usage": Usage::new(1, 2), "model": SECRET});
+            ChatSuccess = json!({"response": response()});
+            ChatError = json!({"error": error()});
+            ModelFellBack = json!({"from": SECRET, "to": SECRET, "error": error()});
+            ChatFinish = json!({});
+        }
+        Tool {
+            ToolStart = json!({"input": {"to": SECRET}});
+            ToolSuccess = json!({"output": {"content": SECRET, "details": {"of": SECRET}}});
+            ToolFailure = json!({"error": error()});
+            ToolRetry = json!({"retry": 1, "error": error()});
+            ToolRetriesExceeded = json!({"retries": 1, "error": error()});
+            ToolFinish = json!({});
+        }
+        Agent {
+            AgentStart = json!({"messages": [message()]});
+            Iteration = json!({"turn": Turn::default(), "messages": 1});
+            MessageAdded = json!({"message": message()});
+            MessageReplaced = json!({"before": message(), "after": message()});
+            MessageError = json!({"message": message(), "error": SECRET});
+            ToolCallIdentified = json!({"call": call()});
+            ToolResponse = json!({"call": call(), "result": result()});
+            AgentSuccess = json!({"answer": message()});
+        }
+    }
+}
+
+/// Returns the names of the event types in the source code of the agent crate.
+fn event_types(folder: &Path, into: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            event_types(&entry, into);
+            continue;
+        }
+        let source = std::fs::read_to_string(&entry).expect("a source file");
+        let of_impl = source.lines().filter_map(|line| line.strip_prefix("impl Event for ")?.strip_suffix(" {"));
+        // Rows of the macro `named!`: `NewToken = "new_token";`.
+        let of_row = source.lines().filter_map(|line| {
+            let (event, name) = line.trim().strip_suffix("\";")?.split_once(" = \"")?;
+            (source.contains("named! {") && !name.contains(' ') && event.chars().all(char::is_alphanumeric))
+                .then_some(event)
+        });
+        into.extend(of_impl.chain(of_row).map(str::to_owned));
+    }
+}
+
+/// Logs all events that contain the secret or its replacement, as they reach the root emitter.
+fn log_of_root() -> (Log, impl Fn()) {
+    let log = Log::default();
+    let to = log.clone();
+    let observer = Emitter::root()
+        .observe("*.*", move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
+            let json = event.to_json().to_string();
+            if json.contains(SECRET) || json.contains(REDACTED) {
+                to.add(format!("{} {json}", meta.payload_type()));
+            }
+        })
+        .expect("an observer");
+    (log, move || _ = observer.off())
+}
+
+fn assert_clean(log: &Log) {
+    for line in log.lines() {
+        assert!(!line.contains(SECRET), "{line}");
+    }
+}
+
+#[test]
+fn every_event_type_of_the_crate_has_a_sample() {
+    let mut types = BTreeSet::new();
+    event_types(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut types);
+    let seen: BTreeSet<_> = samples().iter().map(|sample| sample.event.to_owned()).collect();
+    assert_eq!(types, seen, "declare a new event type as data, and add a sample with a secret in each of its texts");
+}
+
+#[tokio::test]
+async fn a_secret_in_a_text_of_an_event_of_the_crate_does_not_reach_the_root() -> Result<()> {
+    let (log, off) = log_of_root();
+    let emits = Stack::<AnyRun>::builder().layer_fn("emits", |(): &(), ctx, next: Next<'_, AnyRun>| {
+        Box::pin(async move {
+            let kind = ctx.creator().map_or("", |creator| creator.kind());
+            for sample in samples().into_iter().filter(|sample| sample.kind == kind) {
+                (sample.emit)(ctx, sample.payload).await?;
+            }
+            next.run(&()).await
+        })
+    });
+    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done");
+    let agent = agent(&script).build()?;
+    let run = agent.ask("go").middleware(for_tree(Redact::new()));
+    assert_eq!(run.middleware(for_tree(emits.build())).await?.text(), "done");
+    off();
+    assert_clean(&log);
+    for Sample { event, payload, .. } in samples() {
+        let expected = payload.to_string().replace(SECRET, REDACTED);
+        if !expected.contains(REDACTED) {
+            continue;
+        }
+        let expected: Value = serde_json::from_str(&expected)?;
+        let is_expected = |line: &String| {
+            let (of, json) = line.split_once(' ').expect("a type and a payload");
+            let json: Value = serde_json::from_str(json).expect("JSON");
+            of.ends_with(&format!("::{event}")) && includes(&json, &expected)
+        };
+        assert!(log.lines().iter().any(is_expected), "{event}: no event like {expected}");
+    }
+    Ok(())
+}
+
+/// Returns `true` if a value has all members of the expected value.
+fn includes(value: &Value, expected: &Value) -> bool {
+    match (value, expected) {
+        (Value::Object(value), Value::Object(expected)) => {
+            expected.iter().all(|(key, expected)| value.get(key).is_some_and(|value| includes(value, expected)))
+        }
+        (Value::Array(value), Value::Array(expected)) => {
+            value.len() == expected.len()
+                && value.iter().zip(expected).all(|(value, expected)| includes(value, expected))
+        }
+        _ => value == expected,
+    }
+}
+
+/// A model whose replies arrive in pieces of three characters.
+struct InPieces;
+
+impl Provider for InPieces {
+    fn name(&self) -> &str {
+        "pieces"
+    }
+
+    fn model(&self) -> &str {
+        "three"
+    }
+
+    async fn chat(&self, request: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
+        let cut = |text: String| {
+            let chars: Vec<char> = text.chars().collect();
+            chars.chunks(3).map(|piece| piece.iter().collect::<String>()).collect::<Vec<_>>()
+        };
+        let mut deltas = vec![Delta::Headers([("x-for".to_owned(), SECRET.to_owned())].into())];
+        if request.messages.iter().all(|message| message.tool_results().next().is_none()) {
+            deltas.extend(cut(format!("I ask {SECRET}.")).into_iter().map(Delta::Reasoning));
+            deltas.extend(cut(format!("Asking {SECRET} now")).into_iter().map(Delta::Text));
+            let arguments = cut(json!({"text": format!("to {SECRET}")}).to_string());
+            deltas.extend(arguments.into_iter().enumerate().map(|(n, arguments)| {
+                let [id, name] = ["1", "send"].map(|text| (n == 0).then(|| text.to_owned()));
+                Delta::tool_call(0, id, name, arguments)
+            }));
+        } else {
+            deltas.extend(cut(format!("{SECRET} is away")).into_iter().map(Delta::Text));
+        }
+        Ok(Box::pin(stream::iter(deltas.into_iter().map(Ok))))
+    }
+}
+
+#[tokio::test]
+async fn a_secret_in_pieces_of_a_reply_is_redacted_for_listeners_and_in_the_answer_alike() -> Result<()> {
+    let received = Log::default();
+    let to = received.clone();
+    let send = tool_fn("send", "Sends", move |args: crate::support::Text, _: RunContext| {
+        to.add(args.text);
+        async { Err::<String, _>(Error::new(format!("cannot reach {SECRET}"))) }
+    })?;
+    let fails = hooks_fn("fails", |hooks: &mut Hooks| {
+        hooks.on_result(|_, _| Err::<(), _>(Error::new(format!("no result for {SECRET}"))));
+    });
+    for fails in [None, Some(fails)] {
+        let (log, off) = log_of_root();
+        let (text, reasoning) = (Log::default(), Log::default());
+        let (to_text, to_reasoning) = (text.clone(), reasoning.clone());
+        let builder = Agent::builder("writer", ChatModel::new(InPieces)?).tool(send.clone());
+        let agent = fails.into_iter().fold(builder, AgentBuilder::with).build()?;
+        let run = agent.ask("go").middleware(for_tree(Redact::new())).on_token(move |token| {
+            if token.is_reasoning { to_reasoning.add(&*token.text) } else { to_text.add(token.text()) }
+        });
+        let answer = run.await?;
+        off();
+        assert_clean(&log);
+        assert_eq!(reasoning.lines().concat(), format!("I ask {REDACTED}."));
+        assert_eq!(text.lines().concat(), format!("Asking {REDACTED} now{REDACTED} is away"));
+        assert_eq!(answer.text(), format!("{REDACTED} is away"));
+        let said = answer.messages.iter().map(|message| message.text()).collect::<Vec<_>>();
+        assert!(said.contains(&format!("Asking {REDACTED} now")), "{said:?}");
+        assert!(!serde_json::to_string(&answer.messages)?.contains(SECRET));
+    }
+    assert_eq!(received.lines(), [format!("to {REDACTED}"), format!("to {REDACTED}")]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_of_a_tool_or_a_model_reaches_the_root_redacted() -> Result<()> {
+    let (log, off) = log_of_root();
+    let fails = fail("shout", || Error::new(format!("no voice for {SECRET}")));
+    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).error(Error::new(SECRET));
+    let agent = Agent::builder("tester", ChatModel::new(script)?).tool(fails).build()?;
+    let error = agent.ask("go").middleware(for_tree(Redact::new())).await.unwrap_err();
+    off();
+    assert_eq!(error.to_string(), REDACTED);
+    assert_clean(&log);
+    Ok(())
+}
+
+/// Returns the tokens of a streamed reply and its text.
+async fn streamed(middleware: impl Middleware) -> Result<(String, Result<String>)> {
+    let tokens = Log::default();
+    let to = tokens.clone();
+    let script = ScriptedModel::new("test").reply(Reply::text("one two three").in_pieces(2));
+    let agent = agent(&script).build()?;
+    let run = agent.ask("go").middleware(for_tree(middleware)).on_token(move |token| to.add(token.text()));
+    let answer = run.await.map(|answer| answer.text());
+    Ok((tokens.lines().concat(), answer))
+}
+
+#[tokio::test]
+async fn a_stream_that_is_redacted_or_guarded_keeps_its_text() -> Result<()> {
+    let (tokens, answer) = streamed(Redact::new()).await?;
+    assert_eq!((tokens.as_str(), answer?.as_str()), ("one two three", "one two three"));
+    let (tokens, answer) = streamed(ExfilGuard::new().known(["correct horse"]).map_err(Error::from)?).await?;
+    assert_eq!((tokens.as_str(), answer?.as_str()), ("one two three", "one two three"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_listener_receives_a_piece_of_a_secret_that_an_exfil_guard_refuses() -> Result<()> {
+    let (tokens, answer) = streamed(ExfilGuard::new().known(["two three"]).map_err(Error::from)?).await?;
+    assert!(answer.unwrap_err().is_denied());
+    assert!(!tokens.contains("three"), "{tokens}");
+    Ok(())
+}
