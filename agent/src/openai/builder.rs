@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use emitree_runtime::{Error, Result};
+use hyper_util::client::proxy::matcher::Matcher;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
@@ -165,6 +166,10 @@ impl OpenAiBuilder {
         }
         let (headers, mut secrets) = header_map(&headers, api_key.as_deref())?;
         secrets.extend(secrets_of(&url));
+        let proxy = proxy_of(&url).map(|(proxy, password)| {
+            secrets.extend(password);
+            proxy
+        });
         secrets.sort_by_key(|secret| Reverse(secret.len()));
         let client = Client::builder()
             .default_headers(headers)
@@ -177,7 +182,7 @@ impl OpenAiBuilder {
         // OpenAI's regions have their own hosts, such as `eu.api.openai.com`.
         let is_official = url.host_str().is_some_and(|host| format!(".{host}").ends_with(".api.openai.com"));
         let demand = servers::demand(server, &url);
-        let server = Server { provider: server.name.to_owned(), address: address(&url), secrets };
+        let server = Server { provider: server.name.to_owned(), address: address(&url), proxy, secrets };
         let url = endpoint(url);
         let (server, has_warned) = (Arc::new(server), AtomicBool::new(false));
         let shared = Shared { model, server, client, url, is_official, stream_usage, limits, demand, has_warned };
@@ -226,6 +231,17 @@ fn secrets_of(url: &Url) -> Vec<String> {
         [written.to_owned(), password.into_owned(), sent]
     });
     values.chain(password).filter(|secret| !secret.is_empty()).collect()
+}
+
+/// Returns the proxy that the environment sets for a URL, and the user and password of the proxy as they are sent. The
+/// client reads the same variables when it is built.
+fn proxy_of(url: &Url) -> Option<(String, Vec<String>)> {
+    let proxy = Matcher::from_system().intercept(&url.as_str().parse().ok()?)?;
+    let sent = proxy.basic_auth().and_then(|value| value.to_str().ok()?.strip_prefix("Basic "));
+    let decoded = sent.and_then(|sent| String::from_utf8(BASE64_STANDARD.decode(sent).ok()?).ok());
+    let password = decoded.as_deref().and_then(|text| text.split_once(':')).map(|(_, password)| password.to_owned());
+    let secrets = sent.map(str::to_owned).into_iter().chain(password).filter(|secret| !secret.is_empty());
+    Some((proxy.uri().to_string().trim_end_matches('/').to_owned(), secrets.collect()))
 }
 
 /// Returns a URL without its user, password, query and fragment.

@@ -86,6 +86,8 @@ pub(super) struct Server {
     pub(super) provider: String,
     /// The base URL without user, password and query.
     pub(super) address: String,
+    /// The proxy through which the server is reached, without user and password.
+    pub(super) proxy: Option<String>,
     /// The longest secret comes first, because a secret may be part of a longer secret.
     pub(super) secrets: Vec<String>,
 }
@@ -157,11 +159,21 @@ impl Server {
     /// removed.
     pub(super) fn disconnected(&self, error: reqwest::Error) -> Error {
         if error.is_timeout() && error.is_connect() {
-            return self.timed_out("did not accept a connection in time");
+            return self.timed_out(&format!("did not accept a connection in time{}", self.through()));
         }
-        let what = if error.is_connect() { "cannot be reached" } else { "closed the connection" };
+        let what = if error.is_connect() {
+            format!("cannot be reached{}", self.through())
+        } else {
+            "closed the connection".to_owned()
+        };
         let causes = self.quote(&causes(&error.without_url()), MESSAGE);
-        self.error(ServerErrorKind::Connection, None, what, causes)
+        self.error(ServerErrorKind::Connection, None, &what, causes)
+    }
+
+    /// Returns the words of an error that name the proxy.
+    fn through(&self) -> String {
+        let named = |proxy| format!(" through the proxy {proxy}, which the environment sets (see `NO_PROXY`)");
+        self.proxy.as_ref().map(named).unwrap_or_default()
     }
 
     pub(super) fn timed_out(&self, what: &str) -> Error {

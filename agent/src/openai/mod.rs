@@ -44,6 +44,13 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// [`OpenAi::from_name`] and [`ChatModel::from_name`](crate::ChatModel::from_name) use the base URLs and the
 /// environment variables of common servers. Clones share one pool of connections.
 ///
+/// # Proxies
+///
+/// Requests are sent through the proxy that the environment variables `HTTP_PROXY`, `HTTPS_PROXY` or `ALL_PROXY` set for
+/// the scheme of the base URL, also in lower case. `NO_PROXY` lists hosts and networks that are reached directly, such as
+/// `localhost,10.0.0.0/8`. The variables are read when the provider is built. If the proxy cannot be reached, the error
+/// names the proxy.
+///
 /// # Requests
 ///
 /// - A message that has only text is sent as a string. An image in a user or system message is sent as `image_url`.

@@ -457,3 +457,41 @@ async fn stopping_a_stream_closes_its_connection_and_keeps_the_text() -> Result<
     server.client_closes().await;
     Ok(())
 }
+
+/// Sends a request, and prints the error. [`run_with`] executes this test in another process, with other variables.
+#[tokio::test]
+#[ignore = "is executed by another test"]
+async fn prints_the_error_of_a_request() {
+    let url = std::env::var("TEST_URL").expect("is executed by another test");
+    let provider = OpenAi::builder("m").base_url(url).build().expect("a provider");
+    let error = ChatModel::new(provider).expect("a model").run("hi".into()).await.expect_err("no server");
+    println!("<{error} {error:?}>");
+}
+
+/// Returns the error of a request in a process with these variables.
+fn run_with(variables: &[(&str, &str)]) -> String {
+    let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"] {
+        command.env_remove(name).env_remove(name.to_ascii_lowercase());
+    }
+    command.args(["--exact", "openai::failures::prints_the_error_of_a_request", "--ignored", "--nocapture"]);
+    let output = command.envs(variables.iter().copied()).output().expect("a process");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn the_error_for_a_proxy_that_cannot_be_reached_names_the_proxy() {
+    // No process listens on the port 1.
+    let (url, proxy) = (("TEST_URL", "http://127.0.0.2:1/v1"), "http://me:s3cr3t-pass@127.0.0.1:1");
+    let through = "through the proxy http://127.0.0.1:1, which the environment sets (see `NO_PROXY`): ";
+    for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
+        let error = run_with(&[url, (name, proxy)]);
+        let expected = format!("<`openai` at http://127.0.0.2:1/v1 cannot be reached {through}");
+        assert!(error.contains(&expected) && !error.contains("s3cr3t-pass"), "{name}: {error}");
+    }
+    for other in [("NO_PROXY", "127.0.0.2"), ("HTTPS_PROXY", proxy)] {
+        let http = if other.0 == "NO_PROXY" { proxy } else { "" };
+        let error = run_with(&[url, ("HTTP_PROXY", http), other]);
+        assert!(error.contains("<`openai` at http://127.0.0.2:1/v1 cannot be reached: "), "{other:?}: {error}");
+    }
+}
