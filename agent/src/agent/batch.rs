@@ -1,6 +1,7 @@
 //! The tool calls of one turn.
 
 use emitree_runtime::{Error, Interrupt, Result, Run, Runnable, Stack};
+use futures_core::future::BoxFuture;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -31,25 +32,27 @@ enum Settled {
 ///
 /// The hooks of `tool.result` are called only after all calls have settled. If there are several errors, [`rank`]
 /// determines which error is returned.
-pub(crate) async fn run_batch(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Vec<CallResult>> {
-    let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
-    agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
-    let mut batch = Batch(Vec::with_capacity(calls.len()));
-    for mut call in calls {
-        resolve(agent, &mut call).await?;
-        if agent.ctx.has_listeners() {
-            emit(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
+pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxFuture<'a, Result<Vec<CallResult>>> {
+    Box::pin(async move {
+        let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
+        agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
+        let mut batch = Batch(Vec::with_capacity(calls.len()));
+        for mut call in calls {
+            resolve(agent, &mut call).await?;
+            if agent.ctx.has_listeners() {
+                emit(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
+            }
+            // The call is checked before the gate, so that nobody is asked to approve a call that cannot be executed.
+            let fault = check_call(agent, &call).err();
+            batch.0.push(GatedCall::new(call).with_fault(fault));
         }
-        // The call is checked before the gate, so that nobody is asked to approve a call that cannot be executed.
-        let fault = check_call(agent, &call).err();
-        batch.0.push(GatedCall::new(call).with_fault(fault));
-    }
-    // A call is checked again only if there are gates, because only gates change it after the first check.
-    let is_gated = agent.chains().any(|chains| !chains.gates.is_empty());
-    batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx).await?;
-    let calls = batch.0.into_iter().enumerate();
-    let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated, is_gated))).await;
-    finish(agent, turn, settled).await
+        // A call is checked again only if there are gates, because only gates change it after the first check.
+        let is_gated = agent.chains().any(|chains| !chains.gates.is_empty());
+        batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx).await?;
+        let calls = batch.0.into_iter().enumerate();
+        let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated, is_gated))).await;
+        finish(agent, turn, settled).await
+    })
 }
 
 async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
@@ -62,15 +65,23 @@ async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
 }
 
 /// Executes one call, and sets its result in the turn.
-async fn settle(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall, is_gated: bool) -> Settled {
-    let settled = execute(agent, turn, position, gated, is_gated).await;
-    // The result is set immediately, so that the history has this result even if the run ends while other calls are
-    // running.
-    match &settled {
-        Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
-        Settled::Interrupted(..) => turn.interrupt(position),
-    }
-    settled
+fn settle<'a>(
+    agent: &'a Loop<'_>,
+    turn: &'a OpenTurn<'_>,
+    position: usize,
+    gated: GatedCall,
+    is_gated: bool,
+) -> BoxFuture<'a, Settled> {
+    Box::pin(async move {
+        let settled = execute(agent, turn, position, gated, is_gated).await;
+        // The result is set immediately, so that the history has this result even if the run ends while other calls are
+        // running.
+        match &settled {
+            Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
+            Settled::Interrupted(..) => turn.interrupt(position),
+        }
+        settled
+    })
 }
 
 async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: GatedCall, is_gated: bool) -> Settled {
@@ -139,13 +150,14 @@ impl ToolRun {
         Self { arguments, id, started, layers }
     }
 
-    async fn execute(self, agent: &Loop<'_>, tool: &Tool) -> Result<ToolOutput> {
+    fn execute<'a>(self, agent: &Loop<'_>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
         if !agent.agent.spawn_tools {
-            return self.bind(tool).await;
+            return Box::pin(self.bind(tool));
         }
         // A task of `ctx.spawn` ends before the agent's run does, and the tool's run is nested in the agent's run.
         let tool = tool.clone();
-        agent.ctx.spawn(async move { self.bind(&tool).await }).await?
+        let task = agent.ctx.spawn(async move { self.bind(&tool).await });
+        Box::pin(async move { task.await? })
     }
 
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {

@@ -8,6 +8,7 @@ pub(crate) mod hooks_fn;
 pub(crate) mod input;
 pub(crate) mod middleware;
 pub(crate) mod own_hooks;
+mod stack;
 pub(crate) mod steps;
 pub(crate) mod turn;
 
@@ -21,6 +22,7 @@ use serde::Deserialize;
 
 use crate::agent::builder::AgentBuilder;
 use crate::agent::middleware::Installed;
+use crate::agent::stack::OnEnoughStack;
 use crate::agent::steps::Loop;
 use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, ToolOutput, ToolSpec, tool_fn};
 
@@ -180,7 +182,7 @@ impl Runnable for Agent {
     }
 
     async fn execute(&self, input: &AgentInput, ctx: &RunContext) -> Result<AgentOutput> {
-        Loop::begin(&self.shared, input, ctx)?.run().await
+        OnEnoughStack(Loop::begin(&self.shared, input, ctx)?.run()).await
     }
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use emitree_runtime::{Error, Result, RunContext, Runnable};
+use futures_core::future::BoxFuture;
 
 use crate::agent::AgentParts;
 use crate::agent::batch::run_batch;
@@ -105,54 +106,58 @@ impl<'a> Loop<'a> {
         &self.installed
     }
 
-    pub(crate) async fn run(mut self) -> Result<AgentOutput> {
-        if self.ctx.has_listeners() {
-            emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
-        }
-        self.announce().await?;
-        let mut rounds = 0;
-        loop {
-            let (answer, after) = self.take_turn().await?;
-            if matches!(after, After::AskAgain) {
-                continue;
+    pub(crate) fn run(mut self) -> BoxFuture<'a, Result<AgentOutput>> {
+        Box::pin(async move {
+            if self.ctx.has_listeners() {
+                emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
             }
-            // Even if `turn.stop` ended the loop, hooks of `run.end` may start another round.
-            let mut more = Vec::new();
-            for chains in self.chains() {
-                chains.end.apply(&mut more, self.ctx).await?;
-            }
-            if more.is_empty() {
-                return self.succeed(answer).await;
-            }
-            rounds += 1;
-            if rounds > MAX_ROUNDS {
-                return Err(Error::new(format!(
-                    "hooks of `run.end` have started {MAX_ROUNDS} rounds, which is the limit"
-                )));
-            }
-            self.state.answer.forget();
-            self.state.session.extend(more)?;
             self.announce().await?;
-        }
+            let mut rounds = 0;
+            loop {
+                let (answer, after) = self.take_turn().await?;
+                if matches!(after, After::AskAgain) {
+                    continue;
+                }
+                // Even if `turn.stop` ended the loop, hooks of `run.end` may start another round.
+                let mut more = Vec::new();
+                for chains in self.chains() {
+                    chains.end.apply(&mut more, self.ctx).await?;
+                }
+                if more.is_empty() {
+                    return self.succeed(answer).await;
+                }
+                rounds += 1;
+                if rounds > MAX_ROUNDS {
+                    return Err(Error::new(format!(
+                        "hooks of `run.end` have started {MAX_ROUNDS} rounds, which is the limit"
+                    )));
+                }
+                self.state.answer.forget();
+                self.state.session.extend(more)?;
+                self.announce().await?;
+            }
+        })
     }
 
     /// Emits the events of each message that this attempt has added to the history since the last call of `announce`.
-    async fn announce(&mut self) -> Result<()> {
-        if !self.ctx.has_listeners() {
-            // Listeners that are added later do not receive earlier messages.
-            self.announced = self.state.session.count_added();
-            return Ok(());
-        }
-        let messages = self.state.session.added_after(self.announced);
-        self.announced += messages.len();
-        for message in messages {
-            emit(self.ctx, &mut MessageAdded { message: Arc::clone(&message) }).await?;
-            for result in message.tool_results().filter(|result| result.is_error) {
-                let error = result.response.as_str().map_or_else(|| result.response.to_string(), str::to_owned);
-                emit(self.ctx, &mut MessageError { message: Arc::clone(&message), error }).await?;
+    fn announce(&mut self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if !self.ctx.has_listeners() {
+                // Listeners that are added later do not receive earlier messages.
+                self.announced = self.state.session.count_added();
+                return Ok(());
             }
-        }
-        Ok(())
+            let messages = self.state.session.added_after(self.announced);
+            self.announced += messages.len();
+            for message in messages {
+                emit(self.ctx, &mut MessageAdded { message: Arc::clone(&message) }).await?;
+                for result in message.tool_results().filter(|result| result.is_error) {
+                    let error = result.response.as_str().map_or_else(|| result.response.to_string(), str::to_owned);
+                    emit(self.ctx, &mut MessageError { message: Arc::clone(&message), error }).await?;
+                }
+            }
+            Ok(())
+        })
     }
 
     async fn succeed(self, answer: Arc<Message>) -> Result<AgentOutput> {
@@ -173,63 +178,67 @@ impl<'a> Loop<'a> {
 
     /// Calls the model once, and executes the tool calls of its response unless a hook decides otherwise. Returns the
     /// response as the history keeps it, and the next step.
-    async fn take_turn(&mut self) -> Result<(Arc<Message>, After)> {
-        if self.turn().get().number == self.agent.max_steps {
-            return Err(Error::new(format!(
-                "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
-                self.ctx.name(),
-                self.agent.max_steps
-            )));
-        }
-        self.turn().change(|turn| turn.number += 1);
-        let request = self.request().await?;
-        let response = self.ask_model(request).await?;
-        self.turn().change(|turn| turn.add_response(&response));
-        self.warnings.extend(response.warnings.iter().cloned());
-        let acted = self.act(response).await;
-        if let Ok((_, answer, After::End)) = &acted {
-            self.state.answer.keep(answer, self.ctx);
-        }
-        // The events are emitted even for a failed turn, because its messages may have entered the history.
-        let announced = self.announce().await;
-        let (end, answer, after) = match acted {
-            Ok(acted) => announced.map(|()| acted)?,
-            Err(error) => {
-                log(announced, "message");
-                return Err(error);
+    fn take_turn(&mut self) -> BoxFuture<'_, Result<(Arc<Message>, After)>> {
+        Box::pin(async move {
+            if self.turn().get().number == self.agent.max_steps {
+                return Err(Error::new(format!(
+                    "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
+                    self.ctx.name(),
+                    self.agent.max_steps
+                )));
             }
-        };
-        let after = self.stop(end, after).await?;
-        if matches!(after, After::End) {
-            self.state.answer.keep(&answer, self.ctx);
-        }
-        Ok((answer, after))
+            self.turn().change(|turn| turn.number += 1);
+            let request = self.request().await?;
+            let response = self.ask_model(request).await?;
+            self.turn().change(|turn| turn.add_response(&response));
+            self.warnings.extend(response.warnings.iter().cloned());
+            let acted = self.act(response).await;
+            if let Ok((_, answer, After::End)) = &acted {
+                self.state.answer.keep(answer, self.ctx);
+            }
+            // The events are emitted even for a failed turn, because its messages may have entered the history.
+            let announced = self.announce().await;
+            let (end, answer, after) = match acted {
+                Ok(acted) => announced.map(|()| acted)?,
+                Err(error) => {
+                    log(announced, "message");
+                    return Err(error);
+                }
+            };
+            let after = self.stop(end, after).await?;
+            if matches!(after, After::End) {
+                self.state.answer.keep(&answer, self.ctx);
+            }
+            Ok((answer, after))
+        })
     }
 
     /// Prepares the request, and calls the hooks of `model.state`, `model.context`, `model.prompt` and `model.wire`.
-    async fn request(&mut self) -> Result<ChatRequest> {
-        self.change_history().await?;
-        self.announce().await?;
-        let history = self.state.session.history();
-        if self.ctx.has_listeners() {
-            let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
-            emit(self.ctx, &mut iteration).await?;
-        }
-        // Without hooks at `model.context`, the request shares the messages of the history.
-        let mut request = ChatRequest {
-            messages: self.context(&history).await?,
-            system: self.system_prompt().await?,
-            tools: Arc::clone(&self.specs),
-            options: self.options.clone(),
-        };
-        // Only the hook of the last middleware is called, so a middleware of the run replaces the agent's hook.
-        if let Some(chains) = self.chains().filter(|chains| !chains.wire.is_empty()).last() {
-            let system = request.system.take().map(|text| Arc::new(Message::system(text)));
-            let mut messages = system.into_iter().chain(request.messages.iter().cloned()).collect();
-            chains.wire.apply(&mut messages, self.ctx).await?;
-            request.messages = Arc::new(messages);
-        }
-        Ok(request)
+    fn request(&mut self) -> BoxFuture<'_, Result<ChatRequest>> {
+        Box::pin(async move {
+            self.change_history().await?;
+            self.announce().await?;
+            let history = self.state.session.history();
+            if self.ctx.has_listeners() {
+                let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
+                emit(self.ctx, &mut iteration).await?;
+            }
+            // Without hooks at `model.context`, the request shares the messages of the history.
+            let mut request = ChatRequest {
+                messages: self.context(&history).await?,
+                system: self.system_prompt().await?,
+                tools: Arc::clone(&self.specs),
+                options: self.options.clone(),
+            };
+            // Only the hook of the last middleware is called, so a middleware of the run replaces the agent's hook.
+            if let Some(chains) = self.chains().filter(|chains| !chains.wire.is_empty()).last() {
+                let system = request.system.take().map(|text| Arc::new(Message::system(text)));
+                let mut messages = system.into_iter().chain(request.messages.iter().cloned()).collect();
+                chains.wire.apply(&mut messages, self.ctx).await?;
+                request.messages = Arc::new(messages);
+            }
+            Ok(request)
+        })
     }
 
     /// Calls the `model.state` hooks, which may change the history. If another run of the session rewrites the
@@ -284,20 +293,22 @@ impl<'a> Loop<'a> {
     }
 
     /// Runs the model, with the hooks of `model.call` and `model.chunk` bound to its run.
-    async fn ask_model(&self, request: ChatRequest) -> Result<ChatResponse> {
-        let mut run = self.agent.model.run(request);
-        // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
-        // inherit them.
-        for installed in &self.installed {
-            if !installed.hooks.model_call.is_empty() {
-                run = run.middleware(installed.hooks.model_call.clone());
+    fn ask_model(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatResponse>> {
+        Box::pin(async move {
+            let mut run = self.agent.model.run(request);
+            // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
+            // inherit them.
+            for installed in &self.installed {
+                if !installed.hooks.model_call.is_empty() {
+                    run = run.middleware(installed.hooks.model_call.clone());
+                }
             }
-        }
-        let Some(stages) = self.stages() else { return run.await };
-        let passage = Passage::of_agent(stages);
-        let response = run.own_extension(passage.clone()).middleware(PassReplies).await?;
-        // Listeners of the run's `success`, and layers that only observe, may still have changed the reply.
-        if passage.has_passed(&response) { Ok(response) } else { self.pass_reply(response).await }
+            let Some(stages) = self.stages() else { return run.await };
+            let passage = Passage::of_agent(stages);
+            let response = run.own_extension(passage.clone()).middleware(PassReplies).await?;
+            // Listeners of the run's `success`, and layers that only observe, may still have changed the reply.
+            if passage.has_passed(&response) { Ok(response) } else { self.pass_reply(response).await }
+        })
     }
 
     /// Returns the stages of the hooks, or `None` if the hooks have neither stages nor guards for replies.
@@ -344,50 +355,52 @@ impl<'a> Loop<'a> {
 
     /// Passes a response through `turn.action`, and executes its tool calls unless a hook decides otherwise. When this
     /// function returns `Ok`, the turn is in the history. Also returns the message that is the answer if the loop ends.
-    async fn act(&self, response: ChatResponse) -> Result<(TurnEnd, Arc<Message>, After)> {
-        let mut action = TurnAction::new(response);
-        let decided = self.decide(&mut action).await;
-        // The message is copied only if a listener may receive it.
-        let copy = self.ctx.has_listeners().then(|| Arc::new(action.response.message.clone()));
-        let TurnAction { response, inject, decision } = action;
-        // When the turn is dropped, the response enters the history with a result for each call.
-        let opened = decided.and_then(|()| Ok(self.state.session.open(response.message)?));
-        if let (Err(error), Some(message)) = (&opened, copy) {
-            log(emit(self.ctx, &mut MessageError { message, error: error.to_string() }).await, "message_error");
-        }
-        let mut turn = opened?;
-        let response = Arc::clone(turn.response());
-        let asks_again = !inject.is_empty();
-        turn.inject(inject)?;
-        let mut answer = Arc::clone(&response);
-        let mut end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
-        let after = match decision.unwrap_or(TurnDecision::Natural) {
-            TurnDecision::Stop => {
-                turn.answer_others("not executed: the run ends here");
-                After::End
+    fn act(&self, response: ChatResponse) -> BoxFuture<'_, Result<(TurnEnd, Arc<Message>, After)>> {
+        Box::pin(async move {
+            let mut action = TurnAction::new(response);
+            let decided = self.decide(&mut action).await;
+            // The message is copied only if a listener may receive it.
+            let copy = self.ctx.has_listeners().then(|| Arc::new(action.response.message.clone()));
+            let TurnAction { response, inject, decision } = action;
+            // When the turn is dropped, the response enters the history with a result for each call.
+            let opened = decided.and_then(|()| Ok(self.state.session.open(response.message)?));
+            if let (Err(error), Some(message)) = (&opened, copy) {
+                log(emit(self.ctx, &mut MessageError { message, error: error.to_string() }).await, "message_error");
             }
-            TurnDecision::LoopToModel => {
-                turn.answer_others("not executed: the model is asked again");
-                After::AskAgain
-            }
-            TurnDecision::Natural => {
-                let mut terminates = false;
-                if response.tool_calls().next().is_some() {
-                    // On an error the turn is dropped, and enters the history with the results so far.
-                    end.results = run_batch(self, &turn).await?;
-                    terminates = end.results.iter().all(|result| result.output.terminate);
+            let mut turn = opened?;
+            let response = Arc::clone(turn.response());
+            let asks_again = !inject.is_empty();
+            turn.inject(inject)?;
+            let mut answer = Arc::clone(&response);
+            let mut end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
+            let after = match decision.unwrap_or(TurnDecision::Natural) {
+                TurnDecision::Stop => {
+                    turn.answer_others("not executed: the run ends here");
+                    After::End
                 }
-                if let Some(result) = end.results.iter().find(|result| terminates && result.output.is_answer) {
-                    answer = Arc::new(self.answer_of(&result.output).await?);
-                    turn.end_with(&answer);
+                TurnDecision::LoopToModel => {
+                    turn.answer_others("not executed: the model is asked again");
+                    After::AskAgain
                 }
-                let is_answer = response.tool_calls().next().is_none();
-                if terminates || (is_answer && !asks_again) { After::End } else { After::AskAgain }
-            }
-        };
-        // The turn enters the history before `turn.stop`, so that hooks find the turn in the history.
-        drop(turn);
-        Ok((end, answer, after))
+                TurnDecision::Natural => {
+                    let mut terminates = false;
+                    if response.tool_calls().next().is_some() {
+                        // On an error the turn is dropped, and enters the history with the results so far.
+                        end.results = run_batch(self, &turn).await?;
+                        terminates = end.results.iter().all(|result| result.output.terminate);
+                    }
+                    if let Some(result) = end.results.iter().find(|result| terminates && result.output.is_answer) {
+                        answer = Arc::new(self.answer_of(&result.output).await?);
+                        turn.end_with(&answer);
+                    }
+                    let is_answer = response.tool_calls().next().is_none();
+                    if terminates || (is_answer && !asks_again) { After::End } else { After::AskAgain }
+                }
+            };
+            // The turn enters the history before `turn.stop`, so that hooks find the turn in the history.
+            drop(turn);
+            Ok((end, answer, after))
+        })
     }
 
     /// Passes a response through the `turn.action` hooks.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use emitree_emitter::{BuildError, Creator, Emitter, Event};
 use emitree_middleware::budget::Price;
 use emitree_runtime::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
+use futures_core::future::BoxFuture;
 
 use crate::model::backend::Backend;
 use crate::model::events::{
@@ -150,9 +151,15 @@ impl ChatModel {
 /// Emits one of a run's own events, if the run has listeners.
 pub(crate) async fn emit<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()> {
     if ctx.has_listeners() {
-        ctx.emitter().emit_event(event).await?;
+        emit_boxed(ctx, event).await?;
     }
     Ok(())
+}
+
+/// Makes the future of an emit, which is large, outside the caller's `poll`: agents may be nested deeply, and in a debug
+/// build the frame of a `poll` has room for each future that it makes.
+fn emit_boxed<'a, E: Event>(ctx: &'a RunContext, event: &'a mut E) -> BoxFuture<'a, Result<()>> {
+    Box::pin(async move { Ok(ctx.emitter().emit_event(event).await?) })
 }
 
 /// Logs the error of a listener that failed after the attempt had failed.

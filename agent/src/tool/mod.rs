@@ -210,38 +210,42 @@ impl Tool {
     }
 
     /// Makes one attempt, and emits its events.
-    async fn attempt_and_report(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
-        let result = self.attempt(input, ctx).await;
-        if let Err(error) = &result {
-            // The error of the attempt is returned, and the error of a listener is logged.
-            log(emit(ctx, &mut ToolFailure { error: error.report() }).await, "error");
-        }
-        let finished = emit(ctx, &mut ToolFinish {}).await;
-        if result.is_ok() {
-            return finished.and(result);
-        }
-        log(finished, "finish");
-        result
+    fn attempt_and_report<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
+        Box::pin(async move {
+            let result = self.attempt(input, ctx).await;
+            if let Err(error) = &result {
+                // The error of the attempt is returned, and the error of a listener is logged.
+                log(emit(ctx, &mut ToolFailure { error: error.report() }).await, "error");
+            }
+            let finished = emit(ctx, &mut ToolFinish {}).await;
+            if result.is_ok() {
+                return finished.and(result);
+            }
+            log(finished, "finish");
+            result
+        })
     }
 
-    async fn attempt(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
-        if !ctx.has_listeners() {
-            return self.call(input, ctx).await;
-        }
-        let mut start = ToolStart { input: input.clone() };
-        emit(ctx, &mut start).await?;
-        let output = self.call(&start.input, ctx).await?;
-        let mut success = ToolSuccess { output };
-        emit(ctx, &mut success).await?;
-        Ok(success.output)
+    fn attempt<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
+        Box::pin(async move {
+            if !ctx.has_listeners() {
+                return self.call(input, ctx).await;
+            }
+            let mut start = ToolStart { input: input.clone() };
+            emit(ctx, &mut start).await?;
+            let output = self.call(&start.input, ctx).await?;
+            let mut success = ToolSuccess { output };
+            emit(ctx, &mut success).await?;
+            Ok(success.output)
+        })
     }
 
-    async fn call(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
+    fn call<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
         // From here on, the function may have effects, so the result of the call must not be "not executed" (A1).
         if let Some(started) = ctx.own_extension::<WorkStarted>() {
             started.0.store(true, Ordering::Relaxed);
         }
-        self.shared.work.call(input, ctx).await
+        self.shared.work.call(input, ctx)
     }
 }
 

@@ -218,15 +218,7 @@ impl<R: Runnable> WorkState<'_, R> {
                 return Poll::Ready(answered);
             }
             if let WorkState::Planned(RunConfig { runnable, .. }) = replace(self, WorkState::Done) {
-                let (run, answer) = (run.clone(), early.take());
-                *self = WorkState::Running(if has_chain {
-                    // An answer passes through the chain too (M6).
-                    let work = async move { attempts(&run, &*runnable, answer).await };
-                    Box::pin(caught_async(work).map(Result::flatten))
-                } else {
-                    let work = async move { runnable.execute(run.input(), &run).await };
-                    Box::pin(caught_async(work).map(Result::flatten))
-                });
+                *self = WorkState::Running(make_work(runnable, run.clone(), early.take(), has_chain));
             }
         }
         let WorkState::Running(work) = self else { return Poll::Pending };
@@ -261,6 +253,24 @@ impl<R: Runnable> WorkState<'_, R> {
         if let Err(error) = caught(|| *self = WorkState::Done) {
             logged(|| tracing::warn!(error = %error, "the work of a run panicked while it was dropped"));
         }
+    }
+}
+
+/// Makes the future of the work. This is a function of its own, because in a debug build the frame of a function has
+/// room for each future that it makes, and the frames of `poll` are on the stack once for each nested run.
+fn make_work<'a, R: Runnable>(
+    runnable: RunnableRef<'a, R>,
+    run: StartedRun<R>,
+    answer: Option<R::Output>,
+    has_chain: bool,
+) -> BoxFuture<'a, Result<R::Output>> {
+    if has_chain {
+        // An answer passes through the chain too (M6).
+        let work = async move { attempts(&run, &*runnable, answer).await };
+        Box::pin(caught_async(work).map(Result::flatten))
+    } else {
+        let work = async move { runnable.execute(run.input(), &run).await };
+        Box::pin(caught_async(work).map(Result::flatten))
     }
 }
 
