@@ -44,11 +44,13 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
             }
             // The call is checked before the gate, so that nobody is asked to approve a call that cannot be executed.
             let fault = check_call(agent, &call).err();
-            batch.0.push(GatedCall::new(call).with_fault(fault));
+            batch.0.push(GatedCall::new(call, fault));
         }
         // A call is checked again only if there are gates, because only gates change it after the first check.
         let is_gated = agent.chains().any(|chains| !chains.gates.is_empty());
-        batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx).await?;
+        if is_gated {
+            batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx).await?;
+        }
         let calls = batch.0.into_iter().enumerate();
         let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated, is_gated))).await;
         finish(agent, turn, settled).await

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use emitree_runtime::{Filters, Result, RunContext};
 
 use crate::place::batch::ends_the_run;
+use crate::place::filters::apply_caught;
 use crate::tool::output::ToolOutput;
 use crate::{ChatResponse, Message, ToolCall};
 
@@ -64,12 +65,12 @@ impl CallResult {
         Self { call, how, output }
     }
 
-    /// Passes the result through hooks of `tool.result`. If a hook fails, its error becomes the result. Returns an
-    /// error only if the error of a hook interrupts or ends the run.
+    /// Passes the result through hooks of `tool.result`. If a hook fails or panics, its error becomes the result.
+    /// Returns an error only if the error of a hook interrupts or ends the run.
     pub(crate) async fn pass(&mut self, hooks: impl Iterator<Item = &Filters<Self>>, ctx: &RunContext) -> Result<()> {
         let id = self.call.id.clone();
         for hook in hooks {
-            let passed = hook.apply(self, ctx).await;
+            let passed = apply_caught(hook, self, ctx).await;
             // Restore the id: with another id, the result would belong to another call.
             self.call.id.clone_from(&id);
             if let Err(error) = passed {

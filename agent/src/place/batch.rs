@@ -1,21 +1,22 @@
 //! The calls of a turn at the gate.
 
+use std::sync::Arc;
+
 use emitree_runtime::{Error, Interrupt, Result, RunContext};
 
 use crate::ToolCall;
+use crate::place::filters::apply_caught;
 use crate::place::hooks::Gate;
 use crate::tool::output::ToolOutput;
 
 /// All tool calls of a turn, before any of them starts: the value at [`Place::ToolGate`](crate::Place::ToolGate).
+///
+/// A gate edits the batch: it changes calls and decides on them. It cannot add, remove or reorder calls. A call that a
+/// gate replaces, for example with a call of another batch, is denied.
 #[derive(Debug)]
 pub struct Batch(pub(crate) Vec<GatedCall>);
 
 impl Batch {
-    /// Makes a batch of calls without verdicts, for tests of hooks.
-    pub fn new(calls: impl IntoIterator<Item = ToolCall>) -> Self {
-        Self(calls.into_iter().map(GatedCall::new).collect())
-    }
-
     /// Returns the calls that have no verdict yet, and whose tool exists and accepts their arguments.
     pub fn open(&mut self) -> impl Iterator<Item = &mut GatedCall> {
         self.0.iter_mut().filter(|gated| gated.is_open())
@@ -28,11 +29,15 @@ impl Batch {
 
     /// Passes the calls through all gates, before any tool starts.
     pub(crate) async fn pass_gates(&mut self, gates: impl Iterator<Item = &Gate>, ctx: &RunContext) -> Result<()> {
-        let ids: Vec<_> = self.calls().map(|gated| gated.call.id.clone()).collect();
+        let originals: Vec<_> = self.0.iter_mut().map(GatedCall::mark).collect();
         for gate in gates {
+            let (Gate::Batch(by, _) | Gate::Each(by, _)) = gate;
             match gate {
-                Gate::Batch(by, filters) => {
-                    if let Err(error) = filters.apply(self, ctx).await {
+                Gate::Batch(_, filters) => {
+                    let passed = apply_caught(filters, self, ctx).await;
+                    // Restored first, so that a failure applies to the calls of this turn.
+                    self.restore(&originals, by);
+                    if let Err(error) = passed {
                         // The failed gate might have denied any open call, so its error applies to all open calls.
                         self.open().try_for_each(|gated| gated.decide_by(by, &error))?;
                         // Even if no call is open, some errors end the run, for example a halt or a fatal error.
@@ -41,20 +46,36 @@ impl Batch {
                         }
                     }
                 }
-                Gate::Each(by, filters) => {
+                Gate::Each(_, filters) => {
                     for gated in self.open() {
-                        if let Err(error) = filters.apply(gated, ctx).await {
+                        if let Err(error) = apply_caught(filters, gated, ctx).await {
                             gated.decide_by(by, &error)?;
                         }
                     }
+                    self.restore(&originals, by);
                 }
-            }
-            // Results are matched to calls by position and id, so changes of the id are undone.
-            for (gated, id) in self.0.iter_mut().zip(&ids) {
-                gated.call.id.clone_from(id);
             }
         }
         Ok(())
+    }
+
+    /// Restores the calls of the turn, in order and with their ids, because results are matched to calls by position
+    /// and id. A call that the gate has replaced is denied.
+    fn restore(&mut self, originals: &[Arc<ToolCall>], by: &str) {
+        let is_of = |gated: &GatedCall, original: &Arc<ToolCall>| {
+            gated.original.as_ref().is_some_and(|marked| Arc::ptr_eq(marked, original))
+        };
+        if self.0.len() != originals.len() || !self.0.iter().zip(originals).all(|(gated, it)| is_of(gated, it)) {
+            let mut left = std::mem::take(&mut self.0);
+            let mut find = |original: &Arc<ToolCall>| match left.iter().position(|gated| is_of(gated, original)) {
+                Some(at) => left.swap_remove(at),
+                None => GatedCall::removed(original, by),
+            };
+            self.0 = originals.iter().map(&mut find).collect();
+        }
+        for (gated, original) in self.0.iter_mut().zip(originals) {
+            gated.call.id.clone_from(&original.id);
+        }
     }
 }
 
@@ -71,6 +92,8 @@ pub struct GatedCall {
     verdict: Option<Verdict>,
     /// The reason why the call cannot be executed. Gates do not decide on a call with a fault.
     fault: Option<String>,
+    /// The call before the gates. Its address identifies the call, whatever a gate does with the batch.
+    original: Option<Arc<ToolCall>>,
 }
 
 /// A decision about a call at the gate.
@@ -94,15 +117,23 @@ pub enum Verdict {
 }
 
 impl GatedCall {
-    /// Makes a call without a verdict, for tests of hooks.
-    #[must_use]
-    pub const fn new(call: ToolCall) -> Self {
-        Self { call, verdict: None, fault: None }
+    pub(crate) const fn new(call: ToolCall, fault: Option<String>) -> Self {
+        Self { call, verdict: None, fault, original: None }
     }
 
-    pub(crate) fn with_fault(mut self, fault: Option<String>) -> Self {
-        self.fault = fault;
-        self
+    /// Marks the call before it passes through the gates.
+    fn mark(&mut self) -> Arc<ToolCall> {
+        let original = Arc::new(self.call.clone());
+        self.original = Some(Arc::clone(&original));
+        original
+    }
+
+    /// Restores and denies a call that a gate has removed from its batch.
+    fn removed(original: &Arc<ToolCall>, by: &str) -> Self {
+        let mut gated = Self::new(ToolCall::clone(original), None);
+        gated.original = Some(Arc::clone(original));
+        gated.deny(by, "the gate removed the call; it can only edit calls and decide on them");
+        gated
     }
 
     pub(crate) const fn is_open(&self) -> bool {

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::mem::take;
 use std::ops::ControlFlow;
+use std::panic::AssertUnwindSafe;
 
-use emitree_runtime::{Filter, Filters, Result, RunContext};
+use emitree_emitter::panic_text;
+use emitree_runtime::{Error, Filter, Filters, Result, RunContext};
 use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
 
 use crate::ToolCall;
 use crate::place::action::TurnEnd;
@@ -14,6 +17,17 @@ pub(crate) const CONTINUE: ControlFlow<String> = ControlFlow::Continue(());
 
 pub(crate) fn add<T: Send + 'static>(filters: &mut Filters<T>, filter: impl Filter<T>) {
     *filters = take(filters).with(filter);
+}
+
+/// Passes a value through filters. If a filter panics, returns an error with the message of the panic.
+pub(crate) async fn apply_caught<T: Send + 'static>(
+    filters: &Filters<T>,
+    value: &mut T,
+    ctx: &RunContext,
+) -> Result<()> {
+    // Boxed, so that the loop's own future does not become larger.
+    let passed = AssertUnwindSafe(Box::pin(filters.apply(value, ctx))).catch_unwind().await;
+    passed.unwrap_or_else(|payload| Err(Error::new(format!("panicked: {}", panic_text(payload)))))
 }
 
 /// A filter that calls a sync closure.

@@ -260,8 +260,8 @@ impl Hooks {
     /// each call, in call order. It is also called for calls that were answered, skipped or denied, and for calls that
     /// failed, but not for interrupted calls.
     ///
-    /// If the hook fails, its error becomes the result of the call, and later hooks receive that result. A halt, an
-    /// abort, an interrupt, a fatal error or a request for a retry ends the run instead.
+    /// If the hook fails or panics, its error becomes the result of the call, and later hooks receive that result. A
+    /// halt, an abort, an interrupt, a fatal error or a request for a retry ends the run instead.
     pub fn on_result<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut CallResult, &RunContext) -> Out + Send + Sync + 'static,
@@ -370,8 +370,8 @@ impl Hooks {
     }
 
     /// Adds a hook that decides on all calls of a turn together, and may [change](GatedCall::call) them. If the hook
-    /// fails, all open calls are denied; if it returns an interrupt, all open calls are interrupted. A halt, an abort,
-    /// a fatal error or a request for a retry ends the run.
+    /// fails or panics, all open calls are denied; if it returns an interrupt, all open calls are interrupted. A halt,
+    /// an abort, a fatal error or a request for a retry ends the run.
     ///
     /// [`Batch::open`] leaves out calls of unknown tools and calls with invalid arguments. The model receives an error
     /// for each of them.
@@ -394,8 +394,9 @@ impl Hooks {
         self
     }
 
-    /// Adds a hook that decides on each [open](Batch::open) call. If the hook fails, this call is denied; if it returns
-    /// an interrupt, this call is interrupted. A halt, an abort, a fatal error or a request for a retry ends the run.
+    /// Adds a hook that decides on each [open](Batch::open) call. If the hook fails or panics, this call is denied; if
+    /// it returns an interrupt, this call is interrupted. A halt, an abort, a fatal error or a request for a retry ends
+    /// the run.
     pub fn on_gate_each<Out: HookResult>(
         &mut self,
         hook: impl Fn(&mut GatedCall, &RunContext) -> Out + Send + Sync + 'static,

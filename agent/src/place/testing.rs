@@ -11,7 +11,7 @@ use crate::agent::middleware::Installed;
 use crate::agent::turn::LoopState;
 use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
-use crate::place::batch::Batch;
+use crate::place::batch::{Batch, GatedCall};
 use crate::{
     AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Chunks, Delta, Message, Session, ToolCall,
     ToolOutput, Turn,
@@ -150,7 +150,7 @@ impl HookTest {
 
     /// Calls the hooks of [`ToolGate`](crate::Place::ToolGate).
     pub async fn gate(&self, calls: impl IntoIterator<Item = ToolCall>) -> Result<Batch> {
-        let batch = Batch::new(calls);
+        let batch = Batch(calls.into_iter().map(|call| GatedCall::new(call, None)).collect());
         self.pass(batch, |batch, it, ctx| Box::pin(batch.pass_gates(it.hooks.chains.gates.iter(), ctx))).await
     }
 

@@ -1,8 +1,11 @@
 //! The gate: the calls that it receives, and the effects of interrupts and failures.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
-use emitree_agent::{AgentRun, Delta, HooksFn, Reply, ScriptedModel, Session, Tool, ToolCall, ToolOutput, hooks_fn};
+use emitree_agent::{
+    AgentRun, Arguments, Delta, HookTest, HooksFn, Reply, ScriptedModel, Session, Tool, ToolCall, ToolOutput, hooks_fn,
+};
 use emitree_runtime::{Error, Interrupt, Next, Result};
 use serde_json::{Value, json};
 
@@ -191,5 +194,83 @@ async fn a_result_hook_cannot_move_a_result_to_another_call() -> Result<()> {
     let session = Session::new();
     agent(&calls()).with(moves).build()?.ask("go").session(&session).await?;
     assert_eq!(results(assert_valid(&session).messages()), ["A", "B"]);
+    Ok(())
+}
+
+// A3
+#[tokio::test]
+async fn a_panic_of_a_gate_denies_the_calls_that_it_was_deciding_on() -> Result<()> {
+    let batch = hooks_fn("batch", |hooks| {
+        hooks.on_gate(|batch, _| {
+            batch.open().next().expect("a call").answer(ToolOutput::new("known"));
+            assert!(batch.open().next().is_none(), "boom");
+        });
+    });
+    let each = hooks_fn("each", |hooks| {
+        hooks.on_gate_each(|gated, _| assert!(gated.call.arguments != Arguments::Json(json!({"text": "b"})), "boom"));
+    });
+    for (gate, expected) in
+        [(batch, ["known", "!denied by batch: panicked: boom"]), (each, ["A", "!denied by each: panicked: boom"])]
+    {
+        let session = Session::new();
+        let answer = agent(&calls()).with(gate).build()?.ask("go").session(&session).await?;
+        assert_eq!(answer.text(), "done");
+        assert_eq!(results(assert_valid(&session).messages()), expected);
+    }
+    Ok(())
+}
+
+// A3
+#[tokio::test]
+async fn a_panic_of_a_result_hook_becomes_the_result_and_later_hooks_and_results_follow() -> Result<()> {
+    let panics = hooks_fn("panics", |hooks| {
+        hooks.on_result(|result, _| assert!(result.output.text() != "A", "boom"));
+        hooks.on_result(|result, _| result.output.content = format!("seen: {}", result.output.text()).into());
+    });
+    let session = Session::new();
+    let answer = agent(&calls()).with(panics).build()?.ask("go").session(&session).await?;
+    assert_eq!(answer.text(), "done");
+    assert_eq!(results(assert_valid(&session).messages()), ["!seen: panicked: boom", "seen: B"]);
+    Ok(())
+}
+
+// A1
+#[tokio::test]
+async fn a_gate_cannot_move_a_verdict_to_another_call() -> Result<()> {
+    let swaps = hooks_fn("swaps", |hooks| {
+        hooks.on_gate(|batch, _| {
+            let mut open = batch.open();
+            let (first, second) = (open.next().expect("a call"), open.next().expect("a call"));
+            first.answer(ToolOutput::new("for the first"));
+            std::mem::swap(first, second);
+        });
+    });
+    let session = Session::new();
+    agent(&calls()).with(swaps).build()?.ask("go").session(&session).await?;
+    assert_eq!(results(assert_valid(&session).messages()), ["for the first", "B"]);
+    Ok(())
+}
+
+// A1
+#[tokio::test]
+async fn a_gate_that_exchanges_the_batch_denies_its_calls_and_does_not_end_the_run() -> Result<()> {
+    let test = HookTest::new(&hooks_fn("none", |_| {}))?;
+    for others in [Vec::new(), vec![ToolCall::new("0", "shout", json!({"text": "x"})); 3]] {
+        let other = Mutex::new(Some(test.gate(others).await?));
+        let exchanges = hooks_fn("exchanges", move |hooks| {
+            let other = Mutex::new(other.lock().expect("no panic").take());
+            hooks.on_gate(move |batch, _| {
+                let other = other.lock().expect("no panic").take();
+                if let Some(mut other) = other {
+                    std::mem::swap(batch, &mut other);
+                }
+            });
+        });
+        let session = Session::new();
+        let answer = agent(&calls()).with(exchanges).build()?.ask("go").session(&session).await?;
+        assert_eq!(answer.text(), "done");
+        let expected = "!denied by exchanges: the gate removed the call; it can only edit calls and decide on them";
+        assert_eq!(results(assert_valid(&session).messages()), [expected; 2]);
+    }
     Ok(())
 }

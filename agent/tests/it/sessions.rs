@@ -164,23 +164,14 @@ async fn a_response_with_another_role_than_assistant_is_refused_and_the_history_
 
 #[tokio::test(start_paused = true)]
 async fn results_are_kept_if_the_run_ends_while_result_hooks_are_called() -> Result<()> {
-    let script =
-        || ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]);
+    let script = ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]);
     let hangs = hooks_fn("hangs", |hooks| {
         hooks.on_result_async(|_, _| Box::pin(std::future::pending()));
     });
     let session = Session::new();
-    let agent_of = agent(&script()).with(hangs).build()?;
+    let agent_of = agent(&script).with(hangs).build()?;
     let run = agent_of.ask("go").session(&session).timeout(Duration::from_secs(1));
     assert!(run.await.unwrap_err().is_timed_out());
-    assert_eq!(results(assert_valid(&session).messages()), ["A", "B"]);
-
-    let panics = hooks_fn("panics", |hooks| {
-        hooks.on_result(|result, _| assert!(result.output.text() != "A", "a bug in a hook"));
-    });
-    let session = Session::new();
-    let error = agent(&script()).with(panics).build()?.ask("go").session(&session).await.unwrap_err();
-    assert!(error.to_string().contains("a bug in a hook"), "{error}");
     assert_eq!(results(assert_valid(&session).messages()), ["A", "B"]);
     Ok(())
 }
@@ -195,15 +186,13 @@ async fn a_panic_in_a_hook_ends_the_run_and_leaves_a_valid_history() -> Result<(
     // no call.
     let (no_call, not_executed, executed) = (None, Some("!not executed: the run was stopped"), Some("A"));
     type Install = fn(&mut Hooks);
-    let places: [(Install, Option<&str>); 10] = [
+    let places: [(Install, Option<&str>); 8] = [
         (|hooks| _ = hooks.on_state(|_, _| bug()), no_call),
         (|hooks| _ = hooks.on_context(|_, _| bug()), no_call),
         (|hooks| _ = hooks.on_prompt(|_, _| bug()), no_call),
         (|hooks| _ = hooks.on_wire(|_, _| bug()), no_call),
         (|hooks| _ = hooks.on_action(|_, _| bug()), no_call),
         (|hooks| _ = hooks.on_resolve(|_, _| bug()), not_executed),
-        (|hooks| _ = hooks.on_gate(|_, _| bug()), not_executed),
-        (|hooks| _ = hooks.on_gate_each(|_, _| bug()), not_executed),
         (|hooks| _ = hooks.on_stop(|_, _| bug()), executed),
         (|hooks| _ = hooks.on_end(|_, _| bug()), executed),
     ];
