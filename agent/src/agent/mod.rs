@@ -110,7 +110,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | `tool_call_identified` | [`ToolCallIdentified`](crate::ToolCallIdentified) | for each call, before the gate |
 /// | `tool_response` | [`ToolResponse`](crate::ToolResponse) | for each result, after all calls have settled |
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for the response, each result and each injected message, before `turn.stop` |
-/// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used |
+/// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used; before the `message` of a response on which a hook of `turn.action` failed |
 /// | `success` | [`AgentSuccess`](crate::AgentSuccess) | the loop has an answer, before the output middleware |
 /// | `message_replaced` | [`MessageReplaced`](crate::MessageReplaced) | layers or output functions changed the answer, or the run does not return it |
 ///

@@ -1,9 +1,11 @@
 //! The steps of an agent's loop.
 
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Result, RunContext, Runnable};
+use emitree_runtime::{Error, ErrorKind, Result, RunContext, Runnable};
 use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
 
 use crate::agent::AgentParts;
 use crate::agent::batch::run_batch;
@@ -357,15 +359,13 @@ impl<'a> Loop<'a> {
     /// function returns `Ok`, the turn is in the history. Also returns the message that is the answer if the loop ends.
     fn act(&self, response: ChatResponse) -> BoxFuture<'_, Result<(TurnEnd, Arc<Message>, After)>> {
         Box::pin(async move {
-            let mut action = TurnAction::new(response);
-            let decided = self.decide(&mut action).await;
+            let TurnAction { response, inject, decision } = self.decide(TurnAction::new(response)).await?;
             // The message is copied only if a listener may receive it.
-            let copy = self.ctx.has_listeners().then(|| Arc::new(action.response.message.clone()));
-            let TurnAction { response, inject, decision } = action;
+            let copy = self.ctx.has_listeners().then(|| Arc::new(response.message.clone()));
             // When the turn is dropped, the response enters the history with a result for each call.
-            let opened = decided.and_then(|()| Ok(self.state.session.open(response.message)?));
+            let opened = self.state.session.open(response.message).map_err(Error::from);
             if let (Err(error), Some(message)) = (&opened, copy) {
-                log(emit(self.ctx, &mut MessageError { message, error: error.to_string() }).await, "message_error");
+                self.report(message, error).await;
             }
             let mut turn = opened?;
             let response = Arc::clone(turn.response());
@@ -403,12 +403,33 @@ impl<'a> Loop<'a> {
         })
     }
 
-    /// Passes a response through the `turn.action` hooks.
-    async fn decide(&self, action: &mut TurnAction) -> Result<()> {
-        for chains in self.chains() {
-            chains.action.apply(action, self.ctx).await?;
+    /// Passes a response through the `turn.action` hooks. If a hook fails or panics, the history keeps the response as
+    /// the hooks before left it, and its calls are answered with "not executed" (A1).
+    async fn decide(&self, mut action: TurnAction) -> Result<TurnAction> {
+        for hook in self.chains().flat_map(|chains| &chains.action) {
+            // The hook may change the response before it fails, so the response is copied.
+            let before = action.response.message.clone();
+            let passed = AssertUnwindSafe(Box::pin(hook.apply(&mut action, self.ctx))).catch_unwind().await;
+            let kept = match &passed {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => withheld_by(error).unwrap_or(before),
+                Err(_) => before,
+            };
+            if let Ok(Err(error)) = &passed
+                && self.ctx.has_listeners()
+            {
+                self.report(Arc::new(kept.clone()), error).await;
+            }
+            // A response that an earlier hook has made unusable cannot enter the history.
+            self.state.session.open(kept).map(drop).ok();
+            return passed.unwrap_or_else(|payload| resume_unwind(payload)).map(|()| action);
         }
-        Ok(())
+        Ok(action)
+    }
+
+    /// Emits `message_error` for a response. The error of a listener is logged, because another error ends the run.
+    async fn report(&self, message: Arc<Message>, error: &Error) {
+        log(emit(self.ctx, &mut MessageError { message, error: error.to_string() }).await, "message_error");
     }
 
     /// Calls the `turn.stop` hooks in order, until one of them ends the loop.
@@ -419,6 +440,14 @@ impl<'a> Loop<'a> {
             }
         }
         Ok(after)
+    }
+}
+
+/// Returns the message that the history keeps in place of a response that a hook denied or on which it halted the run.
+fn withheld_by(error: &Error) -> Option<Message> {
+    match error.kind() {
+        ErrorKind::Denied { by } | ErrorKind::Halted { by } => Some(Message::assistant(format!("(withheld by {by})"))),
+        _ => None,
     }
 }
 

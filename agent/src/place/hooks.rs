@@ -94,7 +94,8 @@ pub(crate) struct Chains {
     /// Only the last hook is called.
     pub(crate) wire: Filters<Messages>,
     pub(crate) chunks: ChunkStages,
-    pub(crate) action: Filters<TurnAction>,
+    /// One list for each hook, because the response is kept as the hooks before a failing hook left it.
+    pub(crate) action: Vec<Filters<TurnAction>>,
     /// The first hook that returns a call ends the chain.
     pub(crate) resolve: Filters<ToolCall>,
     pub(crate) gates: Vec<Gate>,
@@ -251,9 +252,28 @@ impl Hooks {
         on_prompt, on_prompt_async, prompt: String, ModelPrompt
     }
 
-    chain! {
-        /// Adds a hook that decides how a turn continues after a response. See [`TurnAction`].
-        on_action, on_action_async, action: TurnAction, TurnAction
+    /// Adds a hook that decides how a turn continues after a response. See [`TurnAction`].
+    ///
+    /// If the hook fails, panics or returns an interrupt, the run ends. The history then keeps the response as the
+    /// hooks before left it, with "not executed" as the result of each call. If the hook returns a denial or a halt,
+    /// the history keeps "(withheld by \<name\>)" in place of the response.
+    pub fn on_action<Out: HookResult>(
+        &mut self,
+        hook: impl Fn(&mut TurnAction, &RunContext) -> Out + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filters = Filters::new().with(self.sync(Place::TurnAction, hook));
+        self.chains.action.push(filters);
+        self
+    }
+
+    /// The async form of [`on_action`](Self::on_action).
+    pub fn on_action_async(
+        &mut self,
+        hook: impl for<'a> Fn(&'a mut TurnAction, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filters = Filters::new().with(AsyncHook { name: self.name(Place::TurnAction), hook });
+        self.chains.action.push(filters);
+        self
     }
 
     /// Adds a hook that changes the result of a call. When all calls of a turn have settled, the hook is called for
@@ -503,7 +523,7 @@ impl Chains {
             Place::ModelPrompt => (self.contributions, self.prompt) = Default::default(),
             Place::ModelWire => self.wire = Filters::default(),
             Place::ModelChunk => self.chunks = ChunkStages::default(),
-            Place::TurnAction => self.action = Filters::default(),
+            Place::TurnAction => self.action.clear(),
             Place::ToolResolve => self.resolve = Filters::default(),
             Place::ToolResult => self.results.clear(),
             Place::TurnStop => self.stop = Filters::default(),

@@ -140,7 +140,15 @@ impl HookTest {
 
     /// Calls the hooks of [`TurnAction`](crate::Place::TurnAction).
     pub async fn action(&self, action: TurnAction) -> Result<TurnAction> {
-        self.pass(action, |action, it, ctx| Box::pin(it.hooks.chains.action.apply(action, ctx))).await
+        self.pass(action, |action, it, ctx| {
+            Box::pin(async move {
+                for hook in &it.hooks.chains.action {
+                    hook.apply(action, ctx).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
     }
 
     /// Calls the hooks of [`ToolResolve`](crate::Place::ToolResolve).

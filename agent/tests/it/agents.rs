@@ -129,14 +129,15 @@ async fn an_unusable_response_emits_message_error_and_a_failed_turn_emits_its_me
     let script = || ScriptedModel::new("test").text("a bad answer");
     let fails = hooks_fn("m", |hooks| _ = hooks.on_action(|_, _| Err(Error::new("rude"))));
     let breaks = hooks_fn("m", |hooks| _ = hooks.on_action(|action, _| action.response.message.role = Role::User));
-    for (hooks, role, error) in [
-        (fails, "assistant", "rude"),
-        (breaks, "user", "a model's response has the role `user` instead of `assistant`"),
+    let unusable = "a model's response has the role `user` instead of `assistant`";
+    for (hooks, error, expected) in [
+        (fails, "rude", vec!["user: go", "error in assistant: rude", "assistant: a bad answer"]),
+        (breaks, unusable, vec!["user: go", &format!("error in user: {unusable}")]),
     ] {
         let agent = agent(&script()).with(hooks).build()?;
         let log = log_messages(&agent)?;
         assert_eq!(agent.ask("go").await.unwrap_err().to_string(), error);
-        assert_eq!(log.lines(), ["user: go".to_owned(), format!("error in {role}: {error}")]);
+        assert_eq!(log.lines(), expected);
     }
 
     let script = ScriptedModel::new("test").calls([("die", json!({"text": ""})), ("shout", json!({"text": "a"}))]);

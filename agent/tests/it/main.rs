@@ -1,5 +1,6 @@
 //! Tests of the public API, in one binary.
 
+mod actions;
 mod agents;
 mod alternatives;
 mod answers;
