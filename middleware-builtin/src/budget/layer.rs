@@ -22,7 +22,17 @@ impl<O: Op> Layer<O> for BudgetLayer {
         let (account, options) = (&self.0, &self.0.options);
         let end = account.deadline(options.most.wall_time);
         // When the time is over, `by_deadline` drops the work before `closed` is emitted.
-        let mut inside = pin!(by_deadline(end, account.stop.unless(next.run(input))));
+        let work = async {
+            let result = next.run(input).await;
+            if let Err(error) = &result
+                && account.closed().is_some()
+            {
+                // A denial would overrule the halt: the work may return the denial of the call that closed the account.
+                next.absorb(error);
+            }
+            result
+        };
+        let mut inside = pin!(by_deadline(end, account.stop.unless(work)));
         // Poll the work alone until the warning is due, and then together with the listeners of the warning.
         let result = match account.deadline(options.warn_from.wall_time) {
             None => inside.await,

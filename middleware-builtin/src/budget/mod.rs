@@ -81,8 +81,8 @@ mod usage;
 /// - *Time* is measured by tokio's clock from the moment the budget is bound, across all attempts.
 ///
 /// When an account closes, the work of the run that holds it is dropped, and all runs below end too. The run that holds
-/// the account ends [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error or returns
-/// a value in the same poll. Runs that would begin below a closed account are denied.
+/// the account ends [halted](emitree_runtime::Error::halted) by `budget`, even if its work catches the error, returns the
+/// denial of a call, or returns a value in the same poll. Runs that would begin below a closed account are denied.
 ///
 /// An account also closes if a charge cannot be priced. The run that holds it is then denied instead of halted. A
 /// charge cannot be priced if the price function fails or panics, if the cost is negative, or if the price is unknown

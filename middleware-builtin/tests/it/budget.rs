@@ -537,6 +537,20 @@ async fn a_call_beyond_the_budget_halts_the_run_even_if_another_middleware_refus
 }
 
 #[tokio::test]
+async fn a_call_beyond_the_budget_halts_the_run_even_if_its_work_returns_the_denial() {
+    let model = Arc::new(model(&Emitter::new()));
+    let passes_up = instance(&Emitter::new(), "Assistant", "Desk", move |(): (), _: RunContext| {
+        let model = Arc::clone(&model);
+        async move {
+            model.run(Vec::new()).await?;
+            model.run(Vec::new()).await
+        }
+    });
+    let error = passes_up.run(()).middleware(built(Budget::builder().calls(1))).await.expect_err("one too many");
+    assert_eq!(error.explain().lines().next(), Some("halted by budget: the budget is exceeded: 2 calls (limit: 1)"));
+}
+
+#[tokio::test]
 async fn a_budget_keeps_no_context_of_an_ended_run_alive() -> TestResult {
     struct Gone(Arc<AtomicU64>);
     impl Drop for Gone {
