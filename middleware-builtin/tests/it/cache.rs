@@ -677,7 +677,7 @@ type Heard = Arc<Mutex<Vec<(String, Option<Uuid>, Value)>>>;
 fn hears<E: AnyEvent + ?Sized>(heard: &Heard) -> impl Fn(&E, &EventMeta<'_>) + Send + Sync + use<E> {
     let heard = Arc::clone(heard);
     move |event, meta| {
-        let event = (meta.path().to_owned(), meta.trace().map(|trace| trace.run_id), event.to_json());
+        let event = (meta.path().to_owned(), meta.trace().map(|trace| trace.run_id), event.payload_to_json());
         heard.lock().expect("nobody panics").push(event);
     }
 }

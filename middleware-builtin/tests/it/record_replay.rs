@@ -559,7 +559,7 @@ fn hears<E: AnyEvent + ?Sized>(who: &'static str, heard: &Heard) -> impl Fn(&E, 
     let heard = Arc::clone(heard);
     move |event, meta| {
         let is_nested = meta.trace().map(|trace| trace.parent_run_id.is_some());
-        heard.lock().expect("nobody panics").push((who, meta.path().to_owned(), is_nested, event.to_json()));
+        heard.lock().expect("nobody panics").push((who, meta.path().to_owned(), is_nested, event.payload_to_json()));
     }
 }
 
