@@ -91,8 +91,8 @@ fn withhold(error: &Error, ctx: &RunContext) {
     }
 }
 
-/// Returns the message that replaces an answer. The tool calls of the answer stay, because each has a result. Without
-/// `has_arguments`, their arguments are removed.
+/// Returns the message that replaces an answer. The tool calls of the answer stay, because each has a result. If the
+/// answer is withheld, their arguments are removed.
 fn in_place_of(before: &Message, mut after: Message, is_withheld: bool) -> Arc<Message> {
     after.role = Role::Assistant;
     after.parts.retain(|part| !matches!(part, Part::ToolCall(_) | Part::ToolCallResponse(_)));
