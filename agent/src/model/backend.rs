@@ -1,7 +1,7 @@
 //! One call of a provider, from the request to the response.
 
-use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use emitree_emitter::Emitter;
 use emitree_middleware::budget::{self, Price};
@@ -14,7 +14,7 @@ use crate::model::incoming::IncomingReply;
 use crate::model::passage::Passage;
 use crate::model::provider::DynProvider;
 use crate::model::text_stage::TextStage;
-use crate::model::{emit, log};
+use crate::model::{emit, log, not_taken_over};
 use crate::{ChatRequest, ChatResponse, Delta, Provider, Usage};
 
 /// A provider, with the settings of its model. Clones share the provider.
@@ -29,11 +29,13 @@ pub(super) struct Backend {
 struct Parts {
     provider: Box<dyn DynProvider>,
     emitter: Emitter,
+    /// Whether a warning was logged that a listener changed the model's own `start`.
+    is_warned: AtomicBool,
 }
 
 impl Backend {
     pub(super) fn new(provider: impl Provider, emitter: Emitter) -> Self {
-        let parts = Arc::new(Parts { provider: Box::new(provider), emitter });
+        let parts = Arc::new(Parts { provider: Box::new(provider), emitter, is_warned: AtomicBool::new(false) });
         Self { parts, price: None, names_replies: false }
     }
 
@@ -54,18 +56,19 @@ impl Backend {
         ctx: &RunContext,
         reported: &mut Option<Usage>,
     ) -> Result<ChatResponse> {
-        let mut request = Cow::Borrowed(input);
         if ctx.has_listeners() {
-            // The request is copied only if a listener may change it.
             let mut start = ChatStart::new(input.clone());
             emit(ctx, &mut start).await?;
-            request = Cow::Owned(start.request);
+            // The guards have seen `input`, so `input` is sent, whatever the listeners left in the event.
+            if start.request != *input {
+                not_taken_over(ctx, "request", &self.parts.is_warned);
+            }
         }
-        let mut deltas = self.parts.provider.chat(&request, ctx).await?;
+        let mut deltas = self.parts.provider.chat(input, ctx).await?;
         let passage = Passage::of(ctx);
         let mut stages = passage.as_ref().map(Passage::begin).unwrap_or_default();
         stages.extend(TextStage::of(ctx));
-        let mut reply = IncomingReply::new(stages, request.options.stream == Some(true), ctx);
+        let mut reply = IncomingReply::new(stages, input.options.stream == Some(true), ctx);
         // A reply that is not streamed passes through the stages in one call.
         let (mut arrived, mut is_stopped) = (Vec::new(), false);
         while let Some(delta) = deltas.next().await {

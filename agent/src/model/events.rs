@@ -14,7 +14,7 @@ use crate::{ChatRequest, ChatResponse, Usage};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatStart {
-    /// The request. A listener may change it.
+    /// The request. Changes by a listener have no effect, because the guards have already decided on the request.
     pub request: ChatRequest,
 }
 

@@ -14,7 +14,9 @@ pub(crate) mod scripted;
 pub(crate) mod text_stage;
 
 use std::fmt;
+use std::iter::successors;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use emitree_emitter::{BuildError, Creator, Emitter, Event};
 use emitree_middleware::budget::Price;
@@ -53,7 +55,7 @@ use crate::{ChatRequest, ChatResponse, Provider};
 ///
 /// | event | payload | when |
 /// |---|---|---|
-/// | `start` | [`ChatStart`] | before a request is sent; a listener may change it |
+/// | `start` | [`ChatStart`] | before a request is sent; changes by a listener have no effect (see below) |
 /// | `response_headers` | [`ResponseHeaders`] | the provider begins to answer, if it reports headers |
 /// | `new_token` | [`NewToken`] | each piece of text, if the request enables streaming; a listener may change it, or stop the stream |
 /// | `usage` | [`UsageReported`] | the reply is complete or has failed, and the tokens that the provider reported have been charged |
@@ -61,6 +63,10 @@ use crate::{ChatRequest, ChatResponse, Provider};
 /// | `error` | [`ChatError`] | the attempt has failed, unless only a listener of `finish` failed |
 /// | `finish` | [`ChatFinish`] | after `success` or `error` |
 /// | `fell_back` | [`ModelFellBack`] | the next [alternative](Self::or) is about to be asked |
+///
+/// The guards of the run have decided on the request before `start` is emitted, so what a listener leaves in `start` is
+/// not sent. If it differs, one warning is logged. To change the request, use the run's own `start`
+/// ([`Run::on_start`](emitree_runtime::Run::on_start)), which comes before all layers and guards.
 ///
 /// Each attempt emits these events, so a run with a layer that calls the model again, such as `Retry`, emits them
 /// several times. On a run above, listen for the paths of these events: `"backend.chat.*.new_token"`, or
@@ -160,6 +166,25 @@ pub(crate) async fn emit<E: Event>(ctx: &RunContext, event: &mut E) -> Result<()
 /// build the frame of a `poll` has room for each future that it makes.
 fn emit_boxed<'a, E: Event>(ctx: &'a RunContext, event: &'a mut E) -> BoxFuture<'a, Result<()>> {
     Box::pin(async move { Ok(ctx.emitter().emit_event(event).await?) })
+}
+
+/// Warns, the first time, that listeners of a tool's or a model's own `start` changed the event.
+pub(crate) fn not_taken_over(ctx: &RunContext, what: &str, is_warned: &AtomicBool) {
+    // A redaction changes what later listeners receive, and is not meant to change what is executed.
+    if is_warned.load(Ordering::Relaxed) || is_redacted(ctx) || is_warned.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let (kind, name) = (ctx.kind(), ctx.name());
+    tracing::warn!(
+        "a listener changed the {what} in the event `start` of {kind} `{name}`: the change has no effect, because the \
+         guards have already decided; change the input in the run's `start` (`on_start`, or a listener of `run.start`), before all layers"
+    );
+}
+
+/// Returns `true` if a `Redact` is bound to this run or to a run above, whose listeners redact the run's events.
+fn is_redacted(ctx: &RunContext) -> bool {
+    let mut runs = successors(Some(ctx), |run| run.parent());
+    runs.any(|run| run.explain().middlewares.iter().any(|middleware| middleware.name == "redact"))
 }
 
 /// Logs the error of a listener that failed after the attempt had failed.

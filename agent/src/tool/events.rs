@@ -11,7 +11,7 @@ use crate::ToolOutput;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolStart {
-    /// The arguments. A listener may change them; they are validated after all listeners have been called.
+    /// The arguments. Changes by a listener have no effect, because the guards have already decided on the arguments.
     pub input: Value,
 }
 

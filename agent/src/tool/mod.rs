@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error as ThisError;
 
-use crate::model::{emit, log};
+use crate::model::{emit, log, not_taken_over};
 use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 use crate::tool::schema::schema_of;
 use crate::{ToolOutput, ToolSpec};
@@ -40,12 +40,16 @@ use crate::{ToolOutput, ToolSpec};
 ///
 /// | event | payload | when |
 /// |---|---|---|
-/// | `start` | [`ToolStart`] | before the work; a listener may change the arguments |
+/// | `start` | [`ToolStart`] | before the work; changes by a listener have no effect (see below) |
 /// | `success` | [`ToolSuccess`] | after the work; a listener may change the output |
 /// | `error` | [`ToolFailure`] | the attempt has failed, unless only a listener of `finish` failed |
 /// | `finish` | [`ToolFinish`] | after `success` or `error` |
 /// | `retry` | [`ToolRetry`] | another attempt follows (see [`retries`](Self::retries)) |
 /// | `retries_exceeded` | [`ToolRetriesExceeded`] | the last of these attempts has failed with a retryable error |
+///
+/// The guards of the run have decided on the arguments before `start` is emitted, so what a listener leaves in `start`
+/// is not executed. If it differs, one warning is logged. To change arguments, use the run's own `start`
+/// ([`Run::on_start`](emitree_runtime::Run::on_start)), which comes before all layers and guards.
 ///
 /// The function may emit other events on the emitter of its run, `ctx.emitter()`, in the same namespace.
 #[derive(Clone)]
@@ -59,6 +63,8 @@ struct ToolParts {
     spec: ToolSpec,
     emitter: Emitter,
     work: Box<dyn Work>,
+    /// Whether a warning was logged that a listener changed the tool's own `start`.
+    is_warned: AtomicBool,
 }
 
 /// The id of the tool call that a tool's run executes. An agent sets the id as the run's own extension.
@@ -172,7 +178,8 @@ impl Tool {
             .declares_data::<ToolRetry>()
             .declares_data::<ToolRetriesExceeded>()
             .build()?;
-        Ok(Self { shared: Arc::new(ToolParts { spec, emitter, work }), middlewares: Vec::new(), retries: 0 })
+        let is_warned = AtomicBool::new(false);
+        Ok(Self { shared: Arc::new(ToolParts { spec, emitter, work, is_warned }), middlewares: Vec::new(), retries: 0 })
     }
 
     /// Binds a middleware to each run of this tool and of its later clones.
@@ -233,7 +240,11 @@ impl Tool {
             }
             let mut start = ToolStart { input: input.clone() };
             emit(ctx, &mut start).await?;
-            let output = self.call(&start.input, ctx).await?;
+            // The guards have seen `input`, so `input` is executed, whatever the listeners left in the event.
+            if start.input != *input {
+                not_taken_over(ctx, "arguments", &self.shared.is_warned);
+            }
+            let output = self.call(input, ctx).await?;
             let mut success = ToolSuccess { output };
             emit(ctx, &mut success).await?;
             Ok(success.output)

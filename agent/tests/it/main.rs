@@ -9,6 +9,8 @@ mod costs;
 mod explain;
 mod gates;
 mod hook_test;
+#[path = "../../../tests/support/journal.rs"]
+mod journal;
 mod models;
 mod names;
 #[cfg(feature = "openai")]

@@ -55,13 +55,10 @@ async fn a_model_emits_its_own_events_in_order_and_streams_only_when_asked() -> 
     model.run("hi".into()).await?;
     assert_eq!(log.lines(), ["start", "headers Some(17)", "usage 7", "success hello", "finish"]);
 
-    // A listener for `start` enables streaming.
-    let streams = model.emitter().on("start", |start: &mut ChatStart, _| start.request.options.stream = Some(true))?;
-    let response = model.run("hi".into()).await?;
+    let response = model.run("hi".into()).on_start(|start, _| start.input.options.stream = Some(true)).await?;
     let expected = ["start", "headers Some(17)", "token aga", "token in", "usage 7", "success again", "finish"];
     assert_eq!(log.lines()[5..], expected);
     assert_eq!(response.headers, headers);
-    streams.off();
     Ok(())
 }
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use emitree_agent::{AgentMiddleware, Hooks, ScriptedModel, Tool, ToolFinish, tool_fn};
-use emitree_runtime::{Error, Result, RunContext, Runnable};
+use emitree_agent::{AgentMiddleware, ChatStart, Hooks, ScriptedModel, Tool, ToolFinish, ToolStart, tool_fn};
+use emitree_middleware::Redact;
+use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::journal::Journal;
 use crate::support::{Log, Text, agent};
 
 /// A tool that fails this many times before it succeeds.
@@ -66,6 +68,51 @@ async fn a_tool_may_emit_events_that_the_library_does_not_declare() -> Result<()
     let run = agent.ask("x").observe("tool.fetch_page.fetched", move |_: &u32, meta| above.add(meta.path()));
     run.await?;
     assert_eq!(log.lines(), ["200", "tool.fetch_page.fetched"]);
+    Ok(())
+}
+
+/// Changes what the tool or the model itself emits as `start`, and returns the text that the tool received, the text
+/// that the model received and the warnings.
+async fn changed_in_own_start(redact: Option<Redact>) -> Result<(String, String, Vec<String>)> {
+    let log = Log::default();
+    let seen = log.clone();
+    let echo = tool_fn("echo", "Echoes a text", move |args: Text, _: RunContext| {
+        seen.add(args.text);
+        async { Ok(()) }
+    })?;
+    let script =
+        ScriptedModel::new("m").call("echo", json!({"text": "a"})).call("echo", json!({"text": "a"})).text("ok");
+    let agent = agent(&script).tool(echo).build()?;
+    let journal = Journal::default();
+    let _subscribed = tracing::subscriber::set_default(journal.clone());
+    let run = agent
+        .ask("hi")
+        .on("tool.echo.start", |start: &mut ToolStart, _| start.input = json!({"text": "unseen"}))
+        .on("backend.chat.*.start", |start: &mut ChatStart, _| start.request.system = Some("unseen".to_owned()));
+    match redact {
+        Some(redact) => run.middleware(for_tree(redact)).await?,
+        None => run.await?,
+    };
+    let system = script.requests().iter().filter_map(|request| request.system.clone()).collect::<String>();
+    Ok((log.lines().join(" "), system, journal.take()))
+}
+
+#[tokio::test]
+async fn the_arguments_and_the_request_that_the_guards_saw_are_used_and_one_warning_names_the_runs_start() -> Result<()>
+{
+    let (arguments, system, warnings) = changed_in_own_start(None).await?;
+    assert_eq!((arguments.as_str(), system.as_str()), ("a a", ""));
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    for (warning, what) in warnings.iter().zip(["request", "arguments"]) {
+        assert!(warning.contains(what) && warning.contains("`run.start`"), "{warning}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn under_a_redaction_a_changed_own_start_is_not_warned_of() -> Result<()> {
+    let (arguments, _, warnings) = changed_in_own_start(Some(Redact::new())).await?;
+    assert_eq!((arguments.as_str(), warnings), ("a a", vec![]));
     Ok(())
 }
 

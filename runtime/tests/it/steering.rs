@@ -233,7 +233,7 @@ async fn an_observer_receives_the_event_as_listeners_have_changed_it() -> TestRe
     let count = count(&tree, &recorder);
     let notes = recorder.clone();
     emitter_of(&count).observe(Stage::Start, move |start: &Start<Order, Option<u32>>, _| {
-        notes.note(format!("{}", start.to_json()["input"]["lines"][0]["count"]));
+        notes.note(format!("{}", start.payload_to_json()["input"]["lines"][0]["count"]));
     })?;
     tree.on(Stage::Start, |start: &mut Start<Order, Option<u32>>, _| start.input.lines[0].count = 8)?;
     assert_eq!(count.run(order(1)).await?, Some(8));
