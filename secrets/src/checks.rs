@@ -128,53 +128,155 @@ fn before_markup(value: &str) -> &str {
     &value[..end]
 }
 
-/// Accepts a password without digits, unless it contains a word that is common in code, messages or placeholders.
+/// Words of code, messages, types and schemas. A value of letters with such a word is no secret.
+const COMMON_WORDS: &[&str] = &[
+    "pass",
+    "passw",
+    "secret",
+    "token",
+    "user",
+    "string",
+    "require",
+    "option",
+    "undefined",
+    "invalid",
+    "missing",
+    "incorrect",
+    "confirm",
+    "current",
+    "hidden",
+    "default",
+    "plain",
+    "crypt",
+    "credential",
+    "disable",
+    "enable",
+    "forgot",
+    "function",
+    "boolean",
+    "object",
+    "kennwort",
+    "wachtwoord",
+    "contrase",
+    "motdepasse",
+    "senha",
+    "value",
+    "field",
+    "input",
+    "null",
+    "false",
+    "prompt",
+    "keyring",
+    "anonymous",
+    "unknown",
+    "simple",
+    "apikey",
+    "auth",
+    "bearer",
+    "integer",
+    "number",
+    "array",
+    "nullable",
+    "generated",
+    "vault",
+    "manager",
+    "external",
+    "cookie",
+    "binary",
+    "varchar",
+    "schema",
+    "header",
+    "mandatory",
+    "provided",
+    "geheim",
+    "format",
+    "description",
+    "propert",
+    "reference",
+    "resource",
+    "parameter",
+    "response",
+    "request",
+    "writeonly",
+    "readonly",
+    "datetime",
+    "inherit",
+    "always",
+    "never",
+    "ignored",
+    "preferred",
+    "allowed",
+    "forbidden",
+    "expired",
+    "revoked",
+    "rotate",
+    "expose",
+    "masked",
+    "database",
+];
+
+/// Accepts a password without digits, unless it contains a common word or a placeholder.
 pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
-    const WORDS: [&str; 40] = [
-        "pass",
-        "passw",
-        "secret",
-        "token",
-        "user",
-        "string",
-        "require",
-        "option",
-        "undefined",
-        "invalid",
-        "missing",
-        "incorrect",
-        "confirm",
-        "current",
-        "hidden",
-        "default",
-        "plain",
-        "crypt",
-        "credential",
-        "disable",
-        "enable",
-        "forgot",
-        "function",
-        "boolean",
-        "object",
-        "kennwort",
-        "wachtwoord",
-        "contrase",
-        "motdepasse",
-        "senha",
-        "value",
-        "field",
-        "input",
-        "null",
-        "false",
-        "prompt",
-        "keyring",
-        "anonymous",
-        "unknown",
-        "simple",
-    ];
+    // These words contain `pass` by chance.
+    const OTHERS: [&str; 5] = ["compass", "passenger", "passage", "passion", "trespass"];
     let lower = candidate.secret.to_ascii_lowercase();
-    let is_word = WORDS.iter().any(|word| lower.contains(word)) || is_placeholder(&lower);
+    let rest = OTHERS.iter().fold(lower.clone(), |rest, word| rest.replace(word, "-"));
+    let is_word = COMMON_WORDS.iter().any(|word| rest.contains(word)) || is_placeholder(&lower);
     all(candidate, !is_word && distinct(&lower) >= 6)
+}
+
+/// Accepts a value of letters if its name begins the line, as in YAML and in environment files. In the middle of a
+/// line, the name may be a word of a sentence or of a program.
+pub(super) fn entry(candidate: &Candidate<'_>) -> Option<usize> {
+    let line = candidate.before.rsplit('\n').next().unwrap_or_default();
+    let line = line.trim_start_matches([' ', '\t', '-', '"', '\'']);
+    let name = line.trim_end_matches([' ', '\t', '"', '\'', ':', '=']);
+    let name = ["export ", "ENV ", "set "].iter().find_map(|command| name.strip_prefix(command)).unwrap_or(name);
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+    letters(candidate).filter(|_| is_name)
+}
+
+/// Accepts the value of a `Cookie` or `Set-Cookie` header if a cookie in it looks random. The attributes of a
+/// `Set-Cookie` are not part of the secret.
+pub(super) fn cookie(candidate: &Candidate<'_>) -> Option<usize> {
+    let is_set = candidate.before.to_ascii_lowercase().contains("set-cookie");
+    let len = if is_set { candidate.secret.find(';') } else { None }.unwrap_or(candidate.secret.len());
+    // A blank separates cookies only after a semicolon.
+    let ends = |(at, byte): (usize, u8)| byte == b' ' && !candidate.secret[..at].ends_with(';');
+    let end = candidate.secret.bytes().take(len).enumerate().find(|at| ends(*at)).map_or(len, |(at, _)| at);
+    let value = candidate.secret[..end].trim_end();
+    let values = value.split(';').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
+    let is_random = |value: &str| value.len() >= 16 && distinct(value) >= 8 && is_password(value);
+    values.into_iter().any(is_random).then_some(value.len())
+}
+
+/// Accepts the base64 of a user and a password, as `docker login` stores it.
+pub(super) fn docker_auth(candidate: &Candidate<'_>) -> Option<usize> {
+    let login = decoded(candidate.secret);
+    let user = login.iter().position(|byte| *byte == b':')?;
+    all(candidate, user > 0 && login[..user].iter().all(u8::is_ascii_graphic) && login.len() > user + 4)
+}
+
+/// Decodes base64 up to the padding.
+fn decoded(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let (mut bytes, mut bits, mut len) = (Vec::new(), 0_u32, 0);
+    for value in text.bytes().map_while(digit) {
+        (bits, len) = (bits << 6 | u32::from(value), len + 6);
+        if len >= 8 {
+            len -= 8;
+            bytes.push((bits >> len) as u8);
+            bits &= (1 << len) - 1;
+        }
+    }
+    bytes
 }
 
 /// Accepts a US social security number, except numbers that the Social Security Administration never assigns.

@@ -38,8 +38,8 @@ pub enum Kind {
     AzureKey,
     /// The password in a URL.
     UrlPassword,
-    /// A bearer token, or a value that looks random and is assigned to a name such as password, secret, token or API
-    /// key.
+    /// A bearer token, or a value that is assigned to a name such as password, secret, token or API key: one that looks
+    /// random, or one of at least 8 letters in an environment line or in YAML.
     Assigned,
     /// An e-mail address.
     Email,

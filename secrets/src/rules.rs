@@ -126,6 +126,9 @@ impl Check {
     pub(super) const ASSIGNED: Self = Self::of(checks::assigned).vague();
     pub(super) const QUOTED: Self = Self::of(checks::quoted).vague();
     pub(super) const LETTERS: Self = Self::of(checks::letters).vague();
+    pub(super) const ENTRY: Self = Self::of(checks::entry).vague();
+    pub(super) const COOKIE: Self = Self::of(checks::cookie).vague();
+    pub(super) const DOCKER_AUTH: Self = Self::of(checks::docker_auth).vague();
     pub(super) const PAIR: Self = Self::of(checks::pair).vague();
     pub(super) const LOGIN: Self = Self::of(checks::login).vague();
     pub(super) const ENTIRE: Self = Self::of(checks::entire).vague();

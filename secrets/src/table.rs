@@ -140,6 +140,18 @@ pub(super) const TABLE: &[Rule] = table! {
     "plaid_key", concat!(r"\baccess-(?:sandbox|development|production)-", uuid!(), r"\b"), [], RANDOM, "https://plaid.com/docs/api/items/#itempublic_tokenexchange", "access‹›-sandbox-‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
     "adyen_key", r"\bAQE[A-Za-z0-9]{5}[A-Za-z0-9+/]{40,160}={0,2}-[A-Za-z0-9+/]{40,50}={0,2}-[^\s\x22'`\\]{10,24}", [], RANDOM, "https://docs.adyen.com/development-resources/api-credentials", "AQ‹›E‹a5›‹s80›-‹s43›=-‹s16›";
     "azure_key", r"\b(?i:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{32,128}={0,2})", [], RANDOM, "https://learn.microsoft.com/azure/storage/common/storage-configure-connection-string", "AccountKey=‹s86›==";
+    "model_key", r"\b(?:nvapi-[A-Za-z0-9_-]{60,80}|csk-[a-z0-9]{48}\b|tgp_v1_[A-Za-z0-9_-]{43})", [], RANDOM, "https://docs.api.nvidia.com/nim/docs/api-quickstart", "nv‹›api-‹b64›";
+    "tavily_key", r"\btvly-(?:dev-|prod-)?[A-Za-z0-9]{32}\b", [], RANDOM, "https://docs.tavily.com/documentation/api-reference/introduction", "tv‹›ly-‹a32›";
+    "figma_token", r"\bfig[dor]_[A-Za-z0-9_-]{40}", [], RANDOM, "https://www.figma.com/developers/api#access-tokens", "fi‹›gd_‹b40›";
+    "hubspot_token", concat!(r"\bpat-(?:na|eu|ap)[0-9]-", uuid!(), r"\b"), [], RANDOM, "https://developers.hubspot.com/docs/guides/apps/private-apps/overview", "pat‹›-na1-‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
+    "tailscale_key", r"\btskey-(?:api|auth|client|scim|webhook)-[A-Za-z0-9]{8,24}-[A-Za-z0-9]{24,48}\b", [], RANDOM, "https://tailscale.com/kb/1277/key-prefixes", "ts‹›key-auth-k‹a11›CNTRL-‹a32›";
+    "neon_key", r"\bnapi_[a-z0-9]{64}\b", [], RANDOM, "https://neon.com/docs/manage/api-keys", "na‹›pi_‹x64›";
+    "posthog_key", r"\bph[xs]_[A-Za-z0-9]{43,48}\b", [], RANDOM, "https://posthog.com/docs/api", "ph‹›x_‹a43›";
+    "resend_key", r"\bre_[A-Za-z0-9]{8}_[A-Za-z0-9]{24}\b", [], RANDOM, "https://resend.com/docs/api-reference/introduction", "r‹›e_‹a8›_‹a24›";
+    "contentful_token", r"\bCFPAT-[A-Za-z0-9_-]{43}", [], RANDOM, "https://www.contentful.com/developers/docs/references/authentication/", "CF‹›PAT-‹b43›";
+    "sourcegraph_token", r"\bsgp_(?:(?:[a-f0-9]{16}|local)_)?[a-f0-9]{40}\b", [], RANDOM, "https://sourcegraph.com/docs/cli/how-tos/creating_an_access_token", "sg‹›p_‹x16›_‹x40›";
+    "prefect_key", r"\bpn[ub]_[A-Za-z0-9]{36}\b", [], RANDOM, "https://docs.prefect.io/v3/how-to-guides/cloud/manage-users/api-keys", "pn‹›u_‹a36›";
+    "typeform_token", r"\btfp_[A-Za-z0-9_-]{40,60}", [], RANDOM, "https://www.typeform.com/developers/get-started/personal-access-token/", "tf‹›p_‹b44›_‹a14›";
     // Keys and tokens that are recognized by a keyword.
     "aws_key", "[A-Za-z0-9/+]{40}", ["aws[_-]?secret", "secret[ _-]?access[ _-]?key", r"\bsecret[_-]key"], MIXED, "https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_access-keys.html", "aws_secret_access_key = ‹s40›";
     "twilio_key", r"[A-Za-z0-9]{32}\b", ["twilio", r"\b(?:AC|SK)[0-9a-f]{32}"], MIXED, "https://www.twilio.com/docs/iam/api/authtoken", "twilio ‹x32›";
@@ -175,6 +187,8 @@ pub(super) const TABLE: &[Rule] = table! {
     "url_password", r#"://[^\s/:@"'<>`]{0,64}:([^\s/@"'<>`{}$]{3,128})@"#, [], URL_PASSWORD, "https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1", "ftp://ana:‹a12›@host";
     "consul_token", concat!(r#"\b(?:agent|agent_recovery|initial_management|replication)[ \t]{0,8}=[ \t]{0,8}"("#, uuid!(), r#")""#), [], RANDOM, "https://developer.hashicorp.com/consul/docs/reference/agent/configuration-file/acl", "agent = \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
     "snyk_token", concat!(r#""api"[ \t]{0,2}:[ \t]{0,2}"("#, uuid!(), r#")""#), [], RANDOM, "https://docs.snyk.io/snyk-cli/commands/config", "\"api\": \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
+    "cookie", r#"(?i:\b(?:set-)?cookie\\{0,2}["']?[ ]{0,2}[:=][ ]{0,4}\\{0,2}["'`]?|\s(?:-b|--cookie)[ =]["'])([^\s=;"'`\\]{1,64}=[^\n"'`\\]{8,400})"#, [], COOKIE, "https://www.rfc-editor.org/rfc/rfc6265", "Cookie: sid=‹x32›";
+    "docker_auth", r#"\bauth\\{0,2}["']?[ \t]{0,4}:[ \t]{0,4}\\{0,2}["']?([A-Za-z0-9+/]{12,255}={0,2})"#, [], DOCKER_AUTH, "https://docs.docker.com/reference/cli/docker/login/", "\"auth\": \"ZGVwbG95Om‹a22›\"";
     "assigned", r#"\bdefine\([ ]{0,4}["'][A-Z_]{0,32}(?:PASS(?:WORD)?|KEY|SALT|SECRET|TOKEN)["'][ \t]{0,16},[ \t]{0,16}["']([^"'\n]{8,200})["']"#, [], ENTIRE, "https://developer.wordpress.org/apis/wp-config-php/", "define('DB_PASSWORD', '‹a16›')";
     "assigned", r#"\s(?:-u|--user)[ =]?["']?([A-Za-z0-9_.-]{16,128}):(?:[\s"'\\]|\z)"#, [], ASSIGNED, "https://curl.se/docs/manpage.html#-u", "curl -u ‹a38›1a:";
     // The user name is redacted with the password: otherwise, an e-mail address before the secret would stay.
@@ -186,7 +200,8 @@ pub(super) const TABLE: &[Rule] = table! {
     "assigned", concat!(name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?\\{0,2}["'`]?\]?(?:[ \t]{0,2}:[ \t]{0,2}&?[A-Za-z]{2,12})?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}[a-z]{0,2}\\{0,2}["'`]([^\s"'`\\]{8,200})["'`\\]"#), [], QUOTED, "https://12factor.net/config", "secret: '‹a14›$1a'";
     "assigned", concat!(name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?\\{0,2}["'`]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}(?:[a-z]{0,2}\\{0,2}["'`])?"#, value!()), [], ASSIGNED, "https://12factor.net/config", "password=‹a14›1a";
     "assigned", r#"(?i:pass(?:word|wd|phrase)|[_-]pwd)\\{0,2}["'`]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}\\{0,2}["'`]([A-Za-z][A-Za-z!#$%&<>^*+?~]{7,63})["'`\\]"#, [], LETTERS, "https://12factor.net/config", "password = 'ab‹l10›ef'";
-    "assigned", r#"(?:PASS(?:WORD|WD|PHRASE)|_PASS|_PWD)=([A-Za-z]{8,64})(?:[\s;&"'`\\,]|\z)"#, [], LETTERS, "https://12factor.net/config", "DB_PASSWORD=ab‹l10›ef";
+    "assigned", r#"(?:PASS(?:WORD|WD|PHRASE)|_PASS|_PWD|SECRET|TOKEN|CREDENTIALS?|(?:API|APP|ACCESS|AUTH|SIGNING|ENCRYPTION|ACCOUNT)_?KEY)(?:_KEY|_VALUE)?(?:_BASE)?=["']?([A-Za-z]{8,64})(?:[\s;&"'`\\,]|\z)"#, [], LETTERS, "https://12factor.net/config", "DB_PASSWORD=ab‹l10›ef";
+    "assigned", concat!(name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?["']?(?::[ \t]{1,8}|=)["']?([A-Za-z]{8,64})["']?[ \t]{0,8}(?:#[^\n]{0,80})?(?:\r?\n|\z)"#), [], ENTRY, "https://yaml.org/spec/1.2.2/", "DB_PASSWORD: ab‹l10›ef";
     "assigned", concat!(r"--(?:[a-z]{1,12}-){0,2}", name!(), r#"[ =]["']?"#, value!()), [], ASSIGNED, "https://12factor.net/config", "--password ‹a14›1a";
     "assigned", r"\b(?i:bearer|basic)[ ]{1,4}([A-Za-z0-9._~+/=-]{16,255})", [], ASSIGNED, "https://www.rfc-editor.org/rfc/rfc6750", "bearer ‹a30›1a";
     // Personal data.

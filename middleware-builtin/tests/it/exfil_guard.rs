@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::corpus::figures::{Figures, expect_documented};
-use crate::corpus::{Half, Planted};
+use crate::corpus::{Half, Planted, clean_files};
 use crate::support::{Any, Failing, TestResult, instance};
 use emitree_emitter::{BoxError, Emitter, Event, EventMeta};
 use emitree_middleware::ExfilGuard;
@@ -116,6 +116,15 @@ fn the_guard_denies_99_percent_of_secrets_and_at_most_2_percent_of_look_alikes_a
         });
         expect_documented(&columns);
     }
+}
+
+#[test]
+fn the_guard_has_at_most_one_false_alarm_in_half_a_megabyte_of_openapi_and_compose_files() {
+    let (guard, files) = (ExfilGuard::new(), clean_files());
+    let total: usize = files.iter().map(|(_, text)| text.len()).sum();
+    let alarms = files.iter().filter_map(|(path, text)| Some((path, guard.look(text)?)));
+    let alarms: Vec<_> = alarms.map(|(path, found)| format!("{path}: {found:?}")).collect();
+    assert!(files.len() >= 50 && alarms.len() <= total / 500_000, "{alarms:?} in {total} bytes");
 }
 
 /// Forms that include each encoding that the guard decodes.

@@ -5,6 +5,7 @@ mod documented;
 pub(crate) mod figures;
 mod formats;
 mod held_out;
+mod named;
 mod shapes;
 mod third;
 mod tuned;
@@ -30,6 +31,8 @@ fn secret_of<'e>(rule: &Rule, example: &'e str) -> &'e str {
         "assigned" => last_word(example),
         _ if example.ends_with('"') => last_word(example),
         "ssn" => example.trim_start_matches("SSN "),
+        "cookie" => example.trim_start_matches("Cookie: "),
+        "docker_auth" => last_word(example),
         _ if rule.near.is_empty() => example,
         _ => example.rsplit(' ').next().unwrap_or(example),
     }
@@ -84,6 +87,14 @@ impl Planted {
         let secret = shapes::secret(kind, rng);
         Self { kind, text: template.replace("{}", &secret), secret }
     }
+}
+
+/// Returns the names and contents of `OpenAPI` and compose files that contain no secret.
+pub(crate) fn clean_files() -> Vec<(String, String)> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../secrets/tests/corpus/clean");
+    let files = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a file").path());
+    let read = |path: &std::path::PathBuf| std::fs::read_to_string(path).expect("a text");
+    files.map(|path| (path.display().to_string(), read(&path))).collect()
 }
 
 type Make = fn(&mut Rng) -> String;
