@@ -13,6 +13,7 @@ mod model;
 #[cfg(feature = "openai")]
 mod openai;
 mod place;
+mod sync;
 mod tool;
 
 pub use agent::Agent;

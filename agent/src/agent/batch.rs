@@ -12,7 +12,8 @@ use crate::message::session::OpenTurn;
 use crate::model::emit;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
-use crate::tool::{WorkStarted, shortened};
+use crate::tool::shortened;
+use crate::tool::started::WorkStarted;
 use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 
 /// The kind of the interrupt that combines the interrupts of a turn's calls.

@@ -12,7 +12,7 @@ use crate::message::history::{History, HistoryError, check, check_parts};
 use crate::message::stored::Stored;
 use crate::message::{Message, Part, Role, ToolResult};
 use crate::place::state::Slices;
-use crate::tool::WorkStarted;
+use crate::tool::started::WorkStarted;
 
 /// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
 /// fails, is aborted or is dropped. A session also keeps the [`State`](crate::State) of middleware.
@@ -275,23 +275,31 @@ impl OpenTurn<'_> {
         &self.response
     }
 
-    /// Returns the flag that is set when the tool's function is called for the call at this position. If the call
-    /// already has a result, returns a new flag, which stays unset.
+    /// Returns the state that the call at this position shares with the run of its tool. If the call already has a
+    /// result, returns a closed state.
     pub(crate) fn work_started(&self, position: usize) -> WorkStarted {
         match &self.results.lock()[position] {
             CallState::Open(started) => started.clone(),
-            CallState::Answered(_) => WorkStarted::default(),
+            CallState::Answered(_) => {
+                let closed = WorkStarted::default();
+                closed.close();
+                closed
+            }
         }
     }
 
-    /// Sets the result of the call at this position, and replaces an earlier result.
+    /// Sets the result of the call at this position, and replaces an earlier result. From now on, the function of the
+    /// call's tool is not called.
     pub(crate) fn answer(&self, position: usize, result: ToolResult) {
-        self.results.lock()[position] = CallState::Answered(result);
+        let answered = CallState::Answered(result);
+        if let CallState::Open(started) = std::mem::replace(&mut self.results.lock()[position], answered) {
+            started.close();
+        }
     }
 
     /// Answers the interrupted call at this position with an error.
     pub(crate) fn interrupt(&self, position: usize) {
-        let has_started = self.work_started(position).get();
+        let has_started = self.work_started(position).close();
         let text = if has_started { INTERRUPTED_AT_WORK } else { "not executed: interrupted" };
         self.answer(position, ToolResult::error("", text));
     }
@@ -321,9 +329,10 @@ impl Drop for OpenTurn<'_> {
         let results = self.response.tool_calls().zip(states).map(|(call, state)| {
             let mut result = match state {
                 CallState::Answered(result) => result,
-                // The result must not be "not executed", because the model might then call the tool again.
-                CallState::Open(started) if started.get() => ToolResult::error("", STOPPED),
-                CallState::Open(_) => ToolResult::error("", self.unanswered),
+                // The call is closed before its result enters the history, so "not executed" stays true.
+                CallState::Open(started) => {
+                    ToolResult::error("", if started.close() { STOPPED } else { self.unanswered })
+                }
             };
             // A hook may have changed the id, but the result belongs to this call.
             result.id.clone_from(&call.id);

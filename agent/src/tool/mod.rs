@@ -3,14 +3,15 @@
 pub(crate) mod events;
 pub(crate) mod output;
 pub(crate) mod schema;
+pub(crate) mod started;
 #[cfg(feature = "json-schema")]
 mod with_schema;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use emitree_emitter::{BuildError, Creator, Emitter};
 use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, RunContext, Runnable};
@@ -24,6 +25,7 @@ use thiserror::Error as ThisError;
 use crate::model::{emit, log, not_taken_over};
 use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 use crate::tool::schema::schema_of;
+use crate::tool::started::WorkStarted;
 use crate::{ToolOutput, ToolSpec};
 
 /// A tool that models may call. Each call is a run of the kind `Tool`.
@@ -70,16 +72,6 @@ struct ToolParts {
 /// The id of the tool call that a tool's run executes. An agent sets the id as the run's own extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallId(pub String);
-
-/// A flag that a tool's run sets when it calls the tool's function. An agent adds the flag to the run as an extension.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WorkStarted(Arc<AtomicBool>);
-
-impl WorkStarted {
-    pub(crate) fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// The reason why a tool cannot be made.
 #[derive(Debug, ThisError)]
@@ -252,9 +244,10 @@ impl Tool {
     }
 
     fn call<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
-        // From here on, the function may have effects, so the result of the call must not be "not executed" (A1).
-        if let Some(started) = ctx.own_extension::<WorkStarted>() {
-            started.0.store(true, Ordering::Relaxed);
+        // From here on, the function may have effects, so the result of the call must not be "not executed". If the call
+        // already has that result, the function must not be called (A1).
+        if ctx.own_extension::<WorkStarted>().is_some_and(|call| !call.start()) {
+            return Box::pin(ready(Err(too_late())));
         }
         self.shared.work.call(input, ctx)
     }
@@ -341,6 +334,11 @@ pub(crate) fn shortened(text: &str) -> String {
     }
     let half = MAX_TEXT / 2;
     text.chars().take(half).chain(" … ".chars()).chain(text.chars().skip(chars - half)).collect()
+}
+
+/// The error of a tool whose call is already answered with "not executed". It is fatal, so that no layer retries.
+fn too_late() -> Error {
+    Error::new("the turn of this call has ended, so the call is not executed").fatal(true)
 }
 
 fn does_not_fit(fault: &str) -> Error {

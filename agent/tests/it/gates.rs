@@ -1,15 +1,17 @@
 //! The gate: the calls that it receives, and the effects of interrupts and failures.
 
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use emitree_agent::{
     AgentRun, Arguments, Delta, HookTest, HooksFn, Reply, ScriptedModel, Session, Tool, ToolCall, ToolOutput, hooks_fn,
+    tool_fn,
 };
-use emitree_runtime::{Error, Interrupt, Next, Result};
+use emitree_runtime::{Error, Interrupt, Next, Phase, Result, RunContext, layer_fn, wait_for_ends};
 use serde_json::{Value, json};
 
-use crate::support::{Log, agent, assert_valid, fail, results};
+use crate::support::{Log, Text, agent, assert_valid, fail, results};
 
 fn calls() -> ScriptedModel {
     ScriptedModel::new("test").calls([("shout", json!({"text": "a"})), ("shout", json!({"text": "b"}))]).text("done")
@@ -164,6 +166,42 @@ async fn a_call_without_a_result_is_answered_with_whether_the_function_of_its_to
             assert_eq!(results(assert_valid(&session).messages()), [expected], "spawned: {spawns}");
         }
     }
+    Ok(())
+}
+
+// A1
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spawned_call_that_the_history_states_as_not_executed_is_never_executed() -> Result<()> {
+    let ((enter, entered), (open, opened)) = (channel(), channel());
+    let opened = Mutex::new(opened);
+    // The guard blocks its thread, so the call is about to begin when the run is dropped.
+    let waits = layer_fn("waits", move |arguments: &Value, _, next: Next<'_, Tool>| {
+        enter.send(()).expect("the test waits");
+        opened.lock().expect("no panic").recv().expect("the test opens");
+        Box::pin(next.run(arguments))
+    });
+    let waits = Mutex::new(Some(waits));
+    let guard = hooks_fn("guard", move |hooks| {
+        let waits = waits.lock().expect("no panic").take();
+        hooks.tool_call(|stack| stack.layer_in(Phase::Guard, waits.expect("installed once")));
+    });
+    let (called, session) = (Log::default(), Session::new());
+    let to = called.clone();
+    let tool = tool_fn("mark", "Marks", move |args: Text, _: RunContext| {
+        to.add(args.text);
+        async { Ok("marked") }
+    })?;
+    let script = ScriptedModel::new("test").call("mark", json!({"text": "a"}));
+    let agent = agent(&script).tool(tool).with(guard).spawn_tools(true).build()?;
+    let of_run = session.clone();
+    let task = tokio::spawn(async move { agent.ask("go").session(&of_run).await });
+    tokio::task::spawn_blocking(move || entered.recv()).await.expect("no panic").expect("the guard is entered");
+    task.abort();
+    task.await.expect_err("the run is dropped");
+    assert_eq!(results(assert_valid(&session).messages()), ["!not executed: the run was stopped"]);
+    open.send(()).expect("the guard waits");
+    wait_for_ends(Duration::from_secs(60)).await;
+    assert!(called.lines().is_empty());
     Ok(())
 }
 

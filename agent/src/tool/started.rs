@@ -1,0 +1,43 @@
+//! The atomic step that decides between the function of a tool call and the end of the call's turn.
+//!
+//! Invariants, which a loom model checks:
+//!
+//! 1. A call is open until it is either started or closed. Then it stays as it is.
+//! 2. The function of a call is called only if [`WorkStarted::start`] returned `true`. A call that was closed while it was
+//!    open is therefore never executed, and its result may state so (A1).
+
+use std::sync::Arc;
+
+use crate::sync::{AtomicU8, Ordering};
+
+const OPEN: u8 = 0;
+const STARTED: u8 = 1;
+const CLOSED: u8 = 2;
+
+/// The state of a tool call, which the call's turn and the tool's run share. An agent adds it to the run as an
+/// extension.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkStarted(Arc<AtomicU8>);
+
+impl Default for WorkStarted {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU8::new(OPEN)))
+    }
+}
+
+impl WorkStarted {
+    /// Marks the call as started. Returns `false` if the call is closed; then its function must not be called.
+    pub(crate) fn start(&self) -> bool {
+        // A tool that is retried starts its call again.
+        self.leave_open(STARTED).map_or_else(|found| found == STARTED, |_| true)
+    }
+
+    /// Closes the call, so that its function is not called from now on. Returns `true` if the call had been started.
+    pub(crate) fn close(&self) -> bool {
+        self.leave_open(CLOSED) == Err(STARTED)
+    }
+
+    fn leave_open(&self, to: u8) -> Result<u8, u8> {
+        self.0.compare_exchange(OPEN, to, Ordering::AcqRel, Ordering::Acquire)
+    }
+}

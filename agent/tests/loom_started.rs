@@ -1,0 +1,26 @@
+//! A1: the turn of a call may end while a tool begins to execute the call. The model uses the source file of the crate,
+//! and explores the interleavings of both threads.
+
+#[path = "../src/tool/started.rs"]
+mod started;
+
+/// The primitives of loom, under the names of the crate's own module.
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU8, Ordering};
+}
+
+use self::started::WorkStarted;
+
+#[test]
+fn a_call_is_closed_as_not_executed_exactly_if_its_function_is_never_called() {
+    loom::model(|| {
+        let call = WorkStarted::default();
+        let tool = call.clone();
+        // A tool that is retried asks twice.
+        let tool = loom::thread::spawn(move || [tool.start(), tool.start()]);
+        let has_started = call.close();
+        let [first, second] = tool.join().expect("no panic");
+        assert_eq!((first, has_started), (second, first));
+        assert_eq!(call.start(), has_started, "the state stays as it is");
+    });
+}
