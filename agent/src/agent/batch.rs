@@ -1,6 +1,6 @@
 //! The tool calls of one turn.
 
-use emitree_runtime::{Error, Interrupt, Result, Run, Runnable, Stack};
+use emitree_runtime::{Error, Interrupt, Layer, Next, Phase, Result, Run, RunContext, Runnable, Stack};
 use futures_core::future::BoxFuture;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -12,8 +12,8 @@ use crate::message::session::OpenTurn;
 use crate::model::emit;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
-use crate::tool::shortened;
 use crate::tool::started::WorkStarted;
+use crate::tool::{shortened, too_late};
 use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 
 /// The kind of the interrupt that combines the interrupts of a turn's calls.
@@ -104,7 +104,7 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, gated: 
                 let (id, started) = (CallId(call.id.clone()), turn.work_started(position));
                 match ToolRun::new(agent, arguments.clone(), id, started).execute(agent, tool).await {
                     Ok(output) => (How::Executed, output),
-                    Err(error) => return by_error(agent, call, error),
+                    Err(error) => return by_error(agent, call, error, || turn.stop(position)),
                 }
             }
         },
@@ -165,8 +165,33 @@ impl ToolRun {
 
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {
         // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
-        let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started);
-        self.layers.into_iter().fold(run, |run, stack| run.middleware(stack))
+        let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started.clone());
+        let begins = begins(&self.layers, self.started);
+        begins.into_iter().chain(self.layers).fold(run, |run, stack| run.middleware(stack))
+    }
+}
+
+/// Returns a layer outside all layers of `tool.call` that are not guards, or `None` if there are only guards.
+fn begins(layers: &[Stack<Tool>], started: WorkStarted) -> Option<Stack<Tool>> {
+    let is_used = |phase: &Phase| layers.iter().any(|stack| !stack.in_phase(*phase).is_empty());
+    let phase = [Phase::Observe, Phase::Retry, Phase::Transform].into_iter().find(is_used)?;
+    Some(Stack::builder().layer_in(phase, Begins(started)).build())
+}
+
+/// Marks the call as started before a layer is entered that may do the work itself (A1).
+#[derive(Debug)]
+struct Begins(WorkStarted);
+
+impl Layer<Tool> for Begins {
+    async fn call(&self, arguments: &Value, _: &RunContext, next: Next<'_, Tool>) -> Result<ToolOutput> {
+        if !self.0.start() {
+            return Err(too_late());
+        }
+        next.run(arguments).await
+    }
+
+    fn name(&self) -> &'static str {
+        "agent.begins"
     }
 }
 
@@ -179,17 +204,24 @@ fn unknown(tools: &[Tool], call: &ToolCall) -> String {
     }
 }
 
-/// Turns the error of a tool's run into a result, an interrupted call, or the end of the agent's run.
-fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error) -> Settled {
+/// Turns the error of a tool's run into a result, an interrupted call, or the end of the agent's run. If the agent's
+/// run was aborted, `stopped` closes the call, and returns the text of the result.
+fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error, stopped: impl FnOnce() -> &'static str) -> Settled {
     if error.is_interrupted()
         && let Some(interrupt) = error.interrupt().cloned()
     {
         return Settled::Interrupted(call, interrupt);
     }
-    let (how, text) = if error.is_denied() { (How::Denied, error.explain()) } else { (How::Failed, error.to_string()) };
-    let result = CallResult { call, how, output: ToolOutput::error(text) };
     // If only the tool's run was aborted, the agent's run continues.
     let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
+    let (how, text) = if is_aborted {
+        (How::Failed, stopped().to_owned())
+    } else if error.is_denied() {
+        (How::Denied, error.explain())
+    } else {
+        (How::Failed, error.to_string())
+    };
+    let result = CallResult { call, how, output: ToolOutput::error(text) };
     if error.is_halted() || error.is_fatal() || is_aborted {
         Settled::Ends(result, error)
     } else {

@@ -182,6 +182,9 @@ impl AgentBuilder {
     /// Sets whether each tool call runs in its own task, by default `false`. With `true`, a multi-threaded runtime can
     /// run the tools on several threads, so a tool that blocks its thread need not delay the other calls of its turn.
     /// With `false`, all calls of a turn share the task of the agent's run.
+    ///
+    /// If the agent's run is dropped or aborted, a task may still be at work for a moment. Its call's result in the
+    /// history is then "it may have had effects". A call whose result is "not executed" is never executed.
     pub const fn spawn_tools(mut self, spawn_tools: bool) -> Self {
         self.spawn_tools = spawn_tools;
         self

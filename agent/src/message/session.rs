@@ -1,7 +1,7 @@
 //! Sessions that several runs can share: a history and the state of middleware.
 
 use std::collections::HashSet;
-use std::mem::take;
+use std::mem::{replace, take};
 use std::sync::Arc;
 
 use emitree_emitter::new_id;
@@ -291,8 +291,8 @@ impl OpenTurn<'_> {
     /// Sets the result of the call at this position, and replaces an earlier result. From now on, the function of the
     /// call's tool is not called.
     pub(crate) fn answer(&self, position: usize, result: ToolResult) {
-        let answered = CallState::Answered(result);
-        if let CallState::Open(started) = std::mem::replace(&mut self.results.lock()[position], answered) {
+        let before = replace(&mut self.results.lock()[position], CallState::Answered(result));
+        if let CallState::Open(started) = before {
             started.close();
         }
     }
@@ -302,6 +302,11 @@ impl OpenTurn<'_> {
         let has_started = self.work_started(position).close();
         let text = if has_started { INTERRUPTED_AT_WORK } else { "not executed: interrupted" };
         self.answer(position, ToolResult::error("", text));
+    }
+
+    /// Closes the call at this position, and returns the text of its result if the run is stopped.
+    pub(crate) fn stop(&self, position: usize) -> &'static str {
+        if self.work_started(position).close() { STOPPED } else { self.unanswered }
     }
 
     /// Appends an answer after the results and the injected messages. It must have no tool calls.

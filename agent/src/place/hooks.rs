@@ -229,6 +229,10 @@ impl Hooks {
     /// Adds layers around each tool call, from its arguments to its output. The id of the call is not part of the
     /// arguments: it is the run's own extension [`CallId`](crate::CallId). The error of a layer becomes the result of
     /// the call, as an error of the tool does.
+    ///
+    /// When a layer is entered, the call has begun, because the layer may do the work itself: if the run then ends, the
+    /// result of the call is "it may have had effects". Only guards are no part of the work: a call that waits in a
+    /// guard is "not executed".
     pub fn tool_call(&mut self, build: impl FnOnce(StackBuilder<Tool>) -> StackBuilder<Tool>) -> &mut Self {
         self.tool_call = build(std::mem::replace(&mut self.tool_call, Stack::builder()));
         self

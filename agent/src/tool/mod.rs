@@ -244,8 +244,8 @@ impl Tool {
     }
 
     fn call<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
-        // From here on, the function may have effects, so the result of the call must not be "not executed". If the call
-        // already has that result, the function must not be called (A1).
+        // From here on, the function may have effects, so the result of the call must not be "not executed". If the
+        // call already has that result, the function must not be called (A1).
         if ctx.own_extension::<WorkStarted>().is_some_and(|call| !call.start()) {
             return Box::pin(ready(Err(too_late())));
         }
@@ -337,7 +337,7 @@ pub(crate) fn shortened(text: &str) -> String {
 }
 
 /// The error of a tool whose call is already answered with "not executed". It is fatal, so that no layer retries.
-fn too_late() -> Error {
+pub(crate) fn too_late() -> Error {
     Error::new("the turn of this call has ended, so the call is not executed").fatal(true)
 }
 

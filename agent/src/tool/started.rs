@@ -3,8 +3,8 @@
 //! Invariants, which a loom model checks:
 //!
 //! 1. A call is open until it is either started or closed. Then it stays as it is.
-//! 2. The function of a call is called only if [`WorkStarted::start`] returned `true`. A call that was closed while it was
-//!    open is therefore never executed, and its result may state so (A1).
+//! 2. The function of a call is called only if [`WorkStarted::start`] returned `true`. A call that was closed while it
+//!    was open is therefore never executed, and its result may state so (A1).
 
 use std::sync::Arc;
 

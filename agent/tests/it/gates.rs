@@ -8,7 +8,7 @@ use emitree_agent::{
     AgentRun, Arguments, Delta, HookTest, HooksFn, Reply, ScriptedModel, Session, Tool, ToolCall, ToolOutput, hooks_fn,
     tool_fn,
 };
-use emitree_runtime::{Error, Interrupt, Next, Phase, Result, RunContext, layer_fn, wait_for_ends};
+use emitree_runtime::{AbortHandle, Error, Interrupt, Next, Phase, Result, RunContext, layer_fn, wait_for_ends};
 use serde_json::{Value, json};
 
 use crate::support::{Log, Text, agent, assert_valid, fail, results};
@@ -126,45 +126,71 @@ async fn an_interrupt_of_a_batch_gate_is_the_verdict_of_all_open_calls() -> Resu
     Ok(())
 }
 
-/// A middleware whose layer calls the tool if `calls_tool` is set. If `waits` is set, the layer then waits until the
-/// run ends; otherwise it interrupts the call.
-fn ends_call(calls_tool: bool, waits: bool) -> HooksFn {
+/// A middleware with one layer in this phase, which calls the tool if `calls_tool` is set. If `waits` is set, the layer
+/// then waits until the run ends; otherwise it interrupts the call.
+fn ends_call(phase: Phase, calls_tool: bool, waits: bool) -> HooksFn {
     hooks_fn("ends", move |hooks| {
-        hooks.tool_call(|stack| {
-            stack.layer_fn("ends", move |arguments: &Value, _, next: Next<'_, Tool>| {
-                Box::pin(async move {
-                    if calls_tool {
-                        assert!(next.run(arguments).await.is_err());
-                    }
-                    if waits {
-                        std::future::pending().await
-                    } else {
-                        Err(Error::interrupted(Interrupt::new("approval", json!(null))))
-                    }
-                })
+        let layer = layer_fn("ends", move |arguments: &Value, _, next: Next<'_, Tool>| {
+            Box::pin(async move {
+                if calls_tool {
+                    assert!(next.run(arguments).await.is_err());
+                }
+                if waits {
+                    std::future::pending().await
+                } else {
+                    Err(Error::interrupted(Interrupt::new("approval", json!(null))))
+                }
             })
         });
+        hooks.tool_call(|stack| stack.layer_in(phase, layer));
     })
 }
 
 // A1
 #[tokio::test(start_paused = true)]
-async fn a_call_without_a_result_is_answered_with_whether_the_function_of_its_tool_had_been_called() -> Result<()> {
+async fn a_call_without_a_result_is_answered_with_whether_a_layer_that_is_no_guard_or_the_function_had_been_called()
+-> Result<()> {
+    let (interrupted, stopped) = ("!not executed: interrupted", "!not executed: the run was stopped");
+    let [interrupted_at_work, stopped_at_work] = ["interrupted", "the run was stopped"]
+        .map(|end| format!("!{end} while the tool was running: it may have had effects"));
     let table = [
-        (false, false, "!not executed: interrupted"),
-        (true, false, "!interrupted while the tool was running: it may have had effects"),
-        (false, true, "!not executed: the run was stopped"),
-        (true, true, "!the run was stopped while the tool was running: it may have had effects"),
+        (Phase::Guard, false, [interrupted, stopped]),
+        (Phase::Guard, true, [&interrupted_at_work, &stopped_at_work]),
+        (Phase::Observe, false, [&interrupted_at_work, &stopped_at_work]),
+        (Phase::Retry, false, [&interrupted_at_work, &stopped_at_work]),
+        (Phase::Transform, false, [&interrupted_at_work, &stopped_at_work]),
     ];
-    for (calls_tool, waits, expected) in table {
-        for spawns in [false, true] {
+    for (phase, calls_tool, expected) in table {
+        for (waits, spawns) in [(false, false), (false, true), (true, false), (true, true)] {
             let script = ScriptedModel::new("test").call("fails", json!({"text": "a"}));
-            let agent = agent(&script).tool(fail("fails", || Error::new("broken"))).with(ends_call(calls_tool, waits));
-            let (agent, session) = (agent.spawn_tools(spawns).build()?, Session::new());
+            let agent = agent(&script).tool(fail("fails", || Error::new("broken")));
+            let agent = agent.with(ends_call(phase, calls_tool, waits)).spawn_tools(spawns).build()?;
+            let session = Session::new();
             let ended = agent.ask("go").session(&session).timeout(Duration::from_secs(1)).await.unwrap_err();
             assert_eq!((ended.is_timed_out(), ended.is_interrupted()), (waits, !waits), "{ended:?}");
-            assert_eq!(results(assert_valid(&session).messages()), [expected], "spawned: {spawns}");
+            let expected = expected[usize::from(waits)];
+            assert_eq!(results(assert_valid(&session).messages()), [expected], "{phase:?}, spawned: {spawns}");
         }
+    }
+    Ok(())
+}
+
+// A1
+#[tokio::test]
+async fn a_call_that_aborts_its_agent_is_answered_with_it_may_have_had_effects() -> Result<()> {
+    for spawns in [false, true] {
+        let abort = AbortHandle::new();
+        let handle = abort.clone();
+        let aborts = fail("aborts", move || {
+            handle.abort("enough");
+            Error::new("broken")
+        });
+        let script = ScriptedModel::new("test").call("aborts", json!({"text": "a"}));
+        let (agent, session) = (agent(&script).tool(aborts).spawn_tools(spawns).build()?, Session::new());
+        let ended = agent.ask("go").session(&session).abort_on(&abort).await.unwrap_err();
+        assert!(ended.is_aborted(), "{ended:?}");
+        let expected = "!the run was stopped while the tool was running: it may have had effects";
+        assert_eq!(results(assert_valid(&session).messages()), [expected], "spawned: {spawns}");
     }
     Ok(())
 }
