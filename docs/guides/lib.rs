@@ -37,3 +37,6 @@ pub mod coming_from_langchain {}
 
 #[doc = include_str!("../coming-from-tower.md")]
 pub mod coming_from_tower {}
+
+#[doc = include_str!("../what-redaction-cannot-see.md")]
+pub mod what_redaction_cannot_see {}

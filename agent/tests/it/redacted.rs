@@ -6,7 +6,7 @@ use std::path::Path;
 use emitree_agent::*;
 use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta};
 use emitree_middleware::{ExfilGuard, Redact};
-use emitree_runtime::{AnyRun, Error, Middleware, Next, Result, RunContext, Stack, for_tree};
+use emitree_runtime::{AnyRun, Error, Middleware, Next, Result, RunContext, Runnable, Stack, for_tree};
 use futures_core::future::BoxFuture;
 use futures_util::stream;
 use serde::de::DeserializeOwned;
@@ -321,5 +321,19 @@ async fn no_listener_receives_a_piece_of_a_secret_that_an_exfil_guard_refuses() 
     let (tokens, answer) = streamed(ExfilGuard::new().known(["two three"]).map_err(Error::from)?).await?;
     assert!(answer.unwrap_err().is_denied());
     assert!(!tokens.contains("three"), "{tokens}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn text_of_is_refused_for_events_that_are_redacted_without_it() -> Result<()> {
+    let redact = Redact::new().text_of("new_token", |token: &mut NewToken| &mut token.text);
+    let model = ChatModel::new(ScriptedModel::new("test").text("hi"))?;
+    let error = model.run("go".into()).middleware(redact).await.unwrap_err();
+    let guard = ExfilGuard::new().text_of("new_token", |token: &mut NewToken| &mut token.text);
+    let of_guard = model.run("go".into()).middleware(guard).await.unwrap_err();
+    for error in [error, of_guard] {
+        assert!(error.to_string().contains("`new_token` is declared as data"), "{error}");
+        assert!(error.to_string().contains("remove `text_of`"), "{error}");
+    }
     Ok(())
 }

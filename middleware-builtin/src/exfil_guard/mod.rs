@@ -246,6 +246,14 @@ impl ExfilGuard {
     /// fails. No further text passes, and the run fails even if its work ignores the failed emit. At the end of the
     /// run, text that is still held back is emitted as one more event: a copy of the last event with that text. Base64
     /// that spans several lines is found only within one event.
+    ///
+    /// Build the output of the run from your own text, never from what listeners left in an event: the text that is held
+    /// back at that time would be missing.
+    ///
+    /// # Errors
+    ///
+    /// Binding fails if the run declares this event [as data](emitree_emitter::EmitterBuilder::declares_data), such as the
+    /// `new_token` of a model: its text is checked without `text_of`, and in the reply too.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,

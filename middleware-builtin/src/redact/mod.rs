@@ -210,7 +210,16 @@ impl Redact {
     /// in one more event, a copy of the last event. The texts of all events, concatenated, are the redacted text. If an
     /// attempt is discarded, the text that is held back is dropped.
     ///
+    /// Build the output of the run from your own text, which is redacted as output, and never from what listeners left
+    /// in an event: the text that is held back at that time would be missing. [What redaction cannot
+    /// see](https://github.com/emitree/emitree/blob/main/docs/what-redaction-cannot-see.md) has a program.
+    ///
     /// All events with this name in one run form one text. For several concurrent texts, use several names or runs.
+    ///
+    /// # Errors
+    ///
+    /// Binding fails if the run declares this event [as data](emitree_emitter::EmitterBuilder::declares_data), such as the
+    /// `new_token` of a model: its text is redacted without `text_of`, and in the reply too.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,

@@ -67,6 +67,15 @@ impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText
     }
 
     fn listen(&self, ctx: &RunContext, make: MakeFilter) -> Result<Arc<dyn HeldText>> {
+        // What a listener holds back never reaches the output: an event that is filtered as data must not pass here.
+        if ctx.emitter().has_data(&self.name) {
+            return Err(Error::new(format!(
+                "`text_of(\"{0}\", ...)` on `{1}`: `{0}` is declared as data there, so its text is redacted and checked \
+                 without `text_of`, in the events and in the output: remove `text_of`",
+                self.name,
+                ctx.name(),
+            )));
+        }
         let state = Mutex::new(StreamState { filter: make(), last: None, rest: None, refused: None });
         let stream = Arc::new(TextStream { name: self.name.clone(), text: Arc::clone(&self.text), make, state });
         let first = || ctx.emitter().with(Options::new().priority(i32::MAX));
