@@ -6,7 +6,8 @@ use emitree_agent::{
     Agent, AgentBuilder, AgentInput, AgentOutput, AgentRun, AgentSuccess, ChatModel, ChatResponse, Chunks, Delta,
     Message, MessageAdded, MessageReplaced, ScriptedModel, Session, Tool, ToolOutput, tool_fn,
 };
-use emitree_middleware::{Fallback, Redact, redact::Strategy};
+use emitree_middleware::redact::{Pseudonyms, Strategy};
+use emitree_middleware::{Fallback, Redact};
 use emitree_runtime::{
     AbortHandle, Error, ErrorKind, Guard, Interrupt, Next, Result, RunContext, Stage, Start, Success, for_tree,
     map_output, map_output_async,
@@ -227,10 +228,36 @@ async fn secrets_that_a_redaction_restores_reach_the_caller_and_not_the_history(
             builder = builder.middleware(map_output(mark("!")));
         }
         let redact = Redact::new().strategy(Strategy::Pseudonym).restore_output();
+        let pseudonym = redact.text(MAIL).into_owned();
         let answer = builder.build()?.ask(MAIL).session(&session).middleware(for_tree(redact)).await?;
         let end = if output_function { "!" } else { "" };
         assert_eq!(answer.text(), format!("{MAIL}{end}"));
-        assert_eq!(texts(&session), ["[EMAIL_1]".to_owned(), format!("[EMAIL_1]{end}")]);
+        assert_eq!(texts(&session), [pseudonym.clone(), format!("{pseudonym}{end}")]);
+    }
+    Ok(())
+}
+
+// A12
+#[tokio::test]
+async fn a_pseudonym_of_an_earlier_turn_never_becomes_another_person() -> Result<()> {
+    const MARIA: &str = "maria@mailbox.org";
+    let script = ScriptedModel::by("test", |request| emitree_agent::Reply::text(request.messages[0].text()));
+    let agent = agent(&script).build()?;
+    let conversation = Pseudonyms::new();
+    let redact = |key: &str| Redact::new().strategy(Strategy::Pseudonym).hash_key(key).restore_output();
+    let unknown = redact("key").text(MARIA).into_owned();
+    // Without a mapping that outlives the run, the second turn leaves the pseudonym as it is.
+    for (pseudonyms, keys, expected) in [
+        (None, ["key", "key"], &*unknown),
+        (Some(&conversation), ["key", "key"], MARIA),
+        (Some(&conversation), ["key", "another key"], MARIA),
+    ] {
+        let (session, mut answers) = (Session::new(), Vec::new());
+        for (mail, key) in [MARIA, "eve@mailbox.org"].into_iter().zip(keys) {
+            let redact = pseudonyms.into_iter().fold(redact(key), Redact::pseudonyms);
+            answers.push(agent.ask(mail).session(&session).middleware(for_tree(redact)).await?.text());
+        }
+        assert_eq!(answers, [MARIA, expected]);
     }
     Ok(())
 }

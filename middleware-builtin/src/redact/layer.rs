@@ -1,7 +1,6 @@
 //! The redaction of one run: its listeners, and the layer around its work.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use emitree_emitter::json::check_depth;
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
@@ -12,10 +11,10 @@ use futures_core::future::BoxFuture;
 use serde_json::Value;
 
 use super::chunk_filter::RedactFilter;
+use super::pseudonyms::Pseudonyms;
 use super::redactor::Redactor;
 use super::restore::restore_on_success;
-use super::vault::Vault;
-use super::{Redact, Redaction, event_payloads};
+use super::{Redact, Redaction, event_payloads, pseudonyms};
 use crate::shared::built_in::debug_as;
 use crate::shared::inspected::chunked_events::{ChunkedEvents, emit_at_end, flush_at_end};
 use crate::shared::json::{Path, deny_deep, strings_mut};
@@ -26,17 +25,16 @@ use crate::shared::run_part::RunPart;
 pub(super) struct RedactLayer {
     redactor: Arc<Redactor>,
     own_events: OwnEvents,
-    known: Arc<AtomicUsize>,
 }
 
 impl RedactLayer {
     /// Binds a redaction to a run: redacts the run's context, registers the listeners, and then adds the layers.
     pub(super) fn bind(redact: &Redact, ctx: &RunContext) -> Result<()> {
         let Redaction { options, own_events, .. } = &*redact.0;
-        let vault = vault_of(ctx);
+        let (names, is_outermost) = pseudonyms::of_run(ctx, options.pseudonyms.as_ref());
         // Only the outermost run restores its output: the runs below it must not see the secrets.
-        let restores = options.restores && vault.is_owned_by(ctx.run_id());
-        let redactor = Arc::new(Redactor::new(options.clone(), vault));
+        let restores = options.restores && is_outermost;
+        let redactor = Arc::new(Redactor::of_run(options.clone(), names, is_outermost));
         if options.covers(RunPart::Context) {
             redact_context(&redactor, ctx)?;
         }
@@ -55,9 +53,8 @@ impl RedactLayer {
         if options.covers(RunPart::Output) && !restores {
             on_success(&redactor, ctx)?;
         }
-        let known = Arc::new(AtomicUsize::new(usize::MAX));
         if restores {
-            restore_on_success(&redactor, &known, ctx)?;
+            restore_on_success(&redactor, ctx)?;
         }
         if options.covers(RunPart::Event) {
             redact_events(&redact.0, &redactor, ctx)?;
@@ -65,18 +62,18 @@ impl RedactLayer {
         if options.covers(RunPart::Error) || options.covers(RunPart::Context) {
             emit_at_end(ctx, emit_found_fn(&redactor, own_events))?;
         }
-        Self::stack(&redactor, own_events, known).bind(ctx)
+        Self::stack(&redactor, own_events).bind(ctx)
     }
 
     /// Returns the layers that a redaction adds to a run.
     pub(super) fn described(redact: &Redact) -> Vec<LayerInfo> {
-        let redactor = Arc::new(Redactor::new(redact.0.options.clone(), Arc::default()));
-        Self::stack(&redactor, &redact.0.own_events, Arc::default()).layers()
+        let redactor = Arc::new(Redactor::of_run(redact.0.options.clone(), Pseudonyms::new(), true));
+        Self::stack(&redactor, &redact.0.own_events).layers()
     }
 
-    fn stack(redactor: &Arc<Redactor>, own_events: &OwnEvents, known: Arc<AtomicUsize>) -> Stack<JsonRun> {
+    fn stack(redactor: &Arc<Redactor>, own_events: &OwnEvents) -> Stack<JsonRun> {
         let (redactor, own_events) = (Arc::clone(redactor), own_events.clone());
-        Stack::builder().layer_in(Phase::Transform, Self { redactor, own_events, known }).build()
+        Stack::builder().layer_in(Phase::Transform, Self { redactor, own_events }).build()
     }
 
     async fn emit_found(&self, ctx: &RunContext) {
@@ -84,9 +81,6 @@ impl RedactLayer {
     }
 
     fn output(&self, mut output: Value) -> Result<Value> {
-        // Count the pseudonyms before the output is redacted: pseudonyms that are created for the output must not be
-        // restored.
-        self.known.store(self.redactor.vault.len(), Ordering::Relaxed);
         if self.redactor.options.covers(RunPart::Output) {
             deny_deep("redact", "output", &output)?;
             self.redactor.value(RunPart::Output, &mut output);
@@ -112,14 +106,6 @@ pub(super) async fn emit_found(redactor: &Redactor, own_events: &OwnEvents, ctx:
     for found in redactor.found() {
         own_events.emit(ctx, || found).await;
     }
-}
-
-/// Returns the vault of the run or of a run above; creates a vault if there is none.
-fn vault_of(ctx: &RunContext) -> Arc<Vault> {
-    ctx.extension::<Vault>().unwrap_or_else(|| {
-        ctx.set_extension(Vault::of_run(ctx.run_id()));
-        ctx.extension().unwrap_or_default()
-    })
 }
 
 /// Redacts the run's context, and each value that is set later.

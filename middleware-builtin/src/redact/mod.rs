@@ -4,12 +4,12 @@ mod chunk_filter;
 mod event_payloads;
 mod events;
 mod layer;
+mod pseudonyms;
 mod recorded_text;
 mod redactor;
 mod restore;
 mod sink;
 mod strategy;
-mod vault;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use self::event_payloads::PayloadRedaction;
 use self::layer::RedactLayer;
 use self::redactor::RedactOptions;
 use self::strategy::HashKey;
-use self::vault::Vault;
 use crate::shared::built_in::{built_in, debug_as, default_as_new};
 use crate::shared::inspected::chunked_events::{ChunkedEvents, ChunkedText};
 use crate::shared::own_events::OwnEvents;
 
 pub use self::events::Redacted;
+pub use self::pseudonyms::Pseudonyms;
 pub use self::sink::RedactSink;
 pub use self::strategy::Strategy;
 pub use crate::shared::run_part::RunPart;
@@ -70,7 +70,7 @@ pub use crate::shared::run_part::RunPart;
 ///
 /// let pseudonyms = Redact::new().strategy(Strategy::Pseudonym).restore_output();
 /// let said = echo.run("maria@mailbox.org".into()).middleware(pseudonyms).await?;
-/// assert_eq!(said, "you said: maria@mailbox.org"); // the work has seen `[EMAIL_1]`
+/// assert_eq!(said, "you said: maria@mailbox.org"); // the work has seen a pseudonym
 /// # Ok(())
 /// # }
 /// ```
@@ -82,14 +82,22 @@ pub use crate::shared::run_part::RunPart;
 ///
 /// # Pseudonyms
 ///
-/// The pseudonyms of a run are kept in its extensions, and are dropped with the run. The runs below it use the same
-/// pseudonyms. One `Redact` may be bound to many runs, but only a run and the runs below it share pseudonyms. At most
-/// 10,000 secrets of a run get a pseudonym; further secrets are replaced as with [`Strategy::Redact`].
+/// A pseudonym, such as `[EMAIL_gkpfbanmople]`, is derived from the secret and the [key](Self::hash_key), so it stands
+/// for the same secret in all runs. By default, the secrets of a run are kept in its extensions, and are dropped with
+/// the run. The runs below it use the same mapping. [`pseudonyms`](Self::pseudonyms) keeps a mapping over several runs.
+/// At most 10,000 secrets of a mapping get a pseudonym; further secrets are replaced as with [`Strategy::Redact`]. Two
+/// secrets of a mapping never share a pseudonym: if their hashes begin alike, the later one gets a longer pseudonym.
 ///
 /// With [`restore_output`](Self::restore_output), the outermost run that shares the pseudonyms restores its output:
 /// each pseudonym that stands for a secret from the run's context, input or events is replaced with that secret. The
 /// run's caller and the listeners of its `success` and `finish` receive the restored output. The output is restored by
-/// the first listener of `success`: layers, such as a cache, and output functions see the pseudonyms.
+/// the first listener of `success`: layers, such as a cache, and output functions see the pseudonyms. A pseudonym that is
+/// not in the mapping stays as it is.
+///
+/// The history of a session contains pseudonyms. Without a `hash_key`, each `Redact::new()` has a random key, and a
+/// later `Redact` or process gives the same secret another pseudonym. For stored sessions, set the same `hash_key` in
+/// all processes. The mapping is not stored: after a restart, a pseudonym in a loaded session is restored only once a
+/// run with the mapping has received its secret again.
 ///
 /// # What it does not see
 ///
@@ -182,8 +190,8 @@ impl Redact {
         })
     }
 
-    /// Sets the key of [`Strategy::Hash`], so that all processes with this key create the same hashes. Default: a
-    /// random key for each `Redact`.
+    /// Sets the key of [`Strategy::Hash`] and [`Strategy::Pseudonym`], so that all processes with this key create the
+    /// same hashes and pseudonyms. Default: a random key for each `Redact::new()`, which its clones share.
     #[must_use]
     pub fn hash_key(self, key: impl AsRef<[u8]>) -> Self {
         self.set(|options| options.key = Some(HashKey::new(key.as_ref())))
@@ -199,6 +207,31 @@ impl Redact {
     #[must_use]
     pub fn restore_output(self) -> Self {
         self.set(|options| options.restores = true)
+    }
+
+    /// Uses this mapping of pseudonyms in each run, and keeps it over the runs. Default: a new mapping for each run and
+    /// the runs below it. See [pseudonyms](Self#pseudonyms).
+    ///
+    /// ```
+    /// use emitree_middleware::Redact;
+    /// use emitree_middleware::redact::{Pseudonyms, Strategy};
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let echo = runnable_fn("echo", |text: String, _: RunContext| async move { Ok(text) });
+    /// let conversation = Pseudonyms::new();
+    /// let redact = Redact::new().strategy(Strategy::Pseudonym).pseudonyms(&conversation).restore_output();
+    /// let pseudonym = redact.text("maria@mailbox.org").into_owned();
+    ///
+    /// let said = echo.run(format!("eve@mailbox.org asks {pseudonym}")).middleware(redact).await?;
+    /// assert_eq!(said, "eve@mailbox.org asks maria@mailbox.org");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn pseudonyms(self, pseudonyms: &Pseudonyms) -> Self {
+        self.set(|options| options.pseudonyms = Some(pseudonyms.clone()))
     }
 
     /// Redacts text that arrives in chunks: each of the run's events with this name carries one chunk.
@@ -283,11 +316,13 @@ impl Redact {
         RedactSink::new(self.0.options.clone(), inner)
     }
 
-    /// Returns a text with its secrets replaced. Pseudonyms are numbered anew for each call.
+    /// Returns a text with its secrets replaced. Its pseudonyms are kept only in a mapping that was set with
+    /// [`pseudonyms`](Self::pseudonyms).
     #[must_use]
     pub fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let (options, vault) = (&self.0.options, Vault::default());
-        options.scanner.replace(text, |kind, secret| options.replacement(kind, secret, &vault))
+        let options = &self.0.options;
+        let names = options.pseudonyms.clone().unwrap_or_default();
+        options.scanner.replace(text, |kind, secret| options.replacement(kind, secret, &names))
     }
 }
 

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::events::{Redacted, Tally};
+use super::pseudonyms::Pseudonyms;
 use super::strategy::{HashKey, Strategy};
-use super::vault::Vault;
 use crate::shared::inspected::error_text::{change_denier, change_texts};
 use crate::shared::json::{Path, strings_mut};
 use crate::shared::run_part::RunPart;
@@ -21,6 +21,7 @@ pub(super) struct RedactOptions {
     pub(super) strategy: Strategy,
     pub(super) by_kind: Vec<(Kind, Strategy)>,
     pub(super) key: Option<HashKey>,
+    pub(super) pseudonyms: Option<Pseudonyms>,
     pub(super) parts: Vec<RunPart>,
     pub(super) restores: bool,
 }
@@ -32,6 +33,7 @@ impl RedactOptions {
             strategy: Strategy::default(),
             by_kind: Vec::new(),
             key: None,
+            pseudonyms: None,
             parts: RunPart::ALL.into(),
             restores: false,
         }
@@ -39,7 +41,7 @@ impl RedactOptions {
 
     /// Generates a random key if the strategy needs a key and none is set.
     pub(super) fn draw_key(&mut self, strategy: Strategy) {
-        if strategy == Strategy::Hash && self.key.is_none() {
+        if matches!(strategy, Strategy::Hash | Strategy::Pseudonym) && self.key.is_none() {
             self.key = HashKey::random();
         }
     }
@@ -49,17 +51,17 @@ impl RedactOptions {
     }
 
     /// Returns the replacement of a secret.
-    pub(super) fn replacement(&self, kind: &Kind, secret: &str, vault: &Vault) -> String {
+    pub(super) fn replacement(&self, kind: &Kind, secret: &str, names: &Pseudonyms) -> String {
         // If several strategies were set for a kind, the last one applies.
         let own = self.by_kind.iter().rev().find(|(of, _)| of == kind);
-        own.map_or(self.strategy, |(_, strategy)| *strategy).replace(kind, secret, self.key.as_ref(), vault)
+        own.map_or(self.strategy, |(_, strategy)| *strategy).replace(kind, secret, self.key.as_ref(), names)
     }
 
     /// Redacts a text; returns `true` if anything was replaced.
-    pub(super) fn text(&self, text: &mut String, vault: &Vault, mut found: impl FnMut(&Kind)) -> bool {
+    pub(super) fn text(&self, text: &mut String, names: &Pseudonyms, mut found: impl FnMut(&Kind)) -> bool {
         let replaced = self.scanner.replace(text, |kind, secret| {
             found(kind);
-            self.replacement(kind, secret, vault)
+            self.replacement(kind, secret, names)
         });
         let std::borrow::Cow::Owned(replaced) = replaced else { return false };
         *text = replaced;
@@ -90,13 +92,23 @@ impl fmt::Debug for RedactOptions {
 #[derive(Debug)]
 pub(super) struct Redactor {
     pub(super) options: RedactOptions,
-    pub(super) vault: std::sync::Arc<Vault>,
+    pub(super) pseudonyms: Pseudonyms,
+    /// The handle for the output. It hides secrets that first occur in the output of the outermost run.
+    of_output: Pseudonyms,
     tally: Mutex<Tally>,
 }
 
 impl Redactor {
-    pub(super) fn new(options: RedactOptions, vault: std::sync::Arc<Vault>) -> Self {
-        Self { options, vault, tally: Mutex::default() }
+    /// Creates the redactor of a run. `is_outermost` is `true` for the outermost run that uses these pseudonyms.
+    pub(super) fn of_run(options: RedactOptions, pseudonyms: Pseudonyms, is_outermost: bool) -> Self {
+        let of_output = if is_outermost { pseudonyms.hidden() } else { pseudonyms.clone() };
+        Self { options, pseudonyms, of_output, tally: Mutex::default() }
+    }
+
+    /// Creates the redactor of a sink: its secrets are not restored.
+    pub(super) fn of_sink(options: RedactOptions) -> Self {
+        let pseudonyms = options.pseudonyms.clone().unwrap_or_default().hidden();
+        Self { options, of_output: pseudonyms.clone(), pseudonyms, tally: Mutex::default() }
     }
 
     /// Appends a clean piece unchanged, or the replacement of a secret.
@@ -105,7 +117,7 @@ impl Redactor {
             Piece::Clean(clean) => *out += clean,
             Piece::Secret(kind, secret) => {
                 found(kind);
-                *out += &self.options.replacement(kind, secret, &self.vault);
+                *out += &self.options.replacement(kind, secret, &self.pseudonyms);
             }
         }
     }
@@ -121,7 +133,8 @@ impl Redactor {
 
     pub(super) fn text(&self, part: RunPart, at: &Path<'_>, text: &mut String) -> bool {
         let mut pointer = None;
-        self.options.text(text, &self.vault, |kind| {
+        let names = if part == RunPart::Output { &self.of_output } else { &self.pseudonyms };
+        self.options.text(text, names, |kind| {
             self.note(part, pointer.get_or_insert_with(|| self.options.pointer(at)), kind);
         })
     }
@@ -141,14 +154,14 @@ impl Redactor {
 
     /// Redacts a text in an event with this name; returns `true` if anything was replaced.
     pub(super) fn event_string(&self, name: &str, text: &mut String) -> bool {
-        self.options.text(text, &self.vault, |kind| self.note(RunPart::Event, name, kind))
+        self.options.text(text, &self.pseudonyms, |kind| self.note(RunPart::Event, name, kind))
     }
 
     /// Redacts the value of an event with this name; returns `true` if anything was replaced.
     pub(super) fn event(&self, name: &str, value: &mut Value) -> bool {
         let mut is_changed = false;
         strings_mut(value, &Path::Root, &mut |_, text| {
-            is_changed |= self.options.text(text, &self.vault, |kind| self.note(RunPart::Event, name, kind));
+            is_changed |= self.options.text(text, &self.pseudonyms, |kind| self.note(RunPart::Event, name, kind));
         });
         is_changed
     }

@@ -5,7 +5,6 @@
 //! pseudonyms with its own secrets.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
 use emitree_runtime::{LifecycleMut, Result, RunContext, Stage};
@@ -15,17 +14,15 @@ use crate::shared::json::{Path, strings_mut};
 
 /// Registers the first listener of `success`, so that all other listeners receive the restored output.
 ///
-/// `known` is the number of pseudonyms that existed before the output was redacted. Only these pseudonyms are restored, so
-/// that secrets that first occur in the output stay hidden. It is `usize::MAX` until the work returns: an output that
-/// does not come from the work adds no pseudonyms.
-pub(super) fn restore_on_success(redactor: &Arc<Redactor>, known: &Arc<AtomicUsize>, ctx: &RunContext) -> Result<()> {
-    let (redactor, known) = (Arc::clone(redactor), Arc::clone(known));
+/// Secrets that first occur in the output stay hidden: the redactor replaces them through a handle that hides them.
+pub(super) fn restore_on_success(redactor: &Arc<Redactor>, ctx: &RunContext) -> Result<()> {
+    let redactor = Arc::clone(redactor);
     let listener = move |event: &mut dyn AnyEvent, meta: &EventMeta<'_>| -> Result<(), BoxError> {
         let Some(LifecycleMut::Success(success)) = LifecycleMut::of(event, meta) else { return Ok(()) };
         let mut output = success.try_output_json()?;
-        let (known, mut is_changed) = (known.load(Ordering::Relaxed), false);
+        let mut is_changed = false;
         strings_mut(&mut output, &Path::Root, &mut |_, text| {
-            if let Some(restored) = redactor.vault.restore(text, known) {
+            if let Some(restored) = redactor.pseudonyms.restore(text) {
                 *text = restored;
                 is_changed = true;
             }

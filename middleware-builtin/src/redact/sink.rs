@@ -1,6 +1,5 @@
 //! Redaction of the records that a sink receives.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{BoxError, Context, EventRecord, Overflow, Progress, Sink, SinkRecord};
@@ -9,14 +8,14 @@ use serde_json::value::to_raw_value;
 
 use super::recorded_text::RecordedTexts;
 use super::redactor::{RedactOptions, Redactor};
-use super::vault::Vault;
 use crate::shared::run_part::RunPart;
 
 /// A sink that redacts records and passes them on. Returned by [`Redact::sink`](super::Redact::sink).
 ///
 /// The sink redacts the payload, the context and the group id of each record; other ids, paths, types and times are not
-/// changed. A record with neither secrets nor registered text passes unchanged. The sink has its own pseudonyms, which
-/// are never restored. A record whose payload is not valid JSON is not written, and counts as a failed write. A secret
+/// changed. A record with neither secrets nor registered text passes unchanged. The sink uses the
+/// [pseudonyms](super::Redact::pseudonyms) of its `Redact`, and by default a mapping of its own. Secrets that occur only
+/// in records are not restored. A record whose payload is not valid JSON is not written, and counts as a failed write. A secret
 /// that is split over several records is found if its text is [registered](Self::text_at).
 #[derive(Debug)]
 pub struct RedactSink<S> {
@@ -27,7 +26,7 @@ pub struct RedactSink<S> {
 
 impl<S: Sink> RedactSink<S> {
     pub(super) fn new(options: RedactOptions, inner: S) -> Self {
-        Self { inner, redactor: Redactor::new(options, Arc::new(Vault::default())), texts: RecordedTexts::default() }
+        Self { inner, redactor: Redactor::of_sink(options), texts: RecordedTexts::default() }
     }
 
     /// Registers text that arrives in chunks: the text at a JSON pointer (RFC 6901) in events with this name. The

@@ -6,7 +6,7 @@ use emitree_secrets::Kind;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::vault::Vault;
+use super::pseudonyms::Pseudonyms;
 
 /// The way in which secrets are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -21,12 +21,13 @@ pub enum Strategy {
     /// Replaces a secret with a hash: `[email:gkpfbanm…]`, the first 80 bits of HMAC-SHA-256 in letters from `a` to
     /// `p`. A secret has the same hash under the same [key](super::Redact::hash_key).
     Hash,
-    /// Replaces a secret with a pseudonym: `[EMAIL_1]`. A secret has the same pseudonym in a run and the runs below it,
-    /// and may be [restored](super::Redact::restore_output) in the output.
+    /// Replaces a secret with a pseudonym: `[EMAIL_gkpfbanmople]`, the first letters of the hash of `Hash`. A secret has
+    /// the same pseudonym under the same [key](super::Redact::hash_key), and may be
+    /// [restored](super::Redact::restore_output) in the output.
     Pseudonym,
 }
 
-/// The key of [`Strategy::Hash`].
+/// The key of [`Strategy::Hash`] and [`Strategy::Pseudonym`].
 #[derive(Clone)]
 pub(super) struct HashKey(Box<[u8]>);
 
@@ -43,13 +44,13 @@ impl HashKey {
         Some(Self(key.into()))
     }
 
-    /// Hashes a secret to letters only, because digits could look like another secret.
-    fn hash(&self, secret: &str) -> Option<String> {
+    /// Hashes a secret to 64 letters. There are only letters, because digits could look like another secret.
+    pub(super) fn hash(&self, secret: &str) -> Option<String> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(secret.as_bytes());
         let bytes = mac.finalize().into_bytes();
         let letter = |nibble: u8| char::from(b'a' + nibble);
-        Some(bytes.iter().take(10).flat_map(|byte| [letter(byte >> 4), letter(byte & 15)]).collect())
+        Some(bytes.iter().flat_map(|byte| [letter(byte >> 4), letter(byte & 15)]).collect())
     }
 }
 
@@ -61,13 +62,15 @@ impl fmt::Debug for HashKey {
 
 impl Strategy {
     /// Returns the replacement of a secret.
-    pub(super) fn replace(self, kind: &Kind, secret: &str, key: Option<&HashKey>, vault: &Vault) -> String {
+    pub(super) fn replace(self, kind: &Kind, secret: &str, key: Option<&HashKey>, names: &Pseudonyms) -> String {
         let plain = || format!("[REDACTED:{kind}]");
         match self {
             Self::Redact => plain(),
             Self::Mask => masked(secret),
-            Self::Hash => key.and_then(|key| key.hash(secret)).map_or_else(plain, |hash| format!("[{kind}:{hash}]")),
-            Self::Pseudonym => vault.pseudonym(kind, secret).unwrap_or_else(plain),
+            Self::Hash => {
+                key.and_then(|key| key.hash(secret)).map_or_else(plain, |hash| format!("[{kind}:{hash:.20}]"))
+            }
+            Self::Pseudonym => names.name(kind, secret, key).unwrap_or_else(plain),
         }
     }
 }
@@ -86,18 +89,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redact_mask_and_pseudonym_replace_a_secret_as_documented() {
-        let (vault, key) = (Vault::default(), HashKey::new(b"key"));
+    fn each_strategy_replaces_a_secret_as_documented() {
+        let (names, key) = (Pseudonyms::new(), HashKey::new(b"key"));
         let rows = [
             (Strategy::Redact, "maria@mailbox.org", "[REDACTED:email]"),
             (Strategy::Mask, "maria@mailbox.org", "*********org"),
             (Strategy::Mask, "a@bc.de", "********"),
-            (Strategy::Pseudonym, "maria@mailbox.org", "[EMAIL_1]"),
-            (Strategy::Pseudonym, "li@mailbox.org", "[EMAIL_2]"),
-            (Strategy::Pseudonym, "maria@mailbox.org", "[EMAIL_1]"),
+            (Strategy::Hash, "maria@mailbox.org", "[email:pgklickfkmkepmbjombp]"),
+            (Strategy::Pseudonym, "maria@mailbox.org", "[EMAIL_pgklickfkmke]"),
+            (Strategy::Pseudonym, "li@mailbox.org", "[EMAIL_cpgchihbeiam]"),
+            (Strategy::Pseudonym, "maria@mailbox.org", "[EMAIL_pgklickfkmke]"),
         ];
         for (strategy, secret, expected) in rows {
-            let replaced = strategy.replace(&Kind::Email, secret, Some(&key), &vault);
+            let replaced = strategy.replace(&Kind::Email, secret, Some(&key), &names);
             assert_eq!(replaced, expected);
         }
     }
@@ -107,6 +111,6 @@ mod tests {
         let hash = |key: &HashKey| key.hash("secret").expect("a key of any length is valid");
         assert_eq!(hash(&HashKey::new(b"a")), hash(&HashKey::new(b"a")));
         assert_ne!(hash(&HashKey::new(b"a")), hash(&HashKey::new(b"b")));
-        assert_eq!(hash(&HashKey::random().expect("there is one")).len(), 20);
+        assert_eq!(hash(&HashKey::random().expect("there is one")).len(), 64);
     }
 }
