@@ -1,6 +1,8 @@
 //! The tool calls of one turn.
 
-use emitree_runtime::{Error, Interrupt, Layer, Next, Phase, Result, Run, RunContext, Runnable, Stack};
+use emitree_runtime::{
+    Error, Interrupt, Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack, for_nested,
+};
 use futures_core::future::BoxFuture;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -18,6 +20,9 @@ use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
 
 /// The kind of the interrupt that combines the interrupts of a turn's calls.
 const BATCH: &str = "agent.batch";
+
+/// The name of [`Begins`].
+const BEGINS: &str = "agent.begins";
 
 /// A call that has settled.
 enum Settled {
@@ -166,6 +171,8 @@ impl ToolRun {
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {
         // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
         let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started.clone());
+        // A middleware of the tool, such as a fallback, may do the work in a run below.
+        let run = run.middleware(for_nested(Begins(self.started.clone())));
         let begins = begins(&self.layers, self.started);
         begins.into_iter().chain(self.layers).fold(run, |run, stack| run.middleware(stack))
     }
@@ -178,9 +185,19 @@ fn begins(layers: &[Stack<Tool>], started: WorkStarted) -> Option<Stack<Tool>> {
     Some(Stack::builder().layer_in(phase, Begins(started)).build())
 }
 
-/// Marks the call as started before a layer is entered that may do the work itself (A1).
+/// Marks the call as started before a layer is entered, or a run below is started, that may do the work itself (A1).
 #[derive(Debug)]
 struct Begins(WorkStarted);
+
+impl Middleware for Begins {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        if self.0.start() { Ok(()) } else { Err(too_late()) }
+    }
+
+    fn name(&self) -> &'static str {
+        BEGINS
+    }
+}
 
 impl Layer<Tool> for Begins {
     async fn call(&self, arguments: &Value, _: &RunContext, next: Next<'_, Tool>) -> Result<ToolOutput> {
@@ -191,7 +208,7 @@ impl Layer<Tool> for Begins {
     }
 
     fn name(&self) -> &'static str {
-        "agent.begins"
+        BEGINS
     }
 }
 

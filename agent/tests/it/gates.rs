@@ -8,7 +8,10 @@ use emitree_agent::{
     AgentRun, Arguments, Delta, HookTest, HooksFn, Reply, ScriptedModel, Session, Tool, ToolCall, ToolOutput, hooks_fn,
     tool_fn,
 };
-use emitree_runtime::{AbortHandle, Error, Interrupt, Next, Phase, Result, RunContext, layer_fn, wait_for_ends};
+use emitree_runtime::{
+    AbortHandle, Error, Interrupt, Next, Phase, Result, RunContext, Runnable, Stack, layer_fn, runnable_fn,
+    wait_for_ends,
+};
 use serde_json::{Value, json};
 
 use crate::support::{Log, Text, agent, assert_valid, fail, results};
@@ -171,6 +174,31 @@ async fn a_call_without_a_result_is_answered_with_whether_a_layer_that_is_no_gua
             let expected = expected[usize::from(waits)];
             assert_eq!(results(assert_valid(&session).messages()), [expected], "{phase:?}, spawned: {spawns}");
         }
+    }
+    Ok(())
+}
+
+// A1
+#[tokio::test(start_paused = true)]
+async fn a_call_has_begun_when_a_middleware_of_its_tool_has_started_a_run_below() -> Result<()> {
+    for (starts, expected) in [
+        (false, "!not executed: the run was stopped"),
+        (true, "!the run was stopped while the tool was running: it may have had effects"),
+    ] {
+        let replaces = layer_fn("replaces", move |_: &Value, _, _: Next<'_, Tool>| {
+            Box::pin(async move {
+                if starts {
+                    runnable_fn("instead", |(): (), _: RunContext| async { Ok(()) }).run(()).await?;
+                }
+                std::future::pending().await
+            })
+        });
+        let tool = fail("fails", || Error::new("broken")).middleware(Stack::builder().retry(replaces).build());
+        let script = ScriptedModel::new("test").call("fails", json!({"text": "a"}));
+        let (agent, session) = (agent(&script).tool(tool).build()?, Session::new());
+        let ended = agent.ask("go").session(&session).timeout(Duration::from_secs(1)).await.unwrap_err();
+        assert!(ended.is_timed_out(), "{ended:?}");
+        assert_eq!(results(assert_valid(&session).messages()), [expected]);
     }
     Ok(())
 }
