@@ -232,7 +232,7 @@ impl Hooks {
     ///
     /// When a layer is entered, the call has begun, because the layer may do the work itself: if the run then ends, the
     /// result of the call is "it may have had effects". Only guards are no part of the work: a call that waits in a
-    /// guard is "not executed".
+    /// guard, and has entered no other layer and started no run, is "not executed".
     pub fn tool_call(&mut self, build: impl FnOnce(StackBuilder<Tool>) -> StackBuilder<Tool>) -> &mut Self {
         self.tool_call = build(std::mem::replace(&mut self.tool_call, Stack::builder()));
         self
