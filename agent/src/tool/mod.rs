@@ -136,6 +136,12 @@ pub enum ToolError {
 /// # }
 /// ```
 ///
+/// # Limits
+///
+/// The arguments are checked by deserializing them. Constraints that only the schema has, such as `range`, `length` and
+/// `regex` of `schemars`, are sent to the model, but not checked: check them in the function, or use
+/// `Tool::with_schema`.
+///
 /// # Errors
 ///
 /// Returns an error if models cannot call a tool with this name, or if the schema of the arguments does not have the
