@@ -117,3 +117,13 @@ fn the_readme_shows_these_programs() {
     }
     assert_eq!(rest.lines().next(), Some("    Ok(())"), "the README shows the last program");
 }
+
+/// The printed tree of the README counts the words of the README itself.
+#[test]
+fn the_printed_tree_has_the_number_of_words_of_the_readme() {
+    let readme = include_str!("../README.md");
+    let words = readme.split_whitespace().count();
+    for line in [format!("\"output\":{{\"content\":{words}}}}}"), format!("what is that times 17: {}", words * 17)] {
+        assert!(readme.contains(&line), "the README has {words} words, and the tree lacks `{line}`");
+    }
+}
