@@ -28,7 +28,7 @@ const LENGTHS: [usize; 3] = [12, 24, 64];
 #[derive(Clone, Default)]
 pub struct Pseudonyms {
     mapping: Arc<Mutex<Mapping>>,
-    /// Whether secrets that are replaced through this handle stay hidden from the caller.
+    /// `true` if secrets that are replaced through this handle stay hidden from the caller.
     hides: bool,
 }
 
@@ -63,6 +63,10 @@ impl Pseudonyms {
     /// Returns the pseudonym of a secret; derives it from the secret if there is none. `None` if there is no key, if
     /// the mapping is full, or if all pseudonyms of the secret stand for other secrets.
     pub(super) fn name(&self, kind: &Kind, secret: &str, key: Option<&HashKey>) -> Option<String> {
+        // A pseudonym in quotes may look like a secret. A pseudonym of a pseudonym could not be restored.
+        if is_pseudonym(secret) {
+            return Some(secret.to_owned());
+        }
         let mut mapping = self.mapping.lock();
         let of = (kind.clone(), secret.to_owned());
         let known = mapping.names.get(&of).cloned();
@@ -87,7 +91,7 @@ impl Pseudonyms {
             let known = name.and_then(|(before, name)| Some((before, mapping.secrets.get(name)?)));
             let (before, restored) = match known {
                 Some((before, secret)) if secret.is_restorable => (before, secret.text.as_str()),
-                // What is not known stays as it is.
+                // An unknown pseudonym stays as it is.
                 _ => (head, ""),
             };
             out += before;
@@ -97,6 +101,15 @@ impl Pseudonyms {
         let restored = out + rest;
         (restored != text).then_some(restored)
     }
+}
+
+/// Returns `true` for a text with the shape of a pseudonym, of this mapping or another.
+fn is_pseudonym(text: &str) -> bool {
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    inner.and_then(|inner| inner.rsplit_once('_')).is_some_and(|(kind, hash)| {
+        let is_kind = !kind.contains(|c: char| c.is_lowercase() || c.is_whitespace());
+        is_kind && LENGTHS.contains(&hash.len()) && hash.bytes().all(|letter| (b'a'..=b'p').contains(&letter))
+    })
 }
 
 impl Mapping {
