@@ -16,6 +16,7 @@ use crate::agent::turn::{CurrentTurn, LoopState};
 use crate::model::chunks::ChunkStages;
 use crate::model::incoming::{IncomingReply, pass_whole};
 use crate::model::passage::{PassReplies, Passage};
+use crate::model::text_stage::TextStage;
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
@@ -344,7 +345,9 @@ impl<'a> Loop<'a> {
     async fn answer_of(&self, output: &ToolOutput) -> Result<Message> {
         let deltas = Delta::of_response(ChatResponse::new(Message::assistant(output.text())));
         let streams = self.options.stream == Some(true);
-        let mut reply = IncomingReply::new(self.begin_stages(), streams, self.ctx);
+        let mut stages = self.begin_stages();
+        stages.extend(TextStage::of(self.ctx));
+        let mut reply = IncomingReply::new(stages, streams, self.ctx);
         let is_stopped = reply.receive(deltas, true).await?;
         let (reply, is_as_staged) = reply.finish(is_stopped);
         if !is_as_staged {

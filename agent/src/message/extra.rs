@@ -1,6 +1,6 @@
 //! Data of a provider in the JSON of a message.
 //!
-//! Invariant: the data leaves and enters JSON without a change, whatever middleware is bound. Middleware that inspects
+//! Invariant: the data leaves and enters JSON without a change, with any middleware. Middleware that inspects
 //! JSON, such as a redaction or a guard, searches strings. A signature may look like a secret, so the data is not
 //! written as strings, but as the bytes of its JSON text.
 

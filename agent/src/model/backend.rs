@@ -29,7 +29,7 @@ pub(super) struct Backend {
 struct Parts {
     provider: Box<dyn DynProvider>,
     emitter: Emitter,
-    /// Whether a warning was logged that a listener changed the model's own `start`.
+    /// `true` once a warning was logged that a listener changed the model's own `start`.
     is_warned: AtomicBool,
 }
 
@@ -59,8 +59,8 @@ impl Backend {
         if ctx.has_listeners() {
             let mut start = ChatStart::new(input.clone());
             emit(ctx, &mut start).await?;
-            // The guards have seen `input`, so `input` is sent, whatever the listeners left in the event.
-            if start.request != *input {
+            // The guards have seen `input`, so `input` is sent, and not the request that the listeners left in the event.
+            if !start.request.is_same_request(input) {
                 not_taken_over(ctx, "request", &self.parts.is_warned);
             }
         }

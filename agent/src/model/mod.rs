@@ -111,7 +111,7 @@ impl ChatModel {
             .child_builder(["backend", "chat", provider.name()])
             .creator(creator)
             .declares_data::<ChatStart>()
-            .declares_data::<NewToken>()
+            .declares_text::<NewToken>()
             .declares_data::<ResponseHeaders>()
             .declares_data::<UsageReported>()
             .declares_data::<ChatSuccess>()

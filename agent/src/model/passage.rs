@@ -1,4 +1,4 @@
-//! The stages and guards that each reply of a model call passes, whatever answered (M4).
+//! The stages and guards that each reply of a model call passes, also a reply that no model gave (M4).
 //!
 //! 1. A reply of a provider passes the stages while it arrives. [`Passage::left_stages`] notes the reply.
 //! 2. [`Noted`] is called around all guards, and notes each reply that they let pass.

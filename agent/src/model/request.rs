@@ -33,6 +33,15 @@ fn is_empty(tools: &Arc<Vec<ToolSpec>>) -> bool {
 }
 
 impl ChatRequest {
+    /// Returns `true` if the other request is equal. Shared messages and tools are not compared: a conversation may be
+    /// long.
+    pub(crate) fn is_same_request(&self, other: &Self) -> bool {
+        let Self { system, messages, tools, options } = self;
+        (Arc::ptr_eq(messages, &other.messages) || *messages == other.messages)
+            && (Arc::ptr_eq(tools, &other.tools) || *tools == other.tools)
+            && (system, options) == (&other.system, &other.options)
+    }
+
     /// Makes a request from messages, without a system prompt, tools or options.
     pub fn new(messages: impl IntoIterator<Item = Message>) -> Self {
         let messages = Arc::new(messages.into_iter().map(Arc::new).collect());

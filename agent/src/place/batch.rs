@@ -92,7 +92,7 @@ pub struct GatedCall {
     verdict: Option<Verdict>,
     /// The reason why the call cannot be executed. Gates do not decide on a call with a fault.
     fault: Option<String>,
-    /// The call before the gates. Its address identifies the call, whatever a gate does with the batch.
+    /// The call before the gates. Its address identifies the call, even if a gate swaps calls.
     original: Option<Arc<ToolCall>>,
 }
 

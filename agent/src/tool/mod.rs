@@ -65,7 +65,7 @@ struct ToolParts {
     spec: ToolSpec,
     emitter: Emitter,
     work: Box<dyn Work>,
-    /// Whether a warning was logged that a listener changed the tool's own `start`.
+    /// `true` once a warning was logged that a listener changed the tool's own `start`.
     is_warned: AtomicBool,
 }
 
@@ -238,7 +238,7 @@ impl Tool {
             }
             let mut start = ToolStart { input: input.clone() };
             emit(ctx, &mut start).await?;
-            // The guards have seen `input`, so `input` is executed, whatever the listeners left in the event.
+            // The guards have seen `input`, so `input` is executed, and not the arguments that the listeners left.
             if start.input != *input {
                 not_taken_over(ctx, "arguments", &self.shared.is_warned);
             }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentBuilder, AgentInput, AgentOutput, AgentRun, AgentSuccess, ChatModel, ChatResponse, Chunks, Delta,
-    Message, MessageAdded, MessageReplaced, ScriptedModel, Session, Tool, ToolOutput, tool_fn,
+    Agent, AgentBuilder, AgentInput, AgentOutput, AgentRun, AgentSuccess, ChatModel, Chunks, Delta, Message,
+    MessageAdded, MessageReplaced, ScriptedModel, Session, Tool, ToolOutput, tool_fn,
 };
 use emitree_middleware::redact::{Pseudonyms, Strategy};
 use emitree_middleware::{Fallback, Redact};
@@ -14,7 +14,7 @@ use emitree_runtime::{
 };
 use serde_json::json;
 
-use crate::support::{Log, Text, agent, assert_valid, texts};
+use crate::support::{Log, NotForbidden, Text, agent, assert_valid, texts};
 
 fn says(texts: &[&str]) -> ScriptedModel {
     texts.iter().fold(ScriptedModel::new("test"), |script, text| script.text(*text))
@@ -388,19 +388,4 @@ async fn the_answer_of_a_tool_passes_stages_and_guards_and_is_a_token_if_the_run
         }
     }
     Ok(())
-}
-
-/// Denies `forbidden` in replies.
-#[derive(Debug)]
-struct NotForbidden(Log);
-
-impl Guard<ChatModel> for NotForbidden {
-    async fn check_output(&self, reply: &ChatResponse, _: &RunContext) -> Result<()> {
-        self.0.add(format!("guard {}", reply.text()));
-        if reply.text().contains("forbidden") { Err(Error::new("a forbidden word")) } else { Ok(()) }
-    }
-
-    fn name(&self) -> &str {
-        "not_forbidden"
-    }
 }

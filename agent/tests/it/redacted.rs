@@ -1,4 +1,5 @@
-//! `for_tree(Redact::new())` redacts what the library's own runs emit and return, streamed or not, and loses no text.
+//! A13: `for_tree(Redact::new())` redacts what the library's own runs emit and return, streamed or not, and loses no
+//! text.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,13 +7,13 @@ use std::path::Path;
 use emitree_agent::*;
 use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta};
 use emitree_middleware::{ExfilGuard, Redact};
-use emitree_runtime::{AnyRun, Error, Middleware, Next, Result, RunContext, Runnable, Stack, for_tree};
+use emitree_runtime::{AnyRun, Error, Middleware, Next, Result, RunContext, Runnable, Stack, for_tree, map_output};
 use futures_core::future::BoxFuture;
 use futures_util::stream;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::support::{Log, agent, fail};
+use crate::support::{Log, Text, agent, fail};
 
 /// Occurs in no other test, so that an observer of the root emitter recognizes events of this file.
 const SECRET: &str = "maria.redacted@mailbox.org";
@@ -253,7 +254,7 @@ impl Provider for InPieces {
 async fn a_secret_in_pieces_of_a_reply_is_redacted_for_listeners_and_in_the_answer_alike() -> Result<()> {
     let received = Log::default();
     let to = received.clone();
-    let send = tool_fn("send", "Sends", move |args: crate::support::Text, _: RunContext| {
+    let send = tool_fn("send", "Sends", move |args: Text, _: RunContext| {
         to.add(args.text);
         async { Err::<String, _>(Error::new(format!("cannot reach {SECRET}"))) }
     })?;
@@ -324,6 +325,46 @@ async fn no_listener_receives_a_piece_of_a_secret_that_an_exfil_guard_refuses() 
     Ok(())
 }
 
+// A redaction of the agent's own run only, in a run that returns its answer and in one that does not (A12).
+#[tokio::test]
+async fn a_redaction_of_an_agents_run_redacts_all_events_of_that_run() -> Result<()> {
+    for fails in [false, true] {
+        let script = ScriptedModel::new("test").call("shout", json!({"text": SECRET})).text(format!("ask {SECRET}"));
+        let (agent, events) = (agent(&script).build()?, Log::default());
+        let log = events.clone();
+        let run = agent.ask(SECRET).observe("*", move |event: &dyn AnyEvent, meta| {
+            log.add(format!("{} {}", meta.name(), event.to_json()));
+        });
+        let change = map_output(move |output: &mut AgentOutput, _: &RunContext| {
+            output.answer.parts.push(Part::Text { content: " at once".to_owned() });
+            if fails { Err(Error::new("no answer")) } else { Ok(()) }
+        });
+        assert_eq!(run.middleware(Redact::new()).middleware(change).await.is_err(), fails);
+        let replaced: Vec<_> = events.lines().into_iter().filter(|line| line.starts_with("message_replaced")).collect();
+        assert!(replaced.len() == 1 && replaced[0].contains(REDACTED), "{replaced:?}");
+        assert_clean(&events);
+    }
+    Ok(())
+}
+
+// A redaction of the agent's own run only: the tool's run is not redacted.
+#[tokio::test]
+async fn the_tokens_of_a_tools_answer_are_redacted_and_none_of_its_text_is_lost() -> Result<()> {
+    let tell = tool_fn("tell", "Tells", |_: Text, _: RunContext| async {
+        Ok(ToolOutput::new(format!("ask {SECRET} for two")).answer())
+    });
+    let script = ScriptedModel::new("test").call("tell", json!({"text": ""}));
+    let agent = agent(&script).tool(tell).build()?;
+    let (tokens, seen) = (Log::default(), Log::default());
+    let (to_tokens, to_seen) = (tokens.clone(), seen.clone());
+    let run = agent.ask("go").on_token(move |token| to_tokens.add(token.text())).middleware(Redact::new());
+    let run = run.observe("new_token", move |token: &NewToken, _| to_seen.add(&*token.text));
+    let answer = run.await?;
+    assert_eq!(answer.text(), format!("ask {REDACTED} for two"));
+    assert_eq!((tokens.lines().concat(), seen.lines().concat()), (answer.text(), answer.text()));
+    Ok(())
+}
+
 #[tokio::test]
 async fn text_of_is_refused_for_events_that_are_redacted_without_it() -> Result<()> {
     let redact = Redact::new().text_of("new_token", |token: &mut NewToken| &mut token.text);
@@ -332,7 +373,7 @@ async fn text_of_is_refused_for_events_that_are_redacted_without_it() -> Result<
     let guard = ExfilGuard::new().text_of("new_token", |token: &mut NewToken| &mut token.text);
     let of_guard = model.run("go".into()).middleware(guard).await.unwrap_err();
     for error in [error, of_guard] {
-        assert!(error.to_string().contains("`new_token` is declared as data"), "{error}");
+        assert!(error.to_string().contains("filters the text of `new_token` itself"), "{error}");
         assert!(error.to_string().contains("remove `text_of`"), "{error}");
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! No reply escapes the chain: a reply that reaches a listener, the history or the caller of an agent has passed the
-//! agent's stages and its guards at `model.call`, whatever answered (M4).
+//! agent's stages and its guards at `model.call`, also if a layer answers (M4).
 
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, ChatModel, ChatRequest, ChatResponse, ChatSuccess, ChunkStage, Chunks, Delta, Hooks,
@@ -7,10 +7,10 @@ use emitree_agent::{
 };
 use emitree_middleware::{Cache, Fallback};
 use emitree_runtime::{
-    Error, Guard, Next, Phase, Result, RunContext, Runnable, Stage, Start, Success, Transform, runnable_fn,
+    Error, Next, Phase, Result, RunContext, Runnable, Stage, Start, Success, Transform, runnable_fn,
 };
 
-use crate::support::{Log, Text, texts};
+use crate::support::{Log, NotForbidden, Text, texts};
 
 /// A stage that hides `secret`.
 struct Hide(Log);
@@ -30,21 +30,6 @@ impl ChunkStage for Hide {
 fn hide(log: &Log) -> impl Fn() -> Hide + use<> {
     let log = log.clone();
     move || Hide(log.clone())
-}
-
-/// Denies `forbidden`.
-#[derive(Debug)]
-struct NotForbidden(Log);
-
-impl Guard<ChatModel> for NotForbidden {
-    async fn check_output(&self, reply: &ChatResponse, _: &RunContext) -> Result<()> {
-        self.0.add(format!("guard {}", reply.text()));
-        if reply.text().contains("forbidden") { Err(Error::new("a forbidden word")) } else { Ok(()) }
-    }
-
-    fn name(&self) -> &str {
-        "not_forbidden"
-    }
 }
 
 /// Replaces `cat` with another word.

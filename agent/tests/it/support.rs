@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use emitree_agent::{
-    Agent, AgentBuilder, AgentOutput, ChatModel, History, Message, ScriptedModel, Session, Tool, tool_fn,
+    Agent, AgentBuilder, AgentOutput, ChatModel, ChatResponse, History, Message, ScriptedModel, Session, Tool, tool_fn,
 };
-use emitree_runtime::{Error, Result, RunContext};
+use emitree_runtime::{Error, Guard, Result, RunContext};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -44,6 +44,21 @@ impl Log {
 
     pub(crate) fn lines(&self) -> Vec<String> {
         self.0.lock().expect("no panic").clone()
+    }
+}
+
+/// A guard that logs each reply, and denies replies with `forbidden`.
+#[derive(Debug)]
+pub(crate) struct NotForbidden(pub(crate) Log);
+
+impl Guard<ChatModel> for NotForbidden {
+    async fn check_output(&self, reply: &ChatResponse, _: &RunContext) -> Result<()> {
+        self.0.add(format!("guard {}", reply.text()));
+        if reply.text().contains("forbidden") { Err(Error::new("a forbidden word")) } else { Ok(()) }
+    }
+
+    fn name(&self) -> &str {
+        "not_forbidden"
     }
 }
 

@@ -103,7 +103,16 @@ impl EmitterBuilder {
     /// # Ok::<(), BoxError>(())
     /// ```
     pub fn declares_data<E: Event + DeserializeOwned>(mut self) -> Self {
-        self.declared.get_or_insert_default().add_data::<E>();
+        self.declared.get_or_insert_default().add_data::<E>(false);
+        self
+    }
+
+    /// Declares an event [as data](Self::declares_data), and states that the emitting code filters the text that arrives
+    /// in pieces in these events. In a run, the code passes the text through the filters that middleware has added to
+    /// the run, and builds the run's output from the same text. Middleware that holds back text in events, which the
+    /// output would then lack, refuses such an event; see [`Emitter::filters_text`].
+    pub fn declares_text<E: Event + DeserializeOwned>(mut self) -> Self {
+        self.declared.get_or_insert_default().add_data::<E>(true);
         self
     }
 

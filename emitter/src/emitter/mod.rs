@@ -430,11 +430,11 @@ impl Emitter {
         declares.0.declared.as_ref()
     }
 
-    /// Returns `true` if this emitter, or the instance of its run, [declares](EmitterBuilder::declares_data) an event
-    /// with this name as data.
+    /// Returns `true` if this emitter, or the instance of its run, [declares](EmitterBuilder::declares_text) that it
+    /// filters the text of the events with this name itself.
     #[must_use]
-    pub fn has_data(&self, name: &str) -> bool {
-        self.declared().is_some_and(|declared| declared.data(name).is_some())
+    pub fn filters_text(&self, name: &str) -> bool {
+        self.declared().is_some_and(|declared| declared.filters_text(name))
     }
 
     /// Returns `true` for the emitter of a run, and for every emitter below it in the tree.

@@ -26,21 +26,27 @@ struct DeclaredEvent {
     payload: ExpectedType,
     /// `None` if the event is not declared as data.
     change: Option<ChangeData>,
+    /// `true` if the emitting code filters the text that the events carry in pieces.
+    filters_text: bool,
 }
 
 impl Declared {
     pub(crate) fn add(&mut self, name: String, payload: ExpectedType) {
-        self.0.push(DeclaredEvent { name, payload, change: None });
+        self.0.push(DeclaredEvent { name, payload, change: None, filters_text: false });
     }
 
-    pub(crate) fn add_data<E: Event + DeserializeOwned>(&mut self) {
+    pub(crate) fn add_data<E: Event + DeserializeOwned>(&mut self, filters_text: bool) {
         let (name, payload) = (E::NAME.as_str().to_owned(), ExpectedType::of::<E>());
-        self.0.push(DeclaredEvent { name, payload, change: Some(change::<E>) });
+        self.0.push(DeclaredEvent { name, payload, change: Some(change::<E>), filters_text });
     }
 
     /// Returns the function that changes the payloads of this event, if the event is declared as data.
     pub(crate) fn data(&self, name: &str) -> Option<ChangeData> {
         self.0.iter().find(|declared| declared.name == name)?.change
+    }
+
+    pub(crate) fn filters_text(&self, name: &str) -> bool {
+        self.0.iter().any(|declared| declared.name == name && declared.filters_text)
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {

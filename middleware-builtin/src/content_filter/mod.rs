@@ -237,7 +237,7 @@ impl ContentFilter {
                 let answer = AnswerLayer { answer: answer.clone(), finding: finding.clone() };
                 stack = stack.layer_in(Phase::Guard, answer);
             }
-            // A filter that only marks must not stop a run, whatever fails (M5).
+            // A filter that only marks must not stop a run, even if it fails (M5).
             FilterAction::Mark => options = options.evaluate_only(),
         }
         stack.guard_with(options, ContentFilterGuard { filter, finding }).build()

@@ -252,8 +252,9 @@ impl ExfilGuard {
     ///
     /// # Errors
     ///
-    /// Binding fails if the run declares this event [as data](emitree_emitter::EmitterBuilder::declares_data), such as the
-    /// `new_token` of a model: its text is checked without `text_of`, and in the reply too.
+    /// Binding fails if the run [filters the text](emitree_emitter::EmitterBuilder::declares_text) of this event itself,
+    /// as a model does with `new_token`: unless [`outputs`](Self::outputs) is off, it is checked without `text_of`, and
+    /// in the reply too.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,

@@ -251,8 +251,8 @@ impl Redact {
     ///
     /// # Errors
     ///
-    /// Binding fails if the run declares this event [as data](emitree_emitter::EmitterBuilder::declares_data), such as the
-    /// `new_token` of a model: its text is redacted without `text_of`, and in the reply too.
+    /// Binding fails if the run [filters the text](emitree_emitter::EmitterBuilder::declares_text) of this event itself,
+    /// as a model does with `new_token`: it is redacted without `text_of`, and in the reply too.
     #[must_use]
     pub fn text_of<T: Clone + Serialize + Send + Sync + 'static>(
         mut self,

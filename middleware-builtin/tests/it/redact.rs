@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Any, Failing, TestResult, instance};
-use emitree_emitter::{BoxError, Emitter, EventMeta};
+use emitree_emitter::{BoxError, Emitter, Event, EventMeta, EventName};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::redact::{Pseudonyms, Redacted, RunPart, Strategy};
-use emitree_middleware::{Approval, Cache, Redact};
+use emitree_middleware::{Approval, Cache, ExfilGuard, Redact};
 use emitree_runtime::{
     Error, ErrorKind, Guard, GuardOptions, Middleware, Op, RunContext, Runnable, Stack, Stage, Start, Summary,
     for_tree, map_input, map_output, runnable_fn,
@@ -65,6 +65,44 @@ fn write(root: &Emitter) -> impl Runnable<Input = Vec<String>, Output = usize> +
 
 fn tokens() -> Redact {
     Redact::new().parts([RunPart::Event]).text_of("new_token", |token: &mut Token| &mut token.text)
+}
+
+/// A piece of a text, in an event that is declared as data.
+#[derive(Clone, Serialize, Deserialize)]
+struct Piece {
+    text: String,
+}
+
+impl Event for Piece {
+    const NAME: EventName = EventName::new("piece");
+}
+
+// Only an event whose text the run filters itself is refused (M10).
+#[tokio::test]
+async fn a_secret_in_pieces_of_a_declared_event_is_redacted_or_refused_with_text_of() -> TestResult {
+    let heard = Heard::default();
+    let root = Emitter::new().child_builder("spell").declares_data::<Piece>().build()?;
+    heard.on(&root)?;
+    let spell = runnable_fn("spell", |pieces: Vec<String>, ctx: RunContext| async move {
+        for text in pieces {
+            ctx.emitter().emit_event(&mut Piece { text }).await?;
+        }
+        Ok(())
+    });
+    let spell = spell.with_emitter(root);
+    let pieces = || ["to maria@mail", "box.org", " now"].map(str::to_owned).to_vec();
+    let pieces_heard = || {
+        let lines = heard.take();
+        let pieces = lines.iter().filter_map(|line| line.strip_prefix("spell.piece "));
+        pieces.map(|json| serde_json::from_str::<Piece>(json).map(|piece| piece.text)).collect::<Result<String, _>>()
+    };
+    spell.run(pieces()).middleware(Redact::new().text_of("piece", |piece: &mut Piece| &mut piece.text)).await?;
+    assert_eq!(pieces_heard()?, "to [REDACTED:email] now");
+    let guard = ExfilGuard::new().known(["maria@mailbox.org"])?.inputs(false);
+    let guarded = spell.run(pieces()).middleware(guard.text_of("piece", |piece: &mut Piece| &mut piece.text)).await;
+    assert!(guarded.is_err_and(|error| error.is_denied()));
+    assert!(!pieces_heard()?.contains("box.org"));
+    Ok(())
 }
 
 #[tokio::test]
@@ -526,6 +564,24 @@ async fn pseudonyms_are_the_same_in_runs_below_and_restored_for_the_outermost_ca
         assert_eq!(output, json!([MAIL, "li@mailbox.org", new]));
     }
     Ok(())
+}
+
+#[test]
+fn text_with_pseudonyms_is_not_redacted_again() {
+    let redact = Redact::new().strategy(Strategy::Pseudonym).pseudonyms(&Pseudonyms::new()).hash_key("key");
+    let texts = [
+        format!("{MAIL} {CARD} 8.8.4.4 +49 170 1234567 DE89 3704 0044 0532 0130 123-45-6789"),
+        "password=kV9x2LqPz7Rw4T and api_key: 'kV9x2LqPz7Rw4TmN8sYb'".to_owned(),
+        "https://maria:kV9x2LqPz7Rw4T@host.org postgres://u:kV9x2LqPz7@db/x curl -u maria:kV9x2LqPz7 x".to_owned(),
+        "Authorization: Bearer kV9x2LqPz7Rw4TmN8sYbkV9x2LqPz7Rw4TmN8sYb".to_owned(),
+    ];
+    for text in texts {
+        let once = redact.text(&text).into_owned();
+        assert_ne!(once, text);
+        assert_eq!(redact.text(&once), once, "{text}");
+        // Another mapping under another key leaves the pseudonyms as they are, too.
+        assert_eq!(Redact::new().strategy(Strategy::Pseudonym).text(&once), once, "{text}");
+    }
 }
 
 #[tokio::test]

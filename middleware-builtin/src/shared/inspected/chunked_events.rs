@@ -67,11 +67,11 @@ impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText
     }
 
     fn listen(&self, ctx: &RunContext, make: MakeFilter) -> Result<Arc<dyn HeldText>> {
-        // What a listener holds back never reaches the output: an event that is filtered as data must not pass here.
-        if ctx.emitter().has_data(&self.name) {
+        // A run that filters its text itself builds its output from it: the output would lack text that is held back here.
+        if ctx.emitter().filters_text(&self.name) {
             return Err(Error::new(format!(
-                "`text_of(\"{0}\", ...)` on `{1}`: `{0}` is declared as data there, so its text is redacted and checked \
-                 without `text_of`, in the events and in the output: remove `text_of`",
+                "`text_of(\"{0}\", ...)` on `{1}`: this run filters the text of `{0}` itself, in the events and in the \
+                 output: remove `text_of`; if it is for an event `{0}` of your own, bind it to your runs only",
                 self.name,
                 ctx.name(),
             )));
