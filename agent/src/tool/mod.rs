@@ -26,6 +26,8 @@ use crate::model::{emit, log, not_taken_over};
 use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 use crate::tool::schema::schema_of;
 use crate::tool::started::WorkStarted;
+#[cfg(feature = "json-schema")]
+use crate::tool::with_schema::Schema;
 use crate::{ToolOutput, ToolSpec};
 
 /// A tool that models may call. Each call is a run of the kind `Tool`.
@@ -138,14 +140,15 @@ pub enum ToolError {
 ///
 /// # Limits
 ///
-/// The arguments are checked by deserializing them. Constraints that only the schema has, such as `range`, `length` and
-/// `regex` of `schemars`, are sent to the model, but not checked: check them in the function, or use
-/// `Tool::with_schema`.
+/// The arguments are checked by deserializing them and, with the feature `json-schema`, against the schema. Without this
+/// feature, constraints that only the schema has, such as `range`, `length` and `regex` of `schemars`, are sent to the
+/// model, but not checked. With it, arguments that the type would accept and the schema does not, such as a number as
+/// text for a lenient `deserialize_with`, are refused: describe such a type with `#[schemars(with = "…")]`.
 ///
 /// # Errors
 ///
-/// Returns an error if models cannot call a tool with this name, or if the schema of the arguments does not have the
-/// type `object`.
+/// Returns an error if models cannot call a tool with this name, if the schema of the arguments does not have the type
+/// `object`, or, with the feature `json-schema`, if the schema is not valid, as with a pattern that is not a regex.
 pub fn tool_fn<A, O, F, Fut>(name: impl Into<String>, description: impl Into<String>, f: F) -> Result<Tool, ToolError>
 where
     A: DeserializeOwned + JsonSchema + Send + 'static,
@@ -154,7 +157,15 @@ where
     Fut: Future<Output = Result<O>> + Send + 'static,
 {
     let spec = ToolSpec::new(name, description, schema_of::<A>());
-    Tool::make(spec, Box::new(Function { f, args: PhantomData::<fn(A)> }))
+    #[cfg(feature = "json-schema")]
+    let schema = Schema::of_tool(&spec)?;
+    let work = Function {
+        f,
+        args: PhantomData::<fn(A)>,
+        #[cfg(feature = "json-schema")]
+        schema,
+    };
+    Tool::make(spec, Box::new(work))
 }
 
 impl Tool {
@@ -307,6 +318,19 @@ trait Work: Send + Sync {
 struct Function<F, A> {
     f: F,
     args: PhantomData<fn(A)>,
+    /// Checks what the type does not, such as a range (A5).
+    #[cfg(feature = "json-schema")]
+    schema: Schema,
+}
+
+impl<F, A: DeserializeOwned> Function<F, A> {
+    /// Deserializes arguments that fit the type and its schema. The type comes first, because its messages are clearer.
+    fn parse(&self, arguments: &Value) -> Result<A, String> {
+        let parsed = parse(arguments)?;
+        #[cfg(feature = "json-schema")]
+        self.schema.check(arguments)?;
+        Ok(parsed)
+    }
 }
 
 impl<A, O, F, Fut> Work for Function<F, A>
@@ -317,12 +341,12 @@ where
     Fut: Future<Output = Result<O>> + Send,
 {
     fn check(&self, arguments: &Value) -> Result<(), String> {
-        parse::<A>(arguments).map(|_| ())
+        self.parse(arguments).map(|_| ())
     }
 
     fn call<'a>(&'a self, arguments: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
         Box::pin(async move {
-            let arguments = parse(arguments).map_err(|fault| does_not_fit(&fault))?;
+            let arguments = self.parse(arguments).map_err(|fault| does_not_fit(&fault))?;
             ToolOutput::of((self.f)(arguments, ctx.clone()).await?)
         })
     }

@@ -1,4 +1,4 @@
-//! Tools with handwritten JSON Schemas.
+//! Tools with handwritten JSON Schemas, and the check of arguments against schemas.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -6,6 +6,7 @@ use std::future::Future;
 use emitree_runtime::{Result, RunContext};
 use futures_core::future::BoxFuture;
 use jsonschema::ValidationError;
+use jsonschema::error::ValidationErrorKind;
 use jsonschema::paths::LocationSegment;
 use serde::Serialize;
 use serde_json::Value;
@@ -68,8 +69,7 @@ impl Tool {
         Fut: Future<Output = Result<O>> + Send + 'static,
     {
         let spec = ToolSpec::new(name, description, schema);
-        let schema =
-            Schema::new(&spec.parameters).map_err(|fault| ToolError::Schema { name: spec.name.clone(), fault })?;
+        let schema = Schema::of_tool(&spec)?;
         Self::make(spec, Box::new(JsonFunction { schema, f }))
     }
 }
@@ -98,19 +98,20 @@ where
     }
 }
 
-/// A handwritten JSON Schema.
-pub(crate) struct Schema(jsonschema::Validator);
+/// The JSON Schema of a tool's arguments.
+pub(super) struct Schema(jsonschema::Validator);
 
 impl Schema {
-    /// Compiles a schema. If the schema is not valid, returns a text that describes the problem.
-    pub(crate) fn new(schema: &Value) -> Result<Self, String> {
+    /// Compiles the schema of a tool's arguments. If it is not valid, the error describes the problem.
+    pub(super) fn of_tool(spec: &ToolSpec) -> Result<Self, ToolError> {
         // Fetching documents is disabled here, because another crate in the program may enable the features for it.
-        jsonschema::options().offline().build(schema).map(Self).map_err(|error| describe(&error))
+        let schema = jsonschema::options().offline().build(&spec.parameters);
+        schema.map(Self).map_err(|error| ToolError::Schema { name: spec.name.clone(), fault: describe(&error) })
     }
 
     /// Checks arguments. If they do not fit the schema, returns a text for the model. The text lists at most
     /// [`MAX_FAULTS`] problems, because each problem costs tokens.
-    pub(crate) fn check(&self, arguments: &Value) -> Result<(), String> {
+    pub(super) fn check(&self, arguments: &Value) -> Result<(), String> {
         let faults: Vec<_> = self.0.iter_errors(arguments).take(MAX_FAULTS).map(|error| describe(&error)).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
     }
@@ -118,6 +119,9 @@ impl Schema {
 
 /// Describes a problem and its place, in the same form as for typed arguments: `` at `lines[1]`: … ``.
 fn describe(error: &ValidationError<'_>) -> String {
+    if let Some(inner) = the_only_fault(error) {
+        return describe(inner);
+    }
     let mut path = String::new();
     for segment in error.instance_path().segments() {
         match segment {
@@ -128,4 +132,19 @@ fn describe(error: &ValidationError<'_>) -> String {
         }
     }
     shortened(&if path.is_empty() { error.to_string() } else { format!("at `{path}`: {error}") })
+}
+
+/// If only one alternative of `anyOf` or `oneOf` has the type of the value, returns the first problem with it. For an
+/// `Option`, the other alternative is `null`.
+fn the_only_fault<'a>(error: &'a ValidationError<'_>) -> Option<&'a ValidationError<'static>> {
+    let (ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context }) = error.kind() else {
+        return None;
+    };
+    let has_type = |faults: &&Vec<ValidationError<'_>>| {
+        let is_type = |fault: &ValidationError<'_>| matches!(fault.kind(), ValidationErrorKind::Type { .. });
+        !faults.iter().any(|fault| is_type(fault) && fault.instance_path() == error.instance_path())
+    };
+    let mut alternatives = context.iter().filter(has_type);
+    let only = alternatives.next().filter(|_| alternatives.next().is_none())?;
+    only.first()
 }

@@ -194,7 +194,7 @@ async fn a_middleware_of_a_tool_is_bound_to_its_runs_and_to_the_runs_of_later_cl
     Ok(())
 }
 
-/// Tools with handwritten schemas.
+/// Tools whose arguments are checked against a JSON Schema.
 #[cfg(feature = "json-schema")]
 mod with_schema {
     use emitree_agent::{ToolError, ToolOutput};
@@ -212,7 +212,7 @@ mod with_schema {
         let table = [
             (
                 json!({"type": "strng"}),
-                "at `type`: \"strng\" is not valid under any of the schemas listed in the 'anyOf' keyword",
+                "at `type`: \"strng\" is not one of \"array\", \"boolean\" or 5 other candidates",
             ),
             (
                 json!({"type": "object", "properties": {"n": {"minimum": "1"}}}),
@@ -313,5 +313,63 @@ mod with_schema {
         assert_eq!(results(&answer.messages), expected);
         assert_eq!(script.requests()[0].tools[1].parameters, lines());
         Ok(())
+    }
+
+    /// A recursive type with constraints that only its schema has.
+    #[derive(Deserialize, schemars::JsonSchema)]
+    struct Dim {
+        #[schemars(range(min = 1, max = 100))]
+        percent: u8,
+        #[schemars(length(max = 2), inner(regex(pattern = "^[a-z]+$")))]
+        rooms: Vec<String>,
+        then: Option<Box<Self>>,
+        #[serde(flatten)]
+        more: std::collections::BTreeMap<String, Value>,
+    }
+
+    #[tokio::test]
+    async fn a_typed_tool_is_called_only_with_arguments_that_fit_its_schema() -> Result<()> {
+        let log = Log::default();
+        let to = log.clone();
+        let dim = tool_fn("dim", "Dims lights", move |dim: Dim, _: RunContext| {
+            let then = dim.then.map(|then| then.percent);
+            to.add(format!("{} {:?} {then:?} {:?}", dim.percent, dim.rooms, dim.more.keys()));
+            async { Ok(()) }
+        })?;
+        let table = [
+            (json!({"percent": "1", "rooms": []}), "at `percent`: invalid type: string \"1\", expected u8"),
+            (json!({"percent": 300, "rooms": []}), "at `percent`: invalid value: integer `300`, expected u8"),
+            (json!({"percent": 0, "rooms": []}), "at `percent`: 0 is less than the minimum of 1"),
+            (json!({"percent": 101, "rooms": []}), "at `percent`: 101 is greater than the maximum of 100"),
+            (json!({"percent": 1, "rooms": ["a", "b", "c"]}), "at `rooms`: [\"a\",\"b\",\"c\"] has more than 2 items"),
+            (json!({"percent": 1, "rooms": ["a", "B"]}), "at `rooms[1]`: \"B\" does not match \"^[a-z]+$\""),
+            (
+                json!({"percent": 1, "rooms": [], "then": {"percent": 0, "rooms": []}}),
+                "at `then.percent`: 0 is less than the minimum of 1",
+            ),
+        ];
+        for (arguments, expected) in table {
+            assert_eq!(dim.check(&arguments).err().unwrap_or_default(), expected, "{arguments}");
+            let error = dim.run(arguments).await.unwrap_err();
+            assert_eq!(error.to_string(), format!("the arguments are invalid: {expected}"));
+        }
+        assert_eq!(log.lines(), [""; 0], "the function was not called");
+        let fits = json!({"percent": 1, "rooms": ["a"], "then": {"percent": 100, "rooms": []}, "soft": true});
+        dim.run(fits).await?;
+        assert_eq!(log.lines(), ["1 [\"a\"] Some(100) [\"soft\"]"]);
+        Ok(())
+    }
+
+    #[test]
+    fn the_error_for_a_type_whose_schema_is_not_valid_states_the_fault() {
+        #[derive(Deserialize, schemars::JsonSchema)]
+        struct Broken {
+            #[schemars(regex(pattern = "("))]
+            #[expect(dead_code, reason = "only the schema is used")]
+            text: String,
+        }
+
+        let error = tool_fn("broken", "", |_: Broken, _| async { Ok(()) }).unwrap_err();
+        assert!(matches!(&error, ToolError::Schema { name, .. } if name == "broken"), "{error:?}");
     }
 }
