@@ -64,7 +64,7 @@ mod tower;
 mod tree;
 
 pub use abort::handle::{AbortHandle, AbortSignal};
-pub use chain::attempts::AttemptDiscarded;
+pub use chain::attempts::{AttemptDiscarded, MaxMiddlewareRetries};
 pub use context::RunContext;
 pub use context::extensions::Extensions;
 pub use context::tasks::Task;

@@ -159,11 +159,13 @@ impl<I: Data, O: Data> AttemptParts<'_, I, O> {
             ctx.show_attempt(&result);
             return result;
         };
+        outputs.forget_original();
         let changed = inputs.apply(input, ctx).await?;
         let result = call(self.layers, work, changed.as_ref().unwrap_or(input), ctx).await;
         ctx.show_attempt(&result);
         let mut output = result?;
-        match outputs.apply(&mut output, ctx).await {
+        outputs.keep_original(&output);
+        match outputs.maps.apply(&mut output, ctx).await {
             Ok(()) => Ok(output),
             Err(error) => {
                 // Catch a panic in the drop of the output: it would replace the error.
@@ -224,12 +226,31 @@ impl<I: Sync, O: Data> Work<I, O> for Answered<O> {
     }
 }
 
-/// A middleware that sets the maximum number of retries of a run. If it is bound several times, the last binding
-/// applies.
-#[derive(Debug)]
-pub(crate) struct MaxRetries(pub(crate) u32);
+/// A middleware that sets the [maximum number of middleware retries](crate::Run::max_middleware_retries) of each run to
+/// which it is bound, for example by [`RunnableFn::middleware`](crate::RunnableFn::middleware). If it is bound to a run
+/// several times, the last binding applies, so a run overrides its runnable.
+///
+/// ```
+/// use emitree_runtime::{Error, MaxMiddlewareRetries, RunContext, Runnable, map_output, runnable_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let positive = map_output(|n: &mut u32, _: &RunContext| if *n > 0 { Ok(()) } else { Err(Error::retry("it is 0")) });
+/// let count = runnable_fn("count", |(): (), ctx: RunContext| async move { Ok(ctx.attempt()) })
+///     .middleware(positive)
+///     .middleware(MaxMiddlewareRetries(1));
+/// assert_eq!(count.run(()).await?, 1);
+/// assert!(count.run(()).max_middleware_retries(0).await.is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct MaxMiddlewareRetries(
+    /// The maximum number of retries.
+    pub u32,
+);
 
-impl Middleware for MaxRetries {
+impl Middleware for MaxMiddlewareRetries {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         ctx.chain()?.attempts().most.store(self.0, Ordering::Relaxed);
         Ok(())

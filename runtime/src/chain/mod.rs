@@ -18,7 +18,7 @@ use crate::chain::list::{FreezableList, too_late};
 use crate::layer::any_run::OpaqueAdapter;
 use crate::layer::json_run::JsonAdapter;
 use crate::layer::nesting::{LayerId, warning};
-use crate::middleware::map_value::{InputMaps, Maps};
+use crate::middleware::map_value::{InputMaps, OutputMaps};
 use crate::runnable::value::Data;
 use crate::{LayerInfo, Position, Result, RunContext};
 
@@ -26,9 +26,10 @@ use crate::{LayerInfo, Position, Result, RunContext};
 pub(crate) trait AnyChain: Any + Send + Sync {
     /// Returns the [`InputMaps`], so that callers that do not know the output's type can add to them.
     fn inputs(&self) -> Result<&dyn Any>;
-    /// Returns the [`Maps`] of outputs, so that callers that do not know the input's type can add to them.
+    /// Returns the [`OutputMaps`], so that callers that do not know the input's type can add to them.
     fn outputs(&self) -> Result<&dyn Any>;
     fn existing_inputs(&self) -> Option<&dyn Any>;
+    fn existing_outputs(&self) -> Option<&dyn Any>;
     /// Keeps a copy of the caller's input if an input middleware was bound.
     fn keep_input(&self, input: &dyn Any);
     /// Adds layers that receive and return JSON.
@@ -59,12 +60,12 @@ pub(crate) struct Chain<I, O> {
 /// The value middlewares of a run, which change inputs and outputs.
 pub(crate) struct ValueMaps<I, O> {
     pub(crate) inputs: InputMaps<I>,
-    pub(crate) outputs: Maps<O>,
+    pub(crate) outputs: OutputMaps<O>,
 }
 
 impl<I, O> Default for ValueMaps<I, O> {
     fn default() -> Self {
-        Self { inputs: InputMaps::default(), outputs: Maps::default() }
+        Self { inputs: InputMaps::default(), outputs: OutputMaps::default() }
     }
 }
 
@@ -88,7 +89,7 @@ impl<I, O> Chain<I, O> {
     pub(crate) fn freeze_value_maps(&self) -> Option<&ValueMaps<I, O>> {
         let maps = self.value_maps.get_or_init(|| None).as_deref()?;
         maps.inputs.maps.freeze();
-        maps.outputs.freeze();
+        maps.outputs.maps.freeze();
         Some(maps)
     }
 }
@@ -109,6 +110,10 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
 
     fn existing_inputs(&self) -> Option<&dyn Any> {
         Some(&self.existing_value_maps()?.inputs)
+    }
+
+    fn existing_outputs(&self) -> Option<&dyn Any> {
+        Some(&self.existing_value_maps()?.outputs)
     }
 
     fn keep_input(&self, input: &dyn Any) {
@@ -141,7 +146,7 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
     }
 
     fn may_retry_output(&self) -> bool {
-        self.attempts.may_go_on() && self.existing_value_maps().is_some_and(|maps| !maps.outputs.is_empty())
+        self.attempts.may_go_on() && self.existing_value_maps().is_some_and(|maps| !maps.outputs.maps.is_empty())
     }
 
     fn types(&self) -> [&'static str; 2] {
@@ -167,7 +172,7 @@ impl<I: Data, O: Data> AnyChain for Chain<I, O> {
         let layers = layers.iter().map(LayerInfo::of);
         let maps = self.existing_value_maps();
         let inputs = maps.into_iter().flat_map(|maps| maps.inputs.maps.describe(Position::Input));
-        let outputs = maps.into_iter().flat_map(|maps| maps.outputs.describe(Position::Output));
+        let outputs = maps.into_iter().flat_map(|maps| maps.outputs.maps.describe(Position::Output));
         inputs.chain(layers).chain(outputs).collect()
     }
 }
@@ -213,5 +218,14 @@ impl RunContext {
     #[must_use]
     pub fn original<I: 'static>(&self) -> Option<Arc<I>> {
         self.existing_chain()?.existing_inputs()?.downcast_ref::<InputMaps<I>>()?.original()
+    }
+
+    /// Returns the output of the current attempt, as it was before functions that
+    /// [change the output](crate::map_output) did so. The run keeps it only if one of these functions
+    /// [asks for it](crate::MapValue::keeping_original). Otherwise, before these functions are called, or if the output
+    /// is not an `O`, this method returns `None`.
+    #[must_use]
+    pub fn original_output<O: 'static>(&self) -> Option<Arc<O>> {
+        self.existing_chain()?.existing_outputs()?.downcast_ref::<OutputMaps<O>>()?.original()
     }
 }

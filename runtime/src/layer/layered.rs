@@ -1,8 +1,7 @@
 //! Methods that add layers to a run, or to every run of an instance (M1).
 
-use crate::chain::attempts::MaxRetries;
 use crate::context::current::enter_some;
-use crate::{Explanation, Layer, Run, Runnable, RunnableFn, Stack, StackBuilder};
+use crate::{Explanation, Layer, MaxMiddlewareRetries, Run, Runnable, RunnableFn, Stack, StackBuilder};
 
 impl<R: Runnable> Run<'_, R> {
     /// Wraps this run's work with a layer, in [`Phase::Transform`](crate::Phase::Transform).
@@ -46,11 +45,12 @@ impl<R: Runnable> Run<'_, R> {
 
     /// Sets how often the whole attempt may start again if a middleware, a layer or the work requests that with
     /// [`Error::retry`](crate::Error::retry). The default is 0: the caller receives the request as the run's error.
+    /// [`MaxMiddlewareRetries`] sets the number for all runs of a runnable.
     ///
     /// Every attempt begins with the input as `start` left it. If a listener of `start` has set the output, that output
     /// replaces the work of every attempt.
     pub fn max_middleware_retries(self, most: u32) -> Self {
-        self.middleware(MaxRetries(most))
+        self.middleware(MaxMiddlewareRetries(most))
     }
 
     /// Returns the middlewares and layers that the run will have: the middlewares that its parent currently passes on,

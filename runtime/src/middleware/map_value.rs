@@ -6,6 +6,7 @@ use std::future::ready;
 use std::sync::{Arc, OnceLock};
 
 use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
 
 use crate::chain::list::{FreezableList, Frozen};
 use crate::layer::guard::run_check;
@@ -20,9 +21,16 @@ type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Resul
 /// Bind it to runs whose input, or output, is a `T`. A run with another type ends with an error that names both types.
 /// Clones share the function.
 pub struct MapValue<T> {
-    /// Copies the input; `None` for outputs, which are changed in place.
+    side: Side,
+    /// Copies the value. Inputs are always copied; outputs are changed in place, and copied only to keep the original.
     copy: Option<fn(&T) -> T>,
     map: NamedMap<T>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Input,
+    Output,
 }
 
 /// Creates a middleware from a function that may change the input, after `start` and before all layers.
@@ -60,7 +68,7 @@ where
     I: Clone + Send + Sync + 'static,
     F: Fn(&mut I, &RunContext) -> Result<()> + Send + Sync + 'static,
 {
-    MapValue::new::<F>(Some(I::clone), Arc::new(move |input: &mut I, ctx| Box::pin(ready(f(input, ctx)))))
+    MapValue::new::<F>(Side::Input, Some(I::clone), Arc::new(move |input: &mut I, ctx| Box::pin(ready(f(input, ctx)))))
 }
 
 /// Creates a middleware from an async function that may change the input. It works like [`map_input`], but the function
@@ -88,7 +96,7 @@ where
     I: Clone + Send + Sync + 'static,
     F: for<'a> Fn(&'a mut I, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
 {
-    MapValue::new::<F>(Some(I::clone), Arc::new(f))
+    MapValue::new::<F>(Side::Input, Some(I::clone), Arc::new(f))
 }
 
 /// Creates a middleware from a function that may change the output, after all layers and before `success`.
@@ -115,7 +123,7 @@ where
     O: Send + Sync + 'static,
     F: Fn(&mut O, &RunContext) -> Result<()> + Send + Sync + 'static,
 {
-    MapValue::new::<F>(None, Arc::new(move |output: &mut O, ctx| Box::pin(ready(f(output, ctx)))))
+    MapValue::new::<F>(Side::Output, None, Arc::new(move |output: &mut O, ctx| Box::pin(ready(f(output, ctx)))))
 }
 
 /// Creates a middleware from an async function that may change the output. It works like [`map_output`], but the
@@ -125,12 +133,12 @@ where
     O: Send + Sync + 'static,
     F: for<'a> Fn(&'a mut O, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
 {
-    MapValue::new::<F>(None, Arc::new(f))
+    MapValue::new::<F>(Side::Output, None, Arc::new(f))
 }
 
 impl<T> MapValue<T> {
-    fn new<F>(copy: Option<fn(&T) -> T>, f: Arc<MapFn<T>>) -> Self {
-        Self { copy, map: NamedMap { name: type_name::<F>().into(), is_guard: false, is_last: false, f } }
+    fn new<F>(side: Side, copy: Option<fn(&T) -> T>, f: Arc<MapFn<T>>) -> Self {
+        Self { side, copy, map: NamedMap { name: type_name::<F>().into(), is_guard: false, is_last: false, f } }
     }
 
     /// Sets the name that errors and lists show. By default it is the type name of the function.
@@ -144,6 +152,36 @@ impl<T> MapValue<T> {
     #[must_use]
     pub fn last(mut self) -> Self {
         self.map.is_last = true;
+        self
+    }
+
+    /// Keeps a copy of the output before the first function changes it, so that this function and the functions after
+    /// it can read it with [`RunContext::original_output`]. Inputs are always kept.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, map_output, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let round = map_output(|n: &mut u32, _: &RunContext| {
+    ///     *n -= *n % 10;
+    ///     Ok(())
+    /// });
+    /// let note = map_output(|n: &mut u32, ctx: &RunContext| {
+    ///     assert_eq!((*n, ctx.original_output::<u32>().as_deref()), (40, Some(&42)));
+    ///     Ok(())
+    /// });
+    /// let count = runnable_fn("count", |(): (), _: RunContext| async { Ok(42_u32) });
+    /// assert_eq!(count.run(()).middleware(round).middleware(note.keeping_original()).await?, 40);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn keeping_original(mut self) -> Self
+    where
+        T: Clone,
+    {
+        self.copy = Some(T::clone);
         self
     }
 
@@ -163,15 +201,15 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let chain = ctx.chain()?;
         let ([input, output], map) = (chain.types(), self.map.clone());
-        match self.copy {
+        match self.side {
             // The chain returns its lists as `Any`: a failed downcast means that the run has another type.
-            Some(copy) => {
+            Side::Input => {
                 let inputs = chain.inputs()?.downcast_ref::<InputMaps<T>>();
-                inputs.ok_or_else(|| type_mismatch::<T>("input", input))?.push(copy, map)
+                inputs.ok_or_else(|| type_mismatch::<T>("input", input))?.push(self.copy, map)
             }
-            None => {
-                let outputs = chain.outputs()?.downcast_ref::<Maps<T>>();
-                outputs.ok_or_else(|| type_mismatch::<T>("output", output))?.push(map)
+            Side::Output => {
+                let outputs = chain.outputs()?.downcast_ref::<OutputMaps<T>>();
+                outputs.ok_or_else(|| type_mismatch::<T>("output", output))?.push(self.copy, map)
             }
         }
     }
@@ -185,7 +223,10 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        let position = if self.copy.is_some() { Position::Input } else { Position::Output };
+        let position = match self.side {
+            Side::Input => Position::Input,
+            Side::Output => Position::Output,
+        };
         vec![self.map.describe(position)]
     }
 }
@@ -212,7 +253,7 @@ pub(crate) struct NamedMap<T> {
 
 impl<T> Clone for MapValue<T> {
     fn clone(&self) -> Self {
-        Self { copy: self.copy, map: self.map.clone() }
+        Self { side: self.side, copy: self.copy, map: self.map.clone() }
     }
 }
 
@@ -240,7 +281,7 @@ impl<T> Clone for NamedMap<T> {
     }
 }
 
-/// The `map_input` functions of a run, or its `map_output` functions.
+/// Functions that change the input or the output of a run.
 pub(crate) struct Maps<T>(FreezableList<NamedMap<T>>);
 
 impl<T> Default for Maps<T> {
@@ -301,8 +342,10 @@ impl<I> Default for InputMaps<I> {
 }
 
 impl<I> InputMaps<I> {
-    fn push(&self, copy: fn(&I) -> I, map: NamedMap<I>) -> Result<()> {
-        self.copy.get_or_init(|| copy);
+    fn push(&self, copy: Option<fn(&I) -> I>, map: NamedMap<I>) -> Result<()> {
+        if let Some(copy) = copy {
+            self.copy.get_or_init(|| copy);
+        }
         self.maps.push(map)
     }
 
@@ -329,5 +372,57 @@ impl<I> InputMaps<I> {
                 Err(error)
             }
         }
+    }
+}
+
+/// The `map_output` functions of a run, and the output of the current attempt before them.
+pub(crate) struct OutputMaps<O> {
+    pub(crate) maps: Maps<O>,
+    /// Set if one of the functions asks for the original.
+    copy: OnceLock<fn(&O) -> O>,
+    original: Mutex<Option<Arc<O>>>,
+}
+
+impl<O> Default for OutputMaps<O> {
+    fn default() -> Self {
+        Self { maps: Maps::default(), copy: OnceLock::new(), original: Mutex::new(None) }
+    }
+}
+
+impl<O> OutputMaps<O> {
+    fn push(&self, copy: Option<fn(&O) -> O>, map: NamedMap<O>) -> Result<()> {
+        if let Some(copy) = copy {
+            self.copy.get_or_init(|| copy);
+        }
+        self.maps.push(map)
+    }
+
+    /// Keeps a copy of the output of an attempt, if one of the functions asks for it.
+    pub(crate) fn keep_original(&self, output: &O) {
+        if let Some(copy) = self.copy.get() {
+            self.set_original(Some(Arc::new(copy(output))));
+        }
+    }
+
+    pub(crate) fn original(&self) -> Option<Arc<O>> {
+        self.original.lock().clone()
+    }
+
+    /// Forgets the output of the previous attempt.
+    pub(crate) fn forget_original(&self) {
+        if self.copy.get().is_some() {
+            self.set_original(None);
+        }
+    }
+
+    pub(crate) fn release(&self) {
+        self.maps.release();
+        self.forget_original();
+    }
+
+    /// Replaces the original with no lock held while the earlier one is dropped: the drop may call user code.
+    fn set_original(&self, original: Option<Arc<O>>) {
+        let earlier = std::mem::replace(&mut *self.original.lock(), original);
+        earlier.into_iter().for_each(discard);
     }
 }

@@ -189,3 +189,34 @@ async fn after_an_input_function_fails_no_later_function_is_called() {
     assert_eq!(run.await.expect_err("the first fails").to_string(), "broken");
     recorder.expect([]);
 }
+
+#[tokio::test]
+async fn original_output_returns_the_output_of_the_attempt_before_the_output_functions() {
+    let recorder = Recorder::new();
+    let sees = |text: &'static str| {
+        let recorder = recorder.clone();
+        move |value: &mut String, ctx: &RunContext| {
+            recorder.note(format!("{text} {value} {:?}", ctx.original_output::<String>()));
+            value.push_str(text);
+            if ctx.attempt() == 0 && text == "b" { Err(Error::retry("again")) } else { Ok(()) }
+        }
+    };
+    let notes = recorder.clone();
+    let numbered = below(&Emitter::new(), "numbered", move |(): (), ctx: RunContext| {
+        notes.note(format!("work {:?} {:?}", ctx.original_output::<String>(), ctx.original_output::<u32>()));
+        async move { Ok(ctx.attempt().to_string()) }
+    });
+    let run = || numbered.run(()).middleware(map_output(sees("a"))).max_middleware_retries(1);
+    run().middleware(map_output(sees("b")).keeping_original()).await.expect("the second attempt is fine");
+    recorder.expect([
+        "work None None",
+        "a 0 Some(\"0\")",
+        "b 0a Some(\"0\")",
+        "work None None",
+        "a 1 Some(\"1\")",
+        "b 1a Some(\"1\")",
+    ]);
+    // Nothing is copied unless a function asks for it.
+    run().await.expect("fine");
+    recorder.expect(["work None None", "a 0 None"]);
+}
