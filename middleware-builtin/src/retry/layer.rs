@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::builder::RetryOptions;
-use super::{RetryPolicy, RetryScheduled};
+use super::{RetriesExhausted, RetryPolicy, RetryScheduled};
 use crate::shared::attempt_watch::AttemptWatch;
 use crate::shared::built_in::debug_as;
 use crate::shared::millis::millis;
@@ -30,9 +30,11 @@ impl<O: Op> Layer<O> for RetryLayer {
                 result => return result,
             };
             let delays = delays.get_or_insert_with(|| Box::new((0..).zip(self.0.options.delays())));
-            // After the last retry, return the error unchanged.
-            let Some((attempt, delay)) = delays.next() else { return Err(error) };
-            // Box the rare case, so that it does not enlarge the future of runs that succeed at once.
+            // Box the rare cases, so that they do not enlarge the future of runs that succeed at once.
+            let Some((attempt, delay)) = delays.next() else {
+                Box::pin(self.0.give_up(&error, ctx)).await;
+                return Err(error);
+            };
             Box::pin(self.0.wait(watch, attempt, delay, &error, ctx)).await?;
         }
     }
@@ -72,6 +74,14 @@ impl RetryPolicy {
         self.own_events.emit(ctx, || scheduled).await;
         sleep(delay).await;
         Ok(())
+    }
+
+    /// Emits [`RetriesExhausted`], unless no retries are allowed.
+    async fn give_up(&self, error: &Error, ctx: &RunContext) {
+        let retries = self.options.max_retries;
+        if retries > 0 {
+            self.own_events.emit(ctx, || RetriesExhausted { retries, cause: error.to_string() }).await;
+        }
     }
 
     /// Returns the event, and the delay that it reports.

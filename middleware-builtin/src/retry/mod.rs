@@ -77,7 +77,8 @@ use layer::RetryLayer;
 ///
 /// # Its own events
 ///
-/// `middleware.retry.retry`, a [`RetryScheduled`], before each delay.
+/// `middleware.retry.retry`, a [`RetryScheduled`], before each delay. `middleware.retry.exhausted`, a
+/// [`RetriesExhausted`], when the last retry has failed too.
 ///
 /// # Order
 ///
@@ -120,7 +121,20 @@ pub struct RetryScheduled {
     pub kind: ErrorKind,
 }
 
-own_events! { RetryScheduled = "retry" { cause }; }
+/// The last retry has failed with an error that would have been retried. The run ends with this error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RetriesExhausted {
+    /// The number of retries that were made.
+    pub retries: u32,
+    /// The message of the error.
+    pub cause: String,
+}
+
+own_events! {
+    RetryScheduled = "retry" { cause };
+    RetriesExhausted = "exhausted" { cause };
+}
 
 impl Retry {
     /// Creates a retry with two retries and the delays described [above](Self#delays).

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{Any, Failing, TestResult, instance};
 use emitree_emitter::{Emitter, EventMeta};
-use emitree_middleware::retry::{RetryAfter, RetryBuilder, RetryError, RetryScheduled};
+use emitree_middleware::retry::{RetriesExhausted, RetryAfter, RetryBuilder, RetryError, RetryScheduled};
 use emitree_middleware::{Retry, Timeout};
 use emitree_runtime::{AbortHandle, AttemptDiscarded, Error, Interrupt, RunContext, Runnable, StreamItem, for_tree};
 use futures_util::StreamExt;
@@ -82,6 +82,26 @@ async fn a_retry_makes_two_more_attempts_by_default_after_500_ms_and_1_s() {
     work.run(()).middleware(Retry::new()).await.expect_err("it fails too often");
     assert_eq!(calls.take(), 3);
     assert!((ms(1_500)..=ms(3_000)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_event_reports_that_the_last_retry_has_failed_too() {
+    let spent = |times, error: Error, most| async move {
+        let (work, _) = fails(&Emitter::new(), times, &error);
+        let all = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&all);
+        let retry = plain().max_retries(most).build().expect("fine");
+        let run = work.run(()).middleware(retry);
+        let run = run.observe("middleware.retry.exhausted", move |event: &RetriesExhausted, _| {
+            to.lock().expect("nobody panics").push((event.retries, event.cause.clone()));
+        });
+        drop(run.await);
+        all.lock().expect("nobody panics").clone()
+    };
+    assert_eq!(spent(9, busy(), 2).await, [(2, "busy".to_owned())]);
+    assert_eq!(spent(2, busy(), 2).await, [], "the last retry succeeds");
+    assert_eq!(spent(9, Error::new("wrong"), 2).await, [], "nothing is retried");
+    assert_eq!(spent(9, busy(), 0).await, [], "no retries are allowed");
 }
 
 #[tokio::test(start_paused = true)]
