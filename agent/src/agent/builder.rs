@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter};
-use emitree_runtime::{Error, IntoMiddleware, Middleware, Result, Runnable};
+use emitree_runtime::{Error, IntoMiddleware, MaxMiddlewareRetries, Middleware, Result, Runnable};
 use serde_json::{Map, Value};
 
 use crate::agent::events::declared;
@@ -168,6 +168,13 @@ impl AgentBuilder {
     pub const fn max_steps(mut self, max_steps: u32) -> Self {
         self.max_steps = max_steps;
         self
+    }
+
+    /// Sets how often a run's whole attempt may start again if a middleware, a hook or a layer requests that with
+    /// [`Error::retry`](emitree_runtime::Error::retry), by default 0.
+    /// [`Run::max_middleware_retries`](emitree_runtime::Run::max_middleware_retries) sets another number for one run.
+    pub fn max_middleware_retries(self, most: u32) -> Self {
+        self.middleware(MaxMiddlewareRetries(most))
     }
 
     /// Sets the maximum number of agents in which a run of this agent can be nested, by default 20. A run that is

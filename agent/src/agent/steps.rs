@@ -344,7 +344,7 @@ impl<'a> Loop<'a> {
     /// Makes the answer of the run from the output of a tool, which passes the stages and guards as a model's reply does.
     async fn answer_of(&self, output: &ToolOutput) -> Result<Message> {
         let deltas = Delta::of_response(ChatResponse::new(Message::assistant(output.text())));
-        let streams = self.options.stream == Some(true);
+        let streams = self.options.or(self.agent.model.own_options()).stream == Some(true);
         let mut stages = self.begin_stages();
         stages.extend(TextStage::of(self.ctx));
         let mut reply = IncomingReply::new(stages, streams, self.ctx);

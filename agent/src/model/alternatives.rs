@@ -1,5 +1,8 @@
-//! Models that are asked if the first model fails.
+//! The layer around a model's call: it completes the request with the options of the model, and asks the next model if
+//! one fails.
 
+use std::borrow::Cow;
+use std::iter;
 use std::sync::Arc;
 
 use emitree_runtime::{Error, ErrorKind, Layer, Next, Result, RunContext, Runnable, Stack, Summary};
@@ -8,7 +11,7 @@ use serde_json::json;
 use crate::model::backend::Backend;
 use crate::model::emit;
 use crate::model::events::ModelFellBack;
-use crate::{ChatModel, ChatRequest, ChatResponse};
+use crate::{ChatModel, ChatOptions, ChatRequest, ChatResponse};
 
 tokio::task_local! {
     /// The run whose layers are being called, and the position of the model that they ask. Unlike a value of the run,
@@ -20,8 +23,8 @@ impl ChatModel {
     /// Adds a model that is asked if this model fails, panics or times out. Alternatives are asked in order.
     ///
     /// The alternative is asked in the same run: the layers inside are called again, so it has its own timeout per
-    /// attempt, and its reply passes all stages and guards. The price of `other` and its own alternatives come along. The
-    /// layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry): with a `Retry` that is bound before this call, all
+    /// attempt, and its reply passes all stages and guards. The price and the [options](Self::options) of `other`, and its
+    /// own alternatives, come along. The layer belongs to [`Phase::Retry`](emitree_runtime::Phase::Retry): with a `Retry` that is bound before this call, all
     /// models are asked again; with a `Retry` that is bound after this call, each model is tried again before the next.
     ///
     /// Before an alternative is asked, the run emits `attempt_discarded` and then [`ModelFellBack`]. All events have the
@@ -47,7 +50,7 @@ impl ChatModel {
     ///
     /// Returns an error if `other` has middlewares: in a run of this model, they would not be called.
     pub fn or(mut self, other: Self) -> Result<Self> {
-        let bound = other.middlewares.len() - usize::from(other.falls_back_at.is_some());
+        let bound = other.middlewares.len() - usize::from(other.asks_at.is_some());
         if bound > 0 {
             return Err(Error::new(format!(
                 "`or` takes a model without middlewares, but `{}` has {bound}: bind them to `{}` instead, where they \
@@ -57,20 +60,25 @@ impl ChatModel {
             )));
         }
         self.alternatives.extend([other.backend].into_iter().chain(other.alternatives));
-        let all = std::iter::once(&mut self.backend).chain(&mut self.alternatives);
-        let models = all.map(|backend| {
+        for backend in iter::once(&mut self.backend).chain(&mut self.alternatives) {
             backend.names_replies = true;
-            backend.name().to_owned()
-        });
-        let layer = Arc::new(Stack::<Self>::builder().retry(AskNext { models: models.collect() }).build());
-        match self.falls_back_at {
+        }
+        self.bind_ask();
+        Ok(self)
+    }
+
+    /// Binds the layer for the current options and alternatives, in place of the one for the earlier ones.
+    pub(super) fn bind_ask(&mut self) {
+        let asked = |backend: &Backend| Asked { name: backend.name().to_owned(), options: backend.options.clone() };
+        let models = iter::once(&self.backend).chain(&self.alternatives).map(asked).collect();
+        let layer = Arc::new(Stack::<Self>::builder().retry(Ask { models }).build());
+        match self.asks_at {
             Some(at) => self.middlewares[at] = layer,
             None => {
-                self.falls_back_at = Some(self.middlewares.len());
+                self.asks_at = Some(self.middlewares.len());
                 self.middlewares.push(layer);
             }
         }
-        Ok(self)
     }
 
     /// Returns the model that the current call asks.
@@ -81,24 +89,51 @@ impl ChatModel {
     }
 }
 
-/// The layer that asks the next model after a failure.
+/// The layer that adds the options of a model to requests, and asks the next model after a failure.
 #[derive(Debug)]
-struct AskNext {
-    models: Vec<String>,
+struct Ask {
+    models: Vec<Asked>,
 }
 
-impl Layer<ChatModel> for AskNext {
+#[derive(Debug)]
+struct Asked {
+    name: String,
+    options: ChatOptions,
+}
+
+impl Asked {
+    /// Returns the request with the options of the model that it does not set.
+    fn complete<'a>(&self, input: &'a ChatRequest) -> Cow<'a, ChatRequest> {
+        let options = input.options.or(&self.options);
+        if options == input.options {
+            return Cow::Borrowed(input);
+        }
+        Cow::Owned(ChatRequest { options, ..input.clone() })
+    }
+
+    /// Returns the name of the model and its options, for explanations.
+    fn summary(&self) -> String {
+        match serde_json::to_string(&self.options) {
+            Ok(options) if options != "{}" => format!("{} {options}", self.name),
+            _ => self.name.clone(),
+        }
+    }
+}
+
+impl Layer<ChatModel> for Ask {
     async fn call(&self, input: &ChatRequest, ctx: &RunContext, next: Next<'_, ChatModel>) -> Result<ChatResponse> {
         let mut after = Vec::new();
         loop {
             let asked = after.len();
-            let result = ASKED.scope((ctx.clone(), asked), next.run(input)).await;
+            let from = &self.models[asked];
+            let input = from.complete(input);
+            let result = ASKED.scope((ctx.clone(), asked), next.run(&input)).await;
             let error = match result {
                 Err(error) if asks_next(&error) && !ctx.is_aborted() && !next.is_answered() => error,
                 result => return result.map_err(|error| with_earlier(error, after)),
             };
             let Some(to) = self.models.get(asked + 1) else { return Err(with_earlier(error, after)) };
-            let from = &self.models[asked];
+            let (from, to) = (&from.name, &to.name);
             // The tokens of the failed attempt are discarded before the next attempt emits (M7).
             ctx.discard_attempt(error.to_string(), json!({"by": "or", "next": to})).await?;
             emit(ctx, &mut ModelFellBack::new(from, to, error.report())).await?;
@@ -107,11 +142,12 @@ impl Layer<ChatModel> for AskNext {
     }
 
     fn name(&self) -> &str {
-        "or"
+        if self.models.len() > 1 { "or" } else { "options" }
     }
 
     fn debug_summary(&self) -> Summary {
-        self.models.join(", then ").into()
+        let models: Vec<_> = self.models.iter().map(Asked::summary).collect();
+        models.join(", then ").into()
     }
 }
 

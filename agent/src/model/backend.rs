@@ -15,13 +15,14 @@ use crate::model::passage::Passage;
 use crate::model::provider::DynProvider;
 use crate::model::text_stage::TextStage;
 use crate::model::{emit, log, not_taken_over};
-use crate::{ChatRequest, ChatResponse, Delta, Provider, Usage};
+use crate::{ChatOptions, ChatRequest, ChatResponse, Delta, Provider, Usage};
 
 /// A provider, with the settings of its model. Clones share the provider.
 #[derive(Clone)]
 pub(super) struct Backend {
     parts: Arc<Parts>,
     pub(super) price: Option<Price>,
+    pub(super) options: ChatOptions,
     /// `true` if the model has alternatives, so that each response has to name the model that answered.
     pub(super) names_replies: bool,
 }
@@ -36,7 +37,7 @@ struct Parts {
 impl Backend {
     pub(super) fn new(provider: impl Provider, emitter: Emitter) -> Self {
         let parts = Arc::new(Parts { provider: Box::new(provider), emitter, is_warned: AtomicBool::new(false) });
-        Self { parts, price: None, names_replies: false }
+        Self { parts, price: None, options: ChatOptions::default(), names_replies: false }
     }
 
     pub(super) fn emitter(&self) -> &Emitter {

@@ -27,7 +27,7 @@ use crate::model::backend::Backend;
 use crate::model::events::{
     ChatError, ChatFinish, ChatStart, ChatSuccess, ModelFellBack, NewToken, ResponseHeaders, UsageReported,
 };
-use crate::{ChatRequest, ChatResponse, Provider};
+use crate::{ChatOptions, ChatRequest, ChatResponse, Provider};
 
 /// A language model. Each call is a run of the kind `ChatModel`.
 ///
@@ -94,8 +94,8 @@ pub struct ChatModel {
     /// The models that are asked if this model fails, in order.
     alternatives: Vec<Backend>,
     middlewares: Vec<Arc<dyn Middleware>>,
-    /// The position of the layer that asks the alternatives, if there are any.
-    falls_back_at: Option<usize>,
+    /// The position of the layer that completes requests with the options of a model, and asks the alternatives.
+    asks_at: Option<usize>,
 }
 
 impl ChatModel {
@@ -120,7 +120,7 @@ impl ChatModel {
             .declares_data::<ModelFellBack>()
             .build()?;
         let backend = Backend::new(provider, emitter);
-        Ok(Self { backend, alternatives: Vec::new(), middlewares: Vec::new(), falls_back_at: None })
+        Ok(Self { backend, alternatives: Vec::new(), middlewares: Vec::new(), asks_at: None })
     }
 
     /// Binds a middleware to each run of this model and of its later clones.
@@ -151,6 +151,42 @@ impl ChatModel {
     pub const fn price(mut self, price: Price) -> Self {
         self.backend.price = Some(price);
         self
+    }
+
+    /// Sets options for all calls of this model and of its later clones. An option of the request, such as one that an
+    /// agent or its run sets, comes before the same option of the model.
+    ///
+    /// The options are added before the layers of [`Phase::Transform`](emitree_runtime::Phase::Transform) and
+    /// [`Phase::Guard`](emitree_runtime::Phase::Guard), so caches and guards see the request that is sent. An
+    /// [alternative](Self::or) keeps its own options.
+    ///
+    /// ```
+    /// use emitree_agent::{ChatModel, ChatOptions, ChatRequest, ScriptedModel};
+    /// use emitree_runtime::Runnable;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let script = ScriptedModel::new("test").text("Hello.");
+    /// let options = ChatOptions::new().temperature(0.0).max_tokens(100);
+    /// let model = ChatModel::new(script.clone())?.options(options);
+    ///
+    /// let mut request = ChatRequest::from("Hi.");
+    /// request.options.temperature = Some(1.0);
+    /// model.run(request).await?;
+    /// let sent = &script.requests()[0].options;
+    /// assert_eq!((sent.temperature, sent.max_tokens), (Some(1.0), Some(100)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn options(mut self, options: ChatOptions) -> Self {
+        self.backend.options = options;
+        self.bind_ask();
+        self
+    }
+
+    pub(crate) const fn own_options(&self) -> &ChatOptions {
+        &self.backend.options
     }
 }
 

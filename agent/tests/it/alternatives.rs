@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentRun, ChatModel, ChatRequest, Delta, DeltaStream, ModelFellBack, Provider, Reply, ScriptedModel, Usage,
-    UsageReported,
+    Agent, AgentInput, AgentOutput, AgentRun, ChatModel, ChatOptions, ChatRequest, Delta, DeltaStream, ModelFellBack,
+    Provider, Reply, ScriptedModel, Usage, UsageReported,
 };
 use emitree_middleware::budget::Price;
-use emitree_middleware::{Budget, Retry, Timeout};
-use emitree_runtime::{AttemptDiscarded, Error, Next, Result, RunContext, Runnable, Stack, for_tree};
+use emitree_middleware::{Budget, Cache, Retry, Timeout};
+use emitree_runtime::{
+    AttemptDiscarded, Error, Guard, Next, Result, Run, RunContext, Runnable, Stack, for_tree, map_output,
+};
 use futures_util::{StreamExt, stream};
 
 use crate::support::Log;
@@ -166,5 +168,96 @@ async fn concurrent_calls_of_one_run_ask_their_alternatives_separately() -> Resu
     );
     let model = ChatModel::new(a)?.or(ChatModel::new(b)?)?;
     assert_eq!(model.run("hi".into()).middleware(for_tree(both.build())).await?.text(), "b a");
+    Ok(())
+}
+
+#[tokio::test]
+async fn options_of_a_call_come_from_the_run_then_the_agent_then_the_model_one_by_one() -> Result<()> {
+    let script = ScriptedModel::new("test").text("a").text("b");
+    let model = ChatModel::new(script.clone())?
+        .options(ChatOptions::new().temperature(0.1).max_tokens(1).seed(1).extra("x", 1).extra("y", 1));
+    let of_agent = ChatOptions::new().temperature(0.2).max_tokens(2).extra("x", 2);
+    let agent = Agent::builder("tester", model).options(of_agent).build()?;
+    agent.ask(AgentInput::from("hi").options(ChatOptions::new().temperature(0.3))).await?;
+    let sent = script.requests()[0].options.clone();
+    assert_eq!(sent, ChatOptions::new().temperature(0.3).max_tokens(2).seed(1).extra("x", 2).extra("y", 1));
+    Ok(())
+}
+
+/// A guard that notes the seed of each request.
+#[derive(Debug)]
+struct NotesSeed(Log);
+
+impl Guard<ChatModel> for NotesSeed {
+    async fn check_input(&self, request: &ChatRequest, _: &RunContext) -> Result<()> {
+        self.0.add(format!("{:?}", request.options.seed));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn guards_and_caches_see_the_request_with_the_options_of_the_model() -> Result<()> {
+    let cache = Cache::json().build()?;
+    let model = |seed| -> Result<ChatModel> {
+        let script = ScriptedModel::new("test").text(format!("seed {seed}"));
+        Ok(ChatModel::new(script)?.options(ChatOptions::new().seed(seed)).middleware(cache.clone()))
+    };
+    assert_eq!(model(1)?.run("hi".into()).await?.text(), "seed 1");
+    assert_eq!(model(2)?.run("hi".into()).await?.text(), "seed 2", "another request");
+    assert_eq!(model(1)?.run("hi".into()).await?.text(), "seed 1", "the script has one reply only");
+
+    let log = Log::default();
+    let seen = log.clone();
+    model(3)?.run("hi".into()).layers(|stack| stack.guard(NotesSeed(seen))).await?;
+    assert_eq!(log.lines(), ["Some(3)"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_alternative_is_asked_with_its_own_options_and_not_with_those_of_the_first_model() -> Result<()> {
+    let down = ScriptedModel::new("down").error(Error::new("down"));
+    let up = ScriptedModel::new("up").text("up");
+    let first = ChatModel::new(down.clone())?.options(ChatOptions::new().temperature(0.1).seed(1));
+    let second = ChatModel::new(up.clone())?.options(ChatOptions::new().temperature(0.2));
+    let model = first.or(second)?;
+    let mut request = ChatRequest::from("hi");
+    request.options.max_tokens = Some(5);
+    let run = model.run(request);
+    let layer = r#"or: down {"temperature":0.1,"seed":1}, then up {"temperature":0.2}"#;
+    assert!(run.explain().to_string().contains(layer), "{}", run.explain());
+    run.await?;
+    let sent = |script: &ScriptedModel| script.requests()[0].options.clone();
+    assert_eq!(sent(&down), ChatOptions::new().temperature(0.1).seed(1).max_tokens(5));
+    assert_eq!(sent(&up), ChatOptions::new().temperature(0.2).max_tokens(5));
+    // Options that are set after `or` are those of the first model.
+    assert!(
+        model
+            .options(ChatOptions::new().seed(2))
+            .run("hi".into())
+            .explain()
+            .to_string()
+            .contains(r#"or: down {"seed":2}, then up {"temperature":0.2}"#)
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_overrides_the_number_of_middleware_retries_of_its_agent() -> Result<()> {
+    let script = (0..6).fold(ScriptedModel::new("test"), |script, _| script.text("a"));
+    let agent = Agent::builder("tester", ChatModel::new(script)?)
+        .middleware(map_output(|_: &mut AgentOutput, _: &RunContext| Err(Error::retry("not good"))))
+        .max_middleware_retries(2)
+        .build()?;
+    let attempts = async |run: Run<'_, Agent>| {
+        let log = Log::default();
+        let to = log.clone();
+        let run =
+            run.observe("attempt_discarded", move |event: &AttemptDiscarded, _| to.add(event.attempt.to_string()));
+        assert_eq!(run.await.unwrap_err().retry_request().map(|retry| retry.reason), Some("not good".to_owned()));
+        log.lines().len()
+    };
+    assert_eq!(attempts(agent.ask("hi")).await, 2);
+    assert_eq!(attempts(agent.ask("hi").max_middleware_retries(1)).await, 1);
+    assert_eq!(attempts(agent.ask("hi").max_middleware_retries(0)).await, 0);
     Ok(())
 }
