@@ -16,6 +16,11 @@ mod place;
 mod sync;
 mod tool;
 
+/// Repairing conversations that come from elsewhere: the changes that [`History::repair`] reports.
+pub mod history {
+    pub use crate::message::repair::{Repair, RepairKind};
+}
+
 pub use agent::Agent;
 pub use agent::builder::{AgentBuilder, IntoTool};
 pub use agent::events::{

@@ -14,7 +14,7 @@ use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
 use crate::model::chunks::ChunkStages;
 use crate::model::passage::Passage;
-use crate::{ChatResponse, ChunkStage, Session, Usage};
+use crate::{ChatResponse, ChunkStage, History, Session, Usage};
 
 /// The state of an agent's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +115,10 @@ pub trait AgentContext {
     /// Returns the state of the nearest agent's loop, in this run or a run above. Returns `None` outside agents.
     fn turn(&self) -> Option<Turn>;
 
+    /// Returns the conversation of the nearest agent, in this run or a run above, as it is now: a turn is in it when the
+    /// turn has ended. Returns `None` outside agents. The history shares its messages, so this call is cheap.
+    fn history(&self) -> Option<History>;
+
     /// Appends a [`ChunkStage`] to this run of a model, after the stages that the run already has. `make` makes a new
     /// stage for each attempt. See [`ModelRun::chunks`](crate::ModelRun::chunks).
     ///
@@ -128,6 +132,10 @@ pub trait AgentContext {
 impl AgentContext for RunContext {
     fn turn(&self) -> Option<Turn> {
         self.extension::<LoopState>().map(|state| state.turn.get())
+    }
+
+    fn history(&self) -> Option<History> {
+        self.extension::<LoopState>().map(|state| state.session.history())
     }
 
     fn chunks<S: ChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()> {

@@ -116,6 +116,26 @@ impl History {
         &self.0
     }
 
+    /// Returns the positions at which the history can be cut without separating a call from its results, in order: the
+    /// messages before and after each of them are valid by themselves. The first position is 0, and the last one is the
+    /// number of messages.
+    ///
+    /// ```
+    /// use emitree_agent::{History, Message, ToolCall, ToolResult};
+    /// use serde_json::json;
+    ///
+    /// let asks = Message::assistant("").with_call(ToolCall::new("c1", "count", json!({})));
+    /// let result = Message::tool([ToolResult::new("c1", 18)]);
+    /// let history = History::try_from(vec![Message::user("How many?"), asks, result])?;
+    /// assert_eq!(history.boundaries().collect::<Vec<_>>(), [0, 1, 3]);
+    /// # Ok::<(), emitree_agent::HistoryError>(())
+    /// ```
+    #[must_use]
+    pub fn boundaries(&self) -> impl DoubleEndedIterator<Item = usize> {
+        // Results stand directly behind the message with their calls, and nothing else does.
+        (0..=self.0.len()).filter(|&at| self.0.get(at).is_none_or(|message| message.role != Role::Tool))
+    }
+
     /// Appends messages. They must be valid by themselves, so append a call and its result together.
     ///
     /// # Errors
@@ -209,16 +229,20 @@ pub(crate) fn check_parts(position: usize, message: &Message) -> Result<(), Hist
     if message.parts.is_empty() && role != Role::Assistant {
         return Err(HistoryError::Empty { position, role });
     }
-    let of_others = |part: &Part| match part {
+    match message.parts.iter().find_map(|part| disallowed(role, part)) {
+        Some(part) => Err(HistoryError::Part { position, role, part }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the kind of a part that the role does not allow.
+pub(crate) fn disallowed(role: Role, part: &Part) -> Option<&'static str> {
+    match part {
         Part::ToolCall(_) => (role != Role::Assistant).then_some("tool call"),
         Part::ToolCallResponse(_) => (role != Role::Tool).then_some("tool result"),
         Part::Text { .. } => (role == Role::Tool).then_some("text"),
         Part::Reasoning { .. } => (role != Role::Assistant).then_some("reasoning"),
         Part::Uri { .. } => (role == Role::Tool).then_some("reference to content"),
-    };
-    match message.parts.iter().find_map(of_others) {
-        Some(part) => Err(HistoryError::Part { position, role, part }),
-        None => Ok(()),
     }
 }
 

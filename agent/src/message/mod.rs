@@ -3,6 +3,7 @@
 pub(crate) mod arguments;
 mod extra;
 pub(crate) mod history;
+pub(crate) mod repair;
 pub(crate) mod session;
 mod stored;
 pub(crate) mod usage;

@@ -5,8 +5,10 @@ use std::mem::{replace, take};
 use std::sync::Arc;
 
 use emitree_emitter::new_id;
+use emitree_runtime::Result;
 use parking_lot::Mutex;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::message::history::{History, HistoryError, check, check_parts};
 use crate::message::stored::Stored;
@@ -73,6 +75,35 @@ impl Session {
         // Messages are collected before the lock is taken, because the iterator is user code.
         let messages: Vec<_> = messages.into_iter().collect();
         self.history.lock().extend(messages)
+    }
+
+    /// Returns a copy of the state of a middleware, or `None` if the session has none for this id. Use it outside of
+    /// runs; hooks and tools use the [handle](crate::State) of the middleware. If a closure uses a value on another
+    /// thread, this method waits.
+    ///
+    /// ```
+    /// use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session, hooks_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let counts = hooks_fn("counts", |hooks| {
+    ///     let turns = hooks.state::<u32>();
+    ///     hooks.on_action(move |_, ctx| turns.with(ctx, |turns| *turns += 1));
+    /// });
+    /// let agent = Agent::builder("friend", ChatModel::new(ScriptedModel::new("test").text("Hi."))?).with(counts).build()?;
+    /// let session = Session::new();
+    /// assert_eq!(session.state::<u32>("counts")?, None);
+    /// agent.ask("Hello.").session(&session).await?;
+    /// assert_eq!(session.state::<u32>("counts")?, Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state is not a `T`, if it cannot be serialized, or if a closure on this thread uses it.
+    pub fn state<T: DeserializeOwned>(&self, id: &str) -> Result<Option<T>> {
+        self.slices.read(&id.into())
     }
 
     /// Returns the state of middleware.

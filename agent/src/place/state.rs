@@ -151,6 +151,32 @@ impl Slices {
         Ok(f(live))
     }
 
+    /// Returns a copy of a value, or `None` if there is none.
+    pub(crate) fn read<T: DeserializeOwned>(&self, key: &Arc<str>) -> Result<Option<T>> {
+        let json = Self::to_json(&self.0.lock(), key)?;
+        let value = json.map(serde_path_to_error::deserialize);
+        value.transpose().map_err(|error| Error::new(format!("the state `{key}` has another type: {error}")))
+    }
+
+    /// Returns a value as JSON. An implementation of `Serialize` may use another state, so the value is taken out of the
+    /// map while it is serialized, as in `with`.
+    fn to_json(map: &Map, key: &Arc<str>) -> Result<Option<Value>> {
+        let taken = map.borrow_mut().insert(Arc::clone(key), Slice::Lent);
+        let loan = Loan { map, key, slice: taken };
+        match &loan.slice {
+            Some(Slice::Stored(value)) => Ok(Some(value.clone())),
+            Some(Slice::Live(live)) => {
+                let json = live.to_json();
+                json.map(Some).map_err(|error| Error::new(format!("the state `{key}` cannot be stored: {error}")))
+            }
+            Some(Slice::Lent) => Err(Error::new(format!(
+                "the state `{key}` is borrowed by a closure on this thread: read or store the session after the closure"
+            ))),
+            // The value was removed by user code meanwhile.
+            None => Ok(None),
+        }
+    }
+
     /// Returns all values as JSON.
     ///
     /// # Errors
@@ -158,27 +184,12 @@ impl Slices {
     /// Returns an error if a value cannot be serialized, or if a closure on this thread is using a value.
     pub(crate) fn snapshot(&self) -> Result<BTreeMap<Arc<str>, Value>> {
         let map = self.0.lock();
-        // An implementation of `Serialize` may use another state, so each value is taken out of the map, as in `with`.
         let keys: Vec<_> = map.borrow().keys().cloned().collect();
         let mut values = BTreeMap::new();
         for key in keys {
-            let taken = map.borrow_mut().insert(Arc::clone(&key), Slice::Lent);
-            let loan = Loan { map: &map, key: &key, slice: taken };
-            let value = match &loan.slice {
-                Some(Slice::Stored(value)) => value.clone(),
-                Some(Slice::Live(live)) => live
-                    .to_json()
-                    .map_err(|error| Error::new(format!("the state `{key}` cannot be stored: {error}")))?,
-                Some(Slice::Lent) => {
-                    return Err(Error::new(format!(
-                        "the state `{key}` is borrowed by the closure that stores the session: store the session after the closure"
-                    )));
-                }
-                // The value was removed after `keys` was read.
-                None => continue,
-            };
-            drop(loan);
-            values.insert(key, value);
+            if let Some(value) = Self::to_json(&map, &key)? {
+                values.insert(key, value);
+            }
         }
         Ok(values)
     }

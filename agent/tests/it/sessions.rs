@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use emitree_agent::{
-    AgentContext, AgentOutput, AgentRun, History, Hooks, Message, MessageAdded, Reply, ScriptedModel, Session, State,
-    TurnDecision, hooks_fn,
+    Agent, AgentContext, AgentOutput, AgentRun, ChatModel, History, Hooks, Message, MessageAdded, Reply, ScriptedModel,
+    Session, State, TurnDecision, hooks_fn, tool_fn,
 };
 use emitree_emitter::EventMeta;
-use emitree_runtime::{AttemptDiscarded, Next, Result, map_output};
+use emitree_runtime::{AttemptDiscarded, Next, Result, RunContext, map_output};
 use serde_json::json;
 
-use crate::support::{Log, agent, assert_valid, refuse_bad, results, texts};
+use crate::support::{Log, Text, agent, assert_valid, refuse_bad, results, texts};
 
 #[tokio::test(start_paused = true)]
 async fn messages_of_another_run_are_kept_while_hooks_change_the_history() -> Result<()> {
@@ -292,7 +292,7 @@ async fn layers_on_the_run_of_a_sub_agent_receive_its_own_turn_and_state() -> Re
             let (to, calls) = (to.clone(), Arc::clone(&calls));
             let seen = hooks.state::<Vec<u32>>();
             hooks.agent_run(|stack| {
-                stack.layer_fn("onion", move |input, ctx, next: Next<'_, emitree_agent::Agent>| {
+                stack.layer_fn("onion", move |input, ctx, next: Next<'_, Agent>| {
                     let call = calls.fetch_add(1, Ordering::Relaxed);
                     let seen = seen.with(ctx, |seen| {
                         seen.push(call);
@@ -306,9 +306,41 @@ async fn layers_on_the_run_of_a_sub_agent_receive_its_own_turn_and_state() -> Re
     };
     let inner = agent(&ScriptedModel::new("test").text("deep")).with(onion("m")).build()?;
     let outer = ScriptedModel::new("outer").call("tester", json!({"task": "x"})).text("done");
-    let model = emitree_agent::ChatModel::new(outer)?;
-    let outer = emitree_agent::Agent::builder("outer", model).tool(inner.as_tool("x")).with(onion("m")).build()?;
+    let model = ChatModel::new(outer)?;
+    let outer = Agent::builder("outer", model).tool(inner.as_tool("x")).with(onion("m")).build()?;
     outer.ask("go").await?;
     assert_eq!(log.lines(), ["outer Some(0) [0]", "tester Some(0) [1]"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn hooks_and_tools_read_the_history_of_the_nearest_agent() -> Result<()> {
+    let log = Log::default();
+    let (in_hook, in_tool) = (log.clone(), log.clone());
+    let count = move |to: &Log, place: &str, ctx: &RunContext| {
+        to.add(format!("{place} {}", ctx.history().map_or(0, |history| history.messages().len())));
+    };
+    let reads = tool_fn("reads", "Reads", move |_: Text, ctx: RunContext| {
+        count(&in_tool, "tool", &ctx);
+        async { Ok("read") }
+    })?;
+    let hooks = hooks_fn("reads", move |hooks| {
+        let (action, stop) = (in_hook.clone(), in_hook.clone());
+        hooks.on_action(move |_, ctx| count(&action, "action", ctx));
+        hooks.on_stop(move |_, ctx| {
+            count(&stop, "stop", ctx);
+            Ok(false)
+        });
+    });
+    let script = ScriptedModel::new("inner").call("reads", json!({"text": "x"})).text("done");
+    let inner = agent(&script).tool(reads).with(hooks).build()?;
+    let outer = ScriptedModel::new("outer").call("tester", json!({"task": "go"})).text("all done");
+    let session = Session::new();
+    session.extend([Message::user("before")])?;
+    let outer = Agent::builder("outer", ChatModel::new(outer)?).tool(inner.as_tool("Reads")).build()?;
+    outer.ask("go").session(&session).await?;
+    // Of the sub-agent: one message at first, with the turn of the call three, with the answer four.
+    assert_eq!(log.lines(), ["action 1", "tool 1", "stop 3", "action 3", "stop 4"]);
+    assert_eq!(RunContext::current().and_then(|ctx| ctx.history()), None);
     Ok(())
 }

@@ -101,9 +101,28 @@ async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cau
     agent(&ScriptedModel::new("test").text("x")).with(stores).build()?.ask("go").session(&session).await?;
     assert_eq!(
         log.lines(),
-        ["the state `early` is borrowed by the closure that stores the session: store the session after the closure"]
+        ["the state `early` is borrowed by a closure on this thread: read or store the session after the closure"]
     );
     assert_eq!(serde_json::to_value(&session)?["state"], json!({"early": 0}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_copy_of_a_state_can_be_read_outside_of_runs_also_from_a_stored_session() -> Result<()> {
+    let script = ScriptedModel::new("test").text("x").text("y");
+    let agent = agent(&script).with(counter("a")).build()?;
+    let session = Session::new();
+    agent.ask("go").session(&session).await?;
+    assert_eq!(session.state::<u32>("a")?, Some(1));
+    assert_eq!(session.state::<u32>("b")?, None);
+    let wrong = session.state::<String>("a").unwrap_err().to_string();
+    assert_eq!(wrong, "the state `a` has another type: invalid type: integer `1`, expected a string");
+    let stored: Session = serde_json::from_value(serde_json::to_value(&session)?)?;
+    assert_eq!(serde_json::to_value(&stored)?["state"], json!({"a": 1}), "reading adds no state");
+    assert_eq!((stored.state::<u32>("a")?, stored.state::<u64>("a")?), (Some(1), Some(1)));
+    // The copy does not change, and does not replace the value.
+    agent.ask("go").session(&stored).await?;
+    assert_eq!(stored.state::<u32>("a")?, Some(2));
     Ok(())
 }
 
