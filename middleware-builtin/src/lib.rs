@@ -135,6 +135,11 @@ pub use trajectory::Trajectory;
 
 #[cfg(feature = "key")]
 pub use shared::key;
+/// The events of a middleware about the runs to which it is bound, as the built-ins emit them.
+#[cfg(feature = "own_events")]
+pub mod own_events {
+    pub use crate::shared::own_events::{OwnEvents, UserTexts};
+}
 #[cfg(feature = "runs")]
 pub use shared::only::Only;
 #[cfg(feature = "runs")]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{AnyRun, Error, Layer, Next, Op, Phase, Result, RunContext, Stack, Summary};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -83,13 +84,13 @@ impl Timeout {
     /// Creates a `Timeout` that limits each attempt.
     #[must_use]
     pub fn per_attempt(after: Duration) -> Self {
-        Self::with_limits(Some(after), None, OwnEvents::new("middleware.timeout"))
+        Self::with_limits(Some(after), None, OwnEvents::new(Namespace::new("middleware.timeout")))
     }
 
     /// Creates a `Timeout` that limits all attempts together.
     #[must_use]
     pub fn overall(after: Duration) -> Self {
-        Self::with_limits(None, Some(after), OwnEvents::new("middleware.timeout"))
+        Self::with_limits(None, Some(after), OwnEvents::new(Namespace::new("middleware.timeout")))
     }
 
     /// Adds a limit for all attempts together.

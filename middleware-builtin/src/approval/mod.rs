@@ -14,6 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 
 use crate::shared::built_in::built_in;
@@ -182,7 +183,7 @@ impl Approval {
             timeout: None,
             edits: true,
             ledger: None,
-            own_events: OwnEvents::new("middleware.approval"),
+            own_events: OwnEvents::new(Namespace::new("middleware.approval")),
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use uuid::Uuid;
 
@@ -206,7 +207,7 @@ impl BudgetBuilder {
         }
         let part = Decimal::try_from(warn_at).ok().filter(|part| (Decimal::ZERO..=Decimal::ONE).contains(part));
         let warn_from = most.part(part.ok_or(BudgetError::WarnAt(warn_at))?);
-        let own_events = OwnEvents::new("middleware.budget");
+        let own_events = OwnEvents::new(Namespace::new("middleware.budget"));
         Ok(Budget(Arc::new(BudgetOptions { most, warn_from, runs, prices, unknown_prices, own_events })))
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::Phase;
 use serde::Serialize;
 
@@ -123,7 +124,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
             entries: new_entries(&self.options),
             flights: Flights::default(),
             options: self.options,
-            own_events: OwnEvents::new("middleware.cache"),
+            own_events: OwnEvents::new(Namespace::new("middleware.cache")),
         })))
     }
 

@@ -8,6 +8,7 @@ mod state;
 
 use std::sync::Arc;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{AnyRun, Stack};
 
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
@@ -124,7 +125,8 @@ impl CircuitBreaker {
     }
 
     fn of(options: CircuitBreakerOptions) -> Self {
-        let (circuits, own_events) = (Circuits::new(options.thresholds), OwnEvents::new("middleware.circuit_breaker"));
+        let (circuits, own_events) =
+            (Circuits::new(options.thresholds), OwnEvents::new(Namespace::new("middleware.circuit_breaker")));
         let inner = Arc::new(CircuitBreakerInner { options, circuits, own_events });
         let stack = Stack::builder().retry(CircuitBreakerLayer(Arc::clone(&inner))).build();
         Self { inner, stack }

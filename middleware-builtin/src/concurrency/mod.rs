@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{AnyRun, Error, Layer, Nesting, Next, Op, Phase, Result, RunContext, Stack};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -164,7 +165,7 @@ impl ConcurrencyBuilder {
         if permits > Semaphore::MAX_PERMITS {
             return Err(ConcurrencyError::TooMany { permits });
         }
-        let (table, own_events) = (PermitTable::new(permits), OwnEvents::new("middleware.concurrency"));
+        let (table, own_events) = (PermitTable::new(permits), OwnEvents::new(Namespace::new("middleware.concurrency")));
         let inner = Arc::new(ConcurrencyInner { options: self.0, table, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, ConcurrencyLayer(Arc::clone(&inner))).build();
         Ok(Concurrency { inner, stack })

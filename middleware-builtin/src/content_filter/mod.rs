@@ -8,6 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{GuardOptions, JsonRun, Phase, Result, Stack};
 use serde::Serialize;
 use serde_json::Value;
@@ -133,7 +134,7 @@ impl ContentFilter {
             timeout: Duration::from_secs(10),
             inputs: true,
             outputs: true,
-            own_events: OwnEvents::new("middleware.content_filter"),
+            own_events: OwnEvents::new(Namespace::new("middleware.content_filter")),
         }))
     }
 

@@ -10,6 +10,7 @@ mod state;
 use std::fmt;
 use std::sync::Arc;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{GuardOptions, JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 use emitree_secrets::{Kind, PatternError, Scanner};
 use futures_core::future::BoxFuture;
@@ -130,7 +131,7 @@ impl ExfilGuard {
     #[must_use]
     pub fn new() -> Self {
         let options = ExfilGuardOptions { inputs: true, outputs: true, guard: GuardOptions::new() };
-        let own_events = OwnEvents::new("middleware.exfil_guard");
+        let own_events = OwnEvents::new(Namespace::new("middleware.exfil_guard"));
         Self(Arc::new(ExfilGuardInner { detector: Detector::new(), options, streams: Vec::new(), own_events }))
     }
 

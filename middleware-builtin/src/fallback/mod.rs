@@ -6,7 +6,7 @@ mod layer;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::Emitter;
+use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{
     AnyRunnable, Error, ErrorKind, IntoShared, JsonRun, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack,
 };
@@ -160,7 +160,7 @@ impl Fallback<JsonRun> {
 impl<K: Op> Fallback<K> {
     fn of(first: Arc<dyn Alternative<K::In, K::Out>>) -> Self {
         let on = vec![ErrorKind::Failed, ErrorKind::Panicked, ErrorKind::TimedOut];
-        Self { alternatives: vec![first], on, own_events: OwnEvents::new("middleware.fallback") }
+        Self { alternatives: vec![first], on, own_events: OwnEvents::new(Namespace::new("middleware.fallback")) }
     }
 
     fn and(mut self, next: Arc<dyn Alternative<K::In, K::Out>>) -> Self {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{
     AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
@@ -222,7 +223,7 @@ impl LimitsBuilder {
         Limits(Arc::new(LimitsState {
             options: self.0,
             groups: Mutex::default(),
-            own_events: OwnEvents::new("middleware.limits"),
+            own_events: OwnEvents::new(Namespace::new("middleware.limits")),
         }))
     }
 }

@@ -8,6 +8,7 @@ mod table;
 
 use std::sync::Arc;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{Middleware, Result, RunContext};
 
 use builder::MetricsOptions;
@@ -100,7 +101,7 @@ impl Metrics {
     }
 
     fn with(options: MetricsOptions) -> Self {
-        Self(Arc::new(SeriesTable::with(options, OwnEvents::new("middleware.metrics"))))
+        Self(Arc::new(SeriesTable::with(options, OwnEvents::new(Namespace::new("middleware.metrics")))))
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, BoxError, EventMeta, Options};
+use emitree_emitter::{AnyEvent, BoxError, EventMeta, Namespace, Options};
 use emitree_runtime::{Data, LifecycleMut, Middleware, Result, RunContext, Stage};
 use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -201,7 +201,7 @@ impl OverrideOutput {
     }
 
     fn new(answer: OutputSource) -> Self {
-        let own_events = OwnEvents::new("middleware.override_output");
+        let own_events = OwnEvents::new(Namespace::new("middleware.override_output"));
         Self(Arc::new(OutputOverride { answer, runs: FilterSpec::default(), inputs: Vec::new(), own_events }))
     }
 }

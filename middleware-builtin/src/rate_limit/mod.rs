@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{AnyRun, Error, Layer, Nesting, Next, Op, Phase, Result, RunContext, Stack};
 use governor::Quota;
 use tokio::time::Instant;
@@ -142,7 +143,7 @@ impl RateLimitBuilder {
     /// takes more than 100 years to replenish a burst.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         let quota = self.0.rate.quota()?;
-        let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new("middleware.rate_limit"));
+        let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new(Namespace::new("middleware.rate_limit")));
         let state = Arc::new(RateLimiterState { options: self.0, quota, queues, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, RateLimitLayer(Arc::clone(&state))).build();
         Ok(RateLimit { state, stack })

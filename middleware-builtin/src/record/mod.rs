@@ -6,7 +6,7 @@ mod recording;
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_emitter::{AnyEvent, BoxError};
+use emitree_emitter::{AnyEvent, BoxError, Namespace};
 use emitree_runtime::{
     Attempted, LifecycleRef, Middleware, Result, RunContext, RunEvent, RunSubscriber, Stage, Status,
 };
@@ -106,7 +106,7 @@ impl Record {
         Self(Arc::new(JournalKeeper {
             last: Mutex::default(),
             on_end,
-            own_events: OwnEvents::new("middleware.record"),
+            own_events: OwnEvents::new(Namespace::new("middleware.record")),
         }))
     }
 

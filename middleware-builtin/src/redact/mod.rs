@@ -14,7 +14,7 @@ mod strategy;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use emitree_emitter::Sink;
+use emitree_emitter::{Namespace, Sink};
 use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext};
 use emitree_secrets::{Kind, PatternError, Scanner};
 use serde::Serialize;
@@ -133,7 +133,7 @@ impl Redact {
     /// Creates a `Redact` that replaces secrets of [all kinds](Kind::all) in all [parts](RunPart).
     #[must_use]
     pub fn new() -> Self {
-        let own_events = OwnEvents::new("middleware.redact");
+        let own_events = OwnEvents::new(Namespace::new("middleware.redact"));
         Self(Arc::new(Redaction {
             options: RedactOptions::new(),
             chunked: Vec::new(),

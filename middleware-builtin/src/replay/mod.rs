@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use emitree_emitter::{Event, EventName};
+use emitree_emitter::{Event, EventName, Namespace};
 use emitree_runtime::{
     AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
@@ -133,7 +133,7 @@ impl Replay {
 
 impl From<Arc<Journal>> for Replay {
     fn from(journal: Arc<Journal>) -> Self {
-        Self { journal, own_events: OwnEvents::new("middleware.replay") }
+        Self { journal, own_events: OwnEvents::new(Namespace::new("middleware.replay")) }
     }
 }
 

@@ -6,6 +6,7 @@ mod layer;
 
 use std::sync::Arc;
 
+use emitree_emitter::Namespace;
 use emitree_runtime::{AnyRun, ErrorKind, Stack};
 use serde::{Deserialize, Serialize};
 
@@ -149,7 +150,7 @@ impl Retry {
     }
 
     fn of(options: RetryOptions) -> Self {
-        let policy = Arc::new(RetryPolicy { options, own_events: OwnEvents::new("middleware.retry") });
+        let policy = Arc::new(RetryPolicy { options, own_events: OwnEvents::new(Namespace::new("middleware.retry")) });
         let stack = Stack::builder().retry(RetryLayer(Arc::clone(&policy))).build();
         Self { policy, stack }
     }

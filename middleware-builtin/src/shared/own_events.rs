@@ -1,4 +1,4 @@
-//! Events that a built-in emits on its own emitter and on the run that they report on.
+//! Events that a middleware emits on its own emitter and on the run that they report on.
 
 use emitree_emitter::rt::RunLinks;
 use emitree_emitter::{Creator, EmitError, Emitter, Event, Namespace};
@@ -28,10 +28,13 @@ impl TextRedaction {
     }
 }
 
-/// The texts in a built-in's event that may contain users' data.
-pub(crate) trait UserTexts {
-    /// Calls a function with each text. By default, an event has no such texts.
-    fn user_texts(&mut self, _: &mut dyn FnMut(&mut String)) {}
+/// The texts in a middleware's event that may contain users' data, such as the message of an error.
+///
+/// A [`Redact`](crate::Redact) that is bound to the run redacts these texts before anybody receives the event. The trait
+/// is implemented for the types of which such texts consist: `String`, and options, lists and JSON values of them.
+pub trait UserTexts {
+    /// Calls a function with each text, which may change it. An event without such texts does nothing.
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String));
 }
 
 impl UserTexts for String {
@@ -72,43 +75,105 @@ macro_rules! own_events {
         }
 
         impl $crate::shared::own_events::UserTexts for $event {
-            $(fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-                $($crate::shared::own_events::UserTexts::user_texts(&mut self.$text, change);)+
-            })?
+            fn user_texts(&mut self, _change: &mut dyn FnMut(&mut String)) {
+                $($($crate::shared::own_events::UserTexts::user_texts(&mut self.$text, _change);)+)?
+            }
         }
     )+ };
 }
 
 pub(crate) use own_events;
 
-/// The emitter of a built-in's own events. It is a descendant of the root emitter.
+/// Events that a middleware emits about runs, on an emitter of its own and on the run that an event reports on.
+///
+/// A listener on [`emitter`](Self::emitter) receives the events about all runs. A listener on a run receives the events
+/// about this run and the runs below, by their path: the namespace and the name of the event. Clones share the emitter.
+///
+/// ```
+/// use std::sync::Arc;
+/// use emitree_emitter::{Event, EventName, Namespace};
+/// use emitree_middleware::own_events::{OwnEvents, UserTexts};
+/// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
+///
+/// #[derive(Clone, Debug, serde::Serialize)]
+/// struct Forgiven {
+///     cause: String,
+/// }
+///
+/// impl Event for Forgiven {
+///     const NAME: EventName = EventName::new("forgiven");
+/// }
+///
+/// impl UserTexts for Forgiven {
+///     fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+///         self.cause.user_texts(change);
+///     }
+/// }
+///
+/// /// Answers 0 if the work fails.
+/// #[derive(Debug)]
+/// struct Forgive(OwnEvents);
+///
+/// impl<O: Op<Out = u32>> Layer<O> for Forgive {
+///     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<u32> {
+///         match next.run(input).await {
+///             Err(error) if !error.is_control_flow() => {
+///                 self.0.emit(ctx, || Forgiven { cause: error.to_string() }).await;
+///                 Ok(0)
+///             }
+///             result => result,
+///         }
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let events = OwnEvents::new(Namespace::new("middleware.forgive"));
+/// events.emitter().on("forgiven", |event: &mut Forgiven, _| println!("forgiven: {}", event.cause))?;
+///
+/// let parse = runnable_fn("parse", |text: String, _: RunContext| async move { Ok(text.parse::<u32>()?) });
+/// let run = parse.run("x".to_owned()).layer(Forgive(events));
+/// let run = run.observe("middleware.forgive.forgiven", |event: &Forgiven, _| println!("{}", event.cause));
+/// assert_eq!(run.await?, 0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// If an event has listeners on the run, the emit costs as much as any emit; without listeners, the event is not made.
 #[derive(Clone)]
-pub(crate) struct OwnEvents(Emitter);
+pub struct OwnEvents(Emitter);
 
 impl OwnEvents {
-    /// Creates the emitter for a namespace such as `middleware.retry`; the last segment is the name of the built-in.
-    pub(crate) fn new(namespace: &'static str) -> Self {
-        let name = namespace.rsplit_once('.').map_or(namespace, |(_, name)| name);
-        Self(Emitter::root().child_of(Namespace::new(namespace)).child_with(Creator::new(KIND, name)))
+    /// Creates the emitter for a namespace such as `middleware.retry`, below the root emitter. The last segment is the
+    /// name of the middleware.
+    #[must_use]
+    pub fn new(namespace: Namespace) -> Self {
+        let name = namespace.as_str().rsplit('.').next().unwrap_or_default().to_owned();
+        Self(Emitter::root().child_of(namespace).child_with(Creator::new(KIND, name)))
     }
 
-    /// Returns the name of the built-in.
-    pub(crate) fn name(&self) -> &str {
+    /// Returns the name of the middleware.
+    #[must_use]
+    pub fn name(&self) -> &str {
         self.0.creator().map_or("", Creator::name)
     }
 
-    pub(crate) const fn emitter(&self) -> &Emitter {
+    /// Returns the emitter of the middleware, for listeners that receive the events about all runs.
+    #[must_use]
+    pub const fn emitter(&self) -> &Emitter {
         &self.0
     }
 
     /// Returns `true` if events about a run have listeners, on this emitter or on the run's emitter.
-    pub(crate) fn has_listeners(&self, ctx: &RunContext) -> bool {
+    #[must_use]
+    pub fn has_listeners(&self, ctx: &RunContext) -> bool {
         self.0.has_listeners() || ctx.has_listeners()
     }
 
-    /// Emits an event on this emitter and on the run's emitter, with the run's ids. A failing listener does not make
-    /// the run fail (M5). Without listeners, the event is not created (E15).
-    pub(crate) async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
+    /// Emits an event on this emitter and on the run's emitter, with the run's ids. The event is made only if there are
+    /// listeners. If a listener fails, the error is logged, and the run goes on.
+    pub async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
+        // A middleware that reports must not make the run fail (M5). Without listeners, the event is not created (E15).
         if !self.has_listeners(ctx) {
             return;
         }
@@ -117,9 +182,9 @@ impl OwnEvents {
         self.log_failed::<E>(Box::pin(self.for_run(ctx).emit_event(&mut event)).await);
     }
 
-    /// Emits an event where nothing can be awaited. If an async listener would receive the event, no listener is called
-    /// (E17).
-    pub(crate) fn emit_now<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
+    /// Emits an event like [`emit`](Self::emit), where nothing can be awaited. If an async listener would receive the
+    /// event, no listener is called, and the error is logged.
+    pub fn emit_now<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
         if self.has_listeners(ctx) {
             self.log_failed::<E>(self.for_run(ctx).emit_event_now(&mut redacted(event(), ctx)));
         }

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Any, Failing, TestResult, instance};
-use emitree_emitter::{BoxError, Emitter, Event, EventMeta, EventName};
+use emitree_emitter::{BoxError, Emitter, Event, EventMeta, EventName, Namespace};
 use emitree_middleware::approval::{Decision, Request};
+use emitree_middleware::own_events::{OwnEvents, UserTexts};
 use emitree_middleware::redact::{Pseudonyms, Redacted, RunPart, Strategy};
 use emitree_middleware::{Approval, Cache, ExfilGuard, Redact};
 use emitree_runtime::{
@@ -874,4 +875,52 @@ proptest! {
         let all: String = heard.into_iter().map(|token| token.text).collect();
         prop_assert_eq!(all, Redact::new().text(&text));
     }
+}
+
+/// A stranger's event: a text of a user, and a number.
+#[derive(Clone, Debug, Serialize)]
+struct Noted {
+    text: String,
+    at: u32,
+}
+
+impl Event for Noted {
+    const NAME: EventName = EventName::new("noted");
+}
+
+impl UserTexts for Noted {
+    fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
+        self.text.user_texts(change);
+    }
+}
+
+#[tokio::test]
+async fn the_own_events_of_any_middleware_are_redacted_on_its_emitter_and_on_the_run() -> TestResult {
+    let events = OwnEvents::new(Namespace::new("middleware.notes"));
+    let (heard, noting) = (Heard::default(), events.clone());
+    heard.on(events.emitter())?;
+    let notes = move |ctx: &RunContext| {
+        let events = noting.clone();
+        ctx.emitter().observe_async("start", move |_: &Start<Value, Value>, _| {
+            let (events, ctx) = (events.clone(), RunContext::current().expect("in a run"));
+            Box::pin(async move {
+                events.emit(&ctx, || Noted { text: format!("mail to {MAIL}"), at: 1 }).await;
+                events.emit_now(&ctx, || Noted { text: format!("mail to {MAIL}"), at: 2 });
+                Ok(())
+            })
+        })?;
+        Ok(())
+    };
+    let on_run = heard.clone();
+    let echo = echo(&Emitter::new());
+    let run = echo.run(json!("hi")).middleware(Redact::new()).middleware(notes);
+    let run = run
+        .observe("middleware.notes.noted", move |event: &Noted, _| on_run.note(format!("{} {}", event.at, event.text)));
+    run.await?;
+    let path = r#"middleware.notes.noted {"at":1,"text":"mail to [REDACTED:email]"}"#;
+    assert_eq!(
+        heard.take(),
+        [path, "1 mail to [REDACTED:email]", &path.replace("\"at\":1", "\"at\":2"), "2 mail to [REDACTED:email]"]
+    );
+    Ok(())
 }
