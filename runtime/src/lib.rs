@@ -99,6 +99,7 @@ pub use middleware::map_value::{MapValue, map_input, map_input_async, map_output
 pub use middleware::nested::{ForNested, ForTree, for_nested, for_tree};
 pub use middleware::order::{Order, Ordered, ordered};
 pub use middleware::summary::Summary;
+pub use middleware::unhandled::check_guards;
 pub use middleware::{IntoMiddleware, Middleware, MiddlewareFn, middleware_fn};
 pub use run::Run;
 pub use run::shutdown::{accept_runs, shutdown};

@@ -57,9 +57,10 @@ impl<R: Runnable> Run<'_, R> {
     /// the middlewares of its runnable, and the run's own middlewares. Once the run has begun, the explanation is
     /// empty; call [`RunContext::explain`](crate::RunContext::explain) instead.
     ///
-    /// A middleware that selects runs does so in `bind`, which `explain` does not call. Such a middleware is therefore
-    /// listed with all its layers, even if it will not select this run;
-    /// [`RunContext::explain`](crate::RunContext::explain) lists only the layers that were bound.
+    /// A middleware that does not [handle](crate::Middleware::handles) runs of this kind and name is listed as `never`,
+    /// without its layers. If it selects runs by other properties, or if it is bound with
+    /// [`for_tree`](crate::for_tree), it decides only in `bind`, which `explain` does not call. It is then listed with
+    /// all its layers; [`RunContext::explain`](crate::RunContext::explain) lists only the layers that were bound.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
@@ -96,7 +97,8 @@ impl<R: Runnable> Run<'_, R> {
         enter_some(parent, || {
             let inherited = parent.and_then(|parent| parent.shared().inherited.all());
             let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
-            Explanation::of(config.runnable.name(), inherited.chain(config.middlewares()), None)
+            let (kind, name) = (config.runnable.kind(), config.runnable.name());
+            Explanation::of(kind, name, inherited.chain(config.middlewares()), None)
         })
     }
 }

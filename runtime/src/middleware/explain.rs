@@ -39,6 +39,10 @@ pub struct MiddlewareInfo {
     pub name: String,
     /// The description of the middleware.
     pub summary: Summary,
+    /// `true` if the middleware does nothing in this run, because it does not [handle](Middleware::handles) runs of this
+    /// kind and name. Its layers are then not part of the chain. The `Display` output begins with `never: `.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_never_called: bool,
     /// The layers that the middleware adds, as [`Middleware::layers`] returns them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerInfo>,
@@ -118,6 +122,10 @@ impl Position {
             Self::OutputGuard => "output_guard",
         }
     }
+
+    pub(crate) const fn is_guard(self) -> bool {
+        matches!(self, Self::InputGuard | Self::Guard | Self::InnermostGuard | Self::OutputGuard)
+    }
 }
 
 impl From<Phase> for Position {
@@ -145,16 +153,18 @@ impl LayerInfo {
 }
 
 impl MiddlewareInfo {
-    fn of(middleware: &Arc<dyn Middleware>) -> Self {
+    fn of(middleware: &Arc<dyn Middleware>, kind: &str, runnable: &str) -> Self {
         let (name, summary) = (middleware.name().to_owned(), middleware.debug_summary());
-        Self { name, summary, layers: middleware.layers(), hooks: middleware.hooks() }
+        let is_never_called = !middleware.handles(kind, runnable);
+        Self { name, summary, is_never_called, layers: middleware.layers(), hooks: middleware.hooks() }
     }
 }
 
 impl Explanation {
-    /// Describes a run with these middlewares. The described chain consists of the layers that [`Middleware::layers`]
-    /// returns.
+    /// Describes a run of this kind and name with these middlewares. The described chain consists of the layers that
+    /// [`Middleware::layers`] returns, except for middlewares that do not handle the run.
     pub(crate) fn of<'a>(
+        kind: &str,
         runnable: &str,
         bound: impl Iterator<Item = &'a Arc<dyn Middleware>>,
         ctx: Option<&RunContext>,
@@ -163,14 +173,15 @@ impl Explanation {
         // If the orders contradict each other, list the middlewares in the order of registration: the run itself fails
         // with an error that names the cycle.
         let in_order = in_order(given.iter().copied()).unwrap_or_else(|_| given.into());
-        let mut middlewares: Vec<_> = in_order.iter().copied().map(MiddlewareInfo::of).collect();
+        let mut middlewares: Vec<_> = in_order.iter().map(|it| MiddlewareInfo::of(it, kind, runnable)).collect();
         // Some summaries depend on the other middlewares, so they are computed when the list is complete.
         for (at, middleware) in in_order.into_iter().enumerate() {
             if let Some(summary) = middleware.summary_in_run(&middlewares, ctx) {
                 middlewares[at].summary = summary;
             }
         }
-        let mut chain: Vec<_> = middlewares.iter().flat_map(|middleware| middleware.layers.clone()).collect();
+        let called = middlewares.iter().filter(|middleware| !middleware.is_never_called);
+        let mut chain: Vec<_> = called.flat_map(|middleware| middleware.layers.clone()).collect();
         chain.sort_by_key(|layer| layer.position);
         Self { runnable: runnable.to_owned(), middlewares, chain, warnings: Vec::new() }
     }
@@ -189,7 +200,7 @@ impl RunContext {
             let bound =
                 self.shared().bindings.middlewares.as_ref().map(|bound| bound.lock().clone()).unwrap_or_default();
             let warnings = existing.map(|chain| chain.warnings(self)).unwrap_or_default();
-            Explanation { chain, warnings, ..Explanation::of(self.name(), bound.iter(), Some(self)) }
+            Explanation { chain, warnings, ..Explanation::of(self.kind(), self.name(), bound.iter(), Some(self)) }
         })
     }
 }
@@ -202,6 +213,7 @@ impl fmt::Display for LayerInfo {
 
 impl fmt::Display for MiddlewareInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_never_called { "never: " } else { "" })?;
         NameAndSummary(&self.name, &self.summary).fmt(f)?;
         let mut names: Vec<_> = self.hooks.iter().map(|hook| hook.name.as_str()).collect();
         names.dedup();

@@ -5,6 +5,7 @@ pub(crate) mod map_value;
 pub(crate) mod nested;
 pub(crate) mod order;
 pub(crate) mod summary;
+pub(crate) mod unhandled;
 
 use std::any::type_name;
 use std::fmt;
@@ -65,6 +66,63 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     /// is the type name.
     fn name(&self) -> &str {
         type_name::<Self>()
+    }
+
+    /// Returns `false` if the middleware does nothing in runs of this kind and name, nor in the runs below them. By
+    /// default it is `true`, which is also the answer if the kind and the name do not decide.
+    ///
+    /// A middleware that selects runs by kind or name implements this method, so that a wrong binding is noticed. If a
+    /// middleware is bound to a run that it does not handle, by the run's runnable or by the run itself, the run ends
+    /// before its `start` if the middleware is a guard. Otherwise, [`bind`](Self::bind) is not called, and one warning
+    /// is logged for each instance. [`for_tree`](crate::for_tree) and [`for_nested`](crate::for_nested) handle all
+    /// runs.
+    ///
+    /// ```
+    /// use emitree_runtime::{
+    ///     AnyRun, Error, ErrorKind, Guard, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack, for_tree, runnable_fn,
+    /// };
+    ///
+    /// /// Denies runs with this name.
+    /// #[derive(Clone, Debug)]
+    /// struct Deny(&'static str);
+    ///
+    /// impl<O: Op> Guard<O> for Deny {
+    ///     async fn check_input(&self, _: &O::In, _: &RunContext) -> Result<()> {
+    ///         Err(Error::new("closed"))
+    ///     }
+    /// }
+    ///
+    /// impl Deny {
+    ///     fn stack(&self) -> Stack<AnyRun> {
+    ///         Stack::builder().guard(self.clone()).build()
+    ///     }
+    /// }
+    ///
+    /// impl Middleware for Deny {
+    ///     fn bind(&self, ctx: &RunContext) -> Result<()> {
+    ///         if self.handles(ctx.kind(), ctx.name()) { self.stack().bind(ctx) } else { Ok(()) }
+    ///     }
+    ///     fn handles(&self, _kind: &str, name: &str) -> bool {
+    ///         name == self.0
+    ///     }
+    ///     fn layers(&self) -> Vec<LayerInfo> {
+    ///         self.stack().layers()
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let desk = runnable_fn("desk", |(): (), _: RunContext| async move {
+    ///     runnable_fn("delete", |(): (), _: RunContext| async { Ok(()) }).run(()).await
+    /// });
+    /// assert!(desk.run(()).middleware(for_tree(Deny("delete"))).await.unwrap_err().is_denied());
+    /// // Without `for_tree`, the guard would guard nothing, so the run does not begin.
+    /// assert_eq!(desk.run(()).middleware(Deny("delete")).await.unwrap_err().kind(), &ErrorKind::Invalid);
+    /// # }
+    /// ```
+    fn handles(&self, kind: &str, name: &str) -> bool {
+        let _ = (kind, name);
+        true
     }
 
     /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, truncated to
@@ -181,6 +239,10 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 
     fn name(&self) -> &str {
         (**self).name()
+    }
+
+    fn handles(&self, kind: &str, name: &str) -> bool {
+        (**self).handles(kind, name)
     }
 
     fn debug_summary(&self) -> Summary {

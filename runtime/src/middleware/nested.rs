@@ -54,7 +54,8 @@ impl<M: Middleware> Middleware for ForNested<M> {
         format!("{summary} (for the runs below)").into()
     }
 
-    // `layers` and `hooks` stay empty, because the middleware adds neither to the run that it is bound to.
+    // `layers` and `hooks` stay empty, because the middleware adds neither to the run that it is bound to. `handles`
+    // stays `true`, here and for `ForTree`: the middleware is for the runs below.
 
     fn order(&self) -> Option<&Order> {
         self.0.order()

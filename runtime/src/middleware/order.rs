@@ -124,6 +124,10 @@ impl<M: Middleware> Middleware for Ordered<M> {
         self.middleware.name()
     }
 
+    fn handles(&self, kind: &str, name: &str) -> bool {
+        self.middleware.handles(kind, name)
+    }
+
     fn debug_summary(&self) -> Summary {
         self.with_order(&self.middleware.debug_summary())
     }

@@ -16,6 +16,7 @@ use crate::context::{Seed, ThinRun, TypedRun};
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
 use crate::middleware::order::{InOrder, in_order};
+use crate::middleware::unhandled::check_bound;
 use crate::run::bindings::Bound;
 use crate::run::drive::RunCore;
 use crate::run::shutdown::{CLOSED, REASON};
@@ -62,13 +63,14 @@ pub(crate) enum Binding {
 /// A binding that is sorted together with other bindings, and then bound.
 enum PendingBinding<'a> {
     Listener(&'a mut Option<Registration>),
+    Inherited(&'a dyn Middleware),
     Middleware(&'a dyn Middleware),
 }
 
 impl InOrder for PendingBinding<'_> {
     fn middleware(&self) -> Option<&dyn Middleware> {
         match self {
-            Self::Middleware(middleware) => Some(*middleware),
+            Self::Inherited(middleware) | Self::Middleware(middleware) => Some(*middleware),
             Self::Listener(_) => None,
         }
     }
@@ -154,14 +156,21 @@ impl<R: Runnable> RunConfig<'_, R> {
         // list.
         let inherited = ctx.shared().inherited.all();
         let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
-        let middlewares = inherited.chain(runnable.middlewares()).map(|given| PendingBinding::Middleware(&**given));
+        let inherited = inherited.map(|given| PendingBinding::Inherited(&**given));
+        let middlewares = runnable.middlewares().iter().map(|given| PendingBinding::Middleware(&**given));
         let own = overrides.iter_mut().flat_map(|overrides| &mut overrides.bindings).map(|binding| match binding {
             Binding::Listener(registration) => PendingBinding::Listener(registration),
             Binding::Middleware(middleware) => PendingBinding::Middleware(&**middleware),
         });
-        for pending in in_order(middlewares.chain(own))? {
+        for pending in in_order(inherited.chain(middlewares).chain(own))? {
             match pending {
-                PendingBinding::Middleware(middleware) => middleware.bind(ctx)?,
+                PendingBinding::Inherited(middleware) => middleware.bind(ctx)?,
+                // A middleware that this run or its runnable names is meant for this run (M11).
+                PendingBinding::Middleware(middleware) => {
+                    if check_bound(middleware, ctx)? {
+                        middleware.bind(ctx)?;
+                    }
+                }
                 PendingBinding::Listener(registration) => {
                     if let Some(registration) = registration.take() {
                         ctx.emitter().register(registration)?;
