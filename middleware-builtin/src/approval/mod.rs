@@ -36,7 +36,9 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// The layer of an approval belongs to [`Phase::Guard`], so it gets the input after layers of [`Phase::Transform`] have
 /// changed it. An approval accepts runs of any type and reads their values as JSON. By default, it asks about every run
 /// that it is bound to. To ask about fewer runs, use [`runs`](Self::runs), [`of_kind`](Self::of_kind) or
-/// [`when`](Self::when). The values of runs that `runs` or `of_kind` exclude are not converted to JSON.
+/// [`when`](Self::when). The values of runs that `runs` or `of_kind` exclude are not converted to JSON. To ask about
+/// runs below a run, such as the tools of an agent, bind the approval with [`for_tree`](emitree_runtime::for_tree). An
+/// approval that is bound only to a run that it does not ask about is refused, with an error that says so.
 ///
 /// ```
 /// use emitree_middleware::approval::{Approval, Decision, Request};
@@ -271,6 +273,10 @@ impl Middleware for Approval {
 
     fn name(&self) -> &str {
         &self.by
+    }
+
+    fn handles(&self, kind: &str, name: &str) -> bool {
+        self.runs.may_have(kind, name)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

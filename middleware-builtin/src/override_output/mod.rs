@@ -251,6 +251,10 @@ impl Middleware for OverrideOutput {
     fn name(&self) -> &str {
         "override_output"
     }
+
+    fn handles(&self, kind: &str, name: &str) -> bool {
+        self.0.runs.may_have(kind, name)
+    }
 }
 
 impl OutputOverride {

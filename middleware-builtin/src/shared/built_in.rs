@@ -37,6 +37,11 @@ macro_rules! built_in {
                 $name
             }
 
+            $(fn handles(&self, kind: &str, name: &str) -> bool {
+                let $this = self;
+                $runs.may_have(kind, name)
+            })?
+
             fn layers(&self) -> Vec<emitree_runtime::LayerInfo> {
                 let $this = self;
                 $stack.layers()

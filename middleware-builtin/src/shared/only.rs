@@ -19,6 +19,9 @@ impl Runs {
     /// descendants. With [`for_nested`](emitree_runtime::for_nested), the middleware is bound to the matching
     /// descendants only. If a predicate panics, the run is denied.
     ///
+    /// Without `for_tree` and `for_nested`, the middleware is bound to one run. If that run cannot be selected, and the
+    /// middleware has a guard, the run ends before its `start`, with an error that says what to write.
+    ///
     /// ```
     /// use emitree_middleware::Runs;
     /// use emitree_runtime::{Error, RunContext, Runnable, for_tree, runnable_fn};
@@ -47,6 +50,10 @@ impl<M: Middleware> Middleware for Only<M> {
 
     fn name(&self) -> &str {
         self.middleware.name()
+    }
+
+    fn handles(&self, kind: &str, name: &str) -> bool {
+        self.runs.may_have(kind, name)
     }
 
     fn layers(&self) -> Vec<LayerInfo> {

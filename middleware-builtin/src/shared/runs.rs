@@ -157,6 +157,44 @@ impl Runs {
         }
     }
 
+    /// Returns `false` if the kind and the name show that the selection does not contain a run. A part of the selection
+    /// by type, by instance or by a predicate may contain the run or not.
+    ///
+    /// A middleware with a selection returns this value from [`handles`](emitree_runtime::Middleware::handles).
+    ///
+    /// ```
+    /// use emitree_middleware::Runs;
+    ///
+    /// let runs = Runs::of_kind("Tool").and(Runs::matching(|run| run.context().get("user").is_some()));
+    /// assert!(runs.may_have("Tool", "delete"));
+    /// assert!(!runs.may_have("ChatModel", "small"));
+    /// ```
+    #[must_use]
+    pub fn may_have(&self, kind: &str, name: &str) -> bool {
+        self.decide(kind, name) != Some(false)
+    }
+
+    /// Decides by kind and name alone. Returns `None` if they do not decide.
+    fn decide(&self, kind: &str, name: &str) -> Option<bool> {
+        match &self.0 {
+            Selection::All => Some(true),
+            Selection::Kind(selected) => Some(kind == selected),
+            Selection::Named(selected) => Some(name == selected),
+            Selection::Type { .. } | Selection::Instance(_) | Selection::Matching(_) => None,
+            Selection::Combined(two) => {
+                let (some, combine, others) = &**two;
+                let (some, others) = (some.decide(kind, name), others.decide(kind, name));
+                let not = |answer: Option<bool>| answer.map(|is_in| !is_in);
+                match combine {
+                    Combinator::And => both(some, others),
+                    // A run is in one of two selections unless it is in neither.
+                    Combinator::Or => not(both(not(some), not(others))),
+                    Combinator::Except => both(some, not(others)),
+                }
+            }
+        }
+    }
+
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
         caught(|| self.has(run))
             .map_err(|panic| Error::denied(by, format!("the predicate that selects runs panicked: {panic}")))
@@ -168,6 +206,15 @@ impl Runs {
             Selection::Combined(two) if two.1 != of || of == Combinator::Except => write!(f, "({self:?})"),
             _ => write!(f, "{self:?}"),
         }
+    }
+}
+
+/// Returns `Some(true)` if both answers are yes, and `Some(false)` if one of them is no, even if the other is unknown.
+fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
+    match (one, other) {
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (Some(true), Some(true)) => Some(true),
+        _ => None,
     }
 }
 
@@ -240,6 +287,11 @@ impl FilterSpec {
 
     pub(crate) fn has(&self, run: &dyn RunInfo) -> bool {
         self.0.as_ref().is_none_or(|runs| runs.has(run))
+    }
+
+    /// Returns `false` if the kind and the name show that the selection does not contain a run.
+    pub(crate) fn may_have(&self, kind: &str, name: &str) -> bool {
+        self.0.as_ref().is_none_or(|runs| runs.may_have(kind, name))
     }
 
     /// Returns `true` if a guard applies to a run; returns a denial if the predicate panics (M5).

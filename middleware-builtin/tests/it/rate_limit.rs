@@ -270,7 +270,8 @@ async fn a_rate_limit_applies_only_to_the_selected_kinds() -> TestResult {
     let model = instance(&root, "Model", "m", |n: u64, _: RunContext| async move { Ok(n) });
     let limit = RateLimit::builder(1, ms(1_000)).of_kind("Model").of_kind("Embedding").build()?;
     for _ in 0..3 {
-        echo(&root).run(1).middleware(limit.clone()).await?;
+        // `for_tree`: a limit that is bound only to a run that it does not limit is refused.
+        echo(&root).run(1).middleware(for_tree(limit.clone())).await?;
     }
     assert!(model.run(1).middleware(limit.clone()).await.is_ok());
     assert!(model.run(1).middleware(limit).await.is_err());

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use emitree_emitter::{Creator, Emitter};
+use emitree_emitter::{Context, Creator, Emitter, Trace};
 use emitree_middleware::approval::{Decision, Request};
-use emitree_middleware::{Approval, Budget, Concurrency, OverrideOutput, RateLimit, Runs};
+use emitree_middleware::{Approval, Budget, Concurrency, OverrideOutput, RateLimit, RunInfo, Runs};
 use emitree_runtime::{
     AnyRunnable, BoxRunnable, Error, IntoMiddleware, Middleware, Result, RunContext, Runnable, for_nested, for_tree,
     runnable_fn,
 };
+use proptest::prelude::*;
 use serde_json::json;
 
 use crate::support::{Page, TestResult};
@@ -58,7 +59,8 @@ async fn run<Sort>(
     double: &impl Runnable<Input = u32, Output = u64>,
     middleware: impl IntoMiddleware<Sort>,
 ) -> Result<u64> {
-    double.run(3).context(json!({ "user": 7 })).middleware(middleware).await
+    // A guard that is bound to `double` alone, and does not handle it, would be refused (M11).
+    double.run(3).context(json!({ "user": 7 })).middleware(for_tree(middleware)).await
 }
 
 #[tokio::test]
@@ -231,6 +233,152 @@ async fn runs_only_binds_for_tree_and_for_nested_relative_to_the_selected_runs()
     assert_eq!(bound_to(|notes| for_tree(named("middle").only(for_nested(notes)))).await?, ["inner"]);
     assert_eq!(bound_to(|notes| for_nested(named("outer").only(for_tree(notes)))).await?, none);
     Ok(())
+}
+
+/// Returns the middlewares with a selection, each with `true` if it restricts what the middleware does in the runs that
+/// it is bound to. The others act on the runs below.
+fn with_selection(runs: &Runs) -> TestResult<Vec<(Box<dyn Middleware>, bool)>> {
+    let page = Page::new();
+    Ok(vec![
+        (Box::new(RateLimit::builder(1, Duration::from_secs(9)).runs(runs.clone()).build()?), true),
+        (Box::new(Concurrency::builder(1).runs(runs.clone()).build()?), true),
+        (Box::new(Approval::by_interrupt().runs(runs.clone())), true),
+        (Box::new(OverrideOutput::json(7).runs(runs.clone())), true),
+        (Box::new(runs.clone().only(Notes::default())), true),
+        (Box::new(runs.clone().only(for_tree(Notes::default()))), true),
+        (Box::new(Budget::builder().calls(0).runs(runs.clone()).build()?), false),
+        (Box::new(page.built(|builder| builder.included(runs.clone()))), false),
+        (Box::new(for_tree(runs.clone().only(Notes::default()))), false),
+        (Box::new(for_nested(runs.clone().only(Notes::default()))), false),
+    ])
+}
+
+// M11
+#[test]
+fn a_middleware_handles_the_runs_that_its_selection_may_have() -> TestResult {
+    let (double, other) = (double(), double());
+    for (runs, has) in rows(&double, &other) {
+        let may_have = runs.may_have("Tool", "double");
+        assert!(may_have || !has, "{runs:?}");
+        for (middleware, is_restricted) in with_selection(&runs)? {
+            assert_eq!(middleware.handles("Tool", "double"), may_have || !is_restricted, "{middleware:?}");
+        }
+    }
+    assert!(Approval::by_interrupt().handles("Tool", "double"), "all runs");
+    Ok(())
+}
+
+// M11
+#[tokio::test]
+async fn a_guard_with_a_selection_is_refused_where_it_is_bound_only_to_a_run_that_it_does_not_select() -> TestResult {
+    let no = || Runs::named("triple");
+    let approval = double().run(3).middleware(Approval::by_interrupt().runs(no())).await;
+    let rate = double().run(3).middleware(RateLimit::builder(1, Duration::from_secs(9)).runs(no()).build()?).await;
+    let concurrency = double().run(3).middleware(Concurrency::builder(1).runs(no()).build()?).await;
+    let only = double().run(3).middleware(no().only(Approval::by_interrupt())).await;
+    let rows = [(approval, "approval"), (rate, "rate_limit"), (concurrency, "concurrency"), (only, "approval")];
+    for (result, name) in rows {
+        let text = result.expect_err("it is refused").to_string();
+        assert!(text.starts_with(&format!("the guard `{name}` (")) && text.contains("for_tree(…)"), "{text}");
+        assert!(text.contains("is bound to Tool `double`"), "{text}");
+    }
+    // Other middleware only warns.
+    assert_eq!(double().run(3).middleware(no().only(OverrideOutput::json(7))).await?, 6);
+    assert_eq!(double().run(3).middleware(OverrideOutput::json(7).runs(no())).await?, 6);
+    Ok(())
+}
+
+/// A selection as data. An unknown part has the value that a run will show.
+#[derive(Clone, Debug)]
+enum Expr {
+    Kind(bool),
+    Name(bool),
+    Unknown(bool),
+    Combined(Box<(Self, u8, Self)>),
+}
+
+impl Expr {
+    fn any() -> impl Strategy<Value = Self> {
+        let leaf = (0..3_u8, any::<bool>()).prop_map(|(which, is_in)| match which {
+            0 => Self::Kind(is_in),
+            1 => Self::Name(is_in),
+            _ => Self::Unknown(is_in),
+        });
+        leaf.prop_recursive(4, 12, 2, |inner| {
+            (inner.clone(), 0..3_u8, inner).prop_map(|parts| Self::Combined(Box::new(parts)))
+        })
+    }
+
+    fn runs(&self) -> Runs {
+        match self {
+            Self::Kind(is_in) => Runs::of_kind(if *is_in { "Tool" } else { "Model" }),
+            Self::Name(is_in) => Runs::named(if *is_in { "double" } else { "triple" }),
+            Self::Unknown(is_in) => {
+                let is_in = *is_in;
+                Runs::matching(move |_| is_in)
+            }
+            Self::Combined(parts) => match parts.1 {
+                0 => parts.0.runs().and(parts.2.runs()),
+                1 => parts.0.runs().or(parts.2.runs()),
+                _ => parts.0.runs().except(parts.2.runs()),
+            },
+        }
+    }
+
+    /// The model: returns whether the answer may be yes, and may be no, if each unknown part may be either.
+    fn may_be(&self) -> (bool, bool) {
+        match self {
+            Self::Kind(is_in) | Self::Name(is_in) => (*is_in, !is_in),
+            Self::Unknown(_) => (true, true),
+            Self::Combined(parts) => {
+                let ((some_yes, some_no), (other_yes, other_no)) = (parts.0.may_be(), parts.2.may_be());
+                match parts.1 {
+                    0 => (some_yes && other_yes, some_no || other_no),
+                    1 => (some_yes || other_yes, some_no && other_no),
+                    _ => (some_yes && other_no, some_no || other_yes),
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    // M11
+    #[test]
+    fn a_selection_may_have_a_run_unless_kind_and_name_alone_rule_it_out(expr in Expr::any()) {
+        let runs = expr.runs();
+        prop_assert_eq!(runs.may_have("Tool", "double"), expr.may_be().0, "{:?}", runs);
+        // A run that the selection has is never ruled out.
+        let run = Shown;
+        prop_assert!(!runs.has(&run) || runs.may_have("Tool", "double"));
+    }
+}
+
+/// A recorded run of the tool `double`.
+struct Shown;
+
+impl RunInfo for Shown {
+    fn kind(&self) -> &'static str {
+        "Tool"
+    }
+    fn name(&self) -> &'static str {
+        "double"
+    }
+    fn namespace(&self) -> &'static str {
+        "maths"
+    }
+    fn context(&self) -> Context {
+        Context::new()
+    }
+    fn trace(&self) -> Option<Trace> {
+        None
+    }
+    fn has_type(&self, _: &str) -> bool {
+        false
+    }
+    fn run(&self) -> Option<RunContext> {
+        None
+    }
 }
 
 #[test]
