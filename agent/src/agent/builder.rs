@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter};
-use emitree_runtime::{Error, IntoMiddleware, MaxMiddlewareRetries, Middleware, Result, Runnable};
+use emitree_runtime::{Error, IntoMiddleware, MaxMiddlewareRetries, Middleware, Result, Runnable, check_guards};
 use serde_json::{Map, Value};
 
 use crate::agent::events::declared;
@@ -157,7 +157,9 @@ impl AgentBuilder {
         self
     }
 
-    /// Binds a [`Middleware`] to each run of the agent.
+    /// Binds a [`Middleware`] to each run of the agent, but not to the runs of its model and its tools. To reach those as
+    /// well, use [`for_tree`](emitree_runtime::for_tree). If a guard selects runs by kind or name, and an agent's run
+    /// cannot be selected, [`build`](Self::build) returns an error.
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         self.middlewares.push(Arc::new(middleware.into_middleware()));
         self
@@ -207,7 +209,8 @@ impl AgentBuilder {
     ///
     /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an error if
     /// the agent's name cannot be part of a namespace, if two tools have the same name, if two middlewares have the
-    /// same id, or if `max_steps` is 0.
+    /// same id, if `max_steps` is 0, or if a guard is bound to the agent, its model or a tool, but does not handle its
+    /// runs ([`check_guards`]).
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
         let Self { max_steps, max_depth, spawn_tools, failure, .. } = self;
@@ -239,7 +242,11 @@ impl AgentBuilder {
         let specs = specs_of(&tools);
         let shared =
             AgentParts { emitter, model, prompt, options, tools, specs, installed, max_steps, max_depth, spawn_tools };
-        Ok(Agent { shared: Arc::new(shared), middlewares })
+        let agent = Agent { shared: Arc::new(shared), middlewares };
+        check_guards(&agent)?;
+        check_guards(&agent.shared.model)?;
+        agent.shared.tools.iter().try_for_each(check_guards)?;
+        Ok(agent)
     }
 }
 

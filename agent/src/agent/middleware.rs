@@ -295,6 +295,11 @@ impl Middleware for Joins {
         &self.id
     }
 
+    /// Returns `true` for the runs of agents: any other run ignores the middleware.
+    fn handles(&self, kind: &str, _: &str) -> bool {
+        kind == "Agent"
+    }
+
     fn debug_summary(&self) -> Summary {
         self.installed.as_ref().map_or_else(|error| error.to_string().into(), |installed| installed.summary.clone())
     }

@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentRun, ChatModel, ChatOptions, ChatResponse, Message, Part, Reply, Role, ScriptedModel, Session, ToolCall,
+    Agent, AgentBuilder, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatResponse, Hooks, Message, Part, Reply,
+    Role, ScriptedModel, Session, Tool, ToolCall, joins, tool_fn,
 };
 use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
 use emitree_middleware::{
     Budget, Cache, CircuitBreaker, Concurrency, ContentFilter, ExfilGuard, Limits, Metrics, RateLimit, Record, Redact,
     Replay, Retry, Runs, Timeout, Trajectory,
 };
-use emitree_runtime::{Error, Middleware, Result, for_tree};
+use emitree_runtime::{Error, ErrorKind, Middleware, Result, RunContext, Runnable, for_tree, runnable_fn};
 use serde_json::json;
 
-use crate::support::{Log, agent, results, shout};
+use crate::support::{Log, Text, agent, results, shout};
 
 fn script() -> ScriptedModel {
     ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done")
@@ -115,5 +116,99 @@ async fn an_interrupt_lists_the_approvals_of_all_calls_and_the_answers_are_used_
     }
     let answer = agent.ask("go on").session(&session).extension(approvals).await?;
     assert_eq!(results(&answer.messages), ["A", "B", "!denied by approval: no"]);
+    Ok(())
+}
+
+/// The tool whose calls have to be approved, and a log of what it deleted.
+fn delete(log: &Log) -> Tool {
+    let log = log.clone();
+    let delete = move |args: Text, _: RunContext| {
+        log.add(args.text);
+        async { Ok("deleted") }
+    };
+    tool_fn("delete", "Deletes a file", delete).expect("a valid name")
+}
+
+fn asks_about_delete() -> Approval {
+    Approval::by_interrupt().runs(Runs::named("delete"))
+}
+
+fn deletes() -> ScriptedModel {
+    ScriptedModel::new("test").call("delete", json!({"text": "a.txt"})).text("done")
+}
+
+// M11
+#[tokio::test]
+async fn an_approval_of_a_tool_that_is_bound_to_its_agent_without_for_tree_is_refused() -> Result<()> {
+    let (log, script) = (Log::default(), deletes());
+    let bound = |agent: AgentBuilder| agent.tool(delete(&log)).middleware(asks_about_delete());
+    let error = bound(agent(&script)).build().unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::Invalid);
+    let expected = "the guard `approval` (interrupts, about runs named delete) is bound to Agent `tester`, which it does \
+                    not handle, so it does nothing: to bind it to the runs below as well, write \
+                    `.middleware(for_tree(…))`";
+    assert_eq!(error.to_string(), expected);
+
+    // Bound to one run, the run ends before the model is called, and its explanation says why.
+    let agent = agent(&script).tool(delete(&log)).build()?;
+    let run = agent.ask("go").middleware(asks_about_delete());
+    let explained = run.explain().to_string();
+    assert!(explained.contains("\n    never: approval: "), "{explained}");
+    assert!(!explained.contains("guard     approval"), "{explained}");
+    assert_eq!(run.await.unwrap_err().to_string(), expected);
+    assert_eq!((script.requests().len(), log.lines()), (0, vec![]));
+
+    // With the line of the error, the tool waits for its approval.
+    let error = agent.ask("go").middleware(for_tree(asks_about_delete())).await.unwrap_err();
+    assert!(error.is_interrupted(), "{error}");
+    assert_eq!(log.lines(), Vec::<String>::new());
+    Ok(())
+}
+
+// M11
+#[test]
+fn a_guard_that_is_bound_to_a_model_or_a_tool_that_it_does_not_handle_is_an_error_of_build() -> Result<()> {
+    let (log, script) = (Log::default(), deletes());
+    let misspelled = || Approval::by_interrupt().runs(Runs::named("delte"));
+    let error = agent(&script).tool(delete(&log).middleware(misspelled())).build().unwrap_err().to_string();
+    assert!(error.contains("about runs named delte) is bound to Tool `delete`"), "{error}");
+    let model = ChatModel::new(script.clone())?.middleware(asks_about_delete());
+    let error = Agent::builder("test", model).build().unwrap_err().to_string();
+    assert!(error.contains("is bound to ChatModel `"), "{error}");
+
+    let right = delete(&log).middleware(asks_about_delete());
+    assert!(agent(&script).tool(right).middleware(for_tree(misspelled())).build().is_ok());
+    Ok(())
+}
+
+/// A guard of agents.
+#[derive(Debug)]
+struct Gate;
+
+impl AgentMiddleware for Gate {
+    fn id(&self) -> &'static str {
+        "gate"
+    }
+    fn is_guard(&self) -> bool {
+        true
+    }
+    fn install(&self, hooks: &mut Hooks) -> Result<()> {
+        hooks.on_gate_each(|call, _| call.deny("gate", "closed"));
+        Ok(())
+    }
+}
+
+// M11
+#[tokio::test]
+async fn a_guard_of_agents_that_is_bound_only_to_a_run_that_is_no_agent_is_refused() -> Result<()> {
+    let (log, script) = (Log::default(), deletes());
+    let agent = Arc::new(agent(&script).tool(delete(&log)).build()?);
+    let outer = runnable_fn("outer", move |(): (), _: RunContext| agent.run_shared("go".into()));
+    let error = outer.run(()).middleware(joins(Gate)).await.unwrap_err().to_string();
+    assert!(error.contains("the guard `gate`") && error.contains("Run `outer`"), "{error}");
+    assert!(error.ends_with("`.middleware(for_tree(…))`"), "{error}");
+    let answer = outer.run(()).middleware(for_tree(joins(Gate))).await?;
+    assert_eq!(results(&answer.messages), ["!denied by gate: closed"]);
+    assert_eq!(log.lines(), Vec::<String>::new());
     Ok(())
 }
