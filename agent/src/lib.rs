@@ -21,6 +21,12 @@ pub mod history {
     pub use crate::message::repair::{Repair, RepairKind};
 }
 
+/// Streamed replies: stages that may await, and the events of the tool calls in a reply.
+pub mod stream {
+    pub use crate::model::call_events::{ToolCallDelta, ToolCallStarted};
+    pub use crate::model::chunks::AsyncChunkStage;
+}
+
 pub use agent::Agent;
 pub use agent::builder::{AgentBuilder, IntoTool};
 pub use agent::events::{

@@ -13,7 +13,7 @@ use crate::agent::builder::{check_names, specs_of};
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError};
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::turn::{CurrentTurn, LoopState};
-use crate::model::chunks::ChunkStages;
+use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::{IncomingReply, pass_whole};
 use crate::model::passage::{PassReplies, Passage};
 use crate::model::text_stage::TextStage;
@@ -21,7 +21,7 @@ use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::place::testing::join;
-use crate::{Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, ChunkStage, Delta};
+use crate::{Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, Delta};
 use crate::{History, Message, Tool, ToolOutput, ToolSpec};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
@@ -325,13 +325,15 @@ impl<'a> Loop<'a> {
     /// Passes a reply that is not from the model's run through the stages as a whole, and through the guards of
     /// `model.call`.
     async fn pass_reply(&self, reply: ChatResponse) -> Result<ChatResponse> {
-        let reply = pass_whole(reply, &mut self.begin_stages(), self.ctx)?;
+        let reply = pass_whole(reply, self.begin_stages(), self.ctx).await?;
         self.check_reply(&reply).await?;
         Ok(reply)
     }
 
-    fn begin_stages(&self) -> Vec<Box<dyn ChunkStage>> {
-        self.chains().flat_map(|chains| chains.chunks.begin()).collect()
+    fn begin_stages(&self) -> Stages {
+        let mut stages = Stages::default();
+        self.chains().for_each(|chains| stages.append(chains.chunks.begin()));
+        stages
     }
 
     async fn check_reply(&self, reply: &ChatResponse) -> Result<()> {
@@ -342,20 +344,22 @@ impl<'a> Loop<'a> {
     }
 
     /// Makes the answer of the run from the output of a tool, which passes the stages and guards as a model's reply does.
-    async fn answer_of(&self, output: &ToolOutput) -> Result<Message> {
-        let deltas = Delta::of_response(ChatResponse::new(Message::assistant(output.text())));
-        let streams = self.options.or(self.agent.model.own_options()).stream == Some(true);
-        let mut stages = self.begin_stages();
-        stages.extend(TextStage::of(self.ctx));
-        let mut reply = IncomingReply::new(stages, streams, self.ctx);
-        let is_stopped = reply.receive(deltas, true).await?;
-        let (reply, is_as_staged) = reply.finish(is_stopped);
-        if !is_as_staged {
-            // A listener has changed a token.
-            return Ok(self.pass_reply(reply).await?.message);
-        }
-        self.check_reply(&reply).await?;
-        Ok(reply.message)
+    fn answer_of<'b>(&'b self, output: &'b ToolOutput) -> BoxFuture<'b, Result<Message>> {
+        Box::pin(async move {
+            let deltas = Delta::of_response(ChatResponse::new(Message::assistant(output.text())));
+            let streams = self.options.or(self.agent.model.own_options()).stream == Some(true);
+            let mut stages = self.begin_stages();
+            TextStage::of(self.ctx).into_iter().for_each(|stage| stages.push(stage));
+            let mut reply = IncomingReply::new(stages, streams, self.ctx);
+            let is_stopped = reply.receive(deltas, true).await?;
+            let (reply, is_as_staged) = reply.finish(is_stopped);
+            if !is_as_staged {
+                // A listener has changed a token.
+                return Ok(self.pass_reply(reply).await?.message);
+            }
+            self.check_reply(&reply).await?;
+            Ok(reply.message)
+        })
     }
 
     /// Passes a response through `turn.action`, and executes its tool calls unless a hook decides otherwise. When this

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::agent::answer::Answer;
 use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
-use crate::model::chunks::ChunkStages;
+use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::Passage;
 use crate::{ChatResponse, ChunkStage, History, Session, Usage};
 
@@ -127,6 +127,13 @@ pub trait AgentContext {
     /// Returns an error if this is not the run of a [`ChatModel`](crate::ChatModel), or if the work of the run has
     /// begun.
     fn chunks<S: ChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()>;
+
+    /// Appends an [`AsyncChunkStage`] to this run of a model, as [`chunks`](Self::chunks) appends a stage.
+    ///
+    /// # Errors
+    ///
+    /// As for [`chunks`](Self::chunks).
+    fn chunks_async<S: AsyncChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()>;
 }
 
 impl AgentContext for RunContext {
@@ -140,5 +147,9 @@ impl AgentContext for RunContext {
 
     fn chunks<S: ChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()> {
         Passage::append(&ChunkStages::default().with(make), self)
+    }
+
+    fn chunks_async<S: AsyncChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()> {
+        Passage::append(&ChunkStages::default().with_async(make), self)
     }
 }

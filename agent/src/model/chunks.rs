@@ -1,8 +1,10 @@
 //! Stages that the pieces of a reply pass through before listeners receive them.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use emitree_runtime::{Result, Run, RunContext};
+use futures_core::future::BoxFuture;
 
 use crate::model::passage::Passage;
 use crate::{ChatModel, Delta};
@@ -37,7 +39,99 @@ impl<F: FnMut(&mut Chunks, &RunContext) -> Result<()> + Send> ChunkStage for F {
     }
 }
 
-type MakeStage = Arc<dyn Fn() -> Box<dyn ChunkStage> + Send + Sync>;
+/// A stage that may await, for example to ask a service about the pieces that have arrived. While it waits, no further
+/// pieces are received.
+///
+/// Every [`ChunkStage`] is an async stage. Sync and async stages are called in the order in which they were added.
+///
+/// ```
+/// use emitree_agent::stream::AsyncChunkStage;
+/// use emitree_agent::{ChatModel, Chunks, Delta, ModelRun, ScriptedModel};
+/// use emitree_runtime::{Error, Result, RunContext, Runnable};
+/// use futures_util::future::BoxFuture;
+///
+/// /// Asks a service about the whole text of a reply before any of its pieces leaves.
+/// #[derive(Default)]
+/// struct Moderate {
+///     kept: Vec<Delta>,
+/// }
+///
+/// impl AsyncChunkStage for Moderate {
+///     fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, _: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+///         Box::pin(async move {
+///             self.kept.append(&mut chunks.deltas);
+///             if chunks.ended {
+///                 if is_harmful(&format!("{:?}", self.kept)).await {
+///                     return Err(Error::denied("moderation", "the reply is harmful"));
+///                 }
+///                 chunks.deltas.append(&mut self.kept);
+///             }
+///             Ok(())
+///         })
+///     }
+/// }
+/// # async fn is_harmful(text: &str) -> bool { text.contains("poison") }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let model = ChatModel::new(ScriptedModel::new("test").text("Take poison."))?;
+/// assert!(model.run("hi".into()).chunks_async(Moderate::default).await.unwrap_err().is_denied());
+/// # Ok(())
+/// # }
+/// ```
+pub trait AsyncChunkStage: Send {
+    /// Changes the pieces that have arrived. If the run is aborted or dropped, the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// An error fails the attempt.
+    fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>>;
+}
+
+impl<S: ChunkStage> AsyncChunkStage for S {
+    fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        Box::pin(ready(ChunkStage::pass(self, chunks, ctx)))
+    }
+}
+
+/// The stages of one attempt. A sync stage is called without a future, because it is called for each piece.
+#[derive(Default)]
+pub(crate) struct Stages(Vec<Stage>);
+
+enum Stage {
+    Sync(Box<dyn ChunkStage>),
+    Async(Box<dyn AsyncChunkStage>),
+}
+
+impl Stages {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, stage: impl ChunkStage + 'static) {
+        self.0.push(Stage::Sync(Box::new(stage)));
+    }
+
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
+    /// Passes pieces through all stages, in order.
+    pub(crate) async fn pass(&mut self, deltas: Vec<Delta>, ended: bool, ctx: &RunContext) -> Result<Vec<Delta>> {
+        let mut chunks = Chunks { deltas, ended };
+        for stage in &mut self.0 {
+            match stage {
+                Stage::Sync(stage) => stage.pass(&mut chunks, ctx)?,
+                Stage::Async(stage) => stage.pass(&mut chunks, ctx).await?,
+            }
+            // A stage may have changed `ended`, so it is set again for the next stage.
+            chunks.ended = ended;
+        }
+        Ok(chunks.deltas)
+    }
+}
+
+type MakeStage = Arc<dyn Fn() -> Stage + Send + Sync>;
 
 /// Extension methods for the runs of models.
 ///
@@ -71,11 +165,20 @@ pub trait ModelRun: Sized {
     /// that they kept back.
     #[must_use]
     fn chunks<S: ChunkStage + 'static>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self;
+
+    /// Appends an [`AsyncChunkStage`] to this run, as [`chunks`](Self::chunks) appends a stage.
+    #[must_use]
+    fn chunks_async<S: AsyncChunkStage + 'static>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self;
 }
 
 impl ModelRun for Run<'_, ChatModel> {
     fn chunks<S: ChunkStage + 'static>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
         let stages = ChunkStages::default().with(make);
+        self.middleware(move |ctx: &RunContext| Passage::append(&stages, ctx))
+    }
+
+    fn chunks_async<S: AsyncChunkStage + 'static>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
+        let stages = ChunkStages::default().with_async(make);
         self.middleware(move |ctx: &RunContext| Passage::append(&stages, ctx))
     }
 }
@@ -87,7 +190,16 @@ pub(crate) struct ChunkStages(Vec<MakeStage>);
 impl ChunkStages {
     /// Appends a function that makes a new stage for each attempt.
     pub(crate) fn with<S: ChunkStage + 'static>(mut self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
-        self.0.push(Arc::new(move || Box::new(make())));
+        self.0.push(Arc::new(move || Stage::Sync(Box::new(make()))));
+        self
+    }
+
+    /// Appends a function that makes a new async stage for each attempt.
+    pub(crate) fn with_async<S: AsyncChunkStage + 'static>(
+        mut self,
+        make: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Self {
+        self.0.push(Arc::new(move || Stage::Async(Box::new(make()))));
         self
     }
 
@@ -99,7 +211,7 @@ impl ChunkStages {
         self.0.extend(other.0.iter().cloned());
     }
 
-    pub(crate) fn begin(&self) -> Vec<Box<dyn ChunkStage>> {
-        self.0.iter().map(|make| make()).collect()
+    pub(crate) fn begin(&self) -> Stages {
+        Stages(self.0.iter().map(|make| make()).collect())
     }
 }

@@ -1,8 +1,10 @@
 //! Replies that arrive in pieces.
 
 use emitree_runtime::{Result, RunContext};
+use futures_core::future::BoxFuture;
 
-use crate::model::chunks::{ChunkStage, Chunks};
+use crate::model::call_events::StreamedCalls;
+use crate::model::chunks::Stages;
 use crate::model::emit;
 use crate::model::events::{NewToken, ResponseHeaders};
 use crate::model::response::ResponseBuilder;
@@ -11,16 +13,24 @@ use crate::{ChatResponse, Delta, Part};
 /// A reply that is being received.
 pub(crate) struct IncomingReply<'a> {
     ctx: &'a RunContext,
-    stages: Vec<Box<dyn ChunkStage>>,
+    stages: Stages,
     pub(crate) streams: bool,
     builder: ResponseBuilder,
+    calls: StreamedCalls,
     /// `true` if a listener has changed a piece after it left the stages.
     is_changed: bool,
 }
 
 impl<'a> IncomingReply<'a> {
-    pub(crate) fn new(stages: Vec<Box<dyn ChunkStage>>, streams: bool, ctx: &'a RunContext) -> Self {
-        Self { ctx, stages, streams, builder: ResponseBuilder::new(), is_changed: false }
+    pub(crate) fn new(stages: Stages, streams: bool, ctx: &'a RunContext) -> Self {
+        Self {
+            ctx,
+            stages,
+            streams,
+            builder: ResponseBuilder::new(),
+            calls: StreamedCalls::default(),
+            is_changed: false,
+        }
     }
 
     /// Adds a piece of a stream. Returns `true` if a listener stopped the stream.
@@ -47,20 +57,19 @@ impl<'a> IncomingReply<'a> {
     /// Passes pieces through the stages, emits them and adds them to the response. Returns `true` if a listener stopped
     /// the stream; the pieces after the stop are dropped.
     pub(crate) async fn receive(&mut self, deltas: Vec<Delta>, ended: bool) -> Result<bool> {
-        let mut chunks = Chunks { deltas, ended };
-        for stage in &mut self.stages {
-            stage.pass(&mut chunks, self.ctx)?;
-            // A stage may have changed `ended`, so it is set again for the next stage.
-            chunks.ended = ended;
-        }
-        for delta in chunks.deltas {
+        let mut is_stopped = false;
+        for delta in self.stages.pass(deltas, ended, self.ctx).await? {
             let (delta, stops) = self.announce(delta).await?;
             self.builder.push(delta);
+            is_stopped = stops;
             if stops {
-                return Ok(true);
+                break;
             }
         }
-        Ok(false)
+        if ended {
+            self.calls.finish(self.ctx).await?;
+        }
+        Ok(is_stopped)
     }
 
     /// Receives one piece of a stream. Without stages, no list is allocated for the piece.
@@ -88,6 +97,10 @@ impl<'a> IncomingReply<'a> {
                 let (text, stops) = self.announce_token(text, true).await?;
                 Ok((Delta::Reasoning(text), stops))
             }
+            Delta::ToolCall { index, ref id, ref name, ref arguments } if self.streams => {
+                self.calls.announce(index, [id, name].map(Option::as_deref), arguments, self.ctx).await?;
+                Ok((delta, false))
+            }
             Delta::Headers(headers) => {
                 let before = self.has_stages().then(|| headers.clone());
                 let mut event = ResponseHeaders::new(headers);
@@ -113,27 +126,25 @@ impl<'a> IncomingReply<'a> {
     }
 }
 
-/// Passes a whole reply through stages.
+/// Passes a whole reply through stages. The future is boxed, because agents may be nested deeply and few runs need it.
 pub(crate) fn pass_whole(
     reply: ChatResponse,
-    stages: &mut [Box<dyn ChunkStage>],
+    mut stages: Stages,
     ctx: &RunContext,
-) -> Result<ChatResponse> {
-    let deltas = Delta::of_response(reply.clone());
-    let mut chunks = Chunks { deltas: deltas.clone(), ended: true };
-    for stage in stages {
-        stage.pass(&mut chunks, ctx)?;
-        chunks.ended = true;
-    }
-    if chunks.deltas == deltas {
-        return Ok(reply);
-    }
-    let mut builder = ResponseBuilder::new();
-    chunks.deltas.into_iter().for_each(|delta| builder.push(delta));
-    let mut passed = builder.finish();
-    // The cost, and references to content, are in no piece. The counts are not for stages to remove.
-    passed.cost = reply.cost;
-    passed.usage = passed.usage.or(reply.usage);
-    passed.message.parts.extend(reply.message.parts.into_iter().filter(|part| matches!(part, Part::Uri { .. })));
-    Ok(passed)
+) -> BoxFuture<'_, Result<ChatResponse>> {
+    Box::pin(async move {
+        let deltas = Delta::of_response(reply.clone());
+        let passed = stages.pass(deltas.clone(), true, ctx).await?;
+        if passed == deltas {
+            return Ok(reply);
+        }
+        let mut builder = ResponseBuilder::new();
+        passed.into_iter().for_each(|delta| builder.push(delta));
+        let mut passed = builder.finish();
+        // The cost, and references to content, are in no piece. The counts are not for stages to remove.
+        passed.cost = reply.cost;
+        passed.usage = passed.usage.or(reply.usage);
+        passed.message.parts.extend(reply.message.parts.into_iter().filter(|part| matches!(part, Part::Uri { .. })));
+        Ok(passed)
+    })
 }

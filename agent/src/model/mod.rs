@@ -2,6 +2,7 @@
 
 mod alternatives;
 mod backend;
+pub(crate) mod call_events;
 pub(crate) mod chunks;
 pub(crate) mod events;
 pub(crate) mod incoming;
@@ -24,6 +25,7 @@ use emitree_runtime::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
 use futures_core::future::BoxFuture;
 
 use crate::model::backend::Backend;
+use crate::model::call_events::{ToolCallDelta, ToolCallStarted};
 use crate::model::events::{
     ChatError, ChatFinish, ChatStart, ChatSuccess, ModelFellBack, NewToken, ResponseHeaders, UsageReported,
 };
@@ -58,6 +60,8 @@ use crate::{ChatOptions, ChatRequest, ChatResponse, Provider};
 /// | `start` | [`ChatStart`] | before a request is sent; changes by a listener have no effect (see below) |
 /// | `response_headers` | [`ResponseHeaders`] | the provider begins to answer, if it reports headers |
 /// | `new_token` | [`NewToken`] | each piece of text, if the request enables streaming; a listener may change it, or stop the stream |
+/// | `tool_call_started` | [`ToolCallStarted`] | the name of a tool call has arrived, if the request enables streaming; changes have no effect |
+/// | `tool_call_delta` | [`ToolCallDelta`] | each piece of the arguments of a call, if the request enables streaming; changes have no effect |
 /// | `usage` | [`UsageReported`] | the reply is complete or has failed, and the tokens that the provider reported have been charged |
 /// | `success` | [`ChatSuccess`] | the reply is complete; a listener may change it |
 /// | `error` | [`ChatError`] | the attempt has failed, unless only a listener of `finish` failed |
@@ -113,6 +117,8 @@ impl ChatModel {
             .declares_data::<ChatStart>()
             .declares_text::<NewToken>()
             .declares_data::<ResponseHeaders>()
+            .declares_data::<ToolCallStarted>()
+            .declares_text::<ToolCallDelta>()
             .declares_data::<UsageReported>()
             .declares_data::<ChatSuccess>()
             .declares_data::<ChatError>()

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 use emitree_runtime::{Error, Layer, Middleware, Next, Phase, Result, RunContext, Stack};
 use parking_lot::Mutex;
 
-use crate::model::chunks::{ChunkStage, ChunkStages};
+use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::pass_whole;
 use crate::{Agent, ChatModel, ChatRequest, ChatResponse, Tool};
 
@@ -73,7 +73,7 @@ impl Passage {
     }
 
     /// Makes the stages of an attempt.
-    pub(crate) fn begin(&self) -> Vec<Box<dyn ChunkStage>> {
+    pub(crate) fn begin(&self) -> Stages {
         // `make` is user code, so it is called without the lock.
         let stages = self.0.stages.lock().clone();
         stages.begin()
@@ -159,7 +159,7 @@ impl Layer<ChatModel> for Checked {
         let mut reply = next.run(input).await?;
         let Some(passage) = Passage::of(ctx) else { return Ok(reply) };
         if !passage.has_left_stages(&reply) {
-            reply = pass_whole(reply, &mut passage.begin(), ctx)?;
+            reply = pass_whole(reply, passage.begin(), ctx).await?;
             passage.left_stages(&reply);
         }
         if !passage.is_guarded(&reply) {

@@ -9,7 +9,7 @@ use crate::{ChunkStage, Chunks, Delta, NewToken};
 
 /// Passes the text and the reasoning of a reply through the filters that middleware has added with
 /// [`RunContext::filter_text`]. What the filters return reaches the listeners and the response alike. The arguments of
-/// calls are not passed: no event carries a piece of them, and a part of JSON cannot be changed safely.
+/// calls are filtered in their events only, because a part of JSON cannot be changed safely.
 #[derive(Default)]
 pub(crate) struct TextStage {
     /// The filter of the part that is being received.
@@ -27,8 +27,8 @@ fn delta(is_reasoning: bool, text: String) -> Delta {
 
 impl TextStage {
     /// Returns the stage of an attempt, if the run has text filters.
-    pub(crate) fn of(ctx: &RunContext) -> Option<Box<dyn ChunkStage>> {
-        ctx.text_filter(NewToken::NAME.as_str()).map(|_| Box::new(Self::default()) as _)
+    pub(crate) fn of(ctx: &RunContext) -> Option<Self> {
+        ctx.text_filter(NewToken::NAME.as_str()).map(|_| Self::default())
     }
 
     fn push(&mut self, text: String, is_reasoning: bool, ctx: &RunContext, passed: &mut Vec<Delta>) -> Result<()> {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::message::history::History;
-use crate::model::chunks::ChunkStages;
+use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, resolved};
@@ -363,6 +363,18 @@ impl Hooks {
         self
     }
 
+    /// Adds a stage that may await, as [`chunks`](Self::chunks) adds a stage. Sync and async stages are called in the
+    /// order in which they were added.
+    pub fn chunks_async<S: AsyncChunkStage + 'static>(
+        &mut self,
+        make: impl Fn() -> S + Send + Sync + 'static,
+    ) -> &mut Self {
+        let name: Arc<str> = self.name(Place::ModelChunk).into();
+        let make = move || NamedStage { stage: make(), name: Arc::clone(&name) };
+        self.chains.chunks = take(&mut self.chains.chunks).with_async(make);
+        self
+    }
+
     /// Adds a hook that may replace a tool call by returning another call. If the hook returns a call, later hooks are
     /// not called. The id of the call stays the same, and the history keeps the call as the model wrote it.
     pub fn on_resolve(
@@ -562,5 +574,17 @@ impl fmt::Debug for Hooks {
             .field("owner", &self.owner)
             .field("chains", &Place::ALL.iter().filter(|place| self.chains.is_used(**place)).collect::<Vec<_>>())
             .finish_non_exhaustive()
+    }
+}
+
+/// An async stage whose errors have the name of its hook.
+struct NamedStage<S> {
+    stage: S,
+    name: Arc<str>,
+}
+
+impl<S: AsyncChunkStage> AsyncChunkStage for NamedStage<S> {
+    fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async { self.stage.pass(chunks, ctx).await.map_err(|error| error.by(&self.name)) })
     }
 }

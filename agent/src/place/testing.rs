@@ -13,8 +13,8 @@ use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::{
-    AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Chunks, Delta, Message, Session, ToolCall,
-    ToolOutput, Turn,
+    AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Delta, Message, Session, ToolCall, ToolOutput,
+    Turn,
 };
 
 /// Calls the hooks of one middleware without an agent, for unit tests. Each async method calls the hooks of one place.
@@ -121,17 +121,11 @@ impl HookTest {
         self.in_run(move |it, ctx| {
             Box::pin(async move {
                 let mut stages = it.hooks.chains.chunks.begin();
-                let end = Chunks { deltas: Vec::new(), ended: true };
-                let arrivals = arrivals.into_iter().map(|deltas| Chunks { deltas, ended: false });
                 let mut passed = Vec::new();
-                for mut chunks in arrivals.chain([end]) {
-                    let ended = chunks.ended;
-                    for stage in &mut stages {
-                        stage.pass(&mut chunks, ctx)?;
-                        chunks.ended = ended;
-                    }
-                    passed.append(&mut chunks.deltas);
+                for deltas in arrivals {
+                    passed.append(&mut stages.pass(deltas, false, ctx).await?);
                 }
+                passed.append(&mut stages.pass(Vec::new(), true, ctx).await?);
                 Ok(passed)
             })
         })

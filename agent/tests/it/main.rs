@@ -21,6 +21,7 @@ mod redacted;
 mod replies;
 mod sessions;
 mod stored;
+mod streamed_calls;
 mod sums;
 mod support;
 mod tools;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use emitree_agent::stream::{ToolCallDelta, ToolCallStarted};
 use emitree_agent::*;
 use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta};
 use emitree_middleware::{ExfilGuard, Redact};
@@ -94,6 +95,8 @@ fn samples() -> Vec<Sample> {
             ChatStart = json!({"request": request()});
             NewToken = json!({"text": SECRET});
             ResponseHeaders = json!({"headers": {"x-for": SECRET}, "rate_limits": {}});
+            ToolCallStarted = json!({"index": 0, "id": SECRET, "name": SECRET});
+            ToolCallDelta = json!({"index": 0, "id": SECRET, "name": SECRET, "arguments": SECRET});
             UsageReported = json!({"usage": Usage::new(1, 2), "model": SECRET});
             ChatSuccess = json!({"response": response()});
             ChatError = json!({"error": error()});
