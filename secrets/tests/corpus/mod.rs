@@ -4,6 +4,7 @@
 mod documented;
 pub(crate) mod figures;
 mod formats;
+mod fourth;
 mod held_out;
 mod named;
 mod shapes;

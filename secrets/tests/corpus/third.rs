@@ -63,7 +63,7 @@ fn chars(class: &str) -> Vec<u8> {
     }
 }
 
-fn base64_url(bytes: &[u8]) -> String {
+pub(super) fn base64_url(bytes: &[u8]) -> String {
     let digits: Vec<u8> = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*b"-_").collect();
     let sextets = bytes.chunks(3).flat_map(|chunk| {
         let bits = (0..3).fold(0_usize, |bits, i| bits << 8 | usize::from(chunk.get(i).copied().unwrap_or(0)));
