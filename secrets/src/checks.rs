@@ -68,9 +68,25 @@ pub(super) fn pair(candidate: &Candidate<'_>) -> Option<usize> {
     all(candidate, is_password(value) || is_jumbled(value))
 }
 
-/// Accepts a password that follows a login, as in `.netrc`.
+/// Accepts a value that is assigned to a name, and also a value of letters.
+pub(super) fn setting(candidate: &Candidate<'_>) -> Option<usize> {
+    let is_word = candidate.secret.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let jumbled = || all(candidate, is_jumbled(candidate.secret));
+    assigned(candidate).or_else(|| if is_word { letters(candidate) } else { jumbled() })
+}
+
+/// Accepts the content of an XML element that is named like a secret, or whose attribute `name` or `key` is. Other
+/// attributes do not count: `<span class="token">`.
+pub(super) fn element(candidate: &Candidate<'_>) -> Option<usize> {
+    let tag = candidate.before.rsplit('<').next().unwrap_or_default();
+    let is_named = !tag.contains(' ') || tag.contains(" name=") || tag.contains(" key=");
+    setting(candidate).filter(|_| is_named)
+}
+
+/// Accepts a password that follows a login, as in `.netrc`. In prose, a word may follow `password`.
 pub(super) fn login(candidate: &Candidate<'_>) -> Option<usize> {
-    assigned(candidate).filter(|_| candidate.before.contains("login "))
+    let found = if candidate.before.contains("machine ") { setting(candidate) } else { assigned(candidate) };
+    found.filter(|_| candidate.before.contains("login "))
 }
 
 /// Accepts a quoted password that is assigned to a name, except a template or a call. The quotes mark its end.
@@ -226,14 +242,16 @@ pub(super) fn letters(candidate: &Candidate<'_>) -> Option<usize> {
 }
 
 /// Accepts a value of letters if its name begins the line, as in YAML and in environment files. In the middle of a
-/// line, the name may be a word of a sentence or of a program.
+/// line, the name may be a word of a sentence or of a program. After `name = `, the value may be the name of a variable,
+/// so it must look random.
 pub(super) fn entry(candidate: &Candidate<'_>) -> Option<usize> {
     let line = candidate.before.rsplit('\n').next().unwrap_or_default();
     let line = line.trim_start_matches([' ', '\t', '-', '"', '\'']);
     let name = line.trim_end_matches([' ', '\t', '"', '\'', ':', '=']);
     let name = ["export ", "ENV ", "set "].iter().find_map(|command| name.strip_prefix(command)).unwrap_or(name);
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
-    letters(candidate).filter(|_| is_name)
+    let is_spaced = line.trim_end_matches(['"', '\'']).ends_with([' ', '\t']) && !line.contains(':');
+    letters(candidate).filter(|_| is_name && (!is_spaced || is_jumbled(candidate.secret)))
 }
 
 /// Accepts the value of a `Cookie` or `Set-Cookie` header if a cookie in it looks random. The attributes of a
@@ -245,9 +263,30 @@ pub(super) fn cookie(candidate: &Candidate<'_>) -> Option<usize> {
     let ends = |(at, byte): (usize, u8)| byte == b' ' && !candidate.secret[..at].ends_with(';');
     let end = candidate.secret.bytes().take(len).enumerate().find(|at| ends(*at)).map_or(len, |(at, _)| at);
     let value = candidate.secret[..end].trim_end();
-    let values = value.split(';').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
-    let is_random = |value: &str| value.len() >= 16 && distinct(value) >= 8 && is_password(value);
-    values.into_iter().any(is_random).then_some(value.len())
+    let mut pairs = value.split(';').filter_map(|pair| pair.split_once('='));
+    let is_session = |(name, value): (&str, &str)| is_random(value) || is_session_name(name) && is_mixed_case(value);
+    pairs.any(is_session).then_some(value.len())
+}
+
+/// Accepts the value of a cookie that identifies a session.
+pub(super) fn session(candidate: &Candidate<'_>) -> Option<usize> {
+    all(candidate, is_random(candidate.secret) || is_mixed_case(candidate.secret))
+}
+
+fn is_session_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["sess", "sid", "auth", "token", "login", "remember", "jwt"].iter().any(|part| name.contains(part))
+}
+
+fn is_random(value: &str) -> bool {
+    value.len() >= 16 && distinct(value) >= 8 && is_password(value)
+}
+
+/// Returns `true` for 16 or more letters of both cases, as random letters are.
+fn is_mixed_case(value: &str) -> bool {
+    let count = |test: fn(&u8) -> bool| value.bytes().filter(test).count();
+    let (upper, lower) = (count(u8::is_ascii_uppercase), count(u8::is_ascii_lowercase));
+    value.len() >= 16 && upper + lower == value.len() && upper.min(lower) > 2 && distinct(value) > 9
 }
 
 /// Accepts the base64 of a user and a password, as `docker login` stores it.
@@ -255,6 +294,13 @@ pub(super) fn docker_auth(candidate: &Candidate<'_>) -> Option<usize> {
     let login = decoded(candidate.secret);
     let user = login.iter().position(|byte| *byte == b':')?;
     all(candidate, user > 0 && login[..user].iter().all(u8::is_ascii_graphic) && login.len() > user + 4)
+}
+
+/// Accepts the base64 of a JSON object that has the login of a registry, as image pull secrets do.
+pub(super) fn docker_config(candidate: &Candidate<'_>) -> Option<usize> {
+    let json = decoded(candidate.secret);
+    let has = |name: &str| memchr::memmem::find(&json, name.as_bytes()).is_some();
+    all(candidate, [r#""auths""#, r#""auth""#, r#""password""#, r#""identitytoken""#].into_iter().any(has))
 }
 
 /// Decodes base64 up to the padding.

@@ -26,7 +26,7 @@ pub enum Kind {
     /// A key of a model provider: `OpenAI`, Anthropic, Hugging Face, Groq, Replicate, xAI, `OpenRouter`. Keys of
     /// other providers have the kind [`Service`](Self::Service).
     ModelKey,
-    /// A Google API key, OAuth token or client secret.
+    /// A Google API key, OAuth token, refresh token or client secret.
     GoogleKey,
     /// An AWS access key id, or an AWS secret access key next to a keyword.
     AwsKey,
@@ -39,7 +39,7 @@ pub enum Kind {
     /// The password in a URL.
     UrlPassword,
     /// A bearer token, or a value that is assigned to a name such as password, secret, token or API key: one that looks
-    /// random, or one of at least 8 letters in an environment line or in YAML.
+    /// random, or one of at least 8 letters in an environment line, a file of settings, XML or a connection string.
     Assigned,
     /// An e-mail address.
     Email,

@@ -19,8 +19,11 @@
 //! - [`Chunks`] finds the same secrets in text that arrives in chunks, and holds back only text that may be the
 //!   beginning of a secret.
 //!
-//! The crate depends on no other crate of emitree. `tests/corpus/README.md` has the share of secrets that it finds, and
-//! the number of its false alarms.
+//! The scanner found 86.5 % of the secrets in 400 lines that its authors had not seen: settings, cookies, logins of
+//! docker, and bare keys of providers. `tests/corpus/README.md` has all figures, also those after the rules were changed
+//! for these lines, and the number of false alarms.
+//!
+//! The crate depends on no other crate of emitree.
 
 #![cfg_attr(
     not(test),

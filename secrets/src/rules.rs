@@ -128,8 +128,12 @@ impl Check {
     pub(super) const LETTERS: Self = Self::of(checks::letters).vague();
     pub(super) const ENTRY: Self = Self::of(checks::entry).vague();
     pub(super) const COOKIE: Self = Self::of(checks::cookie).vague();
-    pub(super) const DOCKER_AUTH: Self = Self::of(checks::docker_auth).vague();
+    pub(super) const SESSION: Self = Self::of(checks::session).vague();
+    pub(super) const DOCKER_AUTH: Self = Self::of(checks::docker_auth).with_tail(Tail::Run).vague();
+    pub(super) const DOCKER_CONFIG: Self = Self::of(checks::docker_config).with_tail(Tail::Run);
     pub(super) const PAIR: Self = Self::of(checks::pair).vague();
+    pub(super) const ELEMENT: Self = Self::of(checks::element).vague();
+    pub(super) const SETTING: Self = Self::of(checks::setting).vague();
     pub(super) const LOGIN: Self = Self::of(checks::login).vague();
     pub(super) const ENTIRE: Self = Self::of(checks::entire).vague();
     pub(super) const URL_PASSWORD: Self = Self::of(checks::url_password).vague();

@@ -28,8 +28,10 @@ macro_rules! value {
 /// The last part of a name to which a secret is assigned, such as `API_KEY` in `MY_API_KEY`.
 macro_rules! name {
     () => {
-        "(?i:pass(?:word|wd|phrase)|[_-]pass|pwd|app[_-]?key|secret|token|api[_-]?key|access[_-]?key|auth[_-]?key|signing[_-]?key\
-         |encryption[_-]?key|account[_-]?key|credentials?)"
+        concat!(
+            r"(?i:pass(?:word|wd|phrase)|[_-]pass|\bpass|(?-i:Pass)|requirepass|pwd|secret|token|credentials?",
+            r"|(?:app|api|access|auth|signing|encryption|account|master|session|private|cipher|hmac|jwt|shared)[_-]?key)"
+        )
     };
 }
 
@@ -52,11 +54,13 @@ pub(super) const TABLE: &[Rule] = table! {
     "github_token", r"\bghs_(?:[0-9]{1,12}_)?eyJ[A-Za-z0-9_-]{8}", [], JWT, "https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-an-installation-access-token-for-a-github-app", "gh‹›s_eyJ‹a32›.‹a80›.‹b86›";
     "buildkite_token", r"\bbkaj_eyJ[A-Za-z0-9_-]{8}", [], JWT, "https://buildkite.com/docs/platform/security/tokens", "bk‹›aj_eyJ‹a32›.‹a80›.‹b86›";
     "jwt", r"\be(?:yJ|yA|wo|w0)[A-Za-z0-9_-]{8}", [], JWT, "https://www.rfc-editor.org/rfc/rfc7519", "ey‹›J‹a32›.‹a80›.‹b43›";
+    // A whole `config.json` of docker in base64.
+    "docker_auth", r"\be(?:yJ|yA|wo|w0)[A-Za-z0-9+/]{8,200}", [], DOCKER_CONFIG, "https://kubernetes.io/docs/tasks/configure-pod-container/pull-image-private-registry/", "ey‹›JhdXRocyI6‹s60›";
     "github_token", r"\bgh[pousr]_[A-Za-z0-9]{36,255}", [], RANDOM, "https://docs.github.com/authentication/keeping-your-account-and-data-secure/about-authentication-to-github", "gh‹›p_‹a36›";
     "github_token", r"\bgithub_pat_[A-Za-z0-9_]{36,255}", [], RANDOM, "https://docs.github.com/authentication/keeping-your-account-and-data-secure/about-authentication-to-github", "github‹›_pat_‹a22›_‹a59›";
     "gitlab_token", r"\bgl(?:pat|dt|rt|rtr|cbt|ptt|ft|ffct|imt|agent|soat|oas)-[A-Za-z0-9_-]{20,255}(?:(?:\.[0-9a-z]{2})?\.[0-9a-z]{9}\b)?", [], RANDOM, "https://docs.gitlab.com/security/tokens/#token-prefixes", "gl‹›pat-‹b20›";
     "gitlab_token", r"\bGR1348941[A-Za-z0-9_-]{20}", [], RANDOM, "https://docs.gitlab.com/security/tokens/#token-prefixes", "GR‹›1348941‹b20›";
-    "slack_token", r"\b(?:xoxe\.)?xox[abeoprs]-[A-Za-z0-9-]{20,255}", [], RANDOM, "https://docs.slack.dev/authentication/tokens", "xo‹›xb-‹d12›-‹d12›-‹a24›";
+    "slack_token", r"\b(?:xoxe\.)?xox[abcdeoprs]-[A-Za-z0-9-]{20,255}", [], RANDOM, "https://docs.slack.dev/authentication/tokens", "xo‹›xb-‹d12›-‹d12›-‹a24›";
     "slack_token", r"\bxapp-[0-9]-[A-Za-z0-9-]{20,255}", [], RANDOM, "https://docs.slack.dev/authentication/tokens", "xa‹›pp-1-‹U11›-‹d13›-‹x64›";
     "slack_token", r"\bhttps:(?:\\?/){2}hooks\.slack\.com\\?/(?:services|workflows|triggers)\\?/[A-Za-z0-9/\\_+-]{20,200}", [], RANDOM, "https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks", "https://hooks.‹›slack.com/services/T‹U8›/B‹U10›/‹a24›";
     "stripe_key", r"\b(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,255}", [], RANDOM, "https://docs.stripe.com/keys", "sk_‹›live_‹a24›";
@@ -69,6 +73,7 @@ pub(super) const TABLE: &[Rule] = table! {
     "langsmith_key", r"\b(?:lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}|ls__[a-f0-9]{32})\b", [], RANDOM, "https://docs.smith.langchain.com/administration/how_to_guides/organization_management/create_account_api_key", "lsv2‹›_pt_‹x32›_‹x10›";
     "google_key", r"\bAIza[A-Za-z0-9_-]{35}", [], RANDOM, "https://cloud.google.com/docs/authentication/api-keys", "AI‹›za‹b35›";
     "google_key", r"\b(?:ya29\.|GOCSPX-)[A-Za-z0-9_-]{28,255}", [], RANDOM, "https://developers.google.com/identity/protocols/oauth2", "GOC‹›SPX-‹b28›";
+    "google_key", r"\b1//0[A-Za-z0-9_-]{40,255}", [], RANDOM, "https://developers.google.com/identity/protocols/oauth2", "1//‹›0‹b100›";
     // An identifier followed by its secret, on one line.
     "aws_key", r"\bA(?:KIA|SIA)[A-Z2-7]{16}[^0-9A-Za-z\n](?:[^\n]{0,24}?[^0-9A-Za-z/+\n])?[A-Za-z0-9/+]{40}", [], MIXED, "https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_access-keys.html", "AK‹›IA‹u16›,'‹s40›";
     "aws_key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b", [], RANDOM, "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html", "AK‹›IA‹u16›";
@@ -152,6 +157,19 @@ pub(super) const TABLE: &[Rule] = table! {
     "sourcegraph_token", r"\bsgp_(?:(?:[a-f0-9]{16}|local)_)?[a-f0-9]{40}\b", [], RANDOM, "https://sourcegraph.com/docs/cli/how-tos/creating_an_access_token", "sg‹›p_‹x16›_‹x40›";
     "prefect_key", r"\bpn[ub]_[A-Za-z0-9]{36}\b", [], RANDOM, "https://docs.prefect.io/v3/how-to-guides/cloud/manage-users/api-keys", "pn‹›u_‹a36›";
     "typeform_token", r"\btfp_[A-Za-z0-9_-]{40,60}", [], RANDOM, "https://www.typeform.com/developers/get-started/personal-access-token/", "tf‹›p_‹b44›_‹a14›";
+    "artifactory_token", r"\b(?:AKCp[A-Za-z0-9]{69}|cmVmdGtu[A-Za-z0-9]{56})\b", [], RANDOM, "https://jfrog.com/help/r/jfrog-platform-administration-documentation/introduction-to-access-tokens", "AK‹›Cp‹a69›";
+    "octopus_key", r"\bAPI-[A-Z0-9]{25,32}\b", [], RANDOM, "https://octopus.com/docs/octopus-rest-api/how-to-create-an-api-key", "AP‹›I-‹U26›";
+    "shippo_token", r"\bshippo_(?:live|test)_[a-f0-9]{40}\b", [], RANDOM, "https://docs.goshippo.com/docs/guides_general/authentication/", "ship‹›po_live_‹x40›";
+    "easypost_key", r"\bEZ[AT]K[A-Za-z0-9]{54}\b", [], RANDOM, "https://docs.easypost.com/docs/authentication", "EZ‹›AK‹a54›";
+    "harness_token", r"\b[ps]at\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}\b", [], RANDOM, "https://developer.harness.io/docs/platform/automation/api/add-and-manage-api-keys/", "pa‹›t.‹b22›.‹x24›.‹a20›";
+    "duffel_token", r"\bduffel_(?:live|test)_[A-Za-z0-9_-]{43}", [], RANDOM, "https://duffel.com/docs/api/overview/making-requests/authentication", "duf‹›fel_live_‹b43›";
+    "readme_key", r"\brdme_[a-z0-9]{70}\b", [], RANDOM, "https://docs.readme.com/main/reference/intro/authentication", "rd‹›me_‹x70›";
+    "frameio_token", r"\bfio-u-[A-Za-z0-9=_-]{64}", [], RANDOM, "https://developer.frame.io/docs/getting-started/authentication", "fi‹›o-u-‹b64›";
+    "infracost_key", r"\bico-[A-Za-z0-9]{32}\b", [], RANDOM, "https://www.infracost.io/docs/integrations/environment_variables/", "ic‹›o-‹a32›";
+    "flutterwave_key", r"\bFLWSECK(?:_TEST)?-(?:[a-z0-9]{32}-X|[a-z0-9]{12})\b", [], RANDOM, "https://developer.flutterwave.com/docs/authentication", "FLW‹›SECK-‹x32›-X";
+    "adobe_secret", r"\bp8e-[A-Za-z0-9_-]{32}\b", [], RANDOM, "https://developer.adobe.com/developer-console/docs/guides/authentication/", "p8‹›e-‹a32›";
+    "clickhouse_key", r"\b4b1d[A-Za-z0-9]{38}\b", [], MIXED, "https://clickhouse.com/docs/cloud/manage/openapi", "4b‹›1d‹a38›";
+    "teams_webhook", concat!(r"\bhttps://[a-z0-9-]{1,40}\.webhook\.office\.com/webhookb2/", uuid!(), "@", uuid!(), r"/IncomingWebhook/[a-z0-9]{32}/", uuid!()), [], RANDOM, "https://learn.microsoft.com/microsoftteams/platform/webhooks-and-connectors/how-to/add-incoming-webhook", "https://acme.webhook.‹›office.com/webhookb2/‹x8›-‹x4›-‹x4›-‹x4›-‹x12›@‹x8›-‹x4›-‹x4›-‹x4›-‹x12›/IncomingWebhook/‹x32›/‹x8›-‹x4›-‹x4›-‹x4›-‹x12›";
     // Keys and tokens that are recognized by a keyword.
     "aws_key", "[A-Za-z0-9/+]{40}", ["aws[_-]?secret", "secret[ _-]?access[ _-]?key", r"\bsecret[_-]key"], MIXED, "https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_access-keys.html", "aws_secret_access_key = ‹s40›";
     "twilio_key", r"[A-Za-z0-9]{32}\b", ["twilio", r"\b(?:AC|SK)[0-9a-f]{32}"], MIXED, "https://www.twilio.com/docs/iam/api/authtoken", "twilio ‹x32›";
@@ -187,21 +205,29 @@ pub(super) const TABLE: &[Rule] = table! {
     "url_password", r#"://[^\s/:@"'<>`]{0,64}:([^\s/@"'<>`{}$]{3,128})@"#, [], URL_PASSWORD, "https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1", "ftp://ana:‹a12›@host";
     "consul_token", concat!(r#"\b(?:agent|agent_recovery|initial_management|replication)[ \t]{0,8}=[ \t]{0,8}"("#, uuid!(), r#")""#), [], RANDOM, "https://developer.hashicorp.com/consul/docs/reference/agent/configuration-file/acl", "agent = \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
     "snyk_token", concat!(r#""api"[ \t]{0,2}:[ \t]{0,2}"("#, uuid!(), r#")""#), [], RANDOM, "https://docs.snyk.io/snyk-cli/commands/config", "\"api\": \"‹x8›-‹x4›-‹x4›-‹x4›-‹x12›\"";
-    "cookie", r#"(?i:\b(?:set-)?cookie\\{0,2}["']?[ ]{0,2}[:=][ ]{0,4}\\{0,2}["'`]?|\s(?:-b|--cookie)[ =]["'])([^\s=;"'`\\]{1,64}=[^\n"'`\\]{8,400})"#, [], COOKIE, "https://www.rfc-editor.org/rfc/rfc6265", "Cookie: sid=‹x32›";
-    "docker_auth", r#"\bauth\\{0,2}["']?[ \t]{0,4}:[ \t]{0,4}\\{0,2}["']?([A-Za-z0-9+/]{12,255}={0,2})"#, [], DOCKER_AUTH, "https://docs.docker.com/reference/cli/docker/login/", "\"auth\": \"ZGVwbG95Om‹a22›\"";
+    "cookie", r#"(?i:\b(?:set-)?cookie\\{0,2}["']?(?:,\s{0,40}\\{0,2}["']value\\{0,2}["'])?(?:[ ]{0,2}(?:=>|[:=,])[ ]{0,4}\[?\\{0,2}["'`]?|[ ]{1,4}\\{0,2}["'`])|\s(?:-b|--cookie)[ =]["']?)([^\s=;"'`\\]{1,64}=[^\n"'`\\]{8,400})"#, [], COOKIE, "https://www.rfc-editor.org/rfc/rfc6265", "Cookie: sid=‹x32›";
+    "cookie", r#"["']name\\{0,2}["'][ ]{0,2}:[ ]{0,4}\\{0,2}["'][A-Za-z0-9_.-]{0,32}(?i:sess|sid|auth|token|login|remember|jwt)[A-Za-z0-9_.-]{0,32}\\{0,2}["'],[^{}]{0,100}?["']value\\{0,2}["'][ ]{0,2}:[ ]{0,4}\\{0,2}["']([^\s"'\\]{16,360})"#, [], SESSION, "https://w3c.github.io/web-performance/specs/HAR/Overview.html", "\"name\":\"sid\",\"value\":\"‹x32›\"";
+    "cookie", r#"(?i:\bcookies?)\\{0,2}["']?[ ]{0,2}[:=][ ]{0,2}\{\s{0,20}[^{}]{0,100}?\\{0,2}["']?[ ]{0,2}:[ ]{0,4}\\{0,2}["']([^\s"'\\]{16,360})["'\\]"#, [], SESSION, "https://requests.readthedocs.io/en/latest/user/quickstart/#cookies", "cookies = {'sid': '‹x32›'";
+    "docker_auth", r#"(?:\b|_)auth\\{0,2}["']?[ \t]{0,4}[:=]\s{0,40}\\{0,2}["']?([A-Za-z0-9+/]{12,255})"#, [], DOCKER_AUTH, "https://docs.docker.com/reference/cli/docker/login/", "\"auth\": \"ZGVwbG95Om‹a22›\"";
     "assigned", r#"\bdefine\([ ]{0,4}["'][A-Z_]{0,32}(?:PASS(?:WORD)?|KEY|SALT|SECRET|TOKEN)["'][ \t]{0,16},[ \t]{0,16}["']([^"'\n]{8,200})["']"#, [], ENTIRE, "https://developer.wordpress.org/apis/wp-config-php/", "define('DB_PASSWORD', '‹a16›')";
     "assigned", r#"\s(?:-u|--user)[ =]?["']?([A-Za-z0-9_.-]{16,128}):(?:[\s"'\\]|\z)"#, [], ASSIGNED, "https://curl.se/docs/manpage.html#-u", "curl -u ‹a38›1a:";
     // The user name is redacted with the password: otherwise, an e-mail address before the secret would stay.
     "assigned", r#"\s(?:-u|--user)[ =]?["']?([^\s:"'$@]{1,64}@[^\s:"'$@]{1,64}:[^\s"'$\\]{8,200})(?:[\s"'\\]|\z)"#, [], PAIR, "https://curl.se/docs/manpage.html#-u", "curl -u ‹l8›1a@mailbox.org:‹a22›1a";
     "assigned", r#"\b(?:basic_|http_)?auth[ ]?=[ ]?\(["']([^\s"']{1,64}["'],[ ]?["'][^\s"'$<]{8,200})["']\)"#, [], PAIR, "https://requests.readthedocs.io/en/latest/user/authentication/", "auth=('ana', '‹a24›1a')";
     "assigned", r#"\s(?:-u|--user)[ =]?["']?[^\s:"'$@]{1,64}:([^\s"'$\\]{8,200})(?:[\s"'\\]|\z)"#, [], ASSIGNED, "https://curl.se/docs/manpage.html#-u", "curl -u ana:‹a22›1a";
+    // Names and values that a blank, a tag or a key separates.
+    "assigned", concat!(r#"\b(?:ENV|ARG|setx|set -[gUx]{1,3})[ \t]{1,4}[A-Za-z0-9_]{0,40}"#, name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?[ \t]{1,4}["']?"#, value!()), [], SETTING, "https://docs.docker.com/reference/dockerfile/#env", "ENV DB_PASSWORD ab‹l10›ef";
+    "assigned", concat!(r#"\b(?:sshpass -p|(?:docker|podman|oc|skopeo) login[^\n]{0,80}? -p|redis-cli[^\n]{0,60}? -a|(?:mysql|mysqldump|mysqladmin|mariadb) (?:[^\n]{0,60}? )?-p|requirepass|masterauth)[ ]{0,4}["']?"#, value!()), [], SETTING, "https://linux.die.net/man/1/sshpass", "sshpass -p ab‹l10›ef";
+    "assigned", concat!(name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?(?:\r?\n|\\{0,2}["'],?)\s{0,40}\\{0,2}["']?[Vv]alue\\{0,2}["']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,2}["']?"#, value!()), [], SETTING, "https://kubernetes.io/docs/tasks/inject-data-application/define-environment-variable-container/", "'DB_PASSWORD', value: ab‹l10›ef";
+    "assigned", concat!(name!(), r#"["']?>([^\s"'<>&]{8,200})</"#), [], ELEMENT, "https://maven.apache.org/settings.html#servers", "<password>ab‹l10›ef</";
+    "assigned", r#";[ ]?(?i:password|pwd)=([^\s;"'\\]{8,128})"#, [], SETTING, "https://learn.microsoft.com/dotnet/framework/data/adonet/connection-string-syntax", "Server=db;Password=ab‹l10›ef";
     "assigned", concat!(r#"\spassword[ \t]{1,4}"#, value!()), [], LOGIN, "https://everything.curl.dev/usingcurl/netrc.html", "login ana password ‹a14›1a";
     "assigned", r#"(?i:\bauthorization["']?:[ ]{0,4}["']?token)[ ]{1,4}([A-Za-z0-9._~+/=-]{16,255})"#, [], ASSIGNED, "https://www.rfc-editor.org/rfc/rfc9110#section-11.6.2", "Authorization: token ‹a36›";
     "assigned", concat!(name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?\\{0,2}["'`]?\]?(?:[ \t]{0,2}:[ \t]{0,2}&?[A-Za-z]{2,12})?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}[a-z]{0,2}\\{0,2}["'`]([^\s"'`\\]{8,200})["'`\\]"#), [], QUOTED, "https://12factor.net/config", "secret: '‹a14›$1a'";
     "assigned", concat!(name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?\\{0,2}["'`]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}(?:[a-z]{0,2}\\{0,2}["'`])?"#, value!()), [], ASSIGNED, "https://12factor.net/config", "password=‹a14›1a";
-    "assigned", r#"(?i:pass(?:word|wd|phrase)|[_-]pwd)\\{0,2}["'`]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}\\{0,2}["'`]([A-Za-z][A-Za-z!#$%&<>^*+?~]{7,63})["'`\\]"#, [], LETTERS, "https://12factor.net/config", "password = 'ab‹l10›ef'";
-    "assigned", r#"(?:PASS(?:WORD|WD|PHRASE)|_PASS|_PWD|SECRET|TOKEN|CREDENTIALS?|(?:API|APP|ACCESS|AUTH|SIGNING|ENCRYPTION|ACCOUNT)_?KEY)(?:_KEY|_VALUE)?(?:_BASE)?=["']?([A-Za-z]{8,64})(?:[\s;&"'`\\,]|\z)"#, [], LETTERS, "https://12factor.net/config", "DB_PASSWORD=ab‹l10›ef";
-    "assigned", concat!(name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?["']?(?::[ \t]{1,8}|=)["']?([A-Za-z]{8,64})["']?[ \t]{0,8}(?:#[^\n]{0,80})?(?:\r?\n|\z)"#), [], ENTRY, "https://yaml.org/spec/1.2.2/", "DB_PASSWORD: ab‹l10›ef";
+    "assigned", r#"(?i:pass(?:word|wd|phrase)|[_-]pwd|[_-]pass|\bpass|(?-i:Pass))\\{0,2}["'`]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}\\{0,2}["'`]([A-Za-z][A-Za-z!#$%&<>^*+?~]{7,63})["'`\\]"#, [], LETTERS, "https://12factor.net/config", "password = 'ab‹l10›ef'";
+    "assigned", r#"(?:PASS(?:WORD|WD|PHRASE)|_PASS|_PWD|SECRET|TOKEN|CREDENTIALS?|(?:API|APP|ACCESS|AUTH|SIGNING|ENCRYPTION|ACCOUNT|MASTER|SESSION|PRIVATE|CIPHER|HMAC|JWT|SHARED)_?KEY)(?:_KEY|_VALUE)?(?:_BASE)?=["']?([A-Za-z]{8,64})(?:[\s;&"'`\\,]|\z)"#, [], LETTERS, "https://12factor.net/config", "DB_PASSWORD=ab‹l10›ef";
+    "assigned", concat!(name!(), r#"(?i:[_-]?(?:key|value)(?:_base)?)?["']?(?::[ \t]{1,8}|[ \t]{0,8}=[ \t]{0,8})["']?([A-Za-z]{8,64})["']?[ \t]{0,8}(?:#[^\n]{0,80})?(?:\r?\n|\z)"#), [], ENTRY, "https://yaml.org/spec/1.2.2/", "DB_PASSWORD: ab‹l10›ef";
     "assigned", concat!(r"--(?:[a-z]{1,12}-){0,2}", name!(), r#"[ =]["']?"#, value!()), [], ASSIGNED, "https://12factor.net/config", "--password ‹a14›1a";
     "assigned", r"\b(?i:bearer|basic)[ ]{1,4}([A-Za-z0-9._~+/=-]{16,255})", [], ASSIGNED, "https://www.rfc-editor.org/rfc/rfc6750", "bearer ‹a30›1a";
     // Personal data.

@@ -132,6 +132,22 @@ fn the_scanner_hides_99_percent_of_secrets_and_at_most_2_percent_of_look_alikes_
     expect_documented(&columns);
 }
 
+/// The scanner has the options that `ExfilGuard` uses.
+#[test]
+fn in_the_lines_that_were_committed_before_they_were_measured_99_percent_of_each_kind_are_found_now() {
+    let found = |planted: &Planted| {
+        Some(is_hidden(planted, &Scanner::keys().replace(&planted.text, |_, _| "\u{2588}".to_owned())))
+    };
+    let measured = |half: Half| Figures::of(&half, found, |_| false);
+    let [fourth, second, third] =
+        [Half::fourth(), Half::fourth_after_changes(), Half::fourth_after_more_changes()].map(measured);
+    fourth.expect_good_by_kind("fourth");
+    second.expect_good_by_kind("fourth, 25 more");
+    // No rule was changed after these lines were measured.
+    third.expect_by_kind("fourth, last 25", 0.96);
+    expect_documented(&[("fourth", fourth), ("25 more", second), ("last 25", third)]);
+}
+
 /// Each row of the table names a page that documents the format. The example in the row is found, with the kind of the
 /// row.
 #[test]
@@ -278,11 +294,43 @@ fn openapi_and_compose_files_without_secrets_have_no_finding() {
 /// This test also passes if cargo's home directory contains no packages.
 #[test]
 fn ordinary_text_has_at_most_one_false_alarm_per_500_kb() {
-    let texts = ordinary_texts();
+    expect_clean(&ordinary_texts());
+}
+
+#[test]
+fn the_sources_and_documents_of_this_workspace_have_at_most_one_false_alarm_per_500_kb() {
+    let texts = texts_of_the_workspace();
+    let total: usize = texts.iter().map(|(_, text)| text.len()).sum();
+    assert!(total > 1_000_000, "{total} bytes");
+    expect_clean(&texts);
+}
+
+/// Returns the sources, documents and lock files of the workspace, without tests and without this crate.
+fn texts_of_the_workspace() -> Vec<(PathBuf, String)> {
+    let (mut folders, mut texts) = (vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in listed(&folder) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_left_out = name.starts_with('.') || ["target", "tests", "secrets"].iter().any(|out| name == *out);
+            let is_text =
+                ["rs", "md", "toml", "lock"].iter().any(|text| path.extension().is_some_and(|of| of == *text));
+            match std::fs::read_to_string(&path) {
+                Ok(text) if is_text && !is_left_out => texts.push((path, text)),
+                Err(_) if path.is_dir() && !is_left_out => folders.push(path),
+                _ => {}
+            }
+        }
+    }
+    texts
+}
+
+/// Asserts that the texts have at most one finding per 500 KB.
+#[track_caller]
+fn expect_clean(texts: &[(PathBuf, String)]) {
     let total: usize = texts.iter().map(|(_, text)| text.len()).sum();
     let scanner = Scanner::keys();
     let mut alarms = 0;
-    for (path, text) in &texts {
+    for (path, text) in texts {
         for finding in scanner.find(text) {
             let line = text[..finding.span.start].lines().count();
             println!("{}:{line}: {}: {}", path.display(), finding.kind, &text[finding.span]);
@@ -391,6 +439,25 @@ fn a_url_a_variable_or_a_placeholder_in_the_place_of_a_password_is_no_password()
 }
 
 /// A signed token (RFC 7519) has three parts, and an encrypted token (RFC 7516) has five.
+#[test]
+fn a_word_after_the_name_of_a_secret_in_prose_code_or_markup_is_no_secret() {
+    let texts = [
+        "<span class=\"token\">identifier</span>",
+        "Log in with the password immediately; the login of ana has a password somewhere",
+        "secret = generator\n",
+        "def login(self):\n    token = counter\n",
+        "Cookie: theme=LightModeHighContrast",
+        "name: DB_PASSWORD\nvalueFrom: somewhere",
+        "ENV DB_PASSWORD $POSTGRES_PASSWORD",
+        "git checkout -b name=something-like-this",
+        // `{"name":"parser","kind":"library"}`
+        "eyJuYW1lIjoicGFyc2VyIiwia2luZCI6ImxpYnJhcnkifQ==",
+    ];
+    for text in texts {
+        assert_eq!(redacted(text), text);
+    }
+}
+
 #[test]
 fn a_json_web_token_has_three_or_five_parts_and_excludes_text_after_a_full_stop() {
     let part = "q7Rt2LmX9wKd4VbN8sYh";

@@ -58,7 +58,13 @@ impl Figures {
     /// Asserts that the recall of each kind is at least 99 %.
     #[track_caller]
     pub(crate) fn expect_good_by_kind(&self, name: &str) {
-        let bad = self.by_kind.iter().filter(|(_, share)| share.ratio() < 0.99);
+        self.expect_by_kind(name, 0.99);
+    }
+
+    /// Asserts the least recall of each kind.
+    #[track_caller]
+    pub(crate) fn expect_by_kind(&self, name: &str, least: f64) {
+        let bad = self.by_kind.iter().filter(|(_, share)| share.ratio() < least);
         let bad: Vec<_> = bad.map(|(kind, share)| format!("{kind}: {} of {}", share.some, share.all)).collect();
         assert!(bad.is_empty(), "{name}: {bad:?}");
     }

@@ -13,19 +13,25 @@ type Line = (&'static str, &'static str);
 
 impl Half {
     pub(crate) fn fourth() -> Self {
-        let rng = &mut Rng::with_seed(4);
-        let kinds = [
-            ("setting", SETTINGS),
-            ("cookie", COOKIES),
-            ("docker_auth", DOCKER_AUTHS),
-            ("provider_key", PROVIDER_KEYS),
-        ];
-        let mut half = Self { planted: Vec::new(), look_alikes: Vec::new() };
-        for (kind, lines) in kinds {
-            half.planted.extend(lines.iter().map(|line| planted(kind, line, rng)));
-        }
-        half
+        of(4, [SETTINGS, COOKIES, DOCKER_AUTHS, PROVIDER_KEYS])
     }
+
+    pub(crate) fn fourth_after_changes() -> Self {
+        of(5, [FRESH_SETTINGS, FRESH_COOKIES, FRESH_DOCKER_AUTHS, FRESH_PROVIDER_KEYS])
+    }
+
+    pub(crate) fn fourth_after_more_changes() -> Self {
+        of(6, [&[], FRESH_COOKIES_2, &[], FRESH_PROVIDER_KEYS_2])
+    }
+}
+
+fn of(seed: u64, lines: [&[Line]; 4]) -> Half {
+    let rng = &mut Rng::with_seed(seed);
+    let mut half = Half { planted: Vec::new(), look_alikes: Vec::new() };
+    for (kind, lines) in ["setting", "cookie", "docker_auth", "provider_key"].into_iter().zip(lines) {
+        half.planted.extend(lines.iter().map(|line| planted(kind, line, rng)));
+    }
+    half
 }
 
 fn planted(kind: &'static str, (secret, text): &Line, rng: &mut Rng) -> Planted {
@@ -474,4 +480,181 @@ const PROVIDER_KEYS: &[Line] = &[
     ("pat-na1-‹x8›-‹x4›-‹x4›-‹x4›-‹x12›", "hubspot §"),
     ("squ_‹x40›", "sonar-scanner §"),
     ("AGE-SECRET-KEY-1‹B58›", "# age\n§"),
+];
+
+// 25 more lines of each kind, written after the rules had been changed for the lines above, and before they were
+// measured.
+
+const FRESH_SETTINGS: &[Line] = &[
+    ("drovantikesh", "IMAP_PASSWORD=§\nIMAP_HOST=mail.lan"),
+    ("‹A19›", "export FLASK_SECRET_KEY='§'"),
+    ("‹a48›", "PAYLOAD_SECRET=§"),
+    ("Wolskanbriet", "environment:\n  - NEO4J_PASSWORD=§"),
+    ("‹A13›", "EnvironmentFile=-/etc/app\nEnvironment=WIKI_DB_PASS=§"),
+    ("‹p19›", "KAFKA_SASL_PASSWORD=\"§\""),
+    ("zantrulovik", "ENV ODOO_ADMIN_PASSWD=§"),
+    ("‹x32›", "  SESSION_ENCRYPTION_KEY: §"),
+    ("‹A16›", "        - name: GITEA_ADMIN_PASSWORD\n          value: \"§\"\n        - name: X"),
+    ("kavrintosel", "{\"name\": \"DB_PASSWORD\", \"value\": \"§\"}"),
+    ("‹a30›", "\"environment\": [{\"name\": \"JWT_SECRET\", \"value\": \"§\"}]"),
+    ("Prelvomastik", "<password>§</password>"),
+    ("‹A14›", "<entry key=\"db.password\">§</entry>"),
+    ("‹a21›", "docker login -u ana -p § reg.lan"),
+    ("mindrovaleks", "mysql -u root -p§ shop"),
+    ("‹A15›", "Server=sql1;Database=shop;Uid=app;Pwd=§;"),
+    ("‹A26›", "{\"jwtSecret\":\"§\"}"),
+    ("grenlovatish", "\"rootPass\": \"§\""),
+    ("‹p16›", "mail:\n  smtp_pass: \"§\""),
+    ("Skolvandrimet", "[postgres]\npassword = \"§\""),
+    ("‹a32›", "hmac_key = \"§\""),
+    ("‹A22›", "spring.security.user.password=§"),
+    ("velkrosandi", "set DB_PASSWORD=§\r\nnode app.js"),
+    ("‹a40›", "    secrets:\n      deploy_token: §"),
+    ("‹b36›", "- run: ./publish\n  env: { REGISTRY_TOKEN: \"§\" }"),
+];
+
+const FRESH_COOKIES: &[Line] = &[
+    ("‹x32›", "Cookie: SESSID=§; cart=3"),
+    ("‹A28›", "Cookie: auth_session=§"),
+    ("‹b52›", "cookie: __Host-next-auth.csrf-token=§"),
+    ("‹l26›", "Set-Cookie: CGISESSID=§; path=/; HttpOnly"),
+    ("‹a38›", "set-cookie: portal_sid=§; expires=Thu, 01 Jan 2027 00:00:00 GMT; secure"),
+    ("‹b70›", "Set-Cookie: _csrf_session=§; SameSite=Strict"),
+    ("‹X40›", "curl -b \"ASPSESSIONID=§; a=b\" http://intra.lan/"),
+    ("‹A24›", "curl --cookie jwt_session=§ https://example.net/"),
+    ("‹b44›", "curl -k -b 'remember_me=§' https://10.0.0.2/"),
+    ("‹a27›", "curl 'https://example.net/x' -H 'cookie: k=v; PHPSESSID=§; z=1'"),
+    ("‹x48›", "{\"name\":\"Cookie\",\"value\":\"a=1; b_session=§\"}"),
+    ("‹b43›", "{ \"name\": \"set-cookie\", \"value\": \"login_token=§; Secure\" }"),
+    ("‹l32›", "{\"name\":\"csrf_session\",\"value\":\"§\",\"expires\":-1}"),
+    ("‹A25›", "{\"name\":\"PHPSESSID\",\"path\":\"/\",\"domain\":\"a.example\",\"value\":\"§\"}"),
+    ("‹a34›", "\"cookies\":[{\"name\":\"k\",\"value\":\"1\"},{\"name\":\"JSESSIONID\",\"value\":\"§\"}]"),
+    ("‹b30›", "{\\\"name\\\":\\\"sid\\\",\\\"value\\\":\\\"§\\\"}"),
+    ("‹a26›", "headers.append('Cookie', 'PHPSESSID=§')"),
+    ("‹b43›", "res.setHeader(\"Set-Cookie\", [\"session=§; Path=/\"])"),
+    ("‹x40›", "'Cookie' => 'user_token=§',"),
+    ("‹a32›", "cookies = {\"sessionid\": \"§\"}"),
+    ("‹a44›", "document.cookie = \"auth=§; path=/\""),
+    ("s%3A‹b32›.‹a43›", "GET / HTTP/1.1\r\nCookie: connect.sid=§\r\n\r\n"),
+    ("‹b86›", "proxy_set_header Cookie \"session=§\";"),
+    ("‹A36›", "INFO headers={'cookie': 'token=§'}"),
+    ("‹l32›", "  Cookie:   lang=en; sessionid=§"),
+];
+
+const FRESH_DOCKER_AUTHS: &[Line] = &[
+    ("gina:‹a18›", r#"{"auths":{"reg2.lan":{"auth":"§"}}}"#),
+    ("gina:drovantik", r#"{"auths":{"https://index.docker.io/v1/":{"auth":"§"}}}"#),
+    ("AWS:‹s1900›", r#"{"auths":{"9.dkr.ecr.us-east-1.amazonaws.com":{"auth":"§"}}}"#),
+    ("oauth2accesstoken:ya29.‹b400›", r#"{"auths":{"europe-docker.pkg.dev":{"auth":"§"}}}"#),
+    (
+        "gina:‹p24›",
+        "{\n  \"auths\": {\n    \"reg2.lan\": {\n      \"auth\": \"§\"\n    }\n  },\n  \"currentContext\": \"x\"\n}",
+    ),
+    ("ci:‹a22›", "auth = \"§\"\nserver = \"reg2.lan\""),
+    ("ci:‹a26›", "\"reg2.lan\" = { auth = \"§\" }"),
+    ("ci:‹A12›", "reg2.lan:\n  auth: §\n"),
+    ("ci:‹a44›", "_auth=§\nalways-auth=true"),
+    ("ci:‹a31›", r#"export DOCKER_AUTH_CONFIG='{"auths":{"reg2.lan":{"auth":"§"}}}'"#),
+    ("ci:‹b20›", r#"{\n \"auths\": {\n \"reg2.lan\": {\n \"auth\": \"§\" }}}"#),
+    ("_token:‹b300›", r#"{"auths":{"eu.gcr.io":{"auth": "§"}}}"#),
+    (
+        "{\"auths\":{\"b.io\":{\"username\":\"u\",\"password\":\"‹a20›\",\"auth\":\"‹s40›\"}}}",
+        "data:\n  .dockerconfigjson: §\nkind: Secret",
+    ),
+    ("{\"auths\": {\"c.io\": {\"auth\": \"‹s40›\"}}}", "  .dockerconfigjson: '§'"),
+    ("{\n\t\"auths\": {\n\t\t\"d.io\": {\"auth\": \"‹s40›\"}\n\t}\n}", ".dockerconfigjson: §"),
+    ("{\"e.io\":{\"auth\":\"‹s32›\"}}", "data: {.dockercfg: §}"),
+    ("{ \"auths\": { \"f.io\": { \"auth\": \"‹s36›\" } } }", "echo § | base64 -d"),
+    ("{\"username\":\"u\",\"password\":\"‹A14›\"}", "X-Registry-Auth: §"),
+    ("{\"identitytoken\":\"‹b60›\"}", "curl -H 'X-Registry-Auth: §' --unix-socket /run/docker.sock"),
+    ("{\"auths\":{\"g.io\":{\"auth\":\"‹s1200›\"}}}", ".dockerconfigjson: §"),
+    ("{\"credHelpers\":{},\"auths\":{\"h.io\":{\"auth\":\"‹s30›\"}}}", "DOCKER_CONFIG=§"),
+    ("bob:‹a12›", r#"Error: {"reg2.lan":{"auth":"§"}} was refused"#),
+    ("bob:‹a20›", r#"$ jq -r '.auths' → { "reg2.lan": { "auth": "§" } }"#),
+    ("bob:‹a24›", r#"auths={"reg2.lan"={auth="§"}}"#),
+    ("bob:‹a28›", "{'reg2.lan': {'email': 'b@example.com', 'auth': '§'}}"),
+];
+
+const FRESH_PROVIDER_KEYS: &[Line] = &[
+    ("AKIA‹u16›", "aws configure asked, I typed § and enter"),
+    ("ghp_‹a36›", "Here: \"§\", revoke it later."),
+    ("github_pat_‹a22›_‹a59›", "remote add o https://oauth2:§@github.com/a/b"),
+    ("glpat-‹b20›", "panic: 401 with §\n"),
+    ("glrt-t1_‹b20›", "[[runners]]\n  x = \"§\""),
+    ("xoxb-‹d12›-‹d13›-‹a24›", "slack: `§`"),
+    ("xoxc-‹d12›-‹d12›-‹d13›-‹x64›", "browser session §"),
+    ("sk_live_51‹a97›", "const stripe = require('stripe')('§');"),
+    ("sk-proj-‹b74›T3BlbkFJ‹b74›", "OpenAI::Client.new(\"§\")"),
+    ("sk-ant-api03-‹b93›AA", "Anthropic(x=\"§\")"),
+    ("hf_‹A34›", "huggingface-cli login, then §"),
+    ("SG.‹b22›.‹b43›", "smtp user apikey and §"),
+    ("npm_‹a36›", "npm whoami with § says ana"),
+    ("pypi-AgEIcHlwaS5vcmc‹b160›", "uv publish: §"),
+    ("SK‹x32›", "sid: §"),
+    ("dop_v1_‹x64›", "digitalocean.Token = \"§\""),
+    ("AIza‹b35›", "GET /v1/x?k=1&z=§"),
+    ("1//0‹b100›", "stored § in adc.json"),
+    ("ya29.a0‹b160›", "gcloud auth print-access-token\n§"),
+    ("cmVmdGtu‹a56›", "jf c add with §"),
+    ("AKCp5‹a68›", "X-JFrog: §"),
+    ("glsa_‹a32›_‹x8›", "grafana said §"),
+    ("hvs.‹b95›", "success! §"),
+    ("API-‹U26›", "octo push with §"),
+    ("rdme_xn8s9h‹l64›", "readme docs: §"),
+];
+
+const FRESH_COOKIES_2: &[Line] = &[
+    ("‹l32›", "Cookie: app_sess=§"),
+    ("‹b64›", "cookie: id=7; auth_tkt=§"),
+    ("‹A27›", "Set-Cookie: login_session=§; HttpOnly"),
+    ("‹X32›", "set-cookie: JSESSIONID=§.node0; Path=/"),
+    ("‹a30›", "Set-Cookie: koa.sess=§; path=/; httponly"),
+    ("‹b90›", "Set-Cookie: .ASPXAUTH=§; path=/; secure"),
+    ("‹x40›", "curl -b 'grafana_session=§; x=y' http://g.lan/api/org"),
+    ("‹A23›", "curl -sS --cookie \"token=§\" https://h.example/"),
+    ("‹a26›", "curl -L -b PHPSESSID=§ -o /dev/null http://h.example/"),
+    ("‹b48›", "curl 'http://h.example' --header 'Cookie: session=§'"),
+    ("‹a33›", "{\"name\":\"cookie\",\"value\":\"sid=§; theme=dark\"}"),
+    ("‹b44›", "{\n  \"name\": \"Set-Cookie\",\n  \"value\": \"sessionToken=§; Path=/\"\n}"),
+    ("‹x32›", "{\"name\":\"laravel_session\",\"value\":\"§\",\"secure\":false}"),
+    ("‹A26›", "[{\"domain\":\"h.example\",\"hostOnly\":true,\"name\":\"auth\",\"value\":\"§\"}]"),
+    ("‹b86›", "cookies: { session: '§' }"),
+    ("‹a32›", "requests.get(u, cookies={'sid': '§'})"),
+    ("‹l32›", "\"cookies\": {\n    \"csrftoken\": \"x\",\n    \"sessionid\": \"§\"\n}"),
+    ("‹b43›", "add_header Set-Cookie \"session=§; Path=/\";"),
+    ("‹x48›", "{\"request_headers\":{\"cookie\":[\"session_id=§\"]}}"),
+    ("‹a28›", "[(\"cookie\", \"sid=§\")]"),
+    ("‹b60›", "COOKIE='session=§' ./crawl"),
+    ("‹a40›", "HTTP_COOKIE=user_session=§"),
+    ("‹b36›", "-H \"Cookie:auth_session=§\""),
+    ("‹a52›", "got Set-Cookie=sess=§ from backend"),
+    ("‹A32›", "Cookie: a=1; b=2; PHPSESSID=§"),
+];
+
+const FRESH_PROVIDER_KEYS_2: &[Line] = &[
+    ("ASIA‹u16›", "sts gave § (1 h)"),
+    ("ghs_‹a36›", "actions/checkout logged §"),
+    ("gho_‹a36›", "https://ana:§@github.com/a/b.git"),
+    ("glsoat-‹b20›", "scim: §"),
+    ("glagent-‹b50›", "helm --set x=§"),
+    ("xoxd-‹a90›", "d is §"),
+    ("xapp-1-A‹U10›-‹d13›-‹x64›", "SocketMode(\"§\")"),
+    ("rk_live_‹a24›", "stripe login printed §"),
+    ("sk-svcacct-‹b74›T3BlbkFJ‹b74›", "llm.key := \"§\""),
+    ("sk-ant-admin01-‹b93›AA", "anthropic admin §"),
+    ("hf_‹A34›", "git clone https://hf:§@huggingface.co/a/b"),
+    ("SG.‹b22›.‹b43›", "new SendGridClient(\"§\")"),
+    ("npm_‹a36›", "npm ERR! 403 with §"),
+    ("pypi-AgEIcHlwaS5vcmc‹b170›", "poetry config pypi §"),
+    ("dor_v1_‹x64›", "doctl: §"),
+    ("GOCSPX-‹b28›", "OAuth2Client(id, '§')"),
+    ("AIza‹b35›", "maps: §;"),
+    ("pscale_pw_‹b43›", "mysql at pscale with §"),
+    ("dt0c01.‹u24›.‹u64›", "dynatrace §"),
+    ("tfp_‹b44›_‹a14›", "typeform §"),
+    ("sgp_‹x40›", "sourcegraph §"),
+    ("ops_eyJ‹a400›", "op run with §"),
+    ("fo1_‹b43›", "fly auth §"),
+    ("sntrys_eyJ‹a120›=_‹s43›", "sentry-cli §"),
+    ("sm_aat_‹a16›", "settlemint §"),
 ];

@@ -32,8 +32,8 @@ fn secret_of<'e>(rule: &Rule, example: &'e str) -> &'e str {
         "assigned" => last_word(example),
         _ if example.ends_with('"') => last_word(example),
         "ssn" => example.trim_start_matches("SSN "),
-        "cookie" => example.trim_start_matches("Cookie: "),
-        "docker_auth" => last_word(example),
+        "cookie" if example.starts_with("Cookie: ") => example.trim_start_matches("Cookie: "),
+        "cookie" | "docker_auth" => last_word(example),
         _ if rule.near.is_empty() => example,
         _ => example.rsplit(' ').next().unwrap_or(example),
     }
@@ -41,7 +41,7 @@ fn secret_of<'e>(rule: &Rule, example: &'e str) -> &'e str {
 
 /// Returns the last word, without the punctuation around it.
 fn last_word(example: &str) -> &str {
-    let mut words = example.trim_end_matches(['\'', '"', ')', ':']).rsplit([' ', '=', ':', '\'', '"']);
+    let mut words = example.trim_end_matches(['\'', '"', ')', ':', '<', '/']).rsplit([' ', '=', ':', '\'', '"', '>']);
     words.next().unwrap_or(example)
 }
 
