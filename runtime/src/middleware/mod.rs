@@ -6,6 +6,7 @@ pub(crate) mod nested;
 pub(crate) mod order;
 pub(crate) mod summary;
 pub(crate) mod unhandled;
+pub(crate) mod unmet;
 
 use std::any::type_name;
 use std::fmt;
@@ -123,6 +124,25 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     fn handles(&self, kind: &str, name: &str) -> bool {
         let _ = (kind, name);
         true
+    }
+
+    /// Returns the kind or name that the middleware selects and that was probably meant to be this kind or name. By
+    /// default it is `None`.
+    ///
+    /// If a guard that is bound with [`for_tree`](crate::for_tree) or [`for_nested`](crate::for_nested) has
+    /// [handled](Self::handles) no run, this method tells a misspelled name from a run that did not occur.
+    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+        let _ = (kind, name);
+        None
+    }
+
+    /// Calls a function with the kind and the name of each run that a run with this middleware may start, as far as
+    /// they are known. By default there are none. The middleware of an agent lists the agent's tools.
+    ///
+    /// A guard for a run that is listed is not taken for a guard with a misspelled name, even if that run is never
+    /// started.
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        let _ = see;
     }
 
     /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, truncated to
@@ -243,6 +263,14 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 
     fn handles(&self, kind: &str, name: &str) -> bool {
         (**self).handles(kind, name)
+    }
+
+    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+        (**self).near_miss(kind, name)
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        (**self).names_below(see);
     }
 
     fn debug_summary(&self) -> Summary {

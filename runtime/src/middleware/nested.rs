@@ -1,12 +1,11 @@
 //! Middleware for all runs below a run, with or without the run itself (M4).
 
-use std::sync::Arc;
-
+use crate::middleware::unmet::HandedDown;
 use crate::{HookInfo, IntoMiddleware, LayerInfo, Middleware, MiddlewareInfo, Order, Result, RunContext, Summary};
 
 /// A middleware for every run below the run that it is bound to. Created by [`for_nested`].
 #[derive(Debug)]
-pub struct ForNested<M>(Arc<M>);
+pub struct ForNested<M>(HandedDown<M>);
 
 /// Wraps a middleware so that it is bound to every run below a run, however deep, but not to the run itself. Use
 /// [`for_tree`] to include the run.
@@ -33,21 +32,25 @@ pub struct ForNested<M>(Arc<M>);
 /// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of
 /// [`AnyRun`](crate::AnyRun), which fits all runs.
 pub fn for_nested<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForNested<M::Middleware> {
-    ForNested(Arc::new(middleware.into_middleware()))
+    ForNested(HandedDown::new(middleware.into_middleware()))
 }
 
 impl<M: Middleware> Middleware for ForNested<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        ctx.bind_nested(Arc::clone(&self.0));
+        self.0.bind_nested(ctx);
         Ok(())
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.0.middleware.name()
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        self.0.middleware.names_below(see);
     }
 
     fn debug_summary(&self) -> Summary {
-        let summary = self.0.debug_summary().to_string();
+        let summary = self.0.middleware.debug_summary().to_string();
         if summary == self.name() {
             return "for the runs below".into();
         }
@@ -58,13 +61,13 @@ impl<M: Middleware> Middleware for ForNested<M> {
     // stays `true`, here and for `ForTree`: the middleware is for the runs below.
 
     fn order(&self) -> Option<&Order> {
-        self.0.order()
+        self.0.middleware.order()
     }
 }
 
 /// A middleware for a run and every run below it. Created by [`for_tree`].
 #[derive(Debug)]
-pub struct ForTree<M>(Arc<M>);
+pub struct ForTree<M>(HandedDown<M>);
 
 /// Wraps a middleware so that it is bound to a run and to every run below it, however deep. Use [`for_nested`] to leave
 /// the run itself out.
@@ -73,6 +76,9 @@ pub struct ForTree<M>(Arc<M>);
 /// child's work may be attempted nine times. `Retry`, `Concurrency` and `RateLimit` of `emitree-middleware` can
 /// [warn](crate::Layer::nesting_warning) about this once. Apply such a middleware at one level: select the runs with
 /// `Runs::only`, or bind the middleware without `for_tree` to the run that needs it.
+///
+/// If a guard that selects runs by kind or name has handled no run when the run ends, and a run below has
+/// [nearly](Middleware::near_miss) a selected kind or name, one warning is logged: the name is probably misspelled.
 ///
 /// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of
 /// [`AnyRun`](crate::AnyRun), which fits all runs.
@@ -99,38 +105,42 @@ pub struct ForTree<M>(Arc<M>);
 /// # }
 /// ```
 pub fn for_tree<Sort, M: IntoMiddleware<Sort>>(middleware: M) -> ForTree<M::Middleware> {
-    ForTree(Arc::new(middleware.into_middleware()))
+    ForTree(HandedDown::new(middleware.into_middleware()))
 }
 
 impl<M: Middleware> Middleware for ForTree<M> {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         // Bind the middleware to this run first: if that fails, the run ends, and nothing has been handed down.
-        self.0.bind(ctx)?;
-        ctx.bind_nested(Arc::clone(&self.0));
+        self.0.middleware.bind(ctx)?;
+        self.0.bind_nested(ctx);
         Ok(())
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.0.middleware.name()
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        self.0.middleware.names_below(see);
     }
 
     fn debug_summary(&self) -> Summary {
-        self.0.debug_summary()
+        self.0.middleware.debug_summary()
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        self.0.layers()
+        self.0.middleware.layers()
     }
 
     fn hooks(&self) -> Vec<HookInfo> {
-        self.0.hooks()
+        self.0.middleware.hooks()
     }
 
     fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
-        self.0.summary_in_run(bound, ctx)
+        self.0.middleware.summary_in_run(bound, ctx)
     }
 
     fn order(&self) -> Option<&Order> {
-        self.0.order()
+        self.0.middleware.order()
     }
 }

@@ -128,6 +128,14 @@ impl<M: Middleware> Middleware for Ordered<M> {
         self.middleware.handles(kind, name)
     }
 
+    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+        self.middleware.near_miss(kind, name)
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        self.middleware.names_below(see);
+    }
+
     fn debug_summary(&self) -> Summary {
         self.with_order(&self.middleware.debug_summary())
     }

@@ -1,0 +1,159 @@
+//! Guards for the runs below a run that handled none of them, probably because a name is misspelled (M12).
+//!
+//! Only a guard that selects runs by kind or name is watched, and only until it has handled a run. Other middleware is
+//! handed down as it is.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::middleware::unhandled::{is_first, is_guard};
+use crate::run::panic::isolated;
+use crate::{HookInfo, LayerInfo, Middleware, MiddlewareInfo, Order, Result, RunContext, Summary};
+
+/// A middleware that `for_tree` and `for_nested` hand down to the runs below.
+#[derive(Debug)]
+pub(crate) struct HandedDown<M> {
+    pub(crate) middleware: Arc<M>,
+    /// `true` once the middleware has handled a run, or was warned of: from then on, it is not watched. Made when the
+    /// middleware is watched for the first time.
+    is_settled: OnceLock<Arc<AtomicBool>>,
+}
+
+impl<M: Middleware> HandedDown<M> {
+    pub(crate) fn new(middleware: M) -> Self {
+        Self { middleware: Arc::new(middleware), is_settled: OnceLock::new() }
+    }
+
+    /// Binds the middleware to the runs below a run.
+    pub(crate) fn bind_nested(&self, ctx: &RunContext) {
+        let middleware = Arc::clone(&self.middleware);
+        let is_settled = self.is_settled.get().is_some_and(|is_settled| is_settled.load(Ordering::Relaxed));
+        // A middleware that handles a run without kind and name does not select runs by them.
+        if is_settled || middleware.handles("", "") || !is_guard(&*middleware) {
+            return ctx.bind_nested(middleware);
+        }
+        let watch =
+            Arc::new(Watch { is_settled: Arc::clone(self.is_settled.get_or_init(Arc::default)), ..Watch::default() });
+        // Also with `for_nested`, which leaves this run out: a name that this run has is not misspelled.
+        watch.see_run(&*middleware, ctx);
+        if watch.is_met.load(Ordering::Relaxed) {
+            return ctx.bind_nested(middleware);
+        }
+        let (guard, ended) = (Arc::clone(&middleware), Arc::clone(&watch));
+        ctx.on_end(move |ctx, _| ended.warn(&*guard, ctx));
+        ctx.bind_nested(Watched { middleware, watch });
+    }
+}
+
+/// The runs that a guard has met in one tree.
+#[derive(Debug, Default)]
+struct Watch {
+    /// `true` once the guard handles a run of the tree, or a run that the tree may start.
+    is_met: AtomicBool,
+    is_settled: Arc<AtomicBool>,
+    near: OnceLock<NearMiss>,
+}
+
+/// A kind or name that a guard selects, and a run that it was probably meant for.
+#[derive(Debug)]
+struct NearMiss {
+    selected: String,
+    kind: String,
+    name: String,
+}
+
+impl Watch {
+    fn see(&self, guard: &dyn Middleware, kind: &str, name: &str) {
+        if self.is_met.load(Ordering::Relaxed) {
+            return;
+        }
+        if guard.handles(kind, name) {
+            self.is_met.store(true, Ordering::Relaxed);
+            self.is_settled.store(true, Ordering::Relaxed);
+        } else if self.near.get().is_none()
+            && let Some(selected) = guard.near_miss(kind, name)
+        {
+            self.near.set(NearMiss { selected, kind: kind.to_owned(), name: name.to_owned() }).ok();
+        }
+    }
+
+    /// Sees a run, and the runs that it may start, such as the tools of an agent: a guard for a tool that exists and is
+    /// not called counts as met.
+    fn see_run(&self, guard: &dyn Middleware, ctx: &RunContext) {
+        self.see(guard, ctx.kind(), ctx.name());
+        if self.is_met.load(Ordering::Relaxed) {
+            return;
+        }
+        // `names_below` is user code: call it on a snapshot, with no lock held.
+        let bound = ctx.shared().bindings.middlewares.as_ref().map(|bound| bound.lock().clone()).unwrap_or_default();
+        bound.iter().for_each(|middleware| middleware.names_below(&mut |kind, name| self.see(guard, kind, name)));
+    }
+
+    /// Warns at the end of the run that the guard was bound to, if the guard has met no run, but one that it was
+    /// probably meant for.
+    fn warn(&self, guard: &dyn Middleware, ctx: &RunContext) {
+        let Some(NearMiss { selected, kind, name }) = self.near.get() else { return };
+        if self.is_met.load(Ordering::Relaxed) || !is_first(("unmet", guard.name(), selected, kind, name)) {
+            return;
+        }
+        self.is_settled.store(true, Ordering::Relaxed);
+        let (by, summary, of, run) = (guard.name(), guard.debug_summary(), ctx.kind(), ctx.name());
+        // A `tracing` subscriber is user code, and may panic.
+        isolated(|| {
+            tracing::warn!(
+                "the guard `{by}` ({summary}) has guarded no run of {of} `{run}`: it selects `{selected}`, but there is \
+                 {kind} `{name}`; check the spelling"
+            );
+        });
+    }
+}
+
+/// A guard that is watched: each run that it is bound to is seen first.
+#[derive(Debug)]
+struct Watched<M> {
+    middleware: Arc<M>,
+    watch: Arc<Watch>,
+}
+
+impl<M: Middleware> Middleware for Watched<M> {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        self.watch.see_run(&*self.middleware, ctx);
+        self.middleware.bind(ctx)
+    }
+
+    fn name(&self) -> &str {
+        self.middleware.name()
+    }
+
+    fn handles(&self, kind: &str, name: &str) -> bool {
+        self.middleware.handles(kind, name)
+    }
+
+    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+        self.middleware.near_miss(kind, name)
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        self.middleware.names_below(see);
+    }
+
+    fn debug_summary(&self) -> Summary {
+        self.middleware.debug_summary()
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.middleware.layers()
+    }
+
+    fn hooks(&self) -> Vec<HookInfo> {
+        self.middleware.hooks()
+    }
+
+    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
+        self.middleware.summary_in_run(bound, ctx)
+    }
+
+    fn order(&self) -> Option<&Order> {
+        self.middleware.order()
+    }
+}
