@@ -279,6 +279,10 @@ impl Middleware for Approval {
         self.runs.may_have(kind, name)
     }
 
+    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+        self.runs.near_miss(kind, name)
+    }
+
     fn layers(&self) -> Vec<LayerInfo> {
         self.stack().layers()
     }

@@ -40,6 +40,11 @@ macro_rules! built_in {
             $(fn handles(&self, kind: &str, name: &str) -> bool {
                 let $this = self;
                 $runs.may_have(kind, name)
+            }
+
+            fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+                let $this = self;
+                $runs.near_miss(kind, name)
             })?
 
             fn layers(&self) -> Vec<emitree_runtime::LayerInfo> {

@@ -26,5 +26,7 @@ pub(crate) mod run_address;
 pub(crate) mod run_part;
 #[cfg(feature = "runs")]
 pub(crate) mod runs;
+#[cfg(feature = "runs")]
+pub(crate) mod spelling;
 #[cfg(any(feature = "budget", feature = "limits"))]
 pub(crate) mod stop;

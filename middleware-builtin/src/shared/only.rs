@@ -56,6 +56,14 @@ impl<M: Middleware> Middleware for Only<M> {
         self.runs.may_have(kind, name)
     }
 
+    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+        self.runs.near_miss(kind, name)
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        self.middleware.names_below(see);
+    }
+
     fn layers(&self) -> Vec<LayerInfo> {
         self.middleware.layers()
     }

@@ -9,6 +9,7 @@ use emitree_emitter::{Context, Creator, Emitter, Trace};
 use emitree_runtime::{AsInstance, Error, Result, RunContext};
 
 use crate::shared::panic::caught;
+use crate::shared::spelling::is_near;
 
 /// A selection of runs. A middleware checks a run against its selection once: when the middleware is bound, or at the
 /// run's `start`.
@@ -195,6 +196,33 @@ impl Runs {
         }
     }
 
+    /// Returns a kind or name in the selection that was probably meant to be this kind or name: both differ only in
+    /// upper and lower case, in `-` and `_`, or in two letters. In short names fewer letters may differ: one letter if
+    /// they have less than six, and none if they have less than four. Swapped neighbours count as one letter.
+    ///
+    /// A middleware with a selection returns this value from [`near_miss`](emitree_runtime::Middleware::near_miss).
+    ///
+    /// ```
+    /// use emitree_middleware::Runs;
+    ///
+    /// assert_eq!(Runs::named("delte").near_miss("Tool", "delete").as_deref(), Some("delte"));
+    /// assert_eq!(Runs::named("delete").near_miss("Tool", "delete"), None);
+    /// assert_eq!(Runs::named("delete").near_miss("Tool", "read"), None);
+    /// ```
+    #[must_use]
+    pub fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+        match &self.0 {
+            Selection::Kind(selected) => is_near(selected, kind).then(|| selected.to_string()),
+            Selection::Named(selected) => is_near(selected, name).then(|| selected.to_string()),
+            Selection::Combined(two) => {
+                let (some, combine, others) = &**two;
+                let others = Some(others).filter(|_| *combine != Combinator::Except);
+                some.near_miss(kind, name).or_else(|| others?.near_miss(kind, name))
+            }
+            Selection::All | Selection::Type { .. } | Selection::Instance(_) | Selection::Matching(_) => None,
+        }
+    }
+
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {
         caught(|| self.has(run))
             .map_err(|panic| Error::denied(by, format!("the predicate that selects runs panicked: {panic}")))
@@ -292,6 +320,11 @@ impl FilterSpec {
     /// Returns `false` if the kind and the name show that the selection does not contain a run.
     pub(crate) fn may_have(&self, kind: &str, name: &str) -> bool {
         self.0.as_ref().is_none_or(|runs| runs.may_have(kind, name))
+    }
+
+    /// Returns a kind or name in the selection that was probably meant to be this kind or name.
+    pub(crate) fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
+        self.0.as_ref()?.near_miss(kind, name)
     }
 
     /// Returns `true` if a guard applies to a run; returns a denial if the predicate panics (M5).

@@ -288,6 +288,31 @@ async fn a_guard_with_a_selection_is_refused_where_it_is_bound_only_to_a_run_tha
     Ok(())
 }
 
+// M12
+#[test]
+fn a_selection_names_the_kind_or_name_that_is_nearly_that_of_a_run() {
+    let near = |runs: Runs| runs.near_miss("Tool", "delete");
+    let rows = [
+        (Runs::named("delte"), Some("delte")),
+        (Runs::named("Delete"), Some("Delete")),
+        (Runs::of_kind("tool"), Some("tool")),
+        (Runs::named("tool"), None),
+        (Runs::named("delete"), None),
+        (Runs::of_kind("ChatModel"), None),
+        (Runs::of_kind("Tool").and(Runs::named("dleete")), Some("dleete")),
+        (Runs::named("read").or(Runs::named("de-lete")), Some("de-lete")),
+        (Runs::all().except(Runs::named("delte")), None),
+        (Runs::matching(|_| true).and(Runs::of_type::<u8>()), None),
+    ];
+    for (runs, expected) in rows {
+        let text = format!("{runs:?}");
+        assert_eq!(near(runs.clone()).as_deref(), expected, "{text}");
+        let approval = Approval::by_interrupt().runs(runs.clone());
+        assert_eq!(approval.near_miss("Tool", "delete").as_deref(), expected, "{text}");
+        assert_eq!(runs.only(Notes::default()).near_miss("Tool", "delete").as_deref(), expected, "{text}");
+    }
+}
+
 /// A selection as data. An unknown part has the value that a run will show.
 #[derive(Clone, Debug)]
 enum Expr {
