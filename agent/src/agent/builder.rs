@@ -233,13 +233,13 @@ impl AgentBuilder {
         // `explain()` lists each middleware under its id. `Prepare` is bound last, because it binds the layers of
         // inherited middleware, which have to follow the agent's own layers.
         middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
-        middlewares.push(Arc::new(Prepare { summary: summary(&model, &tools), own: Arc::new(own) }));
+        let (specs, summary) = (specs_of(&tools), summary(&model, &tools));
+        middlewares.push(Arc::new(Prepare { summary, specs: Arc::clone(&specs), own: Arc::new(own) }));
         let namespace = name.replace(['-', ' '], "_");
         // The events are not declared, because middlewares emit their own events on the agent's run.
         let emitter =
             declared(Emitter::root().child_builder(["agent", &namespace]).creator(Creator::new("Agent", name)))
                 .build()?;
-        let specs = specs_of(&tools);
         let shared =
             AgentParts { emitter, model, prompt, options, tools, specs, installed, max_steps, max_depth, spawn_tools };
         let agent = Agent { shared: Arc::new(shared), middlewares };

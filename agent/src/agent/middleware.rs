@@ -11,7 +11,7 @@ use crate::agent::answer;
 use crate::agent::own_hooks::OwnHooks;
 use crate::agent::turn::LoopState;
 use crate::place::hooks::{Built, Hooks};
-use crate::{Agent, Place, Tool};
+use crate::{Agent, Place, Tool, ToolSpec};
 
 /// A middleware for agents: it adds hooks, tools and a part of the system prompt.
 ///
@@ -194,6 +194,8 @@ impl Middleware for Installed {
 #[derive(Debug)]
 pub(crate) struct Prepare {
     pub(crate) summary: Map<String, Value>,
+    /// The agent's tools.
+    pub(crate) specs: Arc<Vec<ToolSpec>>,
     pub(crate) own: Arc<OwnHooks>,
 }
 
@@ -210,6 +212,10 @@ impl Middleware for Prepare {
 
     fn name(&self) -> &str {
         "agent"
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        self.specs.iter().for_each(|spec| see("Tool", &spec.name));
     }
 
     fn debug_summary(&self) -> Summary {
@@ -298,6 +304,11 @@ impl Middleware for Joins {
     /// Returns `true` for the runs of agents: any other run ignores the middleware.
     fn handles(&self, kind: &str, _: &str) -> bool {
         kind == "Agent"
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        let tools = self.installed.iter().flat_map(|installed| &installed.tools);
+        tools.for_each(|tool| see("Tool", &tool.spec().name));
     }
 
     fn debug_summary(&self) -> Summary {

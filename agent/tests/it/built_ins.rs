@@ -15,6 +15,7 @@ use emitree_middleware::{
 use emitree_runtime::{Error, ErrorKind, Middleware, Result, RunContext, Runnable, for_tree, runnable_fn};
 use serde_json::json;
 
+use crate::journal::Journal;
 use crate::support::{Log, Text, agent, results, shout};
 
 fn script() -> ScriptedModel {
@@ -210,5 +211,33 @@ async fn a_guard_of_agents_that_is_bound_only_to_a_run_that_is_no_agent_is_refus
     let answer = outer.run(()).middleware(for_tree(joins(Gate))).await?;
     assert_eq!(results(&answer.messages), ["!denied by gate: closed"]);
     assert_eq!(log.lines(), Vec::<String>::new());
+    Ok(())
+}
+
+/// Runs an agent with the tools `shout`, `delete` and `deletes` and a guard for its tree, and returns the warnings.
+async fn warnings(guard: impl Middleware, script: &ScriptedModel) -> Result<Vec<String>> {
+    let journal = Journal::default();
+    let _subscribed = tracing::subscriber::set_default(journal.clone());
+    let deletes = tool_fn("deletes", "Deletes files", |_: Text, _: RunContext| async { Ok("deleted") })?;
+    let agent = agent(script).tool(delete(&Log::default())).tool(deletes).build()?;
+    agent.ask("go").middleware(for_tree(guard)).await?;
+    Ok(journal.take())
+}
+
+// M12
+#[tokio::test]
+async fn a_guard_with_a_misspelled_tool_is_warned_of_and_a_guard_for_a_tool_that_was_not_called_is_not() -> Result<()> {
+    let asks = |runs: Runs| Approval::by_interrupt().runs(runs);
+    let calls = || ScriptedModel::new("test").call("deletes", json!({"text": "a.txt"})).text("done");
+    let silent = || ScriptedModel::new("test").text("done");
+    for (runs, near) in [(Runs::named("Delete"), "Tool `delete`"), (Runs::of_kind("tool"), "Tool `shout`")] {
+        let logged = warnings(asks(runs), &silent()).await?;
+        let [line] = &*logged else { panic!("{logged:?}") };
+        assert!(line.contains("`approval`") && line.contains("Agent `tester`") && line.contains(near), "{line}");
+    }
+    // `deletes` is called, and nearly `delete`, but `delete` exists.
+    assert_eq!(warnings(asks(Runs::named("delete")), &calls()).await?, [""; 0]);
+    assert_eq!(warnings(asks(Runs::of_kind("Tool")), &silent()).await?, [""; 0]);
+    assert_eq!(warnings(asks(Runs::named("publish")), &calls()).await?, [""; 0]);
     Ok(())
 }
