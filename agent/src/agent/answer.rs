@@ -8,10 +8,11 @@
 //!
 //! `Redact::restore_output` restores an output later, in `success`, so the history has no restored secrets.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use emitree_runtime::{
-    Error, ErrorKind, Finish, Layer, Middleware, Next, Phase, Result, RunContext, Stack, Stage, map_output_async,
+    Error, ErrorKind, Finish, Layer, MapValue, Middleware, Next, Phase, Result, RunContext, Stack, Stage,
+    map_output_async,
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -145,12 +146,18 @@ async fn settle_foreign(output: &mut AgentOutput, state: &LoopState, ctx: &RunCo
 
 /// Binds the layer and the output function that settle the answer of a run.
 pub(crate) fn bind(ctx: &RunContext) -> Result<()> {
-    Stack::<Agent>::builder().innermost_in(Phase::Observe, KeepQuestion).build().bind(ctx)?;
+    LAYERS.bind(ctx)?;
+    SETTLE.bind(ctx)
+}
+
+static LAYERS: LazyLock<Stack<Agent>> =
+    LazyLock::new(|| Stack::builder().innermost_in(Phase::Observe, KeepQuestion).build());
+
+static SETTLE: LazyLock<MapValue<AgentOutput>> = LazyLock::new(|| {
     map_output_async(|output: &mut AgentOutput, ctx: &RunContext| Box::pin(settle(output, ctx)))
         .named("agent.answer")
         .last()
-        .bind(ctx)
-}
+});
 
 /// A layer around all layers that may answer instead of the loop. It keeps the question for the session.
 #[derive(Debug)]

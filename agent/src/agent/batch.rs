@@ -1,8 +1,6 @@
 //! The tool calls of one turn.
 
-use emitree_runtime::{
-    Error, Interrupt, Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack, for_nested,
-};
+use emitree_runtime::{Error, Interrupt, Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack};
 use futures_core::future::BoxFuture;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -46,7 +44,7 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
         for mut call in calls {
             resolve(agent, &mut call).await?;
             if agent.ctx.has_listeners() {
-                emit(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await?;
+                Box::pin(async { emit(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await }).await?;
             }
             // The call is checked before the gate, so that nobody is asked to approve a call that cannot be executed.
             let fault = check_call(agent, &call).err();
@@ -55,7 +53,7 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
         // A call is checked again only if there are gates, because only gates change it after the first check.
         let is_gated = agent.chains().any(|chains| !chains.gates.is_empty());
         if is_gated {
-            batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx).await?;
+            Box::pin(batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx)).await?;
         }
         let calls = batch.0.into_iter().enumerate();
         let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated, is_gated))).await;
@@ -172,7 +170,7 @@ impl ToolRun {
         // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
         let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started.clone());
         // A middleware of the tool, such as a fallback, may do the work in a run below.
-        let run = run.middleware(for_nested(Begins(self.started.clone())));
+        let run = run.middleware(BeginsBelow(self.started.clone()));
         let begins = begins(&self.layers, self.started);
         begins.into_iter().chain(self.layers).fold(run, |run, stack| run.middleware(stack))
     }
@@ -192,6 +190,21 @@ struct Begins(WorkStarted);
 impl Middleware for Begins {
     fn bind(&self, _: &RunContext) -> Result<()> {
         if self.0.start() { Ok(()) } else { Err(too_late()) }
+    }
+
+    fn name(&self) -> &'static str {
+        BEGINS
+    }
+}
+
+/// Binds [`Begins`] to the runs below a tool's run.
+#[derive(Debug)]
+struct BeginsBelow(WorkStarted);
+
+impl Middleware for BeginsBelow {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        ctx.bind_nested(Begins(self.0.clone()));
+        Ok(())
     }
 
     fn name(&self) -> &'static str {
@@ -268,7 +281,7 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
         turn.answer(position, answer(&result));
         if agent.ctx.has_listeners() {
             let mut response = ToolResponse { call: result.call.clone(), result: answer(&result) };
-            errors.extend(emit(agent.ctx, &mut response).await.err());
+            errors.extend(Box::pin(async { emit(agent.ctx, &mut response).await }).await.err());
         }
         results.push(result);
     }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 
-use emitree_runtime::{Error, ErrorKind, Result, RunContext, Runnable};
+use emitree_runtime::{Error, ErrorKind, Result, Run, RunContext, Runnable};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 
@@ -21,7 +21,7 @@ use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
 use crate::place::testing::join;
-use crate::{Agent, AgentInput, AgentOutput, ChatOptions, ChatRequest, ChatResponse, Delta};
+use crate::{Agent, AgentInput, AgentOutput, ChatModel, ChatOptions, ChatRequest, ChatResponse, Delta};
 use crate::{History, Message, Tool, ToolOutput, ToolSpec};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
@@ -143,13 +143,17 @@ impl<'a> Loop<'a> {
     }
 
     /// Emits the events of each message that this attempt has added to the history since the last call of `announce`.
-    fn announce(&mut self) -> BoxFuture<'_, Result<()>> {
+    async fn announce(&mut self) -> Result<()> {
+        if !self.ctx.has_listeners() {
+            // Listeners that are added later do not receive earlier messages.
+            self.announced = self.state.session.count_added();
+            return Ok(());
+        }
+        self.announce_all().await
+    }
+
+    fn announce_all(&mut self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            if !self.ctx.has_listeners() {
-                // Listeners that are added later do not receive earlier messages.
-                self.announced = self.state.session.count_added();
-                return Ok(());
-            }
             let messages = self.state.session.added_after(self.announced);
             self.announced += messages.len();
             for message in messages {
@@ -306,7 +310,16 @@ impl<'a> Loop<'a> {
                     run = run.middleware(installed.hooks.model_call.clone());
                 }
             }
-            let Some(stages) = self.stages() else { return run.await };
+            match self.stages() {
+                None => run.await,
+                Some(stages) => self.ask_through(run, stages).await,
+            }
+        })
+    }
+
+    /// Runs the model, and passes its reply through stages and guards.
+    fn ask_through<'b>(&'b self, run: Run<'b, ChatModel>, stages: ChunkStages) -> BoxFuture<'b, Result<ChatResponse>> {
+        Box::pin(async move {
             let passage = Passage::of_agent(stages);
             let response = run.own_extension(passage.clone()).middleware(PassReplies).await?;
             // Listeners of the run's `success`, and layers that only observe, may still have changed the reply.
@@ -366,13 +379,17 @@ impl<'a> Loop<'a> {
     /// function returns `Ok`, the turn is in the history. Also returns the message that is the answer if the loop ends.
     fn act(&self, response: ChatResponse) -> BoxFuture<'_, Result<(TurnEnd, Arc<Message>, After)>> {
         Box::pin(async move {
-            let TurnAction { response, inject, decision } = self.decide(TurnAction::new(response)).await?;
+            let mut action = TurnAction::new(response);
+            if self.chains().any(|chains| !chains.action.is_empty()) {
+                action = self.decide(action).await?;
+            }
+            let TurnAction { response, inject, decision } = action;
             // The message is copied only if a listener may receive it.
             let copy = self.ctx.has_listeners().then(|| Arc::new(response.message.clone()));
             // When the turn is dropped, the response enters the history with a result for each call.
             let opened = self.state.session.open(response.message).map_err(Error::from);
             if let (Err(error), Some(message)) = (&opened, copy) {
-                self.report(message, error).await;
+                Box::pin(self.report(message, error)).await;
             }
             let mut turn = opened?;
             let response = Arc::clone(turn.response());
@@ -412,13 +429,22 @@ impl<'a> Loop<'a> {
 
     /// Passes a response through the `turn.action` hooks. If a hook fails or panics, the history keeps the response as
     /// the hooks before left it, and its calls are answered with "not executed" (A1).
-    async fn decide(&self, mut action: TurnAction) -> Result<TurnAction> {
-        for hook in self.chains().flat_map(|chains| &chains.action) {
-            // The hook may change the response before it fails, so the response is copied.
-            let before = action.response.message.clone();
-            let passed = AssertUnwindSafe(Box::pin(hook.apply(&mut action, self.ctx))).catch_unwind().await;
+    fn decide(&self, mut action: TurnAction) -> BoxFuture<'_, Result<TurnAction>> {
+        Box::pin(async move {
+            // A hook may change the response before it fails, so the response is copied whenever a hook has changed it.
+            let mut before = action.response.message.clone();
+            let hooks = Box::pin(async {
+                for hook in self.chains().flat_map(|chains| &chains.action) {
+                    hook.apply(&mut action, self.ctx).await?;
+                    if action.response.message != before {
+                        before.clone_from(&action.response.message);
+                    }
+                }
+                Ok(())
+            });
+            let passed = AssertUnwindSafe(hooks).catch_unwind().await;
             let kept = match &passed {
-                Ok(Ok(())) => continue,
+                Ok(Ok(())) => return Ok(action),
                 Ok(Err(error)) => withheld_by(error).unwrap_or(before),
                 Err(_) => before,
             };
@@ -429,9 +455,8 @@ impl<'a> Loop<'a> {
             }
             // A response that an earlier hook has made unusable cannot enter the history.
             self.state.session.open(kept).map(drop).ok();
-            return passed.unwrap_or_else(|payload| resume_unwind(payload)).map(|()| action);
-        }
-        Ok(action)
+            passed.unwrap_or_else(|payload| resume_unwind(payload)).map(|()| action)
+        })
     }
 
     /// Emits `message_error` for a response. The error of a listener is logged, because another error ends the run.

@@ -226,9 +226,12 @@ impl Tool {
     }
 
     /// Makes one attempt, and emits its events.
-    fn attempt_and_report<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
+    fn attempt<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
+        if !ctx.has_listeners() {
+            return self.call(input, ctx);
+        }
         Box::pin(async move {
-            let result = self.attempt(input, ctx).await;
+            let result = self.attempt_between_events(input, ctx).await;
             if let Err(error) = &result {
                 // The error of the attempt is returned, and the error of a listener is logged.
                 log(emit(ctx, &mut ToolFailure { error: error.report() }).await, "error");
@@ -242,11 +245,13 @@ impl Tool {
         })
     }
 
-    fn attempt<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
+    /// Calls the function between `start` and `success`.
+    fn attempt_between_events<'a>(
+        &'a self,
+        input: &'a Value,
+        ctx: &'a RunContext,
+    ) -> BoxFuture<'a, Result<ToolOutput>> {
         Box::pin(async move {
-            if !ctx.has_listeners() {
-                return self.call(input, ctx).await;
-            }
             let mut start = ToolStart { input: input.clone() };
             emit(ctx, &mut start).await?;
             // The guards have seen `input`, so `input` is executed, and not the arguments that the listeners left.
@@ -281,7 +286,7 @@ impl Runnable for Tool {
     async fn execute(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {
         let mut retry = 0;
         loop {
-            let result = self.attempt_and_report(input, ctx).await;
+            let result = self.attempt(input, ctx).await;
             let Some(error) = result.as_ref().err().filter(|error| error.is_retryable() && self.retries > 0) else {
                 return result;
             };
