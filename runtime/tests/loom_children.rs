@@ -182,3 +182,30 @@ fn a_run_that_could_not_be_made_does_not_delay_the_end_of_the_run_above() {
         assert!(ended.is_empty() && above.node().below.is_empty());
     });
 }
+
+/// A7: other code writes a flag and then looks for the children; a child checks the flag when it has arrived.
+#[test]
+fn a_run_that_begins_while_children_are_looked_up_is_found_or_sees_what_was_written_before() {
+    for thread in [1, 2] {
+        model(move || {
+            let (above, first, run) = (RunContext::new(true), RunContext::new(false), RunContext::new(false));
+            // The first thread owns the slot, so the run uses the slot, or a shard in the other thread.
+            first.begin(&above).expect("it is open").leave();
+            let is_refused = Arc::new(AtomicBool::new(false));
+            let begins = {
+                let (above, run, is_refused) = (above.clone(), run.clone(), Arc::clone(&is_refused));
+                thread::spawn(move || {
+                    sync::be_thread(thread);
+                    let place = run.begin(&above).expect("it is open");
+                    let sees = is_refused.load(Ordering::Relaxed);
+                    (place, sees)
+                })
+            };
+            is_refused.store(true, Ordering::Relaxed);
+            let is_found = is_among(&run, &above.node().below.arrived());
+            let (place, sees) = begins.join().expect("it does not panic");
+            assert!(is_found || sees);
+            place.leave();
+        });
+    }
+}

@@ -118,6 +118,11 @@ fn above(run: &Run) {
     until_over(|waker| run.drive(Driver::Parent, waker));
 }
 
+/// Acts as code that only waits for the end of the run.
+fn waits(run: &Run) {
+    until_over(|waker| if run.lease.is_over(waker) { Driven::Over } else { Driven::Elsewhere });
+}
+
 /// Races two drivers while the listener completes, with at most three preemptions, which is usually enough to find
 /// races.
 fn race(first: fn(&Run), second: fn(&Run)) {
@@ -145,4 +150,16 @@ fn the_runs_own_future_and_the_run_above_end_a_run_exactly_once_and_are_both_wok
 #[test]
 fn a_supervised_task_and_the_run_above_end_a_dropped_run_exactly_once_and_are_both_woken() {
     race(dropped, above);
+}
+
+// R13
+#[test]
+fn code_that_waits_for_the_end_of_a_run_is_woken_and_does_not_hinder_the_runs_own_future() {
+    race(own, waits);
+}
+
+// R8, R13
+#[test]
+fn code_that_waits_for_the_end_of_a_dropped_run_is_woken() {
+    race(dropped, waits);
 }

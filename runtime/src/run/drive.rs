@@ -148,6 +148,9 @@ pub(crate) trait ErasedRun: Any + Send + Sync {
     /// Reserves the lease for supervisors.
     fn supervised(&self);
 
+    /// Returns `true` if the run is over. Otherwise registers a waker for the end of the run.
+    fn is_over(&self, waker: &Waker) -> bool;
+
     fn delivery(&self) -> &Delivery;
 
     fn stages(&self) -> &'static LifecycleFacets;
@@ -165,6 +168,10 @@ pub(crate) trait ErasedRun: Any + Send + Sync {
 impl<I: Data, O: Data> ErasedRun for RunCore<I, O> {
     fn supervised(&self) {
         self.lease.supervised();
+    }
+
+    fn is_over(&self, waker: &Waker) -> bool {
+        self.lease.is_over(waker)
     }
 
     fn drive(&self, run: &RunContext, who: Driver, below: Deferred<'_>, cx: &mut TaskContext<'_>) -> Driven {

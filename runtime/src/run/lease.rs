@@ -113,6 +113,18 @@ impl<S, T> DriverLease<S, T> {
         woken.into_iter().for_each(|waiting| waiting.waker.wake());
     }
 
+    /// Returns `true` if the run is over. Otherwise registers a waker for the end of the run.
+    pub(crate) fn is_over(&self, waker: &Waker) -> bool {
+        let mut inner = self.0.lock();
+        let is_over = matches!(inner.state, LeaseState::Over(_));
+        if !is_over {
+            // The rank of a parent keeps the wakers of several tasks apart. No lease is requested, so no other driver
+            // is refused.
+            inner.wait(Driver::Parent, false, waker);
+        }
+        is_over
+    }
+
     /// Returns `true` if there is a result that was not fetched.
     pub(crate) fn has_result(&mut self) -> bool {
         matches!(self.0.get_mut().state, LeaseState::Over(Some(_)))

@@ -100,6 +100,14 @@ impl Children {
         self.places().into_iter().flatten().collect()
     }
 
+    /// Returns the current children. A child that is still being made is missing, and sees all that the caller has
+    /// written before, once it has arrived ([`Parent::arrive`](crate::tree::parent::Parent::arrive)).
+    pub(crate) fn arrived(&self) -> Vec<RunContext> {
+        // A child registers, and has a fence when it arrives: either this call finds it, or it sees what was written.
+        fence(Ordering::SeqCst);
+        self.runs()
+    }
+
     /// Returns the children, once all of them are made. Only one task may wait at a time.
     pub(crate) fn poll_all(&self, cx: &TaskContext<'_>) -> Poll<Vec<RunContext>> {
         let runs = match self.made() {

@@ -11,6 +11,7 @@ mod boundaries;
 mod boundary_exec;
 mod boundary_store;
 mod chains;
+mod children;
 mod children_first;
 mod context;
 mod cut;
