@@ -135,7 +135,7 @@ async fn settle_foreign(output: &mut AgentOutput, state: &LoopState, ctx: &RunCo
         state.session.extend(question)?;
     }
     let answer = in_place_of(&Message::assistant(""), output.answer.clone(), false);
-    state.session.append(vec![Arc::clone(&answer)]);
+    state.session.append(vec![Arc::clone(&answer)], state.session.attempt());
     state.answer.keep(&answer, ctx);
     output.end_with(answer);
     for message in state.session.added_after(known) {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::agent::events::{ToolCallIdentified, ToolResponse};
 use crate::agent::steps::Loop;
+use crate::agent::turn::{DISCARDED, LoopState};
 use crate::message::arguments::{MAX_NESTING, is_too_deep};
 use crate::message::session::OpenTurn;
 use crate::model::emit;
@@ -156,14 +157,19 @@ impl ToolRun {
         Self { arguments, id, started, layers }
     }
 
-    fn execute<'a>(self, agent: &Loop<'_>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
+    fn execute<'a>(self, agent: &Loop<'a>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
         if !agent.agent.spawn_tools {
             return Box::pin(self.bind(tool));
         }
         // A task of `ctx.spawn` ends before the agent's run does, and the tool's run is nested in the agent's run.
         let tool = tool.clone();
+        let mut under_way = UnderWay { ctx: agent.ctx, call: Some(self.started.clone()) };
         let task = agent.ctx.spawn(async move { self.bind(&tool).await });
-        Box::pin(async move { task.await? })
+        Box::pin(async move {
+            let output = task.await;
+            under_way.settle();
+            output?
+        })
     }
 
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {
@@ -173,6 +179,29 @@ impl ToolRun {
         let run = run.middleware(BeginsBelow(self.started.clone()));
         let begins = begins(&self.layers, self.started);
         begins.into_iter().chain(self.layers).fold(run, |run, stack| run.middleware(stack))
+    }
+}
+
+/// Aborts the run of a spawned call if the attempt is dropped before the call has settled (A7).
+struct UnderWay<'a> {
+    ctx: &'a RunContext,
+    /// `None` once the call has settled.
+    call: Option<WorkStarted>,
+}
+
+impl UnderWay<'_> {
+    fn settle(&mut self) {
+        self.call = None;
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Some(call) = &self.call else { return };
+        let is_its = |run: &RunContext| run.own_extension::<WorkStarted>().is_some_and(|other| other.is_same(call));
+        for run in self.ctx.children().into_iter().filter(is_its) {
+            run.abort(DISCARDED);
+        }
     }
 }
 
@@ -197,12 +226,18 @@ impl Middleware for Begins {
     }
 }
 
-/// Binds [`Begins`] to the runs below a tool's run.
+/// Binds [`Begins`] to the runs below a tool's run, and refuses the tool's run if another attempt has begun (A7).
 #[derive(Debug)]
 struct BeginsBelow(WorkStarted);
 
 impl Middleware for BeginsBelow {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // Another attempt first counts itself, and then looks for runs of tools. So either it finds this run, or this run
+        // sees that it is too late.
+        let is_current = |state: &LoopState| state.session.attempt() == self.0.attempt();
+        if !ctx.extension::<LoopState>().is_some_and(|state| is_current(&state)) {
+            return Err(too_late());
+        }
         ctx.bind_nested(Begins(self.0.clone()));
         Ok(())
     }

@@ -97,6 +97,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// session are undone before the next attempt begins. If middleware requested the retry, its reason is appended to the
 /// system prompt of the next attempt, but not to those of later attempts.
 ///
+/// The tools of the previous attempt are aborted, and the next attempt begins when their runs have ended. A tool that
+/// ignores its abort, for example because it blocks its thread, delays the next attempt.
+///
 /// # Its own events
 ///
 /// The run emits these events in the namespace `agent.<name>`, and only while it has listeners. The events of a turn

@@ -1,5 +1,6 @@
 //! The steps of an agent's loop.
 
+use std::future::ready;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::agent::batch::run_batch;
 use crate::agent::builder::{check_names, specs_of};
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError};
 use crate::agent::middleware::{Installed, Joined};
-use crate::agent::turn::{CurrentTurn, LoopState};
+use crate::agent::turn::{Attempt, CurrentTurn, LoopState};
 use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::{IncomingReply, pass_whole};
 use crate::model::passage::{PassReplies, Passage};
@@ -36,7 +37,7 @@ pub(crate) struct Loop<'a> {
     pub(crate) tools: Vec<Tool>,
     specs: Arc<Vec<ToolSpec>>,
     options: ChatOptions,
-    state: Arc<LoopState>,
+    state: Attempt,
     warnings: Vec<String>,
     input: &'a AgentInput,
     /// The number of messages of this attempt whose events have been emitted, or skipped because there were no
@@ -77,12 +78,6 @@ impl<'a> Loop<'a> {
                 ctx.name()
             ))
         })?;
-        state.begin_attempt()?;
-        state.session.extend(input.messages.iter().cloned())?;
-        // A run may continue a session without new messages, but providers refuse a conversation without messages.
-        if state.session.history().messages().is_empty() {
-            return Err(Error::new(format!("the input of the agent `{}` has no messages", ctx.name())));
-        }
         Ok(Self {
             specs,
             options: input.options.or(&agent.options),
@@ -90,7 +85,7 @@ impl<'a> Loop<'a> {
             ctx,
             installed,
             tools,
-            state,
+            state: Attempt::next(state),
             warnings: Vec::new(),
             input,
             announced: 0,
@@ -109,7 +104,36 @@ impl<'a> Loop<'a> {
         &self.installed
     }
 
-    pub(crate) fn run(mut self) -> BoxFuture<'a, Result<AgentOutput>> {
+    pub(crate) fn run(self) -> BoxFuture<'a, Result<AgentOutput>> {
+        let tools = self.state.end_tools(self.ctx, self.agent.spawn_tools);
+        if tools.is_empty() {
+            // The future of most attempts has no state for tools: it is on the stack once for each nested agent.
+            return match self.begin_session() {
+                Ok(()) => self.take_turns(),
+                Err(error) => Box::pin(ready(Err(error))),
+            };
+        }
+        Box::pin(async move {
+            for tool in tools {
+                tool.ended().await;
+            }
+            self.begin_session()?;
+            self.take_turns().await
+        })
+    }
+
+    /// Undoes the previous attempt, if there was one, and adds the messages of the input to the session.
+    fn begin_session(&self) -> Result<()> {
+        self.state.begin()?;
+        self.state.session.extend(self.input.messages.iter().cloned())?;
+        // A run may continue a session without new messages, but providers refuse a conversation without messages.
+        if self.state.session.history().messages().is_empty() {
+            return Err(Error::new(format!("the input of the agent `{}` has no messages", self.ctx.name())));
+        }
+        Ok(())
+    }
+
+    fn take_turns(mut self) -> BoxFuture<'a, Result<AgentOutput>> {
         Box::pin(async move {
             if self.ctx.has_listeners() {
                 emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;

@@ -1,7 +1,9 @@
 //! The state of an agent's loop. Every hook can read the public part, a [`Turn`].
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_runtime::{Result, RunContext};
 use parking_lot::Mutex;
@@ -14,6 +16,7 @@ use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::Passage;
+use crate::tool::started::WorkStarted;
 use crate::{ChatResponse, ChunkStage, History, Session, Usage};
 
 /// The state of an agent's loop.
@@ -68,6 +71,8 @@ pub(crate) struct LoopState {
     pub(crate) answer: Answer,
     /// The depth of the agent's run. A run compares this depth with its own to recognize inherited state.
     depth: usize,
+    /// The number of the last attempt that has begun, or 0 if the future of that attempt is gone.
+    alive: AtomicU32,
     /// The state of middleware before the first attempt.
     before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
     /// Determines which hooks of the middlewares that are bound to the run are replaced.
@@ -79,7 +84,8 @@ impl LoopState {
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) {
         let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
-        ctx.set_extension(Self { session, turn, answer: Answer::default(), depth, before: Mutex::new(None), own });
+        let (answer, alive, before) = (Answer::default(), AtomicU32::new(0), Mutex::new(None));
+        ctx.set_extension(Self { session, turn, answer, depth, alive, before, own });
     }
 
     /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an
@@ -88,9 +94,51 @@ impl LoopState {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
     }
 
+    /// Returns the run of the agent's tool that a run belongs to, with the state of the call.
+    pub(crate) fn call_around(&self, ctx: &RunContext) -> Option<(RunContext, Arc<WorkStarted>)> {
+        let mut runs = std::iter::successors(Some(ctx), |run| run.parent());
+        let tool = runs.find(|run| run.depth() <= self.depth + 1)?;
+        Some((tool.clone(), tool.own_extension::<WorkStarted>()?))
+    }
+}
+
+/// The reason for which the tools of a discarded attempt are aborted.
+pub(crate) const DISCARDED: &str = "the attempt of the agent was discarded";
+
+/// An attempt of an agent's run. It belongs to the attempt's future.
+pub(crate) struct Attempt {
+    state: Arc<LoopState>,
+    number: u32,
+    /// `true` if a layer keeps the future of the previous attempt.
+    is_previous_kept: bool,
+}
+
+impl Attempt {
+    /// Counts another attempt. From now on, the previous attempt can neither start a tool nor change the session.
+    pub(crate) fn next(state: Arc<LoopState>) -> Self {
+        let number = state.session.next_attempt();
+        let is_previous_kept = state.alive.swap(number, Ordering::AcqRel) != 0;
+        Self { state, number, is_previous_kept }
+    }
+
+    /// Aborts the tools of the previous attempt, and returns the runs that have to end before this attempt begins.
+    pub(crate) fn end_tools(&self, ctx: &RunContext, spawns: bool) -> Vec<RunContext> {
+        if self.number == 1 {
+            return Vec::new();
+        }
+        let mut tools = ctx.children();
+        tools.retain(|run| run.own_extension::<WorkStarted>().is_some());
+        tools.iter().for_each(|run| _ = run.abort(DISCARDED));
+        if self.is_previous_kept && !spawns {
+            // The runs are part of the future that a layer keeps. It may not be polled any more, so they may never end.
+            tools.clear();
+        }
+        tools
+    }
+
     /// Begins an attempt. From the second attempt on, resets the turn, restores the state of middleware, and undoes the
     /// last attempt's changes to the history.
-    pub(crate) fn begin_attempt(&self) -> Result<()> {
+    pub(crate) fn begin(&self) -> Result<()> {
         let before = self.before.lock().take();
         let before = match before {
             Some(before) => {
@@ -107,6 +155,21 @@ impl LoopState {
         };
         *self.before.lock() = Some(before);
         Ok(())
+    }
+}
+
+impl Deref for Attempt {
+    type Target = LoopState;
+
+    fn deref(&self) -> &LoopState {
+        &self.state
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        // If another attempt has begun meanwhile, its number stays.
+        self.state.alive.compare_exchange(self.number, 0, Ordering::AcqRel, Ordering::Relaxed).ok();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::mem::{replace, take};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_emitter::new_id;
 use emitree_runtime::Result;
@@ -125,6 +126,8 @@ impl From<History> for Session {
 #[derive(Debug)]
 pub(crate) struct SessionRun {
     session: Session,
+    /// The number of the current attempt, counted from 1; 0 before the first attempt.
+    attempt: AtomicU32,
     added: Mutex<Vec<Arc<Message>>>,
     rewritten: Mutex<Option<Rewritten>>,
 }
@@ -140,7 +143,16 @@ struct Rewritten {
 
 impl SessionRun {
     pub(crate) const fn new(session: Session) -> Self {
-        Self { session, added: Mutex::new(Vec::new()), rewritten: Mutex::new(None) }
+        Self { session, attempt: AtomicU32::new(0), added: Mutex::new(Vec::new()), rewritten: Mutex::new(None) }
+    }
+
+    pub(crate) fn attempt(&self) -> u32 {
+        self.attempt.load(Ordering::SeqCst)
+    }
+
+    /// Counts another attempt, and returns its number.
+    pub(crate) fn next_attempt(&self) -> u32 {
+        self.attempt.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     pub(crate) fn history(&self) -> History {
@@ -170,7 +182,7 @@ impl SessionRun {
     pub(crate) fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
         let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
         check(&messages)?;
-        self.append(messages);
+        self.append(messages, self.attempt());
         Ok(())
     }
 
@@ -187,10 +199,16 @@ impl SessionRun {
         replace(Arc::make_mut(&mut current.0))
     }
 
-    pub(crate) fn append(&self, messages: Vec<Arc<Message>>) {
-        self.added.lock().extend(messages.iter().cloned());
-        // All messages are added under one lock, so no message of another run comes between them.
-        Arc::make_mut(&mut self.session.history.lock().0).extend(messages);
+    /// Appends messages of an attempt, unless another attempt has begun.
+    pub(crate) fn append(&self, messages: Vec<Arc<Message>>, attempt: u32) {
+        // All messages are added under one lock, so no message of another run comes between them. Another attempt first
+        // counts itself, and then undoes the attempt before under the same lock. So the messages of that attempt are
+        // either removed, or not added here (A7).
+        let mut history = self.session.history.lock();
+        if attempt == self.attempt() {
+            self.added.lock().extend(messages.iter().cloned());
+            Arc::make_mut(&mut history.0).extend(messages);
+        }
     }
 
     /// Replaces the conversation that hooks have read with the changed conversation. Messages that another run has
@@ -253,9 +271,11 @@ impl SessionRun {
         }
         check_parts(0, &response)?;
         give_ids(&mut response);
-        let results = response.tool_calls().map(|_| CallState::Open(WorkStarted::default())).collect();
+        let attempt = self.attempt();
+        let results = response.tool_calls().map(|_| CallState::Open(WorkStarted::in_attempt(attempt))).collect();
         Ok(OpenTurn {
             session: self,
+            attempt,
             response: Arc::new(response),
             results: Mutex::new(results),
             unanswered: "not executed: the run was stopped",
@@ -286,6 +306,8 @@ fn give_ids(response: &mut Message) {
 #[derive(Debug)]
 pub(crate) struct OpenTurn<'a> {
     session: &'a SessionRun,
+    /// The attempt to which the turn belongs.
+    attempt: u32,
     response: Arc<Message>,
     /// The state of each call, by position. The mutex is needed because calls that run concurrently share the turn.
     results: Mutex<Vec<CallState>>,
@@ -312,7 +334,7 @@ impl OpenTurn<'_> {
         match &self.results.lock()[position] {
             CallState::Open(started) => started.clone(),
             CallState::Answered(_) => {
-                let closed = WorkStarted::default();
+                let closed = WorkStarted::in_attempt(self.attempt);
                 closed.close();
                 closed
             }
@@ -377,7 +399,7 @@ impl Drop for OpenTurn<'_> {
         let mut messages = vec![Arc::clone(&self.response)];
         messages.extend(results);
         messages.append(&mut self.injected);
-        self.session.append(messages);
+        self.session.append(messages, self.attempt);
     }
 }
 

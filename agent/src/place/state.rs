@@ -38,7 +38,8 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
     /// # Errors
     ///
     /// Returns an error if `ctx` is outside any agent's run, if the value in the session has another type or cannot be
-    /// deserialized, or if the closure of another `with` already uses the value on this thread.
+    /// deserialized, or if the closure of another `with` already uses the value on this thread. Returns an error of kind
+    /// `Aborted` in and below the run of a tool that was called in a discarded attempt of the agent.
     pub fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut T) -> R) -> Result<R> {
         let state = ctx.extension::<LoopState>().ok_or_else(|| {
             Error::new(format!(
@@ -47,7 +48,16 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
                 ctx.name()
             ))
         })?;
-        state.session.slices().with(&self.key, f)
+        let call = state.call_around(ctx);
+        let admit = || match call.as_ref().filter(|(_, call)| call.attempt() != state.session.attempt()) {
+            None => Ok(()),
+            Some((tool, _)) => Err(Error::aborted(format!(
+                "the state `{}` cannot be used: the attempt in which `{}` was called was discarded",
+                self.key,
+                tool.name()
+            ))),
+        };
+        state.session.slices().with(&self.key, admit, f)
     }
 }
 
@@ -118,13 +128,17 @@ impl<T: Serialize + Send + 'static> Live for T {
 }
 
 impl Slices {
-    fn with<T, R>(&self, key: &Arc<str>, f: impl FnOnce(&mut T) -> R) -> Result<R>
+    /// Calls a closure with a value, if `admit` returns `Ok` once the values are locked. Another attempt first counts
+    /// itself, and then restores the values under the lock. So a write of the attempt before is either undone, or refused
+    /// by `admit` (A7).
+    fn with<T, R>(&self, key: &Arc<str>, admit: impl FnOnce() -> Result<()>, f: impl FnOnce(&mut T) -> R) -> Result<R>
     where
         T: Default + Serialize + DeserializeOwned + Send + 'static,
     {
         // All values share one mutex. If each value had a mutex, two threads that nest `with` in opposite order would
         // deadlock.
         let map = self.0.lock();
+        admit()?;
         let taken = map.borrow_mut().insert(Arc::clone(key), Slice::Lent);
         if matches!(taken, Some(Slice::Lent)) {
             return Err(Error::new(format!(

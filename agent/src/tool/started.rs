@@ -17,15 +17,26 @@ const CLOSED: u8 = 2;
 /// The state of a tool call, which the call's turn and the tool's run share. An agent adds it to the run as an
 /// extension.
 #[derive(Clone, Debug)]
-pub(crate) struct WorkStarted(Arc<AtomicU8>);
-
-impl Default for WorkStarted {
-    fn default() -> Self {
-        Self(Arc::new(AtomicU8::new(OPEN)))
-    }
+pub(crate) struct WorkStarted {
+    state: Arc<AtomicU8>,
+    /// The number of the agent's attempt in which the call was made.
+    attempt: u32,
 }
 
 impl WorkStarted {
+    pub(crate) fn in_attempt(attempt: u32) -> Self {
+        Self { state: Arc::new(AtomicU8::new(OPEN)), attempt }
+    }
+
+    pub(crate) const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Returns `true` if both are the state of the same call.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
     /// Marks the call as started. Returns `false` if the call is closed; then its function must not be called.
     pub(crate) fn start(&self) -> bool {
         // A tool that is retried starts its call again.
@@ -38,6 +49,6 @@ impl WorkStarted {
     }
 
     fn leave_open(&self, to: u8) -> Result<u8, u8> {
-        self.0.compare_exchange(OPEN, to, Ordering::AcqRel, Ordering::Acquire)
+        self.state.compare_exchange(OPEN, to, Ordering::AcqRel, Ordering::Acquire)
     }
 }

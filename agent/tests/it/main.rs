@@ -4,6 +4,7 @@ mod actions;
 mod agents;
 mod alternatives;
 mod answers;
+mod attempts;
 mod built_ins;
 mod costs;
 mod explain;
