@@ -27,6 +27,12 @@ pub mod stream {
     pub use crate::model::chunks::AsyncChunkStage;
 }
 
+/// What hooks and middlewares receive of their agent: the request of a model call, and the agent's name and tools.
+pub mod hook {
+    pub use crate::agent::spec::AgentSpec;
+    pub use crate::place::request::ModelRequest;
+}
+
 pub use agent::Agent;
 pub use agent::builder::{AgentBuilder, IntoTool};
 pub use agent::events::{

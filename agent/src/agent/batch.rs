@@ -15,7 +15,7 @@ use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
 use crate::tool::started::WorkStarted;
 use crate::tool::{shortened, too_late};
-use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult};
+use crate::{Arguments, CallId, Tool, ToolCall, ToolOutput, ToolResult, ToolSpec};
 
 /// The kind of the interrupt that combines the interrupts of a turn's calls.
 const BATCH: &str = "agent.batch";
@@ -43,12 +43,13 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
         agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
         let mut batch = Batch(Vec::with_capacity(calls.len()));
         for mut call in calls {
-            resolve(agent, &mut call).await?;
+            let is_rewritten = resolve(agent, &mut call).await?;
             if agent.ctx.has_listeners() {
                 Box::pin(async { emit(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await }).await?;
             }
             // The call is checked before the gate, so that nobody is asked to approve a call that cannot be executed.
-            let fault = check_call(agent, &call).err();
+            let fault = if is_rewritten { None } else { not_offered(agent, &call) };
+            let fault = fault.or_else(|| check_call(agent, &call).err());
             batch.0.push(GatedCall::new(call, fault));
         }
         // A call is checked again only if there are gates, because only gates change it after the first check.
@@ -62,13 +63,22 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
     })
 }
 
-async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<()> {
+/// Returns `true` if a hook has replaced the call.
+async fn resolve(agent: &Loop<'_>, call: &mut ToolCall) -> Result<bool> {
     for chains in agent.chains() {
         if chains.resolve.pass(call, agent.ctx).await?.is_break() {
-            break;
+            return Ok(true);
         }
     }
-    Ok(())
+    Ok(false)
+}
+
+/// Returns an error text for the model if it calls a tool that its request did not offer.
+fn not_offered(agent: &Loop<'_>, call: &ToolCall) -> Option<String> {
+    let offered = agent.offered.as_ref()?;
+    let is_offered = offered.iter().any(|spec| spec.name == call.name);
+    (!is_offered && agent.tools.find(&call.name).is_some())
+        .then(|| format!("`{}` was not offered in this turn", call.name))
 }
 
 /// Executes one call, and sets its result in the turn.
@@ -126,8 +136,8 @@ fn check_call<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, 
 /// Returns the tool and the arguments of a call, without checking the arguments against the tool's schema. If the tool
 /// does not exist or the arguments are malformed, returns an error text for the model.
 fn find_tool<'a>(agent: &'a Loop<'_>, call: &'a ToolCall) -> Result<(&'a Tool, &'a Value), String> {
-    let tool = agent.tools.iter().find(|tool| tool.spec().name == call.name);
-    let tool = tool.ok_or_else(|| unknown(&agent.tools, call))?;
+    let offered = agent.offered.as_ref().unwrap_or_else(|| agent.tools.specs());
+    let tool = agent.tools.find(&call.name).ok_or_else(|| unknown(offered, call))?;
     let arguments = match &call.arguments {
         Arguments::Json(arguments) => arguments,
         Arguments::Malformed(text) => {
@@ -260,8 +270,8 @@ impl Layer<Tool> for Begins {
     }
 }
 
-fn unknown(tools: &[Tool], call: &ToolCall) -> String {
-    let names: Vec<_> = tools.iter().map(|tool| format!("`{}`", tool.spec().name)).collect();
+fn unknown(offered: &[ToolSpec], call: &ToolCall) -> String {
+    let names: Vec<_> = offered.iter().map(|spec| format!("`{}`", spec.name)).collect();
     let name = shortened(&call.name);
     match names.as_slice() {
         [] => format!("there is no tool `{name}`; no tools are available"),

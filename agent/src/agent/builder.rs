@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::agent::events::declared;
 use crate::agent::middleware::{Installed, Prepare, twice};
 use crate::agent::own_hooks::{BUILDER, OwnHooks};
+use crate::agent::spec::AgentSpec;
 use crate::agent::{Agent, AgentParts};
 use crate::{AgentMiddleware, ChatModel, ChatOptions, HookResult, Hooks, Tool, ToolError, ToolSpec};
 
@@ -96,13 +97,9 @@ impl AgentBuilder {
     }
 
     /// Adds an [`AgentMiddleware`]. Its hooks are called after the hooks of the middlewares that were added before it.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "takes ownership, because the middleware is not used again after this call"
-    )]
     pub fn with(mut self, middleware: impl AgentMiddleware) -> Self {
-        match Installed::new(&middleware) {
-            Ok(installed) => self.installed.push(Arc::new(installed)),
+        match Installed::of(middleware) {
+            Ok(installed) => self.installed.push(installed),
             Err(error) => self.fail(error),
         }
         self
@@ -209,7 +206,7 @@ impl AgentBuilder {
     ///
     /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an error if
     /// the agent's name cannot be part of a namespace, if two tools have the same name, if two middlewares have the
-    /// same id, if `max_steps` is 0, or if a guard is bound to the agent, its model or a tool, but does not handle its
+    /// same id, if `max_steps` is 0, if the [`check`](AgentMiddleware::check) of a middleware fails, or if a guard is bound to the agent, its model or a tool, but does not handle its
     /// runs ([`check_guards`]).
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
@@ -228,7 +225,7 @@ impl AgentBuilder {
         if let Some(installed) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {
             return Err(twice(&installed.id));
         }
-        tools.extend(installed.iter().flat_map(|installed| installed.tools.iter().cloned()));
+        tools.extend(installed.iter().flat_map(|installed| installed.hooks.tools.iter().cloned()));
         check_names(&name, &tools)?;
         // `explain()` lists each middleware under its id. `Prepare` is bound last, because it binds the layers of
         // inherited middleware, which have to follow the agent's own layers.
@@ -240,8 +237,23 @@ impl AgentBuilder {
         let emitter =
             declared(Emitter::root().child_builder(["agent", &namespace]).creator(Creator::new("Agent", name)))
                 .build()?;
-        let shared =
-            AgentParts { emitter, model, prompt, options, tools, specs, installed, max_steps, max_depth, spawn_tools };
+        let spec =
+            AgentSpec::new(emitter.creator().map_or("", Creator::name), Arc::clone(&specs), ask_for_tools(&installed));
+        installed.iter().try_for_each(|installed| installed.check(&spec))?;
+        let expected = spec.into_expected();
+        let shared = AgentParts {
+            emitter,
+            model,
+            prompt,
+            options,
+            tools,
+            specs,
+            installed,
+            expected,
+            max_steps,
+            max_depth,
+            spawn_tools,
+        };
         let agent = Agent { shared: Arc::new(shared), middlewares };
         check_guards(&agent)?;
         check_guards(&agent.shared.model)?;
@@ -252,6 +264,11 @@ impl AgentBuilder {
 
 pub(crate) fn specs_of(tools: &[Tool]) -> Arc<Vec<ToolSpec>> {
     Arc::new(tools.iter().map(|tool| tool.spec().clone()).collect())
+}
+
+/// Returns `true` if a middleware is asked for tools at each turn.
+pub(crate) fn ask_for_tools(installed: &[Arc<Installed>]) -> bool {
+    installed.iter().any(|installed| !installed.hooks.sources.is_empty())
 }
 
 /// Returns the summary of an agent for the output of `explain()`.

@@ -7,8 +7,8 @@ use emitree_runtime::{Result, Summary};
 
 use crate::{AgentMiddleware, HookResult, Hooks};
 
-/// Makes a middleware from a closure that registers hooks. To add tools, an `init` or a fixed part of the system
-/// prompt, implement [`AgentMiddleware`].
+/// Makes a middleware from a closure that registers hooks, tools and middlewares. For an `init`, a `check` or a fixed
+/// part of the system prompt, implement [`AgentMiddleware`].
 ///
 /// ```
 /// use emitree_agent::{Agent, ChatModel, Message, ScriptedModel, hooks_fn};

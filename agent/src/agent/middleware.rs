@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use crate::agent::answer;
-use crate::agent::own_hooks::OwnHooks;
+use crate::agent::own_hooks::{BUILDER, OwnHooks};
+use crate::agent::spec::AgentSpec;
 use crate::agent::turn::LoopState;
 use crate::place::hooks::{Built, Hooks};
-use crate::{Agent, Place, Tool, ToolSpec};
+use crate::{Agent, Place, ToolSpec};
 
 /// A middleware for agents: it adds hooks, tools and a part of the system prompt.
 ///
@@ -88,24 +89,13 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns tools for the agent, such as `Ok(vec![tool_fn(…)?])`. This method is called once, when the middleware is
-    /// added, after [`install`](Self::install).
-    ///
-    /// # Errors
-    ///
-    /// [`AgentBuilder::build`](crate::AgentBuilder::build) returns the error unchanged. If the middleware is added to a
-    /// run, the run fails with the error.
-    fn tools(&self) -> Result<Vec<Tool>> {
-        Ok(Vec::new())
-    }
-
     /// Returns a fixed part of the system prompt. For a part that is computed for each model call, use
     /// [`Hooks::prompt`].
     fn system_prompt(&self) -> Option<String> {
         None
     }
 
-    /// Registers hooks. This method is called once, when the middleware is added.
+    /// Registers hooks, tools and middlewares. This method is called once, when the middleware is added.
     ///
     /// # Errors
     ///
@@ -113,6 +103,19 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
     /// run, the run fails with the error.
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
         let _ = hooks;
+        Ok(())
+    }
+
+    /// Checks the middleware against its agent, whose tools `init` and `install` do not see.
+    /// [`AgentBuilder::build`](crate::AgentBuilder::build) calls this method after all middlewares were added. If the
+    /// middleware is added to a run, it is called at the beginning of the run's first attempt, with the tools of all
+    /// middlewares of the run. A middleware that names a tool calls [`AgentSpec::expect_tool`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`install`](Self::install).
+    fn check(&self, agent: &AgentSpec) -> Result<()> {
+        let _ = agent;
         Ok(())
     }
 
@@ -134,16 +137,17 @@ pub trait AgentMiddleware: fmt::Debug + Send + Sync + 'static {
 pub(crate) struct Installed {
     pub(crate) id: String,
     pub(crate) is_guard: bool,
-    pub(crate) tools: Vec<Tool>,
     pub(crate) hooks: Built,
     /// All hooks, including the hooks that the builder's hooks replace.
     pub(crate) described: Vec<HookInfo>,
     pub(crate) summary: Summary,
+    /// The middleware itself, for its `check`.
+    middleware: Option<Arc<dyn AgentMiddleware>>,
 }
 
 impl Installed {
     pub(crate) fn new(middleware: &impl AgentMiddleware) -> Result<Self> {
-        // `init` is called first, so that `install` and `tools` can rely on it.
+        // `init` is called first, so that `install` can rely on it.
         middleware.init()?;
         let id = middleware.id().to_owned();
         let mut hooks = Hooks::new(&id);
@@ -153,9 +157,25 @@ impl Installed {
         }
         middleware.install(&mut hooks)?;
         hooks.check()?;
-        let (tools, hooks, is_guard) = (middleware.tools()?, hooks.build(), middleware.is_guard());
+        let (hooks, is_guard) = (hooks.build(), middleware.is_guard());
         let described = hooks.describe(is_guard);
-        Ok(Self { id, is_guard, tools, hooks, described, summary: middleware.debug_summary() })
+        Ok(Self { id, is_guard, hooks, described, summary: middleware.debug_summary(), middleware: None })
+    }
+
+    /// Registers the hooks of a middleware, and keeps the middleware for its `check`.
+    pub(crate) fn of(middleware: impl AgentMiddleware) -> Result<Arc<Self>> {
+        let installed = Self::new(&middleware)?;
+        Ok(Arc::new(Self { middleware: Some(Arc::new(middleware)), ..installed }))
+    }
+
+    pub(crate) fn of_builder(hooks: Built) -> Self {
+        let described = hooks.describe(false);
+        let summary = Summary::from(BUILDER);
+        Self { id: BUILDER.to_owned(), is_guard: false, hooks, described, summary, middleware: None }
+    }
+
+    pub(crate) fn check(&self, agent: &AgentSpec) -> Result<()> {
+        self.middleware.as_ref().map_or(Ok(()), |middleware| middleware.check(agent))
     }
 
     /// Returns the middleware without its hooks at these places. A guard keeps all its hooks.
@@ -167,10 +187,23 @@ impl Installed {
     }
 }
 
-/// Binds the layers of `agent.run`, and lists all hooks in the run's explanation.
+/// Binds the layers of `agent.run` and the middlewares of the run, and lists all hooks in the run's explanation.
 impl Middleware for Installed {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if self.hooks.agent_run.is_empty() { Ok(()) } else { self.hooks.agent_run.bind(ctx) }
+        if !self.hooks.agent_run.is_empty() {
+            self.hooks.agent_run.bind(ctx)?;
+        }
+        self.hooks.middlewares.iter().try_for_each(|middleware| ctx.bind(middleware))
+    }
+
+    /// Returns `false` if a guard among the middlewares does not handle the run, so that `build` refuses it.
+    fn handles(&self, kind: &str, name: &str) -> bool {
+        let mut parts = self.hooks.middlewares.iter().filter(|part| !part.handles(kind, name));
+        !parts.any(|part| part.layers().iter().any(|layer| layer.position.is_guard()))
+    }
+
+    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
+        self.hooks.middlewares.iter().for_each(|middleware| middleware.names_below(see));
     }
 
     fn name(&self) -> &str {
@@ -182,7 +215,9 @@ impl Middleware for Installed {
     }
 
     fn layers(&self) -> Vec<LayerInfo> {
-        self.hooks.agent_run.layers()
+        let mut layers = self.hooks.agent_run.layers();
+        layers.extend(self.hooks.middlewares.iter().flat_map(|middleware| middleware.layers()));
+        layers
     }
 
     fn hooks(&self) -> Vec<HookInfo> {
@@ -251,18 +286,14 @@ fn described(ctx: &RunContext) -> (Vec<HookInfo>, Vec<String>) {
 /// list its id as `skipped`. If several runs above bind middlewares with the same id, only the middleware of the
 /// outermost run is added. To bind a guard that no agent below can skip or replace, bind a stack with a guard instead:
 /// `for_tree(Stack::<AnyRun>::builder().guard(…).build())`.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "takes ownership, because the middleware is not used again after this call"
-)]
 pub fn joins(middleware: impl AgentMiddleware) -> Joins {
     let id = middleware.id().to_owned();
-    Joins { id, installed: Installed::new(&middleware).map(Arc::new), is_on_agent: false }
+    Joins { id, installed: Installed::of(middleware), is_on_agent: false }
 }
 
 /// An [`AgentMiddleware`] that can be bound to runs. Created by [`joins`].
 ///
-/// If `init`, `install` or `tools` of the middleware failed, each agent's run to which the middleware is bound fails
+/// If `init` or `install` of the middleware failed, each agent's run to which the middleware is bound fails
 /// with that error.
 #[derive(Clone)]
 pub struct Joins {
@@ -307,8 +338,10 @@ impl Middleware for Joins {
     }
 
     fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        let tools = self.installed.iter().flat_map(|installed| &installed.tools);
-        tools.for_each(|tool| see("Tool", &tool.spec().name));
+        if let Ok(installed) = &self.installed {
+            installed.hooks.tools.iter().for_each(|tool| see("Tool", &tool.spec().name));
+            installed.names_below(see);
+        }
     }
 
     fn debug_summary(&self) -> Summary {

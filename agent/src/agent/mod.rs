@@ -8,8 +8,10 @@ pub(crate) mod hooks_fn;
 pub(crate) mod input;
 pub(crate) mod middleware;
 pub(crate) mod own_hooks;
+pub(crate) mod spec;
 mod stack;
 pub(crate) mod steps;
+pub(crate) mod toolset;
 pub(crate) mod turn;
 
 use std::fmt;
@@ -22,6 +24,7 @@ use serde::Deserialize;
 
 use crate::agent::builder::AgentBuilder;
 use crate::agent::middleware::Installed;
+use crate::agent::spec::ExpectedTools;
 use crate::agent::stack::OnEnoughStack;
 use crate::agent::steps::Loop;
 use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, ToolOutput, ToolSpec, tool_fn};
@@ -57,7 +60,8 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// Names in brackets are [`Place`](crate::Place)s.
 ///
-/// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`.
+/// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`,
+///    `[model.request]`.
 /// 2. The model runs inside `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
 /// 3. `[turn.action]` decides how the turn continues after the response.
 /// 4. If the run ends after step 3, even in the middle of the turn, the response enters the history together with a
@@ -139,6 +143,8 @@ pub(crate) struct AgentParts {
     /// The tool descriptions that models receive.
     pub(crate) specs: Arc<Vec<ToolSpec>>,
     pub(crate) installed: Vec<Arc<Installed>>,
+    /// The tools that middlewares name, and that the first run may get.
+    pub(crate) expected: ExpectedTools,
     pub(crate) max_steps: u32,
     pub(crate) max_depth: usize,
     pub(crate) spawn_tools: bool,
@@ -185,7 +191,13 @@ impl Runnable for Agent {
     }
 
     async fn execute(&self, input: &AgentInput, ctx: &RunContext) -> Result<AgentOutput> {
-        OnEnoughStack(Loop::begin(&self.shared, input, ctx)?.run()).await
+        let attempt = Loop::begin(&self.shared, input, ctx)?;
+        let expected = attempt.expected();
+        let result = OnEnoughStack(attempt.run()).await;
+        if let Some(expected) = expected {
+            expected.warn(ctx.name());
+        }
+        result
     }
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {

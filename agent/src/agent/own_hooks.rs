@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use emitree_runtime::{HookInfo, MiddlewareInfo, Summary};
+use emitree_runtime::{HookInfo, MiddlewareInfo};
 use serde_json::{Map, Value};
 
 use crate::agent::middleware::Installed;
-use crate::place::hooks::Built;
 use crate::{Hooks, Place};
 
 /// The id of the builder's hooks.
@@ -30,7 +29,7 @@ impl OwnHooks {
     pub(crate) fn new(hooks: Hooks, installed: &mut Vec<Arc<Installed>>) -> Self {
         let hooks = hooks.build();
         let places = hooks.places();
-        if !places.is_empty() {
+        if !hooks.is_empty() {
             installed.iter_mut().for_each(|installed| *installed = Installed::without(installed, &places));
             installed.insert(0, Arc::new(Installed::of_builder(hooks)));
         }
@@ -76,19 +75,5 @@ impl OwnHooks {
         let hooks = joined.into_iter().flat_map(|middleware| &middleware.hooks);
         let hooks = hooks.filter(|hook| self.described.iter().all(|own| own.name != hook.name)).cloned().collect();
         (hooks, skipped.into_iter().map(|middleware| middleware.name.clone()).collect())
-    }
-}
-
-impl Installed {
-    fn of_builder(hooks: Built) -> Self {
-        let described = hooks.describe(false);
-        Self {
-            id: BUILDER.to_owned(),
-            is_guard: false,
-            tools: Vec::new(),
-            hooks,
-            described,
-            summary: Summary::from(BUILDER),
-        }
     }
 }

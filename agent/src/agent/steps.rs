@@ -10,9 +10,11 @@ use futures_util::FutureExt;
 
 use crate::agent::AgentParts;
 use crate::agent::batch::run_batch;
-use crate::agent::builder::{check_names, specs_of};
+use crate::agent::builder::ask_for_tools;
 use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError};
 use crate::agent::middleware::{Installed, Joined};
+use crate::agent::spec::{AgentSpec, ExpectedTools};
+use crate::agent::toolset::Toolset;
 use crate::agent::turn::{Attempt, CurrentTurn, LoopState};
 use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::{IncomingReply, pass_whole};
@@ -21,9 +23,10 @@ use crate::model::text_stage::TextStage;
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
+use crate::place::request::ModelRequest;
 use crate::place::testing::join;
 use crate::{Agent, AgentInput, AgentOutput, ChatModel, ChatOptions, ChatRequest, ChatResponse, Delta};
-use crate::{History, Message, Tool, ToolOutput, ToolSpec};
+use crate::{History, Message, ToolOutput, ToolSpec};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
 const MAX_ROUNDS: u32 = 100;
@@ -34,8 +37,11 @@ pub(crate) struct Loop<'a> {
     pub(crate) ctx: &'a RunContext,
     /// The agent's middlewares, then the middlewares that are bound to this run.
     installed: Vec<Arc<Installed>>,
-    pub(crate) tools: Vec<Tool>,
-    specs: Arc<Vec<ToolSpec>>,
+    pub(crate) tools: Toolset,
+    /// The tools that the current request offers, if a hook of `model.request` has changed them.
+    pub(crate) offered: Option<Arc<Vec<ToolSpec>>>,
+    /// The tools that middlewares name, and that may still come.
+    expected: Option<Arc<ExpectedTools>>,
     options: ChatOptions,
     state: Attempt,
     warnings: Vec<String>,
@@ -54,23 +60,13 @@ enum After {
 impl<'a> Loop<'a> {
     pub(crate) fn begin(agent: &'a AgentParts, input: &'a AgentInput, ctx: &'a RunContext) -> Result<Self> {
         check_depth(agent, ctx)?;
+        // These middlewares come after the agent's middlewares, in the order of binding: first the inherited middlewares,
+        // then the run's own.
+        let joined = ctx.own_extension::<Joined>().map(|joined| joined.all()).unwrap_or_default();
+        // The names of the tools are checked, as in `build`, before a message enters the session.
+        let tools = Toolset::new(agent, &joined, ctx)?;
         let mut installed = agent.installed.clone();
-        let mut tools = agent.tools.clone();
-        // Schemas are large, so a run shares the agent's tool specs, unless a middleware of the run adds tools.
-        let mut specs = Arc::clone(&agent.specs);
-        if let Some(joined) = ctx.own_extension::<Joined>() {
-            // These middlewares come after the agent's middlewares, in the order of binding: first the inherited
-            // middlewares, then the run's own.
-            let joined = joined.all();
-            let more: Vec<_> = joined.iter().flat_map(|installed| installed.tools.clone()).collect();
-            installed.extend(joined);
-            // The names of the tools are checked, as in `build`, before a message enters the session.
-            if !more.is_empty() {
-                tools.extend(more);
-                check_names(ctx.name(), &tools)?;
-                specs = specs_of(&tools);
-            }
-        }
+        installed.extend(joined.iter().cloned());
         // `Prepare` has set the state, unless `execute` was called in a run of another runnable.
         let state = LoopState::of(ctx).ok_or_else(|| {
             Error::new(format!(
@@ -78,14 +74,17 @@ impl<'a> Loop<'a> {
                 ctx.name()
             ))
         })?;
+        let state = Attempt::next(state);
+        let expected = state.is_first().then(|| check_joined(agent, &joined, &installed, &tools, ctx)).transpose()?;
         Ok(Self {
-            specs,
             options: input.options.or(&agent.options),
             agent,
             ctx,
             installed,
             tools,
-            state: Attempt::next(state),
+            offered: None,
+            expected: expected.flatten(),
+            state,
             warnings: Vec::new(),
             input,
             announced: 0,
@@ -102,6 +101,11 @@ impl<'a> Loop<'a> {
 
     pub(crate) fn installed(&self) -> &[Arc<Installed>] {
         &self.installed
+    }
+
+    /// Returns the tools that middlewares name, and that may still come in this run.
+    pub(crate) fn expected(&self) -> Option<Arc<ExpectedTools>> {
+        self.expected.clone()
     }
 
     pub(crate) fn run(self) -> BoxFuture<'a, Result<AgentOutput>> {
@@ -220,7 +224,7 @@ impl<'a> Loop<'a> {
             }
             self.turn().change(|turn| turn.number += 1);
             let request = self.request().await?;
-            let response = self.ask_model(request).await?;
+            let response = self.ask_with_hooks(request).await?;
             self.turn().change(|turn| turn.add_response(&response));
             self.warnings.extend(response.warnings.iter().cloned());
             let acted = self.act(response).await;
@@ -249,6 +253,9 @@ impl<'a> Loop<'a> {
         Box::pin(async move {
             self.change_history().await?;
             self.announce().await?;
+            if ask_for_tools(&self.installed) {
+                self.ask_for_tools().await?;
+            }
             let history = self.state.session.history();
             if self.ctx.has_listeners() {
                 let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
@@ -258,7 +265,7 @@ impl<'a> Loop<'a> {
             let mut request = ChatRequest {
                 messages: self.context(&history).await?,
                 system: self.system_prompt().await?,
-                tools: Arc::clone(&self.specs),
+                tools: Arc::clone(self.tools.specs()),
                 options: self.options.clone(),
             };
             // Only the hook of the last middleware is called, so a middleware of the run replaces the agent's hook.
@@ -323,10 +330,39 @@ impl<'a> Loop<'a> {
         Ok((!prompt.trim().is_empty()).then_some(prompt))
     }
 
-    /// Runs the model, with the hooks of `model.call` and `model.chunk` bound to its run.
-    fn ask_model(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatResponse>> {
+    /// Asks the middlewares for the tools of this turn.
+    fn ask_for_tools(&mut self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let mut run = self.agent.model.run(request);
+            self.tools.ask(&self.installed, self.ctx).await?;
+            if let Some(expected) = &self.expected {
+                expected.see(self.tools.tools());
+            }
+            Ok(())
+        })
+    }
+
+    /// Passes a request through the hooks of `model.request`, if there are any, and asks the model.
+    fn ask_with_hooks(&mut self, request: ChatRequest) -> BoxFuture<'_, Result<ChatResponse>> {
+        if self.chains().all(|chains| chains.request.is_empty()) {
+            return self.ask_model(&self.agent.model, request);
+        }
+        Box::pin(async move {
+            let mut call = ModelRequest::new(request, self.agent.model.clone());
+            for chains in self.chains() {
+                chains.request.apply(&mut call, self.ctx).await?;
+            }
+            let ModelRequest { request, model } = call;
+            // A call of a tool that is not offered is not executed, even if the model makes one.
+            let is_same = Arc::ptr_eq(&request.tools, self.tools.specs());
+            self.offered = (!is_same).then(|| Arc::clone(&request.tools));
+            self.ask_model(&model, request).await
+        })
+    }
+
+    /// Runs the model, with the hooks of `model.call` and `model.chunk` bound to its run.
+    fn ask_model<'b>(&'b self, model: &'b ChatModel, request: ChatRequest) -> BoxFuture<'b, Result<ChatResponse>> {
+        Box::pin(async move {
+            let mut run = model.run(request);
             // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
             // inherit them.
             for installed in &self.installed {
@@ -497,6 +533,25 @@ impl<'a> Loop<'a> {
         }
         Ok(after)
     }
+}
+
+/// Checks the middlewares that joined a run, and returns the tools that may still come in this run.
+fn check_joined(
+    agent: &AgentParts,
+    joined: &[Arc<Installed>],
+    installed: &[Arc<Installed>],
+    tools: &Toolset,
+    ctx: &RunContext,
+) -> Result<Option<Arc<ExpectedTools>>> {
+    if joined.is_empty() && agent.expected.is_empty() {
+        return Ok(None);
+    }
+    let spec = AgentSpec::new(ctx.name(), Arc::clone(tools.specs()), ask_for_tools(installed));
+    joined.iter().try_for_each(|installed| installed.check(&spec))?;
+    let expected = spec.into_expected();
+    expected.take_over(&agent.expected);
+    expected.see(tools.tools());
+    Ok((!expected.is_empty()).then(|| Arc::new(expected)))
 }
 
 /// Returns the message that the history keeps in place of a response that a hook denied or on which it halted the run.

@@ -121,9 +121,13 @@ impl Attempt {
         Self { state, number, is_previous_kept }
     }
 
+    pub(crate) const fn is_first(&self) -> bool {
+        self.number == 1
+    }
+
     /// Aborts the tools of the previous attempt, and returns the runs that have to end before this attempt begins.
     pub(crate) fn end_tools(&self, ctx: &RunContext, spawns: bool) -> Vec<RunContext> {
-        if self.number == 1 {
+        if self.is_first() {
             return Vec::new();
         }
         let mut tools = ctx.children();

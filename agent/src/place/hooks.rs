@@ -2,20 +2,26 @@
 
 use std::any::{TypeId, type_name};
 use std::fmt;
+use std::future::ready;
 use std::mem::take;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Filter, Filters, HookInfo, Op, Phase, Result, RunContext, Stack, StackBuilder};
+use emitree_runtime::StackBuilder;
+use emitree_runtime::{
+    Error, Filter, Filters, HookInfo, IntoMiddleware, Middleware, Op, Phase, Result, RunContext, Stack,
+};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::agent::builder::IntoTool;
 use crate::message::history::History;
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, resolved};
+use crate::place::request::ModelRequest;
 use crate::place::state::State;
 use crate::{Agent, ChatModel, ChunkStage, Chunks, Message, Place, Tool, ToolCall};
 
@@ -79,8 +85,13 @@ pub struct Hooks {
     model_call: StackBuilder<ChatModel>,
     tool_call: StackBuilder<Tool>,
     chains: Chains,
+    tools: Vec<Tool>,
+    sources: Vec<ToolSource>,
+    middlewares: Vec<Arc<dyn Middleware>>,
     /// The types of the values for which handles were requested.
     states: Vec<(TypeId, &'static str)>,
+    /// The first error of a tool.
+    failure: Option<Error>,
 }
 
 /// The hooks of a middleware at the chain places.
@@ -93,6 +104,7 @@ pub(crate) struct Chains {
     pub(crate) prompt: Filters<String>,
     /// Only the last hook is called.
     pub(crate) wire: Filters<Messages>,
+    pub(crate) request: Filters<ModelRequest>,
     pub(crate) chunks: ChunkStages,
     /// One list for each hook, because the response is kept as the hooks before a failing hook left it.
     pub(crate) action: Vec<Filters<TurnAction>>,
@@ -124,6 +136,26 @@ pub(crate) struct Built {
     pub(crate) chains: Chains,
     /// `true` if there are guards at `model.call`.
     pub(crate) guards_replies: bool,
+    pub(crate) tools: Vec<Tool>,
+    /// The functions that are asked for tools at each turn.
+    pub(crate) sources: Vec<ToolSource>,
+    /// The middlewares of the agent's run.
+    pub(crate) middlewares: Vec<Arc<dyn Middleware>>,
+}
+
+type AskForTools = dyn for<'a> Fn(&'a RunContext) -> BoxFuture<'a, Result<Vec<Tool>>> + Send + Sync;
+
+/// A function that is asked for tools at each turn.
+#[derive(Clone)]
+pub(crate) struct ToolSource {
+    name: Arc<str>,
+    ask: Arc<AskForTools>,
+}
+
+impl ToolSource {
+    pub(crate) async fn ask(&self, ctx: &RunContext) -> Result<Vec<Tool>> {
+        (self.ask)(ctx).await.map_err(|error| error.by(&self.name))
+    }
 }
 
 /// Defines a sync and an async method for a chain place.
@@ -159,12 +191,19 @@ impl Hooks {
             model_call: Stack::builder(),
             tool_call: Stack::builder(),
             chains: Chains::default(),
+            tools: Vec::new(),
+            sources: Vec::new(),
+            middlewares: Vec::new(),
             states: Vec::new(),
+            failure: None,
         }
     }
 
-    /// Checks that all values that the middleware keeps have the same type.
+    /// Returns the first error of a tool, or an error if the middleware keeps values of two types.
     pub(crate) fn check(&self) -> Result<()> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
         let Some((first, others)) = self.states.split_first() else { return Ok(()) };
         match others.iter().find(|other| other.0 != first.0) {
             None => Ok(()),
@@ -186,6 +225,9 @@ impl Hooks {
             model_call,
             tool_call: self.tool_call.errors_by(tool_call).build(),
             chains: self.chains,
+            tools: self.tools,
+            sources: self.sources,
+            middlewares: self.middlewares,
         }
     }
 
@@ -211,6 +253,39 @@ impl Hooks {
     pub fn state<T: Default + Serialize + DeserializeOwned + Send + 'static>(&mut self) -> State<T> {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
         State::new(&self.owner)
+    }
+
+    /// Adds a tool to the agent. If the tool could not be made, its error is returned as an error of
+    /// [`install`](crate::AgentMiddleware::install) is.
+    pub fn tool(&mut self, tool: impl IntoTool) -> &mut Self {
+        match tool.into_tool() {
+            Ok(tool) => self.tools.push(tool),
+            Err(error) => _ = self.failure.get_or_insert(error.into()),
+        }
+        self
+    }
+
+    /// Adds a function that is asked for further tools before each model call, for tools that come and go. A failure of
+    /// the function ends the run. If two tools of a turn have the same name, the run fails with an error that names both
+    /// origins.
+    pub fn tools(&mut self, ask: impl Fn(&RunContext) -> Result<Vec<Tool>> + Send + Sync + 'static) -> &mut Self {
+        self.tools_async(move |ctx| Box::pin(ready(ask(ctx))))
+    }
+
+    /// The async form of [`tools`](Self::tools).
+    pub fn tools_async(
+        &mut self,
+        ask: impl for<'a> Fn(&'a RunContext) -> BoxFuture<'a, Result<Vec<Tool>>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        self.sources.push(ToolSource { name: format!("{}.tools", self.owner).into(), ask: Arc::new(ask) });
+        self
+    }
+
+    /// Binds a [`Middleware`] to each run of the agent: a function, a built-in or a stack. `explain()` lists its layers
+    /// under the id of this middleware.
+    pub fn middleware<Sort>(&mut self, middleware: impl IntoMiddleware<Sort>) -> &mut Self {
+        self.middlewares.push(Arc::new(middleware.into_middleware()));
+        self
     }
 
     /// Adds layers around the agent's run.
@@ -254,6 +329,12 @@ impl Hooks {
     chain! {
         /// Adds a hook that changes the system prompt of one model call, after its parts have been joined.
         on_prompt, on_prompt_async, prompt: String, ModelPrompt
+    }
+
+    chain! {
+        /// Adds a hook that changes the whole request of one model call, and may choose another model for it. See
+        /// [`ModelRequest`]. It is called after the hook of `model.wire`.
+        on_request, on_request_async, request: ModelRequest, ModelRequest
     }
 
     /// Adds a hook that decides how a turn continues after a response. See [`TurnAction`].
@@ -488,6 +569,7 @@ impl Built {
             kinds.filter(|(has, _)| *has).map(move |(_, kind)| HookInfo::new(&name, kind || is_guard))
         };
         let mut hooks: Vec<_> = Place::ALL.iter().flat_map(describe).collect();
+        hooks.extend(self.sources.iter().map(|source| HookInfo::new(&*source.name, is_guard)));
         hooks.dedup();
         hooks
     }
@@ -507,6 +589,12 @@ impl Built {
     /// Returns the places that have hooks, in the order of a turn.
     pub(crate) fn places(&self) -> Vec<Place> {
         Place::ALL.into_iter().filter(|place| self.kinds(*place).contains(&true)).collect()
+    }
+
+    /// Returns `true` if there is nothing: no hook, no tool and no middleware.
+    pub(crate) fn is_empty(&self) -> bool {
+        let has_none = self.tools.is_empty() && self.sources.is_empty() && self.middlewares.is_empty();
+        has_none && self.places().is_empty()
     }
 
     /// Returns a copy of the hooks that has only guards at these places.
@@ -538,6 +626,7 @@ impl Chains {
             Place::ModelContext => self.context = Filters::default(),
             Place::ModelPrompt => (self.contributions, self.prompt) = Default::default(),
             Place::ModelWire => self.wire = Filters::default(),
+            Place::ModelRequest => self.request = Filters::default(),
             Place::ModelChunk => self.chunks = ChunkStages::default(),
             Place::TurnAction => self.action.clear(),
             Place::ToolResolve => self.resolve = Filters::default(),
@@ -556,6 +645,7 @@ impl Chains {
             Place::ModelContext => self.context.is_empty(),
             Place::ModelPrompt => self.contributions.is_empty() && self.prompt.is_empty(),
             Place::ModelWire => self.wire.is_empty(),
+            Place::ModelRequest => self.request.is_empty(),
             Place::ModelChunk => self.chunks.is_empty(),
             Place::TurnAction => self.action.is_empty(),
             Place::ToolResolve => self.resolve.is_empty(),

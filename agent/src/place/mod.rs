@@ -4,6 +4,7 @@ pub(crate) mod action;
 pub(crate) mod batch;
 pub(crate) mod filters;
 pub(crate) mod hooks;
+pub(crate) mod request;
 pub(crate) mod state;
 pub(crate) mod testing;
 
@@ -24,6 +25,8 @@ pub enum Place {
     ModelPrompt,
     /// The final messages: only the last registered hook is called.
     ModelWire,
+    /// The whole request of one model call, and the model: a chain of hooks.
+    ModelRequest,
     /// The model's run: an onion of layers.
     ModelCall,
     /// The pieces of a reply: stages, which are created for each attempt.
@@ -46,12 +49,13 @@ pub enum Place {
 
 impl Place {
     /// All places, in the order of a turn.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::AgentRun,
         Self::ModelState,
         Self::ModelContext,
         Self::ModelPrompt,
         Self::ModelWire,
+        Self::ModelRequest,
         Self::ModelCall,
         Self::ModelChunk,
         Self::TurnAction,
@@ -72,6 +76,7 @@ impl Place {
             Self::ModelContext => "model.context",
             Self::ModelPrompt => "model.prompt",
             Self::ModelWire => "model.wire",
+            Self::ModelRequest => "model.request",
             Self::ModelCall => "model.call",
             Self::ModelChunk => "model.chunk",
             Self::TurnAction => "turn.action",

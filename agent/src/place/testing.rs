@@ -12,9 +12,10 @@ use crate::agent::turn::LoopState;
 use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
+use crate::place::request::ModelRequest;
 use crate::{
-    AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Delta, Message, Session, ToolCall, ToolOutput,
-    Turn,
+    AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Delta, Message, Session, Tool, ToolCall,
+    ToolOutput, Turn,
 };
 
 /// Calls the hooks of one middleware without an agent, for unit tests. Each async method calls the hooks of one place.
@@ -54,8 +55,8 @@ pub struct HookTest {
 }
 
 impl HookTest {
-    /// Prepares a middleware as an agent does: calls [`init`](AgentMiddleware::init),
-    /// [`install`](AgentMiddleware::install) and [`tools`](AgentMiddleware::tools).
+    /// Prepares a middleware as an agent does: calls [`init`](AgentMiddleware::init) and
+    /// [`install`](AgentMiddleware::install).
     ///
     /// # Errors
     ///
@@ -96,6 +97,25 @@ impl HookTest {
     pub async fn wire(&self, messages: impl IntoIterator<Item = Message>) -> Result<Messages> {
         let messages = messages.into_iter().map(Arc::new).collect();
         self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.wire.apply(messages, ctx))).await
+    }
+
+    /// Calls the hooks of [`ModelRequest`](crate::Place::ModelRequest).
+    pub async fn request(&self, call: ModelRequest) -> Result<ModelRequest> {
+        self.pass(call, |call, it, ctx| Box::pin(it.hooks.chains.request.apply(call, ctx))).await
+    }
+
+    /// Returns the tools of the middleware: those that every turn has, and those that it is asked for.
+    pub async fn tools(&self) -> Result<Vec<Tool>> {
+        self.in_run(|it, ctx| {
+            Box::pin(async move {
+                let mut tools = it.hooks.tools.clone();
+                for source in &it.hooks.sources {
+                    tools.extend(source.ask(ctx).await?);
+                }
+                Ok(tools)
+            })
+        })
+        .await
     }
 
     /// Calls the layers of [`ModelCall`](crate::Place::ModelCall) around a function that stands in for the

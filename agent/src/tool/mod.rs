@@ -215,6 +215,11 @@ impl Tool {
         &self.shared.spec
     }
 
+    /// Returns `true` if the tools are clones of one tool, and so have the same spec.
+    pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Checks arguments without running the tool.
     ///
     /// # Errors

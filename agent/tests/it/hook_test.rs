@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use emitree_agent::hook::ModelRequest;
 use emitree_agent::{
     Agent, AgentContext, AgentInput, AgentOutput, CallResult, ChatModel, ChatRequest, ChatResponse, Chunks, Delta,
-    History, HookTest, HooksFn, How, Message, Place, Tool, ToolCall, ToolOutput, TurnAction, TurnDecision, TurnEnd,
-    Verdict, hooks_fn,
+    History, HookTest, HooksFn, How, Message, Place, ScriptedModel, Tool, ToolCall, ToolOutput, TurnAction,
+    TurnDecision, TurnEnd, Verdict, hooks_fn,
 };
 use emitree_runtime::{Error, Next, Result, RunContext};
 use serde_json::json;
@@ -77,6 +78,13 @@ fn marks(place: Place, is_async: bool) -> HooksFn {
                     Ok(())
                 })
             }),
+            (Place::ModelRequest, false) => hooks.on_request(|call, _| call.request.system = Some("x".to_owned())),
+            (Place::ModelRequest, true) => hooks.on_request_async(|call, _| {
+                Box::pin(async {
+                    call.request.system = Some("x".to_owned());
+                    Ok(())
+                })
+            }),
             (Place::TurnAction, false) => hooks.on_action(|action, _| action.decision = Some(TurnDecision::Stop)),
             (Place::TurnAction, true) => hooks.on_action_async(|action, _| {
                 Box::pin(async {
@@ -142,6 +150,10 @@ async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
         Place::ModelContext => test.context([Message::user("a")]).await?[1].text() == "x",
         Place::ModelPrompt => test.prompt("base").await? == "base\n\nturn 0x",
         Place::ModelWire => test.wire([Message::user("a")]).await?[1].text() == "x",
+        Place::ModelRequest => {
+            let model = ChatModel::new(ScriptedModel::new("test"))?;
+            test.request(ModelRequest::new("go".into(), model)).await?.request.system.as_deref() == Some("x")
+        }
         Place::ModelCall => test.model_call("go".into(), |_| Ok(response())).await?.warnings == ["x"],
         Place::ModelChunk => {
             let passed = test.chunks([vec![Delta::Text("a".to_owned())]]).await?;

@@ -14,6 +14,7 @@ mod hook_test;
 mod journal;
 mod models;
 mod names;
+mod offers;
 #[cfg(feature = "openai")]
 mod openai;
 mod own_hooks;

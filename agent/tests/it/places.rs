@@ -1,11 +1,11 @@
 //! Places: the order of hooks, the values that hooks change, and the effects of failures.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use emitree_agent::{
     Agent, AgentBuilder, AgentContext, AgentMiddleware, AgentRun, CallId, ChatModel, ChatOptions, ChatRequest, Chunks,
-    Hooks, HooksFn, How, Message, Place, Reply, ScriptedModel, Session, State, Tool, ToolOutput, TurnDecision,
-    hooks_fn, joins, tool_fn,
+    Hooks, HooksFn, How, Message, Place, Reply, ScriptedModel, Session, Tool, ToolOutput, TurnDecision, hooks_fn,
+    joins, tool_fn,
 };
 use emitree_middleware::Runs;
 use emitree_runtime::{Error, Interrupt, Next, Result, RunContext, Runnable, for_tree};
@@ -60,6 +60,10 @@ fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
             add("");
             messages.push(Arc::new(Message::user(id)));
         })),
+        Place::ModelRequest => drop(hooks.on_request(move |call, _| {
+            add("");
+            call.request.options.seed = Some(1);
+        })),
         Place::ModelChunk => drop(hooks.chunks(move || {
             let add = add.clone();
             move |chunks: &mut Chunks, _: &RunContext| {
@@ -102,8 +106,8 @@ const fn passed(place: Place) -> usize {
         | Place::ToolCall
         | Place::ToolResult
         | Place::RunEnd => 1,
-        Place::ModelState | Place::ModelContext | Place::ModelPrompt | Place::ModelWire | Place::ModelCall => 2,
-        Place::ModelChunk | Place::TurnAction | Place::TurnStop => 2,
+        Place::ModelState | Place::ModelContext | Place::ModelPrompt | Place::ModelWire => 2,
+        Place::ModelRequest | Place::ModelCall | Place::ModelChunk | Place::TurnAction | Place::TurnStop => 2,
     }
 }
 
@@ -205,10 +209,10 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
 /// after a place are the ids of calls: each hook of the place is called for all these calls before the next hook is
 /// called.
 const WHOLE_RUN: &str = "agent.run
-    model.state, model.context, model.prompt, model.wire, model.call, model.chunk, turn.action
+    model.state, model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
     tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1
     turn.stop
-    model.state, model.context, model.prompt, model.wire, model.call, model.chunk, turn.action
+    model.state, model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
     turn.stop
     run.end";
 
@@ -502,6 +506,7 @@ async fn a_failing_hook_of_a_model_place_or_of_turn_action_ends_the_run_with_its
         Place::ModelContext,
         Place::ModelPrompt,
         Place::ModelWire,
+        Place::ModelRequest,
         Place::ModelChunk,
         Place::TurnAction,
     ] {
@@ -512,6 +517,7 @@ async fn a_failing_hook_of_a_model_place_or_of_turn_action_ends_the_run_with_its
                 Place::ModelContext => drop(hooks.on_context_async(move |_, _| Box::pin(async move { fail() }))),
                 Place::ModelPrompt => drop(hooks.on_prompt(move |_, _| fail())),
                 Place::ModelWire => drop(hooks.on_wire(move |_, _| fail())),
+                Place::ModelRequest => drop(hooks.on_request(move |_, _| fail())),
                 Place::ModelChunk => drop(hooks.chunks(move || move |_: &mut Chunks, _: &RunContext| fail())),
                 _ => drop(hooks.on_action(move |_, _| fail())),
             }
@@ -523,8 +529,8 @@ async fn a_failing_hook_of_a_model_place_or_of_turn_action_ends_the_run_with_its
 
 #[tokio::test]
 async fn state_is_kept_in_the_session_and_shared_by_the_hooks_and_tools_of_a_middleware() -> Result<()> {
-    #[derive(Debug, Default)]
-    struct Todos(OnceLock<State<Vec<String>>>);
+    #[derive(Debug)]
+    struct Todos;
     impl AgentMiddleware for Todos {
         fn id(&self) -> &str {
             "todos"
@@ -534,21 +540,18 @@ async fn state_is_kept_in_the_session_and_shared_by_the_hooks_and_tools_of_a_mid
             hooks.on_result(move |result, ctx| todos.with(ctx, |todos| todos.push(result.output.text())));
             let todos = hooks.state::<Vec<String>>();
             hooks.prompt(move |ctx| todos.with(ctx, |todos| todos.join(" ")));
-            self.0.set(hooks.state()).expect("installed once");
-            Ok(())
-        }
-        fn tools(&self) -> Result<Vec<Tool>> {
-            let todos = self.0.get().expect("installed before").clone();
+            let todos = hooks.state::<Vec<String>>();
             let add = move |args: Text, ctx: RunContext| {
                 let added = todos.with(&ctx, |todos| todos.push(args.text));
                 async move { added.map(|()| "added") }
             };
-            Ok(vec![tool_fn("add", "Adds a todo", add)?])
+            hooks.tool(tool_fn("add", "Adds a todo", add));
+            Ok(())
         }
     }
     let add = |text: &str| ("add", json!({ "text": text }));
     let script = ScriptedModel::new("test").calls([add("a")]).text("done").calls([add("b")]).text("done");
-    let agent = agent(&script).with(Todos::default()).build()?;
+    let agent = agent(&script).with(Todos).build()?;
     let session = Session::new();
     agent.ask("go").session(&session).await?;
     agent.ask("go").session(&session).await?;
@@ -587,8 +590,9 @@ async fn a_middleware_can_add_tools_and_a_prompt_and_its_id_cannot_be_used_twice
         fn id(&self) -> &str {
             "clock"
         }
-        fn tools(&self) -> Result<Vec<Tool>> {
-            Ok(vec![tool_fn("now", "Tells the time", |_: Nowhere, _: RunContext| async { Ok("noon") })?])
+        fn install(&self, hooks: &mut Hooks) -> Result<()> {
+            hooks.tool(tool_fn("now", "Tells the time", |_: Nowhere, _: RunContext| async { Ok("noon") }));
+            Ok(())
         }
         fn system_prompt(&self) -> Option<String> {
             Some("You know the time.".to_owned())

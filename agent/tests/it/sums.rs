@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use emitree_agent::{
     AgentContext, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, ChatResponse, Delta, FinishReason,
-    History, Message, MessageAdded, NewToken, Part, Reply, ScriptedModel, Session, Tool, ToolCall, ToolError,
+    History, Hooks, Message, MessageAdded, NewToken, Part, Reply, ScriptedModel, Session, ToolCall, ToolError,
     ToolResult, Usage, hooks_fn, tool_fn,
 };
 use emitree_runtime::{Result, RunContext, Runnable};
@@ -21,8 +21,9 @@ impl AgentMiddleware for Brings {
         "brings"
     }
 
-    fn tools(&self) -> Result<Vec<Tool>> {
-        Ok(vec![fail(self.0, || emitree_runtime::Error::new("brought"))])
+    fn install(&self, hooks: &mut Hooks) -> Result<()> {
+        hooks.tool(fail(self.0, || emitree_runtime::Error::new("brought")));
+        Ok(())
     }
 }
 
@@ -60,8 +61,9 @@ async fn the_error_of_a_middlewares_tools_is_the_error_of_build_and_of_the_run()
             "broken"
         }
 
-        fn tools(&self) -> Result<Vec<Tool>> {
-            Ok(vec![tool_fn("no name", "Fails", |_: Text, _: RunContext| async { Ok(()) })?])
+        fn install(&self, hooks: &mut Hooks) -> Result<()> {
+            hooks.tool(tool_fn("no name", "Fails", |_: Text, _: RunContext| async { Ok(()) }));
+            Ok(())
         }
     }
     let script = ScriptedModel::new("test");

@@ -123,7 +123,9 @@ impl Position {
         }
     }
 
-    pub(crate) const fn is_guard(self) -> bool {
+    /// Returns `true` for the positions of guards.
+    #[must_use]
+    pub const fn is_guard(self) -> bool {
         matches!(self, Self::InputGuard | Self::Guard | Self::InnermostGuard | Self::OutputGuard)
     }
 }

@@ -298,6 +298,18 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
 pub(crate) type Inherited = InheritedList<Arc<dyn Middleware>>;
 
 impl RunContext {
+    /// Binds a middleware to this run, as [`Run::middleware`](crate::Run::middleware) does. A middleware that consists of
+    /// others binds them with this method in its own [`bind`](Middleware::bind).
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `bind`, or an error if the middleware is a guard that does not
+    /// [handle](Middleware::handles) this run. Any other middleware that does not handle the run is not bound, and one
+    /// warning is logged for each instance.
+    pub fn bind(&self, middleware: &dyn Middleware) -> Result<()> {
+        if unhandled::check_bound(middleware, self)? { middleware.bind(self) } else { Ok(()) }
+    }
+
     /// Binds a middleware to the children of this run that begin from now on, and to all runs below those children. In
     /// each of these runs, the middleware is bound before the run's own middlewares, unless an [`Order`] moves it.
     ///

@@ -16,7 +16,6 @@ use crate::context::{Seed, ThinRun, TypedRun};
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
 use crate::middleware::order::{InOrder, in_order};
-use crate::middleware::unhandled::check_bound;
 use crate::run::bindings::Bound;
 use crate::run::drive::RunCore;
 use crate::run::shutdown::{CLOSED, REASON};
@@ -166,11 +165,7 @@ impl<R: Runnable> RunConfig<'_, R> {
             match pending {
                 PendingBinding::Inherited(middleware) => middleware.bind(ctx)?,
                 // A middleware that this run or its runnable names is meant for this run (M11).
-                PendingBinding::Middleware(middleware) => {
-                    if check_bound(middleware, ctx)? {
-                        middleware.bind(ctx)?;
-                    }
-                }
+                PendingBinding::Middleware(middleware) => ctx.bind(middleware)?,
                 PendingBinding::Listener(registration) => {
                     if let Some(registration) = registration.take() {
                         ctx.emitter().register(registration)?;
