@@ -8,6 +8,7 @@
 //! [`Hooks`].
 
 mod agent;
+pub mod built_in;
 mod message;
 mod model;
 #[cfg(feature = "openai")]

@@ -23,6 +23,7 @@ use crate::model::text_stage::TextStage;
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::place::hooks::Chains;
+use crate::place::measured::Measured;
 use crate::place::request::ModelRequest;
 use crate::place::testing::join;
 use crate::{Agent, AgentInput, AgentOutput, ChatModel, ChatOptions, ChatRequest, ChatResponse, Delta};
@@ -362,6 +363,7 @@ impl<'a> Loop<'a> {
     /// Runs the model, with the hooks of `model.call` and `model.chunk` bound to its run.
     fn ask_model<'b>(&'b self, model: &'b ChatModel, request: ChatRequest) -> BoxFuture<'b, Result<ChatResponse>> {
         Box::pin(async move {
+            let estimated = Measured::begin(&self.state, &request);
             let mut run = model.run(request);
             // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
             // inherit them.
@@ -370,10 +372,12 @@ impl<'a> Loop<'a> {
                     run = run.middleware(installed.hooks.model_call.clone());
                 }
             }
-            match self.stages() {
+            let response = match self.stages() {
                 None => run.await,
                 Some(stages) => self.ask_through(run, stages).await,
-            }
+            }?;
+            Measured::end(estimated, response.usage, self.ctx);
+            Ok(response)
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use emitree_runtime::{Result, RunContext};
 use parking_lot::Mutex;
@@ -69,6 +69,8 @@ pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
     pub(crate) turn: CurrentTurn,
     pub(crate) answer: Answer,
+    /// `true` if a counter has asked for tokens, so that the calls of the model are measured.
+    pub(crate) measures: AtomicBool,
     /// The depth of the agent's run. A run compares this depth with its own to recognize inherited state.
     depth: usize,
     /// The number of the last attempt that has begun, or 0 if the future of that attempt is gone.
@@ -85,7 +87,8 @@ impl LoopState {
         let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
         let (answer, alive, before) = (Answer::default(), AtomicU32::new(0), Mutex::new(None));
-        ctx.set_extension(Self { session, turn, answer, depth, alive, before, own });
+        let measures = AtomicBool::new(false);
+        ctx.set_extension(Self { session, turn, answer, measures, depth, alive, before, own });
     }
 
     /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an

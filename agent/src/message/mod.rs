@@ -198,6 +198,21 @@ impl Message {
         texts.collect()
     }
 
+    /// Returns the number of bytes in the text, reasoning, arguments, results and URIs of the message, for limits and
+    /// estimates.
+    #[must_use]
+    pub fn text_len(&self) -> usize {
+        let len = |part: &Part| match part {
+            Part::Text { content } | Part::Reasoning { content, .. } => content.len(),
+            Part::ToolCall(call) => call.arguments.to_string().len(),
+            Part::ToolCallResponse(result) => {
+                result.response.as_str().map_or_else(|| result.response.to_string().len(), str::len)
+            }
+            Part::Uri { uri, .. } => uri.len(),
+        };
+        self.parts.iter().map(len).sum()
+    }
+
     /// Returns the tool calls in order.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.parts.iter().filter_map(|part| match part {

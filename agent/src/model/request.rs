@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::tool::schema::schema_of;
-use crate::{Message, Part, Role};
+use crate::{Message, Role};
 
 /// The input of a [`ChatModel`](crate::ChatModel): a conversation, the tools that the model may call, and options.
 ///
@@ -58,19 +58,10 @@ impl ChatRequest {
             .map_or_else(String::new, |message| message.text())
     }
 
-    /// Returns the number of bytes in the text, reasoning, arguments, results and URIs of the messages, for limits and
-    /// estimates.
+    /// Returns the sum of the [lengths](Message::text_len) of the messages, for limits and estimates.
     #[must_use]
     pub fn text_len(&self) -> usize {
-        let len = |part: &Part| match part {
-            Part::Text { content } | Part::Reasoning { content, .. } => content.len(),
-            Part::ToolCall(call) => call.arguments.to_string().len(),
-            Part::ToolCallResponse(result) => {
-                result.response.as_str().map_or_else(|| result.response.to_string().len(), str::len)
-            }
-            Part::Uri { uri, .. } => uri.len(),
-        };
-        self.messages.iter().flat_map(|message| &message.parts).map(len).sum()
+        self.messages.iter().map(|message| message.text_len()).sum()
     }
 }
 

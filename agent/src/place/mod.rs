@@ -4,6 +4,7 @@ pub(crate) mod action;
 pub(crate) mod batch;
 pub(crate) mod filters;
 pub(crate) mod hooks;
+pub(crate) mod measured;
 pub(crate) mod request;
 pub(crate) mod state;
 pub(crate) mod testing;

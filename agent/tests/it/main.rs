@@ -5,6 +5,7 @@ mod agents;
 mod alternatives;
 mod answers;
 mod attempts;
+mod built_in;
 mod built_ins;
 mod costs;
 mod explain;

@@ -1,0 +1,94 @@
+//! The input tokens that a provider reported, beside our estimate: the correction of later estimates.
+//!
+//! Requests are measured only in runs in which a counter has asked, so that other runs do not pay for the estimates.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+
+use emitree_runtime::RunContext;
+use serde::{Deserialize, Serialize};
+
+use crate::agent::turn::LoopState;
+use crate::place::state::State;
+use crate::{ChatRequest, Message, Usage};
+
+/// The last call of the model that was measured. It is kept in the session, so that the first call of a run is corrected
+/// too.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// The provider's count.
+    reported: u64,
+    /// Our estimate; 0 before the first report.
+    estimated: u64,
+}
+
+static STATE: LazyLock<State<Measured>> = LazyLock::new(|| State::new("token_counter"));
+
+impl Measured {
+    /// Returns the last measurement of the nearest agent's session. From now on, the agent's run measures its calls.
+    pub(crate) fn of(ctx: &RunContext) -> Self {
+        let Some(state) = ctx.extension::<LoopState>() else { return Self::default() };
+        state.measures.store(true, Ordering::Relaxed);
+        // The state cannot be used in a tool of a discarded attempt, whose counts nobody needs any more.
+        STATE.with(ctx, |measured| *measured).unwrap_or_default()
+    }
+
+    /// Returns the estimate for a request, if the run measures its calls.
+    pub(crate) fn begin(state: &LoopState, request: &ChatRequest) -> Option<u64> {
+        state.measures.load(Ordering::Relaxed).then(|| estimate_request(request))
+    }
+
+    /// Remembers the tokens that the provider reported for a request with this estimate.
+    pub(crate) fn end(estimated: Option<u64>, usage: Option<Usage>, ctx: &RunContext) {
+        if let (Some(estimated), Some(Usage { input_tokens: reported @ 1.., .. })) = (estimated, usage) {
+            let measured = Self { reported, estimated };
+            // If a middleware of the user keeps another type under this id, counts stay uncorrected.
+            STATE.with(ctx, |last| *last = measured).ok();
+        }
+    }
+
+    pub(crate) fn correct(self, estimated: u64) -> u64 {
+        if self.estimated == 0 {
+            return estimated;
+        }
+        let reported = self.reported.clamp(self.estimated / 4, self.estimated.saturating_mul(4));
+        let corrected = (u128::from(estimated) * u128::from(reported)).div_ceil(u128::from(self.estimated));
+        u64::try_from(corrected).unwrap_or(u64::MAX)
+    }
+}
+
+/// Estimates the tokens of messages: a quarter of the text, and 8 for each message.
+pub(crate) fn estimate(messages: &[Arc<Message>]) -> u64 {
+    let text: usize = messages.iter().map(|message| message.text_len()).sum();
+    (text.div_ceil(4) + 8 * messages.len()) as u64
+}
+
+fn estimate_request(request: &ChatRequest) -> u64 {
+    let tools = request.tools.iter();
+    let tools: usize = tools.map(|it| it.name.len() + it.description.len() + it.parameters.to_string().len()).sum();
+    let system = request.system.as_ref().map_or(0, String::len);
+    estimate(&request.messages) + (tools + system).div_ceil(4) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_is_corrected_by_a_factor_between_a_quarter_and_four() {
+        let table = [
+            // reported, estimated, estimate, corrected
+            (0, 0, 100, 100),
+            (150, 100, 100, 150),
+            (50, 100, 100, 50),
+            (1, 100, 100, 25),
+            (1_000, 100, 100, 400),
+            (3, 2, 3, 5),
+            (u64::MAX, u64::MAX, u64::MAX, u64::MAX),
+            (u64::MAX, 1, u64::MAX, u64::MAX),
+        ];
+        for (reported, estimated, estimate, corrected) in table {
+            assert_eq!(Measured { reported, estimated }.correct(estimate), corrected, "{reported} of {estimated}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The middlewares of `emitree_agent::built_in`, in the requests that a model receives.
+
+mod properties;
+mod sliding_window;
+mod token_counter;
+
+use std::sync::Arc;
+
+use emitree_agent::{
+    Agent, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, History, Message, Part, Role, ScriptedModel,
+    Session, ToolCall, ToolResult, joins,
+};
+use emitree_runtime::{Result, for_tree};
+use serde_json::json;
+
+/// Returns the messages in short: the first letter of the role, `!` for a result that is an error, and the text, the
+/// names of the calls or the results.
+pub(super) fn short(messages: &[Arc<Message>]) -> Vec<String> {
+    let part = |part: &Part| match part {
+        Part::Text { content } => content.clone(),
+        Part::ToolCall(call) => format!("{}?", call.name),
+        Part::ToolCallResponse(result) => {
+            format!("{}{}", if result.is_error { "!" } else { "" }, result.response.as_str().unwrap_or_default())
+        }
+        other => format!("{other:?}"),
+    };
+    let parts = |message: &Message| message.parts.iter().map(part).collect::<Vec<_>>().join(" ");
+    messages.iter().map(|message| format!("{} {}", &message.role.as_str()[..1], parts(message))).collect()
+}
+
+/// A turn with one call of a tool, and its result.
+pub(super) fn call(tool: &str, result: &str) -> [Message; 2] {
+    let asks = Message::assistant("").with_call(ToolCall::new("c", tool, json!({})));
+    [asks, Message::tool([ToolResult::new("c", result)])]
+}
+
+/// A user's question, and the answer.
+pub(super) fn talk(n: usize) -> [Message; 2] {
+    [Message::user(format!("u{n}")), Message::assistant(format!("a{n}"))]
+}
+
+pub(super) fn session_of(messages: impl IntoIterator<Item = Message>) -> Result<Session> {
+    Ok(History::try_from(messages.into_iter().collect::<Vec<_>>())?.into())
+}
+
+/// Continues a conversation without a new message. Returns the request that the model receives.
+pub(super) async fn request_of(session: &Session, middleware: impl AgentMiddleware) -> Result<ChatRequest> {
+    let script = ScriptedModel::new("test").text("answer");
+    let agent = Agent::builder("friend", ChatModel::new(script.clone())?).with(middleware).build()?;
+    agent.ask(AgentInput::default()).session(session).await?;
+    Ok(script.requests().remove(0))
+}
+
+/// The request of [`request_of`] in short.
+pub(super) async fn shown(
+    messages: impl IntoIterator<Item = Message>,
+    middleware: impl AgentMiddleware,
+) -> Result<Vec<String>> {
+    Ok(short(&request_of(&session_of(messages)?, middleware).await?.messages))
+}
+
+/// Returns the requests in short if the middleware is bound to the agent, to its run, and for the tree of an agent
+/// above.
+pub(super) async fn shown_in_each_way<M: AgentMiddleware + Clone>(
+    messages: &[Message],
+    middleware: M,
+) -> Result<[Vec<String>; 3]> {
+    let script = ScriptedModel::by("test", |_| emitree_agent::Reply::text("answer"));
+    let agent = Agent::builder("friend", ChatModel::new(script.clone())?).build()?;
+    let of_agent = shown(messages.to_vec(), middleware.clone()).await?;
+    agent.ask(messages.to_vec()).with(middleware.clone()).await?;
+    let below = (agent.clone(), messages.to_vec());
+    let ask = emitree_agent::tool_fn("ask", "Asks", move |_: crate::support::Text, _: emitree_runtime::RunContext| {
+        let (agent, messages) = below.clone();
+        async move { Ok(agent.ask(messages).await?.text()) }
+    });
+    let above = ScriptedModel::new("above").call("ask", json!({"text": ""})).text("done");
+    let above = Agent::builder("above", ChatModel::new(above)?).tool(ask).build()?;
+    above.ask("go").middleware(for_tree(joins(middleware))).await?;
+    let requests = script.requests();
+    Ok([of_agent, short(&requests[0].messages), short(&requests[1].messages)])
+}
+
+/// Returns the error of `build`, and of a run that the middleware is added to.
+pub(super) async fn refused<M: AgentMiddleware + Clone>(middleware: M) -> String {
+    let model = || ChatModel::new(ScriptedModel::new("test").text("answer")).expect("a model");
+    let error = Agent::builder("friend", model()).with(middleware.clone()).build().expect_err("refused").to_string();
+    let agent = Agent::builder("friend", model()).build().expect("an agent");
+    let of_run = agent.ask("go").with(middleware).await.expect_err("refused");
+    assert_eq!(of_run.to_string(), error);
+    error
+}
+
+/// Returns the position of the last user message.
+pub(super) fn last_user(messages: &[Arc<Message>]) -> Option<&Arc<Message>> {
+    messages.iter().rfind(|message| message.role == Role::User)
+}

@@ -1,0 +1,105 @@
+//! Histories of any shape through the middlewares for long conversations: the model receives a valid conversation with
+//! the last user message.
+
+use std::sync::Arc;
+
+use emitree_agent::built_in::SlidingWindow;
+use emitree_agent::{
+    Agent, AgentBuilder, AgentInput, AgentRun, ChatModel, History, Message, ScriptedModel, Session, ToolCall,
+    ToolResult,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::last_user;
+
+/// Some messages that are valid by themselves: a text of the user or the model, or calls with their results. The results
+/// are in one message, or in a message each.
+fn group() -> impl Strategy<Value = Vec<Message>> {
+    let text = || "[a-z]{1,40}";
+    let calls = (vec((text(), any::<bool>()), 1..4), any::<bool>()).prop_map(|(calls, in_one)| {
+        let ids = || (0..).map(|id: usize| id.to_string());
+        let asks = calls.iter().zip(ids()).map(|((name, _), id)| ToolCall::new(id, &name[..1], json!({"a": name})));
+        let asks = asks.fold(Message::assistant(""), Message::with_call);
+        let results = calls.iter().zip(ids()).map(|((text, fails), id)| {
+            if *fails { ToolResult::error(id, text.clone()) } else { ToolResult::new(id, text.clone()) }
+        });
+        let results: Vec<_> =
+            if in_one { vec![Message::tool(results)] } else { results.map(|result| Message::tool([result])).collect() };
+        [vec![asks], results].concat()
+    });
+    prop_oneof![
+        text().prop_map(|text| vec![Message::user(text)]),
+        text().prop_map(|text| vec![Message::assistant(text)]),
+        calls,
+    ]
+}
+
+/// One of the middlewares, with limits of any size.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    Messages(usize),
+    Tokens(u64),
+}
+
+impl Bound {
+    fn add(self, builder: AgentBuilder) -> AgentBuilder {
+        match self {
+            Self::Messages(n) => builder.with(SlidingWindow::messages(n)),
+            Self::Tokens(n) => builder.with(SlidingWindow::tokens(n)),
+        }
+    }
+}
+
+fn bound() -> impl Strategy<Value = Bound> {
+    prop_oneof![(1..20_usize).prop_map(Bound::Messages), (1..200_u64).prop_map(Bound::Tokens),]
+}
+
+/// Runs an agent once for each input, in one session. Returns the messages of each request.
+fn requests(bound: &[Bound], history: History, inputs: &[Vec<Message>]) -> Vec<Vec<Arc<Message>>> {
+    let script = ScriptedModel::by("test", |_| emitree_agent::Reply::text("answer"));
+    let builder = Agent::builder("friend", ChatModel::new(script.clone()).expect("a model"));
+    let agent = bound.iter().fold(builder, |builder, bound| bound.add(builder)).build().expect("an agent");
+    let session = Session::from(history);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        for input in inputs {
+            agent.ask(AgentInput::new(input.clone())).session(&session).await.expect("an answer");
+        }
+    });
+    crate::support::assert_valid(&session);
+    script.requests().into_iter().map(|request| request.messages.to_vec()).collect()
+}
+
+/// The reply of the model to each of the inputs enters the history as well.
+fn check(bound: &[Bound], history: &History, inputs: &[Vec<Message>]) -> Result<(), TestCaseError> {
+    let mut before: Vec<_> = history.messages().to_vec();
+    for (messages, input) in requests(bound, history.clone(), inputs).into_iter().zip(inputs) {
+        before.extend(input.iter().cloned().map(Arc::new));
+        // A valid history has a result directly after each call, and no other results.
+        prop_assert!(History::try_from(messages.clone()).is_ok(), "{bound:?}: {messages:?}");
+        prop_assert!(!messages.is_empty());
+        if let Some(asked) = last_user(&before) {
+            prop_assert!(messages.contains(asked), "{bound:?}: {messages:?} without {asked:?}");
+        }
+        before.push(Arc::new(Message::assistant("answer")));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn the_model_receives_a_valid_conversation_with_the_last_user_message(
+        groups in vec(group(), 1..15),
+        inputs in vec(group(), 0..3),
+        one in bound(),
+    ) {
+        let history = History::try_from(groups.concat()).expect("valid");
+        // The first run continues without a new message.
+        let inputs = [vec![Vec::new()], inputs].concat();
+        check(&[one], &history, &inputs)?;
+    }
+}
