@@ -3,11 +3,14 @@
 //! | | |
 //! |---|---|
 //! | [`SlidingWindow`] | shows the model only the last messages |
+//! | [`ClearToolResults`] | shows the model a placeholder for old results of tools |
 //!
 //! A [`TokenCounter`] counts the tokens of messages for these middlewares and for your own.
 
+mod clear_tool_results;
 mod sliding_window;
 mod token_counter;
 
+pub use clear_tool_results::ClearToolResults;
 pub use sliding_window::SlidingWindow;
 pub use token_counter::{EstimatedTokens, TokenCounter};

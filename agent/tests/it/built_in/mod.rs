@@ -1,5 +1,6 @@
 //! The middlewares of `emitree_agent::built_in`, in the requests that a model receives.
 
+mod clear_tool_results;
 mod properties;
 mod sliding_window;
 mod token_counter;
@@ -7,11 +8,13 @@ mod token_counter;
 use std::sync::Arc;
 
 use emitree_agent::{
-    Agent, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, History, Message, Part, Role, ScriptedModel,
-    Session, ToolCall, ToolResult, joins,
+    Agent, AgentBuilder, AgentInput, AgentMiddleware, AgentRun, ChatModel, ChatRequest, History, Message, Part, Role,
+    ScriptedModel, Session, ToolCall, ToolResult, joins, tool_fn,
 };
-use emitree_runtime::{Result, for_tree};
+use emitree_runtime::{Result, RunContext, for_tree};
 use serde_json::json;
+
+use crate::support::Text;
 
 /// Returns the messages in short: the first letter of the role, `!` for a result that is an error, and the text, the
 /// names of the calls or the results.
@@ -43,10 +46,17 @@ pub(super) fn session_of(messages: impl IntoIterator<Item = Message>) -> Result<
     Ok(History::try_from(messages.into_iter().collect::<Vec<_>>())?.into())
 }
 
+/// Returns an agent with tools that are called `x`, `todo` and `a`. They are never called.
+pub(super) fn agent_with_tools(script: &ScriptedModel) -> AgentBuilder {
+    let tool = |name| tool_fn(name, "Is not called", |_: Text, _: RunContext| async { Ok("") });
+    let builder = Agent::builder("friend", ChatModel::new(script.clone()).expect("a model"));
+    ["x", "todo", "a"].into_iter().fold(builder, |builder, name| builder.tool(tool(name)))
+}
+
 /// Continues a conversation without a new message. Returns the request that the model receives.
 pub(super) async fn request_of(session: &Session, middleware: impl AgentMiddleware) -> Result<ChatRequest> {
     let script = ScriptedModel::new("test").text("answer");
-    let agent = Agent::builder("friend", ChatModel::new(script.clone())?).with(middleware).build()?;
+    let agent = agent_with_tools(&script).with(middleware).build()?;
     agent.ask(AgentInput::default()).session(session).await?;
     Ok(script.requests().remove(0))
 }
@@ -70,7 +80,7 @@ pub(super) async fn shown_in_each_way<M: AgentMiddleware + Clone>(
     let of_agent = shown(messages.to_vec(), middleware.clone()).await?;
     agent.ask(messages.to_vec()).with(middleware.clone()).await?;
     let below = (agent.clone(), messages.to_vec());
-    let ask = emitree_agent::tool_fn("ask", "Asks", move |_: crate::support::Text, _: emitree_runtime::RunContext| {
+    let ask = tool_fn("ask", "Asks", move |_: Text, _: RunContext| {
         let (agent, messages) = below.clone();
         async move { Ok(agent.ask(messages).await?.text()) }
     });

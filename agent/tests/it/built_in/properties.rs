@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 
-use emitree_agent::built_in::SlidingWindow;
+use emitree_agent::built_in::{ClearToolResults, SlidingWindow};
 use emitree_agent::{
-    Agent, AgentBuilder, AgentInput, AgentRun, ChatModel, History, Message, ScriptedModel, Session, ToolCall,
-    ToolResult,
+    AgentBuilder, AgentInput, AgentRun, History, Message, ScriptedModel, Session, ToolCall, ToolResult,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::last_user;
+use super::{agent_with_tools, last_user};
 
 /// Some messages that are valid by themselves: a text of the user or the model, or calls with their results. The results
 /// are in one message, or in a message each.
@@ -41,6 +40,7 @@ fn group() -> impl Strategy<Value = Vec<Message>> {
 enum Bound {
     Messages(usize),
     Tokens(u64),
+    Clear { keep: usize, over: u64 },
 }
 
 impl Bound {
@@ -48,19 +48,29 @@ impl Bound {
         match self {
             Self::Messages(n) => builder.with(SlidingWindow::messages(n)),
             Self::Tokens(n) => builder.with(SlidingWindow::tokens(n)),
+            Self::Clear { keep, over } => builder.with(ClearToolResults::keep(keep).over_tokens(over).except(["a"])),
         }
+    }
+
+    /// Returns `true` if both have the same id, so that an agent cannot have both.
+    fn is_same_as(self, other: Self) -> bool {
+        matches!(self, Self::Clear { .. }) == matches!(other, Self::Clear { .. })
     }
 }
 
 fn bound() -> impl Strategy<Value = Bound> {
-    prop_oneof![(1..20_usize).prop_map(Bound::Messages), (1..200_u64).prop_map(Bound::Tokens),]
+    prop_oneof![
+        (1..20_usize).prop_map(Bound::Messages),
+        (1..200_u64).prop_map(Bound::Tokens),
+        (0..5_usize, 5..200_u64).prop_map(|(keep, over)| Bound::Clear { keep, over }),
+    ]
 }
 
 /// Runs an agent once for each input, in one session. Returns the messages of each request.
 fn requests(bound: &[Bound], history: History, inputs: &[Vec<Message>]) -> Vec<Vec<Arc<Message>>> {
     let script = ScriptedModel::by("test", |_| emitree_agent::Reply::text("answer"));
-    let builder = Agent::builder("friend", ChatModel::new(script.clone()).expect("a model"));
-    let agent = bound.iter().fold(builder, |builder, bound| bound.add(builder)).build().expect("an agent");
+    let agent =
+        bound.iter().fold(agent_with_tools(&script), |builder, bound| bound.add(builder)).build().expect("an agent");
     let session = Session::from(history);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
@@ -95,11 +105,15 @@ proptest! {
     fn the_model_receives_a_valid_conversation_with_the_last_user_message(
         groups in vec(group(), 1..15),
         inputs in vec(group(), 0..3),
-        one in bound(),
+        (one, two) in (bound(), bound()),
     ) {
         let history = History::try_from(groups.concat()).expect("valid");
         // The first run continues without a new message.
         let inputs = [vec![Vec::new()], inputs].concat();
         check(&[one], &history, &inputs)?;
+        if !one.is_same_as(two) {
+            check(&[one, two], &history, &inputs)?;
+            check(&[two, one], &history, &inputs)?;
+        }
     }
 }
