@@ -2,7 +2,7 @@
 
 use emitree_runtime::{Error, Interrupt, Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack};
 use futures_core::future::BoxFuture;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, ready};
 use serde_json::{Value, json};
 
 use crate::agent::events::{ToolCallIdentified, ToolResponse};
@@ -31,6 +31,15 @@ enum Settled {
     Interrupted(ToolCall, Interrupt),
     /// The call failed with an error that ends the agent's run. The history keeps the result.
     Ends(CallResult, Error),
+    /// The call was still waiting when another call ended the run. The end of the turn adds its result.
+    NotExecuted,
+}
+
+impl Settled {
+    /// Returns `true` if the agent's run ends because of this call.
+    const fn ends_the_run(&self) -> bool {
+        matches!(self, Self::Interrupted(..) | Self::Ends(..))
+    }
 }
 
 /// Executes the calls of a turn, and returns their results in call order.
@@ -58,7 +67,11 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
             Box::pin(batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx)).await?;
         }
         let calls = batch.0.into_iter().enumerate();
-        let settled = join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated, is_gated))).await;
+        let settled = if has_exclusive_tools(agent) {
+            settle_in_groups(agent, turn, calls, is_gated).await
+        } else {
+            join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated, is_gated))).await
+        };
         finish(agent, turn, settled).await
     })
 }
@@ -81,6 +94,56 @@ fn not_offered(agent: &Loop<'_>, call: &ToolCall) -> Option<String> {
         .then(|| format!("`{}` was not offered in this turn", call.name))
 }
 
+fn has_exclusive_tools(agent: &Loop<'_>) -> bool {
+    !agent.agent.parallel_tools || agent.tools.tools().iter().any(Tool::is_exclusive)
+}
+
+/// Returns `true` if no other call may run while this call runs. A call that the gate has decided on runs no tool.
+fn is_exclusive(agent: &Loop<'_>, gated: &GatedCall) -> bool {
+    let is_exclusive = |tool: &Tool| !agent.agent.parallel_tools || tool.is_exclusive();
+    gated.is_open() && agent.tools.find(&gated.call.name).is_some_and(is_exclusive)
+}
+
+/// A call that waits for its group.
+struct Waiting<'a> {
+    is_open: bool,
+    is_exclusive: bool,
+    settled: BoxFuture<'a, Settled>,
+}
+
+/// Executes the calls in groups, one group after the other (A4). An exclusive call is a group of its own, and so are
+/// all calls between two exclusive calls. After a group with a call that ends the run, no tool runs.
+fn settle_in_groups<'a>(
+    agent: &'a Loop<'_>,
+    turn: &'a OpenTurn<'_>,
+    calls: impl ExactSizeIterator<Item = (usize, GatedCall)> + Send + 'a,
+    is_gated: bool,
+) -> BoxFuture<'a, Vec<Settled>> {
+    Box::pin(async move {
+        let mut waiting = Vec::with_capacity(calls.len());
+        for (position, gated) in calls {
+            let (is_open, is_exclusive) = (gated.is_open(), is_exclusive(agent, &gated));
+            let mut settled = settle(agent, turn, position, gated, is_gated);
+            if !is_open {
+                // The result does not wait, so that the history has it even if the run is dropped.
+                settled = Box::pin(ready(settled.await));
+            }
+            waiting.push(Waiting { is_open, is_exclusive, settled });
+        }
+        let mut settled = Vec::with_capacity(waiting.len());
+        let mut has_ended = false;
+        for group in waiting.chunk_by_mut(|call, next| !call.is_exclusive && !next.is_exclusive) {
+            for call in group.iter_mut().filter(|call| has_ended && call.is_open) {
+                call.settled = Box::pin(ready(Settled::NotExecuted));
+            }
+            let group = join_all(group.iter_mut().map(|call| &mut call.settled)).await;
+            has_ended |= group.iter().any(Settled::ends_the_run);
+            settled.extend(group);
+        }
+        settled
+    })
+}
+
 /// Executes one call, and sets its result in the turn.
 fn settle<'a>(
     agent: &'a Loop<'_>,
@@ -96,6 +159,7 @@ fn settle<'a>(
         match &settled {
             Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
             Settled::Interrupted(..) => turn.interrupt(position),
+            Settled::NotExecuted => {}
         }
         settled
     })
@@ -318,6 +382,7 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
                 pending.push(json!({"call": call, "interrupt": interrupt}));
                 continue;
             }
+            Settled::NotExecuted => continue,
         };
         // An error ends the run only after all results have passed through the hooks, because every result is part of
         // the history.

@@ -29,6 +29,7 @@ pub struct AgentBuilder {
     max_steps: u32,
     max_depth: usize,
     spawn_tools: bool,
+    parallel_tools: bool,
     /// The first error of a tool or a middleware, which `build` returns.
     failure: Option<Error>,
 }
@@ -70,6 +71,7 @@ impl AgentBuilder {
             max_steps: 20,
             max_depth: 20,
             spawn_tools: false,
+            parallel_tools: true,
             failure: None,
         }
     }
@@ -196,6 +198,17 @@ impl AgentBuilder {
         self
     }
 
+    /// Sets whether the tool calls of a turn may run at the same time, by default `true`. With `false`, each tool is
+    /// [exclusive](Tool::exclusive), also the tools of middlewares: the calls run one after the other, in call order.
+    /// The model may still request several calls in one turn.
+    ///
+    /// A guard that asks for an approval during a call then asks one question for each run of the agent, because calls
+    /// behind an interrupted call are not executed. A [gate](Hooks::on_gate) can ask about all calls at once.
+    pub const fn parallel_tools(mut self, parallel_tools: bool) -> Self {
+        self.parallel_tools = parallel_tools;
+        self
+    }
+
     fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
     }
@@ -210,7 +223,7 @@ impl AgentBuilder {
     /// runs ([`check_guards`]).
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
-        let Self { max_steps, max_depth, spawn_tools, failure, .. } = self;
+        let Self { max_steps, max_depth, spawn_tools, parallel_tools, failure, .. } = self;
         if let Some(error) = failure {
             return Err(error);
         }
@@ -253,6 +266,7 @@ impl AgentBuilder {
             max_steps,
             max_depth,
             spawn_tools,
+            parallel_tools,
         };
         let agent = Agent { shared: Arc::new(shared), middlewares };
         check_guards(&agent)?;

@@ -70,7 +70,8 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///    and `[tool.gate]` decides on all calls that passed the check, before any of them starts. Calls are checked again
 ///    after the gate. The history keeps the calls as the model wrote them.
 /// 6. The tools run side by side in one task, each inside `[tool.call]`. A tool that blocks the thread delays the other
-///    tools. On a multi-threaded runtime, [`spawn_tools`](crate::AgentBuilder::spawn_tools) can avoid this.
+///    tools. On a multi-threaded runtime, [`spawn_tools`](crate::AgentBuilder::spawn_tools) can avoid this. While an
+///    [exclusive](crate::Tool::exclusive) tool runs, no other tool of the turn runs.
 /// 7. When all calls have settled, `[tool.result]` receives each result in call order.
 /// 8. `[turn.stop]` may end the loop. The loop also ends if the model called no tool and no message was injected, or if
 ///    all results have [`terminate`](crate::ToolOutput::terminate) set. Then `[run.end]` may start another round.
@@ -85,7 +86,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | is halted, aborted with the agent, or fails with a fatal error | an error | ends with this error when the other calls have settled |
 ///
 /// If several calls end the run, the run returns the error that comes first in this order: halt, fatal error, abort,
-/// interrupt.
+/// interrupt. Calls that wait for one of them, because of an [exclusive](crate::Tool::exclusive) tool, are not executed.
 ///
 /// # The answer in the history
 ///
@@ -148,6 +149,7 @@ pub(crate) struct AgentParts {
     pub(crate) max_steps: u32,
     pub(crate) max_depth: usize,
     pub(crate) spawn_tools: bool,
+    pub(crate) parallel_tools: bool,
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -61,6 +61,7 @@ pub struct Tool {
     shared: Arc<ToolParts>,
     middlewares: Vec<Arc<dyn Middleware>>,
     retries: u32,
+    is_exclusive: bool,
 }
 
 struct ToolParts {
@@ -188,7 +189,8 @@ impl Tool {
             .declares_data::<ToolRetriesExceeded>()
             .build()?;
         let is_warned = AtomicBool::new(false);
-        Ok(Self { shared: Arc::new(ToolParts { spec, emitter, work, is_warned }), middlewares: Vec::new(), retries: 0 })
+        let shared = Arc::new(ToolParts { spec, emitter, work, is_warned });
+        Ok(Self { shared, middlewares: Vec::new(), retries: 0, is_exclusive: false })
     }
 
     /// Binds a middleware to each run of this tool and of its later clones.
@@ -207,6 +209,65 @@ impl Tool {
     pub const fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
+    }
+
+    /// Makes the tool exclusive: while one of its calls runs, no other call of the same turn runs. The call starts when
+    /// all calls before it have settled, in the order of the model's response, and the calls behind it wait until it has
+    /// settled. This applies to this tool and to its later clones. [`AgentBuilder::parallel_tools`] makes all tools of an
+    /// agent exclusive.
+    ///
+    /// If a call ends the agent's run, with a halt, a fatal error, an abort or an interrupt, the calls that wait behind
+    /// it are not executed. Their results in the history are "not executed: the run was stopped".
+    ///
+    /// Calls of other runs are not affected, for example those of another run of the same agent. A call that a gate has
+    /// answered, skipped, denied or interrupted runs no tool: it does not wait, and no call waits for it.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// use emitree_agent::{Agent, ChatModel, ScriptedModel, tool_fn};
+    /// use emitree_runtime::RunContext;
+    /// use schemars::JsonSchema;
+    /// use serde::Deserialize;
+    /// use serde_json::json;
+    ///
+    /// #[derive(Deserialize, JsonSchema)]
+    /// struct Nothing {}
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let lines = Arc::new(Mutex::new(Vec::new()));
+    /// let logs = |name: &'static str| {
+    ///     let lines = Arc::clone(&lines);
+    ///     tool_fn(name, "Logs its begin and its end", move |_: Nothing, _: RunContext| {
+    ///         let lines = Arc::clone(&lines);
+    ///         async move {
+    ///             lines.lock().unwrap().push(format!("{name} begins"));
+    ///             tokio::task::yield_now().await;
+    ///             lines.lock().unwrap().push(format!("{name} ends"));
+    ///             Ok("done")
+    ///         }
+    ///     })
+    /// };
+    /// let calls = ["read", "read", "write", "read"].map(|name| (name, json!({})));
+    /// let model = ChatModel::new(ScriptedModel::new("test").calls(calls).text("Written."))?;
+    /// let agent = Agent::builder("writer", model).tool(logs("read")).tool(logs("write")?.exclusive()).build()?;
+    /// agent.ask("Write.").await?;
+    /// assert_eq!(lines.lock().unwrap()[..4], ["read begins", "read begins", "read ends", "read ends"]);
+    /// assert_eq!(lines.lock().unwrap()[4..], ["write begins", "write ends", "read begins", "read ends"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`AgentBuilder::parallel_tools`]: crate::AgentBuilder::parallel_tools
+    #[must_use]
+    pub const fn exclusive(mut self) -> Self {
+        self.is_exclusive = true;
+        self
+    }
+
+    pub(crate) const fn is_exclusive(&self) -> bool {
+        self.is_exclusive
     }
 
     /// Returns the tool description that models receive.

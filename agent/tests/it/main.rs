@@ -8,6 +8,7 @@ mod attempts;
 mod built_in;
 mod built_ins;
 mod costs;
+mod exclusive;
 mod explain;
 mod gates;
 mod hook_test;
