@@ -22,10 +22,12 @@ pub mod history {
     pub use crate::message::repair::{Repair, RepairKind};
 }
 
-/// Streamed replies: stages that may await, and the events of the tool calls in a reply.
+/// Streamed replies: stages that may await, the events of the tool calls in a reply, and one argument of a call while the
+/// model writes it.
 pub mod stream {
     pub use crate::model::call_events::{ToolCallDelta, ToolCallStarted};
     pub use crate::model::chunks::AsyncChunkStage;
+    pub use crate::model::stream_tool_call::{StreamToolCall, StreamedCall, ToolCallUpdate, ToolCallsDiscarded};
 }
 
 /// What hooks and middlewares receive of their agent: the request of a model call, and the agent's name and tools.

@@ -6,12 +6,14 @@ pub(crate) mod call_events;
 pub(crate) mod chunks;
 pub(crate) mod events;
 pub(crate) mod incoming;
+mod json_path;
 pub(crate) mod passage;
 pub(crate) mod provider;
 pub(crate) mod registry;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod scripted;
+pub(crate) mod stream_tool_call;
 pub(crate) mod text_stage;
 
 use std::fmt;

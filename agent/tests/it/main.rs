@@ -25,6 +25,7 @@ mod redacted;
 mod replies;
 mod sessions;
 mod stored;
+mod stream_tool_call;
 mod streamed_calls;
 mod sums;
 mod support;

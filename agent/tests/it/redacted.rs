@@ -124,7 +124,8 @@ fn samples() -> Vec<Sample> {
     }
 }
 
-/// Returns the names of the event types in the source code of the agent crate.
+/// Returns the names of the event types in the source code of the agent crate, without those of middlewares, whose texts
+/// [`OwnEvents`](emitree_middleware::own_events::OwnEvents) redacts.
 fn event_types(folder: &Path, into: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
         if entry.is_dir() {
@@ -139,7 +140,8 @@ fn event_types(folder: &Path, into: &mut BTreeSet<String>) {
             (source.contains("named! {") && !name.contains(' ') && event.chars().all(char::is_alphanumeric))
                 .then_some(event)
         });
-        into.extend(of_impl.chain(of_row).map(str::to_owned));
+        let is_redacted = |event: &&str| source.contains(&format!("impl UserTexts for {event} {{"));
+        into.extend(of_impl.chain(of_row).filter(|event| !is_redacted(event)).map(str::to_owned));
     }
 }
 

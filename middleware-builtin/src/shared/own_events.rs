@@ -174,19 +174,26 @@ impl OwnEvents {
     /// listeners. If a listener fails, the error is logged, and the run goes on.
     pub async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
         // A middleware that reports must not make the run fail (M5). Without listeners, the event is not created (E15).
-        if !self.has_listeners(ctx) {
-            return;
+        if self.has_listeners(ctx) {
+            self.emit_event(ctx, &mut event()).await;
         }
+    }
+
+    /// Emits an event that the caller keeps, so that it need not be made anew for each emit. Listeners may have changed
+    /// it afterwards.
+    pub async fn emit_event<E: Event + UserTexts>(&self, ctx: &RunContext, event: &mut E) {
+        redact(event, ctx);
         // Box the emit: its future is large, and callers are often deeply nested.
-        let mut event = redacted(event(), ctx);
-        self.log_failed::<E>(Box::pin(self.for_run(ctx).emit_event(&mut event)).await);
+        self.log_failed::<E>(Box::pin(self.for_run(ctx).emit_event(event)).await);
     }
 
     /// Emits an event like [`emit`](Self::emit), where nothing can be awaited. If an async listener would receive the
     /// event, no listener is called, and the error is logged.
     pub fn emit_now<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E) {
         if self.has_listeners(ctx) {
-            self.log_failed::<E>(self.for_run(ctx).emit_event_now(&mut redacted(event(), ctx)));
+            let mut event = event();
+            redact(&mut event, ctx);
+            self.log_failed::<E>(self.for_run(ctx).emit_event_now(&mut event));
         }
     }
 
@@ -202,11 +209,10 @@ impl OwnEvents {
 }
 
 /// Applies the run's redaction, so that a built-in's events show no more than the events of the run's work.
-fn redacted<E: Event + UserTexts>(mut event: E, ctx: &RunContext) -> E {
+fn redact<E: Event + UserTexts>(event: &mut E, ctx: &RunContext) {
     if let Some(redaction) = ctx.own_extension::<TextRedaction>() {
         event.user_texts(&mut |text| (redaction.0)(E::NAME.as_str(), text));
     }
-    event
 }
 
 /// Returns the kind and the name of an instance, as events show them.
