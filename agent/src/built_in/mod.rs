@@ -4,13 +4,16 @@
 //! |---|---|
 //! | [`SlidingWindow`] | shows the model only the last messages |
 //! | [`ClearToolResults`] | shows the model a placeholder for old results of tools |
+//! | [`TodoList`] | gives the model a list of the steps of its task |
 //!
 //! A [`TokenCounter`] counts the tokens of messages for these middlewares and for your own.
 
 mod clear_tool_results;
 mod sliding_window;
+mod todo_list;
 mod token_counter;
 
 pub use clear_tool_results::ClearToolResults;
 pub use sliding_window::SlidingWindow;
+pub use todo_list::{Todo, TodoList, TodoState, TodosWritten};
 pub use token_counter::{EstimatedTokens, TokenCounter};

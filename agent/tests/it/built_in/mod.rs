@@ -1,8 +1,10 @@
 //! The middlewares of `emitree_agent::built_in`, in the requests that a model receives.
 
+mod bound;
 mod clear_tool_results;
 mod properties;
 mod sliding_window;
+mod todo_list;
 mod token_counter;
 
 use std::sync::Arc;
