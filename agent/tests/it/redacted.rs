@@ -4,11 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use emitree_agent::built_in::TodosWritten;
 use emitree_agent::stream::{ToolCallDelta, ToolCallStarted};
 use emitree_agent::*;
-use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta, Namespace};
-use emitree_middleware::own_events::{OwnEvents, UserTexts};
+use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta};
 use emitree_middleware::{ExfilGuard, Redact};
 use emitree_runtime::{AnyRun, Error, Middleware, Next, Result, RunContext, Runnable, Stack, for_tree, map_output};
 use futures_core::future::BoxFuture;
@@ -40,19 +38,10 @@ fn emit<E: Event + DeserializeOwned>(ctx: &RunContext, payload: Value) -> BoxFut
     })
 }
 
-/// Emits an event as the middlewares of `emitree_agent::built_in` do.
-fn emit_own<E: Event + UserTexts + DeserializeOwned>(ctx: &RunContext, payload: Value) -> BoxFuture<'_, Result<()>> {
-    Box::pin(async move {
-        let event: E = serde_json::from_value(payload)?;
-        OwnEvents::new(Namespace::new("middleware.test")).emit(ctx, || event).await;
-        Ok(())
-    })
-}
-
 macro_rules! samples {
-    ($($kind:ident by $emit:ident { $($event:ident = $payload:expr;)+ })+) => {
+    ($($kind:ident { $($event:ident = $payload:expr;)+ })+) => {
         vec![$($(Sample {
-            kind: stringify!($kind), event: stringify!($event), emit: $emit::<$event>, payload: $payload,
+            kind: stringify!($kind), event: stringify!($event), emit: emit::<$event>, payload: $payload,
         }),+),+]
     };
 }
@@ -100,13 +89,9 @@ fn response() -> Value {
     json!({"message": message(), "model": SECRET, "id": SECRET, "headers": {"x-for": SECRET}, "warnings": [SECRET]})
 }
 
-fn todo() -> Value {
-    json!({"text": SECRET, "state": "pending"})
-}
-
 fn samples() -> Vec<Sample> {
     samples! {
-        ChatModel by emit {
+        ChatModel {
             ChatStart = json!({"request": request()});
             NewToken = json!({"text": SECRET});
             ResponseHeaders = json!({"headers": {"x-for": SECRET}, "rate_limits": {}});
@@ -118,7 +103,7 @@ fn samples() -> Vec<Sample> {
             ModelFellBack = json!({"from": SECRET, "to": SECRET, "error": error()});
             ChatFinish = json!({});
         }
-        Tool by emit {
+        Tool {
             ToolStart = json!({"input": {"to": SECRET}});
             ToolSuccess = json!({"output": {"content": SECRET, "details": {"of": SECRET}}});
             ToolFailure = json!({"error": error()});
@@ -126,7 +111,7 @@ fn samples() -> Vec<Sample> {
             ToolRetriesExceeded = json!({"retries": 1, "error": error()});
             ToolFinish = json!({});
         }
-        Agent by emit {
+        Agent {
             AgentStart = json!({"messages": [message()]});
             Iteration = json!({"turn": Turn::default(), "messages": 1});
             MessageAdded = json!({"message": message()});
@@ -135,9 +120,6 @@ fn samples() -> Vec<Sample> {
             ToolCallIdentified = json!({"call": call()});
             ToolResponse = json!({"call": call(), "result": result()});
             AgentSuccess = json!({"answer": message()});
-        }
-        Tool by emit_own {
-            TodosWritten = json!({"before": [todo()], "after": [todo()]});
         }
     }
 }
