@@ -4,16 +4,21 @@
 //! |---|---|
 //! | [`SlidingWindow`] | shows the model only the last messages |
 //! | [`ClearToolResults`] | shows the model a placeholder for old results of tools |
+//! | [`Summarize`] | replaces the older part of the history with a summary |
 //! | [`TodoList`] | gives the model a list of the steps of its task |
 //!
 //! A [`TokenCounter`] counts the tokens of messages for these middlewares and for your own.
 
 mod clear_tool_results;
 mod sliding_window;
+mod summarize;
 mod todo_list;
 mod token_counter;
+mod transcript;
 
 pub use clear_tool_results::ClearToolResults;
 pub use sliding_window::SlidingWindow;
+pub use summarize::{Summarize, Summarized, SummaryFailed};
 pub use todo_list::{Todo, TodoList, TodoState, TodosWritten};
 pub use token_counter::{EstimatedTokens, TokenCounter};
+pub use transcript::transcript;

@@ -37,7 +37,7 @@ use crate::{AgentMiddleware, Hooks, Message, Role};
 /// # Order
 ///
 /// The hook is called at `model.context`, so the model receives messages that later hooks of this place add, beside the
-/// window. Hooks of `model.state` have changed the history before.
+/// window. Hooks of `model.state`, such as that of [`Summarize`](super::Summarize), have changed the history before.
 ///
 /// # What it remembers
 ///

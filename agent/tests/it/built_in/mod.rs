@@ -4,6 +4,7 @@ mod bound;
 mod clear_tool_results;
 mod properties;
 mod sliding_window;
+mod summarize;
 mod todo_list;
 mod token_counter;
 

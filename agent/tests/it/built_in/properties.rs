@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use emitree_agent::built_in::{ClearToolResults, SlidingWindow};
+use emitree_agent::built_in::{ClearToolResults, SlidingWindow, Summarize};
 use emitree_agent::{
-    AgentBuilder, AgentInput, AgentRun, History, Message, ScriptedModel, Session, ToolCall, ToolResult,
+    AgentBuilder, AgentInput, AgentRun, ChatModel, History, Message, Reply, ScriptedModel, Session, ToolCall,
+    ToolResult,
 };
+use emitree_runtime::Error;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
@@ -41,6 +43,7 @@ enum Bound {
     Messages(usize),
     Tokens(u64),
     Clear { keep: usize, over: u64 },
+    Summary { keep: usize, over: u64, fails: bool },
 }
 
 impl Bound {
@@ -49,12 +52,21 @@ impl Bound {
             Self::Messages(n) => builder.with(SlidingWindow::messages(n)),
             Self::Tokens(n) => builder.with(SlidingWindow::tokens(n)),
             Self::Clear { keep, over } => builder.with(ClearToolResults::keep(keep).over_tokens(over).except(["a"])),
+            Self::Summary { keep, over, fails } => {
+                let reply = move || if fails { Reply::error(Error::new("overloaded")) } else { Reply::text("short") };
+                let small = ChatModel::new(ScriptedModel::by("small", move |_| reply())).expect("a model");
+                builder.with(Summarize::with(small).keep_messages(keep).over_tokens(over))
+            }
         }
     }
 
-    /// Returns `true` if both have the same id, so that an agent cannot have both.
-    fn is_same_as(self, other: Self) -> bool {
-        matches!(self, Self::Clear { .. }) == matches!(other, Self::Clear { .. })
+    /// The id of the middleware. An agent cannot have two with one id.
+    fn id(self) -> &'static str {
+        match self {
+            Self::Messages(_) | Self::Tokens(_) => "sliding_window",
+            Self::Clear { .. } => "clear_tool_results",
+            Self::Summary { .. } => "summarize",
+        }
     }
 }
 
@@ -63,12 +75,13 @@ fn bound() -> impl Strategy<Value = Bound> {
         (1..20_usize).prop_map(Bound::Messages),
         (1..200_u64).prop_map(Bound::Tokens),
         (0..5_usize, 5..200_u64).prop_map(|(keep, over)| Bound::Clear { keep, over }),
+        (0..5_usize, 5..200_u64, any::<bool>()).prop_map(|(keep, over, fails)| Bound::Summary { keep, over, fails }),
     ]
 }
 
 /// Runs an agent once for each input, in one session. Returns the messages of each request.
 fn requests(bound: &[Bound], history: History, inputs: &[Vec<Message>]) -> Vec<Vec<Arc<Message>>> {
-    let script = ScriptedModel::by("test", |_| emitree_agent::Reply::text("answer"));
+    let script = ScriptedModel::by("test", |_| Reply::text("answer"));
     let agent =
         bound.iter().fold(agent_with_tools(&script), |builder, bound| bound.add(builder)).build().expect("an agent");
     let session = Session::from(history);
@@ -101,6 +114,7 @@ fn check(bound: &[Bound], history: &History, inputs: &[Vec<Message>]) -> Result<
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
+    // A14
     #[test]
     fn the_model_receives_a_valid_conversation_with_the_last_user_message(
         groups in vec(group(), 1..15),
@@ -111,7 +125,7 @@ proptest! {
         // The first run continues without a new message.
         let inputs = [vec![Vec::new()], inputs].concat();
         check(&[one], &history, &inputs)?;
-        if !one.is_same_as(two) {
+        if one.id() != two.id() {
             check(&[one, two], &history, &inputs)?;
             check(&[two, one], &history, &inputs)?;
         }
