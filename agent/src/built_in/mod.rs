@@ -5,10 +5,12 @@
 //! | [`SlidingWindow`] | shows the model only the last messages |
 //! | [`ClearToolResults`] | shows the model a placeholder for old results of tools |
 //! | [`Summarize`] | replaces the older part of the history with a summary |
+//! | [`CallLimit`] | limits the calls of tools and of the model |
 //! | [`TodoList`] | gives the model a list of the steps of its task |
 //!
 //! A [`TokenCounter`] counts the tokens of messages for these middlewares and for your own.
 
+mod call_limit;
 mod clear_tool_results;
 mod sliding_window;
 mod summarize;
@@ -16,6 +18,7 @@ mod todo_list;
 mod token_counter;
 mod transcript;
 
+pub use call_limit::{CallLimit, Then};
 pub use clear_tool_results::ClearToolResults;
 pub use sliding_window::SlidingWindow;
 pub use summarize::{Summarize, Summarized, SummaryFailed};

@@ -1,6 +1,7 @@
 //! The middlewares of `emitree_agent::built_in`, in the requests that a model receives.
 
 mod bound;
+mod call_limit;
 mod clear_tool_results;
 mod properties;
 mod sliding_window;
