@@ -300,7 +300,7 @@ impl RunContext {
     }
 
     /// Returns `true` if this is the last handle of the run.
-    fn is_last(&self) -> bool {
+    pub(crate) fn is_last(&self) -> bool {
         match &self.0 {
             Handle::OfRun(run) => Arc::strong_count(run) == 1,
             Handle::OfTask(task) => Arc::strong_count(task) == 1 && Arc::strong_count(&task.0) == 1,

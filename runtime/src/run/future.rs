@@ -66,8 +66,9 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Releases a run that is over.
     fn over(&mut self) {
         let Some(run) = self.run.take() else { return };
-        // The parent may be waiting for the run. A shutdown may be waiting as well, if the run is listed.
-        if run.parent().is_some() || self.listed.is_some() {
+        // The parent may be waiting for the run, a shutdown if the run is listed, and any code that has a handle
+        // (`ended`).
+        if run.parent().is_some() || self.listed.is_some() || !run.is_last() {
             run.core().lease.over(None);
         }
         self.watch = None;

@@ -1,11 +1,24 @@
 //! The children of a run, and waiting for the end of a run.
 
-use std::future::pending;
-use std::pin::pin;
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 
 use crate::support::{Gate, TestResult, poll_once};
 use emitree_runtime::{Failure, Result, RunContext, Runnable, runnable_fn};
 use tokio::task::yield_now;
+
+/// A waker that keeps that it was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 fn waits() -> impl Runnable<Input = (), Output = ()> {
     runnable_fn("waits", |(): (), _: RunContext| pending::<Result<()>>())
@@ -56,4 +69,30 @@ async fn waiting_for_the_end_of_a_dropped_run_waits_for_the_async_listeners_of_i
         Ok(())
     });
     Ok(outer.run(()).await?)
+}
+
+// R13
+#[tokio::test]
+async fn code_that_waits_for_the_end_of_a_run_without_a_parent_is_woken() -> Result<()> {
+    for waits in [false, true] {
+        let (waiting, woken) = (Arc::new(Mutex::new(None)), Arc::new(Woken::default()));
+        let (keep, waker) = (Arc::clone(&waiting), Waker::from(Arc::clone(&woken)));
+        let root = runnable_fn("root", move |(): (), ctx: RunContext| {
+            let (keep, waker) = (Arc::clone(&keep), waker.clone());
+            async move {
+                let mut ended: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move { ctx.ended().await });
+                assert!(ended.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                *keep.lock().expect("no panic") = Some(ended);
+                if waits {
+                    yield_now().await;
+                }
+                Ok(())
+            }
+        });
+        root.run(()).await?;
+        assert!(woken.0.load(Ordering::Relaxed), "waits: {waits}");
+        let ended = waiting.lock().expect("no panic").take();
+        ended.expect("kept").await;
+    }
+    Ok(())
 }
