@@ -103,7 +103,8 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// system prompt of the next attempt, but not to those of later attempts.
 ///
 /// The tools of the previous attempt are aborted, and the next attempt begins when their runs have ended. A tool that
-/// ignores its abort, for example because it blocks its thread, delays the next attempt.
+/// ignores its abort, for example because it blocks its thread, delays the next attempt. If a layer makes two attempts at
+/// the same time, the first ends with an error when the second has begun.
 ///
 /// # Its own events
 ///

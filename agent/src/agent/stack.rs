@@ -4,8 +4,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_core::future::BoxFuture;
-
 /// The stack that has to be left when an agent's loop is polled. One agent inside another needs less than this, also in
 /// a debug build with a dozen layers around each run.
 const LEFT: usize = 1 << 20;
@@ -15,12 +13,12 @@ const NEW: usize = 8 << 20;
 
 /// Polls a future on a new stack if little is left of the thread's stack. The polls of nested agents are nested, too, so
 /// a limit on their depth protects against a stack overflow only if each level has enough stack.
-pub(crate) struct OnEnoughStack<'a, T>(pub(crate) BoxFuture<'a, T>);
+pub(crate) struct OnEnoughStack<F>(pub(crate) F);
 
-impl<T> Future for OnEnoughStack<'_, T> {
-    type Output = T;
+impl<F: Future + Unpin> Future for OnEnoughStack<F> {
+    type Output = F::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        stacker::maybe_grow(LEFT, NEW, || self.0.as_mut().poll(cx))
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        stacker::maybe_grow(LEFT, NEW, || Pin::new(&mut self.0).poll(cx))
     }
 }

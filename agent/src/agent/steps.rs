@@ -15,7 +15,7 @@ use crate::agent::events::{AgentStart, AgentSuccess, Iteration, MessageAdded, Me
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::spec::{AgentSpec, ExpectedTools};
 use crate::agent::toolset::Toolset;
-use crate::agent::turn::{Attempt, CurrentTurn, LoopState};
+use crate::agent::turn::{Attempt, CurrentTurn, LoopState, UntilNext};
 use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::{IncomingReply, pass_whole};
 use crate::model::passage::{PassReplies, Passage};
@@ -109,7 +109,12 @@ impl<'a> Loop<'a> {
         self.expected.clone()
     }
 
-    pub(crate) fn run(self) -> BoxFuture<'a, Result<AgentOutput>> {
+    pub(crate) fn run(self) -> UntilNext<'a, AgentOutput> {
+        let until_next = self.state.until_next();
+        until_next(self.begin_and_take_turns())
+    }
+
+    fn begin_and_take_turns(self) -> BoxFuture<'a, Result<AgentOutput>> {
         let tools = self.state.end_tools(self.ctx, self.agent.spawn_tools);
         if tools.is_empty() {
             // The future of most attempts has no state for tools: it is on the stack once for each nested agent.

@@ -1,11 +1,15 @@
 //! The state of an agent's loop. Every hook can read the public part, a [`Turn`].
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
 
-use emitree_runtime::{Result, RunContext};
+use emitree_runtime::{Error, Result, RunContext};
+use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -75,6 +79,8 @@ pub(crate) struct LoopState {
     depth: usize,
     /// The number of the last attempt that has begun, or 0 if the future of that attempt is gone.
     alive: AtomicU32,
+    /// The numbers of earlier attempts whose futures are not gone, because layers keep them.
+    kept: Mutex<Vec<u32>>,
     /// The state of middleware before the first attempt.
     before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
     /// Determines which hooks of the middlewares that are bound to the run are replaced.
@@ -86,9 +92,9 @@ impl LoopState {
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) {
         let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
-        let (answer, alive, before) = (Answer::default(), AtomicU32::new(0), Mutex::new(None));
-        let measures = AtomicBool::new(false);
-        ctx.set_extension(Self { session, turn, answer, measures, depth, alive, before, own });
+        let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
+        let (measures, before) = (AtomicBool::new(false), Mutex::new(None));
+        ctx.set_extension(Self { session, turn, answer, measures, depth, alive, kept, before, own });
     }
 
     /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an
@@ -112,34 +118,43 @@ pub(crate) const DISCARDED: &str = "the attempt of the agent was discarded";
 pub(crate) struct Attempt {
     state: Arc<LoopState>,
     number: u32,
-    /// `true` if a layer keeps the future of the previous attempt.
-    is_previous_kept: bool,
 }
 
 impl Attempt {
     /// Counts another attempt. From now on, the previous attempt can neither start a tool nor change the session.
     pub(crate) fn next(state: Arc<LoopState>) -> Self {
         let number = state.session.next_attempt();
-        let is_previous_kept = state.alive.swap(number, Ordering::AcqRel) != 0;
-        Self { state, number, is_previous_kept }
+        let previous = state.alive.swap(number, Ordering::AcqRel);
+        if previous != 0 {
+            state.kept.lock().push(previous);
+        }
+        Self { state, number }
     }
 
     pub(crate) const fn is_first(&self) -> bool {
         self.number == 1
     }
 
-    /// Aborts the tools of the previous attempt, and returns the runs that have to end before this attempt begins.
+    /// Returns a function that limits the future of this attempt: it ends with an error once another attempt has begun.
+    pub(crate) fn until_next<'a, T>(&self) -> impl FnOnce(BoxFuture<'a, Result<T>>) -> UntilNext<'a, T> + use<'a, T> {
+        let (state, number) = (Arc::clone(&self.state), self.number);
+        move |attempt| UntilNext { attempt, state, number }
+    }
+
+    /// Aborts the tools of the attempts before, and returns the runs that have to end before this attempt begins.
     pub(crate) fn end_tools(&self, ctx: &RunContext, spawns: bool) -> Vec<RunContext> {
         if self.is_first() {
             return Vec::new();
         }
+        // A tool that is not spawned is part of the future of its attempt. If a layer keeps this future, it may not be
+        // polled any more, and the tool's run may never end.
+        let kept = if spawns { Vec::new() } else { self.kept.lock().clone() };
         let mut tools = ctx.children();
-        tools.retain(|run| run.own_extension::<WorkStarted>().is_some());
-        tools.iter().for_each(|run| _ = run.abort(DISCARDED));
-        if self.is_previous_kept && !spawns {
-            // The runs are part of the future that a layer keeps. It may not be polled any more, so they may never end.
-            tools.clear();
-        }
+        tools.retain(|run| {
+            let Some(call) = run.own_extension::<WorkStarted>() else { return false };
+            run.abort(DISCARDED);
+            !kept.contains(&call.attempt())
+        });
         tools
     }
 
@@ -176,7 +191,29 @@ impl Deref for Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         // If another attempt has begun meanwhile, its number stays.
-        self.state.alive.compare_exchange(self.number, 0, Ordering::AcqRel, Ordering::Relaxed).ok();
+        if self.state.alive.compare_exchange(self.number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            self.state.kept.lock().retain(|kept| *kept != self.number);
+        }
+    }
+}
+
+/// The future of an attempt. A layer may keep and poll it when another attempt has begun: then it ends with an error,
+/// because two attempts cannot use one conversation.
+pub(crate) struct UntilNext<'a, T> {
+    attempt: BoxFuture<'a, Result<T>>,
+    state: Arc<LoopState>,
+    number: u32,
+}
+
+impl<T> Future for UntilNext<'_, T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        if self.state.session.attempt() != self.number {
+            // Not an abort: a layer could not return the result of the other attempt instead (M9).
+            return Poll::Ready(Err(Error::new(DISCARDED)));
+        }
+        self.attempt.as_mut().poll(cx)
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentBuilder, AgentInput, AgentOutput, AgentRun, Reply, ScriptedModel, Session, State, Tool,
+    Agent, AgentBuilder, AgentInput, AgentOutput, AgentRun, MessageAdded, Reply, ScriptedModel, Session, State, Tool,
     ToolCallIdentified, ToolOutput, hooks_fn, tool_fn,
 };
 use emitree_middleware::retry::RetryScheduled;
@@ -328,6 +328,101 @@ async fn the_run_ends_after_the_tools_of_its_last_attempt_if_that_was_dropped() 
         let run = agent.ask("go").middleware(Timeout::per_attempt(Duration::from_secs(10)));
         assert!(run.await.unwrap_err().is_timed_out());
         assert_eq!(scene.log.lines(), ["attempt 1", "the tool has ended"], "spawned: {spawns}");
+    }
+    Ok(())
+}
+
+/// A layer that makes a second attempt when it is notified, and then polls the first attempt to its end.
+#[derive(Debug)]
+struct Hedges(Arc<Notify>, Log);
+
+impl Layer<Agent> for Hedges {
+    async fn call(&self, input: &AgentInput, _: &RunContext, next: Next<'_, Agent>) -> Result<AgentOutput> {
+        let mut first = pin!(next.run(input));
+        tokio::select! {
+            biased;
+            result = first.as_mut() => return result,
+            () = self.0.notified() => {}
+        }
+        let mut second = pin!(next.run(input));
+        let error = tokio::select! {
+            biased;
+            result = second.as_mut() => return result,
+            result = first => result.expect_err("another attempt has begun"),
+        };
+        self.1.add(error.to_string());
+        second.await
+    }
+
+    fn name(&self) -> &str {
+        "hedges"
+    }
+}
+
+// A7
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_a_layer_polls_when_another_has_begun_ends_with_an_error_and_changes_nothing() -> Result<()> {
+    for listens in [false, true] {
+        let (scene, (open, opened)) = (Scene::default(), oneshot::channel());
+        // The second reply comes late, so that the first attempt would have time to go on.
+        let agent = scene.agent(waits(&scene, opened)).build()?;
+        let (session, messages) = (Session::new(), Log::default());
+        let mut run = agent.ask("go").session(&session);
+        if listens {
+            let log = messages.clone();
+            run = run.on("message", move |added: &mut MessageAdded, _| log.add(added.message.text()));
+        }
+        let open = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            open.send(()).ok();
+        };
+        let run = run.middleware(layer(Hedges(Arc::clone(&scene.at_work), scene.log.clone())));
+        let (answer, ()) = tokio::join!(run, open);
+        let answer = answer?;
+        assert_eq!((answer.text().as_str(), answer.turns, answer.messages.len()), ("done", 1, 2));
+        let mut lines = scene.log.lines();
+        // The function of the tool is dropped with the future of its attempt.
+        lines.retain(|line| line != "the tool has ended");
+        assert_eq!(lines, ["attempt 1", "attempt 2", "the attempt of the agent was discarded", "count 0"]);
+        assert_eq!(texts(&session), ["go", "done"]);
+        assert_eq!(messages.lines(), if listens { &["go", "go", "done"][..] } else { &[] });
+    }
+    Ok(())
+}
+
+/// A layer that keeps the future of the first attempt, drops the second attempt, and makes a third.
+#[derive(Debug)]
+struct KeepsOnlyTheFirst(Arc<Notify>);
+
+impl Layer<Agent> for KeepsOnlyTheFirst {
+    async fn call(&self, input: &AgentInput, _: &RunContext, next: Next<'_, Agent>) -> Result<AgentOutput> {
+        let mut first = pin!(next.run(input));
+        tokio::select! {
+            biased;
+            result = first.as_mut() => return result,
+            () = self.0.notified() => {}
+        }
+        let second = tokio::time::timeout(Duration::from_secs(1), next.run(input));
+        assert!(second.await.is_err(), "the model is slow");
+        next.run(input).await
+    }
+
+    fn name(&self) -> &str {
+        "keeps_only_the_first"
+    }
+}
+
+// A7
+#[tokio::test(start_paused = true)]
+async fn an_attempt_does_not_wait_for_tools_of_any_earlier_attempt_whose_future_a_layer_keeps() -> Result<()> {
+    for spawns in [false, true] {
+        let (scene, (_open, opened)) = (Scene::default(), oneshot::channel());
+        let agent = scene.agent(waits(&scene, opened)).spawn_tools(spawns).build()?;
+        let run = agent.ask("go").timeout(Duration::from_secs(60));
+        run.middleware(layer(KeepsOnlyTheFirst(Arc::clone(&scene.at_work)))).await?;
+        let mut lines = scene.log.lines();
+        lines.retain(|line| line != "the tool has ended");
+        assert_eq!(lines, ["attempt 1", "attempt 2", "attempt 3", "count 0"], "spawned: {spawns}");
     }
     Ok(())
 }
