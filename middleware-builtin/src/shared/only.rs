@@ -53,11 +53,11 @@ impl<M: Middleware> Middleware for Only<M> {
     }
 
     fn handles(&self, kind: &str, name: &str) -> bool {
-        self.runs.may_have(kind, name)
+        self.runs.may_have(kind, name) && self.middleware.handles(kind, name)
     }
 
     fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
-        self.runs.near_miss(kind, name)
+        self.runs.near_miss(kind, name).or_else(|| self.middleware.near_miss(kind, name))
     }
 
     fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {

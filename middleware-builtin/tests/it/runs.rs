@@ -276,7 +276,16 @@ async fn a_guard_with_a_selection_is_refused_where_it_is_bound_only_to_a_run_tha
     let rate = double().run(3).middleware(RateLimit::builder(1, Duration::from_secs(9)).runs(no()).build()?).await;
     let concurrency = double().run(3).middleware(Concurrency::builder(1).runs(no()).build()?).await;
     let only = double().run(3).middleware(no().only(Approval::by_interrupt())).await;
-    let rows = [(approval, "approval"), (rate, "rate_limit"), (concurrency, "concurrency"), (only, "approval")];
+    // The selections of both have no run in common.
+    let both = Runs::of_kind("Tool").only(Approval::by_interrupt().runs(no()));
+    let both = double().run(3).middleware(both).await;
+    let rows = [
+        (approval, "approval"),
+        (rate, "rate_limit"),
+        (concurrency, "concurrency"),
+        (only, "approval"),
+        (both, "approval"),
+    ];
     for (result, name) in rows {
         let text = result.expect_err("it is refused").to_string();
         assert!(text.starts_with(&format!("the guard `{name}` (")) && text.contains("for_tree(…)"), "{text}");
@@ -309,6 +318,8 @@ fn a_selection_names_the_kind_or_name_that_is_nearly_that_of_a_run() {
         assert_eq!(near(runs.clone()).as_deref(), expected, "{text}");
         let approval = Approval::by_interrupt().runs(runs.clone());
         assert_eq!(approval.near_miss("Tool", "delete").as_deref(), expected, "{text}");
+        let inside = Runs::of_kind("Tool").only(Approval::by_interrupt().runs(runs.clone()));
+        assert_eq!(inside.near_miss("Tool", "delete").as_deref(), expected, "{text}");
         assert_eq!(runs.only(Notes::default()).near_miss("Tool", "delete").as_deref(), expected, "{text}");
     }
 }
