@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::emit;
 
 /// The event `tool_call_started`: the name of a tool call has arrived, in a streamed reply. Changes by a listener have no
-/// effect.
+/// effect. If the run had no listeners at that time, the event is emitted before the next piece of the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallStarted {
@@ -64,15 +64,17 @@ struct StreamedCall {
 }
 
 impl StreamedCalls {
-    /// Emits the events for a piece of a call.
-    pub(super) async fn announce(
+    /// Emits the events for a piece of a call. If earlier pieces of the call have no events, because the run had no
+    /// listeners, `known` returns their id and name.
+    pub(super) async fn announce<'k>(
         &mut self,
         index: usize,
         [id, name]: [Option<&str>; 2],
         arguments: &str,
+        known: impl FnOnce() -> [&'k str; 2],
         ctx: &RunContext,
     ) -> Result<()> {
-        let call = self.0.entry(index).or_default();
+        let call = self.0.entry(index).or_insert_with(|| StreamedCall::of(known()));
         // Some servers repeat the id and the name in every piece, and some send empty strings after the first piece.
         if let Some(id) = id.filter(|id| !id.is_empty() && call.id.as_deref() != Some(id)) {
             call.id = Some(id.into());
@@ -108,6 +110,10 @@ impl StreamedCalls {
 }
 
 impl StreamedCall {
+    fn of([id, name]: [&str; 2]) -> Self {
+        Self { id: (!id.is_empty()).then(|| id.into()), name: name.into(), ..Self::default() }
+    }
+
     async fn emit(&mut self, index: usize, piece: String, ctx: &RunContext) -> Result<()> {
         let arguments = match &mut self.filter {
             Some(filter) => filter.push(&piece)?,

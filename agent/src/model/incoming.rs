@@ -98,7 +98,8 @@ impl<'a> IncomingReply<'a> {
                 Ok((Delta::Reasoning(text), stops))
             }
             Delta::ToolCall { index, ref id, ref name, ref arguments } if self.streams => {
-                self.calls.announce(index, [id, name].map(Option::as_deref), arguments, self.ctx).await?;
+                let known = || self.builder.call(index);
+                self.calls.announce(index, [id, name].map(Option::as_deref), arguments, known, self.ctx).await?;
                 Ok((delta, false))
             }
             Delta::Headers(headers) => {

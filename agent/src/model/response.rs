@@ -230,6 +230,11 @@ impl ResponseBuilder {
         }
     }
 
+    /// Returns the id and the name of a call, as far as they have arrived.
+    pub(crate) fn call(&self, index: usize) -> [&str; 2] {
+        self.calls.get(&index).map_or([""; 2], |call| [&call.id, &call.name])
+    }
+
     /// Builds the response from a reply that was received completely.
     pub(crate) fn finish(mut self) -> ChatResponse {
         let parts = &mut self.response.message.parts;

@@ -1,5 +1,7 @@
 //! The events of the tool calls in a streamed reply, and stages that may await.
 
+use std::time::Duration;
+
 use emitree_agent::stream::{AsyncChunkStage, ToolCallDelta, ToolCallStarted};
 use emitree_agent::{
     AgentContext, AgentRun, ChatModel, ChatOptions, ChatRequest, ChatResponse, ChunkStage, Chunks, Delta, HookTest,
@@ -73,6 +75,31 @@ async fn a_streamed_call_is_announced_when_its_name_is_known_and_then_piece_by_p
     let log = Log::default();
     log_calls(model(deltas()).run("go".into()), &log).await?;
     assert_eq!(log.lines(), [""; 0], "the reply is not streamed");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_is_added_during_a_call_receives_its_name_and_then_each_further_piece() -> Result<()> {
+    let deltas =
+        [piece(0, "a", "read", "{\"pa"), piece(0, "", "", "th\": "), piece(0, "", "", "1"), piece(0, "", "", "}")];
+    let second = Duration::from_secs(1);
+    let script = ScriptedModel::new("test").reply(Reply::deltas(deltas).slow(Duration::ZERO, second));
+    let log = Log::default();
+    let to = log.clone();
+    let listens_late = move |ctx: &RunContext| {
+        let (ctx, log) = (ctx.clone(), to.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(second * 3 / 2).await;
+            let started = log.clone();
+            let emitter = ctx.emitter();
+            emitter.observe("tool_call_started", move |event: &ToolCallStarted, _| started.add(event.name.as_ref()))?;
+            emitter.observe("tool_call_delta", move |event: &ToolCallDelta, _| log.add(event.arguments.clone()))
+        });
+        Ok(())
+    };
+    let response = ChatModel::new(script)?.run(streamed()).middleware(listens_late).await?;
+    assert_eq!(log.lines(), ["read", "1", "}"]);
+    assert_eq!(response.message.tool_calls().next().expect("a call").arguments.to_string(), r#"{"path":1}"#);
     Ok(())
 }
 
