@@ -66,12 +66,14 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
         if is_gated {
             Box::pin(batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx)).await?;
         }
+        let mut spawned = agent.agent.spawn_tools.then(|| Spawned { ctx: agent.ctx, attempt: Some(turn.attempt()) });
         let calls = batch.0.into_iter().enumerate();
         let settled = if has_exclusive_tools(agent) {
             settle_in_groups(agent, turn, calls, is_gated).await
         } else {
             join_all(calls.map(|(position, gated)| settle(agent, turn, position, gated, is_gated))).await
         };
+        spawned.iter_mut().for_each(Spawned::settle);
         finish(agent, turn, settled).await
     })
 }
@@ -237,13 +239,8 @@ impl ToolRun {
         }
         // A task of `ctx.spawn` ends before the agent's run does, and the tool's run is nested in the agent's run.
         let tool = tool.clone();
-        let mut under_way = UnderWay { ctx: agent.ctx, call: Some(self.started.clone()) };
         let task = agent.ctx.spawn(async move { self.bind(&tool).await });
-        Box::pin(async move {
-            let output = task.await;
-            under_way.settle();
-            output?
-        })
+        Box::pin(async move { task.await? })
     }
 
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {
@@ -256,25 +253,27 @@ impl ToolRun {
     }
 }
 
-/// Aborts the run of a spawned call if the attempt is dropped before the call has settled (A7).
-struct UnderWay<'a> {
+/// Aborts the runs of spawned calls if the attempt is dropped before all calls of the turn have settled (A7).
+struct Spawned<'a> {
     ctx: &'a RunContext,
-    /// `None` once the call has settled.
-    call: Option<WorkStarted>,
+    /// `None` once all calls have settled.
+    attempt: Option<u32>,
 }
 
-impl UnderWay<'_> {
-    fn settle(&mut self) {
-        self.call = None;
+impl Spawned<'_> {
+    const fn settle(&mut self) {
+        self.attempt = None;
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for Spawned<'_> {
     fn drop(&mut self) {
-        let Some(call) = &self.call else { return };
-        let is_its = |run: &RunContext| run.own_extension::<WorkStarted>().is_some_and(|other| other.is_same(call));
-        for run in self.ctx.children().into_iter().filter(is_its) {
-            run.abort(DISCARDED);
+        let Some(attempt) = self.attempt else { return };
+        let is_of_turn = |call: &WorkStarted| call.attempt() == attempt;
+        for run in self.ctx.children() {
+            if run.own_extension::<WorkStarted>().is_some_and(|call| is_of_turn(&call)) {
+                run.abort(DISCARDED);
+            }
         }
     }
 }

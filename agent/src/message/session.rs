@@ -328,6 +328,10 @@ impl OpenTurn<'_> {
         &self.response
     }
 
+    pub(crate) const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     /// Returns the state that the call at this position shares with the run of its tool. If the call already has a
     /// result, returns a closed state.
     pub(crate) fn work_started(&self, position: usize) -> WorkStarted {

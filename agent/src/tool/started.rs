@@ -32,11 +32,6 @@ impl WorkStarted {
         self.attempt
     }
 
-    /// Returns `true` if both are the state of the same call.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.state, &other.state)
-    }
-
     /// Marks the call as started. Returns `false` if the call is closed; then its function must not be called.
     pub(crate) fn start(&self) -> bool {
         // A tool that is retried starts its call again.

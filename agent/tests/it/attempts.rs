@@ -426,3 +426,16 @@ async fn an_attempt_does_not_wait_for_tools_of_any_earlier_attempt_whose_future_
     }
     Ok(())
 }
+
+// A7
+#[tokio::test(start_paused = true)]
+async fn dropping_an_attempt_with_many_spawned_tools_costs_linear_time() -> Result<()> {
+    // With quadratic time, this test is terminated because it takes too long.
+    const CALLS: usize = 20_000;
+    let script = ScriptedModel::new("test").calls((0..CALLS).map(|_| ("work", json!({"text": "a"}))));
+    let work = tool_fn("work", "Works", |_: Text, _: RunContext| std::future::pending::<Result<u32>>())?;
+    let agent = agent(&script).tool(work).spawn_tools(true).build()?;
+    let run = agent.ask("go").middleware(Timeout::per_attempt(Duration::from_secs(10)));
+    assert!(run.await.unwrap_err().is_timed_out());
+    Ok(())
+}
