@@ -877,11 +877,12 @@ proptest! {
     }
 }
 
-/// A stranger's event: a text of a user, and a number.
+/// A stranger's event: a number, and a text of a user. The fields are in the order of their names, so that the JSON is the
+/// same if another crate of the build enables `serde_json/preserve_order`.
 #[derive(Clone, Debug, Serialize)]
 struct Noted {
-    text: String,
     at: u32,
+    text: String,
 }
 
 impl Event for Noted {
