@@ -7,6 +7,7 @@
 //! | [`Summarize`] | replaces the older part of the history with a summary |
 //! | [`CallLimit`] | limits the calls of tools and of the model |
 //! | [`TodoList`] | gives the model a list of the steps of its task |
+//! | [`ToolSelector`] | offers the model only the tools that suit the user's message |
 //!
 //! A [`TokenCounter`] counts the tokens of messages for these middlewares and for your own.
 
@@ -16,6 +17,7 @@ mod sliding_window;
 mod summarize;
 mod todo_list;
 mod token_counter;
+mod tool_selector;
 mod transcript;
 
 pub use call_limit::{CallLimit, Then};
@@ -24,4 +26,5 @@ pub use sliding_window::SlidingWindow;
 pub use summarize::{Summarize, Summarized, SummaryFailed};
 pub use todo_list::{Todo, TodoList, TodoState, TodosWritten};
 pub use token_counter::{EstimatedTokens, TokenCounter};
+pub use tool_selector::{SelectionFailed, ToolSelector, ToolsSelected};
 pub use transcript::transcript;

@@ -8,6 +8,7 @@ mod sliding_window;
 mod summarize;
 mod todo_list;
 mod token_counter;
+mod tool_selector;
 
 use std::sync::Arc;
 
