@@ -5,6 +5,7 @@ mod call_limit;
 mod clear_tool_results;
 mod properties;
 mod sliding_window;
+mod structured;
 mod summarize;
 mod todo_list;
 mod token_counter;
