@@ -82,7 +82,8 @@ const ID: &str = "tool_selector";
 ///
 /// If the model or the function fails or is denied, or its answer names no known tool, all tools are offered. With
 /// [`strict`](Self::strict), the run fails. An abort, a halt, an interrupt, a request for a retry and a fatal error end
-/// the run in any case. Unknown names are left out, and reported in the event.
+/// the run in any case. Unknown names are left out, and reported in the event. A tool of
+/// [`always`](Self::always) that the agent does not have is an error (see [`AgentSpec::expect_tool`]).
 #[derive(Clone)]
 pub struct ToolSelector {
     select: Select,

@@ -3,15 +3,15 @@
 use emitree_agent::built_in::{CallLimit, Then};
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, ChatModel, ChatResponse, Chunks, Delta, Message, Reply, ScriptedModel, Session,
-    ToolCall, hooks_fn,
+    ToolCall, hooks_fn, joins,
 };
-use emitree_middleware::Cache;
-use emitree_runtime::{Error, Result, RunContext, map_output};
+use emitree_middleware::{Cache, Runs};
+use emitree_runtime::{Error, Result, RunContext, for_tree, map_output};
 use futures_util::future::try_join_all;
 use serde_json::json;
 
 use super::bound::{Bound, restored};
-use crate::support::{Log, agent, assert_valid, fail, refuse_bad, results};
+use crate::support::{Log, agent, assert_valid, fail, refuse_bad, results, shout};
 
 /// A model that calls `shout` with each letter of a word in one turn, for each word, and then answers "done".
 fn shouts(words: &str) -> ScriptedModel {
@@ -314,6 +314,21 @@ async fn a_count_that_cannot_be_read_denies_the_calls() -> Result<()> {
     let answer = Bound::TO_AGENT.ask(agent(&shouts("a")), CallLimit::tool("shout").per_session(1), &session).await?;
     let results = results(&answer.messages);
     assert!(results[0].contains("the stored state `call_limit.tool.shout` cannot be deserialized"), "{results:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limit_for_a_tree_is_an_error_in_an_agent_without_the_tool_unless_it_selects_agents() -> Result<()> {
+    let above = || {
+        let below = Agent::builder("finder", ChatModel::new(shouts("ab"))?).tool(shout()).build()?;
+        let calls = ScriptedModel::new("above").call("finder", json!({"task": "go"})).text("done");
+        Agent::builder("above", ChatModel::new(calls)?).tool(below.as_tool("Finds")?).build()
+    };
+    let limit = || joins(CallLimit::tool("shout").per_run(1).then(Then::Finish));
+    let error = above()?.ask("go").middleware(for_tree(limit())).await.unwrap_err().to_string();
+    assert!(error.ends_with("names the tool `shout`, but the agent `above` has only `finder`"), "{error}");
+    let answer = above()?.ask("go").middleware(for_tree(Runs::named("finder").only(limit()))).await?;
+    assert_eq!(results(&answer.messages), ["The limit of 1 call of `shout` is reached."]);
     Ok(())
 }
 
