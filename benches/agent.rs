@@ -64,9 +64,9 @@ fn chains(suite: &mut Suite, plain: support::Id) {
     row.beside("peer", boxed).at_most(3.0, "a boxed async function", boxed);
     let empty = suite.case(asks(agent_with((0..MANY).map(|i| Empty(i.to_string())))));
     let floor = suite.case(emits());
-    // The places for each turn: state, context, two for the prompt, wire, call, chunk, action, stop. For each call:
-    // resolve, gate, call, result. At the end: end.
-    let places = (9 * TURNS + 2 * 4 + 1) * MANY as u32;
+    // The places for each turn: state, context, two for the prompt, wire, request, call, chunk, action, stop, and the
+    // tools to ask for. For each call: resolve, gate, call, result. At the end: end.
+    let places = (11 * TURNS + 2 * 4 + 1) * MANY as u32;
     let row = suite.row("AU", "a place that a middleware does not use", Extra::shared(empty, plain, places));
     row.at_most(1.0, "an emit that nobody receives", floor);
 }

@@ -224,13 +224,15 @@ struct ToolRun {
     id: CallId,
     started: WorkStarted,
     layers: Vec<Stack<Tool>>,
+    /// `true` if the agent's run hands down middlewares to the run.
+    is_bound_from_above: bool,
 }
 
 impl ToolRun {
     fn new(agent: &Loop<'_>, arguments: Value, id: CallId, started: WorkStarted) -> Self {
         let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
         let layers = layers.filter(|stack| !stack.is_empty()).cloned().collect();
-        Self { arguments, id, started, layers }
+        Self { arguments, id, started, layers, is_bound_from_above: agent.ctx.binds_nested() }
     }
 
     fn execute<'a>(self, agent: &Loop<'a>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
@@ -246,8 +248,9 @@ impl ToolRun {
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {
         // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
         let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started.clone());
-        // A middleware of the tool, such as a fallback, may do the work in a run below.
-        let run = run.middleware(BeginsBelow(self.started.clone()));
+        // A middleware, such as a fallback, may do the work in a run below.
+        let has_middlewares = self.is_bound_from_above || tool.has_middlewares() || !self.layers.is_empty();
+        let run = run.middleware(BeginsBelow { started: self.started.clone(), has_middlewares });
         let begins = begins(&self.layers, self.started);
         begins.into_iter().chain(self.layers).fold(run, |run, stack| run.middleware(stack))
     }
@@ -301,17 +304,23 @@ impl Middleware for Begins {
 
 /// Binds [`Begins`] to the runs below a tool's run, and refuses the tool's run if another attempt has begun (A7).
 #[derive(Debug)]
-struct BeginsBelow(WorkStarted);
+struct BeginsBelow {
+    started: WorkStarted,
+    /// `true` if the run has middlewares, which may start runs before the function is called.
+    has_middlewares: bool,
+}
 
 impl Middleware for BeginsBelow {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         // Another attempt first counts itself, and then looks for runs of tools. So either it finds this run, or this run
         // sees that it is too late.
-        let is_current = |state: &LoopState| state.session.attempt() == self.0.attempt();
+        let is_current = |state: &LoopState| state.session.attempt() == self.started.attempt();
         if !ctx.extension::<LoopState>().is_some_and(|state| is_current(&state)) {
             return Err(too_late());
         }
-        ctx.bind_nested(Begins(self.0.clone()));
+        if self.has_middlewares {
+            ctx.bind_nested(Begins(self.started.clone()));
+        }
         Ok(())
     }
 

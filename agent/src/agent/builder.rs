@@ -259,7 +259,7 @@ impl AgentBuilder {
             model,
             prompt,
             options,
-            tools,
+            tools: Arc::new(tools),
             specs,
             installed,
             expected,

@@ -141,7 +141,7 @@ pub(crate) struct AgentParts {
     pub(crate) model: ChatModel,
     pub(crate) prompt: Option<String>,
     pub(crate) options: ChatOptions,
-    pub(crate) tools: Vec<Tool>,
+    pub(crate) tools: Arc<Vec<Tool>>,
     /// The tool descriptions that models receive.
     pub(crate) specs: Arc<Vec<ToolSpec>>,
     pub(crate) installed: Vec<Arc<Installed>>,

@@ -229,7 +229,10 @@ impl<'a> Loop<'a> {
                 )));
             }
             self.turn().change(|turn| turn.number += 1);
-            let request = self.request().await?;
+            let request = match self.plain_request() {
+                Some(request) => request,
+                None => self.request().await?,
+            };
             let response = self.ask_with_hooks(request).await?;
             self.turn().change(|turn| turn.add_response(&response));
             self.warnings.extend(response.warnings.iter().cloned());
@@ -251,6 +254,23 @@ impl<'a> Loop<'a> {
                 self.state.answer.keep(&answer, self.ctx);
             }
             Ok((answer, after))
+        })
+    }
+
+    /// Returns the request if nobody listens and no hook takes part in its preparation. Most turns need no more, so they
+    /// need no future for it.
+    fn plain_request(&mut self) -> Option<ChatRequest> {
+        let is_plain = !self.ctx.has_listeners()
+            && self.ctx.attempt() == 0
+            && self.installed.iter().all(|installed| !installed.hooks.prepares_requests());
+        is_plain.then(|| {
+            self.announced = self.state.session.count_added();
+            ChatRequest {
+                messages: self.state.session.history().0,
+                system: self.agent.prompt.clone().filter(|prompt| !prompt.trim().is_empty()),
+                tools: Arc::clone(self.tools.specs()),
+                options: self.options.clone(),
+            }
         })
     }
 

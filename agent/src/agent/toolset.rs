@@ -11,7 +11,8 @@ use crate::{Tool, ToolSpec};
 
 /// The tools of a turn: those that every turn has, and then those that middlewares were asked for.
 pub(crate) struct Toolset {
-    tools: Vec<Tool>,
+    /// Shared with the agent, unless a middleware adds tools.
+    tools: Arc<Vec<Tool>>,
     specs: Arc<Vec<ToolSpec>>,
     /// The number of tools that every turn has.
     fixed: usize,
@@ -20,11 +21,11 @@ pub(crate) struct Toolset {
 impl Toolset {
     /// Returns the tools of the agent and of the middlewares that joined the run.
     pub(crate) fn new(agent: &AgentParts, joined: &[Arc<Installed>], ctx: &RunContext) -> Result<Self> {
-        let (mut tools, mut specs) = (agent.tools.clone(), Arc::clone(&agent.specs));
+        let (mut tools, mut specs) = (Arc::clone(&agent.tools), Arc::clone(&agent.specs));
         let more: Vec<_> = joined.iter().flat_map(|installed| installed.hooks.tools.iter().cloned()).collect();
         // Schemas are large, so a run shares the agent's tool specs, unless a middleware of the run adds tools.
         if !more.is_empty() {
-            tools.extend(more);
+            Arc::make_mut(&mut tools).extend(more);
             check_names(ctx.name(), &tools)?;
             specs = specs_of(&tools);
         }
@@ -57,8 +58,9 @@ impl Toolset {
         if !is_same {
             self.check_origins(&asked, installed, ctx)?;
         }
-        self.tools.truncate(self.fixed);
-        self.tools.extend(asked.into_iter().map(|(_, tool)| tool));
+        let tools = Arc::make_mut(&mut self.tools);
+        tools.truncate(self.fixed);
+        tools.extend(asked.into_iter().map(|(_, tool)| tool));
         if !is_same {
             self.specs = specs_of(&self.tools);
         }

@@ -239,9 +239,10 @@ impl StreamToolCall {
         let of_delta = Arc::clone(&watch);
         ctx.emitter().observe_async("tool_call_delta", move |delta: &ToolCallDelta, _| {
             let watch = Arc::clone(&of_delta);
-            let delta = (*delta.name == *watch.tool).then(|| delta.clone());
             Box::pin(async move {
-                if let (Some(delta), Some(ctx)) = (delta, RunContext::current()) {
+                if *delta.name == *watch.tool
+                    && let Some(ctx) = RunContext::current()
+                {
                     watch.advance(delta, &ctx).await;
                 }
                 Ok(())
@@ -324,7 +325,7 @@ struct Watch {
     path: Path,
     own_events: OwnEvents,
     /// The calls by number. A call is not in the map while its listeners are called.
-    calls: Mutex<BTreeMap<usize, Streaming>>,
+    calls: Mutex<BTreeMap<usize, Box<Streaming>>>,
 }
 
 /// A call that is being written.
@@ -344,13 +345,11 @@ impl Streaming {
         Self { scanner: Scanner::new(path), text: String::new(), update, is_complete: false }
     }
 
-    /// Emits new text, and the value if it is complete.
-    async fn emit(&mut self, call: StreamedCall, delta: String, value: Option<Value>, watch: &Watch, ctx: &RunContext) {
+    /// Emits the new text in `delta` of the update, and the value if it is complete.
+    async fn emit(&mut self, value: Option<Value>, watch: &Watch, ctx: &RunContext) {
         self.is_complete = value.is_some();
-        self.text.push_str(&delta);
-        self.update.output.push_str(&delta);
-        self.update.delta = delta;
-        self.update.call = call;
+        self.text.push_str(&self.update.delta);
+        self.update.output.push_str(&self.update.delta);
         self.update.run_id = ctx.run_id();
         self.update.is_complete = value.is_some();
         self.update.output_structured = value;
@@ -377,25 +376,25 @@ fn discard_later<'a>(watch: &Arc<Watch>) -> futures_core::future::BoxFuture<'a, 
 
 impl Watch {
     /// Reads a piece of a call.
-    async fn advance(&self, piece: ToolCallDelta, ctx: &RunContext) {
-        let ToolCallDelta { index, id, name, arguments } = piece;
-        let call = StreamedCall { id, index, name };
-        let streaming = self.calls.lock().remove(&index);
-        let mut streaming = streaming.unwrap_or_else(|| Streaming::new(Arc::clone(&self.path), call.clone(), ctx));
-        let mut delta = String::new();
-        let found = streaming.scanner.push(&arguments, &mut delta);
-        let value = match found {
+    async fn advance(&self, piece: &ToolCallDelta, ctx: &RunContext) {
+        let call = || StreamedCall { id: piece.id.clone(), index: piece.index, name: Arc::clone(&piece.name) };
+        let streaming = self.calls.lock().remove(&piece.index);
+        let mut streaming = streaming.unwrap_or_else(|| Box::new(Streaming::new(Arc::clone(&self.path), call(), ctx)));
+        let delta = &mut streaming.update.delta;
+        delta.clear();
+        let value = match streaming.scanner.push(&piece.arguments, delta) {
             None => None,
-            Some(Found::Text) => Some(Value::String(streaming.text.clone() + &delta)),
+            Some(Found::Text) => Some(Value::String(streaming.text.clone() + delta)),
             Some(Found::Json(value)) => {
-                delta = value.to_string();
+                *delta = value.to_string();
                 Some(value)
             }
         };
         if value.is_some() || !delta.is_empty() {
-            streaming.emit(call, delta, value, self, ctx).await;
+            streaming.update.call = call();
+            streaming.emit(value, self, ctx).await;
         }
-        self.calls.lock().insert(index, streaming);
+        self.calls.lock().insert(piece.index, streaming);
     }
 
     /// Discards the updates of the run so far, if there are any.
@@ -424,9 +423,11 @@ impl Watch {
             if !is_malformed && (is_known || value.is_none()) {
                 continue;
             }
-            let mut streaming = before.unwrap_or_else(|| Streaming::new(Arc::clone(&self.path), call.clone(), ctx));
-            let delta = text.get(streaming.text.len()..).unwrap_or_default().to_owned();
-            streaming.emit(call, delta, value, self, ctx).await;
+            let new = || Box::new(Streaming::new(Arc::clone(&self.path), call.clone(), ctx));
+            let mut streaming = before.unwrap_or_else(new);
+            streaming.update.delta = text.get(streaming.text.len()..).unwrap_or_default().to_owned();
+            streaming.update.call = call;
+            streaming.emit(value, self, ctx).await;
         }
     }
 

@@ -591,6 +591,13 @@ impl Built {
         Place::ALL.into_iter().filter(|place| self.kinds(*place).contains(&true)).collect()
     }
 
+    /// Returns `true` if a hook is called before the request of a turn is complete.
+    pub(crate) fn prepares_requests(&self) -> bool {
+        let Chains { state, context, contributions, prompt, wire, .. } = &self.chains;
+        let has_hooks = !(state.is_empty() && context.is_empty() && wire.is_empty());
+        has_hooks || !(contributions.is_empty() && prompt.is_empty() && self.sources.is_empty())
+    }
+
     /// Returns `true` if there is nothing: no hook, no tool and no middleware.
     pub(crate) fn is_empty(&self) -> bool {
         let has_none = self.tools.is_empty() && self.sources.is_empty() && self.middlewares.is_empty();

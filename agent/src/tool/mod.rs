@@ -276,6 +276,10 @@ impl Tool {
         &self.shared.spec
     }
 
+    pub(crate) const fn has_middlewares(&self) -> bool {
+        !self.middlewares.is_empty()
+    }
+
     /// Returns `true` if the tools are clones of one tool, and so have the same spec.
     pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)

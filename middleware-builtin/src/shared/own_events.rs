@@ -174,6 +174,7 @@ impl OwnEvents {
     /// listeners. If a listener fails, the error is logged, and the run goes on.
     pub async fn emit<E: Event + UserTexts>(&self, ctx: &RunContext, event: impl FnOnce() -> E + Send) {
         // A middleware that reports must not make the run fail (M5). Without listeners, the event is not created (E15).
+        // Without listeners, the event is not made (E15).
         if self.has_listeners(ctx) {
             self.emit_event(ctx, &mut event()).await;
         }
@@ -182,6 +183,9 @@ impl OwnEvents {
     /// Emits an event that the caller keeps, so that it need not be made anew for each emit. Listeners may have changed
     /// it afterwards.
     pub async fn emit_event<E: Event + UserTexts>(&self, ctx: &RunContext, event: &mut E) {
+        if !self.has_listeners(ctx) {
+            return;
+        }
         redact(event, ctx);
         // Box the emit: its future is large, and callers are often deeply nested.
         self.log_failed::<E>(Box::pin(self.for_run(ctx).emit_event(event)).await);

@@ -336,6 +336,12 @@ impl RunContext {
         self.bound();
     }
 
+    /// Returns `true` if this run hands down middlewares to the runs below.
+    #[must_use]
+    pub fn binds_nested(&self) -> bool {
+        self.count_inherited() > 0
+    }
+
     /// Returns the number of middlewares that this run hands down.
     pub(crate) fn count_inherited(&self) -> usize {
         self.shared().inherited.all().map_or(0, |inherited| inherited.len())
