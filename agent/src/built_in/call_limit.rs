@@ -76,8 +76,8 @@ use crate::{
 ///
 /// A limit for a tool that the agent does not have is an error (see [`AgentSpec::expect_tool`]), also below
 /// `for_tree(joins(…))`: if only some of the agents below have the tool, select them, as with
-/// `for_tree(Runs::named("finder").only(joins(…)))`. A `CallLimit` without a limit is an error as well. If the count of a stored session cannot be read, all open calls of a turn are denied,
-/// and a model call fails.
+/// `for_tree(Runs::named("finder").only(joins(…)))`. A `CallLimit` without a limit is an error as well. If the count of a
+/// stored session cannot be read, all open calls of a turn are denied, and a model call fails.
 #[derive(Clone)]
 pub struct CallLimit {
     id: Arc<str>,
