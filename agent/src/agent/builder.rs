@@ -219,8 +219,8 @@ impl AgentBuilder {
     ///
     /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an error if
     /// the agent's name cannot be part of a namespace, if two tools have the same name, if two middlewares have the
-    /// same id, if `max_steps` is 0, if the [`check`](AgentMiddleware::check) of a middleware fails, or if a guard is bound to the agent, its model or a tool, but does not handle its
-    /// runs ([`check_guards`]).
+    /// same id, if `max_steps` is 0, if the [`check`](AgentMiddleware::check) of a middleware fails, or if a guard is
+    /// bound to the agent, its model or a tool, but does not handle its runs ([`check_guards`]).
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
         let Self { max_steps, max_depth, spawn_tools, parallel_tools, failure, .. } = self;
