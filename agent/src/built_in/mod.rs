@@ -6,6 +6,7 @@
 //! | [`ClearToolResults`] | shows the model a placeholder for old results of tools |
 //! | [`Summarize`] | replaces the older part of the history with a summary |
 //! | [`CallLimit`] | limits the calls of tools and of the model |
+//! | [`Guardrail`] | judges inputs, replies or results of tools with a function |
 //! | [`Structured`] | makes the model answer with JSON of a Rust type |
 //! | [`TodoList`] | gives the model a list of the steps of its task |
 //! | [`ToolSelector`] | offers the model only the tools that suit the user's message |
@@ -14,6 +15,7 @@
 
 mod call_limit;
 mod clear_tool_results;
+mod guardrail;
 mod sliding_window;
 mod structured;
 mod summarize;
@@ -24,6 +26,7 @@ mod transcript;
 
 pub use call_limit::{CallLimit, Then};
 pub use clear_tool_results::ClearToolResults;
+pub use guardrail::{Guardrail, Judgement};
 pub use sliding_window::SlidingWindow;
 pub use structured::Structured;
 pub use summarize::{Summarize, Summarized, SummaryFailed};

@@ -3,6 +3,7 @@
 mod bound;
 mod call_limit;
 mod clear_tool_results;
+mod guardrail;
 mod properties;
 mod sliding_window;
 mod structured;

@@ -1,0 +1,359 @@
+//! Judgements about inputs, replies and results of tools: [`Guardrail`].
+
+use std::fmt;
+use std::iter::successors;
+use std::mem::take;
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Next, Result, RunContext, Summary, map_input_async, map_output_async};
+use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::stream::AsyncChunkStage;
+use crate::{
+    Agent, AgentInput, AgentMiddleware, AgentOutput, CallResult, Chunks, Delta, Hooks, How, Message, Part, Role,
+    ToolOutput,
+};
+
+/// Judges a text with a function: the user's message, each reply of the model, or each result of a tool.
+///
+/// ```
+/// use emitree_agent::built_in::{Guardrail, Judgement};
+/// use emitree_agent::{Agent, ChatModel, ScriptedModel};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let polite = Guardrail::output("polite", |text, _| {
+///     let is_rude = text.contains("fool");
+///     Box::pin(async move { Ok(if is_rude { Judgement::ask_again("Be polite.") } else { Judgement::Allow }) })
+/// });
+/// let script = ScriptedModel::new("test").text("You fool!").text("That is not right.");
+/// let agent = Agent::builder("teacher", ChatModel::new(script.clone())?)
+///     .with(polite)
+///     .max_middleware_retries(1)
+///     .build()?;
+/// assert_eq!(agent.ask("Is it right?").await?.text(), "That is not right.");
+/// let prompt = script.requests()[1].system.clone();
+/// assert_eq!(prompt.as_deref(), Some("The previous attempt was discarded: Be polite."));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// | | sees | when |
+/// |---|---|---|
+/// | [`input`](Self::input) | the last user message of the input | after all functions that change the input |
+/// | [`output`](Self::output) | the text of each reply, also of a reply with calls, and of the answer, if output functions have changed it | before anybody receives a piece of it |
+/// | [`tool_result`](Self::tool_result) | the text of each result, also of an error | before it enters the history |
+///
+/// A text that is empty is not judged. The function awaits what it needs, for example another model: its run is below
+/// the run of the model or the agent, and its tokens are charged to budgets.
+///
+/// # What it remembers
+///
+/// The last text that passed, in the *run*.
+///
+/// # Its own events
+///
+/// None. A reply that is blocked is a denial of the run, and a result that is blocked is an error for the model.
+///
+/// # Order
+///
+/// A guardrail is a guard: hooks of the builder do not replace it. A stream is held until the verdict on the reply is
+/// there, so `on_token` receives the text in one piece. Several guardrails judge in the order in which they were added,
+/// each the text that the one before left.
+///
+/// # When it fails
+///
+/// A function that fails blocks the text. If it panics, the run fails.
+#[derive(Clone)]
+pub struct Guardrail {
+    id: Arc<str>,
+    name: Arc<str>,
+    side: Side,
+    check: Arc<Check>,
+}
+
+type Check = dyn for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> + Send + Sync;
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Input,
+    Output,
+    ToolResult,
+}
+
+/// The verdict of a [`Guardrail`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Judgement {
+    /// The text passes.
+    Allow,
+    /// Another text takes its place.
+    Modify(String),
+    /// The run is denied. A result of a tool becomes an error instead.
+    Block {
+        /// The reason.
+        reason: String,
+    },
+    /// The whole attempt begins again, and its system prompt has the reason. Only outputs can be asked for again: other
+    /// texts are blocked. If no attempt is left ([`max_middleware_retries`]), the run fails with this request.
+    ///
+    /// [`max_middleware_retries`]: crate::AgentBuilder::max_middleware_retries
+    AskAgain {
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl Judgement {
+    /// Makes a verdict that [blocks](Self::Block) the text.
+    pub fn block(reason: impl Into<String>) -> Self {
+        Self::Block { reason: reason.into() }
+    }
+
+    /// Makes a verdict that [asks again](Self::AskAgain).
+    pub fn ask_again(reason: impl Into<String>) -> Self {
+        Self::AskAgain { reason: reason.into() }
+    }
+}
+
+/// The last text that each guardrail let pass: an extension of the agent's run.
+#[derive(Default)]
+struct Passed(Mutex<Vec<(Arc<str>, String)>>);
+
+impl Passed {
+    fn set(&self, name: &Arc<str>, text: &str) {
+        let mut passed = self.0.lock();
+        passed.retain(|(other, _)| other != name);
+        passed.push((Arc::clone(name), text.to_owned()));
+    }
+
+    fn has(&self, name: &Arc<str>, text: &str) -> bool {
+        self.0.lock().iter().any(|(other, passed)| other == name && passed == text)
+    }
+}
+
+impl Guardrail {
+    fn new(
+        name: impl Into<Arc<str>>,
+        side: Side,
+        check: impl for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> + Send + Sync + 'static,
+    ) -> Self {
+        let name = name.into();
+        Self { id: format!("guardrail.{name}").into(), name, side, check: Arc::new(check) }
+    }
+
+    /// Creates a guardrail for the user's messages. Its id is `guardrail.<name>`.
+    #[must_use]
+    pub fn input(
+        name: impl Into<Arc<str>>,
+        check: impl for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(name, Side::Input, check)
+    }
+
+    /// Creates a guardrail for the replies of the model and the answer of the run.
+    #[must_use]
+    pub fn output(
+        name: impl Into<Arc<str>>,
+        check: impl for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(name, Side::Output, check)
+    }
+
+    /// Creates a guardrail for the results of tools.
+    #[must_use]
+    pub fn tool_result(
+        name: impl Into<Arc<str>>,
+        check: impl for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(name, Side::ToolResult, check)
+    }
+
+    /// Returns the text that takes the place of a text, if it passes; `None` if it passes as it is.
+    async fn judge(&self, text: &str, ctx: &RunContext) -> Result<Option<String>> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let reason = match (self.check)(text, ctx).await {
+            Ok(Judgement::Allow) => return Ok(None),
+            Ok(Judgement::Modify(other)) => return Ok(Some(other)),
+            Ok(Judgement::AskAgain { reason }) if matches!(self.side, Side::Output) => {
+                return Err(self.ask_again(reason));
+            }
+            Ok(Judgement::Block { reason } | Judgement::AskAgain { reason }) => reason,
+            Err(error) if error.is_control_flow() => return Err(error),
+            Err(error) => format!("the check failed: {error}"),
+        };
+        Err(Error::denied(&*self.name, reason))
+    }
+
+    fn ask_again(&self, reason: String) -> Error {
+        Error::retry_with(reason, json!({ "guardrail": &*self.name }))
+    }
+
+    /// Returns the reason, if an error asks for the answer of the run again because of this guardrail.
+    fn reason_of(&self, error: &Error) -> Option<String> {
+        let request = error.retry_request()?;
+        (request.metadata["guardrail"] == *self.name).then_some(request.reason)
+    }
+
+    async fn judge_input(&self, input: &mut AgentInput, ctx: &RunContext) -> Result<()> {
+        let last = input.messages.iter_mut().rfind(|message| message.role == Role::User);
+        let Some(message) = last else { return Ok(()) };
+        if let Some(other) = self.judge(&message.text(), ctx).await? {
+            set_text(message, other);
+        }
+        Ok(())
+    }
+
+    /// Judges the answer again if output functions have changed the text that passed.
+    async fn judge_answer(&self, output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
+        let text = output.text();
+        if ctx.own_extension::<Passed>().is_some_and(|passed| passed.has(&self.name, &text)) {
+            return Ok(());
+        }
+        if let Some(other) = self.judge(&text, ctx).await? {
+            set_text(&mut output.answer, other);
+        }
+        Ok(())
+    }
+
+    async fn judge_result(&self, result: &mut CallResult, ctx: &RunContext) -> Result<()> {
+        match self.judge(&result.output.text(), ctx).await {
+            Ok(None) => {}
+            Ok(Some(other)) => result.output.content = Value::String(other),
+            Err(error) if error.is_denied() => {
+                result.how = How::Denied;
+                result.output = ToolOutput::error(error.explain());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn install_output(&self, hooks: &mut Hooks) {
+        let (of_stage, of_run, of_answer, of_error) = (self.clone(), self.clone(), self.clone(), self.clone());
+        hooks.chunks_async(move || Held { guardrail: of_stage.clone(), deltas: Vec::new() });
+        // The request of a stage has left the run of the model, so it starts no attempt of the agent's run by itself.
+        hooks.agent_run(move |stack| {
+            stack.layer_fn("ask_again", move |input: &AgentInput, _, next: Next<'_, Agent>| {
+                let guardrail = of_run.clone();
+                Box::pin(async move {
+                    next.run(input).await.map_err(|error| match guardrail.reason_of(&error) {
+                        Some(reason) => guardrail.ask_again(reason),
+                        None => error,
+                    })
+                })
+            })
+        });
+        let judges = map_output_async(move |output: &mut AgentOutput, ctx: &RunContext| {
+            let guardrail = of_answer.clone();
+            Box::pin(async move { guardrail.judge_answer(output, ctx).await })
+        });
+        hooks.middleware(judges.named(Arc::clone(&self.name)).guard());
+        hooks.middleware(move |ctx: &RunContext| {
+            let guardrail = of_error.clone();
+            ctx.map_error(move |error| match guardrail.reason_of(&error) {
+                Some(reason) => Error::retry(format!(
+                    "{reason} (`{}` asks again, but no attempt is left: allow more with `max_middleware_retries`)",
+                    guardrail.name
+                )),
+                None => error,
+            });
+            Ok(())
+        });
+    }
+}
+
+/// Replaces the text of a message, in the place of its first text.
+fn set_text(message: &mut Message, text: String) {
+    let is_text = |part: &Part| matches!(part, Part::Text { .. });
+    let at = message.parts.iter().position(is_text).unwrap_or(message.parts.len());
+    message.parts.retain(|part| !is_text(part));
+    message.parts.insert(at.min(message.parts.len()), Part::Text { content: text });
+}
+
+/// The stage that holds a reply until the guardrail has judged it.
+struct Held {
+    guardrail: Guardrail,
+    deltas: Vec<Delta>,
+}
+
+impl AsyncChunkStage for Held {
+    fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        self.deltas.append(&mut chunks.deltas);
+        Box::pin(async move {
+            if !chunks.ended {
+                return Ok(());
+            }
+            let mut deltas = take(&mut self.deltas);
+            let text: String = deltas.iter().filter_map(text_of).collect();
+            let text = match self.guardrail.judge(&text, ctx).await? {
+                None => text,
+                Some(other) => {
+                    let at = deltas.iter().position(|delta| text_of(delta).is_some()).unwrap_or(deltas.len());
+                    deltas.retain(|delta| text_of(delta).is_none());
+                    deltas.insert(at.min(deltas.len()), Delta::Text(other.clone()));
+                    other
+                }
+            };
+            // The stage runs in the run of the model, or in the agent's own run if a tool gave the answer.
+            let is_agent = |run: &&RunContext| run.types().runnable == std::any::type_name::<Agent>();
+            if let Some(run) = successors(Some(ctx), |run| run.parent()).find(is_agent) {
+                run.own_extension_or_default::<Passed>().set(&self.guardrail.name, &text);
+            }
+            chunks.deltas = deltas;
+            Ok(())
+        })
+    }
+}
+
+fn text_of(delta: &Delta) -> Option<&str> {
+    match delta {
+        Delta::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+impl AgentMiddleware for Guardrail {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn install(&self, hooks: &mut Hooks) -> Result<()> {
+        let guardrail = self.clone();
+        match self.side {
+            Side::Input => {
+                let judges = map_input_async(move |input: &mut AgentInput, ctx: &RunContext| {
+                    let guardrail = guardrail.clone();
+                    Box::pin(async move { guardrail.judge_input(input, ctx).await })
+                });
+                hooks.middleware(judges.named(Arc::clone(&self.name)).guard());
+            }
+            Side::Output => self.install_output(hooks),
+            Side::ToolResult => {
+                hooks.on_result_async(move |result, ctx| {
+                    let guardrail = guardrail.clone();
+                    Box::pin(async move { guardrail.judge_result(result, ctx).await })
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn is_guard(&self) -> bool {
+        true
+    }
+
+    fn debug_summary(&self) -> Summary {
+        Summary::of(self)
+    }
+}
+
+impl fmt::Debug for Guardrail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.name, self.side)
+    }
+}

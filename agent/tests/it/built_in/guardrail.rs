@@ -1,0 +1,259 @@
+//! `Guardrail`: inputs, replies and results of tools are judged before anybody receives them.
+
+use emitree_agent::built_in::{Guardrail, Judgement};
+use emitree_agent::{
+    Agent, AgentOutput, AgentRun, ChatModel, HooksFn, Message, Reply, ScriptedModel, Session, Tool, hooks_fn, joins,
+};
+use emitree_middleware::Cache;
+use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree, map_input, map_output};
+use serde_json::json;
+
+use crate::support::{Log, agent, assert_valid, results, texts};
+
+/// Allows, changes, blocks, asks again or fails, as the text says, and logs the text.
+fn judge(text: &str, log: &Log) -> Result<Judgement> {
+    log.add(text);
+    match text {
+        text if text.contains("secret") => Ok(Judgement::Modify(text.replace("secret", "***"))),
+        text if text.contains("bad") => Ok(Judgement::block("it is bad")),
+        text if text.contains("rude") => Ok(Judgement::ask_again("be polite")),
+        text if text.contains("broken") => Err(Error::new("the service is gone")),
+        _ => Ok(Judgement::Allow),
+    }
+}
+
+fn output(log: &Log) -> Guardrail {
+    let log = log.clone();
+    Guardrail::output("calm", move |text, _| {
+        let judgement = judge(text, &log);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            judgement
+        })
+    })
+}
+
+fn input(log: &Log) -> Guardrail {
+    let log = log.clone();
+    Guardrail::input("calm", move |text, _| {
+        let judgement = judge(text, &log);
+        Box::pin(async move { judgement })
+    })
+}
+
+fn of_results(log: &Log) -> Guardrail {
+    let log = log.clone();
+    Guardrail::tool_result("calm", move |text, _| {
+        let judgement = judge(text, &log);
+        Box::pin(async move { judgement })
+    })
+}
+
+#[tokio::test]
+async fn a_reply_is_judged_before_anybody_receives_a_piece_of_it() -> Result<()> {
+    let table = [
+        ("all is well", Ok("all is well")),
+        ("the secret is out", Ok("the *** is out")),
+        ("a bad word", Err("denied by calm: it is bad")),
+        ("broken", Err("denied by calm: the check failed: the service is gone")),
+    ];
+    for (reply, expected) in table {
+        for streams in [true, false] {
+            let log = Log::default();
+            let script = ScriptedModel::new("test").reply(Reply::text(reply).in_pieces(3));
+            let agent = agent(&script).with(output(&log)).build()?;
+            let (tokens, session) = (Log::default(), Session::new());
+            let to = tokens.clone();
+            let run = agent.ask("go").session(&session);
+            let run = if streams { run.on_token(move |token| to.add(token.text())) } else { run };
+            let answer = run.await;
+            let said = tokens.lines();
+            match expected {
+                Ok(text) => {
+                    assert_eq!(answer?.text(), text);
+                    assert_eq!(said.concat(), if streams { text } else { "" });
+                }
+                Err(text) => {
+                    assert_eq!(answer.unwrap_err().explain(), text);
+                    assert_eq!(said, [""; 0], "{reply}");
+                }
+            }
+            assert_eq!(log.lines(), [reply], "it is judged once");
+            assert!(!texts(&session).concat().contains("secret"));
+            assert_valid(&session);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reply_with_calls_is_judged_and_one_without_text_is_not() -> Result<()> {
+    let log = Log::default();
+    let call = Message::assistant("my secret plan").with_call(emitree_agent::ToolCall::new(
+        "a",
+        "shout",
+        json!({"text": "x"}),
+    ));
+    let script = ScriptedModel::new("test")
+        .reply(Reply::response(emitree_agent::ChatResponse::new(call)))
+        .call("shout", json!({"text": "y"}))
+        .text("done");
+    let session = Session::new();
+    agent(&script).with(output(&log)).build()?.ask("go").session(&session).await?;
+    assert_eq!(log.lines(), ["my secret plan", "done"]);
+    assert!(texts(&session).contains(&"my *** plan".to_owned()), "{:?}", texts(&session));
+    assert_eq!(session.history().messages()[1].tool_calls().count(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn asking_again_starts_another_attempt_with_the_reason_in_its_prompt() -> Result<()> {
+    let script = || ScriptedModel::new("test").text("how rude").text("very well");
+    for bound in ["agent", "run", "above"] {
+        let (log, of) = (Log::default(), script());
+        let builder = agent(&of).max_middleware_retries(1);
+        let session = Session::new();
+        let answer = match bound {
+            "agent" => builder.with(output(&log)).build()?.ask("go").session(&session).await?,
+            "run" => builder.build()?.ask("go").with(output(&log)).session(&session).await?,
+            _ => builder.build()?.ask("go").middleware(for_tree(joins(output(&log)))).session(&session).await?,
+        };
+        assert_eq!(answer.text(), "very well", "{bound}");
+        let prompt = of.requests()[1].system.clone();
+        assert_eq!(prompt.as_deref(), Some("The previous attempt was discarded: be polite"));
+        assert_eq!(texts(&session), ["go", "very well"]);
+    }
+    // Without another attempt, the run is denied, and the error names the method.
+    let error = agent(&script()).with(output(&Log::default())).build()?.ask("go").await.unwrap_err();
+    let expected = "be polite (`calm` asks again, but no attempt is left: allow more with `max_middleware_retries`)";
+    assert_eq!(error.explain(), format!("retry requested: {expected}"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_answer_is_judged_again_only_if_output_functions_changed_it() -> Result<()> {
+    let change = |to: &'static str| {
+        map_output(move |output: &mut AgentOutput, _: &RunContext| {
+            output.answer = Message::assistant(to);
+            Ok(())
+        })
+    };
+    let log = Log::default();
+    let script = || ScriptedModel::new("test").text("fine");
+    let session = Session::new();
+    let of = agent(&script()).with(output(&log)).middleware(change("a secret")).build()?;
+    assert_eq!(of.ask("go").session(&session).await?.text(), "a ***");
+    assert_eq!(log.lines(), ["fine", "a secret"]);
+    assert_eq!(texts(&session), ["go", "a ***"]);
+    let error = agent(&script()).with(output(&log)).middleware(change("bad")).build()?.ask("go").await.unwrap_err();
+    assert_eq!(error.explain(), "denied by calm: it is bad");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reply_that_a_layer_gives_is_judged_as_well() -> Result<()> {
+    let cache = Cache::json().build()?;
+    let model = || -> Result<ChatModel> {
+        Ok(ChatModel::new(ScriptedModel::new("test").text("a secret"))?.middleware(cache.clone()))
+    };
+    model()?.run("warm".into()).await?;
+    let log = Log::default();
+    let answers = hooks_fn("answers", |hooks| {
+        hooks.model_call(|stack| {
+            stack.layer_fn("answers", |_, _, _| {
+                Box::pin(async { Ok(emitree_agent::ChatResponse::new(Message::assistant("a secret"))) })
+            })
+        });
+    });
+    let of = Agent::builder("tester", model()?).with(answers).with(output(&log)).build()?;
+    assert_eq!(of.ask("go").await?.text(), "a ***");
+    assert_eq!(log.lines(), ["a secret"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_input_is_judged_after_the_functions_that_change_it() -> Result<()> {
+    let add = |text: &'static str| {
+        map_input(move |input: &mut emitree_agent::AgentInput, _: &RunContext| {
+            input.messages.push(Message::user(text));
+            Ok(())
+        })
+    };
+    let script = || ScriptedModel::new("test").text("done");
+    let (log, of) = (Log::default(), script());
+    let agent_of = agent(&of).with(input(&log)).middleware(add("my secret")).build()?;
+    agent_of.ask("hello").await?;
+    assert_eq!(log.lines(), ["my secret"]);
+    let texts: Vec<_> = of.requests()[0].messages.iter().map(|message| message.text()).collect();
+    assert_eq!(texts, ["hello", "my ***"]);
+    for (text, expected) in [
+        ("bad", "denied by calm: it is bad"),
+        ("rude", "denied by calm: be polite"),
+        ("broken", "denied by calm: the check failed: the service is gone"),
+    ] {
+        let (of, session) = (script(), Session::new());
+        let error = agent(&of).with(input(&log)).build()?.ask(text).session(&session).await.unwrap_err();
+        assert_eq!(error.explain(), expected);
+        assert!(of.requests().is_empty() && session.history().messages().is_empty());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_result_of_a_tool_is_judged_before_it_enters_the_history() -> Result<()> {
+    let says = |name: &'static str, text: &'static str| -> Tool {
+        emitree_agent::tool_fn(name, "Says", move |_: crate::support::Text, _: RunContext| async move { Ok(text) })
+            .expect("a tool")
+    };
+    let log = Log::default();
+    let call = |name: &str| (name.to_owned(), json!({"text": ""}));
+    let script = ScriptedModel::new("test").calls([call("a"), call("b"), call("c")]).text("done");
+    let builder = agent(&script).tool(says("a", "fine")).tool(says("b", "a secret")).tool(says("c", "bad"));
+    let answer = builder.with(of_results(&log)).build()?.ask("go").await?;
+    assert_eq!(results(&answer.messages), ["fine", "a ***", "!denied by calm: it is bad"]);
+    assert_eq!(log.lines(), ["fine", "a secret", "bad"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn several_guardrails_judge_in_order_and_hooks_of_the_builder_do_not_replace_them() -> Result<()> {
+    let upper = Guardrail::output("upper", |text, _| {
+        let text = text.to_uppercase();
+        Box::pin(async { Ok(Judgement::Modify(text)) })
+    });
+    let log = Log::default();
+    let script = ScriptedModel::new("test").text("a secret");
+    let of = agent(&script).with(output(&log)).with(upper).hooks(|hooks| {
+        hooks.chunks(|| |_: &mut emitree_agent::Chunks, _: &RunContext| Ok(()));
+        hooks.agent_run(|stack| stack);
+    });
+    assert_eq!(of.build()?.ask("go").await?.text(), "A ***");
+    // The answer was changed after the first guardrail, so that one judges it again.
+    assert_eq!(log.lines(), ["a secret", "A ***"]);
+    let twice = agent(&script).with(output(&log)).with(output(&log)).build().unwrap_err().to_string();
+    assert!(twice.contains("`guardrail.calm` twice"), "{twice}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_hundred_runs_at_a_time_do_not_mix() -> Result<()> {
+    let guardrail = Guardrail::output("even", |text, _| {
+        let is_even = text.parse::<u32>().is_ok_and(|n| n % 2 == 0);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            Ok(if is_even { Judgement::Allow } else { Judgement::block("odd") })
+        })
+    });
+    let runs = (0..100).map(|n: u32| {
+        let of = agent(&ScriptedModel::new("test").text(n.to_string())).with(guardrail.clone()).build();
+        async move { of.expect("an agent").ask("go").await.is_ok() == n.is_multiple_of(2) }
+    });
+    assert!(futures_util::future::join_all(runs).await.into_iter().all(|is_right| is_right));
+    Ok(())
+}
+
+/// Only compiled: a guardrail is a middleware like any other.
+#[expect(dead_code, reason = "the types are checked")]
+fn types(guardrail: Guardrail) -> (emitree_agent::Joins, HooksFn) {
+    (joins(guardrail), hooks_fn("none", |_| ()))
+}
