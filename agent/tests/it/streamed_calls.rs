@@ -1,13 +1,10 @@
 //! The events of the tool calls in a streamed reply, and stages that may await.
 
-use std::time::Duration;
-
 use emitree_agent::stream::{AsyncChunkStage, ToolCallDelta, ToolCallStarted};
 use emitree_agent::{
     AgentContext, AgentRun, ChatModel, ChatOptions, ChatRequest, ChatResponse, ChunkStage, Chunks, Delta, HookTest,
     ModelRun, Reply, ScriptedModel, hooks_fn,
 };
-use emitree_emitter::Emitter;
 use emitree_middleware::Redact;
 use emitree_runtime::{Error, Result, Run, RunContext, Runnable, for_tree};
 use futures_util::future::BoxFuture;
@@ -78,31 +75,6 @@ async fn a_streamed_call_is_announced_when_its_name_is_known_and_then_piece_by_p
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_listener_that_is_added_during_a_call_receives_its_name_and_then_each_further_piece() -> Result<()> {
-    let deltas =
-        [piece(0, "a", "read", "{\"pa"), piece(0, "", "", "th\": "), piece(0, "", "", "1"), piece(0, "", "", "}")];
-    let second = Duration::from_secs(1);
-    let script = ScriptedModel::new("test").reply(Reply::deltas(deltas).slow(Duration::ZERO, second));
-    let log = Log::default();
-    let to = log.clone();
-    let listens_late = move |ctx: &RunContext| {
-        let (ctx, log) = (ctx.clone(), to.clone());
-        tokio::spawn(async move {
-            tokio::time::sleep(second * 3 / 2).await;
-            let started = log.clone();
-            let emitter = ctx.emitter();
-            emitter.observe("tool_call_started", move |event: &ToolCallStarted, _| started.add(event.name.as_ref()))?;
-            emitter.observe("tool_call_delta", move |event: &ToolCallDelta, _| log.add(event.arguments.clone()))
-        });
-        Ok(())
-    };
-    let response = ChatModel::new(script)?.run(streamed()).middleware(listens_late).await?;
-    assert_eq!(log.lines(), ["read", "1", "}"]);
-    assert_eq!(response.message.tool_calls().next().expect("a call").arguments.to_string(), r#"{"path":1}"#);
-    Ok(())
-}
-
 #[tokio::test]
 async fn a_listener_of_a_streamed_call_changes_nothing() -> Result<()> {
     let model = model([piece(0, "a", "read", "{\"x\""), piece(0, "", "", ": 1}")]);
@@ -145,12 +117,10 @@ async fn a_secret_that_is_split_over_pieces_of_a_call_is_in_no_event() -> Result
         let script = ScriptedModel::new("test").reply(Reply::deltas(deltas)).text("done");
         let log = Log::default();
         let to = log.clone();
-        let pieces = Emitter::root().observe("**.tool_call_delta", move |event: &ToolCallDelta, _| {
-            to.add(event.arguments.clone());
-        })?;
         let agent = agent(&script).build()?;
-        let answer = agent.ask("go").on_token(|_| {}).middleware(for_tree(Redact::new())).await;
-        pieces.off();
+        let run = agent.ask("go").on_token(|_| {}).middleware(for_tree(Redact::new()));
+        let run = run.observe("**.tool_call_delta", move |event: &ToolCallDelta, _| to.add(event.arguments.clone()));
+        let answer = run.await;
         let all = log.lines().concat();
         assert!(!all.contains("maria"), "{size}: {all}");
         assert_eq!(all.matches("[REDACTED:email]").count(), 2, "{size}: {all}");
