@@ -25,12 +25,12 @@ pub mod history {
 /// Streamed replies: stages that may await, the events of the tool calls in a reply, and one argument of a call while the
 /// model writes it.
 pub mod stream {
-    pub use crate::model::call_events::{ToolCallDelta, ToolCallStarted};
     pub use crate::model::chunks::AsyncChunkStage;
-    pub use crate::model::stream_tool_call::{StreamToolCall, StreamedCall, ToolCallUpdate, ToolCallsDiscarded};
+    pub use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
+    pub use crate::model::tool_calls::stream::{StreamToolCall, StreamedCall, ToolCallUpdate, ToolCallsDiscarded};
 }
 
-/// What hooks and middlewares receive of their agent: the request of a model call, and the agent's name and tools.
+/// Values for hooks and middlewares: the request of a model call, and the name and the tools of an agent.
 pub mod hook {
     pub use crate::agent::spec::AgentSpec;
     pub use crate::place::request::ModelRequest;

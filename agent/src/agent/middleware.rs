@@ -11,7 +11,9 @@ use crate::agent::answer;
 use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::spec::AgentSpec;
 use crate::agent::turn::LoopState;
-use crate::place::hooks::{Built, Hooks};
+use crate::model::passage::is_run_of;
+use crate::place::built::Built;
+use crate::place::hooks::Hooks;
 use crate::{Agent, Place, ToolSpec};
 
 /// A middleware for agents: it adds hooks, tools and a part of the system prompt.
@@ -306,7 +308,7 @@ pub struct Joins {
 impl Middleware for Joins {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         // `for_tree` also binds this middleware to the runs of models and tools.
-        if ctx.types().runnable != std::any::type_name::<Agent>() {
+        if !is_run_of::<Agent>(ctx) {
             return Ok(());
         }
         let installed = self.installed.clone()?;

@@ -1,4 +1,4 @@
-//! What a middleware can check about its agent.
+//! The name and the tools of an agent, for the check of a middleware.
 
 use std::sync::Arc;
 

@@ -18,11 +18,11 @@ use crate::agent::toolset::Toolset;
 use crate::agent::turn::{Attempt, CurrentTurn, LoopState, UntilNext};
 use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::{IncomingReply, pass_whole};
-use crate::model::passage::{PassReplies, Passage};
+use crate::model::passage::{PassReplies, Passage, is_run_of};
 use crate::model::text_stage::TextStage;
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
-use crate::place::hooks::Chains;
+use crate::place::built::Chains;
 use crate::place::measured::Measured;
 use crate::place::request::ModelRequest;
 use crate::place::testing::join;
@@ -449,7 +449,7 @@ impl<'a> Loop<'a> {
     fn answer_of<'b>(&'b self, output: &'b ToolOutput) -> BoxFuture<'b, Result<Message>> {
         Box::pin(async move {
             let deltas = Delta::of_response(ChatResponse::new(Message::assistant(output.text())));
-            let streams = self.options.or(self.agent.model.own_options()).stream == Some(true);
+            let streams = self.options.stream.or(self.agent.model.own_options().stream) == Some(true);
             let mut stages = self.begin_stages();
             TextStage::of(self.ctx).into_iter().for_each(|stage| stages.push(stage));
             let mut reply = IncomingReply::new(stages, streams, self.ctx);
@@ -595,7 +595,7 @@ fn withheld_by(error: &Error) -> Option<Message> {
 fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
     // Runs of other kinds in between, such as runs of tools, do not count.
     let above = std::iter::successors(ctx.parent(), |run| run.parent());
-    let agents = above.filter(|run| run.types().runnable == std::any::type_name::<Agent>()).count();
+    let agents = above.filter(|run| is_run_of::<Agent>(run)).count();
     if agents > agent.max_depth {
         let error = Error::new(format!(
             "the agent `{}` runs inside {agents} other agents, but at most {} are allowed (`max_depth`)",

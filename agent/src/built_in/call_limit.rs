@@ -87,7 +87,7 @@ pub struct CallLimit {
     then: Option<Then>,
 }
 
-/// What happens to a call that exceeds a [`CallLimit`].
+/// The effect of a [`CallLimit`] on a call that exceeds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Then {

@@ -10,6 +10,7 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::model::passage::is_run_of;
 use crate::stream::AsyncChunkStage;
 use crate::{
     Agent, AgentInput, AgentMiddleware, AgentOutput, CallResult, Chunks, Delta, Hooks, How, Message, Part, Role,
@@ -300,8 +301,8 @@ impl AsyncChunkStage for Held {
                 }
             };
             // The stage runs in the run of the model, or in the agent's own run if a tool gave the answer.
-            let is_agent = |run: &&RunContext| run.types().runnable == std::any::type_name::<Agent>();
-            if let Some(run) = successors(Some(ctx), |run| run.parent()).find(is_agent) {
+            let mut runs = successors(Some(ctx), |run| run.parent());
+            if let Some(run) = runs.find(|run| is_run_of::<Agent>(run)) {
                 run.own_extension_or_default::<Passed>().set(&self.guardrail.name, &text);
             }
             chunks.deltas = deltas;

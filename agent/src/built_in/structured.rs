@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::hook::ModelRequest;
+use crate::tool::parse;
 use crate::{
     AgentContext, AgentMiddleware, AgentOutput, Hooks, How, Message, ResponseFormat, Tool, ToolChoice, ToolOutput,
     TurnAction, TurnDecision, TurnEnd, tool_fn,
@@ -289,11 +290,4 @@ impl<T: JsonSchema> JsonSchema for Fitting<T> {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         T::json_schema(generator)
     }
-}
-
-fn parse<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let (path, fault) = (error.path().to_string(), error.into_inner());
-        if path == "." { fault.to_string() } else { format!("at `{path}`: {fault}") }
-    })
 }

@@ -128,7 +128,7 @@ impl TodoList {
         session.state(ID).map(Option::unwrap_or_default)
     }
 
-    /// Returns the emitter of the middleware's own events, for listeners that receive those of all runs.
+    /// Returns the emitter of the middleware's own events, for listeners that receive the events of all runs.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
         self.0.emitter()

@@ -215,7 +215,7 @@ impl ToolSelector {
         self
     }
 
-    /// Returns the emitter of the middleware's own events, for listeners that receive those of all runs.
+    /// Returns the emitter of the middleware's own events, for listeners that receive the events of all runs.
     #[must_use]
     pub const fn emitter(&self) -> &Emitter {
         self.events.emitter()

@@ -20,7 +20,7 @@ pub struct Repair {
     pub kind: RepairKind,
 }
 
-/// The kind of a [`Repair`]. Ids are those of the messages that were passed to [`History::repair`].
+/// The kind of a [`Repair`]. Ids are as they were before the repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RepairKind {
@@ -89,8 +89,8 @@ impl History {
     ///   belongs to the first call without a result. A result without a call, or before its call, is removed.
     /// - A call with an empty id, or with the id of an earlier call of its message, gets a new id. Its result is the
     ///   next result with the earlier id.
-    /// - Parts that the role of their message does not allow are removed, and so are empty messages, except those of a
-    ///   model.
+    /// - Parts that the role of their message does not allow are removed. Empty messages are removed, unless a model wrote
+    ///   them.
     ///
     /// ```
     /// use emitree_agent::{History, Message, ToolCall};

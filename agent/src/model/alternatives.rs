@@ -104,11 +104,10 @@ struct Asked {
 impl Asked {
     /// Returns the request with the options of the model that it does not set.
     fn complete<'a>(&self, input: &'a ChatRequest) -> Cow<'a, ChatRequest> {
-        let options = input.options.or(&self.options);
-        if options == input.options {
+        if self.options == ChatOptions::default() {
             return Cow::Borrowed(input);
         }
-        Cow::Owned(ChatRequest { options, ..input.clone() })
+        Cow::Owned(ChatRequest { options: input.options.or(&self.options), ..input.clone() })
     }
 
     /// Returns the name of the model and its options, for explanations.

@@ -3,11 +3,11 @@
 use emitree_runtime::{Result, RunContext};
 use futures_core::future::BoxFuture;
 
-use crate::model::call_events::StreamedCalls;
 use crate::model::chunks::Stages;
 use crate::model::emit;
 use crate::model::events::{NewToken, ResponseHeaders};
 use crate::model::response::ResponseBuilder;
+use crate::model::tool_calls::events::StreamedCalls;
 use crate::{ChatResponse, Delta, Part};
 
 /// A reply that is being received.

@@ -2,19 +2,17 @@
 
 mod alternatives;
 mod backend;
-pub(crate) mod call_events;
 pub(crate) mod chunks;
 pub(crate) mod events;
 pub(crate) mod incoming;
-mod json_path;
 pub(crate) mod passage;
 pub(crate) mod provider;
 pub(crate) mod registry;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod scripted;
-pub(crate) mod stream_tool_call;
 pub(crate) mod text_stage;
+pub(crate) mod tool_calls;
 
 use std::fmt;
 use std::iter::successors;
@@ -27,10 +25,10 @@ use emitree_runtime::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
 use futures_core::future::BoxFuture;
 
 use crate::model::backend::Backend;
-use crate::model::call_events::{ToolCallDelta, ToolCallStarted};
 use crate::model::events::{
     ChatError, ChatFinish, ChatStart, ChatSuccess, ModelFellBack, NewToken, ResponseHeaders, UsageReported,
 };
+use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
 use crate::{ChatOptions, ChatRequest, ChatResponse, Provider};
 
 /// A language model. Each call is a run of the kind `ChatModel`.

@@ -146,7 +146,8 @@ impl Middleware for RefuseModel {
     }
 }
 
-fn is_run_of<R>(ctx: &RunContext) -> bool {
+/// Returns `true` if this is the run of an `R`, which may be boxed.
+pub(crate) fn is_run_of<R>(ctx: &RunContext) -> bool {
     ctx.types().runnable == std::any::type_name::<R>()
 }
 

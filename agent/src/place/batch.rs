@@ -5,8 +5,8 @@ use std::sync::Arc;
 use emitree_runtime::{Error, Interrupt, Result, RunContext};
 
 use crate::ToolCall;
+use crate::place::built::Gate;
 use crate::place::filters::apply_caught;
-use crate::place::hooks::Gate;
 use crate::tool::output::ToolOutput;
 
 /// All tool calls of a turn, before any of them starts: the value at [`Place::ToolGate`](crate::Place::ToolGate).

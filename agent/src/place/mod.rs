@@ -2,6 +2,7 @@
 
 pub(crate) mod action;
 pub(crate) mod batch;
+pub(crate) mod built;
 pub(crate) mod filters;
 pub(crate) mod hooks;
 pub(crate) mod measured;

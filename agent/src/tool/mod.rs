@@ -450,7 +450,8 @@ fn does_not_fit(fault: &str) -> Error {
     Error::new(format!("the arguments are invalid: {fault}"))
 }
 
-fn parse<A: DeserializeOwned>(arguments: &Value) -> Result<A, String> {
+/// Deserializes JSON. The error has the path of the fault.
+pub(crate) fn parse<A: DeserializeOwned>(arguments: &Value) -> Result<A, String> {
     serde_path_to_error::deserialize(arguments).map_err(|error| {
         let (path, fault) = (error.path().to_string(), error.into_inner());
         shortened(&if path == "." { fault.to_string() } else { format!("at `{path}`: {fault}") })

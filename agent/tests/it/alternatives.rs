@@ -229,7 +229,7 @@ async fn an_alternative_is_asked_with_its_own_options_and_not_with_those_of_the_
     let sent = |script: &ScriptedModel| script.requests()[0].options.clone();
     assert_eq!(sent(&down), ChatOptions::new().temperature(0.1).seed(1).max_tokens(5));
     assert_eq!(sent(&up), ChatOptions::new().temperature(0.2).max_tokens(5));
-    // Options that are set after `or` are those of the first model.
+    // Options that are set after `or` belong to the first model.
     assert!(
         model
             .options(ChatOptions::new().seed(2))

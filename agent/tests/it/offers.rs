@@ -1,4 +1,4 @@
-//! What a turn offers to the model: the hooks of `model.request`, tools that come and go, the middlewares of a
+//! The tools and the model of a turn: the hooks of `model.request`, tools that come and go, the middlewares of a
 //! middleware, and the check of a middleware against its agent.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -237,7 +237,7 @@ async fn a_middleware_of_a_middleware_is_bound_to_each_run_of_the_agent_and_shar
             1 => drop(agent(&of).build()?.ask("go").with(counts.clone()).await?),
             _ => drop(agent(&of).build()?.ask("go").middleware(for_tree(joins(counts.clone()))).await?),
         }
-        // Two replies of the model, the output of the tool, and the agent's own success and that of each run.
+        // Two replies of the model, the output of the tool, the agent's own success, and the success of each run.
         let count = counts.0.load(Ordering::Relaxed);
         assert!(count % 100 == 1 && count > 300, "{bound}: {count}");
     }

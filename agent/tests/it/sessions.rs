@@ -339,7 +339,7 @@ async fn hooks_and_tools_read_the_history_of_the_nearest_agent() -> Result<()> {
     session.extend([Message::user("before")])?;
     let outer = Agent::builder("outer", ChatModel::new(outer)?).tool(inner.as_tool("Reads")).build()?;
     outer.ask("go").session(&session).await?;
-    // Of the sub-agent: one message at first, with the turn of the call three, with the answer four.
+    // The sub-agent's history has one message at first, three after the turn with the call, and four with the answer.
     assert_eq!(log.lines(), ["action 1", "tool 1", "stop 3", "action 3", "stop 4"]);
     assert_eq!(RunContext::current().and_then(|ctx| ctx.history()), None);
     Ok(())

@@ -50,7 +50,7 @@ impl Event for ToolCallDelta {
 
 /// The calls of a reply that is being received, by number.
 #[derive(Default)]
-pub(super) struct StreamedCalls(BTreeMap<usize, StreamedCall>);
+pub(crate) struct StreamedCalls(BTreeMap<usize, StreamedCall>);
 
 #[derive(Default)]
 struct StreamedCall {
@@ -66,7 +66,7 @@ struct StreamedCall {
 impl StreamedCalls {
     /// Emits the events for a piece of a call. If earlier pieces of the call have no events, because the run had no
     /// listeners, `known` returns their id and name.
-    pub(super) async fn announce<'k>(
+    pub(crate) async fn announce<'k>(
         &mut self,
         index: usize,
         [id, name]: [Option<&str>; 2],
@@ -98,7 +98,7 @@ impl StreamedCalls {
     }
 
     /// Emits what the filters held back.
-    pub(super) async fn finish(&mut self, ctx: &RunContext) -> Result<()> {
+    pub(crate) async fn finish(&mut self, ctx: &RunContext) -> Result<()> {
         for (index, mut call) in take(&mut self.0) {
             if let Some(mut filter) = call.filter.take() {
                 let rest = filter.finish()?;

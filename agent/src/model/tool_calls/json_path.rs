@@ -1,7 +1,7 @@
 //! Finds the value at one path of a JSON text that arrives in pieces.
 //!
 //! Each byte is looked at once. A string at the path is decoded while it arrives; any other value is complete before it
-//! is returned. The text is not validated: a mistake ends the search, and whoever has the whole text finds it.
+//! is returned. The text is not validated: a mistake ends the search, and the parser of the whole text reports it.
 
 use std::mem::replace;
 use std::sync::Arc;

@@ -13,8 +13,9 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::model::call_events::ToolCallDelta;
-use crate::model::json_path::{Found, Path, Scanner};
+use crate::model::passage::is_run_of;
+use crate::model::tool_calls::events::ToolCallDelta;
+use crate::model::tool_calls::json_path::{Found, Path, Scanner};
 use crate::{Arguments, ChatModel, ChatRequest, ChatResponse, Tool, ToolCall};
 
 /// Emits one argument of the calls of a tool while the model writes it. Bind it to runs of models, or to an agent's run.
@@ -274,7 +275,7 @@ struct Bound(Mutex<Vec<Arc<()>>>);
 
 impl Middleware for StreamToolCall {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if is_model(ctx) {
+        if is_run_of::<ChatModel>(ctx) {
             return self.bind_to_model(ctx);
         }
         self.path()?;
@@ -292,10 +293,6 @@ impl Middleware for StreamToolCall {
     }
 }
 
-fn is_model(ctx: &RunContext) -> bool {
-    ctx.types().runnable == std::any::type_name::<ChatModel>()
-}
-
 /// Binds the middleware to the runs of models below a run.
 #[derive(Debug)]
 struct ForModels {
@@ -307,7 +304,7 @@ struct ForModels {
 impl Middleware for ForModels {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let is_meant = self.parent.is_none_or(|parent| ctx.parent().is_some_and(|run| run.run_id() == parent));
-        if is_meant && is_model(ctx) { self.stream.bind_to_model(ctx) } else { Ok(()) }
+        if is_meant && is_run_of::<ChatModel>(ctx) { self.stream.bind_to_model(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &'static str {

@@ -1,0 +1,5 @@
+//! The tool calls of a streamed reply, while they arrive.
+
+pub(crate) mod events;
+mod json_path;
+pub(crate) mod stream;
