@@ -30,9 +30,11 @@ pub mod stream {
     pub use crate::model::tool_calls::stream::{StreamToolCall, StreamedCall, ToolCallUpdate, ToolCallsDiscarded};
 }
 
-/// Values for hooks and middlewares: the request of a model call, and the name and the tools of an agent.
+/// Values for hooks and middlewares: the request of a model call, the name and the tools of an agent, and a compaction
+/// of its history.
 pub mod hook {
     pub use crate::agent::spec::AgentSpec;
+    pub use crate::place::compaction::{Compacted, Compaction};
     pub use crate::place::request::ModelRequest;
 }
 

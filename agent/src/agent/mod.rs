@@ -61,7 +61,8 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// Names in brackets are [`Place`](crate::Place)s.
 ///
 /// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`,
-///    `[model.request]`.
+///    `[model.request]`. If a hook of `[model.state]` replaces older messages, `[context.compact]` is called
+///    before and after.
 /// 2. The model runs inside `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
 /// 3. `[turn.action]` decides how the turn continues after the response.
 /// 4. If the run ends after step 3, even in the middle of the turn, the response enters the history together with a

@@ -75,6 +75,7 @@ impl<'a> Loop<'a> {
                 ctx.name()
             ))
         })?;
+        state.compacting.begin(&installed);
         let state = Attempt::next(state);
         let expected = state.is_first().then(|| check_joined(agent, &joined, &installed, &tools, ctx)).transpose()?;
         Ok(Self {

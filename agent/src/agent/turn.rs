@@ -20,6 +20,7 @@ use crate::agent::own_hooks::OwnHooks;
 use crate::message::session::SessionRun;
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::Passage;
+use crate::place::compaction::Compacting;
 use crate::tool::started::WorkStarted;
 use crate::{ChatResponse, ChunkStage, History, Session, Usage};
 
@@ -83,6 +84,8 @@ pub(crate) struct LoopState {
     kept: Mutex<Vec<u32>>,
     /// The state of middleware before the first attempt.
     before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
+    /// The hooks of `context.compact`.
+    pub(crate) compacting: Compacting,
     /// Determines which hooks of the middlewares that are bound to the run are replaced.
     pub(crate) own: Arc<OwnHooks>,
 }
@@ -94,7 +97,8 @@ impl LoopState {
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
         let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
         let (measures, before) = (AtomicBool::new(false), Mutex::new(None));
-        ctx.set_extension(Self { session, turn, answer, measures, depth, alive, kept, before, own });
+        let compacting = Compacting::default();
+        ctx.set_extension(Self { session, turn, answer, measures, depth, alive, kept, before, compacting, own });
     }
 
     /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::transcript::transcript;
 use super::{EstimatedTokens, TokenCounter};
+use crate::hook::Compaction;
 use crate::{AgentMiddleware, ChatModel, ChatRequest, History, Hooks, Message, Part, Role, State};
 
 /// The first line of each summary in the history.
@@ -71,7 +72,9 @@ type Prompt = dyn Fn(&[Arc<Message>]) -> String + Send + Sync;
 /// # Order
 ///
 /// The hook is called at `model.state`, before all hooks of `model.context`. Messages that a
-/// [`SlidingWindow`](super::SlidingWindow) does not show are counted and summarized too.
+/// [`SlidingWindow`](super::SlidingWindow) does not show are counted and summarized too. Hooks of `context.compact` are
+/// called before the model is asked, and after the history has the summary. If one of them halts, the model is not asked
+/// in this turn.
 ///
 /// # What it remembers
 ///
@@ -176,30 +179,29 @@ impl Summarize {
             return Ok(());
         }
         let Some(part) = memory.with(ctx, |memory| memory.part(history, self.keep_messages))? else { return Ok(()) };
-        let messages = &history.messages()[..part.end];
-        let text = match part.known {
-            Some(text) => text,
-            None => match self.ask(messages).await {
-                Ok(text) => {
-                    memory.with(ctx, |memory| memory.succeeded(messages, &text))?;
-                    let event = || Summarized { messages: messages.len(), tokens, summary: text.clone() };
-                    self.own_events.emit(ctx, event).await;
-                    text
-                }
-                Err(error) if ends_the_run(&error, ctx) => return Err(error),
-                Err(error) => {
-                    let failures = memory.with(ctx, Memory::failed)?;
-                    let event = || SummaryFailed { error: error.to_string(), failures };
-                    self.own_events.emit(ctx, event).await;
-                    return Ok(());
-                }
-            },
-        };
-        let summary = Arc::new(Message::user(text));
-        let rest = &history.messages()[part.end..];
-        let messages: Vec<_> = [summary].into_iter().chain(part.asked).chain(rest.iter().cloned()).collect();
-        *history = History::try_from(messages)?;
-        Ok(())
+        let in_place = |text: &str| [Arc::new(Message::user(text))].into_iter().chain(part.asked.clone());
+        if let Some(text) = &part.known {
+            // The hooks of `context.compact` have been called for this part.
+            return Ok(history.replace_first(part.end, in_place(text))?);
+        }
+        let replaced = history.messages()[..part.end].iter().map(Arc::downgrade).collect();
+        let Some(compaction) = Compaction::begin(history, part.end, ctx).await? else { return Ok(()) };
+        match self.ask(compaction.messages()).await {
+            Ok(text) => {
+                compaction.replace_with(in_place(&text)).await?;
+                memory.with(ctx, |memory| memory.succeeded(replaced, &text))?;
+                let event = || Summarized { messages: part.end, tokens, summary: text };
+                self.own_events.emit(ctx, event).await;
+                Ok(())
+            }
+            Err(error) if ends_the_run(&error, ctx) => Err(error),
+            Err(error) => {
+                let failures = memory.with(ctx, Memory::failed)?;
+                let event = || SummaryFailed { error: error.to_string(), failures };
+                self.own_events.emit(ctx, event).await;
+                Ok(())
+            }
+        }
     }
 
     /// Asks the model for a summary. Returns the text of the message.
@@ -270,8 +272,7 @@ impl Memory {
         Some(OldPart { end, asked: asked.map(|at| Arc::clone(&messages[at])), known })
     }
 
-    fn succeeded(&mut self, replaced: &[Arc<Message>], text: &str) {
-        let replaced = replaced.iter().map(Arc::downgrade).collect();
+    fn succeeded(&mut self, replaced: Vec<Weak<Message>>, text: &str) {
         *self = Self { has_summary: true, last: Some((replaced, text.to_owned())), ..Self::default() };
     }
 

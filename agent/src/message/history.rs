@@ -132,8 +132,23 @@ impl History {
     /// ```
     #[must_use]
     pub fn boundaries(&self) -> impl DoubleEndedIterator<Item = usize> {
+        (0..=self.0.len()).filter(|&at| self.is_boundary(at))
+    }
+
+    pub(crate) fn is_boundary(&self, at: usize) -> bool {
         // Results stand directly behind the message with their calls, and nothing else does.
-        (0..=self.0.len()).filter(|&at| self.0.get(at).is_none_or(|message| message.role != Role::Tool))
+        at <= self.0.len() && self.0.get(at).is_none_or(|message| message.role != Role::Tool)
+    }
+
+    /// Replaces the first `end` messages.
+    pub(crate) fn replace_first(
+        &mut self,
+        end: usize,
+        with: impl IntoIterator<Item = Arc<Message>>,
+    ) -> Result<(), HistoryError> {
+        let rest = self.0[end..].iter().cloned();
+        *self = Self::try_from(with.into_iter().chain(rest).collect::<Vec<_>>())?;
+        Ok(())
     }
 
     /// Appends messages. They must be valid by themselves, so append a call and its result together.

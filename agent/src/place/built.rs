@@ -9,6 +9,7 @@ use crate::message::history::History;
 use crate::model::chunks::ChunkStages;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
+use crate::place::compaction::Compacted;
 use crate::place::request::ModelRequest;
 use crate::{Agent, ChatModel, Message, Place, Tool, ToolCall};
 
@@ -16,6 +17,8 @@ use crate::{Agent, ChatModel, Message, Place, Tool, ToolCall};
 #[derive(Clone, Default)]
 pub(crate) struct Chains {
     pub(crate) state: Filters<History>,
+    pub(crate) compact: Filters<Messages>,
+    pub(crate) compacted: Filters<Compacted>,
     pub(crate) context: Filters<Messages>,
     /// Each hook appends one contribution.
     pub(crate) contributions: Filters<Vec<String>>,
@@ -154,6 +157,7 @@ impl Chains {
     fn clear(&mut self, place: Place) {
         match place {
             Place::ModelState => self.state = Filters::default(),
+            Place::ContextCompact => (self.compact, self.compacted) = Default::default(),
             Place::ModelContext => self.context = Filters::default(),
             Place::ModelPrompt => (self.contributions, self.prompt) = Default::default(),
             Place::ModelWire => self.wire = Filters::default(),
@@ -173,6 +177,7 @@ impl Chains {
     pub(super) fn is_used(&self, place: Place) -> bool {
         !match place {
             Place::ModelState => self.state.is_empty(),
+            Place::ContextCompact => self.compact.is_empty() && self.compacted.is_empty(),
             Place::ModelContext => self.context.is_empty(),
             Place::ModelPrompt => self.contributions.is_empty() && self.prompt.is_empty(),
             Place::ModelWire => self.wire.is_empty(),

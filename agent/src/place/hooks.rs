@@ -18,6 +18,7 @@ use crate::model::chunks::AsyncChunkStage;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::built::{Built, Chains, Gate, ToolSource, kinds_of};
+use crate::place::compaction::Compacted;
 use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, resolved};
 use crate::place::request::ModelRequest;
 use crate::place::state::State;
@@ -252,6 +253,34 @@ impl Hooks {
         /// of the session rewrites the history at the same time, all hooks of this place are called again with the new
         /// history.
         on_state, on_state_async, state: History, ModelState
+    }
+
+    chain! {
+        /// Adds a hook that is called before a middleware of the agent replaces older messages of the history, with
+        /// these messages. The middleware reads them as the hooks leave them. If the hook returns a halt, the messages
+        /// stay in the history, no later hook is called, and the run continues. See
+        /// [`Compaction`](crate::hook::Compaction).
+        on_compact, on_compact_async, compact: Messages, ContextCompact
+    }
+
+    /// Adds a hook that is called after a middleware of the agent has replaced older messages of the history.
+    pub fn on_compacted<Out: HookResult>(
+        &mut self,
+        hook: impl Fn(&Compacted, &RunContext) -> Out + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filter = self.sync(Place::ContextCompact, move |compacted: &mut Compacted, ctx| hook(compacted, ctx));
+        add(&mut self.chains.compacted, filter);
+        self
+    }
+
+    /// The async form of [`on_compacted`](Self::on_compacted).
+    pub fn on_compacted_async(
+        &mut self,
+        hook: impl for<'a> Fn(&'a Compacted, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let hook = AsyncHook { name: self.name(Place::ContextCompact), hook: by_ref(hook) };
+        add(&mut self.chains.compacted, hook);
+        self
     }
 
     chain! {
@@ -491,6 +520,14 @@ impl Hooks {
         add(&mut self.chains.stop, filter);
         self
     }
+}
+
+/// Makes an async hook that reads its value from one that may change it.
+fn by_ref<T, F>(hook: F) -> impl for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>>
+where
+    F: for<'a> Fn(&'a T, &'a RunContext) -> BoxFuture<'a, Result<()>>,
+{
+    move |value, ctx| hook(value, ctx)
 }
 
 impl fmt::Debug for Hooks {

@@ -3,6 +3,7 @@
 pub(crate) mod action;
 pub(crate) mod batch;
 pub(crate) mod built;
+pub(crate) mod compaction;
 pub(crate) mod filters;
 pub(crate) mod hooks;
 pub(crate) mod measured;
@@ -21,6 +22,9 @@ pub enum Place {
     AgentRun,
     /// The history before each model call: a chain of hooks. Their changes stay in the session.
     ModelState,
+    /// The older messages of the history that a middleware is about to replace, for example with a summary: a chain of
+    /// hooks. A halt keeps the messages, and the run continues. See [`Compaction`](crate::hook::Compaction).
+    ContextCompact,
     /// The messages of one model call: a chain of hooks that change a copy, but not the history.
     ModelContext,
     /// The system prompt: the parts that hooks add, then a chain of hooks that change the joined text.
@@ -51,9 +55,10 @@ pub enum Place {
 
 impl Place {
     /// All places, in the order of a turn.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::AgentRun,
         Self::ModelState,
+        Self::ContextCompact,
         Self::ModelContext,
         Self::ModelPrompt,
         Self::ModelWire,
@@ -75,6 +80,7 @@ impl Place {
         match self {
             Self::AgentRun => "agent.run",
             Self::ModelState => "model.state",
+            Self::ContextCompact => "context.compact",
             Self::ModelContext => "model.context",
             Self::ModelPrompt => "model.prompt",
             Self::ModelWire => "model.wire",

@@ -12,6 +12,7 @@ use crate::agent::turn::LoopState;
 use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
+use crate::place::compaction::{Compacted, is_skipped};
 use crate::place::request::ModelRequest;
 use crate::{
     AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Delta, Message, Session, Tool, ToolCall,
@@ -76,6 +77,22 @@ impl HookTest {
     /// Calls the hooks of [`ModelState`](crate::Place::ModelState).
     pub async fn state(&self, history: History) -> Result<History> {
         self.pass(history, |history, it, ctx| Box::pin(it.hooks.chains.state.apply(history, ctx))).await
+    }
+
+    /// Calls the hooks of [`ContextCompact`](crate::Place::ContextCompact) before a compaction. Returns `None` if a hook
+    /// skips the compaction.
+    pub async fn compact(&self, messages: impl IntoIterator<Item = Message>) -> Result<Option<Messages>> {
+        let messages = messages.into_iter().map(Arc::new).collect();
+        let passed =
+            self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.compact.apply(messages, ctx))).await;
+        if is_skipped(&passed) { Ok(None) } else { passed.map(Some) }
+    }
+
+    /// Calls the hooks of [`ContextCompact`](crate::Place::ContextCompact) after a compaction.
+    pub async fn compacted(&self, compacted: Compacted) -> Result<()> {
+        self.pass(compacted, |compacted, it, ctx| Box::pin(it.hooks.chains.compacted.apply(compacted, ctx)))
+            .await
+            .map(drop)
     }
 
     /// Calls the hooks of [`ModelContext`](crate::Place::ModelContext).
@@ -258,9 +275,13 @@ impl HookTest {
                 Ok(())
             }
         });
+        let of_run = [Arc::clone(&self.installed)];
         let prepare = move |ctx: &RunContext| {
             LoopState::prepare(ctx, Arc::default());
-            LoopState::of(ctx).into_iter().for_each(|state| state.turn.change(|now| *now = turn));
+            LoopState::of(ctx).into_iter().for_each(|state| {
+                state.turn.change(|now| *now = turn);
+                state.compacting.begin(&of_run);
+            });
             Ok(())
         };
         run.run(()).own_extension(self.session.clone()).middleware(prepare).await?;

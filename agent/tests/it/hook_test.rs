@@ -51,6 +51,13 @@ fn marks(place: Place, is_async: bool) -> HooksFn {
             (Place::ModelState, true) => {
                 hooks.on_state_async(|history, _| Box::pin(async { Ok(history.extend([Message::user("x")])?) }))
             }
+            (Place::ContextCompact, false) => hooks.on_compact(|messages, _| messages.push(mark())),
+            (Place::ContextCompact, true) => hooks.on_compact_async(|messages, _| {
+                Box::pin(async {
+                    messages.push(mark());
+                    Ok(())
+                })
+            }),
             (Place::ModelContext, false) => hooks.on_context(|messages, _| messages.push(mark())),
             (Place::ModelContext, true) => hooks.on_context_async(|messages, _| {
                 Box::pin(async {
@@ -147,6 +154,7 @@ async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
             let history = test.state(History::new()).await?;
             history.messages().last().is_some_and(|message| message.text() == "x")
         }
+        Place::ContextCompact => test.compact([Message::user("a")]).await?.is_some_and(|it| it[1].text() == "x"),
         Place::ModelContext => test.context([Message::user("a")]).await?[1].text() == "x",
         Place::ModelPrompt => test.prompt("base").await? == "base\n\nturn 0x",
         Place::ModelWire => test.wire([Message::user("a")]).await?[1].text() == "x",

@@ -7,6 +7,7 @@ mod answers;
 mod attempts;
 mod built_in;
 mod built_ins;
+mod compactions;
 mod costs;
 mod exclusive;
 mod explain;

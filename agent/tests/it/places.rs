@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use emitree_agent::hook::Compaction;
 use emitree_agent::{
     Agent, AgentBuilder, AgentContext, AgentMiddleware, AgentRun, CallId, ChatModel, ChatOptions, ChatRequest, Chunks,
     Hooks, HooksFn, How, Message, Place, Reply, ScriptedModel, Session, Tool, ToolOutput, TurnDecision, hooks_fn,
@@ -47,6 +48,10 @@ fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
         Place::ModelState => drop(hooks.on_state(move |history, _| {
             add("");
             Ok(history.extend([Message::user(id)])?)
+        })),
+        Place::ContextCompact => drop(hooks.on_compact(move |messages, _| {
+            add("");
+            messages.push(Arc::new(Message::user(id)));
         })),
         Place::ModelContext => drop(hooks.on_context(move |messages, _| {
             add("");
@@ -97,6 +102,20 @@ fn mark(places: &'static [Place], id: &'static str, log: &Log) -> HooksFn {
     hooks_fn(id, move |hooks| places.iter().for_each(|place| mark_at(hooks, *place, id, &log)))
 }
 
+/// A middleware that compacts the history after all hooks of `model.state`, so that `context.compact` is reached in each
+/// turn.
+fn compacts() -> HooksFn {
+    hooks_fn("compacts", |hooks| {
+        hooks.tools_async(|ctx| {
+            Box::pin(async move {
+                let mut history = ctx.history().expect("an agent");
+                drop(Compaction::begin(&mut history, 1, ctx).await?);
+                Ok(Vec::new())
+            })
+        });
+    })
+}
+
 /// The number of times that a place is reached in a run of two model calls and one tool call.
 const fn passed(place: Place) -> usize {
     match place {
@@ -106,7 +125,7 @@ const fn passed(place: Place) -> usize {
         | Place::ToolCall
         | Place::ToolResult
         | Place::RunEnd => 1,
-        Place::ModelState | Place::ModelContext | Place::ModelPrompt | Place::ModelWire => 2,
+        Place::ModelState | Place::ContextCompact | Place::ModelContext | Place::ModelPrompt | Place::ModelWire => 2,
         Place::ModelRequest | Place::ModelCall | Place::ModelChunk | Place::TurnAction | Place::TurnStop => 2,
     }
 }
@@ -187,7 +206,8 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
                         .reply(Reply::text("done").in_pieces(2));
                     let mut options = ChatOptions::default();
                     options.stream = Some(streams);
-                    let builder = agent(&script).options(options).with(mark(std::slice::from_ref(place), "1", &log));
+                    let first = mark(std::slice::from_ref(place), "1", &log);
+                    let builder = agent(&script).options(options).with(compacts()).with(first);
                     let second = |at| (bound == at).then(|| mark(std::slice::from_ref(place), "2", &log));
                     let agent = second(Bound::OnTheAgent).into_iter().fold(builder, AgentBuilder::with).build()?;
                     ask_at(depth, &agent, second(Bound::OnTheRun), second(Bound::FromAbove)).await?;
@@ -209,10 +229,12 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
 /// after a place are the ids of calls: each hook of the place is called for all these calls before the next hook is
 /// called.
 const WHOLE_RUN: &str = "agent.run
-    model.state, model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
+    model.state, context.compact
+    model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
     tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1
     turn.stop
-    model.state, model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
+    model.state, context.compact
+    model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
     turn.stop
     run.end";
 
@@ -240,7 +262,7 @@ fn working(streams: bool, has_own: bool, log: &Log) -> Result<AgentBuilder> {
         .reply(Reply::text("done").in_pieces(2));
     let mut options = ChatOptions::default();
     options.stream = Some(streams);
-    let builder = agent(&script).tool(work).options(options);
+    let builder = agent(&script).tool(work).options(options).with(compacts());
     let own = |hooks: &mut Hooks| Place::ALL.iter().for_each(|place| mark_at(hooks, *place, "own", log));
     Ok(if has_own { builder.hooks(own) } else { builder })
 }
@@ -280,7 +302,7 @@ async fn ask(
     install: impl Fn(&mut Hooks) + Send + Sync + 'static,
 ) -> (Result<emitree_agent::AgentOutput>, Vec<ChatRequest>, Session) {
     let session = Session::new();
-    let agent = agent(&script).prompt("base").with(hooks_fn("m", install)).build().expect("an agent");
+    let agent = agent(&script).prompt("base").with(compacts()).with(hooks_fn("m", install)).build().expect("an agent");
     let result = agent.ask("go").session(&session).await;
     assert_valid(&session);
     (result, script.requests(), session)
@@ -503,6 +525,7 @@ async fn a_stop_hook_can_end_the_run_after_a_turn_and_an_end_hook_can_start_anot
 async fn a_failing_hook_of_a_model_place_or_of_turn_action_ends_the_run_with_its_error() {
     for place in [
         Place::ModelState,
+        Place::ContextCompact,
         Place::ModelContext,
         Place::ModelPrompt,
         Place::ModelWire,
@@ -514,6 +537,7 @@ async fn a_failing_hook_of_a_model_place_or_of_turn_action_ends_the_run_with_its
             let fail = || Err(Error::new("broken hook"));
             match place {
                 Place::ModelState => drop(hooks.on_state(move |_, _| fail())),
+                Place::ContextCompact => drop(hooks.on_compact(move |_, _| fail())),
                 Place::ModelContext => drop(hooks.on_context_async(move |_, _| Box::pin(async move { fail() }))),
                 Place::ModelPrompt => drop(hooks.on_prompt(move |_, _| fail())),
                 Place::ModelWire => drop(hooks.on_wire(move |_, _| fail())),

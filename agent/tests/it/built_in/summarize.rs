@@ -293,7 +293,15 @@ async fn a_boundary_is_summarized_once_even_if_the_hook_is_called_again() -> Res
         tokio::time::sleep(Duration::from_secs(1)).await;
         other.ask(AgentInput::default()).session(&session).await
     };
-    let (answer, changed) = tokio::join!(agent.ask("go").session(&session).into_future(), meanwhile);
+    let log = Log::default();
+    let (before, after) = (log.clone(), log.clone());
+    let logs = hooks_fn("logs", move |hooks| {
+        let (before, after) = (before.clone(), after.clone());
+        hooks.on_compact(move |messages, _| before.add(messages.last().expect("a message").text()));
+        hooks.on_compacted(move |compacted, _| after.add(format!("after {}", compacted.before.len())));
+    });
+    let run = agent.ask("go").session(&session).with(logs).into_future();
+    let (answer, changed) = tokio::join!(run, meanwhile);
     answer?;
     changed?;
     let history = short(assert_valid(&session).messages());
@@ -301,6 +309,9 @@ async fn a_boundary_is_summarized_once_even_if_the_hook_is_called_again() -> Res
     assert!(history.contains(&"u changed".to_owned()), "{history:?}");
     let prompts: Vec<_> = small.requests().iter().map(|request| request.last_user_text()).collect();
     assert_eq!(prompts.iter().filter(|prompt| prompt.ends_with("assistant: a2")).count(), 1, "{prompts:?}");
+    // The hooks of `context.compact` are called once for the boundary as well.
+    assert_eq!(log.lines()[..2], ["a2", "after 4"]);
+    assert!(!log.lines()[2..].contains(&"a2".to_owned()), "{:?}", log.lines());
     Ok(())
 }
 
