@@ -12,6 +12,7 @@ use emitree_emitter::EventMeta;
 use emitree_middleware::{Cache, Runs};
 use emitree_runtime::{
     AbortHandle, AnyRun, Error, Guard, Interrupt, Op, Result, RunContext, Runnable, Stack, for_nested, for_tree,
+    map_input,
 };
 use serde_json::json;
 
@@ -487,6 +488,29 @@ async fn on_token_streams_the_agent_and_receives_tokens_of_sub_agents_only_if_th
         agent.ask("go").on_token(move |token| to.add(token.text())).await?;
         assert_eq!(log.lines(), expected);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_begins_when_the_input_functions_have_changed_or_refused_the_input() -> Result<()> {
+    let script = ScriptedModel::new("test").reply(Reply::text("hello").in_pieces(3));
+    let log = Log::default();
+    let (checks, tokens) = (log.clone(), log.clone());
+    let check = map_input(move |input: &mut AgentInput, _: &RunContext| {
+        checks.add("input");
+        let text = input.messages[0].text();
+        input.messages[0] = Message::user(text.to_uppercase());
+        if text == "bad" { Err(Error::denied("check", "bad")) } else { Ok(()) }
+    });
+    let agent = agent(&script).middleware(check).build()?;
+    let ask = |text: &str| {
+        let to = tokens.clone();
+        agent.ask(text).on_token(move |token| to.add(token.text()))
+    };
+    ask("go").await?;
+    assert!(ask("bad").await.unwrap_err().is_denied());
+    assert_eq!(log.lines(), ["input", "hel", "lo", "input"]);
+    assert_eq!(script.requests().iter().map(|request| request.last_user_text()).collect::<Vec<_>>(), ["GO"]);
     Ok(())
 }
 

@@ -161,6 +161,27 @@ async fn pieces_that_a_stage_holds_back_are_released_when_the_stream_is_stopped(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_listener_of_a_token_can_abort_the_run_with_a_reason() {
+    let second = Duration::from_secs(1);
+    let script = ScriptedModel::new("test").reply(Reply::text("one two").in_pieces(4).slow(second, second));
+    let (model, log) = (model(&script), Log::default());
+    let to = log.clone();
+    let error = model
+        .run("hi".into())
+        .on_start(|start, _| start.input.options.stream = Some(true))
+        .on("new_token", move |token: &mut NewToken, _| {
+            to.add(token.text());
+            if let Some(ctx) = RunContext::current() {
+                ctx.abort("enough");
+            }
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(error.explain(), "aborted: enough");
+    assert_eq!(log.lines(), ["one "]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_that_is_dropped_is_aborted_or_times_out_ends_once_and_the_next_run_works() -> Result<()> {
     let in_the_reply = Duration::from_millis(2500);
     for end in ["dropped", "aborted", "timed_out"] {
