@@ -284,10 +284,10 @@ fn no_row_is_missing_and_the_page_counts_its_rows() {
     let [not_built, otherwise] = [State::NotBuilt, State::Otherwise].map(count);
     let total = rows.len();
     let counts = format!(
-        "Of {total} rows, {built} are built, {partly} are built in part, {not_built} are not built, and {otherwise} are \
-         otherwise."
+        "The page has {total} rows: {built} are built, {partly} are built in part, {not_built} are not built, and \
+         {otherwise} differ on purpose."
     );
-    assert!(page.contains(&counts), "the page does not say: {counts}");
+    assert!(page.contains(&counts), "the page has no sentence: {counts}");
 }
 
 #[test]
