@@ -6,7 +6,7 @@ use std::sync::Arc;
 use emitree_runtime::{Result, Run, RunContext};
 use futures_core::future::BoxFuture;
 
-use crate::model::passage::Passage;
+use crate::model::passage::{Passage, in_stage};
 use crate::{ChatModel, Delta};
 
 /// The pieces of a reply that a [`ChunkStage`] receives.
@@ -39,8 +39,8 @@ impl<F: FnMut(&mut Chunks, &RunContext) -> Result<()> + Send> ChunkStage for F {
     }
 }
 
-/// A stage that may await, for example to ask a service about the pieces that have arrived. While it waits, no further
-/// pieces are received.
+/// A stage that may await, for example to ask a service, or another model, about the pieces that have arrived. While it
+/// waits, no further pieces are received.
 ///
 /// Every [`ChunkStage`] is an async stage. Sync and async stages are called in the order in which they were added.
 ///
@@ -122,7 +122,7 @@ impl Stages {
         for stage in &mut self.0 {
             match stage {
                 Stage::Sync(stage) => stage.pass(&mut chunks, ctx)?,
-                Stage::Async(stage) => stage.pass(&mut chunks, ctx).await?,
+                Stage::Async(stage) => in_stage(ctx, stage.pass(&mut chunks, ctx)).await?,
             }
             // A stage may have changed `ended`, so it is set again for the next stage.
             chunks.ended = ended;

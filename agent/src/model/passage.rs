@@ -8,11 +8,13 @@
 //!
 //! All replies of a run are noted, because a layer may call the model several times and return any of the replies.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use emitree_runtime::{Error, Layer, Middleware, Next, Phase, Result, RunContext, Stack};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::pass_whole;
@@ -116,6 +118,17 @@ impl Middleware for PassReplies {
     }
 }
 
+tokio::task_local! {
+    /// The id of the run whose reply is passing a stage. A model that a stage asks does not answer in place of the model
+    /// of the call.
+    static IN_STAGE: Uuid;
+}
+
+/// Polls the future of a stage, which may ask other models about the reply of this run.
+pub(crate) async fn in_stage<T>(ctx: &RunContext, stage: impl Future<Output = T>) -> T {
+    IN_STAGE.scope(ctx.run_id(), stage).await
+}
+
 /// Refuses the run of a model below an agent's model call: its tokens would reach listeners without passing the stages
 /// and guards of the agent.
 #[derive(Debug)]
@@ -131,12 +144,14 @@ impl Middleware for RefuseModel {
         let mut above = std::iter::successors(ctx.parent(), |run| run.parent());
         let call = above.find(|run| is_run_of::<Agent>(run) || is_run_of::<Tool>(run) || is_of_agent(run));
         match call {
-            Some(call) if is_of_agent(call) => Err(Error::new(format!(
-                "the model `{}` was asked inside a call of the model `{}`, but replies of this call must pass the \
+            Some(call) if is_of_agent(call) && IN_STAGE.try_get().ok() != Some(call.run_id()) => {
+                Err(Error::new(format!(
+                    "the model `{}` was asked inside a call of the model `{}`, but replies of this call must pass the \
                  stages and guards of its agent: make it an alternative with `ChatModel::or`",
-                ctx.name(),
-                call.name()
-            ))),
+                    ctx.name(),
+                    call.name()
+                )))
+            }
             _ => Ok(()),
         }
     }

@@ -1,6 +1,7 @@
 //! No reply escapes the chain: a reply that reaches a listener, the history or the caller of an agent has passed the
 //! agent's stages and its guards at `model.call`, also if a layer answers (M4).
 
+use emitree_agent::stream::AsyncChunkStage;
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, ChatModel, ChatRequest, ChatResponse, ChatSuccess, ChunkStage, Chunks, Delta, Hooks,
     Message, Reply, ScriptedModel, Session, tool_fn,
@@ -9,6 +10,8 @@ use emitree_middleware::{Cache, Fallback};
 use emitree_runtime::{
     Error, Next, Phase, Result, RunContext, Runnable, Stage, Start, Success, Transform, runnable_fn,
 };
+
+use futures_core::future::BoxFuture;
 
 use crate::support::{Log, NotForbidden, Text, texts};
 
@@ -240,5 +243,30 @@ async fn models_that_tools_and_sub_agents_ask_are_not_refused() -> Result<()> {
     let answer = agent.build()?.ask("hi").await?;
     assert_eq!(answer.text(), "done");
     assert_eq!(crate::support::results(&answer.messages), ["from inside", "from inside"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_layer_below_an_agent_that_a_stage_asks_is_still_refused() -> Result<()> {
+    struct Asks(Agent);
+    impl AsyncChunkStage for Asks {
+        fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, _: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+            Box::pin(async move {
+                if chunks.ended {
+                    self.0.ask("is it well?").await?;
+                }
+                Ok(())
+            })
+        }
+    }
+    let failing = ChatModel::new(ScriptedModel::new("first").error(Error::new("overloaded")))?;
+    let first = failing.middleware(Fallback::to(ChatModel::new(ScriptedModel::new("other").text("the secret"))?));
+    let log = Log::default();
+    let judge = Agent::builder("judge", first).hooks(|hooks| protect(hooks, &log)).build()?;
+    let script = ScriptedModel::new("outer").text("hello");
+    let agent = Agent::builder("tester", ChatModel::new(script)?);
+    let agent = agent.hooks(|hooks| _ = hooks.chunks_async(move || Asks(judge.clone()))).build()?;
+    let error = agent.ask("hi").await.unwrap_err().to_string();
+    assert!(error.starts_with("the model `other` was asked inside a call of the model `first`"), "{error}");
     Ok(())
 }

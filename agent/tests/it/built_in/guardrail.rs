@@ -6,6 +6,7 @@ use emitree_agent::{
 };
 use emitree_middleware::Cache;
 use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree, map_input, map_output};
+use futures_core::future::BoxFuture;
 use serde_json::json;
 
 use crate::support::{Log, agent, assert_valid, results, texts};
@@ -256,4 +257,42 @@ async fn a_hundred_runs_at_a_time_do_not_mix() -> Result<()> {
 #[expect(dead_code, reason = "the types are checked")]
 fn types(guardrail: Guardrail) -> (emitree_agent::Joins, HooksFn) {
     (joins(guardrail), hooks_fn("none", |_| ()))
+}
+
+/// A check that asks a model.
+fn asks(judge: ScriptedModel) -> impl for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> {
+    let judge = ChatModel::new(judge).expect("a model");
+    move |text, _| {
+        let judge = judge.clone();
+        Box::pin(async move {
+            let verdict = judge.run(text.into()).await?;
+            Ok(if verdict.text() == "no" { Judgement::block("the judge says no") } else { Judgement::Allow })
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_check_asks_another_model_whose_tokens_nobody_takes_for_the_answer() -> Result<()> {
+    let judge = ScriptedModel::by("judge", |request| {
+        Reply::text(if request.last_user_text().contains("bad") { "no" } else { "yes" }).in_pieces(1)
+    });
+    for (input, reply, expected) in [
+        ("good", "good", Ok("good")),
+        ("bad", "good", Err("denied by question: the judge says no")),
+        ("good", "bad", Err("denied by reply: the judge says no")),
+    ] {
+        let tokens = Log::default();
+        let to = tokens.clone();
+        let of = agent(&ScriptedModel::new("test").call("shout", json!({"text": "a"})).text(reply))
+            .with(Guardrail::input("question", asks(judge.clone())))
+            .with(Guardrail::output("reply", asks(judge.clone())))
+            .build()?;
+        let answer = of.ask(input).on_token(move |token| to.add(token.text())).await;
+        assert_eq!(
+            answer.as_ref().map(AgentOutput::text).map_err(Error::explain),
+            expected.map(str::to_owned).map_err(str::to_owned)
+        );
+        assert_eq!(tokens.lines().concat(), expected.unwrap_or_default());
+    }
+    Ok(())
 }
