@@ -22,6 +22,11 @@ pub mod history {
     pub use crate::message::repair::{Repair, RepairKind};
 }
 
+/// Messages to a running agent ([`Session::steer`] and its siblings): the error of a message that was not sent.
+pub mod steering {
+    pub use crate::message::session::SendError;
+}
+
 /// Streamed replies: stages that may await, the events of the tool calls in a reply, and one argument of a call while the
 /// model writes it.
 pub mod stream {

@@ -9,7 +9,7 @@ use crate::agent::events::{ToolCallIdentified, ToolResponse};
 use crate::agent::steps::Loop;
 use crate::agent::turn::{DISCARDED, LoopState};
 use crate::message::arguments::{MAX_NESTING, is_too_deep};
-use crate::message::session::OpenTurn;
+use crate::message::open_turn::{NOT_EXECUTED, OpenTurn};
 use crate::model::emit;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
@@ -31,6 +31,8 @@ enum Settled {
     Interrupted(ToolCall, Interrupt),
     /// The call failed with an error that ends the agent's run. The history keeps the result.
     Ends(CallResult, Error),
+    /// The user interjected before the call had begun.
+    Interjected(ToolCall),
     /// The call was still waiting when another call ended the run. The end of the turn adds its result.
     NotExecuted,
 }
@@ -39,6 +41,14 @@ impl Settled {
     /// Returns `true` if the agent's run ends because of this call.
     const fn ends_the_run(&self) -> bool {
         matches!(self, Self::Interrupted(..) | Self::Ends(..))
+    }
+
+    /// Replaces an outcome that does not end the run, because an interjection had closed the call.
+    fn interjected(self) -> Self {
+        match self {
+            Self::Result(CallResult { call, .. }) | Self::Interrupted(call, _) => Self::Interjected(call),
+            other => other,
+        }
     }
 }
 
@@ -50,6 +60,7 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
     Box::pin(async move {
         let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
         agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
+        turn.listen(agent.ctx);
         let mut batch = Batch(Vec::with_capacity(calls.len()));
         for mut call in calls {
             let is_rewritten = resolve(agent, &mut call).await?;
@@ -64,7 +75,7 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
         // A call is checked again only if there are gates, because only gates change it after the first check.
         let is_gated = agent.chains().any(|chains| !chains.gates.is_empty());
         if is_gated {
-            Box::pin(batch.pass_gates(agent.chains().flat_map(|chains| &chains.gates), agent.ctx)).await?;
+            pass_gates(agent, turn, &mut batch).await?;
         }
         let mut spawned = agent.agent.spawn_tools.then(|| Spawned { ctx: agent.ctx, attempt: Some(turn.attempt()) });
         let calls = batch.0.into_iter().enumerate();
@@ -75,6 +86,20 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
         };
         spawned.iter_mut().for_each(Spawned::settle);
         finish(agent, turn, settled).await
+    })
+}
+
+/// Passes the calls through all gates. An interjection ends the wait, and closes all calls.
+fn pass_gates<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>, batch: &'a mut Batch) -> BoxFuture<'a, Result<()>> {
+    Box::pin(async move {
+        let gates = agent.chains().flat_map(|chains| &chains.gates);
+        let calls: Vec<_> = batch.calls().map(|gated| gated.call.clone()).collect();
+        if let Some(passed) = turn.until_interjected(batch.pass_gates(gates, agent.ctx)).await {
+            return passed;
+        }
+        // A gate that was left may have removed calls.
+        batch.0 = calls.into_iter().map(|call| GatedCall::new(call, None)).collect();
+        Ok(())
     })
 }
 
@@ -155,12 +180,18 @@ fn settle<'a>(
     is_gated: bool,
 ) -> BoxFuture<'a, Settled> {
     Box::pin(async move {
-        let settled = execute(agent, turn, position, gated, is_gated).await;
+        let settled = if turn.is_interjected(position) {
+            Settled::Interjected(gated.call)
+        } else {
+            let settled = execute(agent, turn, position, gated, is_gated).await;
+            if turn.is_interjected(position) { settled.interjected() } else { settled }
+        };
         // The result is set immediately, so that the history has this result even if the run ends while other calls are
         // running.
         match &settled {
             Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
             Settled::Interrupted(..) => turn.interrupt(position),
+            Settled::Interjected(_) => turn.answer(position, ToolResult::error("", NOT_EXECUTED)),
             Settled::NotExecuted => {}
         }
         settled
@@ -315,7 +346,9 @@ impl Middleware for BeginsBelow {
         // Another attempt first counts itself, and then looks for runs of tools. So either it finds this run, or this run
         // sees that it is too late.
         let is_current = |state: &LoopState| state.session.attempt() == self.started.attempt();
-        if !ctx.extension::<LoopState>().is_some_and(|state| is_current(&state)) {
+        // The same holds for an interjection, which first closes the call.
+        let is_late = self.started.is_closed() || !ctx.extension::<LoopState>().is_some_and(|state| is_current(&state));
+        if is_late {
             return Err(too_late());
         }
         if self.has_middlewares {
@@ -379,6 +412,7 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error, stopped: impl FnOnce
 /// Passes all results through `tool.result` in call order, and returns the results or the strongest error.
 async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
     let (mut results, mut pending, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+    let mut skipped = Vec::new();
     for (position, settled) in settled.into_iter().enumerate() {
         let mut result = match settled {
             Settled::Result(result) => result,
@@ -389,6 +423,10 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
             Settled::Interrupted(call, interrupt) => {
                 pending.push(json!({"call": call, "interrupt": interrupt}));
                 continue;
+            }
+            Settled::Interjected(call) => {
+                skipped.push(call.clone());
+                CallResult { call, how: How::Skipped, output: ToolOutput::error(NOT_EXECUTED) }
             }
             Settled::NotExecuted => continue,
         };
@@ -403,6 +441,9 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
         }
         results.push(result);
     }
+    if !skipped.is_empty() {
+        errors.extend(report_skipped(agent, skipped).await.err());
+    }
     if !pending.is_empty() {
         let waiting = questions(&pending);
         errors
@@ -410,6 +451,16 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
     }
     // Among errors of the same rank, `min_by_key` returns the first.
     errors.into_iter().min_by_key(rank).map_or(Ok(results), Err)
+}
+
+/// Calls the hooks of `steer.skip`.
+fn report_skipped<'a>(agent: &'a Loop<'_>, mut skipped: Vec<ToolCall>) -> BoxFuture<'a, Result<()>> {
+    Box::pin(async move {
+        for chains in agent.chains() {
+            chains.skip.apply(&mut skipped, agent.ctx).await?;
+        }
+        Ok(())
+    })
 }
 
 /// Returns the name of each interrupted call, with the kind of its interrupt. The arguments are left out, because

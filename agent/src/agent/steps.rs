@@ -16,6 +16,7 @@ use crate::agent::middleware::{Installed, Joined};
 use crate::agent::spec::{AgentSpec, ExpectedTools};
 use crate::agent::toolset::Toolset;
 use crate::agent::turn::{Attempt, CurrentTurn, LoopState, UntilNext};
+use crate::message::history::check;
 use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::{IncomingReply, pass_whole};
 use crate::model::passage::{PassReplies, Passage, is_run_of};
@@ -50,6 +51,8 @@ pub(crate) struct Loop<'a> {
     /// The number of messages of this attempt whose events have been emitted, or skipped because there were no
     /// listeners.
     announced: usize,
+    /// The number of the last turn before the last message that steering has added, from which `max_steps` counts.
+    steered_after: u32,
 }
 
 /// The step after a turn: another model call, or the end of the loop.
@@ -90,6 +93,7 @@ impl<'a> Loop<'a> {
             warnings: Vec::new(),
             input,
             announced: 0,
+            steered_after: 0,
         })
     }
 
@@ -138,10 +142,63 @@ impl<'a> Loop<'a> {
         self.state.begin()?;
         self.state.session.extend(self.input.messages.iter().cloned())?;
         // A run may continue a session without new messages, but providers refuse a conversation without messages.
+        // Messages of the inbox enter with the first turn.
+        if self.state.session.has_waiting() { Ok(()) } else { self.check_not_empty() }
+    }
+
+    fn check_not_empty(&self) -> Result<()> {
         if self.state.session.history().messages().is_empty() {
             return Err(Error::new(format!("the input of the agent `{}` has no messages", self.ctx.name())));
         }
         Ok(())
+    }
+
+    /// Adds messages that the run has taken from the inbox, as the hooks of `steer.inject` leave them. Returns `true` if
+    /// there are any.
+    fn steer(&mut self, taken: Vec<Arc<Message>>) -> BoxFuture<'_, Result<bool>> {
+        if taken.is_empty() {
+            return Box::pin(ready(Ok(false)));
+        }
+        Box::pin(async move {
+            let count = taken.len();
+            let mut messages: Vec<_> = taken.into_iter().map(Arc::unwrap_or_clone).collect();
+            if let Err(error) = self.pass_steering(&mut messages).await {
+                if !error.is_halted() {
+                    return Err(error);
+                }
+                self.warnings.push(format!("dropped messages to the run: {count} ({})", error.explain()));
+                messages.clear();
+            }
+            let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
+            check(&messages)?;
+            let has_entered = !messages.is_empty();
+            self.state.session.enter(messages, self.state.number());
+            if has_entered {
+                self.steered_after = self.turn().get().number;
+                self.announce().await?;
+            }
+            Ok(has_entered)
+        })
+    }
+
+    async fn pass_steering(&self, messages: &mut Vec<Message>) -> Result<()> {
+        for chains in self.chains() {
+            chains.inject.apply(messages, self.ctx).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds the messages of the inbox that start another round where the loop would end. Returns `true` if there are any.
+    async fn steer_at_end(&mut self) -> Result<bool> {
+        if !self.state.session.has_waiting() {
+            return Ok(false);
+        }
+        let taken = self.state.session.take_at_end(self.state.number());
+        let has_entered = self.steer(taken).await?;
+        if has_entered {
+            self.state.answer.forget();
+        }
+        Ok(has_entered)
     }
 
     fn take_turns(mut self) -> BoxFuture<'a, Result<AgentOutput>> {
@@ -153,7 +210,7 @@ impl<'a> Loop<'a> {
             let mut rounds = 0;
             loop {
                 let (answer, after) = self.take_turn().await?;
-                if matches!(after, After::AskAgain) {
+                if matches!(after, After::AskAgain) || self.steer_at_end().await? {
                     continue;
                 }
                 // Even if `turn.stop` ended the loop, hooks of `run.end` may start another round.
@@ -162,6 +219,10 @@ impl<'a> Loop<'a> {
                     chains.end.apply(&mut more, self.ctx).await?;
                 }
                 if more.is_empty() {
+                    // Messages may have arrived while the hooks were called.
+                    if self.steer_at_end().await? {
+                        continue;
+                    }
                     return self.succeed(answer).await;
                 }
                 rounds += 1;
@@ -222,7 +283,12 @@ impl<'a> Loop<'a> {
     /// response as the history keeps it, and the next step.
     fn take_turn(&mut self) -> BoxFuture<'_, Result<(Arc<Message>, After)>> {
         Box::pin(async move {
-            if self.turn().get().number == self.agent.max_steps {
+            if self.state.session.has_waiting() {
+                let taken = self.state.session.take_steering(self.state.number());
+                self.steer(taken).await?;
+                self.check_not_empty()?;
+            }
+            if self.turn().get().number - self.steered_after == self.agent.max_steps {
                 return Err(Error::new(format!(
                     "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
                     self.ctx.name(),

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::agent::answer::Answer;
 use crate::agent::own_hooks::OwnHooks;
-use crate::message::session::SessionRun;
+use crate::message::session_run::SessionRun;
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::Passage;
 use crate::place::compaction::Compacting;
@@ -139,6 +139,10 @@ impl Attempt {
         self.number == 1
     }
 
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Returns a function that limits the future of this attempt: it ends with an error once another attempt has begun.
     pub(crate) fn until_next<'a, T>(&self) -> impl FnOnce(BoxFuture<'a, Result<T>>) -> UntilNext<'a, T> + use<'a, T> {
         let (state, number) = (Arc::clone(&self.state), self.number);
@@ -194,6 +198,7 @@ impl Deref for Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
+        self.state.session.free_taken(self.number);
         // If another attempt has begun meanwhile, its number stays.
         if self.state.alive.compare_exchange(self.number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             self.state.kept.lock().retain(|kept| *kept != self.number);

@@ -26,7 +26,7 @@ mod transcript;
 
 pub use call_limit::{CallLimit, Then};
 pub use clear_tool_results::ClearToolResults;
-pub use guardrail::{Guardrail, Hold, Judgement};
+pub use guardrail::{Guardrail, Judgement};
 pub use sliding_window::SlidingWindow;
 pub use structured::Structured;
 pub use summarize::{Summarize, Summarized, SummaryFailed};

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -41,6 +40,6 @@ impl TryFrom<Stored> for Session {
                 "the session is stored in version {version}, but only the versions 1 to {VERSION} can be read"
             ));
         }
-        Ok(Self { history: Arc::new(Mutex::new(history)), slices: Slices::stored(state) })
+        Ok(Self::restore(history, Slices::stored(state)))
     }
 }

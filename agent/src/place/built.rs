@@ -16,6 +16,7 @@ use crate::{Agent, ChatModel, Message, Place, Tool, ToolCall};
 /// The hooks of a middleware at the chain places.
 #[derive(Clone, Default)]
 pub(crate) struct Chains {
+    pub(crate) inject: Filters<Vec<Message>>,
     pub(crate) state: Filters<History>,
     pub(crate) compact: Filters<Messages>,
     pub(crate) compacted: Filters<Compacted>,
@@ -34,6 +35,8 @@ pub(crate) struct Chains {
     pub(crate) gates: Vec<Gate>,
     /// One list for each hook, because later hooks are still called after a failure.
     pub(crate) results: Vec<Filters<CallResult>>,
+    /// The hooks cannot change the calls.
+    pub(crate) skip: Filters<Vec<ToolCall>>,
     /// The first hook that returns `true` ends the chain.
     pub(crate) stop: Filters<TurnEnd>,
     pub(crate) end: Filters<Vec<Message>>,
@@ -156,6 +159,7 @@ impl Chains {
     /// Removes the hooks of a chain place, except for gates.
     fn clear(&mut self, place: Place) {
         match place {
+            Place::SteerInject => self.inject = Filters::default(),
             Place::ModelState => self.state = Filters::default(),
             Place::ContextCompact => (self.compact, self.compacted) = Default::default(),
             Place::ModelContext => self.context = Filters::default(),
@@ -166,6 +170,7 @@ impl Chains {
             Place::TurnAction => self.action.clear(),
             Place::ToolResolve => self.resolve = Filters::default(),
             Place::ToolResult => self.results.clear(),
+            Place::SteerSkip => self.skip = Filters::default(),
             Place::TurnStop => self.stop = Filters::default(),
             Place::RunEnd => self.end = Filters::default(),
             // Gates stay, because every gate is a guard. The layers of onion places are not stored in `Chains`.
@@ -176,6 +181,7 @@ impl Chains {
     /// Returns `true` if a chain place has hooks. The match has no wildcard, so that a new place cannot be forgotten.
     pub(super) fn is_used(&self, place: Place) -> bool {
         !match place {
+            Place::SteerInject => self.inject.is_empty(),
             Place::ModelState => self.state.is_empty(),
             Place::ContextCompact => self.compact.is_empty() && self.compacted.is_empty(),
             Place::ModelContext => self.context.is_empty(),
@@ -187,6 +193,7 @@ impl Chains {
             Place::ToolResolve => self.resolve.is_empty(),
             Place::ToolGate => self.gates.is_empty(),
             Place::ToolResult => self.results.is_empty(),
+            Place::SteerSkip => self.skip.is_empty(),
             Place::TurnStop => self.stop.is_empty(),
             Place::RunEnd => self.end.is_empty(),
             Place::AgentRun | Place::ModelCall | Place::ToolCall => true,

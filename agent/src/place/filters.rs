@@ -138,6 +138,26 @@ where
     }
 }
 
+/// An async closure that observes a list.
+pub(crate) struct Observer<F> {
+    pub(crate) name: String,
+    pub(crate) hook: F,
+}
+
+impl<T, F> Filter<Vec<T>> for Observer<F>
+where
+    T: Send + Sync,
+    F: for<'a> Fn(&'a [T], &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+{
+    async fn filter(&self, list: &mut Vec<T>, ctx: &RunContext) -> Result<ControlFlow<String>> {
+        (self.hook)(list, ctx).await.map(|()| CONTINUE).map_err(|error| error.by(&self.name))
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 macro_rules! debug_by_name {
     ($($hook:ident)*) => {
         $(impl<F> fmt::Debug for $hook<F> {
@@ -148,4 +168,4 @@ macro_rules! debug_by_name {
     };
 }
 
-debug_by_name! { SyncHook AsyncHook Contribution Resolver StopCheck }
+debug_by_name! { SyncHook AsyncHook Contribution Resolver StopCheck Observer }

@@ -19,7 +19,9 @@ use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::built::{Built, Chains, Gate, ToolSource, kinds_of};
 use crate::place::compaction::Compacted;
-use crate::place::filters::{AsyncHook, CONTINUE, Contribution, Resolver, StopCheck, SyncHook, add, resolved};
+use crate::place::filters::{
+    AsyncHook, CONTINUE, Contribution, Observer, Resolver, StopCheck, SyncHook, add, resolved,
+};
 use crate::place::request::ModelRequest;
 use crate::place::state::State;
 use crate::{Agent, ChatModel, ChunkStage, Chunks, Message, Place, Tool, ToolCall};
@@ -246,6 +248,14 @@ impl Hooks {
     pub fn tool_call(&mut self, build: impl FnOnce(StackBuilder<Tool>) -> StackBuilder<Tool>) -> &mut Self {
         self.tool_call = build(std::mem::replace(&mut self.tool_call, Stack::builder()));
         self
+    }
+
+    chain! {
+        /// Adds a hook that changes or removes the messages of [`Session::steer`](crate::Session::steer) and its
+        /// siblings that are about to enter the history. If the hook halts, these messages are dropped, with a warning in
+        /// [`AgentOutput::warnings`](crate::AgentOutput::warnings), and the run goes on. After any other failure, the
+        /// messages wait for the next run.
+        on_inject, on_inject_async, inject: Vec<Message>, SteerInject
     }
 
     chain! {
@@ -493,6 +503,28 @@ impl Hooks {
     ) -> &mut Self {
         let filters = Filters::new().with(AsyncHook { name: self.name(Place::ToolGate), hook });
         self.chains.gates.push(Gate::Each(self.owner.clone(), filters));
+        self
+    }
+
+    /// Adds a hook that receives the calls of a turn that were not executed because of
+    /// [`Session::interject`](crate::Session::interject), in call order, after all results have passed through
+    /// `tool.result`.
+    pub fn on_skip<Out: HookResult>(
+        &mut self,
+        hook: impl Fn(&[ToolCall], &RunContext) -> Out + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filter = self.sync(Place::SteerSkip, move |calls: &mut Vec<ToolCall>, ctx| hook(calls, ctx));
+        add(&mut self.chains.skip, filter);
+        self
+    }
+
+    /// The async form of [`on_skip`](Self::on_skip).
+    pub fn on_skip_async(
+        &mut self,
+        hook: impl for<'a> Fn(&'a [ToolCall], &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filter = Observer { name: self.name(Place::SteerSkip), hook };
+        add(&mut self.chains.skip, filter);
         self
     }
 

@@ -20,6 +20,9 @@ use std::fmt;
 pub enum Place {
     /// The whole run of the agent: an onion of layers.
     AgentRun,
+    /// The messages of [`Session::steer`](crate::Session::steer) and its siblings before they enter the history: a chain
+    /// of hooks.
+    SteerInject,
     /// The history before each model call: a chain of hooks. Their changes stay in the session.
     ModelState,
     /// The older messages of the history that a middleware is about to replace, for example with a summary: a chain of
@@ -47,6 +50,8 @@ pub enum Place {
     ToolCall,
     /// The result of each call, in call order, after all calls have settled: a chain of hooks.
     ToolResult,
+    /// The calls that [`Session::interject`](crate::Session::interject) has skipped: hooks that observe them.
+    SteerSkip,
     /// The end of a turn: the first hook that returns `true` ends the loop. Then [`RunEnd`](Self::RunEnd) follows.
     TurnStop,
     /// The end of the loop: hooks may add messages, which start another round.
@@ -55,8 +60,9 @@ pub enum Place {
 
 impl Place {
     /// All places, in the order of a turn.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::AgentRun,
+        Self::SteerInject,
         Self::ModelState,
         Self::ContextCompact,
         Self::ModelContext,
@@ -70,6 +76,7 @@ impl Place {
         Self::ToolGate,
         Self::ToolCall,
         Self::ToolResult,
+        Self::SteerSkip,
         Self::TurnStop,
         Self::RunEnd,
     ];
@@ -79,6 +86,7 @@ impl Place {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AgentRun => "agent.run",
+            Self::SteerInject => "steer.inject",
             Self::ModelState => "model.state",
             Self::ContextCompact => "context.compact",
             Self::ModelContext => "model.context",
@@ -92,6 +100,7 @@ impl Place {
             Self::ToolGate => "tool.gate",
             Self::ToolCall => "tool.call",
             Self::ToolResult => "tool.result",
+            Self::SteerSkip => "steer.skip",
             Self::TurnStop => "turn.stop",
             Self::RunEnd => "run.end",
         }

@@ -74,6 +74,12 @@ impl HookTest {
         self
     }
 
+    /// Calls the hooks of [`SteerInject`](crate::Place::SteerInject).
+    pub async fn inject(&self, messages: impl IntoIterator<Item = Message>) -> Result<Vec<Message>> {
+        let messages = messages.into_iter().collect();
+        self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.inject.apply(messages, ctx))).await
+    }
+
     /// Calls the hooks of [`ModelState`](crate::Place::ModelState).
     pub async fn state(&self, history: History) -> Result<History> {
         self.pass(history, |history, it, ctx| Box::pin(it.hooks.chains.state.apply(history, ctx))).await
@@ -211,6 +217,12 @@ impl HookTest {
     /// Calls the hooks of [`ToolResult`](crate::Place::ToolResult).
     pub async fn result(&self, result: CallResult) -> Result<CallResult> {
         self.pass(result, |result, it, ctx| Box::pin(result.pass(it.hooks.chains.results.iter(), ctx))).await
+    }
+
+    /// Calls the hooks of [`SteerSkip`](crate::Place::SteerSkip).
+    pub async fn skip(&self, calls: impl IntoIterator<Item = ToolCall>) -> Result<()> {
+        let calls: Vec<_> = calls.into_iter().collect();
+        self.pass(calls, |calls, it, ctx| Box::pin(it.hooks.chains.skip.apply(calls, ctx))).await.map(drop)
     }
 
     /// Calls the hooks of [`TurnStop`](crate::Place::TurnStop). Returns `true` if a hook ends the loop.

@@ -43,6 +43,10 @@ impl WorkStarted {
         self.leave_open(CLOSED) == Err(STARTED)
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == CLOSED
+    }
+
     fn leave_open(&self, to: u8) -> Result<u8, u8> {
         self.state.compare_exchange(OPEN, to, Ordering::AcqRel, Ordering::Acquire)
     }

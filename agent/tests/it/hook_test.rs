@@ -78,6 +78,18 @@ fn marks(place: Place, is_async: bool) -> HooksFn {
                     })
                 })
             }
+            (Place::SteerInject, false) => hooks.on_inject(|messages, _| messages.push(Message::user("x"))),
+            (Place::SteerInject, true) => hooks.on_inject_async(|messages, _| {
+                Box::pin(async {
+                    messages.push(Message::user("x"));
+                    Ok(())
+                })
+            }),
+            // A hook that observes leaves its mark as an error.
+            (Place::SteerSkip, false) => hooks.on_skip(|calls, _| Err::<(), _>(Error::new(calls[0].name.clone()))),
+            (Place::SteerSkip, true) => {
+                hooks.on_skip_async(|calls, _| Box::pin(async { Err(Error::new(calls[0].name.clone())) }))
+            }
             (Place::ModelWire, false) => hooks.on_wire(|messages, _| messages.push(mark())),
             (Place::ModelWire, true) => hooks.on_wire_async(|messages, _| {
                 Box::pin(async {
@@ -155,6 +167,8 @@ async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
             history.messages().last().is_some_and(|message| message.text() == "x")
         }
         Place::ContextCompact => test.compact([Message::user("a")]).await?.is_some_and(|it| it[1].text() == "x"),
+        Place::SteerInject => test.inject([Message::user("a")]).await?[1].text() == "x",
+        Place::SteerSkip => test.skip([call()]).await.is_err_and(|error| error.to_string() == "shout"),
         Place::ModelContext => test.context([Message::user("a")]).await?[1].text() == "x",
         Place::ModelPrompt => test.prompt("base").await? == "base\n\nturn 0x",
         Place::ModelWire => test.wire([Message::user("a")]).await?[1].text() == "x",

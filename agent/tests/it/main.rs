@@ -25,6 +25,7 @@ mod places;
 mod redacted;
 mod replies;
 mod sessions;
+mod steering;
 mod stored;
 mod stream_tool_call;
 mod streamed_calls;

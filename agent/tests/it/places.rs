@@ -1,6 +1,7 @@
 //! Places: the order of hooks, the values that hooks change, and the effects of failures.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_agent::hook::Compaction;
 use emitree_agent::{
@@ -45,6 +46,8 @@ fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
                 })
             });
         }
+        Place::SteerInject => drop(hooks.on_inject(move |_, _| add(""))),
+        Place::SteerSkip => drop(hooks.on_skip(move |_, _| add(""))),
         Place::ModelState => drop(hooks.on_state(move |history, _| {
             add("");
             Ok(history.extend([Message::user(id)])?)
@@ -116,7 +119,8 @@ fn compacts() -> HooksFn {
     })
 }
 
-/// The number of times that a place is reached in a run of two model calls and one tool call.
+/// The number of times that a place is reached in a run of two model calls and one tool call. At `steer.inject` and
+/// `steer.skip`, the user interjects, and the tool call is skipped.
 const fn passed(place: Place) -> usize {
     match place {
         Place::AgentRun
@@ -124,6 +128,8 @@ const fn passed(place: Place) -> usize {
         | Place::ToolGate
         | Place::ToolCall
         | Place::ToolResult
+        | Place::SteerInject
+        | Place::SteerSkip
         | Place::RunEnd => 1,
         Place::ModelState | Place::ContextCompact | Place::ModelContext | Place::ModelPrompt | Place::ModelWire => 2,
         Place::ModelRequest | Place::ModelCall | Place::ModelChunk | Place::TurnAction | Place::TurnStop => 2,
@@ -150,12 +156,15 @@ enum Bound {
     FromAbove,
 }
 
-/// Makes a tool that runs an agent. `of_run` is added to the agent's run.
-fn asking(agent: &Agent, of_run: Option<HooksFn>) -> Result<Tool> {
-    let agent = agent.clone();
+/// Makes a tool that runs an agent in a session. `of_run` is added to the agent's run.
+fn asking(agent: &Agent, of_run: Option<HooksFn>, session: &Session) -> Result<Tool> {
+    let (agent, session) = (agent.clone(), session.clone());
     Ok(tool_fn("below", "Asks below", move |args: Text, _: RunContext| {
-        let (agent, of_run) = (agent.clone(), of_run.clone());
-        async move { Ok(of_run.into_iter().fold(agent.ask(args.text), AgentRun::with).await?.text()) }
+        let (agent, of_run, session) = (agent.clone(), of_run.clone(), session.clone());
+        async move {
+            let run = agent.ask(args.text).session(&session);
+            Ok(of_run.into_iter().fold(run, AgentRun::with).await?.text())
+        }
     })?)
 }
 
@@ -166,19 +175,26 @@ fn above(tool: Tool) -> Result<Agent> {
     Agent::builder("outer", ChatModel::new(script)?).tool(tool).build()
 }
 
-/// Runs an agent at a depth. `of_run` is added to the agent's run, and `from_above` is bound to the outermost run.
-async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above: Option<HooksFn>) -> Result<()> {
-    let as_tool = || match &of_run {
-        // `as_tool` creates the agent's run itself, so `asking` is needed to add a middleware to that run.
-        Some(_) => asking(agent, of_run.clone()),
-        None => Ok(agent.as_tool("Asks")?),
+/// Runs an agent at a depth. `of_run` is added to the agent's run, and `from_above` is bound to the outermost run. If the
+/// run needs no session, `as_tool` makes it.
+async fn ask_at(
+    depth: Depth,
+    agent: &Agent,
+    of_run: Option<HooksFn>,
+    from_above: Option<HooksFn>,
+    session: Option<&Session>,
+) -> Result<()> {
+    let as_tool = || match (&of_run, session) {
+        // `as_tool` creates the agent's run itself, so `asking` is needed to add a middleware or a session to that run.
+        (None, None) => Ok(agent.as_tool("Asks")?),
+        _ => asking(agent, of_run.clone(), &session.cloned().unwrap_or_default()),
     };
     let outermost = match depth {
         Depth::TopLevel => agent.clone(),
         Depth::SubAgent => above(as_tool()?)?,
         Depth::SubAgentOfSubAgent => above(above(as_tool()?)?.as_tool("Asks")?)?,
         Depth::ToolOfATool => {
-            let inner = asking(agent, of_run.clone())?;
+            let inner = asking(agent, of_run.clone(), &session.cloned().unwrap_or_default())?;
             above(tool_fn("outer_tool", "Calls a tool", move |args: Text, _: RunContext| {
                 let inner = inner.clone();
                 async move { Ok(inner.run(json!({"text": args.text})).await?.text()) }
@@ -186,7 +202,8 @@ async fn ask_at(depth: Depth, agent: &Agent, of_run: Option<HooksFn>, from_above
         }
     };
     let of_outermost = of_run.filter(|_| depth == Depth::TopLevel);
-    let run = of_outermost.into_iter().fold(outermost.ask("go"), AgentRun::with);
+    let of_top_level = session.filter(|_| depth == Depth::TopLevel).cloned().unwrap_or_default();
+    let run = of_outermost.into_iter().fold(outermost.ask("go").session(&of_top_level), AgentRun::with);
     let run = from_above
         .into_iter()
         .fold(run, |run, hooks| run.middleware(for_tree(Runs::named("tester").only(joins(hooks)))));
@@ -200,17 +217,26 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
         for streams in [false, true] {
             for depth in [Depth::TopLevel, Depth::SubAgent, Depth::SubAgentOfSubAgent, Depth::ToolOfATool] {
                 for bound in [Bound::OnTheAgent, Bound::OnTheRun, Bound::FromAbove] {
-                    let log = Log::default();
-                    let script = ScriptedModel::new("inner")
-                        .reply(Reply::calls([("shout", json!({"text": "a"}))]).in_pieces(2))
-                        .reply(Reply::text("done").in_pieces(2));
+                    let (log, session) = (Log::default(), Session::new());
+                    let is_steered = matches!(place, Place::SteerInject | Place::SteerSkip);
+                    let (user, calls) = (session.clone(), AtomicU32::new(0));
+                    let script = ScriptedModel::by("inner", move |_| {
+                        if calls.fetch_add(1, Ordering::Relaxed) > 0 {
+                            return Reply::text("done").in_pieces(2);
+                        }
+                        if is_steered {
+                            user.interject("stop").expect("it is sent");
+                        }
+                        Reply::calls([("shout", json!({"text": "a"}))]).in_pieces(2)
+                    });
                     let mut options = ChatOptions::default();
                     options.stream = Some(streams);
                     let first = mark(std::slice::from_ref(place), "1", &log);
                     let builder = agent(&script).options(options).with(compacts()).with(first);
                     let second = |at| (bound == at).then(|| mark(std::slice::from_ref(place), "2", &log));
                     let agent = second(Bound::OnTheAgent).into_iter().fold(builder, AgentBuilder::with).build()?;
-                    ask_at(depth, &agent, second(Bound::OnTheRun), second(Bound::FromAbove)).await?;
+                    let session = is_steered.then_some(&session);
+                    ask_at(depth, &agent, second(Bound::OnTheRun), second(Bound::FromAbove), session).await?;
                     // At `model.wire`, only the last registered hook is called.
                     let each: &[&str] = if *place == Place::ModelWire { &["2"] } else { &["1", "2"] };
                     let expected = each.repeat(passed(*place));
@@ -227,8 +253,8 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
 
 /// The places of a run in order. The first response calls two tools, and the second response is the answer. The numbers
 /// after a place are the ids of calls: each hook of the place is called for all these calls before the next hook is
-/// called.
-const WHOLE_RUN: &str = "agent.run
+/// called. A message waits when the run begins; `steer.skip` needs an interjection, after which no tool works.
+const WHOLE_RUN: &str = "agent.run, steer.inject
     model.state, context.compact
     model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
     tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1
@@ -277,7 +303,9 @@ async fn a_run_passes_all_places_in_order_and_the_hooks_of_the_builder_replace_o
                 let hooks =
                     |id| if are_guards { mark(&Place::ALL, id, &log).guard() } else { mark(&Place::ALL, id, &log) };
                 let agent = working(streams, has_own, &log)?.with(hooks("agent")).build()?;
-                ask_at(depth, &agent, Some(hooks("run")), Some(hooks("above"))).await?;
+                let session = Session::new();
+                session.steer("and now").expect("it is sent");
+                ask_at(depth, &agent, Some(hooks("run")), Some(hooks("above")), Some(&session)).await?;
                 // At the top level, both middlewares are bound to the same run, `run` first.
                 let is_nested = depth != Depth::TopLevel;
                 let all = if is_nested { ["own", "agent", "above", "run"] } else { ["own", "agent", "run", "above"] };
@@ -687,31 +715,6 @@ async fn the_decision_to_stop_keeps_injected_messages_and_does_not_call_the_mode
     .await;
     assert!(result.unwrap_err().to_string().contains("has a result for the id `x`"));
     assert_eq!(results(session.history().messages()), ["!not executed: the run was stopped"]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_later_decision_about_a_turn_replaces_an_earlier_one() -> Result<()> {
-    for (decisions, expected) in [
-        ([TurnDecision::Stop, TurnDecision::Natural], ["A"]),
-        ([TurnDecision::Natural, TurnDecision::LoopToModel], ["!not executed: the model is asked again"]),
-        ([TurnDecision::LoopToModel, TurnDecision::Stop], ["!not executed: the run ends here"]),
-    ] {
-        let (result, _, session) = ask(two_turns(), move |hooks| {
-            for decision in decisions {
-                hooks.on_action(move |action, _| action.decision = Some(decision));
-            }
-            // The second response ends the loop, whatever the decision was.
-            hooks.on_action(|action, _| {
-                if action.response.message.tool_calls().next().is_none() {
-                    action.decision = Some(TurnDecision::Stop);
-                }
-            });
-        })
-        .await;
-        result?;
-        assert_eq!(results(session.history().messages()), expected, "{decisions:?}");
-    }
     Ok(())
 }
 

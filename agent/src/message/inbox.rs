@@ -1,0 +1,136 @@
+//! The messages that were sent to a session, and that its history does not have yet.
+//!
+//! Invariants:
+//!
+//! 1. A message leaves the inbox only in the step that adds it to the history, under the session's lock, or when a hook
+//!    drops it. So a message is either in the inbox or in the history.
+//! 2. A message is taken by at most one attempt of a run. When that attempt is gone, other runs may take it.
+
+use std::mem::take;
+use std::sync::Arc;
+
+use crate::Message;
+use crate::message::turn_calls::TurnCalls;
+
+/// The maximum number of messages that wait in an inbox.
+pub(crate) const CAPACITY: usize = 1_000;
+
+/// How a message enters the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// Before the next model call.
+    Steer,
+    /// Before the next model call. Calls that have not begun are not executed.
+    Interject,
+    /// When the loop would end.
+    FollowUp,
+}
+
+/// An attempt of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taker {
+    /// The address of the run's [`SessionRun`](crate::message::session_run::SessionRun), which outlives the attempt.
+    pub(crate) run: usize,
+    pub(crate) attempt: u32,
+}
+
+/// A message that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    /// Counts the messages of the session, so that a message that comes back finds its place.
+    number: u64,
+    sent: Sent,
+    pub(crate) message: Arc<Message>,
+    taken_by: Option<Taker>,
+}
+
+impl Waiting {
+    fn is_free_for(&self, taker: Taker) -> bool {
+        self.taken_by.is_none_or(|other| other == taker)
+    }
+
+    fn take(&mut self, taker: Taker) -> Arc<Message> {
+        self.taken_by = Some(taker);
+        Arc::clone(&self.message)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    waiting: Vec<Waiting>,
+    sent: u64,
+    /// The turns whose calls an interjection may close, in the order in which they began.
+    pub(crate) turns: Vec<Arc<TurnCalls>>,
+}
+
+impl Inbox {
+    pub(crate) fn messages(&self) -> impl ExactSizeIterator<Item = &Arc<Message>> {
+        self.waiting.iter().map(|waiting| &waiting.message)
+    }
+
+    /// Adds a message. Returns it if the inbox is full.
+    pub(crate) fn push(&mut self, sent: Sent, message: Message) -> Result<(), Message> {
+        if self.waiting.len() >= CAPACITY {
+            return Err(message);
+        }
+        self.waiting.push(Waiting { number: self.sent, sent, message: Arc::new(message), taken_by: None });
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Takes the messages for the next model call, and returns all that this attempt has taken.
+    pub(crate) fn take_steering(&mut self, taker: Taker) -> Vec<Arc<Message>> {
+        let waiting = self.waiting.iter_mut().filter(|waiting| waiting.sent != Sent::FollowUp);
+        let due = waiting.filter(|waiting| waiting.is_free_for(taker));
+        due.map(|waiting| waiting.take(taker)).collect()
+    }
+
+    /// Takes the oldest follow-up.
+    pub(crate) fn take_follow_up(&mut self, taker: Taker) -> Option<Arc<Message>> {
+        let mut waiting = self.waiting.iter_mut().filter(|waiting| waiting.sent == Sent::FollowUp);
+        waiting.find(|waiting| waiting.is_free_for(taker)).map(|waiting| waiting.take(taker))
+    }
+
+    /// Takes all interjections that no attempt has taken. Returns `false` if there are none.
+    pub(crate) fn take_interjections(&mut self, taker: Taker) -> bool {
+        let waiting = self.waiting.iter_mut().filter(|waiting| waiting.sent == Sent::Interject);
+        let free = waiting.filter(|waiting| waiting.taken_by.is_none());
+        free.map(|waiting| waiting.take(taker)).count() > 0
+    }
+
+    /// Lets the first turn whose calls are under way take the interjections that wait. Returns this turn.
+    pub(crate) fn interrupted_turn(&mut self) -> Option<Arc<TurnCalls>> {
+        let turn = Arc::clone(self.turns.first()?);
+        self.take_interjections(turn.taker()).then_some(turn)
+    }
+
+    /// Removes what an attempt has taken.
+    pub(crate) fn remove(&mut self, taker: Taker) -> Vec<Waiting> {
+        self.waiting.extract_if(.., |waiting| waiting.taken_by == Some(taker)).collect()
+    }
+
+    /// Frees what attempts have taken.
+    pub(crate) fn free(&mut self, is_gone: impl Fn(Taker) -> bool) {
+        for waiting in &mut self.waiting {
+            waiting.taken_by = waiting.taken_by.filter(|taker| !is_gone(*taker));
+        }
+    }
+
+    /// Frees what a run has taken, and ends its turns.
+    pub(crate) fn free_run(&mut self, run: usize) {
+        self.turns.retain(|turn| turn.taker().run != run);
+        self.free(|taker| taker.run == run);
+    }
+
+    /// Puts messages back in their places.
+    pub(crate) fn put_back(&mut self, mut returned: Vec<Waiting>) {
+        if returned.is_empty() {
+            return;
+        }
+        returned.iter_mut().for_each(|waiting| waiting.taken_by = None);
+        returned.append(&mut take(&mut self.waiting));
+        returned.sort_by_key(|waiting| waiting.number);
+        self.waiting = returned;
+    }
+}

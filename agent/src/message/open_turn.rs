@@ -1,0 +1,259 @@
+//! A turn whose calls are being answered.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::mem::take;
+use std::sync::Arc;
+
+use emitree_emitter::new_id;
+use emitree_runtime::RunContext;
+
+use crate::message::history::{HistoryError, check, check_parts};
+use crate::message::session_run::SessionRun;
+use crate::message::turn_calls::{CallState, TurnCalls};
+use crate::message::{Message, Part, Role, ToolResult};
+use crate::tool::started::WorkStarted;
+
+impl SessionRun {
+    /// Begins a turn with a model's response, which enters the history when the turn is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the response's role is not `assistant`, or if the response has a part that this role does
+    /// not allow, such as a tool result.
+    pub(crate) fn open(&self, mut response: Message) -> Result<OpenTurn<'_>, HistoryError> {
+        if response.role != Role::Assistant {
+            return Err(HistoryError::Response { role: response.role });
+        }
+        check_parts(0, &response)?;
+        give_ids(&mut response);
+        let attempt = self.attempt();
+        let calls = TurnCalls::new(self.taker(attempt), response.tool_calls().count());
+        Ok(OpenTurn {
+            session: self,
+            attempt,
+            response: Arc::new(response),
+            calls: Arc::new(calls),
+            unanswered: "not executed: the run was stopped",
+            injected: Vec::new(),
+        })
+    }
+}
+
+/// Replaces empty and repeated call ids, which some servers send.
+fn give_ids(response: &mut Message) {
+    let mut ids = HashSet::new();
+    for part in &mut response.parts {
+        if let Part::ToolCall(call) = part
+            && (call.id.is_empty() || ids.contains(&call.id))
+        {
+            call.id = format!("call_{}", new_id().simple());
+        }
+        if let Part::ToolCall(call) = part {
+            ids.insert(call.id.clone());
+        }
+    }
+}
+
+/// A response whose calls are being answered. It is created before the first call is executed, and dropping it
+/// completes the turn, so that the history stays valid if the run fails, is aborted or is dropped.
+///
+/// A result is assigned to its call by position, because the provider's ids are not reliable.
+#[derive(Debug)]
+pub(crate) struct OpenTurn<'a> {
+    session: &'a SessionRun,
+    /// The attempt to which the turn belongs.
+    attempt: u32,
+    response: Arc<Message>,
+    calls: Arc<TurnCalls>,
+    unanswered: &'static str,
+    injected: Vec<Arc<Message>>,
+}
+
+impl OpenTurn<'_> {
+    /// Returns the response as it will enter the history, with a unique id for each call.
+    pub(crate) const fn response(&self) -> &Arc<Message> {
+        &self.response
+    }
+
+    pub(crate) const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Returns the state that the call at this position shares with the run of its tool. If the call already has a
+    /// result, returns a closed state.
+    pub(crate) fn work_started(&self, position: usize) -> WorkStarted {
+        self.calls.work_started(position)
+    }
+
+    /// Sets the result of the call at this position, and replaces an earlier result. From now on, the function of the
+    /// call's tool is not called.
+    pub(crate) fn answer(&self, position: usize, result: ToolResult) {
+        self.calls.answer(position, result);
+    }
+
+    /// Lets interjections close the calls from now on. Interjections that wait do so at once.
+    pub(crate) fn listen(&self, agent: &RunContext) {
+        self.calls.listen(agent);
+        if self.session.begin_calls(&self.calls) {
+            self.calls.interject();
+        }
+    }
+
+    /// Returns `true` if an interjection has closed the call at this position before it had begun.
+    pub(crate) fn is_interjected(&self, position: usize) -> bool {
+        self.calls.is_interjected(position)
+    }
+
+    /// Polls a future until an interjection closes the calls. Returns `None` if one has.
+    pub(crate) fn until_interjected<T>(&self, gates: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
+        self.calls.until_interjected(gates)
+    }
+
+    /// Answers the interrupted call at this position with an error.
+    pub(crate) fn interrupt(&self, position: usize) {
+        let has_started = self.work_started(position).close();
+        let text = if has_started { INTERRUPTED_AT_WORK } else { "not executed: interrupted" };
+        self.answer(position, ToolResult::error("", text));
+    }
+
+    /// Closes the call at this position, and returns the text of its result if the run is stopped.
+    pub(crate) fn stop(&self, position: usize) -> &'static str {
+        if self.work_started(position).close() { STOPPED } else { self.unanswered }
+    }
+
+    /// Appends an answer after the results and the injected messages. It must have no tool calls.
+    pub(crate) fn end_with(&mut self, answer: &Arc<Message>) {
+        self.injected.push(Arc::clone(answer));
+    }
+
+    /// Sets the text of the results for unanswered calls whose tools have not started when the turn is dropped.
+    pub(crate) const fn answer_others(&mut self, text: &'static str) {
+        self.unanswered = text;
+    }
+
+    /// Appends messages after the results. They must be valid by themselves.
+    pub(crate) fn inject(&mut self, messages: Vec<Message>) -> Result<(), HistoryError> {
+        let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
+        check(&messages)?;
+        self.injected.extend(messages);
+        Ok(())
+    }
+}
+
+impl Drop for OpenTurn<'_> {
+    fn drop(&mut self) {
+        let states = self.calls.take();
+        let results = self.response.tool_calls().zip(states).map(|(call, state)| {
+            let mut result = match state {
+                CallState::Answered(result) => result,
+                CallState::Interjected => ToolResult::error("", NOT_EXECUTED),
+                // The call is closed before its result enters the history, so "not executed" stays true.
+                CallState::Open(started) => {
+                    ToolResult::error("", if started.close() { STOPPED } else { self.unanswered })
+                }
+            };
+            // A hook may have changed the id, but the result belongs to this call.
+            result.id.clone_from(&call.id);
+            Arc::new(Message::tool([result]))
+        });
+        let mut messages = vec![Arc::clone(&self.response)];
+        messages.extend(results);
+        messages.append(&mut take(&mut self.injected));
+        self.session.end_turn(&self.calls, messages, self.attempt);
+    }
+}
+
+/// The result of a call whose tool was running when the run ended.
+const STOPPED: &str = "the run was stopped while the tool was running: it may have had effects";
+
+/// The result of a call that was interrupted after the tool's function had been called.
+const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was running: it may have had effects";
+
+/// The result of a call that had not begun when the user interjected.
+pub(crate) const NOT_EXECUTED: &str = "not executed: the user interjected";
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{History, Session, ToolCall};
+
+    /// One step of a conversation in which runs may fail.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Says(String),
+        /// A response with calls. For each call, `calls` has its id, and `true` if the call is answered before the turn
+        /// ends. If `injects` is set, a message follows the results. If `panics` is set, the turn panics at its end.
+        Turn {
+            calls: Vec<(String, bool)>,
+            panics: bool,
+            injects: bool,
+        },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let id = prop_oneof![Just(String::new()), "[ab]".prop_map(|id| id)];
+        let turn = (vec((id, any::<bool>()), 0..5), any::<bool>(), any::<bool>());
+        prop_oneof![
+            "[a-z]{1,3}".prop_map(Step::Says),
+            turn.prop_map(|(calls, panics, injects)| Step::Turn { calls, panics, injects }),
+        ]
+    }
+
+    proptest! {
+        // A1
+        #[test]
+        fn each_call_has_exactly_one_result_however_its_turn_ends(steps in vec(step(), 0..12)) {
+            let session = Session::new();
+            let run = SessionRun::new(session.clone());
+            let mut expected = 0;
+            for step in steps {
+                match step {
+                    Step::Says(text) => {
+                        session.extend([Message::user(text)]).expect("text is valid");
+                        expected += 1;
+                    }
+                    Step::Turn { calls, panics, injects } => {
+                        let response = calls.iter().fold(Message::assistant("so"), |message, (id, _)| {
+                            message.with_call(ToolCall::new(id, "t", json!({})))
+                        });
+                        let turn = std::panic::AssertUnwindSafe(|| {
+                            let mut turn = run.open(response).expect("a response");
+                            for (at, (_, is_answered)) in calls.iter().enumerate() {
+                                if *is_answered {
+                                    turn.answer(at, ToolResult::new("another id", at));
+                                }
+                            }
+                            if injects {
+                                turn.inject(vec![Message::user("and")]).expect("text is valid");
+                            }
+                            assert!(!panics, "this turn ends with a panic");
+                        });
+                        let _ = std::panic::catch_unwind(turn);
+                        expected += 1 + calls.len() + usize::from(injects);
+                    }
+                }
+            }
+            let history = session.history();
+            prop_assert_eq!(history.messages().len(), expected);
+            prop_assert_eq!(check(history.messages()), Ok(()));
+            let json = serde_json::to_value(&history).expect("JSON");
+            prop_assert_eq!(serde_json::from_value::<History>(json).expect("a valid history"), history);
+        }
+    }
+
+    #[test]
+    fn only_a_valid_assistant_message_begins_a_turn() {
+        let run = SessionRun::new(Session::new());
+        let error = run.open(Message::user("x")).expect_err("a user's message").to_string();
+        assert_eq!(error, "a model's response has the role `user` instead of `assistant`");
+        let result = Part::ToolCallResponse(ToolResult::new("a", 1));
+        let error = run.open(Message::new(Role::Assistant, [result])).expect_err("a result").to_string();
+        assert_eq!(error, "message 0 has the role `assistant`, which does not allow a tool result");
+        assert!(run.history().messages().is_empty());
+    }
+}

@@ -1,0 +1,264 @@
+//! The session of one run: what the run has added, and how that is undone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::message::Message;
+use crate::message::history::{History, HistoryError, check};
+use crate::message::inbox::{Taker, Waiting};
+use crate::message::session::{Conversation, Session};
+use crate::message::turn_calls::TurnCalls;
+use crate::place::state::Slices;
+
+/// The session of one run, and the messages that the current attempt of the run added.
+///
+/// Invariant: every change is made under the session's lock and to the current conversation, because other runs may change
+/// the history at any time.
+#[derive(Debug)]
+pub(crate) struct SessionRun {
+    session: Session,
+    /// The number of the current attempt, counted from 1; 0 before the first attempt.
+    attempt: AtomicU32,
+    added: Mutex<Vec<Arc<Message>>>,
+    /// The messages of the inbox that the current attempt added, or dropped, as they were sent.
+    steered: Mutex<Vec<Waiting>>,
+    rewritten: Mutex<Option<Rewritten>>,
+}
+
+/// A history that hooks of a run have rewritten, so that it no longer begins with the messages that the hooks read.
+#[derive(Debug)]
+struct Rewritten {
+    /// The conversation as it would be without this run.
+    without: Vec<Arc<Message>>,
+    /// The conversation as the hooks changed it.
+    history: History,
+}
+
+impl SessionRun {
+    pub(crate) const fn new(session: Session) -> Self {
+        let attempt = AtomicU32::new(0);
+        Self {
+            session,
+            attempt,
+            added: Mutex::new(Vec::new()),
+            steered: Mutex::new(Vec::new()),
+            rewritten: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn attempt(&self) -> u32 {
+        self.attempt.load(Ordering::SeqCst)
+    }
+
+    /// Counts another attempt, and returns its number.
+    pub(crate) fn next_attempt(&self) -> u32 {
+        self.attempt.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn history(&self) -> History {
+        self.session.history()
+    }
+
+    pub(crate) const fn slices(&self) -> &Slices {
+        self.session.slices()
+    }
+
+    /// Returns the messages that the current attempt added, in order.
+    pub(crate) fn added(&self) -> Vec<Arc<Message>> {
+        self.added.lock().clone()
+    }
+
+    /// Returns the number of messages that the current attempt added.
+    pub(crate) fn count_added(&self) -> usize {
+        self.added.lock().len()
+    }
+
+    /// Returns the messages that the current attempt added, in order, without the first `known` messages.
+    pub(crate) fn added_after(&self, known: usize) -> Vec<Arc<Message>> {
+        self.added.lock()[known..].to_vec()
+    }
+
+    /// Appends messages as [`History::extend`] does.
+    pub(crate) fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
+        let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
+        check(&messages)?;
+        self.append(messages, self.attempt());
+        Ok(())
+    }
+
+    /// Replaces a message of this run. Returns `false`, and changes nothing, if the history does not have the message any
+    /// more. The new message must have the same tool calls.
+    pub(crate) fn replace(&self, before: &Arc<Message>, after: &Arc<Message>) -> bool {
+        // Messages are compared by address, because an equal message may be another message.
+        let replace = |messages: &mut Vec<Arc<Message>>| {
+            let found = messages.iter_mut().rfind(|message| Arc::ptr_eq(message, before));
+            found.map(|message| *message = Arc::clone(after)).is_some()
+        };
+        let mut current = self.session.shared.conversation.lock();
+        replace(&mut self.added.lock());
+        replace(Arc::make_mut(&mut current.history.0))
+    }
+
+    /// Appends messages of an attempt, unless another attempt has begun.
+    pub(crate) fn append(&self, messages: Vec<Arc<Message>>, attempt: u32) {
+        // All messages are added under one lock, so no message of another run comes between them. Another attempt first
+        // counts itself, and then undoes the attempt before under the same lock. So the messages of that attempt are
+        // either removed, or not added here (A7).
+        self.append_to(&mut self.session.shared.conversation.lock().history, messages, attempt);
+    }
+
+    /// Lets interjections close the calls of a turn. Returns `true` if the run has taken interjections that wait.
+    pub(super) fn begin_calls(&self, calls: &Arc<TurnCalls>) -> bool {
+        let inbox = &mut self.session.shared.conversation.lock().inbox;
+        inbox.turns.push(Arc::clone(calls));
+        inbox.take_interjections(calls.taker())
+    }
+
+    /// Appends the messages of a turn, as [`append`](Self::append) does. From now on, interjections cannot close its calls.
+    pub(super) fn end_turn(&self, calls: &Arc<TurnCalls>, messages: Vec<Arc<Message>>, attempt: u32) {
+        let Conversation { history, inbox } = &mut *self.session.shared.conversation.lock();
+        if calls.is_listening() {
+            inbox.turns.retain(|turn| !Arc::ptr_eq(turn, calls));
+        }
+        self.append_to(history, messages, attempt);
+    }
+
+    fn append_to(&self, history: &mut History, messages: Vec<Arc<Message>>, attempt: u32) {
+        if attempt == self.attempt() {
+            self.added.lock().extend(messages.iter().cloned());
+            Arc::make_mut(&mut history.0).extend(messages);
+        }
+    }
+
+    /// Identifies an attempt of this run to the inbox.
+    pub(super) fn taker(&self, attempt: u32) -> Taker {
+        Taker { run: std::ptr::from_ref(self).addr(), attempt }
+    }
+
+    /// Returns `true` if the inbox has messages, also those that another run has taken.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.session.shared.has_waiting()
+    }
+
+    /// Takes the messages that enter before a model call.
+    pub(crate) fn take_steering(&self, attempt: u32) -> Vec<Arc<Message>> {
+        self.session.shared.conversation.lock().inbox.take_steering(self.taker(attempt))
+    }
+
+    /// Takes the messages that enter where the loop would end: those for the next model call, or else a follow-up.
+    pub(crate) fn take_at_end(&self, attempt: u32) -> Vec<Arc<Message>> {
+        let taker = self.taker(attempt);
+        let inbox = &mut self.session.shared.conversation.lock().inbox;
+        let taken = inbox.take_steering(taker);
+        if taken.is_empty() { inbox.take_follow_up(taker).into_iter().collect() } else { taken }
+    }
+
+    /// Replaces the messages that an attempt has taken, in the inbox, by these messages, in the history. They must be
+    /// valid by themselves.
+    pub(crate) fn enter(&self, messages: Vec<Arc<Message>>, attempt: u32) {
+        self.session.shared.change_inbox(|Conversation { history, inbox }| {
+            if attempt == self.attempt() {
+                self.steered.lock().append(&mut inbox.remove(self.taker(attempt)));
+                self.append_to(history, messages, attempt);
+            }
+        });
+    }
+
+    /// Frees the messages that an attempt has taken, and that it has not added.
+    pub(crate) fn free_taken(&self, attempt: u32) {
+        if self.has_waiting() {
+            let taker = self.taker(attempt);
+            self.session.shared.conversation.lock().inbox.free(|other| other == taker);
+        }
+    }
+
+    /// Replaces the conversation that hooks have read with the changed conversation. Messages that another run has
+    /// appended meanwhile stay, after the changed messages. Returns `false`, and changes nothing, if another run has
+    /// rewritten the conversation meanwhile.
+    pub(crate) fn update(&self, read: &History, changed: History) -> bool {
+        if Arc::ptr_eq(&read.0, &changed.0) {
+            return true;
+        }
+        let current = &mut self.session.shared.conversation.lock().history;
+        let Some(appended) = current.strip_prefix(read) else { return false };
+        // Both parts are valid by themselves, so the joined history is valid.
+        let whole = History(Arc::new(changed.0.iter().chain(appended).cloned().collect()));
+        match changed.strip_prefix(read) {
+            Some(new) => self.added.lock().extend(new.iter().cloned()),
+            None => {
+                let without = self.without(read);
+                *self.rewritten.lock() = Some(Rewritten { without, history: changed });
+            }
+        }
+        *current = whole;
+        true
+    }
+
+    /// Undoes the attempt's changes to the history, so that the next attempt begins without them, and gives back what
+    /// the attempt took from the inbox.
+    pub(crate) fn give_up(&self) {
+        self.session.shared.change_inbox(|Conversation { history, inbox }| {
+            // The history is read and written under one lock, so that no message of another run is lost.
+            let without = self.without(history);
+            let steered = std::mem::take(&mut *self.steered.lock());
+            // If another run has rewritten a part of a turn of this run, removing the rest of the turn would make the
+            // history invalid, so the history stays unchanged, and keeps the messages of the inbox.
+            if check(&without).is_ok() {
+                *history = History(Arc::new(without));
+                inbox.put_back(steered);
+            }
+            // A layer may keep the attempt, whose turn would take interjections.
+            inbox.free_run(self.taker(0).run);
+            self.added.lock().clear();
+            *self.rewritten.lock() = None;
+        });
+    }
+
+    /// Returns the messages of a history as they would be if this run had added and rewritten nothing.
+    fn without(&self, history: &History) -> Vec<Arc<Message>> {
+        let (added, rewritten) = (self.added.lock(), self.rewritten.lock());
+        // Messages are compared by address, because another run may add an equal message.
+        let of_others = |message: &&Arc<Message>| !added.iter().any(|other| Arc::ptr_eq(other, message));
+        let rewritten = rewritten.as_ref().and_then(|it| Some((&it.without, history.strip_prefix(&it.history)?)));
+        match rewritten {
+            Some((without, appended)) => without.iter().chain(appended.iter().filter(of_others)).cloned().collect(),
+            None => history.0.iter().filter(of_others).cloned().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(history: &[Arc<Message>]) -> Vec<String> {
+        history.iter().map(|message| message.text()).collect()
+    }
+
+    #[test]
+    fn giving_up_a_run_removes_its_messages_and_its_rewriting_and_nothing_else() {
+        let session = Session::new();
+        session.extend([Message::user("old")]).expect("valid");
+        let (ours, theirs) = (SessionRun::new(session.clone()), SessionRun::new(session.clone()));
+        ours.extend([Message::user("ours")]).expect("valid");
+        theirs.extend([Message::user("theirs")]).expect("valid");
+
+        // Hooks rewrite the messages that they read. Messages that are added meanwhile stay, after the rewritten
+        // messages.
+        let read = session.history();
+        theirs.extend([Message::user("meanwhile")]).expect("valid");
+        let summary = History::try_from(vec![Message::user("summary")]).expect("valid");
+        assert!(ours.update(&read, summary));
+        ours.extend([Message::user("more")]).expect("valid");
+        assert_eq!(says(session.history().messages()), ["summary", "meanwhile", "more"]);
+        assert_eq!(says(&ours.added()), ["ours", "more"]);
+
+        // An update by another run that has read the old history changes nothing.
+        assert!(!theirs.update(&read, History::new()));
+        ours.give_up();
+        assert_eq!(says(session.history().messages()), ["old", "theirs", "meanwhile"]);
+        assert!(ours.added().is_empty());
+    }
+}
