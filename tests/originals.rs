@@ -51,19 +51,18 @@ impl Api {
         let facade = text_of("src/lib.rs").expect("the facade");
         let listed: BTreeSet<_> = words(&facade).collect();
         for name in CRATES {
-            let is_listed = |name: &str| listed.contains(name);
-            let is_everything = |_: &str| true;
-            let is_public: &dyn Fn(&str) -> bool =
-                if matches!(name, "emitter" | "runtime") { &is_listed } else { &is_everything };
+            let listed = matches!(name, "emitter" | "runtime").then_some(&listed);
             for file in files_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join("src")) {
-                api.add(&fs::read_to_string(file).expect("a source file"), is_public);
+                api.add(&fs::read_to_string(file).expect("a source file"), listed);
             }
         }
         api
     }
 
-    fn add(&mut self, source: &str, is_public: &dyn Fn(&str) -> bool) {
+    /// Adds the items of a source file, or only the `listed` ones.
+    fn add(&mut self, source: &str, listed: Option<&BTreeSet<&str>>) {
         for line in source.lines() {
+            let is_public = |name: &str| listed.is_none_or(|names| names.contains(name));
             if let Some((kind, name)) = declared(line).filter(|(_, name)| is_public(name)) {
                 let names = if kind == "fn" { &mut self.functions } else { &mut self.types };
                 names.insert(name.to_owned());
@@ -103,14 +102,10 @@ impl Api {
 
 /// Returns the kind and the name of a public item that begins with this line.
 fn declared(line: &str) -> Option<(&str, &str)> {
-    let rest = line.strip_prefix("pub ")?;
-    let rest = ["const fn ", "async fn "].iter().find_map(|start| rest.strip_prefix(start)).map_or(rest, |name| name);
-    let (kind, name) = match rest.split_once(' ') {
-        Some((kind @ ("struct" | "enum" | "trait" | "type" | "fn"), name)) => (kind, name),
-        _ if rest.len() < line.len() - "pub ".len() => ("fn", rest),
-        _ => return None,
-    };
-    Some((kind, word(name)?))
+    let rest = line.strip_prefix("pub ")?.trim_start_matches("const ").trim_start_matches("async ");
+    let (kind, name) = rest.split_once(' ')?;
+    let is_item = matches!(kind, "struct" | "enum" | "trait" | "type" | "fn");
+    Some((kind, word(name)?)).filter(|_| is_item)
 }
 
 /// A type, a trait or an implementation, with its members.
@@ -192,14 +187,14 @@ fn passed(line: &str) -> Vec<&str> {
     rest.split(", ").take_while(|piece| word(piece) == Some(piece)).collect()
 }
 
-/// A row: its number, what it is in the original, what it is here, and the tests.
+/// A row: its number, its items here, and the tests.
 struct Row<'p> {
     number: &'p str,
     here: &'p str,
     tests: &'p str,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Built,
     Partly,
