@@ -13,6 +13,7 @@ mod message;
 mod model;
 #[cfg(feature = "openai")]
 mod openai;
+pub mod parse;
 mod place;
 mod sync;
 mod tool;

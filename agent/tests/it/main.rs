@@ -21,6 +21,7 @@ mod offers;
 #[cfg(feature = "openai")]
 mod openai;
 mod own_hooks;
+mod parse;
 mod places;
 mod redacted;
 mod replies;
