@@ -41,6 +41,8 @@
     allow(rustdoc::broken_intra_doc_links, reason = "this page links to items of all features")
 )]
 
+#[cfg(feature = "values")]
+mod key_values;
 mod shared;
 
 #[cfg(feature = "approval")]
@@ -144,3 +146,9 @@ pub mod own_events {
 pub use shared::only::Only;
 #[cfg(feature = "runs")]
 pub use shared::runs::{RunInfo, Runs};
+
+/// Stores of JSON values under keys, which agents and their middleware share: [`KeyValues`](values::KeyValues).
+#[cfg(feature = "values")]
+pub mod values {
+    pub use crate::key_values::{InvalidKey, KeyValues, MemoryValues, ValueKey};
+}
