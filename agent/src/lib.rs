@@ -44,6 +44,11 @@ pub mod hook {
     pub use crate::place::request::ModelRequest;
 }
 
+/// The key-value store of an agent: the handle for hooks and tools, and the operations that layers can wrap.
+pub mod values {
+    pub use crate::place::values::{Change, ReadValue, Values, WriteValue, Written};
+}
+
 pub use agent::Agent;
 pub use agent::builder::{AgentBuilder, IntoTool};
 pub use agent::events::{

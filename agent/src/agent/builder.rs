@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter};
+use emitree_middleware::values::{KeyValues, MemoryValues};
 use emitree_runtime::{Error, IntoMiddleware, MaxMiddlewareRetries, Middleware, Result, Runnable, check_guards};
 use serde_json::{Map, Value};
 
@@ -26,6 +27,7 @@ pub struct AgentBuilder {
     hooks: Hooks,
     installed: Vec<Arc<Installed>>,
     middlewares: Vec<Arc<dyn Middleware>>,
+    values: Arc<dyn KeyValues>,
     max_steps: u32,
     max_depth: usize,
     spawn_tools: bool,
@@ -68,6 +70,7 @@ impl AgentBuilder {
             hooks: Hooks::new(BUILDER),
             installed: Vec::new(),
             middlewares: Vec::new(),
+            values: Arc::new(MemoryValues::new()),
             max_steps: 20,
             max_depth: 20,
             spawn_tools: false,
@@ -164,6 +167,14 @@ impl AgentBuilder {
         self
     }
 
+    /// Sets the key-value store that [`AgentContext::values`](crate::AgentContext::values) returns in the agent's hooks
+    /// and tools, by default a [`MemoryValues`] of this agent. An agent below has a store of its own; to share one, set
+    /// it for both agents.
+    pub fn values(mut self, store: impl KeyValues) -> Self {
+        self.values = Arc::new(store);
+        self
+    }
+
     /// Sets the maximum number of turns in one attempt, by default 20. Each turn has one model call. An attempt that
     /// needs more turns fails.
     pub const fn max_steps(mut self, max_steps: u32) -> Self {
@@ -223,7 +234,7 @@ impl AgentBuilder {
     /// bound to the agent, its model or a tool, but does not handle its runs ([`check_guards`]).
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
-        let Self { max_steps, max_depth, spawn_tools, parallel_tools, failure, .. } = self;
+        let Self { values, max_steps, max_depth, spawn_tools, parallel_tools, failure, .. } = self;
         if let Some(error) = failure {
             return Err(error);
         }
@@ -232,7 +243,7 @@ impl AgentBuilder {
                 "`max_steps(0)` allows the agent `{name}` no model call: allow at least 1"
             )));
         }
-        let own = OwnHooks::new(hooks, &mut installed);
+        let own = OwnHooks::new(hooks, &mut installed, values);
         // State, errors and explanations refer to a middleware by its id.
         let mut ids = HashSet::new();
         if let Some(installed) = installed.iter().find(|installed| !ids.insert(installed.id.as_str())) {

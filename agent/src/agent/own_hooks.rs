@@ -3,16 +3,18 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use emitree_middleware::values::KeyValues;
 use emitree_runtime::{HookInfo, MiddlewareInfo};
 use serde_json::{Map, Value};
 
 use crate::agent::middleware::Installed;
+use crate::place::values::LayeredValues;
 use crate::{Hooks, Place};
 
 /// The id of the builder's hooks.
 pub(crate) const BUILDER: &str = "builder";
 
-/// Determines which hooks of middlewares are called in the runs of an agent.
+/// Determines which hooks of middlewares are called in the runs of an agent, and has the agent's key-value store.
 #[derive(Debug, Default)]
 pub(crate) struct OwnHooks {
     /// The ids of the agent's middlewares, and [`BUILDER`] if the builder has hooks.
@@ -21,12 +23,14 @@ pub(crate) struct OwnHooks {
     pub(crate) places: Vec<Place>,
     /// All hooks of the agent, including replaced hooks. The builder's hooks come first.
     described: Vec<HookInfo>,
+    /// The store, with the layers of the builder and of the agent's middlewares.
+    pub(crate) values: LayeredValues,
 }
 
 impl OwnHooks {
     /// Puts the builder's hooks in front of the hooks of the agent's middlewares, and removes the hooks that the
     /// builder's hooks replace.
-    pub(crate) fn new(hooks: Hooks, installed: &mut Vec<Arc<Installed>>) -> Self {
+    pub(crate) fn new(hooks: Hooks, installed: &mut Vec<Arc<Installed>>, store: Arc<dyn KeyValues>) -> Self {
         let hooks = hooks.build();
         let places = hooks.places();
         if !hooks.is_empty() {
@@ -35,7 +39,13 @@ impl OwnHooks {
         }
         let ids = installed.iter().map(|installed| installed.id.clone()).collect();
         let described = installed.iter().flat_map(|installed| installed.described.iter().cloned()).collect();
-        Self { ids, places, described }
+        let values = LayeredValues::new(store, installed.iter().map(|installed| &installed.hooks));
+        Self { ids, places, described, values }
+    }
+
+    /// Returns no hooks, and a store.
+    pub(crate) fn of_values(values: LayeredValues) -> Self {
+        Self { values, ..Self::default() }
     }
 
     /// For `model.wire` and each place at which the builder has a hook, adds to `fields` the name of the hook that

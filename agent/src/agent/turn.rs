@@ -16,11 +16,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::answer::Answer;
+use crate::agent::middleware::Joined;
 use crate::agent::own_hooks::OwnHooks;
 use crate::message::session_run::SessionRun;
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::Passage;
 use crate::place::compaction::Compacting;
+use crate::place::values::Values;
 use crate::tool::started::WorkStarted;
 use crate::{ChatResponse, ChunkStage, History, Session, Usage};
 
@@ -105,6 +107,14 @@ impl LoopState {
     /// agent above is ignored.
     pub(crate) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
+    }
+
+    /// Returns the store of the agent for a run, with the layers of the middlewares that joined the agent's run.
+    fn values(&self, ctx: &RunContext) -> Values {
+        let mut runs = std::iter::successors(Some(ctx), |run| run.parent());
+        let agent = runs.find(|run| run.depth() == self.depth);
+        let joined = agent.and_then(|run| run.own_extension::<Joined>()).map(|joined| joined.all()).unwrap_or_default();
+        Values::new(self.own.values.with_layers(joined.iter().map(|installed| &installed.hooks)), ctx.clone())
     }
 
     /// Returns the run of the agent's tool that a run belongs to, with the state of the call.
@@ -235,6 +245,14 @@ pub trait AgentContext {
     /// turn has ended. Returns `None` outside agents. The history shares its messages, so this call is cheap.
     fn history(&self) -> Option<History>;
 
+    /// Returns the key-value store of the nearest agent, in this run or a run above; see
+    /// [`AgentBuilder::values`](crate::AgentBuilder::values).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the run if it is outside any agent's run.
+    fn values(&self) -> Result<Values>;
+
     /// Appends a [`ChunkStage`] to this run of a model, after the stages that the run already has. `make` makes a new
     /// stage for each attempt. See [`ModelRun::chunks`](crate::ModelRun::chunks).
     ///
@@ -259,6 +277,16 @@ impl AgentContext for RunContext {
 
     fn history(&self) -> Option<History> {
         self.extension::<LoopState>().map(|state| state.session.history())
+    }
+
+    fn values(&self) -> Result<Values> {
+        let state = self.extension::<LoopState>().ok_or_else(|| {
+            let name = self.name();
+            Error::new(format!(
+                "the run `{name}` has no key-value store: it is neither an agent's run nor nested in one"
+            ))
+        })?;
+        Ok(state.values(self))
     }
 
     fn chunks<S: ChunkStage + 'static>(&self, make: impl Fn() -> S + Send + Sync + 'static) -> Result<()> {

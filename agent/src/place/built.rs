@@ -11,6 +11,7 @@ use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::compaction::Compacted;
 use crate::place::request::ModelRequest;
+use crate::place::values::{ReadValue, WriteValue};
 use crate::{Agent, ChatModel, Message, Place, Tool, ToolCall};
 
 /// The hooks of a middleware at the chain places.
@@ -57,6 +58,8 @@ pub(crate) struct Built {
     pub(crate) agent_run: Stack<Agent>,
     pub(crate) model_call: Stack<ChatModel>,
     pub(crate) tool_call: Stack<Tool>,
+    pub(crate) values_read: Stack<ReadValue>,
+    pub(crate) values_write: Stack<WriteValue>,
     pub(crate) chains: Chains,
     /// `true` if there are guards at `model.call`.
     pub(crate) guards_replies: bool,
@@ -90,15 +93,17 @@ impl ToolSource {
 }
 
 impl Built {
-    /// Returns a description of each place with hooks, in the order of a turn. A place has two descriptions if some,
-    /// but not all, of its hooks are guards. If `is_guard` is set, all hooks are described as guards.
+    /// Returns a description of each place with hooks, in the order of a turn, and of each operation of the key-value
+    /// store with layers. A place has two descriptions if some, but not all, of its hooks are guards. If `is_guard` is
+    /// set, all hooks are described as guards.
     pub(crate) fn describe(&self, is_guard: bool) -> Vec<HookInfo> {
-        let describe = |&place: &Place| {
-            let name = format!("{}.{place}", self.owner);
-            let kinds = self.kinds(place).into_iter().zip([false, true]);
+        let describe = |(name, kinds): (&str, [bool; 2])| {
+            let name = format!("{}.{name}", self.owner);
+            let kinds = kinds.into_iter().zip([false, true]);
             kinds.filter(|(has, _)| *has).map(move |(_, kind)| HookInfo::new(&name, kind || is_guard))
         };
-        let mut hooks: Vec<_> = Place::ALL.iter().flat_map(describe).collect();
+        let places = Place::ALL.into_iter().map(|place| (place.as_str(), self.kinds(place)));
+        let mut hooks: Vec<_> = places.chain(self.values()).flat_map(describe).collect();
         hooks.extend(self.sources.iter().map(|source| HookInfo::new(&*source.name, is_guard)));
         hooks.dedup();
         hooks
@@ -116,6 +121,11 @@ impl Built {
         }
     }
 
+    /// Returns the operations of the key-value store. They are no places, so a builder's layers replace no others.
+    fn values(&self) -> [(&'static str, [bool; 2]); 2] {
+        [(ReadValue::name(), kinds_of(&self.values_read)), (WriteValue::name(), kinds_of(&self.values_write))]
+    }
+
     /// Returns the places that have hooks, in the order of a turn.
     pub(crate) fn places(&self) -> Vec<Place> {
         Place::ALL.into_iter().filter(|place| self.kinds(*place).contains(&true)).collect()
@@ -131,7 +141,7 @@ impl Built {
     /// Returns `true` if there is nothing: no hook, no tool and no middleware.
     pub(crate) fn is_empty(&self) -> bool {
         let has_none = self.tools.is_empty() && self.sources.is_empty() && self.middlewares.is_empty();
-        has_none && self.places().is_empty()
+        has_none && self.values_read.is_empty() && self.values_write.is_empty() && self.places().is_empty()
     }
 
     /// Returns a copy of the hooks that has only guards at these places.

@@ -7,7 +7,9 @@ use std::mem::take;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Filter, Filters, IntoMiddleware, Middleware, Result, RunContext, Stack, StackBuilder};
+use emitree_runtime::{
+    Error, Filter, Filters, IntoMiddleware, Middleware, Op, Result, RunContext, Stack, StackBuilder,
+};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,6 +26,7 @@ use crate::place::filters::{
 };
 use crate::place::request::ModelRequest;
 use crate::place::state::State;
+use crate::place::values::{ReadValue, WriteValue};
 use crate::{Agent, ChatModel, ChunkStage, Chunks, Message, Place, Tool, ToolCall};
 
 /// A return type for hooks and for closures that register hooks: `()` or `Result<()>`.
@@ -85,6 +88,8 @@ pub struct Hooks {
     agent_run: StackBuilder<Agent>,
     model_call: StackBuilder<ChatModel>,
     tool_call: StackBuilder<Tool>,
+    values_read: StackBuilder<ReadValue>,
+    values_write: StackBuilder<WriteValue>,
     chains: Chains,
     tools: Vec<Tool>,
     sources: Vec<ToolSource>,
@@ -127,6 +132,8 @@ impl Hooks {
             agent_run: Stack::builder(),
             model_call: Stack::builder(),
             tool_call: Stack::builder(),
+            values_read: Stack::builder(),
+            values_write: Stack::builder(),
             chains: Chains::default(),
             tools: Vec::new(),
             sources: Vec::new(),
@@ -154,6 +161,7 @@ impl Hooks {
     pub(crate) fn build(self) -> Built {
         let [agent_run, model_call, tool_call] =
             [Place::AgentRun, Place::ModelCall, Place::ToolCall].map(|place| self.name(place));
+        let [read, write] = [ReadValue::name(), WriteValue::name()].map(|op| format!("{}.{op}", self.owner));
         let model_call = self.model_call.errors_by(model_call).build();
         Built {
             owner: self.owner,
@@ -161,6 +169,8 @@ impl Hooks {
             guards_replies: kinds_of(&model_call)[1],
             model_call,
             tool_call: self.tool_call.errors_by(tool_call).build(),
+            values_read: self.values_read.errors_by(read).build(),
+            values_write: self.values_write.errors_by(write).build(),
             chains: self.chains,
             tools: self.tools,
             sources: self.sources,
@@ -247,6 +257,45 @@ impl Hooks {
     /// guard, and has entered no other layer and started no run, is "not executed".
     pub fn tool_call(&mut self, build: impl FnOnce(StackBuilder<Tool>) -> StackBuilder<Tool>) -> &mut Self {
         self.tool_call = build(std::mem::replace(&mut self.tool_call, Stack::builder()));
+        self
+    }
+
+    /// Adds layers around each read of a value from the agent's store ([`Values::read`](crate::values::Values::read)),
+    /// from a key to its value. This is not a step of the loop, so it has no [`Place`], and the builder's layers
+    /// replace no others. `explain()` lists the layers as `<id>.values.read`.
+    ///
+    /// A layer that answers without calling `next`, such as a cache, bypasses the guards inside, unless it passes the
+    /// value to [`Next::check_output`](emitree_runtime::Next::check_output).
+    pub fn values_read(&mut self, build: impl FnOnce(StackBuilder<ReadValue>) -> StackBuilder<ReadValue>) -> &mut Self {
+        self.values_read = build(std::mem::replace(&mut self.values_read, Stack::builder()));
+        self
+    }
+
+    /// Adds layers around each write and each removal of a value in the agent's store
+    /// ([`Values::write`](crate::values::Values::write)), as [`values_read`](Self::values_read) does around reads. The
+    /// store gets the change that the layers pass on. A layer that returns
+    /// [`Written::Skipped`](crate::values::Written::Skipped) without calling `next` drops the change, which is no
+    /// error.
+    ///
+    /// ```
+    /// use emitree_agent::hooks_fn;
+    /// use emitree_agent::values::{WriteValue, Written};
+    /// use emitree_runtime::Next;
+    ///
+    /// let no_drafts = hooks_fn("no_drafts", |hooks| {
+    ///     hooks.values_write(|stack| {
+    ///         stack.layer_fn("no_drafts", |change, _, next: Next<'_, WriteValue>| {
+    ///             let is_draft = change.key.segments()[0] == "draft";
+    ///             Box::pin(async move { if is_draft { Ok(Written::Skipped) } else { next.run(change).await } })
+    ///         })
+    ///     });
+    /// });
+    /// ```
+    pub fn values_write(
+        &mut self,
+        build: impl FnOnce(StackBuilder<WriteValue>) -> StackBuilder<WriteValue>,
+    ) -> &mut Self {
+        self.values_write = build(std::mem::replace(&mut self.values_write, Stack::builder()));
         self
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod measured;
 pub(crate) mod request;
 pub(crate) mod state;
 pub(crate) mod testing;
+pub(crate) mod values;
 
 use std::fmt;
 

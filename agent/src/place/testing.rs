@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use emitree_middleware::values::KeyValues;
 use emitree_runtime::{Error, Result, RunContext, Runnable, runnable_fn};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::agent::middleware::Installed;
+use crate::agent::own_hooks::OwnHooks;
 use crate::agent::turn::LoopState;
 use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::compaction::{Compacted, is_skipped};
 use crate::place::request::ModelRequest;
+use crate::place::values::LayeredValues;
 use crate::{
     AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Delta, Message, Session, Tool, ToolCall,
     ToolOutput, Turn,
@@ -22,7 +25,7 @@ use crate::{
 /// Calls the hooks of one middleware without an agent, for unit tests. Each async method calls the hooks of one place.
 ///
 /// Calls of these methods never share a run. They share a [`Session`], so the [`State`](crate::State) of the middleware
-/// is kept between calls.
+/// is kept between calls, and a key-value store.
 ///
 /// ```
 /// use emitree_agent::{HookTest, ToolCall, Verdict, hooks_fn};
@@ -53,6 +56,7 @@ pub struct HookTest {
     installed: Arc<Installed>,
     session: Session,
     turn: Turn,
+    values: LayeredValues,
 }
 
 impl HookTest {
@@ -64,7 +68,16 @@ impl HookTest {
     /// Returns the error of these methods, or an error if the middleware keeps values of two types.
     pub fn new(middleware: &impl AgentMiddleware) -> Result<Self> {
         let installed = Arc::new(Installed::new(middleware)?);
-        Ok(Self { installed, session: Session::new(), turn: Turn::default() })
+        let values = LayeredValues::default().with_layers([&installed.hooks]);
+        Ok(Self { installed, session: Session::new(), turn: Turn::default(), values })
+    }
+
+    /// Sets the store behind [`AgentContext::values`](crate::AgentContext::values) in hooks, by default a
+    /// [`MemoryValues`](emitree_middleware::values::MemoryValues). The layers of the middleware are around it.
+    #[must_use]
+    pub fn values(mut self, store: impl KeyValues) -> Self {
+        self.values = LayeredValues::new(Arc::new(store), [&self.installed.hooks]);
+        self
     }
 
     /// Sets the turn that [`AgentContext::turn`](crate::AgentContext::turn) returns in hooks.
@@ -288,8 +301,9 @@ impl HookTest {
             }
         });
         let of_run = [Arc::clone(&self.installed)];
+        let own = Arc::new(OwnHooks::of_values(self.values.clone()));
         let prepare = move |ctx: &RunContext| {
-            LoopState::prepare(ctx, Arc::default());
+            LoopState::prepare(ctx, Arc::clone(&own));
             LoopState::of(ctx).into_iter().for_each(|state| {
                 state.turn.change(|now| *now = turn);
                 state.compacting.begin(&of_run);

@@ -33,3 +33,4 @@ mod streamed_calls;
 mod sums;
 mod support;
 mod tools;
+mod values;
