@@ -7,6 +7,7 @@
 //! | [`Summarize`] | replaces the older part of the history with a summary |
 //! | [`CallLimit`] | limits the calls of tools and of the model |
 //! | [`Guardrail`] | judges inputs, replies or results of tools with a function |
+//! | [`LargeResults`] | puts large results of tools into a key-value store |
 //! | [`Structured`] | makes the model answer with JSON of a Rust type |
 //! | [`TodoList`] | gives the model a list of the steps of its task |
 //! | [`ToolSelector`] | offers the model only the tools that suit the user's message |
@@ -16,6 +17,7 @@
 mod call_limit;
 mod clear_tool_results;
 mod guardrail;
+mod large_results;
 mod sliding_window;
 mod structured;
 mod summarize;
@@ -27,6 +29,7 @@ mod transcript;
 pub use call_limit::{CallLimit, Then};
 pub use clear_tool_results::ClearToolResults;
 pub use guardrail::{Guardrail, Judgement};
+pub use large_results::{LargeResultFailed, LargeResultStored, LargeResults};
 pub use sliding_window::SlidingWindow;
 pub use structured::Structured;
 pub use summarize::{Summarize, Summarized, SummaryFailed};
@@ -34,3 +37,8 @@ pub use todo_list::{Todo, TodoList, TodoState, TodosWritten};
 pub use token_counter::{EstimatedTokens, TokenCounter};
 pub use tool_selector::{SelectionFailed, ToolSelector, ToolsSelected};
 pub use transcript::transcript;
+
+/// Returns `true` if an error is control flow that a middleware passes on, or fatal.
+fn ends_the_run(error: &emitree_runtime::Error) -> bool {
+    error.is_aborted() || error.is_halted() || error.is_interrupted() || error.is_retry() || error.is_fatal()
+}

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::ends_the_run;
 use crate::hook::{AgentSpec, ModelRequest};
 use crate::{
     AgentContext, AgentMiddleware, ChatModel, ChatOptions, ChatRequest, Hooks, Message, ResponseFormat, Role,
@@ -383,8 +384,4 @@ fn is_same(a: Option<&Arc<Message>>, b: Option<&Arc<Message>>) -> bool {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b),
         (a, b) => a.is_none() && b.is_none(),
     }
-}
-
-fn ends_the_run(error: &Error) -> bool {
-    error.is_aborted() || error.is_halted() || error.is_interrupted() || error.is_retry() || error.is_fatal()
 }

@@ -4,6 +4,7 @@ mod bound;
 mod call_limit;
 mod clear_tool_results;
 mod guardrail;
+mod large_results;
 mod properties;
 mod sliding_window;
 mod structured;
