@@ -9,6 +9,7 @@
 
 mod agent;
 pub mod built_in;
+pub mod kinds;
 mod message;
 mod model;
 #[cfg(feature = "openai")]

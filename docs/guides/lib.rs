@@ -17,6 +17,9 @@ pub mod agents {}
 #[doc = include_str!("../recipes.md")]
 pub mod recipes {}
 
+#[doc = include_str!("../handoff.md")]
+pub mod handoff {}
+
 #[doc = include_str!("../tool-events.md")]
 pub mod tool_events {}
 

@@ -111,6 +111,9 @@ fn in_place_of(before: &Message, mut after: Message, is_withheld: bool) -> Arc<M
 /// Makes the history end with the answer of an output.
 async fn settle(output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
     let Some(state) = LoopState::of(ctx) else { return Ok(()) };
+    if output.last_agent.is_empty() {
+        output.last_agent = ctx.name().into();
+    }
     let answer = state.answer.0.lock().message.clone();
     let Some(before) = answer else { return settle_foreign(output, &state, ctx).await };
     if *before == output.answer {

@@ -13,6 +13,7 @@ use crate::agent::middleware::{Installed, Prepare, twice};
 use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::spec::AgentSpec;
 use crate::agent::{Agent, AgentParts};
+use crate::kinds::handoff::{Handoff, Handoffs};
 use crate::{AgentMiddleware, ChatModel, ChatOptions, HookResult, Hooks, Tool, ToolError, ToolSpec};
 
 /// Builds an [`Agent`]. Created by [`Agent::builder`].
@@ -32,6 +33,8 @@ pub struct AgentBuilder {
     max_depth: usize,
     spawn_tools: bool,
     parallel_tools: bool,
+    handoffs: Vec<Handoff>,
+    max_handoffs: u32,
     /// The first error of a tool or a middleware, which `build` returns.
     failure: Option<Error>,
 }
@@ -75,6 +78,8 @@ impl AgentBuilder {
             max_depth: 20,
             spawn_tools: false,
             parallel_tools: true,
+            handoffs: Vec::new(),
+            max_handoffs: 5,
             failure: None,
         }
     }
@@ -220,6 +225,18 @@ impl AgentBuilder {
         self
     }
 
+    /// Lets the model transfer the conversation to another agent. See [`Handoff`].
+    pub fn handoff(mut self, handoff: Handoff) -> Self {
+        self.handoffs.push(handoff);
+        self
+    }
+
+    /// Sets how often a conversation may be transferred in a row before this agent may not transfer it, by default 5.
+    pub const fn max_handoffs(mut self, max_handoffs: u32) -> Self {
+        self.max_handoffs = max_handoffs;
+        self
+    }
+
     fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
     }
@@ -230,11 +247,12 @@ impl AgentBuilder {
     ///
     /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an error if
     /// the agent's name cannot be part of a namespace, if two tools have the same name, if two middlewares have the
-    /// same id, if `max_steps` is 0, if the [`check`](AgentMiddleware::check) of a middleware fails, or if a guard is
+    /// same id, if `max_steps` is 0, if `max_handoffs` is 0 and there are handoffs, if the [`check`](AgentMiddleware::check) of a middleware fails, or if a guard is
     /// bound to the agent, its model or a tool, but does not handle its runs ([`check_guards`]).
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
-        let Self { values, max_steps, max_depth, spawn_tools, parallel_tools, failure, .. } = self;
+        let Self { values, max_steps, max_depth, spawn_tools, parallel_tools, handoffs, max_handoffs, failure, .. } =
+            self;
         if let Some(error) = failure {
             return Err(error);
         }
@@ -242,6 +260,16 @@ impl AgentBuilder {
             return Err(Error::new(format!(
                 "`max_steps(0)` allows the agent `{name}` no model call: allow at least 1"
             )));
+        }
+        let hands_off = !handoffs.is_empty();
+        if hands_off {
+            if max_handoffs == 0 {
+                return Err(Error::new(format!(
+                    "`max_handoffs(0)` allows the agent `{name}` no transfer: remove its handoffs"
+                )));
+            }
+            // The gate of the handoffs comes last, so that a transfer that another gate has refused counts as none.
+            installed.push(Installed::of(Handoffs { all: handoffs, most: max_handoffs })?);
         }
         let own = OwnHooks::new(hooks, &mut installed, values);
         // State, errors and explanations refer to a middleware by its id.
@@ -278,6 +306,7 @@ impl AgentBuilder {
             max_depth,
             spawn_tools,
             parallel_tools,
+            hands_off,
         };
         let agent = Agent { shared: Arc::new(shared), middlewares };
         check_guards(&agent)?;

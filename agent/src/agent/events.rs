@@ -5,6 +5,7 @@ use std::sync::Arc;
 use emitree_emitter::{EmitterBuilder, Event, EventName};
 use serde::{Deserialize, Serialize};
 
+use crate::kinds::HandedOff;
 use crate::{Message, NewToken, ToolCall, ToolResult, Turn};
 
 /// The event `start`: the loop is about to begin. The event is emitted for each attempt.
@@ -108,6 +109,7 @@ pub(crate) fn declared(emitter: EmitterBuilder) -> EmitterBuilder {
         .declares_data::<ToolCallIdentified>()
         .declares_data::<ToolResponse>()
         .declares_data::<AgentSuccess>()
+        .declares_data::<HandedOff>()
         // The answer of a tool, in the agent's own run.
         .declares_text::<NewToken>()
 }

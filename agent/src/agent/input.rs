@@ -97,6 +97,10 @@ pub struct AgentOutput {
     pub cost: Option<Decimal>,
     /// The number of turns in the attempt that succeeded.
     pub turns: u32,
+    /// The name of the agent that gave the answer: this agent, or the last agent to which the conversation was
+    /// transferred.
+    #[serde(default)]
+    pub(crate) last_agent: Arc<str>,
     /// The reason why the model stopped, if the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
@@ -120,6 +124,7 @@ impl AgentOutput {
             usage: Usage::default(),
             cost: None,
             turns: 0,
+            last_agent: Arc::default(),
             warnings: Vec::new(),
             context: Map::new(),
         }
@@ -146,6 +151,13 @@ impl AgentOutput {
             Some(last) => self.model_answer = Some(std::mem::replace(last, answer)),
             None => self.messages.push(answer),
         }
+    }
+
+    /// Returns the name of the agent that gave the answer: the agent that was asked, or the last agent to which the
+    /// conversation was transferred ([`Handoff`](crate::kinds::Handoff)).
+    #[must_use]
+    pub fn last_agent(&self) -> &str {
+        &self.last_agent
     }
 
     /// Returns the text of the answer.

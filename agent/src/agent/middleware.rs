@@ -145,6 +145,10 @@ pub(crate) struct Installed {
     pub(crate) summary: Summary,
     /// The middleware itself, for its `check`.
     middleware: Option<Arc<dyn AgentMiddleware>>,
+    /// Identifies the registration, which copies share.
+    registered: Arc<()>,
+    /// `true` if these are hooks of another agent, whose middleware has checked that agent.
+    is_part: bool,
 }
 
 impl Installed {
@@ -161,7 +165,8 @@ impl Installed {
         hooks.check()?;
         let (hooks, is_guard) = (hooks.build(), middleware.is_guard());
         let described = hooks.describe(is_guard);
-        Ok(Self { id, is_guard, hooks, described, summary: middleware.debug_summary(), middleware: None })
+        let (summary, registered) = (middleware.debug_summary(), Arc::default());
+        Ok(Self { id, is_guard, hooks, described, summary, middleware: None, registered, is_part: false })
     }
 
     /// Registers the hooks of a middleware, and keeps the middleware for its `check`.
@@ -172,12 +177,25 @@ impl Installed {
 
     pub(crate) fn of_builder(hooks: Built) -> Self {
         let described = hooks.describe(false);
-        let summary = Summary::from(BUILDER);
-        Self { id: BUILDER.to_owned(), is_guard: false, hooks, described, summary, middleware: None }
+        let (id, summary, registered) = (BUILDER.to_owned(), Summary::from(BUILDER), Arc::default());
+        Self { id, is_guard: false, hooks, described, summary, middleware: None, registered, is_part: false }
     }
 
     pub(crate) fn check(&self, agent: &AgentSpec) -> Result<()> {
-        self.middleware.as_ref().map_or(Ok(()), |middleware| middleware.check(agent))
+        let checks = self.middleware.as_ref().filter(|_| !self.is_part);
+        checks.map_or(Ok(()), |middleware| middleware.check(agent))
+    }
+
+    /// Returns the stages and the guards for replies, or `None` if there are none.
+    pub(crate) fn only_replies(&self) -> Option<Self> {
+        let hooks = self.hooks.only_replies()?;
+        let described = hooks.describe(true);
+        Some(Self { hooks, described, is_guard: true, is_part: true, ..Self::clone(self) })
+    }
+
+    /// Returns `true` if both have the hooks of one registration, or a part of them.
+    pub(crate) fn is_same_middleware(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.registered, &other.registered)
     }
 
     /// Returns the middleware without its hooks at these places. A guard keeps all its hooks.
@@ -382,7 +400,7 @@ struct JoinedList {
 
 // Under the lock, ids are compared and `Arc`s are cloned or moved, but no user code is called.
 impl Joined {
-    fn add(&self, installed: Arc<Installed>) {
+    pub(crate) fn add(&self, installed: Arc<Installed>) {
         self.0.lock().installed.push(installed);
     }
 

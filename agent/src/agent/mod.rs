@@ -118,6 +118,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for each message of the input |
 /// | `iteration` | [`Iteration`](crate::Iteration) | a turn begins |
 /// | `tool_call_identified` | [`ToolCallIdentified`](crate::ToolCallIdentified) | for each call, before the gate |
+/// | `handoff` | [`HandedOff`](crate::kinds::HandedOff) | the conversation is transferred, before the other agent begins |
 /// | `tool_response` | [`ToolResponse`](crate::ToolResponse) | for each result, after all calls have settled |
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for the response, each result and each injected message, before `turn.stop` |
 /// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used; before the `message` of a response on which a hook of `turn.action` failed |
@@ -152,6 +153,8 @@ pub(crate) struct AgentParts {
     pub(crate) max_depth: usize,
     pub(crate) spawn_tools: bool,
     pub(crate) parallel_tools: bool,
+    /// `true` if the model may transfer the conversation to other agents.
+    pub(crate) hands_off: bool,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -169,6 +172,10 @@ impl Agent {
     /// Makes a run of the agent with this input.
     pub fn ask(&self, input: impl Into<AgentInput>) -> Run<'_, Self> {
         self.run(input.into())
+    }
+
+    pub(crate) fn installed(&self) -> &[Arc<Installed>] {
+        &self.shared.installed
     }
 
     /// Makes a tool from the agent, for use by other agents. The tool's argument is a task, and its result is the text

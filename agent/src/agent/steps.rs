@@ -16,6 +16,7 @@ use crate::agent::middleware::{Installed, Joined};
 use crate::agent::spec::{AgentSpec, ExpectedTools};
 use crate::agent::toolset::Toolset;
 use crate::agent::turn::{Attempt, CurrentTurn, LoopState, UntilNext};
+use crate::kinds::handoff::{Answered, Source};
 use crate::message::history::check;
 use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::{IncomingReply, pass_whole};
@@ -80,6 +81,11 @@ impl<'a> Loop<'a> {
         })?;
         state.compacting.begin(&installed);
         let state = Attempt::next(state);
+        if agent.hands_off {
+            let streams = input.options.stream.or(agent.options.stream).or(agent.model.own_options().stream);
+            let source = Source { installed: installed.clone(), streams: streams == Some(true) };
+            _ = state.handoffs.source.set(source);
+        }
         let expected = state.is_first().then(|| check_joined(agent, &joined, &installed, &tools, ctx)).transpose()?;
         Ok(Self {
             options: input.options.or(&agent.options),
@@ -274,6 +280,7 @@ impl<'a> Loop<'a> {
             usage: turn.usage,
             cost: turn.cost,
             turns: turn.number,
+            last_agent: self.state.handoffs.last_agent(),
             warnings: self.warnings,
             context: serde_json::Map::new(),
         })
@@ -296,6 +303,9 @@ impl<'a> Loop<'a> {
                 )));
             }
             self.turn().change(|turn| turn.number += 1);
+            if self.agent.hands_off {
+                self.state.handoffs.begin_turn();
+            }
             let request = match self.plain_request() {
                 Some(request) => request,
                 None => self.request().await?,
@@ -513,10 +523,15 @@ impl<'a> Loop<'a> {
     }
 
     /// Makes the answer of the run from the output of a tool, which passes the stages and guards as a model's reply does.
-    fn answer_of<'b>(&'b self, output: &'b ToolOutput) -> BoxFuture<'b, Result<Message>> {
+    fn answer_of<'b>(&'b self, output: &'b ToolOutput, answered: Option<Answered>) -> BoxFuture<'b, Result<Message>> {
         Box::pin(async move {
+            let is_foreign = answered.is_some();
+            if answered.and_then(|answered| answered.passed).is_some_and(|text| text == output.text()) {
+                return Ok(Message::assistant(output.text()));
+            }
             let deltas = Delta::of_response(ChatResponse::new(Message::assistant(output.text())));
-            let streams = self.options.stream.or(self.agent.model.own_options().stream) == Some(true);
+            // The tokens of another agent were emitted by its model.
+            let streams = self.options.stream.or(self.agent.model.own_options().stream) == Some(true) && !is_foreign;
             let mut stages = self.begin_stages();
             TextStage::of(self.ctx).into_iter().for_each(|stage| stages.push(stage));
             let mut reply = IncomingReply::new(stages, streams, self.ctx);
@@ -563,14 +578,15 @@ impl<'a> Loop<'a> {
                     After::AskAgain
                 }
                 TurnDecision::Natural => {
-                    let mut terminates = false;
+                    let (mut terminates, mut answered) = (false, None);
                     if response.tool_calls().next().is_some() {
                         // On an error the turn is dropped, and enters the history with the results so far.
                         end.results = run_batch(self, &turn).await?;
-                        terminates = end.results.iter().all(|result| result.output.terminate);
+                        answered = self.state.handoffs.settle(&end.results);
+                        terminates = answered.is_some() || end.results.iter().all(|result| result.output.terminate);
                     }
                     if let Some(result) = end.results.iter().find(|result| terminates && result.output.is_answer) {
-                        answer = Arc::new(self.answer_of(&result.output).await?);
+                        answer = Arc::new(self.answer_of(&result.output, answered).await?);
                         turn.end_with(&answer);
                     }
                     let is_answer = response.tool_calls().next().is_none();

@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::agent::answer::Answer;
 use crate::agent::middleware::Joined;
 use crate::agent::own_hooks::OwnHooks;
+use crate::kinds::handoff::HandoffState;
 use crate::message::session_run::SessionRun;
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::Passage;
@@ -76,6 +77,7 @@ pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
     pub(crate) turn: CurrentTurn,
     pub(crate) answer: Answer,
+    pub(crate) handoffs: HandoffState,
     /// `true` if a counter has asked for tokens, so that the calls of the model are measured.
     pub(crate) measures: AtomicBool,
     /// The depth of the agent's run. A run compares this depth with its own to recognize inherited state.
@@ -98,9 +100,21 @@ impl LoopState {
         let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
         let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
-        let (measures, before) = (AtomicBool::new(false), Mutex::new(None));
+        let (measures, before, handoffs) = (AtomicBool::new(false), Mutex::new(None), HandoffState::of(ctx));
         let compacting = Compacting::default();
-        ctx.set_extension(Self { session, turn, answer, measures, depth, alive, kept, before, compacting, own });
+        ctx.set_extension(Self {
+            session,
+            turn,
+            answer,
+            handoffs,
+            measures,
+            depth,
+            alive,
+            kept,
+            before,
+            compacting,
+            own,
+        });
     }
 
     /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an
@@ -109,11 +123,15 @@ impl LoopState {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
     }
 
+    /// Returns the agent's run, which is this run or a run above.
+    pub(crate) fn agent_run(&self, ctx: &RunContext) -> Option<RunContext> {
+        std::iter::successors(Some(ctx), |run| run.parent()).find(|run| run.depth() == self.depth).cloned()
+    }
+
     /// Returns the store of the agent for a run, with the layers of the middlewares that joined the agent's run.
     fn values(&self, ctx: &RunContext) -> Values {
-        let mut runs = std::iter::successors(Some(ctx), |run| run.parent());
-        let agent = runs.find(|run| run.depth() == self.depth);
-        let joined = agent.and_then(|run| run.own_extension::<Joined>()).map(|joined| joined.all()).unwrap_or_default();
+        let joined = self.agent_run(ctx).and_then(|run| run.own_extension::<Joined>());
+        let joined = joined.map(|joined| joined.all()).unwrap_or_default();
         Values::new(self.own.values.with_layers(joined.iter().map(|installed| &installed.hooks)), ctx.clone())
     }
 

@@ -12,7 +12,7 @@ use crate::place::batch::{Batch, GatedCall};
 use crate::place::compaction::Compacted;
 use crate::place::request::ModelRequest;
 use crate::place::values::{ReadValue, WriteValue};
-use crate::{Agent, ChatModel, Message, Place, Tool, ToolCall};
+use crate::{Agent, ChatModel, Hooks, Message, Place, Tool, ToolCall};
 
 /// The hooks of a middleware at the chain places.
 #[derive(Clone, Default)]
@@ -142,6 +142,14 @@ impl Built {
     pub(crate) fn is_empty(&self) -> bool {
         let has_none = self.tools.is_empty() && self.sources.is_empty() && self.middlewares.is_empty();
         has_none && self.values_read.is_empty() && self.values_write.is_empty() && self.places().is_empty()
+    }
+
+    /// Returns the stages and the guards for replies, or `None` if there are none.
+    pub(crate) fn only_replies(&self) -> Option<Self> {
+        let (chunks, model_call) = (self.chains.chunks.clone(), self.model_call.in_phase(Phase::Guard));
+        let is_empty = chunks.is_empty() && model_call.is_empty();
+        let (chains, guards_replies) = (Chains { chunks, ..Chains::default() }, self.guards_replies);
+        (!is_empty).then(|| Self { model_call, chains, guards_replies, ..Hooks::new(&self.owner).build() })
     }
 
     /// Returns a copy of the hooks that has only guards at these places.

@@ -12,6 +12,7 @@ mod costs;
 mod exclusive;
 mod explain;
 mod gates;
+mod handoff;
 mod hook_test;
 #[path = "../../../tests/support/journal.rs"]
 mod journal;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use emitree_agent::kinds::HandedOff;
 use emitree_agent::stream::{ToolCallDelta, ToolCallStarted};
 use emitree_agent::*;
 use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta};
@@ -120,6 +121,7 @@ fn samples() -> Vec<Sample> {
             ToolCallIdentified = json!({"call": call()});
             ToolResponse = json!({"call": call(), "result": result()});
             AgentSuccess = json!({"answer": message()});
+            HandedOff = json!({"from": SECRET, "to": SECRET, "reason": SECRET});
         }
     }
 }

@@ -1,0 +1,5 @@
+//! Kinds of agents.
+
+pub(crate) mod handoff;
+
+pub use handoff::{HandedOff, Handoff};
