@@ -141,6 +141,7 @@ async fn hooks_and_tools_of_all_runs_share_the_store_of_the_agent() -> Result<()
     Ok(())
 }
 
+// A16
 #[tokio::test]
 async fn the_store_is_the_nearest_agents_and_may_be_shared() -> Result<()> {
     for is_shared in [false, true] {
@@ -167,6 +168,7 @@ async fn outside_an_agent_there_is_no_store_and_the_error_names_the_run() {
     assert_eq!(error, "the run `lonely` has no key-value store: it is neither an agent's run nor nested in one");
 }
 
+// A16
 #[tokio::test]
 async fn the_store_gets_what_the_layers_pass_on_and_the_reader_what_they_return() -> Result<()> {
     let store = MemoryValues::new();
@@ -179,6 +181,7 @@ async fn the_store_gets_what_the_layers_pass_on_and_the_reader_what_they_return(
     Ok(())
 }
 
+// A16
 #[tokio::test]
 async fn a_skipped_change_leaves_the_value_from_before() -> Result<()> {
     let store = MemoryValues::new();
@@ -189,6 +192,7 @@ async fn a_skipped_change_leaves_the_value_from_before() -> Result<()> {
     Ok(())
 }
 
+// A16
 #[tokio::test]
 async fn a_guard_denies_writes_and_removals_by_name() -> Result<()> {
     let store = MemoryValues::new();
@@ -202,6 +206,7 @@ async fn a_guard_denies_writes_and_removals_by_name() -> Result<()> {
     Ok(())
 }
 
+// A16
 #[tokio::test]
 async fn layers_are_ordered_by_phase_and_then_by_middleware() -> Result<()> {
     let log = Log::default();

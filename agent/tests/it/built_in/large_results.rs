@@ -233,6 +233,7 @@ fn forgets(needed: &'static str) -> HooksFn {
     })
 }
 
+// A17
 #[tokio::test]
 async fn results_whose_id_no_message_has_any_more_are_removed_at_the_end_of_a_run() -> Result<()> {
     let (store, session) = (MemoryValues::new(), Session::new());
@@ -267,6 +268,7 @@ async fn results_whose_id_no_message_has_any_more_are_removed_at_the_end_of_a_ru
     Ok(())
 }
 
+// A17
 #[tokio::test]
 async fn the_results_of_a_discarded_attempt_and_of_a_run_without_a_session_are_removed() -> Result<()> {
     let (store, session) = (MemoryValues::new(), Session::new());
@@ -303,6 +305,7 @@ fn waits(entered: &Arc<Semaphore>, go_on: &Arc<Semaphore>) -> HooksFn {
     })
 }
 
+// A17
 #[tokio::test]
 async fn a_run_that_is_dropped_leaves_no_result_that_the_history_does_not_have() -> Result<()> {
     let (store, session) = (MemoryValues::new(), Session::new());
@@ -326,6 +329,7 @@ async fn a_run_that_is_dropped_leaves_no_result_that_the_history_does_not_have()
     Ok(())
 }
 
+// A17
 #[tokio::test]
 async fn a_run_keeps_the_results_that_another_run_of_its_session_is_adding() -> Result<()> {
     let (store, session) = (MemoryValues::new(), Session::new());
@@ -386,6 +390,7 @@ impl KeyValues for Flaky {
     }
 }
 
+// A17
 #[tokio::test]
 async fn if_the_store_fails_the_model_gets_the_whole_result_and_a_removal_is_tried_again() -> Result<()> {
     let (fails, store, log) = (Arc::new(AtomicBool::new(true)), MemoryValues::new(), Log::default());
