@@ -719,6 +719,31 @@ async fn the_decision_to_stop_keeps_injected_messages_and_does_not_call_the_mode
 }
 
 #[tokio::test]
+async fn a_later_decision_about_a_turn_replaces_an_earlier_one() -> Result<()> {
+    for (decisions, expected) in [
+        ([TurnDecision::Stop, TurnDecision::Natural], ["A"]),
+        ([TurnDecision::Natural, TurnDecision::LoopToModel], ["!not executed: the model is asked again"]),
+        ([TurnDecision::LoopToModel, TurnDecision::Stop], ["!not executed: the run ends here"]),
+    ] {
+        let (result, _, session) = ask(two_turns(), move |hooks| {
+            for decision in decisions {
+                hooks.on_action(move |action, _| action.decision = Some(decision));
+            }
+            // The second response ends the loop, whatever the decision was.
+            hooks.on_action(|action, _| {
+                if action.response.message.tool_calls().next().is_none() {
+                    action.decision = Some(TurnDecision::Stop);
+                }
+            });
+        })
+        .await;
+        result?;
+        assert_eq!(results(session.history().messages()), expected, "{decisions:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_stop_hook_finds_the_finished_turn_in_the_history() -> Result<()> {
     let (session, log) = (Session::new(), Log::default());
     let (of_hook, to) = (session.clone(), log.clone());

@@ -35,15 +35,18 @@ fn echo(recorder: &Recorder) -> impl Runnable<Input = String, Output = String> +
 async fn input_and_output_functions_are_called_in_list_order_with_the_changed_value() {
     let recorder = Recorder::new();
     let echo = echo(&recorder);
+    let notes = recorder.clone();
     let run = echo
         .run("x".to_owned())
         .on_start(|start, _| start.input.push('!'))
+        .on_success(move |success, _| notes.note(format!("success sees {}", success.output)))
         .middleware(map_input(appends("1", &recorder)))
         .middleware(map_output(appends("3", &recorder)))
         .middleware(map_input(appends("2", &recorder)))
         .middleware(map_output(appends("4", &recorder)));
     assert_eq!(run.await.expect("nothing fails"), "x!1234");
-    recorder.expect(["1 sees x!", "2 sees x!1", "work x!12", "3 sees x!12", "4 sees x!123"]);
+    let seen = ["1 sees x!", "2 sees x!1", "work x!12", "3 sees x!12", "4 sees x!123", "success sees x!1234"];
+    recorder.expect(seen);
 }
 
 // Guard functions on the input are called after all other functions on the input. The same applies to the output.
