@@ -3,10 +3,15 @@
 use std::fmt;
 use std::iter::successors;
 use std::mem::take;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Next, Result, RunContext, Summary, map_input_async, map_output_async};
+use emitree_emitter::panic_text;
+use emitree_runtime::{
+    Checked, Error, Next, Result, RunContext, Summary, WouldDeny, map_input_async, map_output_async,
+};
 use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -14,7 +19,7 @@ use crate::model::passage::is_run_of;
 use crate::stream::AsyncChunkStage;
 use crate::{
     Agent, AgentInput, AgentMiddleware, AgentOutput, CallResult, Chunks, Delta, Hooks, How, Message, Part, Role,
-    ToolOutput,
+    ToolOutput, TurnAction,
 };
 
 /// Judges a text with a function: the user's message, each reply of the model, or each result of a tool.
@@ -44,7 +49,7 @@ use crate::{
 /// | | sees | when |
 /// |---|---|---|
 /// | [`input`](Self::input) | the last user message of the input | after all functions that change the input |
-/// | [`output`](Self::output) | the text of each reply, also of a reply with calls, and of the answer, if output functions have changed it | before anybody receives a piece of it |
+/// | [`output`](Self::output) | the text of each reply, also of a reply with calls, and of the answer, if output functions have changed it | before anybody receives a piece of it, unless [`hold`](Self::hold) says otherwise |
 /// | [`tool_result`](Self::tool_result) | the text of each result, also of an error | before it enters the history |
 ///
 /// A text that is empty is not judged. The function awaits what it needs, for example another model: its run is below
@@ -56,23 +61,27 @@ use crate::{
 ///
 /// # Its own events
 ///
-/// None. A reply that is blocked is a denial of the run, and a result that is blocked is an error for the model.
+/// None. A reply that is blocked is a denial of the run, and a result that is blocked is an error for the model. With
+/// [`evaluate_only`](Self::evaluate_only), the run emits [`would_deny`](WouldDeny) instead.
 ///
 /// # Order
 ///
 /// A guardrail is a guard: hooks of the builder do not replace it. A stream is held until the verdict on the reply is
-/// there, so `on_token` receives the text in one piece. Several guardrails judge in the order in which they were added,
-/// each the text that the one before left.
+/// there, so `on_token` receives all pieces together ([`Hold`]). Several guardrails judge in the order in which they were
+/// added, each the text that the one before left.
 ///
 /// # When it fails
 ///
-/// A function that fails blocks the text. If it panics, the run fails.
+/// A function that fails blocks the text. If it panics, the run fails. [`hold`](Self::hold) for inputs or results of
+/// tools is an error of [`build`](crate::AgentBuilder::build), or of the run to which the middleware is added.
 #[derive(Clone)]
 pub struct Guardrail {
     id: Arc<str>,
     name: Arc<str>,
     side: Side,
     check: Arc<Check>,
+    hold: Option<Hold>,
+    evaluates_only: bool,
 }
 
 type Check = dyn for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> + Send + Sync;
@@ -82,6 +91,21 @@ enum Side {
     Input,
     Output,
     ToolResult,
+}
+
+/// The time at which the text of a streamed reply leaves a [`Guardrail::output`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hold {
+    /// When the verdict on the whole reply is there: nobody receives a text that was not judged.
+    #[default]
+    Reply,
+    /// At once. Listeners, such as the function of [`on_token`](crate::AgentRun::on_token), receive the whole text before
+    /// the guardrail judges it, and a verdict cannot take it back. [`Block`](Judgement::Block) ends the run, and
+    /// [`AskAgain`](Judgement::AskAgain) begins an attempt that streams its own reply. [`Modify`](Judgement::Modify)
+    /// changes the reply in the history and for the caller, but layers of `model.call`, and hooks of `turn.action` that
+    /// were added before the guardrail, also receive the text as it was.
+    Nothing,
 }
 
 /// The verdict of a [`Guardrail`].
@@ -119,19 +143,32 @@ impl Judgement {
     }
 }
 
-/// The last text that each guardrail let pass: an extension of the agent's run.
+/// The last text of a reply that each guardrail let pass: an extension of the agent's run.
 #[derive(Default)]
-struct Passed(Mutex<Vec<(Arc<str>, String)>>);
+struct Passed(Mutex<Vec<(Arc<str>, PassedText)>>);
+
+struct PassedText {
+    text: String,
+    /// The text that the guardrail judged, if it had left before the other text could take its place.
+    instead_of: Option<String>,
+}
 
 impl Passed {
-    fn set(&self, name: &Arc<str>, text: &str) {
+    fn set(&self, name: &Arc<str>, text: PassedText) {
         let mut passed = self.0.lock();
         passed.retain(|(other, _)| other != name);
-        passed.push((Arc::clone(name), text.to_owned()));
+        passed.push((Arc::clone(name), text));
     }
 
     fn has(&self, name: &Arc<str>, text: &str) -> bool {
-        self.0.lock().iter().any(|(other, passed)| other == name && passed == text)
+        self.0.lock().iter().any(|(other, passed)| other == name && passed.text == text)
+    }
+
+    /// Returns the text that has left and the text that has to take its place, once.
+    fn take_late(&self, name: &Arc<str>) -> Option<(String, String)> {
+        let mut passed = self.0.lock();
+        let (_, PassedText { text, instead_of }) = passed.iter_mut().find(|(other, _)| other == name)?;
+        Some((instead_of.take()?, text.clone()))
     }
 }
 
@@ -142,7 +179,8 @@ impl Guardrail {
         check: impl for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> + Send + Sync + 'static,
     ) -> Self {
         let name = name.into();
-        Self { id: format!("guardrail.{name}").into(), name, side, check: Arc::new(check) }
+        let id = format!("guardrail.{name}").into();
+        Self { id, name, side, check: Arc::new(check), hold: None, evaluates_only: false }
     }
 
     /// Creates a guardrail for the user's messages. Its id is `guardrail.<name>`.
@@ -172,11 +210,46 @@ impl Guardrail {
         Self::new(name, Side::ToolResult, check)
     }
 
+    /// Sets when the text of a streamed reply leaves a guardrail for outputs, by default [`Hold::Reply`].
+    #[must_use]
+    pub const fn hold(mut self, hold: Hold) -> Self {
+        self.hold = Some(hold);
+        self
+    }
+
+    /// Only reports: each verdict that is not [`Allow`](Judgement::Allow), and each check that fails or panics, is an
+    /// event [`would_deny`](WouldDeny) of the run, and every text passes as it is. By default, a stream is then not held.
+    #[must_use]
+    pub const fn evaluate_only(mut self) -> Self {
+        self.evaluates_only = true;
+        self
+    }
+
+    fn holds(&self) -> bool {
+        let default = if self.evaluates_only { Hold::Nothing } else { Hold::Reply };
+        self.hold.unwrap_or(default) == Hold::Reply
+    }
+
     /// Returns the text that takes the place of a text, if it passes; `None` if it passes as it is.
     async fn judge(&self, text: &str, ctx: &RunContext) -> Result<Option<String>> {
         if text.is_empty() {
             return Ok(None);
         }
+        if !self.evaluates_only {
+            return self.decide(text, ctx).await;
+        }
+        let reason = match AssertUnwindSafe(self.decide(text, ctx)).catch_unwind().await {
+            Ok(Ok(None)) => return Ok(None),
+            Ok(Ok(Some(_))) => "the text would be modified".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => format!("the check panicked: {}", panic_text(panic)),
+        };
+        let at = if matches!(self.side, Side::Input) { Checked::Input } else { Checked::Output };
+        WouldDeny::new(&*self.name, at, reason).record(ctx).await;
+        Ok(None)
+    }
+
+    async fn decide(&self, text: &str, ctx: &RunContext) -> Result<Option<String>> {
         let reason = match (self.check)(text, ctx).await {
             Ok(Judgement::Allow) => return Ok(None),
             Ok(Judgement::Modify(other)) => return Ok(Some(other)),
@@ -209,6 +282,18 @@ impl Guardrail {
         Ok(())
     }
 
+    /// Changes a reply whose text had left before the verdict. If another hook has changed it as well, it is judged again.
+    async fn change_late(&self, action: &mut TurnAction, ctx: &RunContext) -> Result<()> {
+        let Some(passed) = ctx.own_extension::<Passed>() else { return Ok(()) };
+        let Some((judged, other)) = passed.take_late(&self.name) else { return Ok(()) };
+        let text = action.response.text();
+        let other = if text == judged { Some(other) } else { self.judge(&text, ctx).await? };
+        let Some(other) = other else { return Ok(()) };
+        set_text(&mut action.response.message, other.clone());
+        passed.set(&self.name, PassedText { text: other, instead_of: None });
+        Ok(())
+    }
+
     /// Judges the answer again if output functions have changed the text that passed.
     async fn judge_answer(&self, output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
         let text = output.text();
@@ -236,7 +321,14 @@ impl Guardrail {
 
     fn install_output(&self, hooks: &mut Hooks) {
         let (of_stage, of_run, of_answer, of_error) = (self.clone(), self.clone(), self.clone(), self.clone());
-        hooks.chunks_async(move || Held { guardrail: of_stage.clone(), deltas: Vec::new() });
+        hooks.chunks_async(move || Stage { guardrail: of_stage.clone(), deltas: Vec::new(), left: String::new() });
+        if !self.holds() && !self.evaluates_only {
+            let guardrail = self.clone();
+            hooks.on_action_async(move |action, ctx| {
+                let guardrail = guardrail.clone();
+                Box::pin(async move { guardrail.change_late(action, ctx).await })
+            });
+        }
         // The request of a stage has left the run of the model, so it starts no attempt of the agent's run by itself.
         hooks.agent_run(move |stack| {
             stack.layer_fn("ask_again", move |input: &AgentInput, _, next: Next<'_, Agent>| {
@@ -276,38 +368,54 @@ fn set_text(message: &mut Message, text: String) {
     message.parts.insert(at.min(message.parts.len()), Part::Text { content: text });
 }
 
-/// The stage that holds a reply until the guardrail has judged it.
-struct Held {
+/// The stage that judges a reply, and holds it until then if the guardrail holds replies.
+struct Stage {
     guardrail: Guardrail,
+    /// The pieces that are held.
     deltas: Vec<Delta>,
+    /// The text that has left.
+    left: String,
 }
 
-impl AsyncChunkStage for Held {
+impl AsyncChunkStage for Stage {
     fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
-        self.deltas.append(&mut chunks.deltas);
         Box::pin(async move {
-            if !chunks.ended {
-                return Ok(());
+            if chunks.ended || self.guardrail.holds() {
+                self.deltas.append(&mut chunks.deltas);
+            } else {
+                self.left.extend(chunks.deltas.iter().filter_map(text_of));
             }
-            let mut deltas = take(&mut self.deltas);
-            let text: String = deltas.iter().filter_map(text_of).collect();
-            let text = match self.guardrail.judge(&text, ctx).await? {
-                None => text,
-                Some(other) => {
-                    let at = deltas.iter().position(|delta| text_of(delta).is_some()).unwrap_or(deltas.len());
-                    deltas.retain(|delta| text_of(delta).is_none());
-                    deltas.insert(at.min(deltas.len()), Delta::Text(other.clone()));
-                    other
-                }
-            };
-            // The stage runs in the run of the model, or in the agent's own run if a tool gave the answer.
-            let mut runs = successors(Some(ctx), |run| run.parent());
-            if let Some(run) = runs.find(|run| is_run_of::<Agent>(run)) {
-                run.own_extension_or_default::<Passed>().set(&self.guardrail.name, &text);
+            if chunks.ended {
+                chunks.deltas = self.judge(ctx).await?;
             }
-            chunks.deltas = deltas;
             Ok(())
         })
+    }
+}
+
+impl Stage {
+    /// Judges the reply. Returns the pieces that were held, or another text in their place.
+    async fn judge(&mut self, ctx: &RunContext) -> Result<Vec<Delta>> {
+        let mut deltas = take(&mut self.deltas);
+        let has_left = !self.left.is_empty();
+        let mut text = take(&mut self.left);
+        text.extend(deltas.iter().filter_map(text_of));
+        let passed = match self.guardrail.judge(&text, ctx).await? {
+            None => PassedText { text, instead_of: None },
+            Some(other) if has_left => PassedText { text: other, instead_of: Some(text) },
+            Some(other) => {
+                let at = deltas.iter().position(|delta| text_of(delta).is_some()).unwrap_or(deltas.len());
+                deltas.retain(|delta| text_of(delta).is_none());
+                deltas.insert(at.min(deltas.len()), Delta::Text(other.clone()));
+                PassedText { text: other, instead_of: None }
+            }
+        };
+        // The stage runs in the run of the model, or in the agent's own run if a tool gave the answer.
+        let mut runs = successors(Some(ctx), |run| run.parent());
+        if let Some(run) = runs.find(|run| is_run_of::<Agent>(run)) {
+            run.own_extension_or_default::<Passed>().set(&self.guardrail.name, passed);
+        }
+        Ok(deltas)
     }
 }
 
@@ -321,6 +429,17 @@ fn text_of(delta: &Delta) -> Option<&str> {
 impl AgentMiddleware for Guardrail {
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn init(&self) -> Result<()> {
+        match (self.hold, self.side) {
+            (None, _) | (_, Side::Output) => Ok(()),
+            (Some(hold), side) => Err(Error::new(format!(
+                "the guardrail `{}` has `hold(Hold::{hold:?})`, but it judges {side:?}: only `Guardrail::output` judges \
+                 what is streamed",
+                self.name
+            ))),
+        }
     }
 
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
@@ -355,6 +474,8 @@ impl AgentMiddleware for Guardrail {
 
 impl fmt::Debug for Guardrail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.name, self.side)
+        let hold = if matches!(self.side, Side::Output) && !self.holds() { ", holds nothing" } else { "" };
+        let only = if self.evaluates_only { ", evaluates only" } else { "" };
+        write!(f, "{} {:?}{hold}{only}", self.name, self.side)
     }
 }

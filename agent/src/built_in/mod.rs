@@ -28,7 +28,7 @@ mod transcript;
 
 pub use call_limit::{CallLimit, Then};
 pub use clear_tool_results::ClearToolResults;
-pub use guardrail::{Guardrail, Judgement};
+pub use guardrail::{Guardrail, Hold, Judgement};
 pub use large_results::{LargeResultFailed, LargeResultStored, LargeResults};
 pub use sliding_window::SlidingWindow;
 pub use structured::Structured;

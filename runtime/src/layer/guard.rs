@@ -155,7 +155,7 @@ impl<G> GuardLayer<G> {
         };
         match checked {
             Err(error) if self.options.evaluate_only => {
-                WouldDeny::new(by, at, &error).record(ctx).await;
+                WouldDeny::new(by, at, error.to_string()).record(ctx).await;
                 Ok(())
             }
             checked => checked,

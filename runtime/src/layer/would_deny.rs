@@ -3,11 +3,12 @@
 use emitree_emitter::{Event, EventName};
 use serde::Serialize;
 
+use crate::RunContext;
 use crate::run::panic::isolated;
-use crate::{Error, RunContext};
 
 /// An event of a guard with [`evaluate_only`](crate::GuardOptions::evaluate_only): a check failed, and without that
-/// option the guard would have stopped the call.
+/// option the guard would have stopped the call. A middleware that guards without being a [`Guard`](crate::Guard) makes
+/// and [records](Self::record) the event itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WouldDeny {
@@ -33,13 +34,14 @@ impl Event for WouldDeny {
 }
 
 impl WouldDeny {
-    pub(crate) fn new(guard: &str, at: Checked, error: &Error) -> Self {
-        Self { guard: guard.to_owned(), at, reason: error.to_string() }
+    /// Makes the event.
+    pub fn new(guard: impl Into<String>, at: Checked, reason: impl Into<String>) -> Self {
+        Self { guard: guard.into(), at, reason: reason.into() }
     }
 
     /// Logs the event, and emits it on the run's emitter. If a `tracing` subscriber panics or a listener fails, the run
     /// still continues.
-    pub(crate) async fn record(mut self, ctx: &RunContext) {
+    pub async fn record(mut self, ctx: &RunContext) {
         // A guard with `evaluate_only` must not affect the run: catch the panic of a `tracing` subscriber and the
         // failure of a listener (M5).
         let Self { guard, at, reason } = &self;

@@ -1,11 +1,12 @@
 //! `Guardrail`: inputs, replies and results of tools are judged before anybody receives them.
 
-use emitree_agent::built_in::{Guardrail, Judgement};
+use emitree_agent::built_in::{Guardrail, Hold, Judgement};
 use emitree_agent::{
     Agent, AgentOutput, AgentRun, ChatModel, HooksFn, Message, Reply, ScriptedModel, Session, Tool, hooks_fn, joins,
 };
+use emitree_emitter::EventMeta;
 use emitree_middleware::Cache;
-use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree, map_input, map_output};
+use emitree_runtime::{Error, Result, RunContext, Runnable, WouldDeny, for_tree, map_input, map_output};
 use futures_core::future::BoxFuture;
 use serde_json::json;
 
@@ -253,10 +254,14 @@ async fn a_hundred_runs_at_a_time_do_not_mix() -> Result<()> {
     Ok(())
 }
 
-/// Only compiled: a guardrail is a middleware like any other.
-#[expect(dead_code, reason = "the types are checked")]
-fn types(guardrail: Guardrail) -> (emitree_agent::Joins, HooksFn) {
-    (joins(guardrail), hooks_fn("none", |_| ()))
+/// A check that does not wait.
+fn at_once(
+    judge: impl Fn(&str) -> Result<Judgement> + Send + Sync + 'static,
+) -> impl for<'a> Fn(&'a str, &'a RunContext) -> BoxFuture<'a, Result<Judgement>> {
+    move |text, _| {
+        let judgement = judge(text);
+        Box::pin(async move { judgement })
+    }
 }
 
 /// A check that asks a model.
@@ -295,4 +300,146 @@ async fn a_check_asks_another_model_whose_tokens_nobody_takes_for_the_answer() -
         assert_eq!(tokens.lines().concat(), expected.unwrap_or_default());
     }
     Ok(())
+}
+
+/// Asks an agent with a guardrail, and logs the tokens, the texts that are judged and the reports. Returns the answer.
+async fn streamed(replies: &[Reply], guardrail: Guardrail, session: &Session, log: &Log) -> Result<String> {
+    let script = replies.iter().fold(ScriptedModel::new("test"), |script, reply| script.reply(reply.clone()));
+    let agent = agent(&script).with(guardrail).max_middleware_retries(1).build()?;
+    let (tokens, reports) = (log.clone(), log.clone());
+    let run = agent.ask("go").session(session).on_token(move |token| tokens.add(format!("token {}", token.text())));
+    let report = move |would: &WouldDeny, _: &EventMeta<'_>| {
+        reports.add(format!("{} would deny the {:?}: {}", would.guard, would.at, would.reason));
+    };
+    Ok(run.observe("**.would_deny", report).await?.text())
+}
+
+#[tokio::test]
+async fn with_hold_nothing_tokens_leave_before_the_verdict_and_the_history_has_what_passed() -> Result<()> {
+    let again = [Reply::text("so rude").in_pieces(4), Reply::text("fine")];
+    for (replies, lines, expected, history) in [
+        (
+            &[Reply::text("all well").in_pieces(4)][..],
+            &["token all ", "token well", "all well"][..],
+            Ok("all well"),
+            "go, all well",
+        ),
+        (&[Reply::text("a secret").in_pieces(4)], &["token a se", "token cret", "a secret"], Ok("a ***"), "go, a ***"),
+        (&[Reply::text("bad").in_pieces(4)], &["token bad", "bad"], Err("denied by calm: it is bad"), "go"),
+        (&again, &["token so r", "token ude", "so rude", "token fine", "fine"], Ok("fine"), "go, fine"),
+    ] {
+        let (log, session) = (Log::default(), Session::new());
+        let answer = streamed(replies, output(&log).hold(Hold::Nothing), &session, &log).await;
+        assert_eq!(answer.map_err(|error| error.explain()), expected.map(str::to_owned).map_err(str::to_owned));
+        assert_eq!(log.lines(), lines);
+        assert_eq!(texts(&session).join(", "), history);
+    }
+    // A reply that is not streamed is changed before a layer receives it.
+    let log = Log::default();
+    let to = log.clone();
+    let sees = hooks_fn("sees", move |hooks| {
+        let to = to.clone();
+        hooks.on_action(move |action, _| to.add(format!("action {}", action.response.text())));
+    });
+    let of = agent(&ScriptedModel::new("test").text("a secret")).with(sees).with(output(&log).hold(Hold::Nothing));
+    assert_eq!(of.build()?.ask("go").await?.text(), "a ***");
+    assert_eq!(log.lines(), ["a secret", "action a ***"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_guardrails_that_hold_nothing_both_change_a_reply_that_has_left() -> Result<()> {
+    let hides = |word: &'static str| {
+        let hide = move |text: &str| {
+            let other = text.contains(word).then(|| text.replace(word, "***"));
+            Ok(other.map_or(Judgement::Allow, Judgement::Modify))
+        };
+        Guardrail::output(word, at_once(hide)).hold(Hold::Nothing)
+    };
+    let reply = Message::assistant("my secret plan").with_call(emitree_agent::ToolCall::new(
+        "c",
+        "shout",
+        json!({"text": "x"}),
+    ));
+    let reply = Reply::response(emitree_agent::ChatResponse::new(reply)).in_pieces(3);
+    let script = ScriptedModel::new("test").reply(reply).text("done");
+    let (tokens, session) = (Log::default(), Session::new());
+    let to = tokens.clone();
+    let of = agent(&script).with(hides("secret")).with(hides("plan")).build()?;
+    of.ask("go").session(&session).on_token(move |token| to.add(token.text())).await?;
+    assert_eq!(tokens.lines().concat(), "my secret plandone");
+    assert_eq!(texts(&session)[1], "my *** ***");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_guardrail_that_only_evaluates_reports_and_changes_nothing() -> Result<()> {
+    for (text, report) in [
+        ("fine", None),
+        ("a secret", Some("the text would be modified")),
+        ("bad", Some("it is bad")),
+        ("rude", Some("be polite")),
+        ("broken", Some("the check failed: the service is gone")),
+        ("panic", Some("the check panicked: planned")),
+    ] {
+        let check = || {
+            at_once(|text| {
+                assert!(text != "panic", "planned");
+                judge(text, &Log::default())
+            })
+        };
+        let reports = |at: &str| report.map(|reason| format!("calm would deny the {at}: {reason}"));
+
+        let (log, session) = (Log::default(), Session::new());
+        let of_replies = Guardrail::output("calm", check()).evaluate_only();
+        let answer = streamed(&[Reply::text(text).in_pieces(2)], of_replies, &session, &log).await?;
+        assert_eq!((answer.as_str(), texts(&session).join(", ")), (text, format!("go, {text}")));
+        let (tokens, rest): (Vec<_>, Vec<_>) = log.lines().into_iter().partition(|line| line.starts_with("token "));
+        assert_eq!(tokens.concat().replace("token ", ""), text);
+        assert!(log.lines()[0].starts_with("token "), "the stream is not held");
+        assert_eq!(rest, Vec::from_iter(reports("Output")));
+
+        // The question is the result of the tool, too.
+        let log = Log::default();
+        let to = log.clone();
+        let same =
+            emitree_agent::tool_fn("same", "Repeats", |it: crate::support::Text, _: RunContext| async { Ok(it.text) });
+        let script = ScriptedModel::new("test").call("same", json!({ "text": text })).text("done");
+        let of = agent(&script).tool(same).with(Guardrail::input("calm", check()).evaluate_only());
+        let of =
+            of.with(hooks_fn("calm", |_| ())).with(Guardrail::tool_result("calms", check()).evaluate_only()).build()?;
+        let observed = move |would: &WouldDeny, _: &EventMeta<'_>| {
+            to.add(format!("{} would deny the {:?}: {}", would.guard, would.at, would.reason));
+        };
+        let answer = of.ask(text).observe("would_deny", observed).await?;
+        assert_eq!(results(&answer.messages), [text]);
+        let of_tool = reports("Output").map(|line| line.replace("calm would", "calms would"));
+        assert_eq!(log.lines(), reports("Input").into_iter().chain(of_tool).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn hold_is_an_error_where_nothing_is_streamed_and_holds_a_guardrail_that_only_evaluates() -> Result<()> {
+    let allow = || at_once(|_| Ok(Judgement::Allow));
+    for (guardrail, side) in
+        [(Guardrail::input("a", allow()), "Input"), (Guardrail::tool_result("a", allow()), "ToolResult")]
+    {
+        let says = format!(
+            "the guardrail `a` has `hold(Hold::Nothing)`, but it judges {side}: only `Guardrail::output` judges what is \
+             streamed"
+        );
+        assert_eq!(super::refused(guardrail.hold(Hold::Nothing)).await, says);
+    }
+    let (log, session) = (Log::default(), Session::new());
+    let held = output(&log).evaluate_only().hold(Hold::Reply);
+    streamed(&[Reply::text("bad").in_pieces(2)], held, &session, &log).await?;
+    assert_eq!(log.lines(), ["bad", "calm would deny the Output: it is bad", "token ba", "token d"]);
+    Ok(())
+}
+
+/// Only compiled: a guardrail is a middleware like any other.
+#[expect(dead_code, reason = "the types are checked")]
+fn types(guardrail: Guardrail) -> (emitree_agent::Joins, HooksFn) {
+    (joins(guardrail), hooks_fn("none", |_| ()))
 }
