@@ -5,6 +5,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use emitree_emitter::{Emitter, Namespace};
+use emitree_middleware::own_events::OwnEvents;
 use emitree_runtime::{Error, Result, RunContext, Summary};
 use parking_lot::Mutex;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -12,6 +14,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::partial::WatchReplies;
 use crate::hook::ModelRequest;
 use crate::tool::parse;
 use crate::{
@@ -23,7 +26,7 @@ use crate::{
 const ID: &str = "structured";
 
 /// The name of the tool whose result is the answer.
-const TOOL: &str = "final_answer";
+pub(super) const TOOL: &str = "final_answer";
 
 /// Makes the model answer with JSON that fits a Rust type. [`AgentOutput::structured`] returns the value.
 ///
@@ -68,7 +71,12 @@ const TOOL: &str = "final_answer";
 ///
 /// # Its own events
 ///
-/// None. Each answer that goes back is in the history, with its reason.
+/// While a reply streams, `middleware.structured.partial`, a [`Partial`](super::Partial), for each piece of a string and
+/// each complete member of the answer, before it is checked. They are made only if the middleware's
+/// [emitter](Self::emitter) or the agent's run has listeners. `middleware.structured.discarded`, a
+/// [`PartialDiscarded`](super::PartialDiscarded), if the model's run begins another attempt.
+///
+/// Each answer that goes back is in the history, with its reason.
 ///
 /// # Order
 ///
@@ -88,6 +96,7 @@ pub struct Structured {
     format: ResponseFormat,
     way: Way,
     attempts: u32,
+    own_events: OwnEvents,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +126,8 @@ impl Structured {
             Ok(ToolOutput::new(answer.value).answer())
         });
         let (tool, name) = (tool.map_err(Error::from), T::schema_name().into_owned());
-        Self { tool, name, format: ResponseFormat::of::<T>(), way: Way::Default, attempts: 1 }
+        let own_events = OwnEvents::new(Namespace::new("middleware.structured"));
+        Self { tool, name, format: ResponseFormat::of::<T>(), way: Way::Default, attempts: 1, own_events }
     }
 
     /// Asks for a response format, even if the agent has tools.
@@ -139,6 +149,12 @@ impl Structured {
     pub const fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
+    }
+
+    /// Returns the emitter of the middleware, for listeners that receive its events about all runs.
+    #[must_use]
+    pub const fn emitter(&self) -> &Emitter {
+        self.own_events.emitter()
     }
 
     /// Offers the tool, or sets the response format.
@@ -236,6 +252,11 @@ impl AgentMiddleware for Structured {
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
         let tool = self.tool.clone()?;
         hooks.tool(tool.clone());
+        let own_events = self.own_events.clone();
+        hooks.middleware(move |ctx: &RunContext| {
+            ctx.bind_nested(WatchReplies::of(ctx, &own_events));
+            Ok(())
+        });
         let (prepares, checks, counts) = (self.clone(), self.clone(), self.clone());
         let checker = tool.clone();
         hooks.on_request(move |call, ctx| prepares.prepare(&tool, call, ctx));

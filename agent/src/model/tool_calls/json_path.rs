@@ -205,25 +205,26 @@ impl Scanner {
     }
 }
 
-const fn is_space(byte: u8) -> bool {
+pub(super) const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
 }
 
-const fn is_delimiter(byte: u8) -> bool {
+pub(super) const fn is_delimiter(byte: u8) -> bool {
     is_space(byte) || matches!(byte, b',' | b']' | b'}')
 }
 
 /// A string that is open.
-struct Text {
+#[derive(Clone, Debug)]
+pub(super) struct Text {
     role: Role,
-    status: Status,
+    pub(super) status: Status,
     escape: Escape,
     /// The decoded key, if the role is [`Role::Key`].
     key: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
     /// A key of a container that the path leads into.
     Key,
     OtherKey,
@@ -233,14 +234,15 @@ enum Role {
     Value,
 }
 
-#[derive(PartialEq, Eq)]
-enum Status {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
     Open,
     Ended,
     Broken,
 }
 
 /// The part of an escape that has arrived.
+#[derive(Clone, Copy, Debug)]
 enum Escape {
     None,
     Backslash,
@@ -258,12 +260,12 @@ enum Escape {
 }
 
 impl Text {
-    const fn new(role: Role) -> Self {
+    pub(super) const fn new(role: Role) -> Self {
         Self { role, status: Status::Open, escape: Escape::None, key: String::new() }
     }
 
     /// Takes text up to the end of the string, or a part of it. Returns the number of bytes.
-    fn take(&mut self, rest: &str, found: &mut String) -> usize {
+    pub(super) fn take(&mut self, rest: &str, found: &mut String) -> usize {
         let Escape::None = self.escape else {
             let Some(char) = rest.chars().next() else { return 0 };
             match self.escaped(char) {

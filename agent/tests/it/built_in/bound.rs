@@ -7,7 +7,7 @@ use emitree_runtime::{Result, RunContext, Runnable, for_tree, runnable_fn};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
     to: To,
-    streams: bool,
+    pub(super) streams: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

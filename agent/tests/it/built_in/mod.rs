@@ -5,6 +5,7 @@ mod call_limit;
 mod clear_tool_results;
 mod guardrail;
 mod large_results;
+mod partial;
 mod properties;
 mod sliding_window;
 mod structured;
