@@ -54,12 +54,27 @@ fn main() {
 /// two cases is larger than the cost of one hook.
 fn chains(suite: &mut Suite, plain: support::Id) {
     const MANY: usize = 200;
-    let chained = suite.case(asks(agent_with([Chained(MANY)])));
+    let chained = suite.case(asks(agent_with([Chained(MANY, |hooks| {
+        hooks.on_action(|action: &mut TurnAction, _| {
+            black_box(action);
+        });
+    })])));
     let boxed = suite.case(boxed_functions());
     let row = suite.row(
         "AC",
         "a hook at a chain place that only passes on",
         Extra::shared(chained, plain, MANY as u32 * TURNS),
+    );
+    row.beside("peer", boxed).at_most(3.0, "a boxed async function", boxed);
+    let steered = suite.case(asks(agent_with([Chained(MANY, |hooks| {
+        hooks.on_inject(|messages, _| {
+            black_box(messages);
+        });
+    })])));
+    let row = suite.row(
+        "SI",
+        "`steer.inject` without messages, with a hook",
+        Extra::shared(steered, plain, MANY as u32 * TURNS),
     );
     row.beside("peer", boxed).at_most(3.0, "a boxed async function", boxed);
     let empty = suite.case(asks(agent_with((0..MANY).map(|i| Empty(i.to_string())))));
@@ -186,7 +201,7 @@ impl AgentMiddleware for Empty {
 
 /// A middleware with this number of hooks at one chain place.
 #[derive(Debug)]
-struct Chained(usize);
+struct Chained(usize, fn(&mut Hooks));
 
 impl AgentMiddleware for Chained {
     fn id(&self) -> &str {
@@ -195,9 +210,7 @@ impl AgentMiddleware for Chained {
 
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
         for _ in 0..self.0 {
-            hooks.on_action(|action: &mut TurnAction, _| {
-                black_box(action);
-            });
+            self.1(hooks);
         }
         Ok(())
     }

@@ -138,6 +138,7 @@ impl Row {
 
 impl Filling<'_> {
     /// Adds a peer to the row.
+    #[allow(dead_code, reason = "each bench uses its part")]
     pub(crate) fn beside(self, column: &str, peer: impl Into<Extra>) -> Self {
         let at = self.1.iter().position(|name| *name == column).expect("a column of the suite");
         self.0.cells[at] = Some(peer.into());
