@@ -1,4 +1,4 @@
-//! The cost of text with prefixes: the parser.
+//! The cost of text with prefixes: the parser, and an agent whose model calls tools with text.
 //!
 //! ```text
 //! cargo bench --manifest-path benches/Cargo.toml --bench react
@@ -7,16 +7,39 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use emitree::agent::kinds::ReActAgent;
 use emitree::agent::parse::{LinePrefixParser, Node, json_object, one_of};
+use emitree::agent::{
+    Agent, AgentBuilder, ChatModel, ChatRequest, ChatResponse, DeltaStream, Message, Provider, ToolCall, tool_fn, whole,
+};
+use emitree::{Result, RunContext};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
 
-use crate::support::{Case, Suite};
+use crate::support::{Case, Extra, Suite, timed};
 
 mod support;
 
 fn main() {
     let mut suite = Suite::new(&["emitree", "peer"]);
+    // The loops come first: the long texts would leave cold caches to them.
+    turns(&mut suite);
     parsers(&mut suite);
     suite.run();
+}
+
+/// RT: a loop of 3 turns with 2 tool calls.
+fn turns(suite: &mut Suite) {
+    let agent = |builder: AgentBuilder| {
+        let add = tool_fn("add", "Adds one", |Add { n }: Add, _: RunContext| std::future::ready(Ok(n + 1)));
+        builder.tool(add).build().expect("an agent")
+    };
+    let model = |is_text| ChatModel::new(Fixed { is_text }).expect("a model");
+    let react = suite.case(asks(agent(ReActAgent::builder("bench", model(true)))));
+    let native = suite.case(asks(agent(Agent::builder("bench", model(false)))));
+    let row = suite.row("RT", "a turn of `ReAct`", Extra::per(react, 3));
+    row.beside("peer", Extra::per(native, 3)).at_most(2.0, "the same turn with native calls", Extra::per(native, 3));
 }
 
 /// LP: a text of 1 MB, in pieces and whole.
@@ -29,8 +52,9 @@ fn parsers(suite: &mut Suite) {
     let (whole, lines) = (suite.case(parses(text.clone(), BYTES)), suite.case(lines(text)));
     let row = suite.row("", "… in one piece", whole);
     row.beside("peer", lines).at_most(10.0, "`str::lines`", lines);
-    let half = suite.case(parses(self::text(BYTES / 2), 4));
-    suite.row("", "… in pieces of 4 bytes", parsed).at_most(2.2, "a text of 512 KB", half);
+    // Larger texts are allocated by pages, which costs more than reading them.
+    let [quarter, half] = [BYTES / 8, BYTES / 4].map(|bytes| suite.case(parses(self::text(bytes), 4)));
+    suite.row("", "… of 256 KB in pieces of 4 bytes", half).at_most(2.2, "128 KB", quarter);
 }
 
 /// A thought of many lines, and a call. The lines are of ASCII, so a piece never ends within a character.
@@ -91,4 +115,50 @@ fn lines(text: String) -> impl Case {
 
 fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
     (0..text.len()).step_by(bytes).map(move |at| &text[at..text.len().min(at + bytes)])
+}
+
+/// A model that calls a tool twice and then answers.
+struct Fixed {
+    is_text: bool,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Add {
+    n: u64,
+}
+
+impl Fixed {
+    fn respond(&self, request: &ChatRequest) -> Message {
+        match (request.messages.len() < 5, self.is_text) {
+            (true, false) => Message::assistant("I add.").with_call(ToolCall::new("c", "add", json!({"n": 1}))),
+            (false, false) => Message::assistant("done"),
+            (true, true) => Message::assistant("Thought: I add.\nFunction Name: add\nFunction Input: {\"n\": 1}"),
+            (false, true) => Message::assistant("Thought: I know.\nFinal Answer: done"),
+        }
+    }
+}
+
+impl Provider for Fixed {
+    fn name(&self) -> &str {
+        "fixed"
+    }
+
+    fn model(&self) -> &str {
+        "fixed"
+    }
+
+    async fn chat(&self, request: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
+        Ok(whole(ChatResponse::new(self.respond(request))))
+    }
+}
+
+fn asks(agent: Agent) -> impl Case {
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                let answer = agent.ask("go").await.expect("an answer");
+                assert_eq!(black_box(answer).turns, 3);
+            }
+        })
+    }
 }

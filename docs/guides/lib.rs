@@ -17,6 +17,9 @@ pub mod agents {}
 #[doc = include_str!("../recipes.md")]
 pub mod recipes {}
 
+#[doc = include_str!("../react.md")]
+pub mod react {}
+
 #[doc = include_str!("../handoff.md")]
 pub mod handoff {}
 

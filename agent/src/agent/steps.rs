@@ -446,7 +446,7 @@ impl<'a> Loop<'a> {
 
     /// Passes a request through the hooks of `model.request`, if there are any, and asks the model.
     fn ask_with_hooks(&mut self, request: ChatRequest) -> BoxFuture<'_, Result<ChatResponse>> {
-        if self.chains().all(|chains| chains.request.is_empty()) {
+        if self.chains().all(|chains| chains.request.is_empty() && chains.writes.is_empty()) {
             return self.ask_model(&self.agent.model, request);
         }
         Box::pin(async move {
@@ -454,10 +454,13 @@ impl<'a> Loop<'a> {
             for chains in self.chains() {
                 chains.request.apply(&mut call, self.ctx).await?;
             }
-            let ModelRequest { request, model } = call;
             // A call of a tool that is not offered is not executed, even if the model makes one.
-            let is_same = Arc::ptr_eq(&request.tools, self.tools.specs());
-            self.offered = (!is_same).then(|| Arc::clone(&request.tools));
+            let is_same = Arc::ptr_eq(&call.request.tools, self.tools.specs());
+            self.offered = (!is_same).then(|| Arc::clone(&call.request.tools));
+            for chains in self.chains() {
+                chains.writes.apply(&mut call, self.ctx).await?;
+            }
+            let ModelRequest { request, model } = call;
             self.ask_model(&model, request).await
         })
     }
@@ -474,9 +477,9 @@ impl<'a> Loop<'a> {
                     run = run.middleware(installed.hooks.model_call.clone());
                 }
             }
-            let response = match self.stages() {
+            let response = match self.passage() {
                 None => run.await,
-                Some(stages) => self.ask_through(run, stages).await,
+                Some(passage) => self.ask_through(run, passage).await,
             }?;
             Measured::end(estimated, response.usage, self.ctx);
             Ok(response)
@@ -484,21 +487,24 @@ impl<'a> Loop<'a> {
     }
 
     /// Runs the model, and passes its reply through stages and guards.
-    fn ask_through<'b>(&'b self, run: Run<'b, ChatModel>, stages: ChunkStages) -> BoxFuture<'b, Result<ChatResponse>> {
+    fn ask_through<'b>(&'b self, run: Run<'b, ChatModel>, passage: Passage) -> BoxFuture<'b, Result<ChatResponse>> {
         Box::pin(async move {
-            let passage = Passage::of_agent(stages);
             let response = run.own_extension(passage.clone()).middleware(PassReplies).await?;
             // Listeners of the run's `success`, and layers that only observe, may still have changed the reply.
             if passage.has_passed(&response) { Ok(response) } else { self.pass_reply(response).await }
         })
     }
 
-    /// Returns the stages of the hooks, or `None` if the hooks have neither stages nor guards for replies.
-    fn stages(&self) -> Option<ChunkStages> {
-        let mut stages = ChunkStages::default();
-        self.chains().for_each(|chains| stages.extend(&chains.chunks));
+    /// Returns the passage of a reply, or `None` if the hooks have neither stages nor guards for replies.
+    fn passage(&self) -> Option<Passage> {
+        let (mut reads, mut stages) = (ChunkStages::default(), ChunkStages::default());
+        for chains in self.chains() {
+            reads.extend(&chains.reads);
+            stages.extend(&chains.chunks);
+        }
         let is_guarded = self.installed.iter().any(|installed| installed.hooks.guards_replies);
-        (is_guarded || !stages.is_empty()).then_some(stages)
+        let is_needed = is_guarded || !stages.is_empty() || !reads.is_empty();
+        is_needed.then(|| Passage::of_agent(reads, stages, is_guarded))
     }
 
     /// Passes a reply that is not from the model's run through the stages as a whole, and through the guards of

@@ -26,6 +26,10 @@ pub(crate) struct Passage(Arc<PassageState>);
 
 #[derive(Default)]
 struct PassageState {
+    /// The stages that only a provider's reply passes, before the others: they read the form that it is written in.
+    reads: ChunkStages,
+    /// `true` if the agent has no other stages and no guards, so that no replies have to be compared.
+    only_reads: bool,
     stages: Mutex<ChunkStages>,
     /// The replies as they left the stages.
     staged: Mutex<Vec<ChatResponse>>,
@@ -42,8 +46,14 @@ static LAYERS: LazyLock<Stack<ChatModel>> = LazyLock::new(|| {
 
 impl Passage {
     /// Makes the passage of an agent's model call, with the stages of the agent's hooks.
-    pub(crate) fn of_agent(stages: ChunkStages) -> Self {
-        Self(Arc::new(PassageState { stages: Mutex::new(stages), is_of_agent: true, ..PassageState::default() }))
+    pub(crate) fn of_agent(reads: ChunkStages, stages: ChunkStages, has_guards: bool) -> Self {
+        Self(Arc::new(PassageState {
+            reads,
+            only_reads: stages.is_empty() && !has_guards,
+            stages: Mutex::new(stages),
+            is_of_agent: true,
+            ..PassageState::default()
+        }))
     }
 
     /// Returns the passage of a model's run, if it has stages or guards of an agent.
@@ -74,8 +84,15 @@ impl Passage {
         if self.0.is_bound.swap(true, Ordering::Relaxed) { Ok(()) } else { LAYERS.bind(ctx) }
     }
 
-    /// Makes the stages of an attempt.
-    pub(crate) fn begin(&self) -> Stages {
+    /// Makes the stages of a provider's reply.
+    pub(crate) fn begin_attempt(&self) -> Stages {
+        let mut stages = self.0.reads.begin();
+        stages.append(self.begin());
+        stages
+    }
+
+    /// Makes the stages of a reply that no provider gave.
+    fn begin(&self) -> Stages {
         // `make` is user code, so it is called without the lock.
         let stages = self.0.stages.lock().clone();
         stages.begin()
@@ -83,12 +100,19 @@ impl Passage {
 
     /// Notes a reply as it left the stages.
     pub(crate) fn left_stages(&self, reply: &ChatResponse) {
-        self.0.staged.lock().push(reply.clone());
+        if self.is_bound() {
+            self.0.staged.lock().push(reply.clone());
+        }
+    }
+
+    /// Returns `true` if replies are compared.
+    fn is_bound(&self) -> bool {
+        self.0.is_bound.load(Ordering::Relaxed)
     }
 
     /// Returns `true` if a reply has passed both the stages and the guards of the run.
     pub(crate) fn has_passed(&self, reply: &ChatResponse) -> bool {
-        self.has_left_stages(reply) && self.is_guarded(reply)
+        !self.is_bound() || (self.has_left_stages(reply) && self.is_guarded(reply))
     }
 
     fn has_left_stages(&self, reply: &ChatResponse) -> bool {
@@ -106,7 +130,7 @@ pub(crate) struct PassReplies;
 
 impl Middleware for PassReplies {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if let Some(passage) = Passage::of(ctx) {
+        if let Some(passage) = Passage::of(ctx).filter(|passage| !passage.0.only_reads) {
             passage.bind(ctx)?;
         }
         ctx.bind_nested(RefuseModel);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::LinePrefixParser;
 use crate::tool::shortened;
 
-type ParseValue = Arc<dyn Fn(&str) -> Result<Value, String> + Send + Sync>;
+type ParseText = dyn Fn(&str) -> Result<Value, String> + Send + Sync;
 type Fallback = Arc<dyn Fn(String) -> Vec<(&'static str, String)> + Send + Sync>;
 
 /// A node of a [`LinePrefixParser`]: lines from a prefix up to the prefix of another node.
@@ -23,7 +23,7 @@ pub struct Node {
     next: Vec<String>,
     pub(super) is_start: bool,
     pub(super) is_end: bool,
-    parse: Option<ParseValue>,
+    parse: Option<Arc<ParseText>>,
 }
 
 impl Node {
@@ -279,9 +279,9 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
 /// assert_eq!(tool("weather").unwrap(), "weather");
 /// assert_eq!(tool("wether").unwrap_err(), "`wether` is not one of `search`, `weather`");
 /// ```
-pub fn one_of<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> impl Fn(&str) -> Result<Value, String> + Clone {
+pub fn one_of<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> Box<ParseText> {
     let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
-    move |text| {
+    Box::new(move |text| {
         if texts.iter().any(|other| other == text) {
             return Ok(text.into());
         }
@@ -290,7 +290,7 @@ pub fn one_of<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> impl Fn(&s
             [] => format!("`{text}` is not possible: there is nothing to choose from"),
             texts => format!("`{text}` is not one of {}", listed(texts.iter().map(String::as_str))),
         })
-    }
+    })
 }
 
 /// Parses a text as a JSON object, for [`Node::parse`].

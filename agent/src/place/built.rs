@@ -28,6 +28,10 @@ pub(crate) struct Chains {
     /// Only the last hook is called.
     pub(crate) wire: Filters<Messages>,
     pub(crate) request: Filters<ModelRequest>,
+    /// The hooks after all of `request`: they write the request in the form of a kind.
+    pub(crate) writes: Filters<ModelRequest>,
+    /// The stages before all of `chunks`: they read a provider's reply in the form of a kind.
+    pub(crate) reads: ChunkStages,
     pub(crate) chunks: ChunkStages,
     /// One list for each hook, because the response is kept as the hooks before a failing hook left it.
     pub(crate) action: Vec<Filters<TurnAction>>,
@@ -183,8 +187,8 @@ impl Chains {
             Place::ModelContext => self.context = Filters::default(),
             Place::ModelPrompt => (self.contributions, self.prompt) = Default::default(),
             Place::ModelWire => self.wire = Filters::default(),
-            Place::ModelRequest => self.request = Filters::default(),
-            Place::ModelChunk => self.chunks = ChunkStages::default(),
+            Place::ModelRequest => (self.request, self.writes) = Default::default(),
+            Place::ModelChunk => (self.chunks, self.reads) = Default::default(),
             Place::TurnAction => self.action.clear(),
             Place::ToolResolve => self.resolve = Filters::default(),
             Place::ToolResult => self.results.clear(),
@@ -205,8 +209,8 @@ impl Chains {
             Place::ModelContext => self.context.is_empty(),
             Place::ModelPrompt => self.contributions.is_empty() && self.prompt.is_empty(),
             Place::ModelWire => self.wire.is_empty(),
-            Place::ModelRequest => self.request.is_empty(),
-            Place::ModelChunk => self.chunks.is_empty(),
+            Place::ModelRequest => self.request.is_empty() && self.writes.is_empty(),
+            Place::ModelChunk => self.chunks.is_empty() && self.reads.is_empty(),
             Place::TurnAction => self.action.is_empty(),
             Place::ToolResolve => self.resolve.is_empty(),
             Place::ToolGate => self.gates.is_empty(),

@@ -478,6 +478,25 @@ impl Hooks {
         self
     }
 
+    /// Adds a hook of `model.request` that is called after those of all middlewares: it writes the request in the form of
+    /// a kind. Tools that it removes count as offered.
+    pub(crate) fn writes(
+        &mut self,
+        hook: impl for<'a> Fn(&'a mut ModelRequest, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filter = AsyncHook { name: self.name(Place::ModelRequest), hook };
+        add(&mut self.chains.writes, filter);
+        self
+    }
+
+    /// Adds a stage of `model.chunk` before those of all middlewares: it reads a provider's reply in the form of a kind.
+    /// Replies that layers give, and answers of tools, do not pass it.
+    pub(crate) fn reads<S: AsyncChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) {
+        let name: Arc<str> = self.name(Place::ModelChunk).into();
+        let make = move || NamedStage { stage: make(), name: Arc::clone(&name) };
+        self.chains.reads = take(&mut self.chains.reads).with_async(make);
+    }
+
     /// Adds a hook that may replace a tool call by returning another call. If the hook returns a call, later hooks are
     /// not called. The id of the call stays the same, and the history keeps the call as the model wrote it.
     pub fn on_resolve(

@@ -16,6 +16,7 @@ mod handoff;
 mod hook_test;
 #[path = "../../../tests/support/journal.rs"]
 mod journal;
+mod kinds;
 mod models;
 mod names;
 mod offers;

@@ -1,0 +1,3 @@
+//! The kinds of agents of `emitree_agent::kinds`.
+
+mod react;
