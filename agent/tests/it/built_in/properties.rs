@@ -1,19 +1,22 @@
 //! Histories of any shape through the middlewares for long conversations: the model receives a valid conversation with
 //! the last user message.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use emitree_agent::built_in::{ClearToolResults, SlidingWindow, Summarize};
 use emitree_agent::{
     AgentBuilder, AgentInput, AgentRun, ChatModel, History, Message, Reply, ScriptedModel, Session, ToolCall,
     ToolResult,
 };
-use emitree_runtime::Error;
+use emitree_runtime::{Error, Result};
+use futures_util::future::try_join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{agent_with_tools, last_user};
+use super::{agent_with_tools, call, last_user};
 
 /// Some messages that are valid by themselves: a text of the user or the model, or calls with their results. The results
 /// are in one message, or in a message each.
@@ -96,7 +99,7 @@ fn requests(bound: &[Bound], history: History, inputs: &[Vec<Message>]) -> Vec<V
 }
 
 /// The reply of the model to each of the inputs enters the history as well.
-fn check(bound: &[Bound], history: &History, inputs: &[Vec<Message>]) -> Result<(), TestCaseError> {
+fn check(bound: &[Bound], history: &History, inputs: &[Vec<Message>]) -> std::result::Result<(), TestCaseError> {
     let mut before: Vec<_> = history.messages().to_vec();
     for (messages, input) in requests(bound, history.clone(), inputs).into_iter().zip(inputs) {
         before.extend(input.iter().cloned().map(Arc::new));
@@ -130,4 +133,50 @@ proptest! {
             check(&[two, one], &history, &inputs)?;
         }
     }
+}
+
+/// A hundred runs of one agent with all of these middlewares, each in a session of its own: nothing of one conversation
+/// reaches another.
+#[tokio::test]
+async fn a_hundred_concurrent_conversations_do_not_mix() -> Result<()> {
+    let script = ScriptedModel::by("test", |_| Reply::text("answer").slow(Duration::from_millis(1), Duration::ZERO));
+    let small = ScriptedModel::by("small", |request| {
+        // The summary names the conversation of which it is.
+        let text = request.last_user_text();
+        let name = text.split('<').nth(1).and_then(|rest| rest.split('>').next()).unwrap_or_default();
+        Reply::text(format!("about <{name}>")).slow(Duration::from_millis(1), Duration::ZERO)
+    });
+    let agent = agent_with_tools(&script)
+        .with(Summarize::with(ChatModel::new(small)?).over_tokens(60).keep_messages(4))
+        .with(SlidingWindow::messages(6))
+        .with(ClearToolResults::keep(1).over_tokens(1))
+        .build()?;
+    let conversations = (0..100).map(|number| {
+        let agent = &agent;
+        async move {
+            let session = Session::new();
+            for turn in 0..8 {
+                let [asks, result] = call("x", &format!("<{number}> result {turn}"));
+                session.extend([Message::user(format!("<{number}> before {turn}")), asks, result])?;
+                agent.ask(format!("<{number}> question {turn}")).session(&session).await?;
+            }
+            Ok::<_, Error>(session)
+        }
+    });
+    let sessions = try_join_all(conversations).await?;
+    for (number, session) in sessions.iter().enumerate() {
+        let history = crate::support::assert_valid(session);
+        let texts = serde_json::to_string(&history)?;
+        let names: Vec<_> = texts.split('<').skip(1).filter_map(|rest| rest.split('>').next()).collect();
+        assert!(names.iter().all(|name| *name == number.to_string()), "{number}: {names:?}");
+        assert!(history.messages()[0].text().starts_with("Summary of the conversation so far:"));
+    }
+    for request in script.requests() {
+        let messages = History::try_from(request.messages.to_vec())?;
+        let texts = serde_json::to_string(&messages)?;
+        let names: HashSet<_> = texts.split('<').skip(1).filter_map(|rest| rest.split('>').next()).collect();
+        assert_eq!(names.len(), 1, "{texts}");
+        assert!(request.messages.len() <= 6);
+    }
+    Ok(())
 }
