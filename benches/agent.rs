@@ -10,9 +10,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use emitree::agent::built_in::{Guardrail, Judgement, SlidingWindow};
 use emitree::agent::{
-    Agent, AgentMiddleware, AgentRun, ChatModel, ChatRequest, ChatResponse, Delta, DeltaStream, History, Hooks,
-    Message, Provider, Session, Tool, ToolCall, ToolResult, TurnAction, tool_fn, whole,
+    Agent, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatRequest, ChatResponse, Delta, DeltaStream, History,
+    Hooks, Message, Provider, Session, Tool, ToolCall, ToolResult, TurnAction, tool_fn, whole,
 };
 use emitree::layer::StackBuilder;
 use emitree::{Emitter, EventName, Next, Result, RunContext, Runnable, Stack};
@@ -46,6 +47,7 @@ fn main() {
     chains(&mut suite, plain);
     onions(&mut suite, bare);
     histories(&mut suite);
+    held(&mut suite);
     tokens(&mut suite);
     suite.run();
 }
@@ -103,9 +105,20 @@ fn histories(suite: &mut Suite) {
         Vec::from_iter((0..1_000).map(|i| Message::user(i.to_string()))).try_into().expect("a valid history");
     let long = suite.case(asks_after(agent(), history.clone()));
     let short = suite.case(asks_after(agent(), History::new()));
-    let clone = suite.case(clones(history));
+    let clone = suite.case(clones(history.clone()));
     let row = suite.row("AH", "1,000 messages of history: the extra cost of a run", Extra::shared(long, short, 1));
     row.beside("peer", clone).at_most(1.0, "cloning 1,000 `Arc`s", clone);
+    let windowed = suite.case(asks_after(agent_with([SlidingWindow::messages(40)]), history.clone()));
+    let row =
+        suite.row("SW", "`SlidingWindow` on 1,000 messages: the extra cost of a run", Extra::shared(windowed, long, 1));
+    row.beside("peer", clone).at_most(2.0, "cloning 1,000 `Arc`s", clone);
+}
+
+/// GH: a reply that a guardrail holds until it is judged.
+fn held(suite: &mut Suite) {
+    let [streamed, whole] = [true, false].map(|streams| suite.case(asks(guarded(1_000, streams))));
+    let row = suite.row("GH", "a reply of 1,000 pieces that a guardrail holds, streamed", streamed);
+    row.at_most(1.2, "the same reply, not streamed", whole);
 }
 
 /// AT: tokens that nobody receives, minus the same stream read by hand.
@@ -268,6 +281,16 @@ fn reads(deltas: usize) -> impl Case {
             }
         })
     }
+}
+
+/// An agent whose model answers in pieces, which a guardrail holds.
+fn guarded(deltas: usize, streams: bool) -> Agent {
+    let judge = |text: &str| if text.contains("rude") { Judgement::block("rude") } else { Judgement::Allow };
+    Agent::builder("bench", ChatModel::new(Pieces(deltas)).expect("a model"))
+        .options(ChatOptions::new().stream(streams))
+        .with(Guardrail::output("polite", move |text, _| Box::pin(std::future::ready(Ok(judge(text))))))
+        .build()
+        .expect("an agent")
 }
 
 fn streams(deltas: usize) -> impl Case {
