@@ -1,0 +1,318 @@
+//! The steps of an agent's loop.
+
+mod action;
+mod reply;
+mod request;
+mod steering;
+
+use std::future::ready;
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Result, RunContext};
+use futures_core::future::BoxFuture;
+
+use crate::agent::AgentParts;
+use crate::agent::builder::ask_for_tools;
+use crate::agent::events::{AgentStart, AgentSuccess, MessageAdded, MessageError};
+use crate::agent::middleware::{Installed, Joined};
+use crate::agent::spec::{AgentSpec, ExpectedTools};
+use crate::agent::toolset::Toolset;
+use crate::agent::turn::{Attempt, CurrentTurn, LoopState, UntilNext};
+use crate::kinds::handoff::Source;
+use crate::model::passage::is_run_of;
+use crate::model::{emit, log};
+use crate::place::built::Chains;
+use crate::{Agent, AgentInput, AgentOutput, ChatOptions, Message, ToolSpec};
+
+/// The maximum number of rounds that hooks of `run.end` can start in one attempt.
+const MAX_ROUNDS: u32 = 100;
+
+/// One attempt of an agent's run.
+pub(crate) struct Loop<'a> {
+    pub(crate) agent: &'a AgentParts,
+    pub(crate) ctx: &'a RunContext,
+    /// The agent's middlewares, then the middlewares that are bound to this run.
+    installed: Vec<Arc<Installed>>,
+    pub(crate) tools: Toolset,
+    /// The tools that the current request offers, if a hook of `model.request` has changed them.
+    pub(crate) offered: Option<Arc<Vec<ToolSpec>>>,
+    /// The tools that middlewares name, and that may still come.
+    expected: Option<Arc<ExpectedTools>>,
+    options: ChatOptions,
+    state: Attempt,
+    warnings: Vec<String>,
+    input: &'a AgentInput,
+    /// The number of messages of this attempt whose events have been emitted, or skipped because there were no
+    /// listeners.
+    announced: usize,
+    /// The number of the last turn before the last message that steering has added, from which `max_steps` counts.
+    steered_after: u32,
+}
+
+/// The step after a turn: another model call, or the end of the loop.
+enum After {
+    AskAgain,
+    End,
+}
+
+impl<'a> Loop<'a> {
+    pub(crate) fn begin(agent: &'a AgentParts, input: &'a AgentInput, ctx: &'a RunContext) -> Result<Self> {
+        check_depth(agent, ctx)?;
+        // These middlewares come after the agent's middlewares, in the order of binding: first the inherited middlewares,
+        // then the run's own.
+        let joined = ctx.own_extension::<Joined>().map(|joined| joined.all()).unwrap_or_default();
+        // The names of the tools are checked, as in `build`, before a message enters the session.
+        let tools = Toolset::new(agent, &joined, ctx)?;
+        let mut installed = agent.installed.clone();
+        installed.extend(joined.iter().cloned());
+        // `Prepare` has set the state, unless `execute` was called in a run of another runnable.
+        let state = LoopState::of(ctx).ok_or_else(|| {
+            Error::new(format!(
+                "`execute` of an agent needs the context of the agent's own run, not of `{}`: call `run`",
+                ctx.name()
+            ))
+        })?;
+        state.compacting.begin(&installed);
+        let state = Attempt::next(state);
+        if agent.hands_off {
+            let streams = input.options.stream.or(agent.options.stream).or(agent.model.own_options().stream);
+            let source = Source { installed: installed.clone(), streams: streams == Some(true) };
+            _ = state.handoffs.source.set(source);
+        }
+        let expected = state.is_first().then(|| check_joined(agent, &joined, &installed, &tools, ctx)).transpose()?;
+        Ok(Self {
+            options: input.options.or(&agent.options),
+            agent,
+            ctx,
+            installed,
+            tools,
+            offered: None,
+            expected: expected.flatten(),
+            state,
+            warnings: Vec::new(),
+            input,
+            announced: 0,
+            steered_after: 0,
+        })
+    }
+
+    pub(crate) fn chains(&self) -> impl Iterator<Item = &Chains> {
+        self.installed.iter().map(|installed| &installed.hooks.chains)
+    }
+
+    pub(crate) fn turn(&self) -> &CurrentTurn {
+        &self.state.turn
+    }
+
+    pub(crate) fn installed(&self) -> &[Arc<Installed>] {
+        &self.installed
+    }
+
+    /// Returns the tools that middlewares name, and that may still come in this run.
+    pub(crate) fn expected(&self) -> Option<Arc<ExpectedTools>> {
+        self.expected.clone()
+    }
+
+    pub(crate) fn run(self) -> UntilNext<'a, AgentOutput> {
+        let until_next = self.state.until_next();
+        until_next(self.begin_and_take_turns())
+    }
+
+    fn begin_and_take_turns(self) -> BoxFuture<'a, Result<AgentOutput>> {
+        let tools = self.state.end_tools(self.ctx, self.agent.spawn_tools);
+        if tools.is_empty() {
+            // The future of most attempts has no state for tools: it is on the stack once for each nested agent.
+            return match self.begin_session() {
+                Ok(()) => self.take_turns(),
+                Err(error) => Box::pin(ready(Err(error))),
+            };
+        }
+        Box::pin(async move {
+            for tool in tools {
+                tool.ended().await;
+            }
+            self.begin_session()?;
+            self.take_turns().await
+        })
+    }
+
+    /// Undoes the previous attempt, if there was one, and adds the messages of the input to the session.
+    fn begin_session(&self) -> Result<()> {
+        self.state.begin()?;
+        self.state.session.extend(self.input.messages.iter().cloned())?;
+        // A run may continue a session without new messages, but providers refuse a conversation without messages.
+        // Messages of the inbox enter with the first turn.
+        if self.state.session.has_waiting() { Ok(()) } else { self.check_not_empty() }
+    }
+
+    fn check_not_empty(&self) -> Result<()> {
+        if self.state.session.history().messages().is_empty() {
+            return Err(Error::new(format!("the input of the agent `{}` has no messages", self.ctx.name())));
+        }
+        Ok(())
+    }
+
+    fn take_turns(mut self) -> BoxFuture<'a, Result<AgentOutput>> {
+        Box::pin(async move {
+            if self.ctx.has_listeners() {
+                emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
+            }
+            self.announce().await?;
+            let mut rounds = 0;
+            loop {
+                let (answer, after) = self.take_turn().await?;
+                if matches!(after, After::AskAgain) || self.steer_at_end().await? {
+                    continue;
+                }
+                // Even if `turn.stop` ended the loop, hooks of `run.end` may start another round.
+                let mut more = Vec::new();
+                for chains in self.chains() {
+                    chains.end.apply(&mut more, self.ctx).await?;
+                }
+                if more.is_empty() {
+                    // Messages may have arrived while the hooks were called.
+                    if self.steer_at_end().await? {
+                        continue;
+                    }
+                    return self.succeed(answer).await;
+                }
+                rounds += 1;
+                if rounds > MAX_ROUNDS {
+                    return Err(Error::new(format!(
+                        "hooks of `run.end` have started {MAX_ROUNDS} rounds, which is the limit"
+                    )));
+                }
+                self.state.answer.forget();
+                self.state.session.extend(more)?;
+                self.announce().await?;
+            }
+        })
+    }
+
+    /// Emits the events of each message that this attempt has added to the history since the last call of `announce`.
+    async fn announce(&mut self) -> Result<()> {
+        if !self.ctx.has_listeners() {
+            // Listeners that are added later do not receive earlier messages.
+            self.announced = self.state.session.count_added();
+            return Ok(());
+        }
+        self.announce_all().await
+    }
+
+    fn announce_all(&mut self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let messages = self.state.session.added_after(self.announced);
+            self.announced += messages.len();
+            for message in messages {
+                emit(self.ctx, &mut MessageAdded { message: Arc::clone(&message) }).await?;
+                for result in message.tool_results().filter(|result| result.is_error) {
+                    let error = result.response.as_str().map_or_else(|| result.response.to_string(), str::to_owned);
+                    emit(self.ctx, &mut MessageError { message: Arc::clone(&message), error }).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn succeed(self, answer: Arc<Message>) -> Result<AgentOutput> {
+        emit(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
+        let turn = self.turn().get();
+        Ok(AgentOutput {
+            finish_reason: answer.finish_reason.clone(),
+            answer: Arc::unwrap_or_clone(answer),
+            messages: self.state.session.added(),
+            model_answer: None,
+            usage: turn.usage,
+            cost: turn.cost,
+            turns: turn.number,
+            last_agent: self.state.handoffs.last_agent(),
+            warnings: self.warnings,
+            context: serde_json::Map::new(),
+        })
+    }
+
+    /// Calls the model once, and executes the tool calls of its response unless a hook decides otherwise. Returns the
+    /// response as the history keeps it, and the next step.
+    fn take_turn(&mut self) -> BoxFuture<'_, Result<(Arc<Message>, After)>> {
+        Box::pin(async move {
+            if self.state.session.has_waiting() {
+                let taken = self.state.session.take_steering(self.state.number());
+                self.steer(taken).await?;
+                self.check_not_empty()?;
+            }
+            if self.turn().get().number - self.steered_after == self.agent.max_steps {
+                return Err(Error::new(format!(
+                    "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
+                    self.ctx.name(),
+                    self.agent.max_steps
+                )));
+            }
+            self.turn().change(|turn| turn.number += 1);
+            if self.agent.hands_off {
+                self.state.handoffs.begin_turn();
+            }
+            let request = match self.plain_request() {
+                Some(request) => request,
+                None => self.request().await?,
+            };
+            let response = self.ask_with_hooks(request).await?;
+            self.turn().change(|turn| turn.add_response(&response));
+            self.warnings.extend(response.warnings.iter().cloned());
+            let acted = self.act(response).await;
+            if let Ok((_, answer, After::End)) = &acted {
+                self.state.answer.keep(answer, self.ctx);
+            }
+            // The events are emitted even for a failed turn, because its messages may have entered the history.
+            let announced = self.announce().await;
+            let (end, answer, after) = match acted {
+                Ok(acted) => announced.map(|()| acted)?,
+                Err(error) => {
+                    log(announced, "message");
+                    return Err(error);
+                }
+            };
+            let after = self.stop(end, after).await?;
+            if matches!(after, After::End) {
+                self.state.answer.keep(&answer, self.ctx);
+            }
+            Ok((answer, after))
+        })
+    }
+}
+
+/// Checks the middlewares that joined a run, and returns the tools that may still come in this run.
+fn check_joined(
+    agent: &AgentParts,
+    joined: &[Arc<Installed>],
+    installed: &[Arc<Installed>],
+    tools: &Toolset,
+    ctx: &RunContext,
+) -> Result<Option<Arc<ExpectedTools>>> {
+    if joined.is_empty() && agent.expected.is_empty() {
+        return Ok(None);
+    }
+    let spec = AgentSpec::new(ctx.name(), Arc::clone(tools.specs()), ask_for_tools(installed));
+    joined.iter().try_for_each(|installed| installed.check(&spec))?;
+    let expected = spec.into_expected();
+    expected.take_over(&agent.expected);
+    expected.see(tools.tools());
+    Ok((!expected.is_empty()).then(|| Arc::new(expected)))
+}
+
+/// Returns an error if the agent's run is nested in too many runs of agents.
+fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
+    // Runs of other kinds in between, such as runs of tools, do not count.
+    let above = std::iter::successors(ctx.parent(), |run| run.parent());
+    let agents = above.filter(|run| is_run_of::<Agent>(run)).count();
+    if agents > agent.max_depth {
+        let error = Error::new(format!(
+            "the agent `{}` runs inside {agents} other agents, but at most {} are allowed (`max_depth`)",
+            ctx.name(),
+            agent.max_depth
+        ));
+        // The error is fatal, because otherwise it would become the result of the tool that runs this agent, and the
+        // model would call the tool again.
+        return Err(error.fatal(true));
+    }
+    Ok(())
+}
