@@ -5,7 +5,8 @@
 //! layers, guards and the built-in middleware apply to their runs as to any other run. A [`Session`] keeps a
 //! [`History`], which stays valid even if a turn is aborted or dropped. An [`Agent`] calls a model and its tools in a
 //! loop. Each step of the loop that middleware can intercept is a [`Place`], where an [`AgentMiddleware`] adds
-//! [`Hooks`].
+//! [`Hooks`]. A [`Workflow`](workflow::Workflow) runs steps, some of which may ask agents, in an order that the steps
+//! decide.
 
 mod agent;
 pub mod built_in;
@@ -18,6 +19,7 @@ pub mod parse;
 mod place;
 mod sync;
 mod tool;
+pub mod workflow;
 
 /// Repairing conversations that come from elsewhere: the changes that [`History::repair`] reports.
 pub mod history {

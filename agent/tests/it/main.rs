@@ -36,3 +36,4 @@ mod sums;
 mod support;
 mod tools;
 mod values;
+mod workflows;

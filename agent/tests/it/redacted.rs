@@ -6,6 +6,7 @@ use std::path::Path;
 
 use emitree_agent::kinds::HandedOff;
 use emitree_agent::stream::{ToolCallDelta, ToolCallStarted};
+use emitree_agent::workflow::{Goto, StepFailure, StepStart, StepSuccess, Workflow};
 use emitree_agent::*;
 use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta};
 use emitree_middleware::{ExfilGuard, Redact};
@@ -40,9 +41,9 @@ fn emit<E: Event + DeserializeOwned>(ctx: &RunContext, payload: Value) -> BoxFut
 }
 
 macro_rules! samples {
-    ($($kind:ident { $($event:ident = $payload:expr;)+ })+) => {
+    ($($kind:ident { $($event:ident $(<$state:ty>)? = $payload:expr;)+ })+) => {
         vec![$($(Sample {
-            kind: stringify!($kind), event: stringify!($event), emit: emit::<$event>, payload: $payload,
+            kind: stringify!($kind), event: stringify!($event), emit: emit::<$event $(<$state>)?>, payload: $payload,
         }),+),+]
     };
 }
@@ -123,6 +124,11 @@ fn samples() -> Vec<Sample> {
             AgentSuccess = json!({"answer": message()});
             HandedOff = json!({"from": SECRET, "to": SECRET, "reason": SECRET});
         }
+        Workflow {
+            StepStart = json!({"step": SECRET, "number": 1});
+            StepSuccess<Value> = json!({"step": SECRET, "next": SECRET, "state": {"of": [SECRET]}});
+            StepFailure<Value> = json!({"step": SECRET, "error": error(), "state": {"of": [SECRET]}});
+        }
     }
 }
 
@@ -135,7 +141,10 @@ fn event_types(folder: &Path, into: &mut BTreeSet<String>) {
             continue;
         }
         let source = std::fs::read_to_string(&entry).expect("a source file");
-        let of_impl = source.lines().filter_map(|line| line.strip_prefix("impl Event for ")?.strip_suffix(" {"));
+        let of_impl = source.lines().filter_map(|line| {
+            let (generics, event) = line.strip_prefix("impl")?.strip_suffix(" {")?.split_once(" Event for ")?;
+            (generics.is_empty() || generics.starts_with('<')).then(|| event.split('<').next().unwrap_or(event))
+        });
         // Rows of the macro `named!`: `NewToken = "new_token";`.
         let of_row = source.lines().filter_map(|line| {
             let (event, name) = line.trim().strip_suffix("\";")?.split_once(" = \"")?;
@@ -179,19 +188,23 @@ fn every_event_type_of_the_crate_has_a_sample() {
 #[tokio::test]
 async fn a_secret_in_a_text_of_an_event_of_the_crate_does_not_reach_the_root() -> Result<()> {
     let (log, off) = log_of_root();
-    let emits = Stack::<AnyRun>::builder().layer_fn("emits", |(): &(), ctx, next: Next<'_, AnyRun>| {
-        Box::pin(async move {
-            let kind = ctx.creator().map_or("", |creator| creator.kind());
-            for sample in samples().into_iter().filter(|sample| sample.kind == kind) {
-                (sample.emit)(ctx, sample.payload).await?;
-            }
-            next.run(&()).await
+    let emits = || {
+        Stack::<AnyRun>::builder().layer_fn("emits", |(): &(), ctx, next: Next<'_, AnyRun>| {
+            Box::pin(async move {
+                let kind = ctx.creator().map_or("", |creator| creator.kind());
+                for sample in samples().into_iter().filter(|sample| sample.kind == kind) {
+                    (sample.emit)(ctx, sample.payload).await?;
+                }
+                next.run(&()).await
+            })
         })
-    });
+    };
     let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("done");
     let agent = agent(&script).build()?;
     let run = agent.ask("go").middleware(for_tree(Redact::new()));
-    assert_eq!(run.middleware(for_tree(emits.build())).await?.text(), "done");
+    assert_eq!(run.middleware(for_tree(emits().build())).await?.text(), "done");
+    let flow = Workflow::builder("flow").step("end", |_: &mut Value, _| Box::pin(async { Ok(Goto::End) })).build()?;
+    flow.run(json!({})).middleware(for_tree(Redact::new())).middleware(for_tree(emits().build())).await?;
     off();
     assert_clean(&log);
     for Sample { event, payload, .. } in samples() {
@@ -203,6 +216,7 @@ async fn a_secret_in_a_text_of_an_event_of_the_crate_does_not_reach_the_root() -
         let is_expected = |line: &String| {
             let (of, json) = line.split_once(' ').expect("a type and a payload");
             let json: Value = serde_json::from_str(json).expect("JSON");
+            let of = of.split('<').next().unwrap_or(of);
             of.ends_with(&format!("::{event}")) && includes(&json, &expected)
         };
         assert!(log.lines().iter().any(is_expected), "{event}: no event like {expected}");

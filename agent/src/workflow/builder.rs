@@ -1,0 +1,125 @@
+//! Building a workflow.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{Creator, Emitter};
+use emitree_runtime::{Data, Error, IntoMiddleware, Middleware, Result, RunContext, check_guards};
+use futures_core::future::BoxFuture;
+
+use crate::workflow::events::declared;
+use crate::workflow::step::Work;
+use crate::workflow::{Goto, Inner, Step, Workflow};
+
+/// Builds a [`Workflow`]. Created by [`Workflow::builder`].
+#[must_use]
+pub struct WorkflowBuilder<S> {
+    name: String,
+    steps: Vec<(String, Box<Work<S>>)>,
+    start: Option<String>,
+    max_steps: u32,
+    middlewares: Vec<Arc<dyn Middleware>>,
+}
+
+impl<S: Data + Clone> WorkflowBuilder<S> {
+    pub(super) fn new(name: String) -> Self {
+        Self { name, steps: Vec::new(), start: None, max_steps: 100, middlewares: Vec::new() }
+    }
+
+    /// Adds a step: a function that changes a copy of the state, and returns the step that follows.
+    /// [`ask`](super::ask) and [`sub_workflow`](super::sub_workflow) make such functions.
+    ///
+    /// The function may await what it needs, for example other runs, which are then below the run of the step. For work
+    /// side by side, use `join!` inside one step.
+    pub fn step(
+        mut self,
+        name: impl Into<String>,
+        work: impl for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync + 'static,
+    ) -> Self {
+        self.steps.push((name.into(), Box::new(work)));
+        self
+    }
+
+    /// Sets the step with which the workflow starts, by default the first.
+    pub fn start(mut self, name: impl Into<String>) -> Self {
+        self.start = Some(name.into());
+        self
+    }
+
+    /// Sets the maximum number of steps in one run, by default 100. A run that needs more steps fails. The steps of
+    /// sub-workflows do not count.
+    pub const fn max_steps(mut self, max_steps: u32) -> Self {
+        self.max_steps = max_steps;
+        self
+    }
+
+    /// Binds a [`Middleware`] to each run of the workflow, but not to the runs of its steps. To reach those as well, use
+    /// [`for_tree`](emitree_runtime::for_tree).
+    pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
+        self.middlewares.push(Arc::new(middleware.into_middleware()));
+        self
+    }
+
+    /// Builds the workflow.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name of the workflow or of a step is empty or cannot be part of a namespace, if there are
+    /// no steps, if two steps have the same name, if there is no step with the name of [`start`](Self::start), if
+    /// `max_steps` is 0, or if a guard is bound to the workflow, but does not handle its runs ([`check_guards`]).
+    pub fn build(self) -> Result<Workflow<S>> {
+        let Self { name, steps, start, max_steps, middlewares } = self;
+        if steps.is_empty() {
+            return Err(Error::new(format!("the workflow `{name}` has no steps: add one with `step(name, function)`")));
+        }
+        if max_steps == 0 {
+            return Err(Error::new(format!("`max_steps(0)` allows the workflow `{name}` no step: allow at least 1")));
+        }
+        let namespace = segment(&name);
+        let emitter = declared::<S>(Emitter::root().child_builder(["workflow", &namespace]))
+            .creator(Creator::new("Workflow", name.clone()))
+            .build()?;
+        let mut places = HashMap::new();
+        let steps = steps.into_iter().map(|(step, work)| {
+            let step: Arc<str> = step.into();
+            if step.is_empty() {
+                return Err(Error::new(format!("the workflow `{name}` has a step with an empty name: name each step")));
+            }
+            if places.insert(Arc::clone(&step), places.len()).is_some() {
+                return Err(Error::new(format!("the workflow `{name}` has two steps called `{step}`")));
+            }
+            let emitter = Emitter::root()
+                .child_builder(["workflow", &namespace, &segment(&step)])
+                .creator(Creator::new("Step", step.to_string()))
+                .build()?;
+            Ok(Step { name: step, emitter, work })
+        });
+        let steps = steps.collect::<Result<Vec<_>>>()?;
+        let start = start.map_or(Ok(0), |start| {
+            let unknown = || format!("the workflow `{name}` cannot start with `{start}`; {}", listed(&steps));
+            places.get(&*start).copied().ok_or_else(|| Error::new(unknown()))
+        })?;
+        let workflow = Workflow(Arc::new(Inner { emitter, steps, places, start, max_steps, middlewares }));
+        check_guards(&workflow)?;
+        Ok(workflow)
+    }
+}
+
+/// Returns the segment of a namespace for a name.
+fn segment(name: &str) -> String {
+    name.replace(['-', ' '], "_")
+}
+
+/// Returns the list of steps for an error.
+pub(super) fn listed<S>(steps: &[Step<S>]) -> String {
+    let names: Vec<_> = steps.iter().map(|step| format!("`{}`", step.name)).collect();
+    format!("its steps are {}", names.join(", "))
+}
+
+impl<S> fmt::Debug for WorkflowBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps: Vec<_> = self.steps.iter().map(|(name, _)| name).collect();
+        f.debug_struct("WorkflowBuilder").field("name", &self.name).field("steps", &steps).finish_non_exhaustive()
+    }
+}
