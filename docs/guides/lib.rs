@@ -14,6 +14,9 @@ pub mod own_work {}
 #[doc = include_str!("../agents.md")]
 pub mod agents {}
 
+#[doc = include_str!("../workflow.md")]
+pub mod workflow {}
+
 #[doc = include_str!("../recipes.md")]
 pub mod recipes {}
 
