@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use emitree::agent::built_in::{Guardrail, Judgement, SlidingWindow};
+use emitree::agent::workflow::{Goto, Workflow};
 use emitree::agent::{
     Agent, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatRequest, ChatResponse, Delta, DeltaStream, History,
     Hooks, Message, Provider, Session, Tool, ToolCall, ToolResult, TurnAction, tool_fn, whole,
@@ -33,6 +34,8 @@ mod work;
 const COLUMNS: &[&str] = &["emitree", "peer"];
 /// The runs of one loop: one of the agent, three of the model, two of the tool.
 const RUNS: u32 = 6;
+/// The steps of one workflow.
+const STEPS: u32 = 100;
 /// The model calls of one loop.
 const TURNS: u32 = 3;
 
@@ -49,6 +52,9 @@ fn main() {
     histories(&mut suite);
     held(&mut suite);
     tokens(&mut suite);
+    let steps = suite.case(workflows());
+    let row = suite.row("AW", "each of the 100 steps of a workflow that counts", Extra::per(steps, STEPS));
+    row.at_most(2.0, "a bare run", bare);
     suite.run();
 }
 
@@ -376,6 +382,22 @@ fn boxed_functions() -> impl Case {
                 for function in black_box(&functions) {
                     black_box(function(&mut value).await.ok());
                 }
+            }
+        })
+    }
+}
+
+fn workflows() -> impl Case {
+    let flow = Workflow::builder("count").step("more", |n: &mut u64, _| {
+        *n += 1;
+        let next = if *n < u64::from(STEPS) { Goto::Same } else { Goto::End };
+        Box::pin(async move { Ok(next) })
+    });
+    let flow = flow.build().expect("a workflow");
+    move |n| {
+        timed(async {
+            for _ in 0..n {
+                black_box(flow.run(black_box(0)).await.ok());
             }
         })
     }
