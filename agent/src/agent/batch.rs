@@ -187,8 +187,9 @@ fn settle<'a>(
             if turn.is_interjected(position) { settled.interjected() } else { settled }
         };
         // The result is set immediately, so that the history has this result even if the run ends while other calls are
-        // running.
+        // running. If hooks have to let it pass first, the history has only that the call was executed.
         match &settled {
+            Settled::Result(_) | Settled::Ends(..) if has_result_hooks(agent) => turn.withhold(position),
             Settled::Result(result) | Settled::Ends(result, _) => turn.answer(position, answer(result)),
             Settled::Interrupted(..) => turn.interrupt(position),
             Settled::Interjected(_) => turn.answer(position, ToolResult::error("", NOT_EXECUTED)),
@@ -409,6 +410,10 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error, stopped: impl FnOnce
     }
 }
 
+fn has_result_hooks(agent: &Loop<'_>) -> bool {
+    agent.chains().any(|chains| !chains.results.is_empty())
+}
+
 /// Passes all results through `tool.result` in call order, and returns the results or the strongest error.
 async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
     let (mut results, mut pending, mut errors) = (Vec::new(), Vec::new(), Vec::new());
@@ -433,7 +438,11 @@ async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) ->
         // An error ends the run only after all results have passed through the hooks, because every result is part of
         // the history.
         let hooks = agent.chains().flat_map(|chains| &chains.results);
-        errors.extend(result.pass(hooks, agent.ctx).await.err());
+        if let Err(error) = result.pass(hooks, agent.ctx).await {
+            // The hook did not let the result pass, so neither the history nor a listener receives it.
+            errors.push(error);
+            continue;
+        }
         turn.answer(position, answer(&result));
         if agent.ctx.has_listeners() {
             let mut response = ToolResponse { call: result.call.clone(), result: answer(&result) };

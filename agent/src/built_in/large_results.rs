@@ -119,7 +119,8 @@ const NOTE: &str = "the result is too large to be shown as a whole: read other p
 /// retry or a fatal error, the run ends. An id that the store does not have, and a part beyond the end, are errors for
 /// the model.
 ///
-/// If the run is dropped before the hook has returned, the history keeps the whole result.
+/// If the run is dropped before all hooks of `tool.result` have returned, the history keeps neither the result nor its
+/// short form, but only that the tool was called.
 ///
 /// A limit of 0 bytes is an error of [`build`](crate::AgentBuilder::build), or of the run to which the middleware is
 /// added.

@@ -117,6 +117,13 @@ impl OpenTurn<'_> {
         self.answer(position, ToolResult::error("", text));
     }
 
+    /// Sets a text in the place of a result that the hooks of `tool.result` have not let pass yet, and that the history
+    /// therefore does not keep if the run ends now.
+    pub(crate) fn withhold(&self, position: usize) {
+        let has_started = self.work_started(position).close();
+        self.answer(position, ToolResult::error("", if has_started { UNCHECKED } else { self.unanswered }));
+    }
+
     /// Closes the call at this position, and returns the text of its result if the run is stopped.
     pub(crate) fn stop(&self, position: usize) -> &'static str {
         if self.work_started(position).close() { STOPPED } else { self.unanswered }
@@ -166,6 +173,10 @@ impl Drop for OpenTurn<'_> {
 
 /// The result of a call whose tool was running when the run ended.
 const STOPPED: &str = "the run was stopped while the tool was running: it may have had effects";
+
+/// The result of a call whose tool was called, and whose own result had not passed the hooks of `tool.result` when the
+/// run ended.
+const UNCHECKED: &str = "the tool was called, but the run ended before its result was checked: it may have had effects";
 
 /// The result of a call that was interrupted after the tool's function had been called.
 const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was running: it may have had effects";

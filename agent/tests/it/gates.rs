@@ -270,7 +270,8 @@ async fn a_halt_of_a_result_hook_takes_precedence_over_an_interrupt_of_a_call() 
     let session = Session::new();
     let error = agent(&calls()).with(both).build()?.ask("go").session(&session).await.unwrap_err();
     assert!(error.is_halted(), "{error:?}");
-    assert_eq!(results(assert_valid(&session).messages()), ["!not executed: interrupted", "B"]);
+    let unchecked = "!the tool was called, but the run ended before its result was checked: it may have had effects";
+    assert_eq!(results(assert_valid(&session).messages()), ["!not executed: interrupted", unchecked]);
     Ok(())
 }
 

@@ -517,7 +517,8 @@ async fn the_failure_of_a_result_hook_becomes_the_result_and_its_halt_ends_the_r
     })
     .await;
     assert!(result.unwrap_err().is_halted());
-    assert_eq!(results(session.history().messages()), ["A"]);
+    let unchecked = "!the tool was called, but the run ended before its result was checked: it may have had effects";
+    assert_eq!(results(session.history().messages()), [unchecked]);
     Ok(())
 }
 

@@ -443,3 +443,27 @@ async fn hold_is_an_error_where_nothing_is_streamed_and_holds_a_guardrail_that_o
 fn types(guardrail: Guardrail) -> (emitree_agent::Joins, HooksFn) {
     (joins(guardrail), hooks_fn("none", |_| ()))
 }
+
+// A1: one run is dropped while the result is judged, the other one while another call is running.
+#[tokio::test(start_paused = true)]
+async fn a_result_that_was_not_judged_is_not_kept_if_the_run_ends() -> Result<()> {
+    let waits = emitree_agent::tool_fn("wait", "Waits", |_: crate::support::Text, _: RunContext| async {
+        std::future::pending::<()>().await;
+        Ok("never")
+    })?;
+    let secret =
+        emitree_agent::tool_fn("secret", "Says", |_: crate::support::Text, _: RunContext| async { Ok("the secret") })?;
+    let unchecked = "!the tool was called, but the run ended before its result was checked: it may have had effects";
+    let stopped = "!the run was stopped while the tool was running: it may have had effects";
+    let call = |name: &str| (name.to_owned(), json!({"text": ""}));
+    for (calls, expected) in [(vec!["secret"], vec![unchecked]), (vec!["secret", "wait"], vec![unchecked, stopped])] {
+        let slow = Guardrail::tool_result("slow", |_, _| Box::pin(std::future::pending()));
+        let script = ScriptedModel::new("test").calls(calls.into_iter().map(call));
+        let of = agent(&script).tool(secret.clone()).tool(waits.clone()).with(slow).build()?;
+        let session = Session::new();
+        let run = of.ask("go").session(&session).timeout(std::time::Duration::from_secs(1));
+        assert!(run.await.unwrap_err().is_timed_out());
+        assert_eq!(results(assert_valid(&session).messages()), expected);
+    }
+    Ok(())
+}

@@ -324,7 +324,8 @@ async fn a_run_that_is_dropped_leaves_no_result_that_the_history_does_not_have()
         permit = entered.acquire() => permit?.forget(),
     }
     ended.acquire().await?.forget();
-    assert_eq!(first_result(&session), alphabet(101));
+    let unchecked = "the tool was called, but the run ended before its result was checked: it may have had effects";
+    assert_eq!(first_result(&session), unchecked);
     assert_eq!(stored(&store).await, 0);
     Ok(())
 }
