@@ -48,7 +48,7 @@ use crate::{
 ///
 /// | | sees | when |
 /// |---|---|---|
-/// | [`input`](Self::input) | the last user message of the input | after all functions that change the input |
+/// | [`input`](Self::input) | the last user message of the input, and each user message that is sent to the run ([`Session::steer`](crate::Session::steer)) | after all functions that change the input; at `steer.inject` |
 /// | [`output`](Self::output) | the text of each reply, also of a reply with calls, and of the answer, if output functions have changed it | before anybody receives a piece of it, unless [`hold`](Self::hold) says otherwise |
 /// | [`tool_result`](Self::tool_result) | the text of each result, also of an error | before it enters the history |
 ///
@@ -61,7 +61,8 @@ use crate::{
 ///
 /// # Its own events
 ///
-/// None. A reply that is blocked is a denial of the run, and a result that is blocked is an error for the model. With
+/// None. An input or a reply that is blocked is a denial of the run, and a result that is blocked is an error for the
+/// model. In place of a message to the run that is blocked, the model reads `(withheld by <name>)`. With
 /// [`evaluate_only`](Self::evaluate_only), the run emits [`would_deny`](WouldDeny) instead.
 ///
 /// # Order
@@ -116,7 +117,8 @@ pub enum Judgement {
     Allow,
     /// Another text takes its place.
     Modify(String),
-    /// The run is denied. A result of a tool becomes an error instead.
+    /// The run is denied. A result of a tool becomes an error instead, and a message that is sent to the run
+    /// `(withheld by <name>)`.
     Block {
         /// The reason.
         reason: String,
@@ -278,6 +280,19 @@ impl Guardrail {
         let Some(message) = last else { return Ok(()) };
         if let Some(other) = self.judge(&message.text(), ctx).await? {
             set_text(message, other);
+        }
+        Ok(())
+    }
+
+    /// Judges the messages that are sent to the run. A denial would end the run, and the next run would get the message.
+    async fn judge_sent(&self, messages: &mut [Message], ctx: &RunContext) -> Result<()> {
+        for message in messages.iter_mut().filter(|message| message.role == Role::User) {
+            match self.judge(&message.text(), ctx).await {
+                Ok(None) => {}
+                Ok(Some(other)) => set_text(message, other),
+                Err(error) if error.is_denied() => *message = Message::user(format!("(withheld by {})", self.name)),
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -446,6 +461,11 @@ impl AgentMiddleware for Guardrail {
         let guardrail = self.clone();
         match self.side {
             Side::Input => {
+                let of_sent = self.clone();
+                hooks.on_inject_async(move |messages, ctx| {
+                    let guardrail = of_sent.clone();
+                    Box::pin(async move { guardrail.judge_sent(messages, ctx).await })
+                });
                 let judges = map_input_async(move |input: &mut AgentInput, ctx: &RunContext| {
                     let guardrail = guardrail.clone();
                     Box::pin(async move { guardrail.judge_input(input, ctx).await })

@@ -467,3 +467,18 @@ async fn a_result_that_was_not_judged_is_not_kept_if_the_run_ends() -> Result<()
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_message_that_is_sent_to_the_run_is_judged_as_an_input() -> Result<()> {
+    let (log, session) = (Log::default(), Session::new());
+    for text in ["fine", "a secret", "a bad word", "broken"] {
+        session.steer(text).expect("sent");
+    }
+    let script = ScriptedModel::new("test").text("done");
+    agent(&script).with(input(&log)).build()?.ask("go").session(&session).await?;
+    assert_eq!(log.lines(), ["go", "fine", "a secret", "a bad word", "broken"]);
+    let expected = ["go", "fine", "a ***", "(withheld by calm)", "(withheld by calm)", "done"];
+    assert_eq!(texts(&session), expected);
+    assert!(session.undelivered().is_empty());
+    Ok(())
+}
