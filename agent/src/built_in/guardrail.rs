@@ -145,32 +145,34 @@ impl Judgement {
     }
 }
 
-/// The last text of a reply that each guardrail let pass: an extension of the agent's run.
+/// The last text of a reply that each guardrail let pass: an extension of the runs of agents.
 #[derive(Default)]
-struct Passed(Mutex<Vec<(Arc<str>, PassedText)>>);
+struct Passed(Mutex<Vec<(Arc<Check>, PassedText)>>);
 
+#[derive(Clone)]
 struct PassedText {
     text: String,
     /// The text that the guardrail judged, if it had left before the other text could take its place.
     instead_of: Option<String>,
 }
 
+// Guardrails are compared by their functions, because those of two agents may have one name.
 impl Passed {
-    fn set(&self, name: &Arc<str>, text: PassedText) {
+    fn set(&self, by: &Guardrail, text: PassedText) {
         let mut passed = self.0.lock();
-        passed.retain(|(other, _)| other != name);
-        passed.push((Arc::clone(name), text));
+        passed.retain(|(other, _)| !Arc::ptr_eq(other, &by.check));
+        passed.push((Arc::clone(&by.check), text));
     }
 
-    fn has(&self, name: &Arc<str>, text: &str) -> bool {
-        self.0.lock().iter().any(|(other, passed)| other == name && passed.text == text)
+    fn has(&self, by: &Guardrail, text: &str) -> bool {
+        self.0.lock().iter().any(|(other, passed)| Arc::ptr_eq(other, &by.check) && passed.text == text)
     }
 
     /// Returns the text that has left and the text that has to take its place, once.
-    fn take_late(&self, name: &Arc<str>) -> Option<(String, String)> {
+    fn take_late(&self, by: &Guardrail) -> Option<(String, String)> {
         let mut passed = self.0.lock();
-        let (_, PassedText { text, instead_of }) = passed.iter_mut().find(|(other, _)| other == name)?;
-        Some((instead_of.take()?, text.clone()))
+        let (_, passed) = passed.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &by.check))?;
+        Some((passed.instead_of.take()?, passed.text.clone()))
     }
 }
 
@@ -300,19 +302,19 @@ impl Guardrail {
     /// Changes a reply whose text had left before the verdict. If another hook has changed it as well, it is judged again.
     async fn change_late(&self, action: &mut TurnAction, ctx: &RunContext) -> Result<()> {
         let Some(passed) = ctx.own_extension::<Passed>() else { return Ok(()) };
-        let Some((judged, other)) = passed.take_late(&self.name) else { return Ok(()) };
+        let Some((judged, other)) = passed.take_late(self) else { return Ok(()) };
         let text = action.response.text();
         let other = if text == judged { Some(other) } else { self.judge(&text, ctx).await? };
         let Some(other) = other else { return Ok(()) };
         set_text(&mut action.response.message, other.clone());
-        passed.set(&self.name, PassedText { text: other, instead_of: None });
+        passed.set(self, PassedText { text: other, instead_of: None });
         Ok(())
     }
 
     /// Judges the answer again if output functions have changed the text that passed.
     async fn judge_answer(&self, output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
         let text = output.text();
-        if ctx.own_extension::<Passed>().is_some_and(|passed| passed.has(&self.name, &text)) {
+        if ctx.own_extension::<Passed>().is_some_and(|passed| passed.has(self, &text)) {
             return Ok(());
         }
         if let Some(other) = self.judge(&text, ctx).await? {
@@ -425,10 +427,10 @@ impl Stage {
                 PassedText { text: other, instead_of: None }
             }
         };
-        // The stage runs in the run of the model, or in the agent's own run if a tool gave the answer.
-        let mut runs = successors(Some(ctx), |run| run.parent());
-        if let Some(run) = runs.find(|run| is_run_of::<Agent>(run)) {
-            run.own_extension_or_default::<Passed>().set(&self.guardrail.name, passed);
+        // The stage runs in the run of the model, or in the agent's own run if a tool gave the answer. After a handoff, the
+        // reply is also the answer of the agents above.
+        for run in successors(Some(ctx), |run| run.parent()).filter(|run| is_run_of::<Agent>(run)) {
+            run.own_extension_or_default::<Passed>().set(&self.guardrail, passed.clone());
         }
         Ok(deltas)
     }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use emitree_agent::built_in::{Guardrail, Judgement};
 use emitree_agent::kinds::{HandedOff, Handoff};
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, ChatModel, ChatOptions, Chunks, Delta, HooksFn, Message, Reply, Role, ScriptedModel,
@@ -262,5 +263,27 @@ async fn a_gate_a_budget_and_an_abort_above_reach_the_target() -> Result<()> {
     });
     let error = source(&script)?.ask("go").abort_on(&handle).await.expect_err("an abort");
     assert!(error.is_aborted());
+    Ok(())
+}
+
+// A18
+#[tokio::test]
+async fn a_guardrail_of_the_source_changes_the_answer_of_the_target_once() -> Result<()> {
+    for streams in [false, true] {
+        let log = Log::default();
+        let to = log.clone();
+        let louder = Guardrail::output("louder", move |text, _| {
+            to.add(text);
+            let text = format!("{text}!");
+            Box::pin(async move { Ok(Judgement::Modify(text)) })
+        });
+        let billing = agent("billing", &ScriptedModel::new("clerk").text("yes")).build()?;
+        let support = agent("support", &transfers("billing")).handoff(Handoff::to(&billing, "Invoices"));
+        let support = support.with(louder).options(ChatOptions::new().stream(streams)).build()?;
+        let session = Session::new();
+        assert_eq!(support.ask("go").session(&session).await?.text(), "yes!");
+        assert_eq!(log.lines(), ["yes"]);
+        assert_eq!(texts(&session).last().map(String::as_str), Some("yes!"));
+    }
     Ok(())
 }
