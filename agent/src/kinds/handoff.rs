@@ -22,8 +22,8 @@ use crate::model::emit;
 use crate::place::action::CallResult;
 use crate::place::batch::GatedCall;
 use crate::{
-    Agent, AgentInput, AgentMiddleware, AgentOutput, AgentRun, History, Hooks, Messages, Session, Tool, ToolError,
-    ToolOutput, tool_fn,
+    Agent, AgentInput, AgentMiddleware, AgentOutput, AgentRun, History, Hooks, Message, Messages, Role, Session, Tool,
+    ToolError, ToolOutput, tool_fn,
 };
 
 /// Another agent to which a model may transfer the conversation, with
@@ -31,7 +31,8 @@ use crate::{
 ///
 /// The model calls a tool `transfer_to_<name> {reason}`. The other agent, the target, then runs below the tool's run. It
 /// receives the conversation, but neither the prompt of its source nor the open call, in a session of its own, and
-/// streams if the source does. Its answer is the answer of the source's run
+/// streams if the source does. The last user message and the messages after it are its input, which its input functions
+/// and guards receive. Its answer is the answer of the source's run
 /// ([`AgentOutput::last_agent`](crate::AgentOutput::last_agent) names it), and the session of the source holds question,
 /// call, result and answer. So either agent can go on with that session.
 ///
@@ -130,19 +131,29 @@ impl Handoff {
         if let Some(filter) = &self.filter {
             filter(&mut messages);
         }
-        let conversation = Session::from(History::try_from(messages)?);
+        let (before, question) = split_question(&History::try_from(messages)?)?;
         let mut event = HandedOff { from: from.name().to_owned(), to: target.name().to_owned(), reason };
         emit(&from, &mut event).await?;
 
-        let (mut input, of_source) = (AgentInput::default(), source.handoffs.source.get());
+        let (mut input, of_source) = (AgentInput::new(question), source.handoffs.source.get());
         input.options.stream = of_source.filter(|source| source.streams).map(|_| true);
         let append = AppendReplies::new(of_source.map_or(&[], |source| &source.installed), &target);
         let in_a_row = InARow(source.handoffs.in_a_row + 1);
-        let output = target.ask(input).session(&conversation).own_extension(in_a_row).middleware(append).await?;
+        let output =
+            target.ask(input).session(&Session::from(before)).own_extension(in_a_row).middleware(append).await?;
         let text = output.text();
         *source.handoffs.answered.lock() = Some(Answered::of(&output, &text));
         Ok(ToolOutput::new(text).answer())
     }
+}
+
+/// Splits a conversation before its last user message, which is the input of the target, so that its input functions
+/// and guards receive it.
+fn split_question(conversation: &History) -> Result<(History, Vec<Message>)> {
+    let messages = conversation.messages();
+    let asked = messages.iter().rposition(|message| message.role == Role::User).unwrap_or(messages.len());
+    let (before, question) = messages.split_at(asked);
+    Ok((History::try_from(before.to_vec())?, question.iter().map(|message| Message::clone(message)).collect()))
 }
 
 impl fmt::Debug for Handoff {

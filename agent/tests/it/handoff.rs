@@ -287,3 +287,26 @@ async fn a_guardrail_of_the_source_changes_the_answer_of_the_target_once() -> Re
     }
     Ok(())
 }
+
+// A18
+#[tokio::test]
+async fn the_question_passes_the_input_functions_and_guards_of_the_target() -> Result<()> {
+    let refuses = Guardrail::input("no_cards", |text, _| {
+        let has_card = text.contains("4111");
+        Box::pin(async move { Ok(if has_card { Judgement::block("a card") } else { Judgement::Allow }) })
+    });
+    let clerk = ScriptedModel::new("clerk").text("paid");
+    let billing = agent("billing", &clerk).with(refuses).build()?;
+    for (question, expected) in [("Is it paid?", "paid"), ("My card is 4111.", "!denied by no_cards: a card")] {
+        let script = transfers("billing").text("Never send a card.");
+        let support = agent("support", &script).handoff(Handoff::to(&billing, "Invoices")).build()?;
+        let session = Session::new();
+        session.extend([Message::user("My card is 4111."), Message::assistant("Never send a card.")])?;
+        let answer = support.ask(question).session(&session).await?;
+        assert_eq!(results(&answer.messages), [expected]);
+    }
+    // The model of the target received the whole conversation, once.
+    let shown: Vec<_> = clerk.requests().iter().map(|request| request.messages.len()).collect();
+    assert_eq!(shown, [3]);
+    Ok(())
+}
