@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::agent::answer::Answer;
 use crate::agent::middleware::Joined;
 use crate::agent::own_hooks::OwnHooks;
-use crate::kinds::handoff::HandoffState;
+use crate::kinds::handoff::{HandoffState, Transferred};
 use crate::message::session_run::SessionRun;
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::Passage;
@@ -97,7 +97,9 @@ pub(crate) struct LoopState {
 impl LoopState {
     /// Creates the state of a run, as an extension that the runs below inherit.
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) {
-        let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session)).unwrap_or_default();
+        let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session));
+        let transferred = || ctx.own_extension::<Transferred>().map(|transferred| transferred.session.clone());
+        let session = session.or_else(transferred).unwrap_or_default();
         let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
         let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
         let (measures, before, handoffs) = (AtomicBool::new(false), Mutex::new(None), HandoffState::of(ctx));

@@ -94,7 +94,8 @@ const NOTE: &str = "the result is too large to be shown as a whole: read other p
 ///
 /// At the end of a run, results are removed whose id is in no message any more, for example because a
 /// [`Summarize`](super::Summarize) has replaced the messages, or because an attempt was discarded. Without a
-/// [session](crate::AgentRun::session), all results of the run are removed, because no other run can read them. A
+/// [session](crate::AgentRun::session), and after a [handoff](crate::kinds::Handoff) to the agent, all results of the run
+/// are removed, because no other run can read them. A
 /// result stays in the store if the process ends, or the tokio runtime shuts down, before the run has ended.
 ///
 /// # What it remembers

@@ -22,8 +22,8 @@ use crate::model::emit;
 use crate::place::action::CallResult;
 use crate::place::batch::GatedCall;
 use crate::{
-    Agent, AgentInput, AgentMiddleware, AgentOutput, AgentRun, History, Hooks, Message, Messages, Role, Session, Tool,
-    ToolError, ToolOutput, tool_fn,
+    Agent, AgentInput, AgentMiddleware, AgentOutput, History, Hooks, Message, Messages, Role, Session, Tool, ToolError,
+    ToolOutput, tool_fn,
 };
 
 /// Another agent to which a model may transfer the conversation, with
@@ -138,9 +138,8 @@ impl Handoff {
         let (mut input, of_source) = (AgentInput::new(question), source.handoffs.source.get());
         input.options.stream = of_source.filter(|source| source.streams).map(|_| true);
         let append = AppendReplies::new(of_source.map_or(&[], |source| &source.installed), &target);
-        let in_a_row = InARow(source.handoffs.in_a_row + 1);
-        let output =
-            target.ask(input).session(&Session::from(before)).own_extension(in_a_row).middleware(append).await?;
+        let transferred = Transferred { in_a_row: source.handoffs.in_a_row + 1, session: Session::from(before) };
+        let output = target.ask(input).own_extension(transferred).middleware(append).await?;
         let text = output.text();
         *source.handoffs.answered.lock() = Some(Answered::of(&output, &text));
         Ok(ToolOutput::new(text).answer())
@@ -231,7 +230,7 @@ pub(crate) struct HandoffState {
 
 impl HandoffState {
     pub(crate) fn of(ctx: &RunContext) -> Self {
-        let in_a_row = ctx.own_extension::<InARow>().map_or(0, |in_a_row| in_a_row.0);
+        let in_a_row = ctx.own_extension::<Transferred>().map_or(0, |transferred| transferred.in_a_row);
         Self { in_a_row, ..Self::default() }
     }
 
@@ -253,8 +252,13 @@ impl HandoffState {
     }
 }
 
-/// The number of transfers that have led to a run.
-struct InARow(u32);
+/// The transfer that has led to a run: an extension of the target's run.
+pub(crate) struct Transferred {
+    /// The number of transfers in a row.
+    in_a_row: u32,
+    /// The conversation. It ends with the run, so it is no session of the caller, which other runs may continue.
+    pub(crate) session: Session,
+}
 
 /// The agent that transfers the conversation.
 #[derive(Debug)]

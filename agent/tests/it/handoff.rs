@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
-use emitree_agent::built_in::{Guardrail, Judgement};
+use emitree_agent::built_in::{Guardrail, Judgement, LargeResults};
 use emitree_agent::kinds::{HandedOff, Handoff};
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, ChatModel, ChatOptions, Chunks, Delta, HooksFn, Message, Reply, Role, ScriptedModel,
     Session, hooks_fn, joins,
 };
 use emitree_middleware::Budget;
+use emitree_middleware::values::{KeyValues, MemoryValues};
 use emitree_runtime::{AbortHandle, Error, Result, RunContext, for_tree, map_output};
 use serde_json::json;
 
@@ -308,5 +309,19 @@ async fn the_question_passes_the_input_functions_and_guards_of_the_target() -> R
     // The model of the target received the whole conversation, once.
     let shown: Vec<_> = clerk.requests().iter().map(|request| request.messages.len()).collect();
     assert_eq!(shown, [3]);
+    Ok(())
+}
+
+// A17: the session of the target ends with the target's run.
+#[tokio::test]
+async fn no_large_result_of_the_target_stays_in_the_store() -> Result<()> {
+    let store = MemoryValues::new();
+    let clerk = ScriptedModel::new("clerk").call("shout", json!({"text": "a".repeat(200)})).text("done");
+    let large = LargeResults::over_bytes(100).in_store(store.clone());
+    let billing = agent("billing", &clerk).tool(shout()).with(large).build()?;
+    let support = agent("support", &transfers("billing")).handoff(Handoff::to(&billing, "Invoices")).build()?;
+    assert_eq!(support.ask("go").session(&Session::new()).await?.text(), "done");
+    assert!(clerk.requests()[1].messages[2].tool_results().any(|result| result.response.get("result_id").is_some()));
+    assert!(store.keys(None).await?.is_empty());
     Ok(())
 }
