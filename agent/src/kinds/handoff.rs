@@ -206,7 +206,7 @@ impl AgentMiddleware for Handoffs {
             let first = batch.open().find(|gated| is_transfer(gated)).map(|gated| gated.call.id.clone());
             let Some(first) = first else { return };
             for gated in batch.open().filter(|gated| gated.call.id != first) {
-                gated.answer(ToolOutput::error("not executed: the conversation was transferred"));
+                gated.answer(ToolOutput::error("not executed: another call of this turn transfers the conversation"));
             }
         });
         Ok(())

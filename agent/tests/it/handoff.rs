@@ -172,7 +172,7 @@ async fn the_first_transfer_of_a_turn_wins_and_no_other_call_is_executed() -> Re
         .build()?;
     let answer = support.ask("go").await?;
     assert_eq!((answer.text().as_str(), answer.last_agent()), ("I know.", "billing"));
-    let other = "!not executed: the conversation was transferred";
+    let other = "!not executed: another call of this turn transfers the conversation";
     let wrong = "!the arguments of `transfer_to_sales` are invalid: at `reason`: invalid type: integer `7`, expected a \
                  string";
     assert_eq!(results(&answer.messages), [other, wrong, "I know.", other]);
