@@ -327,6 +327,33 @@ async fn streaming_is_forced_only_if_the_run_does_not_say_otherwise() -> Result<
     Ok(())
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "only the schema is used")]
+struct Spot {
+    at: (f64, Item),
+    notes: Vec<Value>,
+}
+
+#[tokio::test]
+async fn a_member_of_a_tuple_is_an_argument() -> Result<()> {
+    let mark = tool_fn("mark", "Marks", |_: Spot, _: RunContext| async { Ok("marked") })?;
+    let arguments = json!({"at": [0.5, {"name": "Oslo", "parts": []}], "notes": [7]});
+    for (key, expected) in [("/at/0", "0.5"), ("/at/1/name", "Oslo"), ("/notes/0", "7")] {
+        let (stream, text) = (StreamToolCall::tool(&mark).key(key), Log::default());
+        let to = text.clone();
+        stream.emitter().on("update", move |update: &mut ToolCallUpdate, _| to.add(update.output()))?;
+        let model = ChatModel::new(ScriptedModel::new("test").call("mark", arguments.clone()))?;
+        model.run("go".into()).middleware(stream).await?;
+        assert_eq!(text.lines(), [expected], "{key}");
+    }
+    for key in ["/at/2", "/at/x", "/at/0/x"] {
+        let stream = StreamToolCall::tool(&mark).key(key);
+        let error = model([]).run("go".into()).middleware(stream).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("the tool `mark` has no argument `{key}`: it has `at`, `notes`"));
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_key_that_the_tool_does_not_have_is_an_error_that_quotes_it() -> Result<()> {
     let table = [

@@ -489,8 +489,11 @@ fn has_path(root: &Value, schema: &Value, path: &[String], depth: usize) -> bool
     if additional.is_object() {
         return has_path(root, additional, rest, depth + 1);
     }
-    if key.parse::<usize>().is_ok() && schema["items"].is_object() {
-        return has_path(root, &schema["items"], rest, depth + 1);
+    if let Ok(index) = key.parse::<usize>() {
+        let item = schema["prefixItems"].get(index).unwrap_or(&schema["items"]);
+        if item.is_object() || *item == true {
+            return has_path(root, item, rest, depth + 1);
+        }
     }
     // A schema that lists neither members nor types allows anything.
     *additional == true || *schema == true || schema.as_object().is_some_and(serde_json::Map::is_empty)
