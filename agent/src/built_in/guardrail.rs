@@ -73,8 +73,9 @@ use crate::{
 ///
 /// # When it fails
 ///
-/// A function that fails blocks the text. If it panics, the run fails. [`hold`](Self::hold) for inputs or results of
-/// tools is an error of [`build`](crate::AgentBuilder::build), or of the run to which the middleware is added.
+/// A function that fails blocks the text. If it panics, the run fails, or the result of a tool becomes an error instead.
+/// [`hold`](Self::hold) for inputs or results of tools is an error of [`build`](crate::AgentBuilder::build), or of the
+/// run to which the middleware is added.
 #[derive(Clone)]
 pub struct Guardrail {
     id: Arc<str>,

@@ -73,8 +73,10 @@ pub(super) const TOOL: &str = "final_answer";
 ///
 /// While a reply streams, `middleware.structured.partial`, a [`Partial`](super::Partial), for each piece of a string and
 /// each complete member of the answer, before it is checked. They are made only if the middleware's
-/// [emitter](Self::emitter) or the agent's run has listeners. `middleware.structured.discarded`, a
-/// [`PartialDiscarded`](super::PartialDiscarded), if the model's run begins another attempt.
+/// [emitter](Self::emitter) or the agent's run has listeners. With the tool, they are emitted before a
+/// [`Guardrail`](super::Guardrail) for outputs judges the answer, because it judges no arguments of calls.
+/// `middleware.structured.discarded`, a [`PartialDiscarded`](super::PartialDiscarded), if the model's run begins another
+/// attempt.
 ///
 /// Each answer that goes back is in the history, with its reason.
 ///
