@@ -67,6 +67,7 @@ pub use abort::handle::{AbortHandle, AbortSignal};
 pub use chain::attempts::{AttemptDiscarded, MaxMiddlewareRetries};
 pub use context::RunContext;
 pub use context::extensions::Extensions;
+pub use context::key::RunKey;
 pub use context::tasks::Task;
 pub use context::text_filter::TextFilter;
 pub use error::interrupt::Interrupt;

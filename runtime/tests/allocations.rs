@@ -1,6 +1,8 @@
 //! Runs leak no memory, and a run without listeners makes few allocations.
 mod support;
 
+use std::sync::Arc;
+
 use allocation_counter::{AllocationInfo, measure};
 use emitree_emitter::Emitter;
 use emitree_runtime::{AbortHandle, Error, Result, RunContext, RunEvent, Runnable, map_output, runnable_fn};
@@ -109,6 +111,25 @@ fn a_run_does_not_accumulate_memory_for_finished_tasks() {
     most_of(10);
     let (few, many) = (most_of(10), most_of(1_000));
     assert!(many < few * 2, "{few} bytes at most with 10 tasks, {many} with 1,000");
+}
+
+/// R15: a run that fails releases its key, and leaves nothing in the run above.
+#[test]
+fn a_run_does_not_accumulate_memory_for_keys_of_failed_runs() {
+    let (runtime, tree, double) = (runtime(), Emitter::new(), Arc::new(Double::new()));
+    let order = support::below(&tree, "order", move |n: u32, _: RunContext| {
+        let double = Arc::clone(&double);
+        async move {
+            for id in 0..n {
+                double.run(0).key(id.to_string()).await.expect_err("nothing to double");
+            }
+            Ok(())
+        }
+    });
+    let most_of = |n| measure(|| runtime.block_on(order.run(n).key("order")).expect("no key is taken")).bytes_max;
+    most_of(10);
+    let (few, many) = (most_of(10), most_of(1_000));
+    assert!(many < few * 2, "{few} bytes at most with 10 runs, {many} with 1,000");
 }
 
 /// The number of allocations of a run: its future and its context, but no emitter, name, path, id, time or payload.

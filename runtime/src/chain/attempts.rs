@@ -46,7 +46,8 @@ impl Event for AttemptDiscarded {
 impl RunContext {
     /// Emits [`AttemptDiscarded`] on the run, so that receivers discard the events of the current attempt. A
     /// [held](crate::RunStream::held) stream drops these events. Layers call this method before they call `next` again.
-    /// The number of the run's [`attempt`](Self::attempt) does not change.
+    /// The number of the run's [`attempt`](Self::attempt) does not change. Runs of the next attempt may have the
+    /// [keys](Self::key) of runs that have succeeded in this attempt.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};
@@ -70,7 +71,9 @@ impl RunContext {
     /// Returns the error of a listener that fails. Do not call `next` again in that case.
     pub async fn discard_attempt(&self, reason: impl Into<String>, metadata: impl Into<Value>) -> Result<()> {
         let (attempt, reason, metadata) = (self.attempt(), reason.into(), metadata.into());
-        Ok(self.emitter().emit_event(&mut AttemptDiscarded { attempt, reason, metadata }).await?)
+        self.emitter().emit_event(&mut AttemptDiscarded { attempt, reason, metadata }).await?;
+        self.discard_keys();
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod current;
 pub(crate) mod emitter;
 pub(crate) mod extensions;
 pub(crate) mod inherited;
+pub(crate) mod key;
 pub(crate) mod span;
 pub(crate) mod tasks;
 pub(crate) mod text_filter;

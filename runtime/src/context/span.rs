@@ -41,9 +41,9 @@ pub(crate) fn span(
 }
 
 /// The kind and the name of a run, such as `Tool count`.
-struct Title<'a> {
-    kind: &'a str,
-    name: &'a str,
+pub(crate) struct Title<'a> {
+    pub(crate) kind: &'a str,
+    pub(crate) name: &'a str,
 }
 
 impl fmt::Display for Title<'_> {

@@ -50,6 +50,8 @@ pub(crate) struct Overrides {
     /// All signals except the first signal.
     pub(crate) signals: Vec<AbortSignal>,
     pub(crate) timeout: Option<Duration>,
+    /// The last part of the run's key.
+    pub(crate) key: Option<Box<str>>,
 }
 
 /// A listener or middleware of one run.
@@ -138,7 +140,7 @@ impl<R: Runnable> RunConfig<'_, R> {
         (!bound.is_empty()).then_some(bound)
     }
 
-    /// Sets the run's timeout and all signals except the first. Then binds inherited middlewares, the instance's
+    /// Sets the run's timeout, all signals except the first, and the run's key. Then binds inherited middlewares, the instance's
     /// middlewares, and the run's own middlewares and listeners in the order of the calls. An `Order` may move a
     /// middleware (R4).
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
@@ -149,6 +151,10 @@ impl<R: Runnable> RunConfig<'_, R> {
             }
             if let Some(after) = overrides.timeout {
                 watch.get_or_insert_default().timeout(after)?;
+            }
+            // Before the middlewares, so that they see the key (R15).
+            if let Some(key) = &overrides.key {
+                ctx.take_key(key)?;
             }
         }
         // Use a snapshot, because a middleware that is bound here may add middlewares for the runs below to the same

@@ -22,6 +22,7 @@ use emitree_emitter::{BoxError, Context, EventMeta, IntoMatcher, ListenerResult,
 use futures_core::future::BoxFuture;
 
 use crate::abort::watch::Watch;
+use crate::context::key::Idempotent;
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::run::config::{Binding, Overrides, RunConfig, StartedRun};
 use crate::run::future::WorkState;
@@ -228,6 +229,44 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// ([`RunContext::own_extension`]).
     pub fn own_extension<T: Send + Sync + 'static>(self, value: T) -> Self {
         self.with(|overrides| overrides.extensions.own.insert(value))
+    }
+
+    /// Gives the run a key: a name that stays the same when the run is made again. The run's
+    /// [key](RunContext::key) is the key of the nearest run above that has one, a `/`, and `id`. If the method is
+    /// called several times, the last `id` applies.
+    ///
+    /// A run has its key until it ends. If it has succeeded, the key stays taken below the run whose key it continues,
+    /// until that run, or a run between the two, discards its attempt. If no run above has a key, only the keys of runs
+    /// with the same parent are compared. A run without a parent takes any key.
+    ///
+    /// The run fails before `start` if `id` is empty, has more than 200 bytes, or contains `/` or a control character.
+    /// It also fails if its key is taken; the error names both runs.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let key = |ctx: &RunContext| ctx.key().map(|key| key.to_string());
+    /// let charge = Arc::new(runnable_fn("charge", move |(): (), ctx: RunContext| async move { Ok(key(&ctx)) }));
+    /// let order = runnable_fn("order", move |(): (), _: RunContext| charge.run_shared(()).key("charge"));
+    ///
+    /// for _ in 0..2 {
+    ///     // The key is the same when the runs are made again.
+    ///     assert_eq!(order.run(()).key("order-17").await?.as_deref(), Some("order-17/charge"));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn key(self, id: impl Into<Box<str>>) -> Self {
+        self.with(|overrides| overrides.key = Some(id.into()))
+    }
+
+    /// Marks the run as idempotent: executing it again, for example with the same [`key`](Self::key), has no further
+    /// effect. Middleware reads the mark with [`RunContext::is_idempotent`]. Runs started in this run are not marked.
+    pub fn idempotent(self) -> Self {
+        self.own_extension(Idempotent)
     }
 
     /// Aborts the run when a signal reports an abort: the signal of an [`AbortHandle`](crate::AbortHandle) or of

@@ -27,6 +27,7 @@ mod gone;
 mod guards;
 mod inherited;
 mod interrupts;
+mod keys;
 mod layers;
 mod lifecycle;
 mod map_value;

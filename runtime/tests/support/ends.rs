@@ -90,7 +90,12 @@ pub(crate) async fn run_to<F>(outcome: Status, tree: &Emitter, middleware: F)
 where
     F: Fn(&RunContext) -> Result<()> + Send + Sync + 'static,
 {
-    let work = below(tree, "run", move |(), ctx: RunContext| async move {
+    end_as(outcome, work_to(outcome, tree).run_shared(()).middleware(middleware)).await;
+}
+
+/// Returns a runnable whose runs end with an outcome if they are passed to [`end_as`].
+pub(crate) fn work_to(outcome: Status, tree: &Emitter) -> Arc<impl Runnable<Input = (), Output = ()> + use<>> {
+    Arc::new(below(tree, "run", move |(), ctx: RunContext| async move {
         match outcome {
             Status::Success => Ok(()),
             Status::Failed => Err(Error::new("broken")),
@@ -105,8 +110,11 @@ where
             Status::TimedOut | Status::Dropped => pending().await,
             _ => unreachable!("it is not one of the nine"),
         }
-    });
-    let run = Arc::new(work).run_shared(()).middleware(middleware);
+    }))
+}
+
+/// Runs the work of [`work_to`].
+pub(crate) async fn end_as<R: Runnable<Input = (), Output = ()> + 'static>(outcome: Status, run: Run<'static, R>) {
     match outcome {
         Status::TimedOut => drop(run.timeout(Duration::ZERO).await),
         Status::Dropped => drop(begun(run)),
