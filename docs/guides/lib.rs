@@ -26,6 +26,9 @@ pub mod react {}
 #[doc = include_str!("../handoff.md")]
 pub mod handoff {}
 
+#[doc = include_str!("../requirements.md")]
+pub mod requirements {}
+
 #[doc = include_str!("../tool-events.md")]
 pub mod tool_events {}
 

@@ -20,7 +20,7 @@ mod guardrail;
 mod large_results;
 mod partial;
 mod sliding_window;
-mod structured;
+pub(crate) mod structured;
 mod summarize;
 mod todo_list;
 mod token_counter;

@@ -26,7 +26,7 @@ use crate::{
 const ID: &str = "structured";
 
 /// The name of the tool whose result is the answer.
-pub(super) const TOOL: &str = "final_answer";
+pub(crate) const TOOL: &str = "final_answer";
 
 /// Makes the model answer with JSON that fits a Rust type. [`AgentOutput::structured`] returns the value.
 ///
@@ -284,8 +284,8 @@ impl fmt::Debug for Structured {
 }
 
 /// JSON that fits a type, without the value of the type.
-struct Fitting<T> {
-    value: Value,
+pub(crate) struct Fitting<T> {
+    pub(crate) value: Value,
     of: PhantomData<fn() -> T>,
 }
 

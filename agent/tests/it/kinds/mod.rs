@@ -1,3 +1,4 @@
 //! The kinds of agents of `emitree_agent::kinds`.
 
 mod react;
+mod requirements;

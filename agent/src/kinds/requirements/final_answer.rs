@@ -1,0 +1,114 @@
+//! The tool for the final answer, and the events of its text.
+
+use std::sync::Arc;
+
+use emitree_emitter::BoxError;
+use emitree_middleware::own_events::OwnEvents;
+use emitree_runtime::{Error, Result, RunContext};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::in_run::InRun;
+use crate::built_in::structured::{Fitting, TOOL};
+use crate::stream::{StreamToolCall, ToolCallUpdate};
+use crate::tool::schema::schema_of;
+use crate::{Tool, ToolOutput, tool_fn};
+
+const DESCRIPTION: &str = "Gives your final answer. Call it alone, when you need no other tool any more.";
+
+/// The argument for an answer of a type without fields.
+const RESPONSE: &str = "response";
+
+#[derive(Deserialize, JsonSchema)]
+struct Response<T> {
+    #[expect(dead_code, reason = "`Fitting` keeps the JSON, and only checks that it fits")]
+    response: T,
+}
+
+/// A final answer of a type.
+#[derive(Clone)]
+pub(super) struct Answer {
+    /// The tool, or the reason why the type cannot be an answer.
+    pub(super) tool: Result<Tool>,
+    /// `true` if the answer is the argument `response` of the tool.
+    is_response: bool,
+}
+
+impl Answer {
+    pub(super) const NAME: &str = TOOL;
+
+    pub(super) fn of<T: DeserializeOwned + JsonSchema + 'static>() -> Self {
+        let is_response = schema_of::<T>()["type"] != "object";
+        let tool = if is_response {
+            tool_fn(TOOL, DESCRIPTION, |mut answer: Fitting<Response<T>>, _: RunContext| async move {
+                Ok(ToolOutput::new(answer.value[RESPONSE].take()).answer())
+            })
+        } else {
+            tool_fn(TOOL, DESCRIPTION, |answer: Fitting<T>, _: RunContext| async move {
+                Ok(ToolOutput::new(answer.value).answer())
+            })
+        };
+        Self { tool: tool.map_err(Error::from), is_response }
+    }
+
+    /// Checks a text that a model has written instead of a call: JSON of the type or, for a string, any text.
+    pub(super) fn check_text(&self, text: &str) -> Result<(), String> {
+        let Ok(tool) = &self.tool else { return Ok(()) };
+        let check = |value: Value| tool.check(&if self.is_response { json!({ RESPONSE: value }) } else { value });
+        if self.is_response && check(text.into()).is_ok() {
+            return Ok(());
+        }
+        check(serde_json::from_str(text).map_err(|fault| format!("it is not JSON: {fault}"))?)
+    }
+
+    /// Returns a middleware for the agent's run that emits [`FinalAnswer`](super::FinalAnswer) on this run.
+    pub(super) fn streams(&self, events: &OwnEvents) -> Result<StreamToolCall> {
+        let stream = StreamToolCall::tool(self.tool.as_ref().map_err(Error::clone)?);
+        let stream = if self.is_response { stream.key(RESPONSE) } else { stream };
+        let events = events.clone();
+        stream.emitter().observe_async("update", move |update: &ToolCallUpdate, _| {
+            let (events, update) = (events.clone(), Piece::of(update));
+            Box::pin(async move {
+                // The current run is the model's.
+                if let Some(agent) = RunContext::current().as_ref().and_then(RunContext::parent) {
+                    update.emit(&events, agent).await;
+                }
+                Ok::<_, BoxError>(())
+            })
+        })?;
+        Ok(stream)
+    }
+}
+
+/// A piece of the final answer.
+struct Piece {
+    delta: String,
+    structured: Option<Value>,
+    /// `true` if the answer begins with this piece.
+    is_first: bool,
+}
+
+impl Piece {
+    fn of(update: &ToolCallUpdate) -> Self {
+        let is_first = update.output().len() == update.delta.len();
+        Self { delta: update.delta.clone(), structured: update.output_structured.clone(), is_first }
+    }
+
+    async fn emit(self, events: &OwnEvents, agent: &RunContext) {
+        let run: Arc<InRun> = agent.own_extension_or_default();
+        let Some(mut answer) = run.take_answer(self.is_first) else { return };
+        answer.text.push_str(&self.delta);
+        answer.event.output.push_str(&self.delta);
+        (answer.event.delta, answer.event.structured) = (self.delta, self.structured);
+        let is_text = |output: &String| (output.as_ptr().addr(), output.len());
+        let before = is_text(&answer.event.output);
+        events.emit_event(agent, &mut answer.event).await;
+        // A redaction may have changed it, or a listener may have replaced the event.
+        if is_text(&answer.event.output) != before {
+            answer.event.output.clone_from(&answer.text);
+        }
+        run.put_answer(answer);
+    }
+}
