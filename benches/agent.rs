@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use emitree::agent::built_in::{Guardrail, Judgement, SlidingWindow};
+use emitree::agent::kinds::{Requirement, Requirements};
 use emitree::agent::workflow::{Goto, Workflow};
 use emitree::agent::{
     Agent, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatRequest, ChatResponse, Delta, DeltaStream, History,
@@ -58,7 +59,7 @@ fn main() {
     suite.run();
 }
 
-/// AC, AU: hooks at one chain place, and middlewares without hooks. There are many of each, because the noise between
+/// AC, AQ, AU: hooks at one chain place, and middlewares without hooks. There are many of each, because the noise between
 /// two cases is larger than the cost of one hook.
 fn chains(suite: &mut Suite, plain: support::Id) {
     const MANY: usize = 200;
@@ -74,6 +75,9 @@ fn chains(suite: &mut Suite, plain: support::Id) {
         Extra::shared(chained, plain, MANY as u32 * TURNS),
     );
     row.beside("peer", boxed).at_most(3.0, "a boxed async function", boxed);
+    let required = suite.case(asks(agent_with([requirements()])));
+    let row = suite.row("AQ", "a requirement, of ten that allow all calls", Extra::shared(required, plain, 10 * TURNS));
+    row.at_most(5.0, "a hook at a chain place", Extra::shared(chained, plain, MANY as u32 * TURNS));
     let steered = suite.case(asks(agent_with([Chained(MANY, |hooks| {
         hooks.on_inject(|messages, _| {
             black_box(messages);
@@ -216,6 +220,14 @@ impl AgentMiddleware for Empty {
     fn id(&self) -> &str {
         &self.0
     }
+}
+
+/// Ten requirements that allow each call of the loop of [`Fixed`].
+fn requirements() -> Requirements {
+    let add = || Requirement::tool("add");
+    let counted = (5..10).map(|most| add().at_most(most));
+    let conditions = (5..10).map(|most| add().when(move |steps, _| steps.len() < most));
+    Requirements::new(counted.chain(conditions))
 }
 
 /// A middleware with this number of hooks at one chain place.
