@@ -22,8 +22,8 @@ use crate::model::emit;
 use crate::place::action::CallResult;
 use crate::place::batch::GatedCall;
 use crate::{
-    Agent, AgentInput, AgentMiddleware, AgentOutput, History, Hooks, Message, Messages, Role, Session, Tool, ToolError,
-    ToolOutput, tool_fn,
+    Agent, AgentInput, AgentMiddleware, AgentOutput, CallId, History, Hooks, Message, Messages, Role, Session, Tool,
+    ToolError, ToolOutput, tool_fn,
 };
 
 /// Another agent to which a model may transfer the conversation, with
@@ -141,7 +141,7 @@ impl Handoff {
         let transferred = Transferred { in_a_row: source.handoffs.in_a_row + 1, session: Session::from(before) };
         let output = target.ask(input).own_extension(transferred).middleware(append).await?;
         let text = output.text();
-        *source.handoffs.answered.lock() = Some(Answered::of(&output, &text));
+        *source.handoffs.answered.lock() = Some(Answered::of(&output, &text, ctx));
         Ok(ToolOutput::new(text).answer())
     }
 }
@@ -239,10 +239,12 @@ impl HandoffState {
         *self.answered.lock() = None;
     }
 
-    /// Returns the answer of the target of a turn with these results. A layer may have kept it from being a result.
+    /// Returns the answer of the target of a turn with these results, if it is the answer of the run. A layer may have
+    /// kept it from being a result, and the first answer of a turn counts.
     pub(crate) fn settle(&self, results: &[CallResult]) -> Option<Answered> {
         let mut answered = self.answered.lock();
-        *answered = answered.take().filter(|_| results.iter().any(|result| result.output.is_answer));
+        let first = results.iter().find(|result| result.output.is_answer).map(|result| &result.call.id);
+        *answered = answered.take().filter(|answered| answered.call.as_ref() == first);
         answered.clone()
     }
 
@@ -270,6 +272,8 @@ pub(crate) struct Source {
 /// The answer of a target.
 #[derive(Clone, Debug)]
 pub(crate) struct Answered {
+    /// The id of the call that transferred the conversation.
+    call: Option<String>,
     /// The name of the agent that gave the answer.
     by: Arc<str>,
     /// The text, if it has passed the stages and the guards of the source.
@@ -277,10 +281,11 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    fn of(output: &AgentOutput, text: &str) -> Self {
+    fn of(output: &AgentOutput, text: &str, ctx: &RunContext) -> Self {
+        let call = ctx.own_extension::<CallId>().map(|id| id.0.clone());
         // Layers that answer instead of the loop count no turns.
         let has_passed = output.turns > 0 && output.model_answer().text() == text;
-        Self { by: output.last_agent().into(), passed: has_passed.then(|| text.to_owned()) }
+        Self { call, by: output.last_agent().into(), passed: has_passed.then(|| text.to_owned()) }
     }
 }
 

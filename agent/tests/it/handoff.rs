@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use emitree_agent::built_in::{Guardrail, Judgement, LargeResults};
+use emitree_agent::built_in::{CallLimit, Guardrail, Judgement, LargeResults, Then};
 use emitree_agent::kinds::{HandedOff, Handoff};
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, ChatModel, ChatOptions, Chunks, Delta, HooksFn, Message, Reply, Role, ScriptedModel,
@@ -323,5 +323,23 @@ async fn no_large_result_of_the_target_stays_in_the_store() -> Result<()> {
     assert_eq!(support.ask("go").session(&Session::new()).await?.text(), "done");
     assert!(clerk.requests()[1].messages[2].tool_results().any(|result| result.response.get("result_id").is_some()));
     assert!(store.keys(None).await?.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_last_agent_is_the_one_that_gave_the_answer_of_the_run() -> Result<()> {
+    let calls = [("shout", json!({"text": "a"})), ("transfer_to_billing", json!({"reason": "?"}))];
+    let limit = "The limit of 0 calls of `shout` is reached.";
+    for (reversed, expected) in [(false, (limit, "support")), (true, ("paid", "billing"))] {
+        let mut calls = calls.clone();
+        if reversed {
+            calls.reverse();
+        }
+        let billing = agent("billing", &ScriptedModel::new("clerk").text("paid")).build()?;
+        let support = agent("support", &ScriptedModel::new("source").calls(calls)).tool(shout());
+        let support = support.with(CallLimit::tool("shout").per_run(0).then(Then::Finish));
+        let answer = support.handoff(Handoff::to(&billing, "Invoices")).build()?.ask("go").await?;
+        assert_eq!((answer.text().as_str(), answer.last_agent()), expected);
+    }
     Ok(())
 }
