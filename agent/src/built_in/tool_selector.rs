@@ -152,6 +152,8 @@ struct LastSelection(Mutex<Option<Selection>>);
 
 #[derive(Clone)]
 struct Selection {
+    /// The number of the run's attempt.
+    attempt: u32,
     /// The user message, which is compared by its address: an equal message may be another one.
     message: Option<Arc<Message>>,
     /// The names of the offered tools, or `None` for all tools.
@@ -224,14 +226,15 @@ impl ToolSelector {
 
     /// Leaves only the selected tools in a request.
     async fn limit(&self, call: &mut ModelRequest, ctx: &RunContext) -> Result<()> {
-        let message = last_user_message(ctx);
+        let (message, attempt) = (last_user_message(ctx), ctx.attempt());
         let last = ctx.own_extension_or_default::<LastSelection>();
-        let known = last.0.lock().clone().filter(|known| is_same(known.message.as_ref(), message.as_ref()));
+        let known = last.0.lock().clone().filter(|known| known.attempt == attempt);
+        let known = known.filter(|known| is_same(known.message.as_ref(), message.as_ref()));
         let selection = match known {
             Some(known) => known,
             None => {
                 let tools = self.select_for(&call.request, ctx).await?.map(Arc::new);
-                let selection = Selection { message, tools };
+                let selection = Selection { attempt, message, tools };
                 *last.0.lock() = Some(selection.clone());
                 selection
             }

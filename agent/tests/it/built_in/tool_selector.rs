@@ -160,6 +160,22 @@ async fn each_user_message_and_each_attempt_is_selected_for_once() -> Result<()>
 }
 
 #[tokio::test]
+async fn another_attempt_of_a_run_without_input_is_selected_for_again() -> Result<()> {
+    let (calls, session) = (Log::default(), Session::new());
+    session.extend([Message::user("go")])?;
+    let to = calls.clone();
+    let selector = ToolSelector::by(move |_, ctx| {
+        to.add(format!("attempt {}", ctx.attempt()));
+        Box::pin(async { Ok(vec!["read".to_owned()]) })
+    });
+    let script = ScriptedModel::new("test").text("bad").text("good");
+    let of = helper(&script).with(selector).middleware(map_output(refuse_bad)).max_middleware_retries(1).build()?;
+    assert_eq!(of.ask(Vec::<Message>::new()).session(&session).await?.text(), "good");
+    assert_eq!(calls.lines(), ["attempt 0", "attempt 1"]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn no_token_of_the_selectors_model_reaches_on_token_and_its_tokens_are_charged() -> Result<()> {
     let small = ScriptedModel::by("small", |_| Reply::text(r#"{"tools": ["read"]}"#).usage(Usage::new(70, 7)));
     let model = ChatModel::new(small.clone())?.options(ChatOptions::new().stream(true));
