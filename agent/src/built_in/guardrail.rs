@@ -1,6 +1,7 @@
 //! Judgements about inputs, replies and results of tools: [`Guardrail`].
 
 use std::fmt;
+use std::future::ready;
 use std::iter::successors;
 use std::mem::take;
 use std::panic::AssertUnwindSafe;
@@ -397,15 +398,16 @@ struct Stage {
 
 impl AsyncChunkStage for Stage {
     fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        if chunks.ended || self.guardrail.holds() {
+            self.deltas.append(&mut chunks.deltas);
+        } else {
+            self.left.extend(chunks.deltas.iter().filter_map(text_of));
+        }
+        if !chunks.ended {
+            return Box::pin(ready(Ok(())));
+        }
         Box::pin(async move {
-            if chunks.ended || self.guardrail.holds() {
-                self.deltas.append(&mut chunks.deltas);
-            } else {
-                self.left.extend(chunks.deltas.iter().filter_map(text_of));
-            }
-            if chunks.ended {
-                chunks.deltas = self.judge(ctx).await?;
-            }
+            chunks.deltas = self.judge(ctx).await?;
             Ok(())
         })
     }

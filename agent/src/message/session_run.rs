@@ -137,6 +137,11 @@ impl SessionRun {
         Taker { run: std::ptr::from_ref(self).addr(), attempt }
     }
 
+    /// Returns `false` if nobody else has the session, so that nobody can send a message to this run.
+    pub(super) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.session.shared) > 1
+    }
+
     /// Returns `true` if the inbox has messages, also those that another run has taken.
     pub(crate) fn has_waiting(&self) -> bool {
         self.session.shared.has_waiting()

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::mem::replace;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use emitree_runtime::RunContext;
@@ -32,7 +31,7 @@ pub(crate) struct TurnCalls {
     /// By position. The mutex is needed because calls that run concurrently share the turn.
     states: Mutex<Vec<CallState>>,
     /// The run of the agent, once interjections may close calls.
-    agent: OnceLock<RunContext>,
+    agent: Mutex<Option<RunContext>>,
     is_interjected: AtomicBool,
     /// The gates that the calls are waiting in.
     gates: Mutex<Option<AbortHandle>>,
@@ -41,8 +40,8 @@ pub(crate) struct TurnCalls {
 impl TurnCalls {
     pub(super) fn new(taker: Taker, count: usize) -> Self {
         let states = (0..count).map(|_| CallState::Open(WorkStarted::in_attempt(taker.attempt))).collect();
-        let (agent, is_interjected) = (OnceLock::new(), AtomicBool::new(false));
-        Self { taker, states: Mutex::new(states), agent, is_interjected, gates: Mutex::new(None) }
+        let is_interjected = AtomicBool::new(false);
+        Self { taker, states: Mutex::new(states), agent: Mutex::new(None), is_interjected, gates: Mutex::new(None) }
     }
 
     pub(super) const fn taker(&self) -> Taker {
@@ -74,11 +73,11 @@ impl TurnCalls {
 
     /// Lets interjections close the calls of this run of an agent from now on.
     pub(super) fn listen(&self, agent: &RunContext) {
-        _ = self.agent.set(agent.clone());
+        *self.agent.lock() = Some(agent.clone());
     }
 
     pub(super) fn is_listening(&self) -> bool {
-        self.agent.get().is_some()
+        self.agent.lock().is_some()
     }
 
     /// Returns `true` if an interjection has closed the call at this position.
@@ -101,7 +100,8 @@ impl TurnCalls {
             gates.abort();
         }
         // A run that begins later finds its call closed.
-        for run in self.agent.get().map(RunContext::children).unwrap_or_default() {
+        let agent = self.agent.lock().clone();
+        for run in agent.map(|agent| agent.children()).unwrap_or_default() {
             if run.own_extension::<WorkStarted>().is_some_and(|call| call.is_closed()) {
                 run.abort(INTERJECTED);
             }

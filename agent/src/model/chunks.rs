@@ -98,7 +98,13 @@ impl<S: ChunkStage> AsyncChunkStage for S {
 #[derive(Default)]
 pub(crate) struct Stages(Vec<Stage>);
 
-enum Stage {
+struct Stage {
+    /// The name of its hook, for errors.
+    name: Option<Arc<str>>,
+    kind: StageKind,
+}
+
+enum StageKind {
     Sync(Box<dyn ChunkStage>),
     Async(Box<dyn AsyncChunkStage>),
 }
@@ -109,7 +115,7 @@ impl Stages {
     }
 
     pub(crate) fn push(&mut self, stage: impl ChunkStage + 'static) {
-        self.0.push(Stage::Sync(Box::new(stage)));
+        self.0.push(Stage { name: None, kind: StageKind::Sync(Box::new(stage)) });
     }
 
     pub(crate) fn append(&mut self, mut other: Self) {
@@ -120,10 +126,11 @@ impl Stages {
     pub(crate) async fn pass(&mut self, deltas: Vec<Delta>, ended: bool, ctx: &RunContext) -> Result<Vec<Delta>> {
         let mut chunks = Chunks { deltas, ended };
         for stage in &mut self.0 {
-            match stage {
-                Stage::Sync(stage) => stage.pass(&mut chunks, ctx)?,
-                Stage::Async(stage) => in_stage(ctx, stage.pass(&mut chunks, ctx)).await?,
-            }
+            let passed = match &mut stage.kind {
+                StageKind::Sync(stage) => stage.pass(&mut chunks, ctx),
+                StageKind::Async(stage) => in_stage(ctx, stage.pass(&mut chunks, ctx)).await,
+            };
+            passed.map_err(|error| stage.name.iter().fold(error, |error, name| error.by(name)))?;
             // A stage may have changed `ended`, so it is set again for the next stage.
             chunks.ended = ended;
         }
@@ -131,7 +138,7 @@ impl Stages {
     }
 }
 
-type MakeStage = Arc<dyn Fn() -> Stage + Send + Sync>;
+type MakeStage = Arc<dyn Fn() -> StageKind + Send + Sync>;
 
 /// Extension methods for the runs of models.
 ///
@@ -185,12 +192,12 @@ impl ModelRun for Run<'_, ChatModel> {
 
 /// Functions that make new stages for each attempt of a model's run.
 #[derive(Clone, Default)]
-pub(crate) struct ChunkStages(Vec<MakeStage>);
+pub(crate) struct ChunkStages(Vec<(Option<Arc<str>>, MakeStage)>);
 
 impl ChunkStages {
     /// Appends a function that makes a new stage for each attempt.
     pub(crate) fn with<S: ChunkStage + 'static>(mut self, make: impl Fn() -> S + Send + Sync + 'static) -> Self {
-        self.0.push(Arc::new(move || Stage::Sync(Box::new(make()))));
+        self.0.push((None, Arc::new(move || StageKind::Sync(Box::new(make())))));
         self
     }
 
@@ -199,7 +206,13 @@ impl ChunkStages {
         mut self,
         make: impl Fn() -> S + Send + Sync + 'static,
     ) -> Self {
-        self.0.push(Arc::new(move || Stage::Async(Box::new(make()))));
+        self.0.push((None, Arc::new(move || StageKind::Async(Box::new(make())))));
+        self
+    }
+
+    /// Sets the name of the last stage, which its errors get.
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        self.0.last_mut().into_iter().for_each(|last| last.0 = Some(name.into()));
         self
     }
 
@@ -212,6 +225,6 @@ impl ChunkStages {
     }
 
     pub(crate) fn begin(&self) -> Stages {
-        Stages(self.0.iter().map(|make| make()).collect())
+        Stages(self.0.iter().map(|(name, make)| Stage { name: name.clone(), kind: make() }).collect())
     }
 }

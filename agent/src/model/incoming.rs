@@ -1,5 +1,7 @@
 //! Replies that arrive in pieces.
 
+use std::mem::take;
+
 use emitree_runtime::{Result, RunContext};
 use futures_core::future::BoxFuture;
 
@@ -14,6 +16,8 @@ use crate::{ChatResponse, Delta, Part};
 pub(crate) struct IncomingReply<'a> {
     ctx: &'a RunContext,
     stages: Stages,
+    /// An empty list, whose memory the next pieces use.
+    spare: Vec<Delta>,
     pub(crate) streams: bool,
     builder: ResponseBuilder,
     calls: StreamedCalls,
@@ -26,6 +30,7 @@ impl<'a> IncomingReply<'a> {
         Self {
             ctx,
             stages,
+            spare: Vec::new(),
             streams,
             builder: ResponseBuilder::new(),
             calls: StreamedCalls::default(),
@@ -58,7 +63,8 @@ impl<'a> IncomingReply<'a> {
     /// the stream; the pieces after the stop are dropped.
     pub(crate) async fn receive(&mut self, deltas: Vec<Delta>, ended: bool) -> Result<bool> {
         let mut is_stopped = false;
-        for delta in self.stages.pass(deltas, ended, self.ctx).await? {
+        let mut passed = self.stages.pass(deltas, ended, self.ctx).await?;
+        for delta in passed.drain(..) {
             let (delta, stops) = self.announce(delta).await?;
             self.builder.push(delta);
             is_stopped = stops;
@@ -66,6 +72,7 @@ impl<'a> IncomingReply<'a> {
                 break;
             }
         }
+        self.spare = passed;
         if ended {
             self.calls.finish(self.ctx).await?;
         }
@@ -75,7 +82,9 @@ impl<'a> IncomingReply<'a> {
     /// Receives one piece of a stream. Without stages, no list is allocated for the piece.
     async fn receive_one(&mut self, delta: Delta) -> Result<bool> {
         if !self.stages.is_empty() {
-            return self.receive(vec![delta], false).await;
+            let mut deltas = take(&mut self.spare);
+            deltas.push(delta);
+            return self.receive(deltas, false).await;
         }
         let (delta, stops) = self.announce(delta).await?;
         self.builder.push(delta);

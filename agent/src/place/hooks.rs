@@ -27,7 +27,7 @@ use crate::place::filters::{
 use crate::place::request::ModelRequest;
 use crate::place::state::State;
 use crate::place::values::{ReadValue, WriteValue};
-use crate::{Agent, ChatModel, ChunkStage, Chunks, Message, Place, Tool, ToolCall};
+use crate::{Agent, ChatModel, ChunkStage, Message, Place, Tool, ToolCall};
 
 /// A return type for hooks and for closures that register hooks: `()` or `Result<()>`.
 ///
@@ -457,12 +457,7 @@ impl Hooks {
     /// Adds a stage for the pieces of each reply (see [`ModelRun::chunks`](crate::ModelRun::chunks)). `make` is called
     /// for each attempt.
     pub fn chunks<S: ChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) -> &mut Self {
-        let name: Arc<str> = self.name(Place::ModelChunk).into();
-        let make = move || {
-            let (mut stage, name) = (make(), Arc::clone(&name));
-            move |chunks: &mut Chunks, ctx: &RunContext| stage.pass(chunks, ctx).map_err(|error| error.by(&name))
-        };
-        self.chains.chunks = take(&mut self.chains.chunks).with(make);
+        self.chains.chunks = take(&mut self.chains.chunks).with(make).named(&self.name(Place::ModelChunk));
         self
     }
 
@@ -472,9 +467,7 @@ impl Hooks {
         &mut self,
         make: impl Fn() -> S + Send + Sync + 'static,
     ) -> &mut Self {
-        let name: Arc<str> = self.name(Place::ModelChunk).into();
-        let make = move || NamedStage { stage: make(), name: Arc::clone(&name) };
-        self.chains.chunks = take(&mut self.chains.chunks).with_async(make);
+        self.chains.chunks = take(&mut self.chains.chunks).with_async(make).named(&self.name(Place::ModelChunk));
         self
     }
 
@@ -492,9 +485,7 @@ impl Hooks {
     /// Adds a stage of `model.chunk` before those of all middlewares: it reads a provider's reply in the form of a kind.
     /// Replies that layers give, and answers of tools, do not pass it.
     pub(crate) fn reads<S: AsyncChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) {
-        let name: Arc<str> = self.name(Place::ModelChunk).into();
-        let make = move || NamedStage { stage: make(), name: Arc::clone(&name) };
-        self.chains.reads = take(&mut self.chains.reads).with_async(make);
+        self.chains.reads = take(&mut self.chains.reads).with_async(make).named(&self.name(Place::ModelChunk));
     }
 
     /// Adds a hook that may replace a tool call by returning another call. If the hook returns a call, later hooks are
@@ -636,17 +627,5 @@ impl fmt::Debug for Hooks {
             .field("owner", &self.owner)
             .field("chains", &Place::ALL.iter().filter(|place| self.chains.is_used(**place)).collect::<Vec<_>>())
             .finish_non_exhaustive()
-    }
-}
-
-/// An async stage whose errors have the name of its hook.
-struct NamedStage<S> {
-    stage: S,
-    name: Arc<str>,
-}
-
-impl<S: AsyncChunkStage> AsyncChunkStage for NamedStage<S> {
-    fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { self.stage.pass(chunks, ctx).await.map_err(|error| error.by(&self.name)) })
     }
 }
