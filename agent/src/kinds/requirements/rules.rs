@@ -16,7 +16,7 @@ use crate::{ToolCall, ToolOutput};
 /// use emitree_agent::kinds::{Requirement, Requirements, Rule, Rules, Step};
 /// use emitree_runtime::RunContext;
 ///
-/// /// Allows no search for what was searched for before.
+/// /// Denies searches when they have cost this much.
 /// #[derive(Debug)]
 /// struct Budget(u64);
 ///
