@@ -119,8 +119,11 @@ fn histories(suite: &mut Suite) {
     let row = suite.row("AH", "1,000 messages of history: the extra cost of a run", Extra::shared(long, short, 1));
     row.beside("peer", clone).at_most(1.0, "cloning 1,000 `Arc`s", clone);
     let windowed = suite.case(asks_after(agent_with([SlidingWindow::messages(40)]), history.clone()));
-    let row =
-        suite.row("SW", "`SlidingWindow` on 1,000 messages: the extra cost of a turn", Extra::shared(windowed, long, TURNS));
+    let row = suite.row(
+        "SW",
+        "`SlidingWindow` on 1,000 messages: the extra cost of a turn",
+        Extra::shared(windowed, long, TURNS),
+    );
     row.beside("peer", clone).at_most(2.0, "cloning 1,000 `Arc`s", clone);
 }
 
