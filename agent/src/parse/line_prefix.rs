@@ -256,7 +256,10 @@ impl LinePrefixParser {
         let (key, node) = (nodes.key(at), nodes.node(at));
         match &self.current {
             Some(before) if !nodes.may_follow(before.at, at) => {
-                let expected = nodes.prefixes(|next| nodes.may_follow(before.at, next));
+                let mut expected = nodes.prefixes(|next| nodes.may_follow(before.at, next));
+                if !expected.is_empty() && nodes.node(before.at).is_end {
+                    expected.push_str(" or the end of the text");
+                }
                 let message = format!("`{}` must not follow `{}`", node.prefix, nodes.node(before.at).prefix);
                 return Err((ParserErrorKind::InvalidTransition, with_expected(message, &expected)));
             }

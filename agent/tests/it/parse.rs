@@ -173,6 +173,12 @@ fn an_error_names_the_prefixes_and_has_the_state_so_far() {
             json!({}),
         ),
         (
+            "Thought: a\nFunction Name: b\nFunction Input: {}\nThought: c",
+            Kind::InvalidTransition,
+            "`Thought:` must not follow `Function Input:`; expected `Function Output:` or the end of the text",
+            json!({"thought": "a", "tool_name": "b"}),
+        ),
+        (
             "Function Name: a",
             Kind::NotStartNode,
             "the text begins with `Function Name:`; expected `Thought:` or `Final Answer:`",

@@ -4,7 +4,8 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::parse::ParserError;
+use super::TOOL_INPUT;
+use crate::parse::{ParserError, ParserErrorKind};
 use crate::{Message, Part, ToolResult, ToolSpec};
 
 /// The functions that write what a model reads from [`ReAct`](super::ReAct).
@@ -175,8 +176,15 @@ fn output(result: &ToolResult) -> String {
 }
 
 fn fault(error: &ParserError) -> String {
+    // After a call, the parser would also expect an observation, which the model must not write.
+    let is_after_call = error.kind() == ParserErrorKind::InvalidTransition
+        && error.incomplete().is_some_and(|(key, _)| key == TOOL_INPUT);
+    let fault = match is_after_call {
+        true => "it goes on after `Function Input:`, where it has to stop".to_owned(),
+        false => error.to_string(),
+    };
     format!(
-        "Your reply does not follow the lines: {error}. Reply again, with `Thought:` and then either `Function Name:` \
+        "Your reply does not follow the lines: {fault}. Reply again, with `Thought:` and then either `Function Name:` \
          and `Function Input:`, or `Final Answer:`."
     )
 }

@@ -211,6 +211,22 @@ async fn a_text_that_does_not_parse_goes_back_with_its_fault_and_never_enters_th
 }
 
 #[tokio::test]
+async fn a_reply_that_goes_on_after_a_call_is_not_told_to_write_an_observation() -> Result<()> {
+    for more in ["Thought: And now?", "Function Name: shout"] {
+        let first = format!("{CALL}\n{more}");
+        let script = ScriptedModel::new("test").text(first).text(ANSWER);
+        agent(&script).build()?.ask("Shout.").await?;
+        let told = sent(&script.requests()[1]).pop().unwrap_or_default();
+        assert!(
+            told.contains("lines: it goes on after `Function Input:`, where it has to stop. Reply again"),
+            "{told}"
+        );
+        assert!(!told.contains("Function Output"), "{told}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_run_fails_when_no_retry_is_left_in_the_step_or_in_total() -> Result<()> {
     let wrong = "Thought: hm";
     for (retries, total, step, requests) in [(0, 10, 0, 1), (2, 10, 2, 3), (5, 3, 3, 4)] {
