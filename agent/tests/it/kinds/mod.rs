@@ -2,3 +2,4 @@
 
 mod react;
 mod requirements;
+mod together;
