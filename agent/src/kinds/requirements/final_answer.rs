@@ -14,7 +14,7 @@ use super::in_run::InRun;
 use crate::built_in::structured::{Fitting, TOOL};
 use crate::stream::{StreamToolCall, ToolCallUpdate};
 use crate::tool::schema::schema_of;
-use crate::{Tool, ToolOutput, tool_fn};
+use crate::{Tool, ToolOutput, ToolSpec, tool_fn};
 
 const DESCRIPTION: &str = "Gives your final answer. Call it alone, when you need no other tool any more.";
 
@@ -51,6 +51,14 @@ impl Answer {
             })
         };
         Self { tool: tool.map_err(Error::from), is_response }
+    }
+
+    /// Adds the tool, if a hook has left it out.
+    pub(super) fn offer(&self, tools: &mut Arc<Vec<ToolSpec>>) {
+        let is_offered = tools.iter().any(|spec| spec.name == Self::NAME);
+        if let Some(tool) = self.tool.as_ref().ok().filter(|_| !is_offered) {
+            Arc::make_mut(tools).push(tool.spec().clone());
+        }
     }
 
     /// Checks a text that a model has written instead of a call: JSON of the type or, for a string, any text.

@@ -108,9 +108,11 @@ const ID: &str = "requirements";
 ///
 /// # Order
 ///
-/// It is a guard, so the builder's own hooks do not replace its hooks. It chooses among the tools that hooks of
-/// `model.request` before it left. A later hook may offer more tools, but their calls are denied. Add it after gates that
-/// rewrite calls; a call that a gate before it has decided on is no step. A result is a step as the hooks of `tool.result` before it left it.
+/// It is a guard, so the builder's own hooks do not replace its hooks. It chooses among the final answer and the tools
+/// that hooks of `model.request` before it left: let a selection [always](crate::built_in::ToolSelector::always) offer
+/// the tools that have to be called. A later hook may offer more tools, but their calls are denied. Add it after gates
+/// that rewrite calls; a call that a gate before it has decided on is no step. A result is a step as the hooks of
+/// `tool.result` before it left it.
 ///
 /// # When it fails
 ///
@@ -196,6 +198,9 @@ impl Requirements {
 
     /// Ends the turn before, and limits the request of the next to the offered tools.
     async fn begin_turn(&self, call: &mut ModelRequest, ctx: &RunContext) -> Result<()> {
+        if let Some(answer) = &self.answer {
+            answer.offer(&mut call.request.tools);
+        }
         let run: Arc<InRun> = ctx.own_extension_or_default();
         let turn = ctx.turn().map_or(1, |turn| turn.number);
         if turn <= 1 {

@@ -1,5 +1,6 @@
-//! `ReAct` and `Requirements` with each other and with handoffs.
+//! `ReAct` and `Requirements` with each other, with a selection of tools, and with handoffs.
 
+use emitree_agent::built_in::ToolSelector;
 use emitree_agent::kinds::{FinalAnswer, Handoff, ReAct, Requirement, Requirements};
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, ChatModel, ChatRequest, Reply, ScriptedModel, Session, Tool, tool_fn,
@@ -86,6 +87,19 @@ async fn the_final_answer_of_a_model_that_calls_tools_with_text_arrives_in_piece
     assert_eq!(run.await?.text(), text);
     assert!(log.lines().len() > 2, "{:?}", log.lines());
     assert_eq!(log.lines().concat(), text);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_selection_of_tools_does_not_take_the_final_answer() -> Result<()> {
+    let select = ToolSelector::by(|_, _| Box::pin(async { Ok(vec!["think".to_owned()]) }));
+    let answer = Reply::calls([("final_answer", json!({"response": "done"}))]);
+    let script = ScriptedModel::new("test").call("think", json!({"text": ""})).reply(answer);
+    let requirements = Requirements::new([Requirement::tool("think").at_least(1)]).final_answer::<String>();
+    let answer = agent("planner", &script).with(select).with(requirements).build()?.ask("go").await?;
+    assert_eq!(answer.text(), "done");
+    let names = |at: usize| script.requests()[at].tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+    assert_eq!((names(0), names(1)), (vec!["think".to_owned()], vec!["think".to_owned(), "final_answer".to_owned()]));
     Ok(())
 }
 
