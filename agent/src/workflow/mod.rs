@@ -129,8 +129,13 @@ impl<S: Data + Clone> Workflow<S> {
     }
 
     /// Runs a step. Returns its output, and the index of the step that follows.
-    async fn take(&self, at: usize, state: S) -> Result<(StepOutput<S>, Option<usize>)> {
+    async fn take(&self, at: usize, state: S, ctx: &RunContext) -> Result<(StepOutput<S>, Option<usize>)> {
         let step = &self.0.steps[at];
+        // The step's run would begin, with its events, and then end. The run of the workflow returns the abort's reason
+        // instead of this error.
+        if ctx.is_aborted() {
+            return Err(Error::aborted(format!("the workflow was aborted before the step `{}`", step.name())));
+        }
         let output = step.run(state).await.map_err(|error| in_step(error, step.name()))?;
         let next = self.route(at, &output.next).map_err(|error| in_step(error, step.name()))?;
         Ok((output, next))
@@ -149,7 +154,7 @@ impl<S: Data + Clone> Workflow<S> {
             // The step's run owns the state, so listeners of `error` receive a copy.
             let before = Arc::new(state.clone());
             let taken = match emit(ctx, &mut StepStart { step: step(), number }).await {
-                Ok(()) => self.take(at, state).await,
+                Ok(()) => self.take(at, state, ctx).await,
                 Err(error) => Err(in_step(error, &step())),
             };
             match &taken {
@@ -225,12 +230,11 @@ impl<S: Data + Clone> Runnable for Workflow<S> {
                 return Err(self.too_many(step));
             }
             number += 1;
-            // Decided once for each step, so that a listener of its end has received its beginning. After an abort, the
-            // step's run does not begin, and returns the reason.
+            // Decided once for each step, so that a listener of its end has received its beginning.
             let (output, next) = if ctx.has_listeners() && !ctx.is_aborted() {
                 self.take_between_events(step, number, done.state, ctx).await?
             } else {
-                self.take(step, done.state).await?
+                self.take(step, done.state, ctx).await?
             };
             done.state = output.state;
             done.steps.push((self.0.steps[step].shared_name(), output.next));

@@ -247,26 +247,35 @@ async fn listeners_of_the_runs_own_start_and_of_the_steps_start_do_not_disturb_e
 
 #[tokio::test]
 async fn an_abort_between_two_steps_lets_no_further_step_begin() -> Result<()> {
-    for in_step in [true, false] {
+    let ended = ["start 1 a", "run of a"];
+    for (at, then) in
+        [("step", &[][..]), ("success", &["success a -> b a"]), ("start", &["success a -> b a", "start 2 b"])]
+    {
         let (handle, log) = (AbortHandle::new(), Log::default());
-        let (in_a, in_listener) = (handle.clone(), handle.clone());
+        let [in_step, in_success, in_start] = [(); 3].map(|()| handle.clone());
+        let [in_a, in_b] = ["a", "b"].map(|name| (name, log.clone()));
         let flow = Workflow::builder("letters")
             .step("a", move |state: &mut Script, _| {
-                if in_step {
-                    in_a.abort("enough");
+                if at == "step" {
+                    in_step.abort("enough");
                 }
                 state.done.push("a".to_owned());
                 Box::pin(async { Ok(Goto::Next) })
             })
             .step("b", |_: &mut Script, _| panic!("the step `b` begins"))
             .build()?;
-        let run = flow.run(Script::default()).abort_on(&handle);
-        let run =
-            logged(run, &log).observe("success", move |_: &StepSuccess<Script>, _| _ = in_listener.abort("enough"));
+        let run = [in_a, in_b].into_iter().fold(flow.run(Script::default()).abort_on(&handle), |run, (name, log)| {
+            let path = format!("workflow.letters.{name}.run.start");
+            run.observe(path, move |_: &dyn AnyEvent, _| log.add(format!("run of {name}")))
+        });
+        let run = logged(run, &log)
+            .observe("success", move |_: &StepSuccess<Script>, _| _ = (at == "success") && in_success.abort("enough"))
+            .observe("start", move |start: &StepStart, _| {
+                _ = (at == "start" && start.number == 2) && in_start.abort("enough");
+            });
         let error = run.await.unwrap_err();
         assert!(error.is_aborted() && error.to_string().contains("enough"), "{error}");
-        let ends: Vec<_> = log.lines().into_iter().filter(|line| !line.starts_with("start 1 a")).collect();
-        assert_eq!(ends, if in_step { vec![] } else { vec!["success a -> b a"] });
+        assert_eq!(log.lines(), [&ended, then].concat(), "{at}");
     }
     Ok(())
 }
