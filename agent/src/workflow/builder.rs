@@ -47,8 +47,8 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
         self
     }
 
-    /// Sets the maximum number of steps in one run, by default 100. A run that needs more steps fails. The steps of
-    /// sub-workflows do not count.
+    /// Sets the maximum number of steps in one attempt of a run, by default 100. An attempt that needs more steps fails.
+    /// The steps of sub-workflows do not count.
     pub const fn max_steps(mut self, max_steps: u32) -> Self {
         self.max_steps = max_steps;
         self

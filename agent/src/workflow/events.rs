@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct StepStart {
     /// The name of the step.
     pub step: Arc<str>,
-    /// The number of the step in this run, from 1.
+    /// The number of the step in this attempt of the run, from 1.
     pub number: u32,
 }
 
@@ -35,7 +35,7 @@ pub struct StepSuccess<S> {
 pub struct StepFailure<S> {
     /// The name of the step.
     pub step: Arc<str>,
-    /// The error as data, as the run of the workflow returns it.
+    /// The error as data, before layers and `map_error` functions of the workflow's run change it.
     pub error: ErrorReport,
     /// The state before the step.
     pub state: Arc<S>,

@@ -73,8 +73,9 @@ use crate::workflow::builder::listed;
 /// step that follows.
 ///
 /// A step changes a copy of the state. When the step succeeds, the copy becomes the state. When it fails, the run of the
-/// workflow fails with its error, and with the detail `step`, the name of the step. If a middleware makes another attempt
-/// of the step, such as `Retry`, the attempt begins with the state before the step.
+/// workflow fails with its error, and with the detail `step`, the name of the step, unless the error has a detail `step`
+/// already. If a middleware makes another attempt of the step, such as `Retry`, the attempt begins with the state before
+/// the step.
 ///
 /// Because steps are runs, a middleware that selects runs by kind or name applies to them:
 /// `for_tree(Runs::named("check").only(Timeout::overall(limit)))` limits the time of the step `check`.
@@ -98,7 +99,8 @@ use crate::workflow::builder::listed;
 /// # Cancel safety
 ///
 /// Dropping or aborting the run ends the step that is at work, without `success` and `error` of the workflow, and no
-/// further step begins. The state is lost: a listener of `success` can keep it.
+/// further step begins. A layer that drops an attempt of the run, as `Timeout` does, ends the step at work in the same
+/// way. The state is lost: a listener of `success` can keep it.
 #[derive(Clone)]
 pub struct Workflow<S>(Arc<Inner<S>>);
 
@@ -208,7 +210,8 @@ impl<S: Data + Clone> Workflow<S> {
     }
 }
 
-/// Adds the name of the step to an error. An error of a step in a sub-workflow keeps the name of that step.
+/// Adds the name of the step to an error. An error that has a detail `step` keeps it: the step of a sub-workflow, or the
+/// user's own.
 fn in_step(error: Error, step: &str) -> Error {
     if error.details().contains_key("step") { error } else { error.detail("step", step) }
 }

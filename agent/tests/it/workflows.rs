@@ -413,6 +413,31 @@ async fn a_time_limit_a_guard_and_an_output_function_apply_to_the_step_that_they
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_drops_an_attempt_of_the_workflow_leaves_the_step_at_work_without_an_end() -> Result<()> {
+    let log = Log::default();
+    let flow = fetching(|attempt| match attempt {
+        1 => std::future::pending().boxed(),
+        _ => std::future::ready(Ok(())).boxed(),
+    })?;
+    let limit = Timeout::per_attempt(Duration::from_secs(1));
+    let run = flow.run(Script::new([Goto::Next])).middleware(Retry::new()).middleware(limit);
+    assert_eq!(logged(run, &log).await?.state.done, ["a", "2"]);
+    let first = ["start 1 a", "success a -> fetch a", "start 2 fetch"];
+    assert_eq!(log.lines(), [&first[..], &first, &["success fetch -> end a2"]].concat());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_that_has_a_detail_step_keeps_it() -> Result<()> {
+    let flow = Workflow::builder("counts")
+        .step("count", |_: &mut u32, _| Box::pin(async { Err(Error::new("broken").detail("step", 7)) }))
+        .build()?;
+    let error = flow.run(0).await.unwrap_err();
+    assert_eq!(error.explain(), "broken\n  step: 7");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_trajectory_shows_each_step_by_its_name() -> Result<()> {
     let (log, flow) = (Log::default(), a_b_c().build()?);
