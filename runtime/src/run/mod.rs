@@ -235,9 +235,10 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// [key](RunContext::key) is the key of the nearest run above that has one, a `/`, and `id`. If the method is
     /// called several times, the last `id` applies.
     ///
-    /// A run has its key until it ends. If it has succeeded, the key stays taken below the run whose key it continues,
-    /// until that run, or a run between the two, discards its attempt. If no run above has a key, only the keys of runs
-    /// with the same parent are compared. A run without a parent takes any key.
+    /// A run has its key until it ends. A run that is dropped ends after the async listeners of its last events, so its
+    /// key may still be taken for a while. If a run has succeeded, the key stays taken below the run whose key it
+    /// continues, until that run, or a run between the two, discards its attempt. If no run above has a key, only the
+    /// keys of runs with the same parent are compared. A run without a parent takes any key.
     ///
     /// The run fails before `start` if `id` is empty, has more than 200 bytes, or contains `/` or a control character.
     /// It also fails if its key is taken; the error names both runs.

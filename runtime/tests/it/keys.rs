@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::support::ends::{OUTCOMES, begun, end_as, endless_run, work_to};
-use crate::support::{Recorder, TestResult, below, silence_planned_panics};
+use crate::support::ends::{OUTCOMES, begun, end_as, endless_run, settle, waits_at, work_to};
+use crate::support::{Gate, Recorder, TestResult, below, silence_planned_panics};
 use emitree_emitter::Emitter;
-use emitree_runtime::{Data, Error, ErrorKind, Layer, Next, Op, Result, RunContext, Runnable, runnable_fn};
+use emitree_runtime::{Data, Error, ErrorKind, Layer, Next, Op, Result, RunContext, Runnable, Stage, runnable_fn};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -112,6 +112,25 @@ async fn a_key_is_free_after_its_run_unless_the_run_has_succeeded() -> TestResul
     });
     assert_eq!(outer.run(()).key("order").await?, ["success"]);
     assert_eq!(outer.run(()).await?, ["success"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_dropped_run_has_its_key_until_the_listeners_of_its_last_events_have_ended() -> TestResult {
+    let outer = scope("outer", |_| {
+        Box::pin(async move {
+            let gate = Gate::new();
+            let waits = endless_run(&Emitter::new(), "waits").register(waits_at(&gate, Stage::Error));
+            drop(begun(waits.key("charge")));
+            let error = step("pay").run(()).key("charge").await.expect_err("the run has not ended").to_string();
+            gate.open();
+            settle().await;
+            step("pay").run(()).key("charge").await?;
+            Ok(error)
+        })
+    });
+    let error = outer.run(()).key("order").await?;
+    assert!(error.contains("waits`") && error.contains("is under way"), "{error}");
     Ok(())
 }
 
