@@ -93,10 +93,8 @@ impl Event for FinalAnswer {
 }
 
 impl UserTexts for FinalAnswer {
-    /// The pieces were redacted before, if the redaction applies to the model's run too.
+    /// Changes only the answer as JSON: the pieces have passed the text filters of the runs as one text.
     fn user_texts(&mut self, change: &mut dyn FnMut(&mut String)) {
-        self.delta.user_texts(change);
         self.structured.user_texts(change);
-        self.output.user_texts(change);
     }
 }

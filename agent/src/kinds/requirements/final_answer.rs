@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use emitree_emitter::BoxError;
+use emitree_emitter::{BoxError, Event};
 use emitree_middleware::own_events::OwnEvents;
 use emitree_runtime::{Error, Result, RunContext};
 use schemars::JsonSchema;
@@ -10,11 +10,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::in_run::InRun;
+use super::in_run::{InRun, StreamedAnswer};
 use crate::built_in::structured::{Fitting, TOOL};
 use crate::stream::{StreamToolCall, ToolCallUpdate};
 use crate::tool::schema::schema_of;
-use crate::{Tool, ToolOutput, ToolSpec, tool_fn};
+use crate::{NewToken, Tool, ToolOutput, ToolSpec, tool_fn};
 
 const DESCRIPTION: &str = "Gives your final answer. Call it alone, when you need no other tool any more.";
 
@@ -81,7 +81,7 @@ impl Answer {
             Box::pin(async move {
                 // The current run is the model's.
                 if let Some(agent) = RunContext::current().as_ref().and_then(RunContext::parent) {
-                    update.emit(&events, agent).await;
+                    update.emit(&events, agent).await?;
                 }
                 Ok::<_, BoxError>(())
             })
@@ -104,19 +104,38 @@ impl Piece {
         Self { delta: update.delta.clone(), structured: update.output_structured.clone(), is_first }
     }
 
-    async fn emit(self, events: &OwnEvents, agent: &RunContext) {
+    async fn emit(self, events: &OwnEvents, agent: &RunContext) -> Result<()> {
         let run: Arc<InRun> = agent.own_extension_or_default();
-        let Some(mut answer) = run.take_answer(self.is_first) else { return };
-        answer.text.push_str(&self.delta);
-        answer.event.output.push_str(&self.delta);
-        (answer.event.delta, answer.event.structured) = (self.delta, self.structured);
-        let is_text = |output: &String| (output.as_ptr().addr(), output.len());
-        let before = is_text(&answer.event.output);
-        events.emit_event(agent, &mut answer.event).await;
-        // A redaction may have changed it, or a listener may have replaced the event.
-        if is_text(&answer.event.output) != before {
-            answer.event.output.clone_from(&answer.text);
+        let Some(mut answer) = run.take_answer(self.is_first) else { return Ok(()) };
+        if self.is_first {
+            answer.filter = agent.text_filter(NewToken::NAME.as_str());
+        }
+        let (mut delta, is_last) = (self.delta, self.structured.is_some());
+        if let Some(filter) = &mut answer.filter {
+            delta = filter.push(&delta)?;
+            if is_last {
+                delta += &filter.finish()?;
+            }
+        }
+        if !delta.is_empty() || is_last {
+            answer.emit(delta, self.structured, events, agent).await;
         }
         run.put_answer(answer);
+        Ok(())
+    }
+}
+
+impl StreamedAnswer {
+    async fn emit(&mut self, delta: String, structured: Option<Value>, events: &OwnEvents, agent: &RunContext) {
+        self.text.push_str(&delta);
+        self.event.output.push_str(&delta);
+        (self.event.delta, self.event.structured) = (delta, structured);
+        let is_text = |output: &String| (output.as_ptr().addr(), output.len());
+        let before = is_text(&self.event.output);
+        events.emit_event(agent, &mut self.event).await;
+        // A listener may have replaced the event.
+        if is_text(&self.event.output) != before {
+            self.event.output.clone_from(&self.text);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Result};
+use emitree_runtime::{Error, Result, TextFilter};
 use parking_lot::Mutex;
 
 use super::events::FinalAnswer;
@@ -39,8 +39,10 @@ impl Steps {
 /// A final answer while the model writes it.
 pub(super) struct StreamedAnswer {
     pub(super) event: FinalAnswer,
-    /// The text so far, which neither redactions nor listeners change.
+    /// The text so far, as the filter left it. Listeners do not change it.
     pub(super) text: String,
+    /// The filter of the agent's run for the text.
+    pub(super) filter: Option<Box<dyn TextFilter>>,
 }
 
 /// No user code is called while the state is locked.
@@ -164,6 +166,7 @@ impl InRun {
         let new = || StreamedAnswer {
             event: FinalAnswer { delta: String::new(), structured: None, output: String::new() },
             text: String::new(),
+            filter: None,
         };
         Some(state.answer.take().filter(|_| !is_first).unwrap_or_else(new))
     }

@@ -12,6 +12,7 @@ use emitree_agent::{
     Agent, AgentBuilder, AgentOutput, AgentRun, ChatModel, ChatOptions, ChatRequest, Reply, ScriptedModel, Session,
     Tool, ToolCall, ToolChoice, ToolOutput, TurnDecision, hooks_fn, joins, tool_fn,
 };
+use emitree_middleware::Redact;
 use emitree_runtime::{Error, Interrupt, Result, RunContext, for_tree};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -423,6 +424,32 @@ async fn the_events_of_a_run_are_emitted_on_it_and_on_the_emitter_of_the_require
     assert_eq!(log.lines(), lines);
     assert!(pieces.lines().len() > 4, "{:?}", pieces.lines());
     assert_eq!(pieces.lines().concat(), format!("{text} = {} of {text}", json!(text)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn secrets_in_pieces_of_the_final_answer_are_redacted_in_its_events() -> Result<()> {
+    const CLEAR: &str = "Before you go, please ask [REDACTED:email] whether it rains in Lima.";
+    for for_all in [true, false] {
+        let reply =
+            answers(&json!({"response": "Before you go, please ask maria.plan@mailbox.org whether it rains in Lima."}))
+                .in_pieces(3);
+        let script = ScriptedModel::new("test").reply(reply);
+        let requirements = Requirements::new([]).final_answer::<String>();
+        let log = Log::default();
+        let to = log.clone();
+        requirements.emitter().observe("final_answer", move |event: &FinalAnswer, _| {
+            assert!(CLEAR.starts_with(event.output()), "{}", event.output());
+            to.add(&*event.delta);
+        })?;
+        let agent = planner(&script).with(requirements).build()?;
+        let run = agent.ask("go").on_token(|_| ());
+        // Without `for_tree`, the model's run is not redacted, but the events are the agent's.
+        let run = if for_all { run.middleware(for_tree(Redact::new())) } else { run.middleware(Redact::new()) };
+        assert_eq!(run.await?.text(), CLEAR);
+        assert!(log.lines().len() > 1, "{:?}", log.lines());
+        assert_eq!(log.lines().concat(), CLEAR);
+    }
     Ok(())
 }
 
