@@ -101,9 +101,9 @@ impl ReActAgent {
 ///
 /// The model is asked again, with its reply and what was wrong with it, at most
 /// [`max_retries_per_step`](Self::max_retries_per_step) times in a turn and [`total_retries`](Self::total_retries)
-/// times in a run. Then the run fails. These texts are only in the requests of that turn: they never enter the history,
-/// and only their thoughts reach listeners. Their tokens are charged to budgets, and are not part of
-/// [`AgentOutput::usage`].
+/// times in a run. Then the run fails. These texts are only in the requests of that turn: they never enter the history.
+/// Listeners receive the lines before the fault, and then the model's event `attempt_discarded`. The tokens are charged
+/// to budgets, and are not part of [`AgentOutput::usage`].
 ///
 /// # What it remembers
 ///
