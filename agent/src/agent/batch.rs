@@ -180,12 +180,14 @@ fn settle<'a>(
     is_gated: bool,
 ) -> BoxFuture<'a, Settled> {
     Box::pin(async move {
-        let settled = if turn.is_interjected(position) {
+        let mut settled = if turn.is_interjected(position) {
             Settled::Interjected(gated.call)
         } else {
-            let settled = execute(agent, turn, position, gated, is_gated).await;
-            if turn.is_interjected(position) { settled.interjected() } else { settled }
+            execute(agent, turn, position, gated, is_gated).await
         };
+        if turn.is_interjected(position) {
+            settled = settled.interjected();
+        }
         // The result is set immediately, so that the history has this result even if the run ends while other calls are
         // running. If hooks have to let it pass first, the history has only that the call was executed.
         match &settled {
