@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::mem::take;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use emitree_emitter::new_id;
@@ -34,7 +33,7 @@ impl SessionRun {
             session: self,
             attempt,
             response: Arc::new(response),
-            calls: if self.is_shared() { Calls::Shared(Arc::new(calls)) } else { Calls::Own(calls) },
+            calls: Arc::new(calls),
             unanswered: "not executed: the run was stopped",
             injected: Vec::new(),
         })
@@ -66,27 +65,9 @@ pub(crate) struct OpenTurn<'a> {
     /// The attempt to which the turn belongs.
     attempt: u32,
     response: Arc<Message>,
-    calls: Calls,
+    calls: Arc<TurnCalls>,
     unanswered: &'static str,
     injected: Vec<Arc<Message>>,
-}
-
-/// The calls of a turn. Nobody can close the calls of a run whose session nobody else has.
-#[derive(Debug)]
-enum Calls {
-    Own(TurnCalls),
-    Shared(Arc<TurnCalls>),
-}
-
-impl Deref for Calls {
-    type Target = TurnCalls;
-
-    fn deref(&self) -> &TurnCalls {
-        match self {
-            Self::Own(calls) => calls,
-            Self::Shared(calls) => calls,
-        }
-    }
 }
 
 impl OpenTurn<'_> {
@@ -113,10 +94,12 @@ impl OpenTurn<'_> {
 
     /// Lets interjections close the calls from now on. Interjections that wait do so at once.
     pub(crate) fn listen(&self, agent: &RunContext) {
-        let Calls::Shared(calls) = &self.calls else { return };
-        calls.listen(agent);
-        if self.session.begin_calls(calls) {
-            calls.interject();
+        if !self.session.is_shared() {
+            return;
+        }
+        self.calls.listen(agent);
+        if self.session.begin_calls(&self.calls) {
+            self.calls.interject();
         }
     }
 
@@ -187,10 +170,7 @@ impl Drop for OpenTurn<'_> {
         let mut messages = vec![Arc::clone(&self.response)];
         messages.extend(results);
         messages.append(&mut take(&mut self.injected));
-        match &self.calls {
-            Calls::Own(_) => self.session.append(messages, self.attempt),
-            Calls::Shared(calls) => self.session.end_turn(calls, messages, self.attempt),
-        }
+        self.session.end_turn(&self.calls, messages, self.attempt);
     }
 }
 

@@ -38,7 +38,8 @@ pub(crate) struct Loop<'a> {
     pub(crate) offered: Option<Arc<Vec<ToolSpec>>>,
     /// The tools that middlewares name, and that may still come.
     expected: Option<Arc<ExpectedTools>>,
-    options: ChatOptions,
+    /// In a box, because a future of more than 1,032 bytes is allocated slowly.
+    options: Box<ChatOptions>,
     state: Attempt,
     warnings: Vec<String>,
     input: &'a AgentInput,
@@ -81,7 +82,7 @@ impl<'a> Loop<'a> {
         }
         let expected = state.is_first().then(|| check_joined(agent, &joined, &installed, &tools, ctx)).transpose()?;
         Ok(Self {
-            options: input.options.or(&agent.options),
+            options: Box::new(input.options.or(&agent.options)),
             agent,
             ctx,
             installed,

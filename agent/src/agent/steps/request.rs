@@ -11,7 +11,7 @@ use crate::agent::steps::Loop;
 use crate::model::emit;
 use crate::place::request::ModelRequest;
 use crate::place::testing::join;
-use crate::{ChatRequest, ChatResponse, History, Message};
+use crate::{ChatOptions, ChatRequest, ChatResponse, History, Message};
 
 impl Loop<'_> {
     /// Returns the request if nobody listens and no hook takes part in its preparation. Most turns need no more, so they
@@ -26,7 +26,7 @@ impl Loop<'_> {
                 messages: self.state.session.history().0,
                 system: self.agent.prompt.clone().filter(|prompt| !prompt.trim().is_empty()),
                 tools: Arc::clone(self.tools.specs()),
-                options: self.options.clone(),
+                options: ChatOptions::clone(&self.options),
             }
         })
     }
@@ -49,7 +49,7 @@ impl Loop<'_> {
                 messages: self.context(&history).await?,
                 system: self.system_prompt().await?,
                 tools: Arc::clone(self.tools.specs()),
-                options: self.options.clone(),
+                options: ChatOptions::clone(&self.options),
             };
             // Only the hook of the last middleware is called, so a middleware of the run replaces the agent's hook.
             if let Some(chains) = self.chains().filter(|chains| !chains.wire.is_empty()).last() {
