@@ -60,9 +60,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 ///
 /// Names in brackets are [`Place`](crate::Place)s.
 ///
-/// 1. Hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`,
-///    `[model.request]`. If a hook of `[model.state]` replaces older messages, `[context.compact]` is called
-///    before and after.
+/// 1. Messages of [`Session::steer`](crate::Session::steer) enter the history through `[steer.inject]`. Then hooks
+///    prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`, `[model.request]`. If a
+///    hook of `[model.state]` replaces older messages, `[context.compact]` is called before and after.
 /// 2. The model runs inside `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
 /// 3. `[turn.action]` decides how the turn continues after the response.
 /// 4. If the run ends after step 3, even in the middle of the turn, the response enters the history together with a
@@ -73,9 +73,11 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, To
 /// 6. The tools run side by side in one task, each inside `[tool.call]`. A tool that blocks the thread delays the other
 ///    tools. On a multi-threaded runtime, [`spawn_tools`](crate::AgentBuilder::spawn_tools) can avoid this. While an
 ///    [exclusive](crate::Tool::exclusive) tool runs, no other tool of the turn runs.
-/// 7. When all calls have settled, `[tool.result]` receives each result in call order.
+/// 7. When all calls have settled, `[tool.result]` receives each result in call order, and `[steer.skip]` the calls that
+///    [`Session::interject`](crate::Session::interject) skipped.
 /// 8. `[turn.stop]` may end the loop. The loop also ends if the model called no tool and no message was injected, or if
-///    all results have [`terminate`](crate::ToolOutput::terminate) set. Then `[run.end]` may start another round.
+///    all results have [`terminate`](crate::ToolOutput::terminate) set. Then messages that wait in the session, or
+///    `[run.end]`, may start another round.
 ///
 /// # Errors of tools
 ///

@@ -304,7 +304,7 @@ impl AppendReplies {
 impl Middleware for AppendReplies {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let joined = ctx.own_extension_or_default::<Joined>();
-        // What a run above has bound to the source joins the target too.
+        // A middleware that a run above has bound to the source joins the target too.
         let inherited = joined.all();
         let is_inherited = |it: &Arc<Installed>| inherited.iter().any(|other| other.is_same_middleware(it));
         for installed in self.0.iter().filter(|it| !is_inherited(it)) {

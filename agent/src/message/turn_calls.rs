@@ -110,6 +110,9 @@ impl TurnCalls {
 
     /// Polls a future until an interjection closes the calls. Returns `None` if one has.
     pub(super) async fn until_interjected<T>(&self, gates: impl Future<Output = T>) -> Option<T> {
+        if !self.is_listening() {
+            return Some(gates.await);
+        }
         let (abort, registration) = AbortHandle::new_pair();
         *self.gates.lock() = Some(abort);
         // An interjection sets this mark before it looks for the handle.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: `held` is white space that follows the text of a node, and then, at the beginning of a line, text that
 //! may become a prefix. Everything before it belongs to a node or to the lines before the first node, and everything
-//! before `seen` is known to be white space. So each byte is looked at once, except for those of a prefix that is
+//! before `seen` is known to be white space. So each byte is looked at once, except for the bytes of a prefix that is
 //! arriving.
 
 use std::collections::BTreeMap;

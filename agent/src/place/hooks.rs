@@ -471,8 +471,8 @@ impl Hooks {
         self
     }
 
-    /// Adds a hook of `model.request` that is called after those of all middlewares: it writes the request in the form of
-    /// a kind. Tools that it removes count as offered.
+    /// Adds a hook of `model.request` that is called after the hooks of all middlewares: it writes the request in the
+    /// form of a kind. Tools that it removes count as offered.
     pub(crate) fn writes(
         &mut self,
         hook: impl for<'a> Fn(&'a mut ModelRequest, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
@@ -482,8 +482,8 @@ impl Hooks {
         self
     }
 
-    /// Adds a stage of `model.chunk` before those of all middlewares: it reads a provider's reply in the form of a kind.
-    /// Replies that layers give, and answers of tools, do not pass it.
+    /// Adds a stage of `model.chunk` before the stages of all middlewares: it reads a provider's reply in the form of a
+    /// kind. Replies that layers return, and answers of tools, do not pass it.
     pub(crate) fn reads<S: AsyncChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) {
         self.chains.reads = take(&mut self.chains.reads).with_async(make).named(&self.name(Place::ModelChunk));
     }

@@ -63,7 +63,7 @@ impl fmt::Debug for Change {
     }
 }
 
-/// What became of a [`Change`].
+/// The outcome of a [`Change`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Written {

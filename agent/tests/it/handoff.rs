@@ -102,7 +102,7 @@ async fn agents_hand_a_conversation_to_each_other_streamed_or_not() -> Result<()
             run = run.on_token(move |token| to.add(token.text()));
         }
         let answer = run.await?;
-        // The stages of each agent are called once, those of the agent that answers first.
+        // The stages of each agent are called once, and the stages of the agent that answers come first.
         assert_eq!(answer.text(), "It is ******.<support><billing>", "streams {streams}");
         assert_eq!(answer.last_agent(), "support");
         // The stages also mark the replies with the calls.

@@ -252,7 +252,7 @@ fn a_fallback_stands_for_a_text_in_which_no_node_begins() {
     assert_eq!(values(&answers(), " It is\n\n42.\n"), expected);
     assert_eq!(values(&answers(), "Final Answer: 42"), json!({"final_answer": "42"}));
     assert_eq!(error(&answers(), " ").kind(), Kind::NoData);
-    // Its nodes are checked as those of any text.
+    // Its nodes are checked as in any other text.
     let wrong = [
         (vec![], Kind::NoData),
         (vec![("tool_name", "a".to_owned())], Kind::NotStartNode),

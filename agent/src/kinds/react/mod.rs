@@ -137,7 +137,7 @@ pub struct ReAct {
     max_retries_per_step: u32,
     total_retries: u32,
     events: OwnEvents,
-    /// What was made for the last request, for the next one with the same tools.
+    /// The parser and the prompt of the last request, which the next request with the same tools uses.
     last: Arc<Mutex<Option<ForTools>>>,
 }
 
@@ -262,7 +262,7 @@ impl ReAct {
         ctx.own_extension_or_default::<InRun>().begin(turn, parser);
         let stop = &mut request.options.stop;
         if stop.is_empty() {
-            // Otherwise the stop text would replace those of the model.
+            // Otherwise the stop text would replace the model's own stop texts.
             stop.clone_from(&call.model.own_options().stop);
         }
         if !stop.iter().any(|text| text == STOP) {

@@ -129,8 +129,8 @@ impl Reader {
 }
 
 impl Line {
-    /// The filters of both runs apply: those of the model's run to what leaves this run, those of the agent's run to
-    /// its events.
+    /// Takes the filters of both runs: the pieces leave the model's run, and their events are emitted on the agent's
+    /// run.
     fn new(ctx: &RunContext, agent: &RunContext) -> Self {
         let filters = [ctx, agent].into_iter().filter_map(|run| run.text_filter(NewToken::NAME.as_str()));
         Self { value: String::new(), filters: filters.collect() }

@@ -37,7 +37,7 @@ impl Plan {
             }
         }
         forced.retain(|(_, tool)| plan.allows(tool) && plan.tools.iter().any(|spec| *spec.name == **tool));
-        // Of equal elements, `max_by_key` returns the last.
+        // `max_by_key` returns the last of equal elements.
         plan.forced = forced.into_iter().rev().max_by_key(|(priority, _)| *priority).map(|(_, tool)| tool);
         plan
     }
@@ -127,7 +127,7 @@ impl Plan {
         }
     }
 
-    /// Returns the `tool_choice`, as close to that of the options as the rules allow.
+    /// Returns the `tool_choice`, as close to the user's own as the rules allow.
     fn choose(&self, chosen: Option<ToolChoice>) -> Option<ToolChoice> {
         if let Some(forced) = &self.forced {
             return Some(ToolChoice::Tool(forced.to_string()));

@@ -92,7 +92,7 @@ fn allowed(all: &[Options], calls: &[Call]) -> BTreeSet<usize> {
     let forces = all.iter().filter(|options| allowed.contains(&options.tool) && options.forces(calls));
     match forces.max_by_key(|options| options.priority).map(|options| options.priority) {
         None => allowed,
-        // Of equal priorities, the first wins.
+        // If priorities are equal, the first wins.
         Some(most) => {
             let is_forced = |options: &&Options| {
                 options.priority == most && allowed.contains(&options.tool) && options.forces(calls)
@@ -106,7 +106,7 @@ fn may_end(all: &[Options], calls: &[Call]) -> bool {
     all.iter().all(|options| options.is_met(calls))
 }
 
-/// What the model does in a turn. It reads neither the offered tools nor `tool_choice`.
+/// The model's move in a turn. It reads neither the offered tools nor `tool_choice`.
 #[derive(Clone, Debug)]
 enum Turn {
     Calls(Vec<Call>),
