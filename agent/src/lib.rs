@@ -17,6 +17,7 @@ mod model;
 mod openai;
 pub mod parse;
 mod place;
+mod session;
 mod sync;
 mod tool;
 pub mod workflow;
@@ -28,7 +29,7 @@ pub mod history {
 
 /// Messages to a running agent ([`Session::steer`] and its siblings): the error of a message that was not sent.
 pub mod steering {
-    pub use crate::message::session::SendError;
+    pub use crate::session::SendError;
 }
 
 /// Streamed replies: stages that may await, the events of the tool calls in a reply, and one argument of a call while the
@@ -64,7 +65,6 @@ pub use agent::turn::{AgentContext, Turn};
 
 pub use message::arguments::{Arguments, ToolCall};
 pub use message::history::{History, HistoryError};
-pub use message::session::Session;
 pub use message::usage::{FinishReason, Usage};
 pub use message::{Message, Part, Role, ToolResult};
 pub use model::ChatModel;
@@ -84,6 +84,7 @@ pub use place::batch::{Batch, GatedCall, Verdict};
 pub use place::hooks::{HookResult, Hooks};
 pub use place::state::State;
 pub use place::testing::HookTest;
+pub use session::Session;
 pub use tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 pub use tool::output::ToolOutput;
 pub use tool::{CallId, Tool, ToolError, tool_fn};

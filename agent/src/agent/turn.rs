@@ -19,11 +19,11 @@ use crate::agent::answer::Answer;
 use crate::agent::middleware::Joined;
 use crate::agent::own_hooks::OwnHooks;
 use crate::kinds::handoff::{HandoffState, Transferred};
-use crate::message::session_run::SessionRun;
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::Passage;
 use crate::place::compaction::Compacting;
 use crate::place::values::Values;
+use crate::session::run::SessionRun;
 use crate::tool::started::WorkStarted;
 use crate::{ChatResponse, ChunkStage, History, Session, Usage};
 

@@ -3,7 +3,7 @@
 //! Invariant: every tool call has exactly one result, in the messages directly after the message with the call, and
 //! there are no other results. Providers refuse a conversation that breaks the invariant, and every continuation of
 //! that conversation. Therefore, a model's response enters a [`History`] together with the results of all its calls
-//! ([`OpenTurn`](crate::message::session::OpenTurn)), even if the turn is aborted or dropped.
+//! ([`OpenTurn`](crate::session::OpenTurn)), even if the turn is aborted or dropped.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -3,13 +3,7 @@
 pub(crate) mod arguments;
 mod extra;
 pub(crate) mod history;
-pub(crate) mod inbox;
-pub(crate) mod open_turn;
 pub(crate) mod repair;
-pub(crate) mod session;
-pub(crate) mod session_run;
-mod stored;
-mod turn_calls;
 pub(crate) mod usage;
 
 use serde::{Deserialize, Serialize};

@@ -9,7 +9,7 @@ use futures_util::future::{AbortHandle, Abortable};
 use parking_lot::Mutex;
 
 use crate::message::ToolResult;
-use crate::message::inbox::Taker;
+use crate::session::inbox::Taker;
 use crate::tool::started::WorkStarted;
 
 /// The reason for which the runs of calls are aborted that an interjection has closed.

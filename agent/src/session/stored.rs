@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::message::history::History;
-use crate::message::session::Session;
 use crate::place::state::Slices;
+use crate::session::Session;
 
 /// The version of the format of [`Stored`]. Version 1 is the same without the `extra` of reasoning and of calls.
 const VERSION: u32 = 2;

@@ -9,9 +9,9 @@ use emitree_emitter::new_id;
 use emitree_runtime::RunContext;
 
 use crate::message::history::{HistoryError, check, check_parts};
-use crate::message::session_run::SessionRun;
-use crate::message::turn_calls::{CallState, TurnCalls};
 use crate::message::{Message, Part, Role, ToolResult};
+use crate::session::run::SessionRun;
+use crate::session::turn_calls::{CallState, TurnCalls};
 use crate::tool::started::WorkStarted;
 
 impl SessionRun {

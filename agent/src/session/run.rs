@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use crate::message::Message;
 use crate::message::history::{History, HistoryError, check};
-use crate::message::inbox::{Taker, Waiting};
-use crate::message::session::{Conversation, Session};
-use crate::message::turn_calls::TurnCalls;
 use crate::place::state::Slices;
+use crate::session::inbox::{Taker, Waiting};
+use crate::session::turn_calls::TurnCalls;
+use crate::session::{Conversation, Session};
 
 /// The session of one run, and the messages that the current attempt of the run added.
 ///

@@ -10,7 +10,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use crate::Message;
-use crate::message::turn_calls::TurnCalls;
+use crate::session::turn_calls::TurnCalls;
 
 /// The maximum number of messages that wait in an inbox.
 pub(crate) const CAPACITY: usize = 1_000;
@@ -29,7 +29,7 @@ pub(crate) enum Sent {
 /// An attempt of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taker {
-    /// The address of the run's [`SessionRun`](crate::message::session_run::SessionRun), which outlives the attempt.
+    /// The address of the run's [`SessionRun`](crate::session::run::SessionRun), which outlives the attempt.
     pub(crate) run: usize,
     pub(crate) attempt: u32,
 }

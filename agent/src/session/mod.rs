@@ -1,5 +1,11 @@
 //! Sessions that several runs can share: a history and the state of middleware.
 
+mod inbox;
+pub(crate) mod open_turn;
+pub(crate) mod run;
+mod stored;
+mod turn_calls;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,9 +17,9 @@ use thiserror::Error;
 
 use crate::message::Message;
 use crate::message::history::{History, HistoryError, check};
-use crate::message::inbox::{CAPACITY, Inbox, Sent};
-use crate::message::stored::Stored;
 use crate::place::state::Slices;
+use crate::session::inbox::{CAPACITY, Inbox, Sent};
+use crate::session::stored::Stored;
 
 /// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
 /// fails, is aborted or is dropped. A session also keeps the [`State`](crate::State) of middleware.
