@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use allocation_counter::{AllocationInfo, measure};
 use emitree_emitter::Emitter;
-use emitree_runtime::{AbortHandle, Error, Result, RunContext, RunEvent, Runnable, map_output, runnable_fn};
+use emitree_runtime::{AbortHandle, Error, Result, RunContext, RunEvent, RunKey, Runnable, map_output, runnable_fn};
 use support::Any;
 use tokio::runtime::{Builder, Runtime};
 
@@ -165,6 +165,21 @@ fn a_run_with_only_a_subscriber_has_no_emitter() {
     // The first call also allocates the values that a process creates only once.
     allocations(true);
     assert!(allocations(false) < allocations(true));
+}
+
+/// R15.
+#[test]
+fn a_run_with_a_function_for_its_key_allocates_one_time_more() {
+    let (runtime, double, order) = (runtime(), Double::named(), RunKey::new("order").expect("a key"));
+    let plain = || drop(runtime.block_on(double.run(2).idempotent()));
+    let keyed = || {
+        let order = order.clone();
+        drop(runtime.block_on(double.run(2).idempotent().key_with(move || order.clone())));
+    };
+    // The first call also allocates the values that a process creates only once.
+    plain();
+    let (plain, keyed) = (measure(plain).count_total, measure(keyed).count_total);
+    assert!(keyed <= plain + 1, "{plain} allocations without a key, {keyed} with one");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl RunContext {
         &self.0.node
     }
 
-    /// Makes this run a child of `above`, as the crate's `RunContext::begin` does.
+    /// Makes this run a child of `above`, as the crate's `RunContext::make` does.
     fn begin(&self, above: &Self) -> Option<Parent> {
         let above = Parent::of(WeakRun(Arc::clone(&self.0)), above.clone());
         self.0.is_made.store(true, Ordering::Release);

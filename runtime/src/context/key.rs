@@ -3,12 +3,13 @@
 //! 1. A key is compared in its *scope*: the nearest run above that has a key, or the parent if no run above has one.
 //! 2. A run takes its key before its middlewares are bound, and releases it after its last event. Both change the
 //!    scope's map under one lock, so two runs never have one key at the same time.
+//!    A key of `Run::key_with` is in no map.
 //! 3. A success counts until a run between the two, or the scope, discards the attempt in which the key was taken.
 
 use std::fmt;
 use std::iter::successors;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -30,8 +31,28 @@ const QUOTED: usize = 40;
 pub struct RunKey(Arc<str>);
 
 impl RunKey {
-    fn new(above: Option<&Self>, id: &str) -> Self {
-        Self(above.map_or_else(|| id.into(), |above| format!("{above}/{id}").into()))
+    /// Creates a key with one part, for [`Run::key_with`](crate::Run::key_with).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `id` is empty, has more than 200 bytes, or contains `/` or a control character.
+    pub fn new(id: &str) -> Result<Self> {
+        check(id)?;
+        Ok(Self(id.into()))
+    }
+
+    /// Returns this key with one more part: `order-17` and `charge` become `order-17/charge`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `id` is empty, has more than 200 bytes, or contains `/` or a control character.
+    pub fn child(&self, id: &str) -> Result<Self> {
+        check(id)?;
+        Ok(Self::below(Some(self), id))
+    }
+
+    fn below(above: Option<&Self>, path: &str) -> Self {
+        Self(above.map_or_else(|| path.into(), |above| format!("{above}/{path}").into()))
     }
 
     /// Returns the parts of the key, from the topmost run to this run, separated by `/`.
@@ -47,13 +68,40 @@ impl fmt::Display for RunKey {
     }
 }
 
-/// The key of a run, as an extension of the run alone.
-struct OwnKey(RunKey);
+/// The key that a run is going to have.
+pub(crate) enum KeySpec {
+    /// The run's own parts, to be compared in the scope.
+    Parts(Vec<Box<str>>),
+    /// The whole key, made when it is first read.
+    Made(Box<OwnKey>),
+}
 
-/// Marks a run as idempotent, as an extension of the run alone.
-pub(crate) struct Idempotent;
+/// The key of a run, and whether the run's work has begun. One allocation, also for the function that makes the key.
+pub(crate) struct OwnKey<F: ?Sized = dyn Fn() -> RunKey + Send + Sync> {
+    has_begun: AtomicBool,
+    /// Empty until the key is first read.
+    key: OnceLock<RunKey>,
+    make: F,
+}
 
-/// The keys that are compared in a run, by their last part. Made when the first of these keys is taken.
+impl<F> OwnKey<F> {
+    pub(crate) const fn new(make: F) -> Self {
+        Self { has_begun: AtomicBool::new(false), key: OnceLock::new(), make }
+    }
+}
+
+impl OwnKey {
+    fn key(&self) -> RunKey {
+        let key = self.key.get().cloned();
+        // User code: call it without the lock of `get_or_init`.
+        key.unwrap_or_else(|| {
+            let made = (self.make)();
+            self.key.get_or_init(|| made).clone()
+        })
+    }
+}
+
+/// The keys that are compared in a run, by the own parts of the keyed runs. Made when the first of these keys is taken.
 #[derive(Default)]
 struct KeysBelow(Mutex<FxHashMap<Box<str>, Holder>>);
 
@@ -113,23 +161,23 @@ impl KeysBelow {
     /// # Errors
     ///
     /// Returns the run that has the key.
-    fn take(&self, id: &str, run: &Holder) -> Result<(), Holder> {
+    fn take(&self, path: &str, run: &Holder) -> Result<(), Holder> {
         let mut taken = self.0.lock();
-        match taken.get(id) {
+        match taken.get(path) {
             Some(holder) if holder.holds() => Err(holder.clone()),
             _ => {
-                taken.insert(id.into(), run.clone());
+                taken.insert(path.into(), run.clone());
                 Ok(())
             }
         }
     }
 
     /// Releases a key at the end of the run that has it. If the run has succeeded, the key stays taken.
-    fn release(&self, id: &str, status: Status) {
+    fn release(&self, path: &str, status: Status) {
         let mut taken = self.0.lock();
         if status != Status::Success {
-            taken.remove(id);
-        } else if let Some(holder) = taken.get_mut(id) {
+            taken.remove(path);
+        } else if let Some(holder) = taken.get_mut(path) {
             holder.has_succeeded = true;
         }
     }
@@ -137,15 +185,32 @@ impl KeysBelow {
 
 impl RunContext {
     /// Returns the run's key: the key of the nearest run above that has one, a `/`, and the text that was passed to
-    /// [`Run::key`](crate::Run::key). Returns `None` if this method was not called for the run, even if a run above has
-    /// a key.
+    /// [`Run::key`](crate::Run::key). Returns `None` if the run has no key of its own, even if a run above has a key.
     #[must_use]
     pub fn key(&self) -> Option<RunKey> {
-        self.own_extension::<OwnKey>().map(|own| own.0.clone())
+        self.own_key().map(OwnKey::key)
     }
 
-    /// Returns `true` if the run was marked with [`Run::idempotent`](crate::Run::idempotent): executing it again has no
-    /// further effect.
+    /// Returns the key of this run, or if it has none, the key of the nearest run above that has one.
+    #[must_use]
+    pub fn key_around(&self) -> Option<RunKey> {
+        successors(Some(self), |run| run.parent()).find_map(Self::key)
+    }
+
+    /// Gives the run a key, as [`Run::key`](crate::Run::key) does, for a middleware that knows the key of the runs that
+    /// it is bound to. Call this in [`Middleware::bind`](crate::Middleware::bind): middlewares that were bound before
+    /// see no key in `bind`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `id` cannot be part of a key, if another run has the key, or if this run already has a key.
+    pub fn take_key(&self, id: &str) -> Result<()> {
+        check(id)?;
+        self.take_path(id)
+    }
+
+    /// Returns `true` if executing the run again has no further effect: the run was marked with
+    /// [`Run::idempotent`](crate::Run::idempotent), or its runnable [is idempotent](crate::Runnable::is_idempotent).
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};
@@ -168,29 +233,69 @@ impl RunContext {
     /// ```
     #[must_use]
     pub fn is_idempotent(&self) -> bool {
-        self.own_extension::<Idempotent>().is_some()
+        self.shared().is_idempotent
     }
 
-    /// Gives the run its key, until the run ends.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `id` cannot be part of a key, or if another run has the key.
-    pub(crate) fn take_key(&self, id: &str) -> Result<()> {
-        check(id)?;
+    /// Records that the work of the run has begun, so that it may have had effects. Call this in a runnable's
+    /// [`execute`](crate::Runnable::execute), directly before the first effect. In a run without a key of its own, this
+    /// does nothing.
+    pub fn begin(&self) {
+        if let Some(own) = self.own_key() {
+            own.has_begun.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns `true` if [`begin`](Self::begin) was called in this run, in any attempt, and the run has a key of its
+    /// own.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.own_key().is_some_and(|own| own.has_begun.load(Ordering::Relaxed))
+    }
+
+    fn own_key(&self) -> Option<&OwnKey> {
+        self.shared().key.get().map(|own| &**own)
+    }
+
+    /// Gives the run the key that its caller has set.
+    pub(crate) fn take_given_key(&self, given: KeySpec) -> Result<()> {
+        match given {
+            KeySpec::Made(own) => self.set_key(own),
+            KeySpec::Parts(parts) => {
+                parts.iter().try_for_each(|id| check(id))?;
+                self.take_path(&parts.join("/"))
+            }
+        }
+    }
+
+    /// Gives the run the key of the nearest run above that has one, continued by `path`, until the run ends.
+    fn take_path(&self, path: &str) -> Result<()> {
+        if let Some(key) = self.key() {
+            return Err(self.has_key(&key));
+        }
         let above = || successors(self.parent(), |run| run.parent());
-        let keyed = above().position(|run| run.own_extension::<OwnKey>().is_some());
+        let keyed = above().position(|run| run.own_key().is_some());
         let within: SmallVec<[&Self; 4]> = above().take(keyed.map_or(1, |position| position + 1)).collect();
         let scope = within.last();
-        let key = RunKey::new(scope.and_then(|scope| scope.key()).as_ref(), id);
+        let key = RunKey::below(scope.and_then(|scope| scope.key()).as_ref(), path);
         if let Some(scope) = scope {
             let (keys, run) = (scope.own_extension_or_default::<KeysBelow>(), Holder::new(self, &within));
-            keys.take(id, &run).map_err(|holder| holder.error(&key, &run))?;
-            let id = id.to_owned();
-            self.on_end(move |_, status| keys.release(&id, status));
+            keys.take(path, &run).map_err(|holder| holder.error(&key, &run))?;
+            let path = path.to_owned();
+            self.on_end(move |_, status| keys.release(&path, status));
         }
-        self.set_own_extension(OwnKey(key));
-        Ok(())
+        self.set_key(Box::new(OwnKey::new(move || key.clone())))
+    }
+
+    fn set_key(&self, own: Box<OwnKey>) -> Result<()> {
+        self.shared().key.set(own).map_err(|own| self.has_key(&own.key()))
+    }
+
+    fn has_key(&self, key: &RunKey) -> Error {
+        let title = Title { kind: self.kind(), name: self.name() };
+        Error::of_kind(
+            ErrorKind::Invalid,
+            format!("the run `{title}` already has the key `{key}`: call `take_key` only if `key` returns `None`"),
+        )
     }
 
     /// Lets the runs of the next attempt have the keys of runs that have succeeded in this attempt.

@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::mem::replace;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Context as TaskContext;
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use crate::abort::AbortNode;
 use crate::context::current::{enter, enter_some, look};
 use crate::context::emitter::{EmitterSpec, LazyEmitter};
 use crate::context::extensions::{RunExtensions, Values};
+use crate::context::key::OwnKey;
 use crate::context::span::span;
 use crate::context::tasks::TaskSet;
 use crate::lifecycle::subscribers::Subscribers;
@@ -81,6 +82,9 @@ pub(crate) struct SharedRun<L: ErasedRun + ?Sized = dyn ErasedRun> {
     pub(crate) parent: Option<Parent>,
     /// The number of runs above this run.
     depth: usize,
+    /// The run's own key, if it has one. Set before the middlewares are bound, or by one of them (R15).
+    key: OnceLock<Box<OwnKey>>,
+    is_idempotent: bool,
     started: Instant,
     pub(crate) extensions: RunExtensions,
     pub(crate) subscribers: Subscribers,
@@ -100,6 +104,7 @@ pub(crate) struct Seed<'a, I: 'static, O> {
     pub(crate) instance: &'a Emitter,
     pub(crate) own: EmitterSpec,
     pub(crate) extensions: Values,
+    pub(crate) is_idempotent: bool,
     /// Inherited from the parent.
     pub(crate) subscribers: Subscribers,
     /// Inherited from the parent.
@@ -123,6 +128,8 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
         SharedRun {
             lazy_emitter: LazyEmitter::new(self.instance, above, self.own, run_id.into_inner()),
             span,
+            key: OnceLock::new(),
+            is_idempotent: self.is_idempotent,
             started: Instant::now(),
             extensions: RunExtensions::new(above, self.extensions),
             subscribers: self.subscribers,
@@ -144,8 +151,9 @@ impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
         // Most runs have no value whose drop may call user code, and need not enter the parent.
-        if self.core.has_values() || !self.extensions.is_empty() {
+        if self.core.has_values() || !self.extensions.is_empty() || self.key.get().is_some() {
             enter_some(above.as_ref().map(Parent::run), || {
+                discard(self.key.take());
                 replace(&mut self.extensions, RunExtensions::new(None, Values::NONE)).discard();
                 discard(self.bindings.chain.take());
                 self.core.drop_values();
@@ -255,7 +263,7 @@ impl RunContext {
     /// This function and the functions that make the run's parts are inlined, so that the parts are written in place. A
     /// copy would stall the processor, because its wide loads follow narrow stores to the same memory.
     #[inline(always)]
-    pub(crate) fn begin<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
+    pub(crate) fn make<I: Data, O: Data>(seed: Seed<'_, I, O>, parent: Option<Self>) -> Result<ThinRun<I, O>, Self> {
         let has_listeners = seed.has_listeners;
         let run = match parent {
             // Without a parent, the run is not registered with any other run, so it needs no weak handle to itself.

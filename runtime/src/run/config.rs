@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::abort::watch::Watch;
 use crate::context::emitter::EmitterSpec;
 use crate::context::extensions::Values;
+use crate::context::key::KeySpec;
 use crate::context::{Seed, ThinRun, TypedRun};
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
@@ -50,8 +51,8 @@ pub(crate) struct Overrides {
     /// All signals except the first signal.
     pub(crate) signals: Vec<AbortSignal>,
     pub(crate) timeout: Option<Duration>,
-    /// The last part of the run's key.
-    pub(crate) key: Option<Box<str>>,
+    pub(crate) key: Option<KeySpec>,
+    pub(crate) is_idempotent: bool,
 }
 
 /// A listener or middleware of one run.
@@ -112,15 +113,18 @@ impl<R: Runnable> RunConfig<'_, R> {
         let creator = own_creator(&*self.runnable);
         let mut own = EmitterSpec { context: Context::new(), group_id: None, creator };
         let mut extensions = Values::NONE;
+        let mut is_idempotent = self.runnable.is_idempotent();
         if let Some(overrides) = &mut self.overrides {
             overrides.context.refuse_reserved()?;
             own.context = take(&mut overrides.context);
             own.group_id = overrides.group_id.take();
             extensions = take(&mut overrides.extensions);
+            is_idempotent |= overrides.is_idempotent;
         }
         let (instance, core) = (self.runnable.emitter(), RunCore::new(self.runnable.face().0, input));
-        let seed = Seed { instance, own, extensions, subscribers, inherited, bound, has_listeners, core };
-        RunContext::begin(seed, self.parent.take()).map_err(|parent| {
+        let seed =
+            Seed { instance, own, extensions, is_idempotent, subscribers, inherited, bound, has_listeners, core };
+        RunContext::make(seed, self.parent.take()).map_err(|parent| {
             self.parent = Some(parent);
             Error::aborted(TOO_LATE)
         })
@@ -153,8 +157,8 @@ impl<R: Runnable> RunConfig<'_, R> {
                 watch.get_or_insert_default().timeout(after)?;
             }
             // Before the middlewares, so that they see the key (R15).
-            if let Some(key) = &overrides.key {
-                ctx.take_key(key)?;
+            if let Some(key) = overrides.key.take() {
+                ctx.take_given_key(key)?;
             }
         }
         // Use a snapshot, because a middleware that is bound here may add middlewares for the runs below to the same

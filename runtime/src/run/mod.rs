@@ -22,12 +22,12 @@ use emitree_emitter::{BoxError, Context, EventMeta, IntoMatcher, ListenerResult,
 use futures_core::future::BoxFuture;
 
 use crate::abort::watch::Watch;
-use crate::context::key::Idempotent;
+use crate::context::key::{KeySpec, OwnKey};
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::run::config::{Binding, Overrides, RunConfig, StartedRun};
 use crate::run::future::WorkState;
 use crate::run::shutdown::Listed;
-use crate::{AbortSignal, IntoMiddleware, Result, RunContext, Runnable, Stage};
+use crate::{AbortSignal, IntoMiddleware, Result, RunContext, RunKey, Runnable, Stage};
 
 /// A future that runs a [`Runnable`] once and returns its result. Created by [`Runnable::run`].
 ///
@@ -232,13 +232,14 @@ impl<'a, R: Runnable> Run<'a, R> {
     }
 
     /// Gives the run a key: a name that stays the same when the run is made again. The run's
-    /// [key](RunContext::key) is the key of the nearest run above that has one, a `/`, and `id`. If the method is
-    /// called several times, the last `id` applies.
+    /// [key](RunContext::key) is the key of the nearest run above that has one, a `/`, and `id`. Further calls add
+    /// parts: `.key("12").key("0")` is the path `12/0` below the key of the run above.
     ///
     /// A run has its key until it ends. A run that is dropped ends after the async listeners of its last events, so its
     /// key may still be taken for a while. If a run has succeeded, the key stays taken below the run whose key it
     /// continues, until that run, or a run between the two, discards its attempt. If no run above has a key, only the
-    /// keys of runs with the same parent are compared. A run without a parent takes any key.
+    /// keys of runs with the same parent are compared. A run without a parent takes any key. Only whole paths are
+    /// compared, as they were passed to this method: `12/0` is not compared with `12`.
     ///
     /// The run fails before `start` if `id` is empty, has more than 200 bytes, or contains `/` or a control character.
     /// It also fails if its key is taken; the error names both runs.
@@ -261,13 +262,40 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// # }
     /// ```
     pub fn key(self, id: impl Into<Box<str>>) -> Self {
-        self.with(|overrides| overrides.key = Some(id.into()))
+        self.with(|overrides| match &mut overrides.key {
+            Some(KeySpec::Parts(parts)) => parts.push(id.into()),
+            key => *key = Some(KeySpec::Parts(vec![id.into()])),
+        })
+    }
+
+    /// Gives the run a key that a function makes when the key is first read, for callers that make many runs with keys
+    /// that are rarely read. The function returns the whole key: it is not continued from the run above. If several
+    /// threads are the first to read the key, each may call the function, and the first result is kept.
+    ///
+    /// The key is not compared with other keys, so two runs may have it: pass a key that no other run has. Of this
+    /// method and [`key`](Self::key), the method that is called last applies.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, RunKey, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let charge = runnable_fn("charge", |(): (), ctx: RunContext| async move { Ok(ctx.key().map(|key| key.to_string())) });
+    /// let order = RunKey::new("order-17")?.child("charge")?;
+    ///
+    /// let key = charge.run(()).key_with(move || order.clone()).await?;
+    /// assert_eq!(key.as_deref(), Some("order-17/charge"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn key_with(self, f: impl Fn() -> RunKey + Send + Sync + 'static) -> Self {
+        self.with(|overrides| overrides.key = Some(KeySpec::Made(Box::new(OwnKey::new(f)))))
     }
 
     /// Marks the run as idempotent: executing it again, for example with the same [`key`](Self::key), has no further
     /// effect. Middleware reads the mark with [`RunContext::is_idempotent`]. Runs started in this run are not marked.
     pub fn idempotent(self) -> Self {
-        self.own_extension(Idempotent)
+        self.with(|overrides| overrides.is_idempotent = true)
     }
 
     /// Aborts the run when a signal reports an abort: the signal of an [`AbortHandle`](crate::AbortHandle) or of

@@ -48,6 +48,7 @@ trait DynRunnable<I, O>: Send + Sync {
     fn kind(&self) -> &str;
     fn name(&self) -> &str;
     fn middlewares(&self) -> &[Arc<dyn Middleware>];
+    fn is_idempotent(&self) -> bool;
     fn face(&self) -> Face;
     fn execute<'a>(&'a self, input: &'a I, ctx: &'a RunContext) -> BoxFuture<'a, Result<O>>;
 }
@@ -67,6 +68,10 @@ impl<R: Runnable> DynRunnable<R::Input, R::Output> for R {
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         Runnable::middlewares(self)
+    }
+
+    fn is_idempotent(&self) -> bool {
+        Runnable::is_idempotent(self)
     }
 
     fn face(&self) -> Face {
@@ -100,6 +105,10 @@ impl<I: Data, O: Data> Runnable for BoxRunnable<I, O> {
 
     fn middlewares(&self) -> &[Arc<dyn Middleware>] {
         self.0.middlewares()
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.0.is_idempotent()
     }
 
     fn face(&self) -> Face {

@@ -99,6 +99,13 @@ pub trait Runnable: Send + Sync {
         &[]
     }
 
+    /// Returns `true` if executing the work again with the same input has no further effect. Default: `false`.
+    /// [`Run::idempotent`] marks a single run. Middleware reads both with
+    /// [`RunContext::is_idempotent`](crate::RunContext::is_idempotent).
+    fn is_idempotent(&self) -> bool {
+        false
+    }
+
     // A wrapper such as `BoxRunnable` returns the types of the runnable inside, so that its runs are runs of that
     // runnable (M4).
     #[doc(hidden)]

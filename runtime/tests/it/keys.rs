@@ -2,13 +2,16 @@
 //! run at a time.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::support::ends::{OUTCOMES, begun, end_as, endless_run, settle, waits_at, work_to};
 use crate::support::{Gate, Recorder, TestResult, below, silence_planned_panics};
 use emitree_emitter::Emitter;
-use emitree_runtime::{Data, Error, ErrorKind, Layer, Next, Op, Result, RunContext, Runnable, Stage, runnable_fn};
+use emitree_runtime::{
+    AnyRunnable, BoxRunnable, Data, Error, ErrorKind, Layer, Next, Op, Result, RunContext, RunKey, Runnable, Stage,
+    runnable_fn,
+};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -44,7 +47,196 @@ async fn a_key_continues_the_key_of_the_nearest_run_above_that_has_one() -> Test
         assert_eq!(keys, (None, Some("order-17/charge".to_owned())), "the same when the runs are made again");
     }
     assert_eq!(order.run(()).await?, (None, Some("charge".to_owned())), "no run above has a key");
-    assert_eq!(step("charge").run(()).key("a").key("b").await?.as_deref(), Some("b"), "the last one applies");
+    Ok(())
+}
+
+#[tokio::test]
+async fn further_calls_add_parts_and_the_whole_path_is_compared() -> TestResult {
+    let turn = scope("turn", |_| {
+        Box::pin(async move {
+            let mut keys = vec![step("note").run(()).key("12").await?];
+            for part in ["0", "1", "0"] {
+                keys.push(step("note").run(()).key("12").key(part).await.unwrap_or_else(|error| {
+                    assert!(error.to_string().contains("`order-17/12/0`"), "{error}");
+                    Some("refused".to_owned())
+                }));
+            }
+            Ok(keys)
+        })
+    });
+    let keys = turn.run(()).key("order-17").await?.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
+    assert_eq!(keys, ["order-17/12", "order-17/12/0", "order-17/12/1", "refused"]);
+    let error = step("note").run(()).key("12").key("a/b").await.expect_err("it cannot be a part");
+    assert!(error.to_string().starts_with(r#""a/b""#), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_of_a_function_is_made_when_it_is_first_read_and_is_not_compared() -> TestResult {
+    let made = Arc::new(AtomicUsize::new(0));
+    let order = RunKey::new("order-17")?.child("12")?;
+    let key = || {
+        let (made, order) = (Arc::clone(&made), order.clone());
+        move || {
+            made.fetch_add(1, Ordering::Relaxed);
+            order.clone()
+        }
+    };
+    let nothing = runnable_fn("nothing", |(): (), _: RunContext| async { Ok(()) });
+    nothing.run(()).key_with(key()).await?;
+    assert_eq!(made.load(Ordering::Relaxed), 0, "nobody reads the key");
+
+    let keys = scope("outer", |ctx| {
+        Box::pin(async move {
+            let below = step("charge").run(()).key("charge").await?;
+            Ok([key_of(&ctx), key_of(&ctx), below])
+        })
+    });
+    let (made_before, twice) = (key(), key());
+    let outer = scope("above", move |_| {
+        let (keys, first, second) = (Arc::clone(&keys), made_before.clone(), twice.clone());
+        Box::pin(async move {
+            let keys_of_first = keys.run(()).key_with(first).await?;
+            assert_eq!(
+                keys_of_first,
+                keys.run(()).key("replaced").key_with(second).await?,
+                "equal keys are not refused"
+            );
+            Ok(keys_of_first.map(Option::unwrap_or_default))
+        })
+    });
+    let expected = ["order-17/12", "order-17/12", "order-17/12/charge"];
+    assert_eq!(outer.run(()).key("another").await?, expected, "not continued from the run above");
+    assert_eq!(made.load(Ordering::Relaxed), 2, "once for each run");
+    Ok(())
+}
+
+// R14
+#[tokio::test]
+async fn the_function_that_makes_a_key_is_dropped_inside_the_run_above() -> TestResult {
+    struct Noted(Recorder);
+
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            self.0.note(RunContext::current().map_or_else(|| "no run".to_owned(), |run| run.name().to_owned()));
+        }
+    }
+
+    let (recorder, kept) = (Recorder::new(), Arc::new(OnceLock::new()));
+    let (notes, keeps) = (recorder.clone(), Arc::clone(&kept));
+    let inner = scope("inner", move |ctx| {
+        let kept = keeps.set(ctx).map_err(|_| Error::new("called once"));
+        Box::pin(async { kept })
+    });
+    let outer = scope("outer", move |_| {
+        let noted = Noted(notes.clone());
+        let key = move || {
+            let _its = &noted;
+            RunKey::new("a").expect("a key")
+        };
+        inner.run_shared(()).key_with(key).boxed()
+    });
+    outer.run(()).await?;
+    recorder.expect([""; 0]);
+    drop(kept);
+    drop(outer);
+    recorder.expect(["outer"]);
+    Ok(())
+}
+
+#[test]
+fn a_key_is_built_of_parts_that_are_checked_like_those_of_runs() {
+    let key = RunKey::new("order-17").and_then(|key| key.child("charge")).expect("a key");
+    assert_eq!(key.as_str(), "order-17/charge");
+    for refused in [RunKey::new("a/b"), key.child("a/b"), RunKey::new(""), key.child("")] {
+        let error = refused.expect_err("it cannot be a part of a key");
+        assert_eq!(error.kind(), &ErrorKind::Invalid);
+        assert!(error.to_string().contains("cannot be the key of a run"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_key_around_is_the_key_of_the_nearest_run_that_has_one() -> TestResult {
+    let around = |ctx: &RunContext| ctx.key_around().map(|key| key.to_string()).unwrap_or_default();
+    let inner = scope("inner", move |ctx| Box::pin(async move { Ok(around(&ctx)) }));
+    let between = scope("between", move |_| {
+        let inner = Arc::clone(&inner);
+        Box::pin(async move { Ok((inner.run(()).await?, inner.run(()).key("own").await?)) })
+    });
+    let outer = scope("outer", move |_| between.run_shared(()).boxed());
+    let expect = |above: &str, own: &str| (above.to_owned(), own.to_owned());
+    assert_eq!(outer.run(()).key("order").await?, expect("order", "order/own"));
+    assert_eq!(outer.run(()).await?, expect("", "own"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_middleware_may_take_a_key_for_its_run_if_the_run_has_none() -> TestResult {
+    let takes = |ctx: &RunContext| ctx.take_key("order-17");
+    let order = scope("order", |_| step("charge").run_shared(()).key("charge").boxed());
+    assert_eq!(order.run(()).middleware(takes).await?.as_deref(), Some("order-17/charge"));
+
+    let error = order.run(()).key("mine").middleware(takes).await.expect_err("it has a key").to_string();
+    assert!(error.contains("order`") && error.contains("already has the key `mine`"), "{error}");
+    let invalid = order.run(()).middleware(|ctx: &RunContext| ctx.take_key("a/b")).await;
+    assert!(invalid.expect_err("it cannot be a key").to_string().starts_with(r#""a/b""#));
+
+    let two = scope("two", move |_| {
+        let order = Arc::clone(&order);
+        Box::pin(async move {
+            order.run(()).middleware(takes).await?;
+            Ok(order.run(()).middleware(takes).await.expect_err("the key is taken").to_string())
+        })
+    });
+    let error = two.run(()).key("batch").await?;
+    assert!(error.contains("`batch/order-17`") && error.contains("has succeeded"), "{error}");
+    Ok(())
+}
+
+/// A runnable that is idempotent, and returns whether its run is.
+struct Lookup(Emitter);
+
+impl Runnable for Lookup {
+    type Input = ();
+    type Output = bool;
+
+    fn emitter(&self) -> &Emitter {
+        &self.0
+    }
+
+    async fn execute(&self, (): &(), ctx: &RunContext) -> Result<bool> {
+        Ok(ctx.is_idempotent())
+    }
+
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_idempotent_if_its_runnable_is() -> TestResult {
+    let seen = |ctx: &RunContext| if ctx.is_idempotent() { Ok(()) } else { Err(Error::new("seen too late")) };
+    let lookup = || Lookup(Emitter::new());
+    assert!(lookup().run(()).middleware(seen).await?);
+    assert!(BoxRunnable::new(lookup()).run(()).middleware(seen).await?);
+    let lookup: Box<dyn AnyRunnable> = Box::new(lookup());
+    assert_eq!(lookup.run_json(serde_json::Value::Null).await?, true);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_work_of_a_keyed_run_has_begun_once_it_says_so() -> TestResult {
+    let work = scope("work", |ctx| {
+        Box::pin(async move {
+            let before = ctx.has_begun();
+            ctx.begin();
+            let below = scope("below", |ctx| Box::pin(async move { Ok(ctx.has_begun()) }));
+            Ok((before, ctx.has_begun(), below.run(()).key("below").await?))
+        })
+    });
+    assert_eq!(work.run(()).key("a").await?, (false, true, false));
+    assert_eq!(work.run(()).key_with(|| RunKey::new("a").expect("a key")).await?, (false, true, false));
+    assert_eq!(work.run(()).await?, (false, false, false), "a run without a key");
     Ok(())
 }
 
