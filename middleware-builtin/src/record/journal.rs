@@ -47,7 +47,7 @@ pub struct Entry {
     /// The input, as listeners of `start` left it.
     pub input: Value,
     /// The results of the work and its layers, one for each attempt in which they ended. Empty if they never ended.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<AttemptResult>,
     /// The outcome; `None` if the run has not ended.
     pub status: Option<Status>,
     /// The error that the run ended with, if any.
@@ -61,14 +61,14 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Answer {
+pub enum AttemptResult {
     /// The output.
     Output(Value),
     /// The error.
     Error(Box<ErrorReport>),
 }
 
-impl Answer {
+impl AttemptResult {
     pub(super) fn of(result: RunResult<Value>) -> Self {
         match result {
             Ok(output) => Self::Output(output),

@@ -13,7 +13,7 @@ use emitree_runtime::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-pub use self::journal::{Answer, Entry, Journal, JournalError};
+pub use self::journal::{AttemptResult, Entry, Journal, JournalError};
 
 use self::recording::Recording;
 use crate::shared::built_in::{built_in, default_as_new};

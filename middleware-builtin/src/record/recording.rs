@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
-use super::{Answer, Entry, Journal};
+use super::{AttemptResult, Entry, Journal};
 use crate::shared::own_events::kind_and_name;
 use crate::shared::run_address::RunAddress;
 
@@ -85,7 +85,7 @@ impl Recording {
         if self.is_of(attempt.run()) {
             self.state.lock().rounds += 1;
         } else {
-            let answer = Answer::of(attempt.output_json());
+            let answer = AttemptResult::of(attempt.output_json());
             self.state.lock().change(RunAddress::of(attempt.run()), |entry| entry.answers.push(answer));
         }
     }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::Replayed;
 use super::difference::{Call, Difference};
 use super::progress::{ReplayProgress, Reply, StartedRun};
-use crate::record::Answer;
+use crate::record::AttemptResult;
 use crate::shared::own_events::{OwnEvents, kind_and_name, run_label};
 
 /// The middleware that is bound to all runs below the replayed run.
@@ -87,9 +87,9 @@ impl NestedRun {
             self.own_events.emit(ctx, || Replayed { entry: entry.id, kind, name }).await;
         }
         match reply {
-            Reply::Answer(Answer::Output(output)) | Reply::Retried(Answer::Output(output)) => Ok(output),
-            Reply::Answer(Answer::Error(report)) => Err((*report).into()),
-            Reply::Retried(Answer::Error(report)) => Err(renew_retry_request((*report).into())),
+            Reply::Answer(AttemptResult::Output(output)) | Reply::Retried(AttemptResult::Output(output)) => Ok(output),
+            Reply::Answer(AttemptResult::Error(report)) => Err((*report).into()),
+            Reply::Retried(AttemptResult::Error(report)) => Err(renew_retry_request((*report).into())),
             Reply::Fails(error) => Err(error),
             Reply::Pends => pending().await,
         }

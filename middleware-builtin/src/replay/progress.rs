@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::difference::{Call, Difference, first_difference};
-use crate::record::{Answer, Entry, Journal};
+use crate::record::{AttemptResult, Entry, Journal};
 
 #[derive(Debug)]
 pub(super) struct ReplayProgress {
@@ -41,9 +41,9 @@ pub(super) struct StartedRun {
 
 /// The reply to an attempt of a run below the replayed run.
 pub(super) enum Reply {
-    Answer(Answer),
+    Answer(AttemptResult),
     /// The run was attempted again after this answer.
-    Retried(Answer),
+    Retried(AttemptResult),
     Fails(Error),
     /// The recorded work was stopped: the run stays pending until it is stopped in the replay as well.
     Pends,

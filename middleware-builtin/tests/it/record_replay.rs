@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{Any, Failing, TestResult, desk, instance, question};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
-use emitree_middleware::record::{Answer, Entry, Journal, JournalError, Recorded};
+use emitree_middleware::record::{AttemptResult, Entry, Journal, JournalError, Recorded};
 use emitree_middleware::replay::{Difference, Replayed};
 use emitree_middleware::{Record, Replay};
 use emitree_runtime::{
@@ -626,7 +626,7 @@ async fn an_output_that_is_not_json_is_recorded_as_an_error() -> TestResult {
     let (result, journal) = recorded(&desk, ()).await;
     // M5: observers fail open.
     assert_eq!(result?, 1);
-    let Answer::Error(report) = &journal.entries[0].answers[0] else { panic!("{journal:?}") };
+    let AttemptResult::Error(report) = &journal.entries[0].answers[0] else { panic!("{journal:?}") };
     assert!(report.message.contains("BTreeMap<(i32, i32), i32>`, cannot be converted to JSON"), "{report:?}");
     let error = desk.run(()).middleware(Replay::from(journal)).await.expect_err("there is no answer");
     assert!(error.explain().contains("cannot be converted to JSON"), "{}", error.explain());
