@@ -48,7 +48,7 @@
 //! |---|---|
 //! | [`abort`] | handles and signals that abort runs, the report of a shutdown |
 //! | [`agent`] | models, tools and agents as runs (feature `agent`) |
-//! | [`context`] | tasks, keys and typed values of a run |
+//! | [`context`] | tasks, keys, typed values and answers of a run |
 //! | [`emitter`] | declared events, names, options of listeners, errors of emitting and listening |
 //! | [`error`] | kinds of errors, interrupts, requests for a retry |
 //! | [`layer`] | layers, guards, filters, and the explanation of a chain |
@@ -89,9 +89,9 @@ pub mod agent {
     pub use emitree_agent::*;
 }
 
-/// Tasks, keys and typed values of a run; see [`RunContext`].
+/// Tasks, keys, typed values and answers of a run; see [`RunContext`].
 pub mod context {
-    pub use emitree_runtime::{Extensions, RunKey, Task, TextFilter};
+    pub use emitree_runtime::{Answer, Answers, Extensions, RunKey, Task, TextFilter};
 }
 
 /// Declared events, builders, names, listener adapters, and the errors of emitting and listening.

@@ -66,6 +66,7 @@ mod tree;
 pub use abort::handle::{AbortHandle, AbortSignal};
 pub use chain::attempts::{AttemptDiscarded, MaxMiddlewareRetries};
 pub use context::RunContext;
+pub use context::answers::{Answer, Answers};
 pub use context::extensions::Extensions;
 pub use context::key::RunKey;
 pub use context::tasks::Task;

@@ -1,5 +1,6 @@
 //! The context of a run: its ids, emitter, context values, extensions and tasks (R2, R9).
 
+pub(crate) mod answers;
 pub(crate) mod current;
 pub(crate) mod emitter;
 pub(crate) mod extensions;

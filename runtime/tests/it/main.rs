@@ -5,6 +5,7 @@
 mod support;
 
 mod abort;
+mod answers;
 mod any_run;
 mod attempted;
 mod boundaries;

@@ -1,0 +1,120 @@
+//! Asking: a run gets its answer, or is interrupted with the question.
+
+use std::iter::successors;
+
+use emitree_emitter::json::check_depth;
+use serde::de::DeserializeOwned;
+
+use super::{Answer, Answers};
+use crate::context::span::Title;
+use crate::{Error, ErrorKind, Interrupt, Result, RunContext};
+
+impl Answers {
+    /// Asks a question of a run: returns its answer, or interrupts the run with the question.
+    ///
+    /// The question gets the id of [`Interrupt::about`], with the run's [key](RunContext::key). In a run without a key,
+    /// the id is the question's kind, a `-`, and a hash that covers the run's kind and name as well, so equal questions
+    /// of such runs share their answer.
+    ///
+    /// # Errors
+    ///
+    /// - Without an answer: an interrupt with the question.
+    /// - If the answer does not fit `T`: the same interrupt, and the answer is [struck out](Self::refuse).
+    /// - If the question is to be asked, and the work of the run, or of a run above, has [begun](RunContext::begin) and
+    ///   is not [idempotent](RunContext::is_idempotent): an error that names the run and the question. The work would
+    ///   start from its beginning after the answer, and have its effects twice.
+    /// - If the question's data is nested too deeply: an error of kind `Invalid`.
+    pub fn ask<T: DeserializeOwned>(&self, question: Interrupt, run: &RunContext) -> Result<T> {
+        // Hashing recurses: data that is nested too deeply would overflow the stack.
+        check_depth(&question.data).map_err(|error| {
+            Error::of_kind(ErrorKind::Invalid, format!("the question `{}` cannot be asked: {error}", question.kind))
+        })?;
+        self.ask_as(question.asked_by(run), run, Answer::read)
+    }
+
+    /// Asks a question that has its id already, and reads the answer with a function. An answer for which the function
+    /// returns an error is struck out, with the error's message as the reason.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`](Self::ask), except that the data is not checked.
+    pub fn ask_as<T>(
+        &self,
+        question: Interrupt,
+        run: &RunContext,
+        read: impl FnOnce(&Answer) -> Result<T>,
+    ) -> Result<T> {
+        let refused = match self.look_up(&question.id) {
+            None => None,
+            Some(answer) => match read(&answer) {
+                Ok(value) => return Ok(value),
+                Err(error) => Some((answer, error.to_string())),
+            },
+        };
+        check_restart(run, &question)?;
+        Err(Error::interrupted(match refused {
+            None => question,
+            Some((answer, reason)) => self.refuse(question, &answer, &reason),
+        }))
+    }
+
+    /// Strikes an answer out: removes it, unless it was replaced meanwhile, and returns the question with the answer and
+    /// the reason in its data. The question is open again under its id.
+    ///
+    /// The data gets the member `"refused": {"answer": …, "reason": …}`. Other data than an object becomes
+    /// `{"data": …, "refused": …}`.
+    #[must_use]
+    pub fn refuse(&self, question: Interrupt, answer: &Answer, reason: &str) -> Interrupt {
+        let mut known = self.table.known.lock();
+        if known.answers.get(&question.id) == Some(answer) {
+            known.answers.remove(&question.id);
+        }
+        drop(known);
+        question.with_refused(answer, reason)
+    }
+}
+
+/// Returns an error if a run that waits for an answer could not be made again without effects.
+fn check_restart(run: &RunContext, question: &Interrupt) -> Result<()> {
+    let begun = successors(Some(run), |run| run.parent()).find(|run| run.has_begun() && !run.is_idempotent());
+    let Some(begun) = begun else { return Ok(()) };
+    let (title, Interrupt { id, kind, .. }) = (Title { kind: begun.kind(), name: begun.name() }, question);
+    Err(Error::new(format!(
+        "the question `{kind}` ({id}) cannot be asked, because the work of `{title}` has begun and an answer would start it again: mark the tool `idempotent`, or ask at the gate"
+    )))
+}
+
+impl RunContext {
+    /// Asks a question: returns the answer from the nearest [`Answers`] in the extensions of the run, or interrupts the
+    /// run with the question. [`Answers::ask`] has the details.
+    ///
+    /// The work of an interrupted run starts from its beginning when the run is made again, so ask before the work has
+    /// effects, or in a run that is [idempotent](Self::is_idempotent).
+    ///
+    /// ```
+    /// use emitree_runtime::{Answers, Interrupt, RunContext, Runnable, runnable_fn};
+    /// use serde_json::json;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let paint = runnable_fn("paint", |(): (), ctx: RunContext| async move {
+    ///     let colour: String = ctx.ask(Interrupt::new("colour", json!({"choices": ["red", "blue"]})))?;
+    ///     Ok(format!("painted {colour}"))
+    /// });
+    /// let answers = Answers::new();
+    /// let run = || paint.run(()).key("order-17").extension(answers.clone());
+    ///
+    /// let error = run().await.unwrap_err();
+    /// answers.answer(&error.interrupt().unwrap().id, json!("red"));
+    /// assert_eq!(run().await?, "painted red");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Answers::ask`].
+    pub fn ask<T: DeserializeOwned>(&self, question: Interrupt) -> Result<T> {
+        Answers::of(self).unwrap_or_default().ask(question, self)
+    }
+}
