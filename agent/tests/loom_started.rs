@@ -18,10 +18,10 @@ fn a_call_is_closed_as_not_executed_exactly_if_its_function_is_never_called() {
         let call = WorkStarted::in_attempt(1);
         let tool = call.clone();
         // A tool that is retried asks twice.
-        let tool = loom::thread::spawn(move || [tool.start(), tool.start()]);
+        let tool = loom::thread::spawn(move || [tool.call(), tool.call()]);
         let has_started = call.close();
         let [first, second] = tool.join().expect("no panic");
         assert_eq!((first, has_started), (second, first));
-        assert_eq!(call.start(), has_started, "the state stays as it is");
+        assert_eq!(call.call(), has_started, "the state stays as it is");
     });
 }

@@ -256,7 +256,7 @@ pub(crate) struct Prepare {
 
 impl Middleware for Prepare {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        LoopState::prepare(ctx, Arc::clone(&self.own));
+        LoopState::prepare(ctx, Arc::clone(&self.own))?;
         answer::bind(ctx)?;
         // Inherited middleware is bound before the agent's middleware, but its layers have to follow the agent's
         // layers. Therefore, its layers are bound only now.

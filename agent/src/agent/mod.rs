@@ -1,8 +1,8 @@
 //! Agents: a model, tools, and a loop in which middleware can intercept every step.
 
 pub(crate) mod answer;
-pub(crate) mod batch;
 pub(crate) mod builder;
+pub(crate) mod calls;
 pub(crate) mod events;
 pub(crate) mod hooks_fn;
 pub(crate) mod input;
@@ -27,7 +27,8 @@ use crate::agent::middleware::Installed;
 use crate::agent::spec::ExpectedTools;
 use crate::agent::stack::OnEnoughStack;
 use crate::agent::steps::Loop;
-use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Tool, ToolError, ToolOutput, ToolSpec, tool_fn};
+use crate::agent::turn::Resumes;
+use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, ToolError, ToolOutput, ToolSpec, tool_fn};
 
 /// A model that calls tools in a loop until it has an answer. Each call of an agent is a run of the kind `Agent`.
 ///
@@ -176,6 +177,23 @@ impl Agent {
         self.run(input.into())
     }
 
+    /// Makes a run that goes on where the last run of a session has stopped: it was interrupted, aborted or dropped, it
+    /// took too long, or it failed.
+    ///
+    /// Calls that have a result are not executed again, and the model is not asked again for the response with these
+    /// calls. A call without a result is executed if its tool's function had not been called, or if the tool is
+    /// [idempotent](Tool::idempotent). Otherwise, the model reads that the call may have had effects. A run that stopped
+    /// between two turns goes on with a call of the model. Turns, tokens and costs are counted on.
+    ///
+    /// The listeners and middlewares of the earlier run are not part of the session: add them again.
+    ///
+    /// # Errors
+    ///
+    /// The run fails if there is nothing to do, or if another run is using the session.
+    pub fn resume(&self, session: &Session) -> Run<'_, Self> {
+        self.run(AgentInput::default()).own_extension(session.clone()).own_extension(Resumes::Session)
+    }
+
     pub(crate) fn installed(&self) -> &[Arc<Installed>] {
         &self.shared.installed
     }
@@ -188,10 +206,12 @@ impl Agent {
     /// Returns an error if the agent's name cannot be the name of a tool.
     pub fn as_tool(&self, description: impl Into<String>) -> Result<Tool, ToolError> {
         let agent = self.clone();
-        tool_fn(self.name().to_owned(), description, move |Task { task }, _: RunContext| {
+        let tool = tool_fn(self.name().to_owned(), description, move |Task { task }, _: RunContext| {
             let agent = agent.clone();
             async move { Ok(ToolOutput::new(agent.ask(task).await?.text())) }
-        })
+        });
+        // The agent goes on with its session, which the session above keeps.
+        tool.map(Tool::idempotent)
     }
 }
 

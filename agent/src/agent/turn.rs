@@ -20,12 +20,13 @@ use crate::agent::middleware::Joined;
 use crate::agent::own_hooks::OwnHooks;
 use crate::kinds::handoff::{HandoffState, Transferred};
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
-use crate::model::passage::Passage;
+use crate::model::passage::{Passage, is_run_of};
 use crate::place::compaction::Compacting;
 use crate::place::values::Values;
+use crate::session::keys::CallInTurn;
 use crate::session::run::SessionRun;
 use crate::tool::started::WorkStarted;
-use crate::{ChatResponse, ChunkStage, History, Session, Usage};
+use crate::{Agent, ChatModel, ChatResponse, ChunkStage, History, Session, Usage};
 
 /// The state of an agent's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +76,7 @@ impl CurrentTurn {
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
-    pub(crate) turn: CurrentTurn,
+    pub(crate) resumes: Resumes,
     pub(crate) answer: Answer,
     pub(crate) handoffs: HandoffState,
     /// `true` if a counter has asked for tokens, so that the calls of the model are measured.
@@ -86,27 +87,33 @@ pub(crate) struct LoopState {
     alive: AtomicU32,
     /// The numbers of earlier attempts whose futures are not gone, because layers keep them.
     kept: Mutex<Vec<u32>>,
-    /// The state of middleware before the first attempt.
-    before: Mutex<Option<BTreeMap<Arc<str>, Value>>>,
+    /// To what another attempt goes back.
+    before: Mutex<Option<Before>>,
     /// The hooks of `context.compact`.
     pub(crate) compacting: Compacting,
     /// Determines which hooks of the middlewares that are bound to the run are replaced.
     pub(crate) own: Arc<OwnHooks>,
 }
 
+/// To what another attempt goes back: the beginning of the run, or the end of the turn that it has resumed.
+#[derive(Debug)]
+struct Before {
+    /// The state of middleware.
+    state: BTreeMap<Arc<str>, Value>,
+    turn: Turn,
+}
+
 impl LoopState {
     /// Creates the state of a run, as an extension that the runs below inherit.
-    pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) {
-        let session = ctx.own_extension::<Session>().map(|session| Session::clone(&session));
-        let transferred = || ctx.own_extension::<Transferred>().map(|transferred| transferred.session.clone());
-        let session = session.or_else(transferred).unwrap_or_default();
-        let (session, turn, depth) = (SessionRun::new(session), CurrentTurn::default(), ctx.depth());
+    pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) -> Result<()> {
+        let (session, resumes) = Self::session_of(ctx)?;
+        let (session, depth) = (SessionRun::new(session, ctx.run_id()), ctx.depth());
         let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
         let (measures, before, handoffs) = (AtomicBool::new(false), Mutex::new(None), HandoffState::of(ctx));
         let compacting = Compacting::default();
         ctx.set_extension(Self {
             session,
-            turn,
+            resumes,
             answer,
             handoffs,
             measures,
@@ -117,6 +124,34 @@ impl LoopState {
             compacting,
             own,
         });
+        Ok(())
+    }
+
+    /// Returns the session of a run, and how the run uses it.
+    fn session_of(ctx: &RunContext) -> Result<(Session, Resumes)> {
+        if let Some(session) = ctx.own_extension::<Session>() {
+            let resumes = ctx.own_extension::<Resumes>().map_or(Resumes::No, |resumes| *resumes);
+            return Ok((Session::clone(&session), resumes));
+        }
+        if let Some(transferred) = ctx.own_extension::<Transferred>() {
+            return Ok((transferred.session.clone(), transferred.resumes));
+        }
+        let above = || std::iter::successors(ctx.parent(), |run| run.parent());
+        // The calls of a model or an agent are no steps that are made again: only those below a tool, or another run with
+        // a key, are.
+        let is_step = |run: &&RunContext| !is_run_of::<ChatModel>(run) && !is_run_of::<Agent>(run);
+        let Some(step) = above().find(|run| run.key().is_some()).filter(is_step) else {
+            return Ok((Session::default(), Resumes::No));
+        };
+        if ctx.key().is_none() {
+            ctx.take_key(ctx.name())?;
+        }
+        let key = ctx.key().ok_or_else(|| Error::new("the run has no key, although it has taken one"))?;
+        let Some(call) = step.own_extension::<CallInTurn>() else {
+            return Ok((Session::default().with_key(key), Resumes::No));
+        };
+        let (session, has_begun) = call.calls.session_below(call.position, &key, Session::default);
+        Ok((session, if has_begun { Resumes::Inside } else { Resumes::No }))
     }
 
     /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an
@@ -145,6 +180,17 @@ impl LoopState {
     }
 }
 
+/// How a run uses its session. An extension of the run alone, if its caller has set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resumes {
+    /// The run adds its input.
+    No,
+    /// The run goes on with what the session has left open.
+    Session,
+    /// As `Session`, for an agent below a call that is made again: it may have its answer already.
+    Inside,
+}
+
 /// The reason for which the tools of a discarded attempt are aborted.
 pub(crate) const DISCARDED: &str = "the attempt of the agent was discarded";
 
@@ -152,6 +198,8 @@ pub(crate) const DISCARDED: &str = "the attempt of the agent was discarded";
 pub(crate) struct Attempt {
     state: Arc<LoopState>,
     number: u32,
+    /// `true` once the loop has an answer.
+    has_answer: AtomicBool,
 }
 
 impl Attempt {
@@ -162,7 +210,12 @@ impl Attempt {
         if previous != 0 {
             state.kept.lock().push(previous);
         }
-        Self { state, number }
+        Self { state, number, has_answer: AtomicBool::new(false) }
+    }
+
+    /// The loop has an answer, so the session keeps nothing to go on with.
+    pub(crate) fn succeed(&self) {
+        self.has_answer.store(true, Ordering::Relaxed);
     }
 
     pub(crate) const fn is_first(&self) -> bool {
@@ -201,19 +254,31 @@ impl Attempt {
     pub(crate) fn begin(&self) -> Result<()> {
         let before = self.before.lock().take();
         let before = match before {
+            // The last attempt has ended while it made the calls that an earlier run had left open: they stay (A7).
+            Some(_) if self.resumes != Resumes::No && self.session.has_open_turn() => None,
             Some(before) => {
                 // A layer or an output middleware requested another attempt: the changes of the previous attempt are
                 // undone.
                 self.session.give_up();
                 self.answer.forget();
-                self.session.slices().restore(&before);
-                self.turn.change(|turn| *turn = Turn::default());
-                before
+                self.session.slices().restore(&before.state);
+                self.session.turn().change(|turn| *turn = before.turn);
+                Some(before)
             }
-            // Serializing the values calls user code, so `before` is not locked here.
-            None => self.session.slices().snapshot()?,
+            None => None,
         };
-        *self.before.lock() = Some(before);
+        match before {
+            Some(before) => *self.before.lock() = Some(before),
+            None => self.keep(Turn::default())?,
+        }
+        Ok(())
+    }
+
+    /// Keeps the state of middleware and the turn, for another attempt.
+    pub(crate) fn keep(&self, turn: Turn) -> Result<()> {
+        // Serializing the values calls user code, so `before` is not locked here.
+        let state = self.session.slices().snapshot()?;
+        *self.before.lock() = Some(Before { state, turn });
         Ok(())
     }
 }
@@ -229,6 +294,7 @@ impl Deref for Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         self.state.session.free_taken(self.number);
+        self.state.session.end_run(self.number, *self.has_answer.get_mut());
         // If another attempt has begun meanwhile, its number stays.
         if self.state.alive.compare_exchange(self.number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             self.state.kept.lock().retain(|kept| *kept != self.number);
@@ -292,7 +358,7 @@ pub trait AgentContext {
 
 impl AgentContext for RunContext {
     fn turn(&self) -> Option<Turn> {
-        self.extension::<LoopState>().map(|state| state.turn.get())
+        self.extension::<LoopState>().map(|state| state.session.turn().get())
     }
 
     fn history(&self) -> Option<History> {

@@ -17,10 +17,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::middleware::{Installed, Joined};
-use crate::agent::turn::LoopState;
+use crate::agent::turn::{LoopState, Resumes};
 use crate::model::emit;
 use crate::place::action::CallResult;
 use crate::place::batch::GatedCall;
+use crate::session::keys::CallInTurn;
 use crate::{
     Agent, AgentInput, AgentMiddleware, AgentOutput, CallId, History, Hooks, Message, Messages, Role, Session, Tool,
     ToolError, ToolOutput, tool_fn,
@@ -108,10 +109,12 @@ impl Handoff {
 
     fn tool(&self, most: u32) -> Result<Tool, ToolError> {
         let handoff = self.clone();
-        tool_fn(self.tool_name(), self.description.clone(), move |transfer: Transfer, ctx: RunContext| {
+        let tool = tool_fn(self.tool_name(), self.description.clone(), move |transfer: Transfer, ctx: RunContext| {
             let handoff = handoff.clone();
             async move { handoff.transfer(transfer.reason, most, &ctx).await }
-        })
+        });
+        // The target goes on with its conversation.
+        tool.map(Tool::idempotent)
     }
 
     /// Runs the target, and returns its answer as the answer of the source.
@@ -127,7 +130,7 @@ impl Handoff {
                  yourself"
             )));
         }
-        let mut messages = source.session.history().messages().to_vec();
+        let mut messages = source.session.history_before_turn().messages().to_vec();
         if let Some(filter) = &self.filter {
             filter(&mut messages);
         }
@@ -138,12 +141,23 @@ impl Handoff {
         let (mut input, of_source) = (AgentInput::new(question), source.handoffs.source.get());
         input.options.stream = of_source.filter(|source| source.streams).map(|_| true);
         let append = AppendReplies::new(of_source.map_or(&[], |source| &source.installed), &target);
-        let transferred = Transferred { in_a_row: source.handoffs.in_a_row + 1, session: Session::from(before) };
+        let (session, resumes) = session_of(&target, before, ctx)?;
+        let transferred = Transferred { in_a_row: source.handoffs.in_a_row + 1, session, resumes };
         let output = target.ask(input).own_extension(transferred).middleware(append).await?;
         let text = output.text();
         *source.handoffs.answered.lock() = Some(Answered::of(&output, &text, ctx));
         Ok(ToolOutput::new(text).answer())
     }
+}
+
+/// Returns the session of the target of a transfer, which the source's session keeps until the call has settled.
+fn session_of(target: &Agent, before: History, ctx: &RunContext) -> Result<(Session, Resumes)> {
+    let (Some(call), Some(key)) = (ctx.own_extension::<CallInTurn>(), ctx.key()) else {
+        return Ok((Session::from(before), Resumes::No));
+    };
+    let key = key.child(target.name())?;
+    let (session, is_known) = call.calls.session_below(call.position, &key, || Session::from(before));
+    Ok((session, if is_known { Resumes::Inside } else { Resumes::No }))
 }
 
 /// Splits a conversation before its last user message, which is the input of the target, so that its input functions
@@ -260,6 +274,7 @@ pub(crate) struct Transferred {
     in_a_row: u32,
     /// The conversation. It ends with the run, so it is no session of the caller, which other runs may continue.
     pub(crate) session: Session,
+    pub(crate) resumes: Resumes,
 }
 
 /// The agent that transfers the conversation.

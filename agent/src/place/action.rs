@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use emitree_runtime::{Filters, Result, RunContext};
+use serde::{Deserialize, Serialize};
 
 use crate::place::batch::ends_the_run;
 use crate::place::filters::apply_caught;
@@ -86,10 +87,12 @@ impl CallResult {
 }
 
 /// The origin of the result of a tool call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum How {
     /// The run of the tool succeeded. The output may still have [`is_error`](ToolOutput::is_error) set.
+    #[default]
     Executed,
     /// A gate set the output.
     Answered,

@@ -7,6 +7,7 @@ use emitree_runtime::{Error, Interrupt, Result, RunContext};
 use crate::ToolCall;
 use crate::place::built::Gate;
 use crate::place::filters::apply_caught;
+use crate::session::turn_calls::TurnCalls;
 use crate::tool::output::ToolOutput;
 
 /// All tool calls of a turn, before any of them starts: the value at [`Place::ToolGate`](crate::Place::ToolGate).
@@ -27,33 +28,58 @@ impl Batch {
         self.0.iter()
     }
 
-    /// Passes the calls through all gates, before any tool starts.
-    pub(crate) async fn pass_gates(&mut self, gates: impl Iterator<Item = &Gate>, ctx: &RunContext) -> Result<()> {
+    /// Passes the calls through all gates, before any tool starts. The gates that let a call pass are kept in `calls`.
+    pub(crate) async fn pass_gates(
+        &mut self,
+        gates: impl Iterator<Item = &Gate>,
+        ctx: &RunContext,
+        calls: Option<&Arc<TurnCalls>>,
+    ) -> Result<()> {
         let originals: Vec<_> = self.0.iter_mut().map(GatedCall::mark).collect();
+        let mut names = Names::default();
         for gate in gates {
             let (Gate::Batch(by, _) | Gate::Each(by, _)) = gate;
-            match gate {
-                Gate::Batch(_, filters) => {
-                    let passed = apply_caught(filters, self, ctx).await;
-                    // Restored first, so that a failure applies to the calls of this turn.
-                    self.restore(&originals, by);
-                    if let Err(error) = passed {
-                        // The failed gate might have denied any open call, so its error applies to all open calls.
-                        self.open().try_for_each(|gated| gated.decide_by(by, &error))?;
-                        // Even if no call is open, some errors end the run, for example a halt or a fatal error.
-                        if ends_the_run(&error) {
-                            return Err(error);
-                        }
+            let name = names.name(by);
+            // A call that an earlier run has brought through this gate does not come here again.
+            let passed: Vec<_> = self.0.extract_if(.., |gated| gated.passed.contains(&name)).collect();
+            if passed.is_empty() {
+                self.pass_gate(gate, ctx, &originals).await?;
+            } else {
+                let is_here = |original: &&Original| !passed.iter().any(|gated| gated.position == original.position);
+                let here: Vec<_> = originals.iter().filter(is_here).cloned().collect();
+                self.pass_gate(gate, ctx, &here).await?;
+                self.0.extend(passed);
+                self.0.sort_by_key(|gated| gated.position);
+            }
+            if let Some(calls) = calls {
+                self.0.iter().for_each(|gated| gated.keep_passed(&name, calls));
+            }
+        }
+        Ok(())
+    }
+
+    async fn pass_gate(&mut self, gate: &Gate, ctx: &RunContext, originals: &[Original]) -> Result<()> {
+        match gate {
+            Gate::Batch(by, filters) => {
+                let passed = apply_caught(filters, self, ctx).await;
+                // Restored first, so that a failure applies to the calls of this turn.
+                self.restore(originals, by);
+                if let Err(error) = passed {
+                    // The failed gate might have denied any open call, so its error applies to all open calls.
+                    self.open().try_for_each(|gated| gated.decide_by(by, &error))?;
+                    // Even if no call is open, some errors end the run, for example a halt or a fatal error.
+                    if ends_the_run(&error) {
+                        return Err(error);
                     }
                 }
-                Gate::Each(_, filters) => {
-                    for gated in self.open() {
-                        if let Err(error) = apply_caught(filters, gated, ctx).await {
-                            gated.decide_by(by, &error)?;
-                        }
+            }
+            Gate::Each(by, filters) => {
+                for gated in self.open() {
+                    if let Err(error) = apply_caught(filters, gated, ctx).await {
+                        gated.decide_by(by, &error)?;
                     }
-                    self.restore(&originals, by);
                 }
+                self.restore(originals, by);
             }
         }
         Ok(())
@@ -61,20 +87,20 @@ impl Batch {
 
     /// Restores the calls of the turn, in order and with their ids, because results are matched to calls by position
     /// and id. A call that the gate has replaced is denied.
-    fn restore(&mut self, originals: &[Arc<ToolCall>], by: &str) {
-        let is_of = |gated: &GatedCall, original: &Arc<ToolCall>| {
-            gated.original.as_ref().is_some_and(|marked| Arc::ptr_eq(marked, original))
+    fn restore(&mut self, originals: &[Original], by: &str) {
+        let is_of = |gated: &GatedCall, original: &Original| {
+            gated.original.as_ref().is_some_and(|marked| Arc::ptr_eq(marked, &original.call))
         };
         if self.0.len() != originals.len() || !self.0.iter().zip(originals).all(|(gated, it)| is_of(gated, it)) {
             let mut left = std::mem::take(&mut self.0);
-            let mut find = |original: &Arc<ToolCall>| match left.iter().position(|gated| is_of(gated, original)) {
+            let mut find = |original: &Original| match left.iter().position(|gated| is_of(gated, original)) {
                 Some(at) => left.swap_remove(at),
                 None => GatedCall::removed(original, by),
             };
             self.0 = originals.iter().map(&mut find).collect();
         }
         for (gated, original) in self.0.iter_mut().zip(originals) {
-            gated.call.id.clone_from(&original.id);
+            gated.call.id.clone_from(&original.call.id);
         }
     }
 }
@@ -91,9 +117,34 @@ pub struct GatedCall {
     pub call: ToolCall,
     verdict: Option<Verdict>,
     /// The reason why the call cannot be executed. Gates do not decide on a call with a fault.
-    fault: Option<String>,
+    pub(crate) fault: Option<String>,
     /// The call before the gates. Its address identifies the call, even if a gate swaps calls.
     original: Option<Arc<ToolCall>>,
+    /// The position of the call in its turn.
+    pub(crate) position: usize,
+    /// The gates that have let the call pass in an earlier run.
+    pub(crate) passed: Vec<String>,
+}
+
+/// A call as it comes to the gates.
+#[derive(Clone, Debug)]
+struct Original {
+    position: usize,
+    call: Arc<ToolCall>,
+}
+
+/// Names the gates of an agent: the id of the middleware, with a number if it has several.
+#[derive(Default)]
+struct Names<'a>(Vec<&'a str>);
+
+impl<'a> Names<'a> {
+    fn name(&mut self, by: &'a str) -> String {
+        self.0.push(by);
+        match self.0.iter().filter(|other| **other == by).count() {
+            1 => by.to_owned(),
+            count => format!("{by}#{count}"),
+        }
+    }
 }
 
 /// A decision about a call at the gate.
@@ -117,21 +168,28 @@ pub enum Verdict {
 }
 
 impl GatedCall {
-    pub(crate) const fn new(call: ToolCall, fault: Option<String>) -> Self {
-        Self { call, verdict: None, fault, original: None }
+    pub(crate) const fn new(position: usize, call: ToolCall, fault: Option<String>) -> Self {
+        Self { call, verdict: None, fault, original: None, position, passed: Vec::new() }
+    }
+
+    /// Keeps that a gate has let the call pass, and how the gate has left it.
+    fn keep_passed(&self, gate: &str, calls: &Arc<TurnCalls>) {
+        if self.is_open() && !self.passed.iter().any(|passed| passed == gate) {
+            calls.pass(self.position, gate, &self.call);
+        }
     }
 
     /// Marks the call before it passes through the gates.
-    fn mark(&mut self) -> Arc<ToolCall> {
-        let original = Arc::new(self.call.clone());
-        self.original = Some(Arc::clone(&original));
-        original
+    fn mark(&mut self) -> Original {
+        let call = Arc::new(self.call.clone());
+        self.original = Some(Arc::clone(&call));
+        Original { position: self.position, call }
     }
 
     /// Restores and denies a call that a gate has removed from its batch.
-    fn removed(original: &Arc<ToolCall>, by: &str) -> Self {
-        let mut gated = Self::new(ToolCall::clone(original), None);
-        gated.original = Some(Arc::clone(original));
+    fn removed(original: &Original, by: &str) -> Self {
+        let mut gated = Self::new(original.position, ToolCall::clone(&original.call), None);
+        gated.original = Some(Arc::clone(&original.call));
         gated.deny(by, "the gate removed the call; it can only edit calls and decide on them");
         gated
     }

@@ -208,8 +208,9 @@ impl HookTest {
 
     /// Calls the hooks of [`ToolGate`](crate::Place::ToolGate).
     pub async fn gate(&self, calls: impl IntoIterator<Item = ToolCall>) -> Result<Batch> {
-        let batch = Batch(calls.into_iter().map(|call| GatedCall::new(call, None)).collect());
-        self.pass(batch, |batch, it, ctx| Box::pin(batch.pass_gates(it.hooks.chains.gates.iter(), ctx))).await
+        let batch =
+            Batch(calls.into_iter().enumerate().map(|(position, call)| GatedCall::new(position, call, None)).collect());
+        self.pass(batch, |batch, it, ctx| Box::pin(batch.pass_gates(it.hooks.chains.gates.iter(), ctx, None))).await
     }
 
     /// Calls the layers of [`ToolCall`](crate::Place::ToolCall) around a function that stands in for the tool.
@@ -303,9 +304,9 @@ impl HookTest {
         let of_run = [Arc::clone(&self.installed)];
         let own = Arc::new(OwnHooks::of_values(self.values.clone()));
         let prepare = move |ctx: &RunContext| {
-            LoopState::prepare(ctx, Arc::clone(&own));
+            LoopState::prepare(ctx, Arc::clone(&own))?;
             LoopState::of(ctx).into_iter().for_each(|state| {
-                state.turn.change(|now| *now = turn);
+                state.session.turn().change(|now| *now = turn);
                 state.compacting.begin(&of_run);
             });
             Ok(())

@@ -9,14 +9,18 @@
 use std::mem::take;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Message;
+use crate::message::history::check;
 use crate::session::turn_calls::TurnCalls;
 
 /// The maximum number of messages that wait in an inbox.
 pub(crate) const CAPACITY: usize = 1_000;
 
 /// How a message enters the conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Sent {
     /// Before the next model call.
     Steer,
@@ -55,6 +59,13 @@ impl Waiting {
     }
 }
 
+/// A message that waits, as a stored session has it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct StoredMessage {
+    sent: Sent,
+    message: Arc<Message>,
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
@@ -67,6 +78,20 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub(crate) fn messages(&self) -> impl ExactSizeIterator<Item = &Arc<Message>> {
         self.waiting.iter().map(|waiting| &waiting.message)
+    }
+
+    pub(super) fn to_stored(&self) -> Vec<StoredMessage> {
+        let stored = |waiting: &Waiting| StoredMessage { sent: waiting.sent, message: Arc::clone(&waiting.message) };
+        self.waiting.iter().map(stored).collect()
+    }
+
+    pub(super) fn stored(stored: Vec<StoredMessage>) -> Result<Self, String> {
+        let mut inbox = Self::default();
+        for (place, StoredMessage { sent, message }) in stored.into_iter().enumerate() {
+            check(std::slice::from_ref(&message)).map_err(|error| format!("at `inbox[{place}].message`: {error}"))?;
+            inbox.push(sent, Arc::unwrap_or_clone(message)).map_err(|_| "at `inbox`: too many messages".to_owned())?;
+        }
+        Ok(inbox)
     }
 
     /// Adds a message. Returns it if the inbox is full.

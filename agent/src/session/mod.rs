@@ -1,24 +1,31 @@
 //! Sessions that several runs can share: a history and the state of middleware.
 
 mod inbox;
+pub(crate) mod keys;
+mod live_run;
 pub(crate) mod open_turn;
 pub(crate) mod run;
+pub(crate) mod stopped;
 mod stored;
-mod turn_calls;
+pub(crate) mod turn_calls;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use emitree_runtime::Result;
+use emitree_runtime::{Result, RunKey};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::message::Message;
 use crate::message::history::{History, HistoryError, check};
 use crate::place::state::Slices;
 use crate::session::inbox::{CAPACITY, Inbox, Sent};
+use crate::session::keys::SessionKey;
+use crate::session::live_run::LiveRun;
+use crate::session::stopped::Stopped;
 use crate::session::stored::Stored;
 
 /// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
@@ -32,11 +39,16 @@ use crate::session::stored::Stored;
 ///
 /// # Storing a session
 ///
-/// A session serializes as `{"version": 2, "history": […], "state": {"<id>": …}}`, with the state of each middleware
-/// under the middleware's id. Store a session between runs: during a run, the state already has the changes of the
-/// current turn, but the history does not have the turn's messages yet. Serializing fails if a middleware's state
-/// cannot be serialized. Deserializing fails if the version is neither 1 nor 2 or if the history is not valid. The
-/// state of a middleware is kept as JSON until the middleware first uses the state.
+/// A session serializes as `{"version": 3, "id": "…", "turns": 2, "history": […], "state": {"<id>": …}}`, with the state
+/// of each middleware under the middleware's id. If they are not empty, it also has `meta` ([`set_meta`](Self::set_meta)),
+/// `inbox` ([`undelivered`](Self::undelivered)) and `open`: where the last run has stopped, for
+/// [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
+/// the run were dropped at that moment. A stored session contains the secrets of its conversation, and whoever can change
+/// it can forge results: keep it on the server.
+///
+/// Serializing fails if a middleware's state cannot be serialized. Deserializing fails if the version is not 1, 2 or 3,
+/// or if the history or what was open is not valid. The state of a middleware is kept as JSON until the middleware first
+/// uses the state.
 ///
 /// ```
 /// use emitree_agent::{Message, Session};
@@ -48,38 +60,75 @@ use crate::session::stored::Stored;
 /// assert_eq!(restored.history(), session.history());
 ///
 /// let error = serde_json::from_str::<Session>(r#"{"version": 7, "history": []}"#).unwrap_err();
-/// assert_eq!(error.to_string(), "the session is stored in version 7, but only the versions 1 to 2 can be read");
+/// assert_eq!(error.to_string(), "the session is stored in version 7, but only the versions 1 to 3 can be read");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(try_from = "Stored")]
 pub struct Session {
-    pub(super) shared: Arc<Shared>,
-    pub(super) slices: Slices,
+    shared: Arc<Shared>,
+    slices: Slices,
+    key: Arc<SessionKey>,
 }
 
 /// The part of a session that its clones share.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) conversation: Mutex<Conversation>,
+struct Shared {
+    conversation: Mutex<Conversation>,
     /// The number of messages in the inbox, for runs that look whether there are any.
     waiting: AtomicUsize,
+    /// The number of turns so far, those of discarded attempts included.
+    turns: AtomicU64,
 }
 
-/// One lock holds both parts, because a message moves from the inbox to the history in one step.
+/// One lock holds all parts, because a message moves from the inbox to the history, and a turn from its run to the
+/// history, in one step.
 #[derive(Debug, Default)]
-pub(super) struct Conversation {
-    pub(super) history: History,
-    pub(super) inbox: Inbox,
+struct Conversation {
+    history: History,
+    inbox: Inbox,
+    /// The runs that use the session.
+    live: Vec<Arc<LiveRun>>,
+    /// The last run that has ended without an answer, until another run goes on or begins anew.
+    stopped: Option<Stopped>,
+    /// Values of the user.
+    meta: Map<String, Value>,
+}
+
+impl Conversation {
+    /// Keeps where a run has stopped. A session has one open turn: an older one is closed.
+    fn stop(&mut self, stopped: Stopped) {
+        let run = stopped.run;
+        if let Some(older) = stopped.take_place_of(&mut self.stopped) {
+            tracing::warn!(
+                earlier_run = %older.run, %run,
+                "a run leaves open calls, so those of an earlier run of its session are closed"
+            );
+            older.close(&mut self.history);
+        }
+    }
+
+    /// Returns the history, and where the last run has stopped, as they would be if all runs ended now.
+    fn as_if_ended(&self) -> (History, Option<Stopped>) {
+        let mut history = self.history.clone();
+        let mut stopped = self.stopped.clone();
+        for live in &self.live {
+            if let Some(older) = live.stop_now(&mut history).take_place_of(&mut stopped) {
+                older.close(&mut history);
+            }
+        }
+        let stopped = stopped.filter(|stopped| stopped.is_placed(&history));
+        (history, stopped)
+    }
 }
 
 impl Shared {
-    pub(super) fn has_waiting(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire) != 0
     }
 
     /// Changes the inbox, and counts its messages.
-    pub(super) fn change_inbox<T>(&self, change: impl FnOnce(&mut Conversation) -> T) -> T {
+    fn change_inbox<T>(&self, change: impl FnOnce(&mut Conversation) -> T) -> T {
         let mut conversation = self.conversation.lock();
         let changed = change(&mut conversation);
         self.waiting.store(conversation.inbox.messages().len(), Ordering::Release);
@@ -117,10 +166,44 @@ impl SendError {
 }
 
 impl Session {
-    /// Makes an empty session.
+    /// Makes an empty session with a random id.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Makes an empty session with an id. The keys of model calls and tool calls begin with it
+    /// ([`RunContext::key`](emitree_runtime::RunContext::key)), so no other session may have the same id.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the id is empty, has more than 200 bytes, or contains `/` or control characters.
+    pub fn with_id(id: impl AsRef<str>) -> Result<Self> {
+        Ok(Self::new().with_key(RunKey::new(id.as_ref())?))
+    }
+
+    /// Returns the id. The id of the session of a sub-agent is the key of the sub-agent's run.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.key.get().as_str()
+    }
+
+    /// Sets the key, before the session is used.
+    pub(crate) fn with_key(mut self, key: RunKey) -> Self {
+        self.key = SessionKey::new(key);
+        self
+    }
+
+    /// Returns the values that the program keeps in the session, such as the name of its user.
+    #[must_use]
+    pub fn meta(&self) -> Map<String, Value> {
+        self.shared.conversation.lock().meta.clone()
+    }
+
+    /// Sets a value that the program keeps in the session. Returns the value that was there before.
+    pub fn set_meta(&self, key: impl Into<String>, value: impl Into<Value>) -> Option<Value> {
+        let (key, value) = (key.into(), value.into());
+        self.shared.conversation.lock().meta.insert(key, value)
     }
 
     /// Returns the conversation so far.
@@ -231,7 +314,7 @@ impl Session {
     }
 
     /// Returns the messages that were sent, and that the history does not have yet, in the order in which they were
-    /// sent. A stored session does not contain them.
+    /// sent.
     #[must_use]
     pub fn undelivered(&self) -> Vec<Arc<Message>> {
         self.shared.conversation.lock().inbox.messages().cloned().collect()
@@ -248,9 +331,18 @@ impl Session {
         sent.map_err(|message| SendError::Full { message: Box::new(message) })
     }
 
-    pub(super) fn restore(history: History, slices: Slices) -> Self {
-        let conversation = Mutex::new(Conversation { history, inbox: Inbox::default() });
-        Self { shared: Arc::new(Shared { conversation, waiting: AtomicUsize::new(0) }), slices }
+    fn of(history: History) -> Self {
+        let conversation = Mutex::new(Conversation { history, ..Conversation::default() });
+        Self {
+            shared: Arc::new(Shared { conversation, ..Shared::default() }),
+            slices: Slices::default(),
+            key: Arc::default(),
+        }
+    }
+
+    /// Returns `true` if a run has begun to use the session.
+    fn has_begun(&self) -> bool {
+        self.shared.turns.load(Ordering::Relaxed) > 0 || self.shared.conversation.lock().stopped.is_some()
     }
 
     /// Returns the state of middleware.
@@ -261,6 +353,6 @@ impl Session {
 
 impl From<History> for Session {
     fn from(history: History) -> Self {
-        Self::restore(history, Slices::default())
+        Self::of(history)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::mem::take;
 use std::sync::Arc;
 
 use emitree_emitter::new_id;
@@ -10,8 +9,10 @@ use emitree_runtime::RunContext;
 
 use crate::message::history::{HistoryError, check, check_parts};
 use crate::message::{Message, Part, Role, ToolResult};
+use crate::place::action::CallResult;
 use crate::session::run::SessionRun;
-use crate::session::turn_calls::{CallState, TurnCalls};
+use crate::session::stopped::SettledCall;
+use crate::session::turn_calls::{STOPPED, TurnCalls, UNANSWERED};
 use crate::tool::started::WorkStarted;
 
 impl SessionRun {
@@ -28,15 +29,19 @@ impl SessionRun {
         check_parts(0, &response)?;
         give_ids(&mut response);
         let attempt = self.attempt();
-        let calls = TurnCalls::new(self.taker(attempt), response.tool_calls().count());
-        Ok(OpenTurn {
-            session: self,
-            attempt,
-            response: Arc::new(response),
-            calls: Arc::new(calls),
-            unanswered: "not executed: the run was stopped",
-            injected: Vec::new(),
-        })
+        let calls = Arc::new(TurnCalls::new(self.taker(attempt), self.key(), self.turn_number(), response));
+        self.begin_turn(&calls);
+        Ok(OpenTurn { session: self, attempt, calls })
+    }
+
+    /// Goes on with the turn that the resumed run has left open. Returns `None` if there is none, or if its messages were
+    /// rewritten. When the turn is dropped, its results replace those in the history.
+    pub(crate) fn reopen(&self) -> Option<OpenTurn<'_>> {
+        let stopped = self.take_open()?;
+        let attempt = self.attempt();
+        let calls = Arc::new(TurnCalls::again(self.taker(attempt), self.key(), stopped));
+        self.begin_turn(&calls);
+        Some(OpenTurn { session: self, attempt, calls })
     }
 }
 
@@ -64,20 +69,27 @@ pub(crate) struct OpenTurn<'a> {
     session: &'a SessionRun,
     /// The attempt to which the turn belongs.
     attempt: u32,
-    response: Arc<Message>,
     calls: Arc<TurnCalls>,
-    unanswered: &'static str,
-    injected: Vec<Arc<Message>>,
 }
 
 impl OpenTurn<'_> {
     /// Returns the response as it will enter the history, with a unique id for each call.
-    pub(crate) const fn response(&self) -> &Arc<Message> {
-        &self.response
+    pub(crate) fn response(&self) -> &Arc<Message> {
+        &self.calls.response
+    }
+
+    /// Returns the calls, for the runs of their tools.
+    pub(crate) const fn calls(&self) -> &Arc<TurnCalls> {
+        &self.calls
     }
 
     pub(crate) const fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// Returns `true` if an earlier run has left the turn open.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.calls.placed.is_some()
     }
 
     /// Returns the state that the call at this position shares with the run of its tool. If the call already has a
@@ -89,7 +101,26 @@ impl OpenTurn<'_> {
     /// Sets the result of the call at this position, and replaces an earlier result. From now on, the function of the
     /// call's tool is not called.
     pub(crate) fn answer(&self, position: usize, result: ToolResult) {
-        self.calls.answer(position, result);
+        self.calls.settle(position, result);
+    }
+
+    /// Sets the result of the call at this position, and keeps how the call has settled.
+    pub(crate) fn settle(&self, position: usize, settled: &CallResult, result: ToolResult) {
+        if let Some(asked) = self.response().tool_calls().nth(position) {
+            self.calls.keep(position, SettledCall::of(settled, asked));
+        }
+        self.calls.settle(position, result);
+    }
+
+    /// Returns the results that the calls had when the turn was resumed, with their positions.
+    pub(crate) fn earlier_results(&self) -> Vec<(usize, CallResult)> {
+        let Some(placed) = &self.calls.placed else { return Vec::new() };
+        let asked = self.response().tool_calls().take(placed.results.len()).enumerate();
+        let settled = asked.filter_map(|(position, asked)| {
+            let (settled, result) = self.calls.settled_before(position)?;
+            Some((position, settled.into_result(asked, result)))
+        });
+        settled.collect()
     }
 
     /// Lets interjections close the calls from now on. Interjections that wait do so at once.
@@ -115,77 +146,54 @@ impl OpenTurn<'_> {
 
     /// Answers the interrupted call at this position with an error.
     pub(crate) fn interrupt(&self, position: usize) {
-        let has_started = self.work_started(position).close();
-        let text = if has_started { INTERRUPTED_AT_WORK } else { "not executed: interrupted" };
-        self.answer(position, ToolResult::error("", text));
+        self.calls.interrupt(position, [INTERRUPTED_AT_WORK, INTERRUPTED]);
     }
 
     /// Sets a text in the place of a result that the hooks of `tool.result` have not let pass yet, and that the history
     /// therefore does not keep if the run ends now.
     pub(crate) fn withhold(&self, position: usize) {
-        let has_started = self.work_started(position).close();
-        self.answer(position, ToolResult::error("", if has_started { UNCHECKED } else { self.unanswered }));
+        self.calls.withhold(position, [UNCHECKED, UNANSWERED]);
     }
 
     /// Closes the call at this position, and returns the text of its result if the run is stopped.
     pub(crate) fn stop(&self, position: usize) -> &'static str {
-        if self.work_started(position).close() { STOPPED } else { self.unanswered }
+        if self.work_started(position).close() { STOPPED } else { UNANSWERED }
     }
 
     /// Appends an answer after the results and the injected messages. It must have no tool calls.
-    pub(crate) fn end_with(&mut self, answer: &Arc<Message>) {
-        self.injected.push(Arc::clone(answer));
+    pub(crate) fn end_with(&self, answer: &Arc<Message>) {
+        self.calls.inject([Arc::clone(answer)]);
     }
 
-    /// Sets the text of the results for unanswered calls whose tools have not started when the turn is dropped.
-    pub(crate) const fn answer_others(&mut self, text: &'static str) {
-        self.unanswered = text;
+    /// Ends the turn without its calls, whose results have this text.
+    pub(crate) fn leave_out(&self, text: &'static str) {
+        self.calls.leave_out(text);
     }
 
     /// Appends messages after the results. They must be valid by themselves.
-    pub(crate) fn inject(&mut self, messages: Vec<Message>) -> Result<(), HistoryError> {
+    pub(crate) fn inject(&self, messages: Vec<Message>) -> Result<(), HistoryError> {
         let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
         check(&messages)?;
-        self.injected.extend(messages);
+        self.calls.inject(messages);
         Ok(())
     }
 }
 
 impl Drop for OpenTurn<'_> {
     fn drop(&mut self) {
-        let states = self.calls.take();
-        let results = self.response.tool_calls().zip(states).map(|(call, state)| {
-            let mut result = match state {
-                CallState::Answered(result) => result,
-                CallState::Interjected => ToolResult::error("", NOT_EXECUTED),
-                // The call is closed before its result enters the history, so "not executed" stays true.
-                CallState::Open(started) => {
-                    ToolResult::error("", if started.close() { STOPPED } else { self.unanswered })
-                }
-            };
-            // A hook may have changed the id, but the result belongs to this call.
-            result.id.clone_from(&call.id);
-            Arc::new(Message::tool([result]))
-        });
-        let mut messages = vec![Arc::clone(&self.response)];
-        messages.extend(results);
-        messages.append(&mut take(&mut self.injected));
-        self.session.end_turn(&self.calls, messages, self.attempt);
+        self.session.end_turn(&self.calls, self.attempt);
     }
 }
-
-/// The result of a call whose tool was running when the run ended.
-const STOPPED: &str = "the run was stopped while the tool was running: it may have had effects";
-
-/// The result of a call whose tool was called, and whose own result had not passed the hooks of `tool.result` when the
-/// run ended.
-const UNCHECKED: &str = "the tool was called, but the run ended before its result was checked: it may have had effects";
 
 /// The result of a call that was interrupted after the tool's function had been called.
 const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was running: it may have had effects";
 
-/// The result of a call that had not begun when the user interjected.
-pub(crate) const NOT_EXECUTED: &str = "not executed: the user interjected";
+/// The result of a call that was interrupted before.
+const INTERRUPTED: &str = "not executed: interrupted";
+
+/// The result of a call whose tool was called, and whose own result had not passed the hooks of `tool.result` when the
+/// run ended.
+const UNCHECKED: &str = "the tool was called, but the run ended before its result was checked: it may have had effects";
 
 #[cfg(test)]
 mod tests {
@@ -223,7 +231,7 @@ mod tests {
         #[test]
         fn each_call_has_exactly_one_result_however_its_turn_ends(steps in vec(step(), 0..12)) {
             let session = Session::new();
-            let run = SessionRun::new(session.clone());
+            let run = SessionRun::new(session.clone(), uuid::Uuid::nil());
             let mut expected = 0;
             for step in steps {
                 match step {
@@ -236,7 +244,7 @@ mod tests {
                             message.with_call(ToolCall::new(id, "t", json!({})))
                         });
                         let turn = std::panic::AssertUnwindSafe(|| {
-                            let mut turn = run.open(response).expect("a response");
+                            let turn = run.open(response).expect("a response");
                             for (at, (_, is_answered)) in calls.iter().enumerate() {
                                 if *is_answered {
                                     turn.answer(at, ToolResult::new("another id", at));
@@ -262,7 +270,7 @@ mod tests {
 
     #[test]
     fn only_a_valid_assistant_message_begins_a_turn() {
-        let run = SessionRun::new(Session::new());
+        let run = SessionRun::new(Session::new(), uuid::Uuid::nil());
         let error = run.open(Message::user("x")).expect_err("a user's message").to_string();
         assert_eq!(error, "a model's response has the role `user` instead of `assistant`");
         let result = Part::ToolCallResponse(ToolResult::new("a", 1));

@@ -3,14 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use emitree_runtime::{Error, Result};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
-use crate::message::Message;
+use crate::agent::turn::CurrentTurn;
 use crate::message::history::{History, HistoryError, check};
+use crate::message::{Message, Role};
 use crate::place::state::Slices;
 use crate::session::inbox::{Taker, Waiting};
+use crate::session::keys::SessionKey;
+use crate::session::live_run::LiveRun;
+use crate::session::stopped::{Stopped, StoppedTurn};
 use crate::session::turn_calls::TurnCalls;
 use crate::session::{Conversation, Session};
+use crate::{ChatOptions, Turn};
 
 /// The session of one run, and the messages that the current attempt of the run added.
 ///
@@ -19,12 +26,15 @@ use crate::session::{Conversation, Session};
 #[derive(Debug)]
 pub(crate) struct SessionRun {
     session: Session,
+    live: Arc<LiveRun>,
     /// The number of the current attempt, counted from 1; 0 before the first attempt.
     attempt: AtomicU32,
     added: Mutex<Vec<Arc<Message>>>,
     /// The messages of the inbox that the current attempt added, or dropped, as they were sent.
     steered: Mutex<Vec<Waiting>>,
     rewritten: Mutex<Option<Rewritten>>,
+    /// The results of an earlier run that this run has replaced, with the results in their places.
+    replaced: Mutex<Vec<(Arc<Message>, Arc<Message>)>>,
 }
 
 /// A history that hooks of a run have rewritten, so that it no longer begins with the messages that the hooks read.
@@ -36,15 +46,27 @@ struct Rewritten {
     history: History,
 }
 
+/// What a resumed run goes on with.
+pub(crate) enum Resumed {
+    /// A run that has ended without an answer.
+    Run(Turn),
+    /// Messages that no model has answered.
+    Conversation,
+    /// A conversation that ends with this answer.
+    Ended(Arc<Message>),
+}
+
 impl SessionRun {
-    pub(crate) const fn new(session: Session) -> Self {
+    pub(crate) fn new(session: Session, id: Uuid) -> Self {
         let attempt = AtomicU32::new(0);
         Self {
             session,
+            live: LiveRun::new(id),
             attempt,
             added: Mutex::new(Vec::new()),
             steered: Mutex::new(Vec::new()),
             rewritten: Mutex::new(None),
+            replaced: Mutex::new(Vec::new()),
         }
     }
 
@@ -59,6 +81,14 @@ impl SessionRun {
 
     pub(crate) fn history(&self) -> History {
         self.session.history()
+    }
+
+    /// Returns the history before the turn whose calls are being made.
+    pub(crate) fn history_before_turn(&self) -> History {
+        let history = self.history();
+        let calls = self.live.parts.lock().calls.clone();
+        let resumed = calls.as_ref().and_then(|calls| calls.placed.as_ref()?.position(&calls.response, &history));
+        resumed.map_or_else(|| history.clone(), |at| History(Arc::new(history.messages()[..at].to_vec())))
     }
 
     pub(crate) const fn slices(&self) -> &Slices {
@@ -80,8 +110,13 @@ impl SessionRun {
         self.added.lock()[known..].to_vec()
     }
 
+    /// Takes the results of an earlier run that this run has replaced, with the results in their places.
+    pub(crate) fn take_replaced(&self) -> Vec<(Arc<Message>, Arc<Message>)> {
+        std::mem::take(&mut *self.replaced.lock())
+    }
+
     /// Appends messages as [`History::extend`] does.
-    pub(crate) fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
+    pub(crate) fn extend(&self, messages: impl IntoIterator<Item = Message>) -> std::result::Result<(), HistoryError> {
         let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
         check(&messages)?;
         self.append(messages, self.attempt());
@@ -116,13 +151,137 @@ impl SessionRun {
         inbox.take_interjections(calls.taker())
     }
 
-    /// Appends the messages of a turn, as [`append`](Self::append) does. From now on, interjections cannot close its calls.
-    pub(super) fn end_turn(&self, calls: &Arc<TurnCalls>, messages: Vec<Arc<Message>>, attempt: u32) {
-        let Conversation { history, inbox } = &mut *self.session.shared.conversation.lock();
+    /// Ends a turn: its messages enter the history, as [`append`](Self::append) does, or replace those of an earlier run.
+    /// From now on, interjections cannot close its calls. If calls are open, the session keeps the turn.
+    pub(super) fn end_turn(&self, calls: &Arc<TurnCalls>, attempt: u32) {
+        let ends = calls.end();
+        let conversation = &mut *self.session.shared.conversation.lock();
         if calls.is_listening() {
-            inbox.turns.retain(|turn| !Arc::ptr_eq(turn, calls));
+            conversation.inbox.turns.retain(|turn| !Arc::ptr_eq(turn, calls));
         }
-        self.append_to(history, messages, attempt);
+        self.live.parts.lock().calls.take_if(|live| Arc::ptr_eq(live, calls));
+        if attempt == self.attempt() {
+            let entered = calls.enter(ends, &mut conversation.history);
+            self.added.lock().extend(entered.added);
+            self.replaced.lock().extend(entered.replaced);
+            if let Some(open) = entered.open {
+                conversation.stop(self.live.stop(Some(open)));
+            }
+        }
+    }
+
+    /// Keeps the options of the run's input, for a run that goes on with this run.
+    pub(crate) fn set_options(&self, options: &ChatOptions) {
+        self.live.parts.lock().options.clone_from(options);
+    }
+
+    /// Registers the run.
+    pub(crate) fn begin_run(&self) {
+        let live = &mut self.session.shared.conversation.lock().live;
+        if !live.iter().any(|live| Arc::ptr_eq(live, &self.live)) {
+            live.push(Arc::clone(&self.live));
+        }
+    }
+
+    /// Ends an attempt of the run. Unless the run has an answer, the session keeps where it stopped.
+    pub(crate) fn end_run(&self, attempt: u32, has_answer: bool) {
+        if attempt != self.attempt() {
+            return;
+        }
+        let conversation = &mut *self.session.shared.conversation.lock();
+        let before = conversation.live.len();
+        conversation.live.retain(|live| !Arc::ptr_eq(live, &self.live));
+        if before == conversation.live.len() {
+            // The attempt ended before it began.
+            return;
+        }
+        let resumed = self.live.parts.lock().resumed.take();
+        if let Some(resumed) = resumed {
+            conversation.stop(resumed);
+        } else if !has_answer && conversation.stopped.as_ref().is_none_or(|stopped| stopped.run != self.live.id) {
+            conversation.stop(self.live.stop(None));
+        }
+    }
+
+    pub(crate) fn turn(&self) -> &CurrentTurn {
+        &self.live.turn
+    }
+
+    /// Returns the key of the session.
+    pub(crate) fn key(&self) -> Arc<SessionKey> {
+        Arc::clone(&self.session.key)
+    }
+
+    /// Returns the number of the current turn in its session.
+    pub(crate) fn turn_number(&self) -> u64 {
+        self.live.number.load(Ordering::Relaxed)
+    }
+
+    /// Numbers another turn.
+    pub(crate) fn next_turn(&self) {
+        let number = self.session.shared.turns.fetch_add(1, Ordering::Relaxed) + 1;
+        self.live.number.store(number, Ordering::Relaxed);
+    }
+
+    pub(super) fn begin_turn(&self, calls: &Arc<TurnCalls>) {
+        self.live.parts.lock().calls = Some(Arc::clone(calls));
+    }
+
+    /// Closes what an earlier run has left open: its questions are not answered, and its calls not executed.
+    pub(crate) fn close_stopped(&self) {
+        let Conversation { history, stopped, .. } = &mut *self.session.shared.conversation.lock();
+        if let Some(stopped) = stopped.take() {
+            stopped.close(history);
+        }
+    }
+
+    /// Takes over what an earlier run has left.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is nothing to do, or if another run uses the session.
+    pub(crate) fn resume(&self) -> Result<Resumed> {
+        let conversation = &mut *self.session.shared.conversation.lock();
+        if let Some(mut stopped) = conversation.stopped.take() {
+            // A turn that was rewritten is over.
+            stopped.open = stopped.open.filter(|open| open.position(&conversation.history).is_some());
+            let resumed = Resumed::Run(stopped.turn);
+            self.live.parts.lock().resumed = Some(stopped);
+            return Ok(resumed);
+        }
+        if let Some(other) = conversation.live.iter().find(|live| !Arc::ptr_eq(live, &self.live)) {
+            return Err(Error::new(format!(
+                "the session cannot be resumed: the run {} is using it, and has its turn in hand",
+                other.id
+            )));
+        }
+        match conversation.history.messages().last() {
+            Some(last) if last.role == Role::Assistant && conversation.inbox.messages().len() == 0 => {
+                Ok(Resumed::Ended(Arc::clone(last)))
+            }
+            None if conversation.inbox.messages().len() == 0 => {
+                Err(Error::new("the session cannot be resumed: it has no messages"))
+            }
+            _ => Ok(Resumed::Conversation),
+        }
+    }
+
+    /// Returns the options of the run that has stopped.
+    pub(crate) fn stopped_options(&self) -> Option<ChatOptions> {
+        let conversation = self.session.shared.conversation.lock();
+        conversation.stopped.as_ref().map(|stopped| stopped.options.clone())
+    }
+
+    /// Returns `true` if calls were left open that this run has not taken up yet.
+    pub(crate) fn has_open_turn(&self) -> bool {
+        let has_open = |stopped: &Stopped| stopped.open.is_some();
+        self.live.parts.lock().resumed.as_ref().is_some_and(has_open)
+            || self.session.shared.conversation.lock().stopped.as_ref().is_some_and(has_open)
+    }
+
+    /// Takes up the turn that the resumed run has left open.
+    pub(super) fn take_open(&self) -> Option<StoppedTurn> {
+        self.live.parts.lock().resumed.take()?.open
     }
 
     fn append_to(&self, history: &mut History, messages: Vec<Arc<Message>>, attempt: u32) {
@@ -163,7 +322,7 @@ impl SessionRun {
     /// Replaces the messages that an attempt has taken, in the inbox, by these messages, in the history. They must be
     /// valid by themselves.
     pub(crate) fn enter(&self, messages: Vec<Arc<Message>>, attempt: u32) {
-        self.session.shared.change_inbox(|Conversation { history, inbox }| {
+        self.session.shared.change_inbox(|Conversation { history, inbox, .. }| {
             if attempt == self.attempt() {
                 self.steered.lock().append(&mut inbox.remove(self.taker(attempt)));
                 self.append_to(history, messages, attempt);
@@ -204,7 +363,7 @@ impl SessionRun {
     /// Undoes the attempt's changes to the history, so that the next attempt begins without them, and gives back what
     /// the attempt took from the inbox.
     pub(crate) fn give_up(&self) {
-        self.session.shared.change_inbox(|Conversation { history, inbox }| {
+        self.session.shared.change_inbox(|Conversation { history, inbox, stopped, .. }| {
             // The history is read and written under one lock, so that no message of another run is lost.
             let without = self.without(history);
             let steered = std::mem::take(&mut *self.steered.lock());
@@ -214,6 +373,9 @@ impl SessionRun {
                 *history = History(Arc::new(without));
                 inbox.put_back(steered);
             }
+            // What this attempt left open is no longer there.
+            let is_gone = |open: &mut Stopped| open.run == self.live.id && !open.is_placed(history);
+            stopped.take_if(is_gone);
             // A layer may keep the attempt, whose turn would take interjections.
             inbox.free_run(self.taker(0).run);
             self.added.lock().clear();
@@ -246,7 +408,8 @@ mod tests {
     fn giving_up_a_run_removes_its_messages_and_its_rewriting_and_nothing_else() {
         let session = Session::new();
         session.extend([Message::user("old")]).expect("valid");
-        let (ours, theirs) = (SessionRun::new(session.clone()), SessionRun::new(session.clone()));
+        let (ours, theirs) =
+            (SessionRun::new(session.clone(), Uuid::nil()), SessionRun::new(session.clone(), Uuid::nil()));
         ours.extend([Message::user("ours")]).expect("valid");
         theirs.extend([Message::user("theirs")]).expect("valid");
 

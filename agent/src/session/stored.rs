@@ -2,44 +2,174 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use emitree_runtime::RunKey;
 use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use crate::message::history::History;
+use crate::message::{Role, is_false};
 use crate::place::state::Slices;
-use crate::session::Session;
+use crate::session::inbox::{Inbox, StoredMessage};
+use crate::session::stopped::{Stopped, StoppedCall, StoppedTurn};
+use crate::session::turn_calls::Placed;
+use crate::session::{Conversation, Session};
+use crate::{ChatOptions, Turn};
 
-/// The version of the format of [`Stored`]. Version 1 is the same without the `extra` of reasoning and of calls.
-const VERSION: u32 = 2;
+/// The version of the format of [`Stored`]. Version 1 is the same as version 2 without the `extra` of reasoning and of
+/// calls. Version 3 adds all fields but `history` and `state`.
+const VERSION: u32 = 3;
 
 /// A stored session.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Stored {
     version: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    /// The number of turns so far.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    turns: u64,
     history: History,
     /// The state of each middleware, by the middleware's id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     state: BTreeMap<Arc<str>, Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    open: Option<StoredStop>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inbox: Vec<StoredMessage>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    meta: Map<String, Value>,
+}
+
+/// A stored [`Stopped`].
+#[derive(Serialize, Deserialize)]
+struct StoredStop {
+    run: Uuid,
+    turn: Turn,
+    #[serde(default, skip_serializing_if = "is_default")]
+    options: ChatOptions,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    response: Option<StoredTurn>,
+}
+
+/// A stored [`StoppedTurn`].
+#[derive(Serialize, Deserialize)]
+struct StoredTurn {
+    /// The position of the response in the history.
+    at: usize,
+    number: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    injected: u64,
+    #[serde(default, skip_serializing_if = "is_false")]
+    is_resolved: bool,
+    calls: Vec<StoppedCall>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+fn is_default(options: &ChatOptions) -> bool {
+    *options == ChatOptions::default()
 }
 
 impl Serialize for Session {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let state = self.slices.snapshot().map_err(S::Error::custom)?;
-        Stored { version: VERSION, history: self.history(), state }.serialize(serializer)
+        let (history, stopped, inbox, meta) = {
+            let conversation = self.shared.conversation.lock();
+            let (history, stopped) = conversation.as_if_ended();
+            (history, stopped, conversation.inbox.to_stored(), conversation.meta.clone())
+        };
+        let open = stopped.map(|stopped| StoredStop::of(stopped, &history));
+        let (id, turns) = (Some(self.id().to_owned()), self.shared.turns.load(Ordering::Relaxed));
+        Stored { version: VERSION, id, turns, history, state, open, inbox, meta }.serialize(serializer)
     }
 }
 
 impl TryFrom<Stored> for Session {
     type Error = String;
 
-    fn try_from(Stored { version, history, state }: Stored) -> Result<Self, String> {
+    fn try_from(stored: Stored) -> Result<Self, String> {
+        let Stored { version, id, turns, history, state, open, inbox, meta } = stored;
         if !(1..=VERSION).contains(&version) {
             return Err(format!(
                 "the session is stored in version {version}, but only the versions 1 to {VERSION} can be read"
             ));
         }
-        Ok(Self::restore(history, Slices::stored(state)))
+        let stopped = open.map(|open| open.read(&history)).transpose()?;
+        let inbox = Inbox::stored(inbox)?;
+        let mut session = Self::default();
+        if let Some(id) = id {
+            session = session.with_key(read_key(&id)?);
+        }
+        session.slices = Slices::stored(state);
+        session.shared.turns.store(turns, Ordering::Relaxed);
+        session.shared.change_inbox(|conversation| {
+            *conversation = Conversation { history, inbox, stopped, meta, ..Conversation::default() };
+        });
+        Ok(session)
+    }
+}
+
+/// Reads an id, which is the key of a run for the session of a sub-agent.
+fn read_key(id: &str) -> Result<RunKey, String> {
+    let (first, rest) = id.split_once('/').map_or((id, None), |(first, rest)| (first, Some(rest)));
+    let mut parts = rest.iter().flat_map(|rest| rest.split('/'));
+    RunKey::new(first)
+        .and_then(|key| parts.try_fold(key, |key, part| key.child(part)))
+        .map_err(|error| format!("at `id`: {error}"))
+}
+
+impl StoredStop {
+    fn of(Stopped { run, turn, options, open }: Stopped, history: &History) -> Self {
+        let response = open.and_then(|open| {
+            let at = open.position(history)?;
+            let injected = u64::try_from(open.placed.injected).unwrap_or(u64::MAX);
+            let StoppedTurn { number, is_resolved, calls, .. } = open;
+            Some(StoredTurn { at, number, injected, is_resolved, calls })
+        });
+        Self { run, turn, options, response }
+    }
+
+    fn read(self, history: &History) -> Result<Stopped, String> {
+        let Self { run, turn, options, response } = self;
+        let open = response.map(|turn| turn.read(history)).transpose()?;
+        Ok(Stopped { run, turn, options, open })
+    }
+}
+
+impl StoredTurn {
+    fn read(self, history: &History) -> Result<StoppedTurn, String> {
+        let Self { at, number, injected, is_resolved, calls } = self;
+        let messages = history.messages();
+        let response = messages.get(at).filter(|message| message.role == Role::Assistant).ok_or_else(|| {
+            format!("at `open.response.at`: message {at} of the history is not the response of a model")
+        })?;
+        let asked = response.tool_calls().count();
+        if asked == 0 || asked != calls.len() {
+            let count = calls.len();
+            return Err(format!(
+                "at `open.response.calls`: there are {count} calls, but message {at} of the history has {asked}"
+            ));
+        }
+        let behind = at + 1 + asked;
+        let results = messages.get(at + 1..behind).unwrap_or_default().to_vec();
+        let is_one = |message: &Arc<_>| crate::Message::tool_results(message).count() == 1;
+        if results.len() != asked || !results.iter().all(is_one) {
+            return Err(format!("at `open.response.at`: message {at} is not followed by one message for each result"));
+        }
+        let injected = usize::try_from(injected).unwrap_or(usize::MAX);
+        if injected > messages.len() - behind {
+            return Err(format!(
+                "at `open.response.injected`: the history has no {injected} messages after the results"
+            ));
+        }
+        let placed = Placed { results, injected };
+        Ok(StoppedTurn { number, response: Arc::clone(response), placed, is_resolved, calls })
     }
 }

@@ -62,6 +62,7 @@ pub struct Tool {
     middlewares: Vec<Arc<dyn Middleware>>,
     retries: u32,
     is_exclusive: bool,
+    is_idempotent: bool,
 }
 
 struct ToolParts {
@@ -190,7 +191,7 @@ impl Tool {
             .build()?;
         let is_warned = AtomicBool::new(false);
         let shared = Arc::new(ToolParts { spec, emitter, work, is_warned });
-        Ok(Self { shared, middlewares: Vec::new(), retries: 0, is_exclusive: false })
+        Ok(Self { shared, middlewares: Vec::new(), retries: 0, is_exclusive: false, is_idempotent: false })
     }
 
     /// Binds a middleware to each run of this tool and of its later clones.
@@ -266,6 +267,15 @@ impl Tool {
         self
     }
 
+    /// Marks the tool as idempotent: executing a call of it again has no further effect. If the run of an agent stops
+    /// during such a call, [`Agent::resume`](crate::Agent::resume) makes the call again. This applies to this tool and to
+    /// its later clones.
+    #[must_use]
+    pub const fn idempotent(mut self) -> Self {
+        self.is_idempotent = true;
+        self
+    }
+
     pub(crate) const fn is_exclusive(&self) -> bool {
         self.is_exclusive
     }
@@ -338,9 +348,10 @@ impl Tool {
     fn call<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
         // From here on, the function may have effects, so the result of the call must not be "not executed". If the
         // call already has that result, the function must not be called (A1).
-        if ctx.own_extension::<WorkStarted>().is_some_and(|call| !call.start()) {
+        if ctx.own_extension::<WorkStarted>().is_some_and(|call| !call.call()) {
             return Box::pin(ready(Err(too_late())));
         }
+        ctx.begin();
         self.shared.work.call(input, ctx)
     }
 }
@@ -351,6 +362,10 @@ impl Runnable for Tool {
 
     fn emitter(&self) -> &Emitter {
         &self.shared.emitter
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.is_idempotent
     }
 
     async fn execute(&self, input: &Value, ctx: &RunContext) -> Result<ToolOutput> {

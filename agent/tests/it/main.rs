@@ -27,6 +27,7 @@ mod parse;
 mod places;
 mod redacted;
 mod replies;
+mod resume;
 mod sessions;
 mod steering;
 mod stored;

@@ -40,7 +40,7 @@ async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_unused_stat
     let session = Session::new();
     agent(&script).with(counter("a")).with(counter("b")).build()?.ask("go").session(&session).await?;
     let stored = serde_json::to_value(&session)?;
-    assert_eq!((&stored["version"], &stored["state"]), (&json!(2), &json!({"a": 1, "b": 1})));
+    assert_eq!((&stored["version"], &stored["state"]), (&json!(3), &json!({"a": 1, "b": 1})));
 
     let restored: Session = serde_json::from_value(stored)?;
     agent(&script).with(counter("a")).build()?.ask("again").session(&restored).await?;
@@ -56,12 +56,12 @@ async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_unused_stat
 async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cause() -> Result<()> {
     let bad = [
         (
-            json!({"version": 3, "history": []}),
-            "the session is stored in version 3, but only the versions 1 to 2 can be read",
+            json!({"version": 4, "history": []}),
+            "the session is stored in version 4, but only the versions 1 to 3 can be read",
         ),
         (
             json!({"version": 0, "history": []}),
-            "the session is stored in version 0, but only the versions 1 to 2 can be read",
+            "the session is stored in version 0, but only the versions 1 to 3 can be read",
         ),
         (json!({"history": []}), "missing field `version`"),
         (json!({"version": 1, "history": [{"role": "user", "parts": []}]}), "message 0 with the role `user` is empty"),
@@ -362,7 +362,13 @@ async fn converse(runs: &[Asks], stores: bool) -> (Value, Vec<Option<String>>) {
             assert_eq!(serde_json::to_string(&session).expect("JSON"), text);
         }
     }
-    (serde_json::to_value(&session).expect("JSON"), prompts)
+    let mut stored = serde_json::to_value(&session).expect("JSON");
+    // These ids are random.
+    stored["id"] = json!(null);
+    if stored.get("open").is_some() {
+        stored["open"]["run"] = json!(null);
+    }
+    (stored, prompts)
 }
 
 proptest! {

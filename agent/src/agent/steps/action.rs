@@ -7,17 +7,34 @@ use emitree_runtime::{Error, ErrorKind, Result};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 
-use crate::agent::batch::run_batch;
+use crate::agent::calls::run_batch;
 use crate::agent::events::MessageError;
 use crate::agent::steps::{After, Loop};
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
+use crate::session::open_turn::OpenTurn;
 use crate::{ChatResponse, Message};
 
+/// A response that has passed `turn.action`.
+pub(super) enum Acted<'a> {
+    /// The turn is in the history.
+    Ended(TurnOutcome),
+    /// The calls of the turn have to be executed.
+    Calls(OpenTurn<'a>),
+}
+
+/// A turn that is in the history.
+pub(super) struct TurnOutcome {
+    pub(super) end: TurnEnd,
+    /// The message that is the answer if the loop ends.
+    pub(super) answer: Arc<Message>,
+    pub(super) after: After,
+}
+
 impl Loop<'_> {
-    /// Passes a response through `turn.action`, and executes its tool calls unless a hook decides otherwise. When this
-    /// function returns `Ok`, the turn is in the history. Also returns the message that is the answer if the loop ends.
-    pub(super) fn act(&self, response: ChatResponse) -> BoxFuture<'_, Result<(TurnEnd, Arc<Message>, After)>> {
+    /// Passes a response through `turn.action`, and begins its turn. Unless the turn has calls to execute, it is in the
+    /// history when this function returns.
+    pub(super) fn act(&self, response: ChatResponse) -> BoxFuture<'_, Result<Acted<'_>>> {
         Box::pin(async move {
             let mut action = TurnAction::new(response);
             if self.chains().any(|chains| !chains.action.is_empty()) {
@@ -31,40 +48,45 @@ impl Loop<'_> {
             if let (Err(error), Some(message)) = (&opened, copy) {
                 Box::pin(self.report(message, error)).await;
             }
-            let mut turn = opened?;
-            let response = Arc::clone(turn.response());
+            let turn = opened?;
             let asks_again = !inject.is_empty();
             turn.inject(inject)?;
-            let mut answer = Arc::clone(&response);
-            let mut end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
+            let response = Arc::clone(turn.response());
             let after = match decision.unwrap_or(TurnDecision::Natural) {
+                TurnDecision::Natural if response.tool_calls().next().is_some() => return Ok(Acted::Calls(turn)),
+                TurnDecision::Natural if asks_again => After::AskAgain,
+                TurnDecision::Natural => After::End,
                 TurnDecision::Stop => {
-                    turn.answer_others("not executed: the run ends here");
+                    turn.leave_out("not executed: the run ends here");
                     After::End
                 }
                 TurnDecision::LoopToModel => {
-                    turn.answer_others("not executed: the model is asked again");
+                    turn.leave_out("not executed: the model is asked again");
                     After::AskAgain
-                }
-                TurnDecision::Natural => {
-                    let (mut terminates, mut answered) = (false, None);
-                    if response.tool_calls().next().is_some() {
-                        // On an error the turn is dropped, and enters the history with the results so far.
-                        end.results = run_batch(self, &turn).await?;
-                        answered = self.state.handoffs.settle(&end.results);
-                        terminates = answered.is_some() || end.results.iter().all(|result| result.output.terminate);
-                    }
-                    if let Some(result) = end.results.iter().find(|result| terminates && result.output.is_answer) {
-                        answer = Arc::new(self.answer_of(&result.output, answered).await?);
-                        turn.end_with(&answer);
-                    }
-                    let is_answer = response.tool_calls().next().is_none();
-                    if terminates || (is_answer && !asks_again) { After::End } else { After::AskAgain }
                 }
             };
             // The turn enters the history before `turn.stop`, so that hooks find the turn in the history.
             drop(turn);
-            Ok((end, answer, after))
+            let end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
+            Ok(Acted::Ended(TurnOutcome { end, answer: response, after }))
+        })
+    }
+
+    /// Executes the calls of a turn, or those that an earlier run has left open. When this function returns, the turn is
+    /// in the history, even if it fails.
+    pub(super) fn make_calls<'b>(&'b self, turn: OpenTurn<'b>) -> BoxFuture<'b, Result<TurnOutcome>> {
+        Box::pin(async move {
+            let mut answer = Arc::clone(turn.response());
+            // On an error the turn is dropped, and enters the history with the results so far.
+            let results = run_batch(self, &turn).await?;
+            let answered = self.state.handoffs.settle(&results);
+            let terminates = answered.is_some() || results.iter().all(|result| result.output.terminate);
+            if let Some(result) = results.iter().find(|result| terminates && result.output.is_answer) {
+                answer = Arc::new(self.answer_of(&result.output, answered).await?);
+                turn.end_with(&answer);
+            }
+            let end = TurnEnd { response: Arc::clone(turn.response()), results };
+            Ok(TurnOutcome { end, answer, after: if terminates { After::End } else { After::AskAgain } })
         })
     }
 

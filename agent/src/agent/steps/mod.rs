@@ -3,6 +3,7 @@
 mod action;
 mod reply;
 mod request;
+mod resume;
 mod steering;
 
 use std::future::ready;
@@ -13,15 +14,17 @@ use futures_core::future::BoxFuture;
 
 use crate::agent::AgentParts;
 use crate::agent::builder::ask_for_tools;
-use crate::agent::events::{AgentStart, AgentSuccess, MessageAdded, MessageError};
+use crate::agent::events::{AgentStart, AgentSuccess, MessageAdded, MessageError, MessageReplaced};
 use crate::agent::middleware::{Installed, Joined};
 use crate::agent::spec::{AgentSpec, ExpectedTools};
+use crate::agent::steps::action::{Acted, TurnOutcome};
 use crate::agent::toolset::Toolset;
-use crate::agent::turn::{Attempt, CurrentTurn, LoopState, UntilNext};
+use crate::agent::turn::{Attempt, CurrentTurn, LoopState, Resumes, UntilNext};
 use crate::kinds::handoff::Source;
 use crate::model::passage::is_run_of;
 use crate::model::{emit, log};
 use crate::place::built::Chains;
+use crate::session::run::Resumed;
 use crate::{Agent, AgentInput, AgentOutput, ChatOptions, Message, ToolSpec};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
@@ -50,6 +53,14 @@ pub(crate) struct Loop<'a> {
     steered_after: u32,
 }
 
+/// How an attempt begins.
+enum Begun {
+    /// With the messages of its input.
+    Loop,
+    /// With what an earlier run has left.
+    Resumed(Resumed),
+}
+
 /// The step after a turn: another model call, or the end of the loop.
 enum After {
     AskAgain,
@@ -75,14 +86,18 @@ impl<'a> Loop<'a> {
         })?;
         state.compacting.begin(&installed);
         let state = Attempt::next(state);
+        let resumes = state.resumes != Resumes::No;
+        let resumed = if resumes { state.session.stopped_options() } else { None };
+        let options = resumed.as_ref().unwrap_or(&input.options);
+        state.session.set_options(options);
         if agent.hands_off {
-            let streams = input.options.stream.or(agent.options.stream).or(agent.model.own_options().stream);
+            let streams = options.stream.or(agent.options.stream).or(agent.model.own_options().stream);
             let source = Source { installed: installed.clone(), streams: streams == Some(true) };
             _ = state.handoffs.source.set(source);
         }
         let expected = state.is_first().then(|| check_joined(agent, &joined, &installed, &tools, ctx)).transpose()?;
         Ok(Self {
-            options: Box::new(input.options.or(&agent.options)),
+            options: Box::new(options.or(&agent.options)),
             agent,
             ctx,
             installed,
@@ -102,7 +117,7 @@ impl<'a> Loop<'a> {
     }
 
     pub(crate) fn turn(&self) -> &CurrentTurn {
-        &self.state.turn
+        self.state.session.turn()
     }
 
     pub(crate) fn installed(&self) -> &[Arc<Installed>] {
@@ -124,7 +139,8 @@ impl<'a> Loop<'a> {
         if tools.is_empty() {
             // The future of most attempts has no state for tools: it is on the stack once for each nested agent.
             return match self.begin_session() {
-                Ok(()) => self.take_turns(),
+                Ok(Begun::Loop) => self.take_turns(),
+                Ok(Begun::Resumed(resumed)) => self.resume(resumed),
                 Err(error) => Box::pin(ready(Err(error))),
             };
         }
@@ -132,18 +148,29 @@ impl<'a> Loop<'a> {
             for tool in tools {
                 tool.ended().await;
             }
-            self.begin_session()?;
-            self.take_turns().await
+            match self.begin_session()? {
+                Begun::Loop => self.take_turns().await,
+                Begun::Resumed(resumed) => self.resume(resumed).await,
+            }
         })
     }
 
-    /// Undoes the previous attempt, if there was one, and adds the messages of the input to the session.
-    fn begin_session(&self) -> Result<()> {
+    /// Undoes the previous attempt, if there was one, and adds the messages of the input to the session. A resumed run
+    /// takes over what its session has left open instead.
+    fn begin_session(&self) -> Result<Begun> {
         self.state.begin()?;
+        self.state.session.begin_run();
+        if self.state.resumes != Resumes::No {
+            return self.state.session.resume().map(Begun::Resumed);
+        }
+        self.state.session.close_stopped();
         self.state.session.extend(self.input.messages.iter().cloned())?;
         // A run may continue a session without new messages, but providers refuse a conversation without messages.
         // Messages of the inbox enter with the first turn.
-        if self.state.session.has_waiting() { Ok(()) } else { self.check_not_empty() }
+        if !self.state.session.has_waiting() {
+            self.check_not_empty()?;
+        }
+        Ok(Begun::Loop)
     }
 
     fn check_not_empty(&self) -> Result<()> {
@@ -159,9 +186,19 @@ impl<'a> Loop<'a> {
                 emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
             }
             self.announce().await?;
+            self.go_on(None).await
+        })
+    }
+
+    /// Takes turns until there is an answer. `resumed` is the answer of a turn that an earlier run has left open.
+    fn go_on(mut self, mut resumed: Option<(Arc<Message>, After)>) -> BoxFuture<'a, Result<AgentOutput>> {
+        Box::pin(async move {
             let mut rounds = 0;
             loop {
-                let (answer, after) = self.take_turn().await?;
+                let (answer, after) = match resumed.take() {
+                    Some(resumed) => resumed,
+                    None => self.take_turn().await?,
+                };
                 if matches!(after, After::AskAgain) || self.steer_at_end().await? {
                     continue;
                 }
@@ -202,6 +239,9 @@ impl<'a> Loop<'a> {
 
     fn announce_all(&mut self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            for (before, after) in self.state.session.take_replaced() {
+                emit(self.ctx, &mut MessageReplaced { before: Some(before), after }).await?;
+            }
             let messages = self.state.session.added_after(self.announced);
             self.announced += messages.len();
             for message in messages {
@@ -216,6 +256,7 @@ impl<'a> Loop<'a> {
     }
 
     async fn succeed(self, answer: Arc<Message>) -> Result<AgentOutput> {
+        self.state.succeed();
         emit(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
         let turn = self.turn().get();
         Ok(AgentOutput {
@@ -249,6 +290,7 @@ impl<'a> Loop<'a> {
                 )));
             }
             self.turn().change(|turn| turn.number += 1);
+            self.state.session.next_turn();
             if self.agent.hands_off {
                 self.state.handoffs.begin_turn();
             }
@@ -259,25 +301,34 @@ impl<'a> Loop<'a> {
             let response = self.ask_with_hooks(request).await?;
             self.turn().change(|turn| turn.add_response(&response));
             self.warnings.extend(response.warnings.iter().cloned());
-            let acted = self.act(response).await;
-            if let Ok((_, answer, After::End)) = &acted {
-                self.state.answer.keep(answer, self.ctx);
-            }
-            // The events are emitted even for a failed turn, because its messages may have entered the history.
-            let announced = self.announce().await;
-            let (end, answer, after) = match acted {
-                Ok(acted) => announced.map(|()| acted)?,
-                Err(error) => {
-                    log(announced, "message");
-                    return Err(error);
-                }
+            let outcome = match self.act(response).await {
+                Ok(Acted::Calls(turn)) => self.make_calls(turn).await,
+                Ok(Acted::Ended(outcome)) => Ok(outcome),
+                Err(error) => Err(error),
             };
-            let after = self.stop(end, after).await?;
-            if matches!(after, After::End) {
-                self.state.answer.keep(&answer, self.ctx);
-            }
-            Ok((answer, after))
+            self.end_turn(outcome).await
         })
+    }
+
+    /// Ends a turn: announces its messages, and passes it through `turn.stop`.
+    async fn end_turn(&mut self, outcome: Result<TurnOutcome>) -> Result<(Arc<Message>, After)> {
+        if let Ok(TurnOutcome { answer, after: After::End, .. }) = &outcome {
+            self.state.answer.keep(answer, self.ctx);
+        }
+        // The events are emitted even for a failed turn, because its messages may have entered the history.
+        let announced = self.announce().await;
+        let TurnOutcome { end, answer, after } = match outcome {
+            Ok(outcome) => announced.map(|()| outcome)?,
+            Err(error) => {
+                log(announced, "message");
+                return Err(error);
+            }
+        };
+        let after = self.stop(end, after).await?;
+        if matches!(after, After::End) {
+            self.state.answer.keep(&answer, self.ctx);
+        }
+        Ok((answer, after))
     }
 }
 

@@ -21,7 +21,8 @@ impl Loop<'_> {
     ) -> BoxFuture<'b, Result<ChatResponse>> {
         Box::pin(async move {
             let estimated = Measured::begin(&self.state, &request);
-            let mut run = model.run(request);
+            let (session, number) = (self.state.session.key(), self.state.session.turn_number());
+            let mut run = model.run(request).key_with(move || session.turn(number));
             // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
             // inherit them.
             for installed in &self.installed {

@@ -1,0 +1,162 @@
+//! The run of one tool call.
+
+use std::sync::Arc;
+
+use emitree_runtime::{Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack};
+use futures_core::future::BoxFuture;
+use serde_json::Value;
+
+use crate::agent::steps::Loop;
+use crate::agent::turn::{DISCARDED, LoopState};
+use crate::session::keys::CallInTurn;
+use crate::session::open_turn::OpenTurn;
+use crate::tool::started::WorkStarted;
+use crate::tool::too_late;
+use crate::{CallId, Tool, ToolCall, ToolOutput};
+
+/// The name of [`Begins`].
+const BEGINS: &str = "agent.begins";
+
+/// The arguments, extensions and layers for the run of a tool.
+pub(super) struct ToolRun {
+    arguments: Value,
+    id: CallId,
+    started: WorkStarted,
+    place: CallInTurn,
+    /// The call, if hooks have changed it.
+    call: Option<ToolCall>,
+    layers: Vec<Stack<Tool>>,
+    /// `true` if the agent's run hands down middlewares to the run.
+    is_bound_from_above: bool,
+}
+
+impl ToolRun {
+    pub(super) fn new(
+        agent: &Loop<'_>,
+        turn: &OpenTurn<'_>,
+        position: usize,
+        call: &ToolCall,
+        arguments: Value,
+    ) -> Self {
+        let (id, started) = (CallId(call.id.clone()), turn.work_started(position));
+        let place = CallInTurn { calls: Arc::clone(turn.calls()), position };
+        let call = place.changed(call);
+        let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
+        let layers = layers.filter(|stack| !stack.is_empty()).cloned().collect();
+        Self { arguments, id, started, place, call, layers, is_bound_from_above: agent.ctx.binds_nested() }
+    }
+
+    pub(super) fn execute<'a>(self, agent: &Loop<'a>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
+        if !agent.agent.spawn_tools {
+            return Box::pin(self.bind(tool));
+        }
+        // A task of `ctx.spawn` ends before the agent's run does, and the tool's run is nested in the agent's run.
+        let tool = tool.clone();
+        let task = agent.ctx.spawn(async move { self.bind(&tool).await });
+        Box::pin(async move { task.await? })
+    }
+
+    fn bind(self, tool: &Tool) -> Run<'_, Tool> {
+        // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
+        let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started.clone());
+        let (place, call) = (self.place.clone(), self.call);
+        let run = run.own_extension(self.place).key_with(move || place.key(call.as_ref()));
+        // A middleware, such as a fallback, may do the work in a run below.
+        let has_middlewares = self.is_bound_from_above || tool.has_middlewares() || !self.layers.is_empty();
+        let run = run.middleware(BeginsBelow { started: self.started.clone(), has_middlewares });
+        let begins = begins(&self.layers, self.started);
+        begins.into_iter().chain(self.layers).fold(run, |run, stack| run.middleware(stack))
+    }
+}
+
+/// Aborts the runs of spawned calls if the attempt is dropped before all calls of the turn have settled (A7).
+pub(super) struct Spawned<'a> {
+    ctx: &'a RunContext,
+    /// `None` once all calls have settled.
+    attempt: Option<u32>,
+}
+
+impl<'a> Spawned<'a> {
+    pub(super) const fn of(ctx: &'a RunContext, attempt: u32) -> Self {
+        Self { ctx, attempt: Some(attempt) }
+    }
+
+    pub(super) const fn settle(&mut self) {
+        self.attempt = None;
+    }
+}
+
+impl Drop for Spawned<'_> {
+    fn drop(&mut self) {
+        let Some(attempt) = self.attempt else { return };
+        let is_of_turn = |call: &WorkStarted| call.attempt() == attempt;
+        for run in self.ctx.children() {
+            if run.own_extension::<WorkStarted>().is_some_and(|call| is_of_turn(&call)) {
+                run.abort(DISCARDED);
+            }
+        }
+    }
+}
+
+/// Returns a layer outside all layers of `tool.call` that are not guards, or `None` if there are only guards.
+fn begins(layers: &[Stack<Tool>], started: WorkStarted) -> Option<Stack<Tool>> {
+    let is_used = |phase: &Phase| layers.iter().any(|stack| !stack.in_phase(*phase).is_empty());
+    let phase = [Phase::Observe, Phase::Retry, Phase::Transform].into_iter().find(is_used)?;
+    Some(Stack::builder().layer_in(phase, Begins(started)).build())
+}
+
+/// Marks the call as started before a layer is entered, or a run below is started, that may do the work itself (A1).
+#[derive(Debug)]
+struct Begins(WorkStarted);
+
+impl Middleware for Begins {
+    fn bind(&self, _: &RunContext) -> Result<()> {
+        if self.0.start() { Ok(()) } else { Err(too_late()) }
+    }
+
+    fn name(&self) -> &'static str {
+        BEGINS
+    }
+}
+
+/// Binds [`Begins`] to the runs below a tool's run, and refuses the tool's run if another attempt has begun (A7).
+#[derive(Debug)]
+struct BeginsBelow {
+    started: WorkStarted,
+    /// `true` if the run has middlewares, which may start runs before the function is called.
+    has_middlewares: bool,
+}
+
+impl Middleware for BeginsBelow {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // Another attempt first counts itself, and then looks for runs of tools. So either it finds this run, or this run
+        // sees that it is too late.
+        let is_current = |state: &LoopState| state.session.attempt() == self.started.attempt();
+        // The same holds for an interjection, which first closes the call.
+        let is_late = self.started.is_closed() || !ctx.extension::<LoopState>().is_some_and(|state| is_current(&state));
+        if is_late {
+            return Err(too_late());
+        }
+        if self.has_middlewares {
+            ctx.bind_nested(Begins(self.started.clone()));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        BEGINS
+    }
+}
+
+impl Layer<Tool> for Begins {
+    async fn call(&self, arguments: &Value, _: &RunContext, next: Next<'_, Tool>) -> Result<ToolOutput> {
+        if !self.0.start() {
+            return Err(too_late());
+        }
+        next.run(arguments).await
+    }
+
+    fn name(&self) -> &'static str {
+        BEGINS
+    }
+}

@@ -1,0 +1,55 @@
+//! A run that goes on with what an earlier run of its session has left open.
+
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Result};
+use futures_core::future::BoxFuture;
+
+use crate::agent::events::AgentStart;
+use crate::agent::steps::{After, Loop};
+use crate::agent::turn::Resumes;
+use crate::model::emit;
+use crate::session::run::Resumed;
+use crate::{AgentOutput, Message, Role};
+
+impl<'a> Loop<'a> {
+    /// Makes the calls that were left open, and then takes turns until there is an answer.
+    pub(super) fn resume(mut self, resumed: Resumed) -> BoxFuture<'a, Result<AgentOutput>> {
+        Box::pin(async move {
+            if let Resumed::Run(turn) = &resumed {
+                self.turn().change(|now| *now = *turn);
+                // The number of steps is counted anew, because a run that has reached it could not go on.
+                self.steered_after = turn.number;
+            }
+            if self.ctx.has_listeners() {
+                emit(self.ctx, &mut AgentStart { messages: Vec::new() }).await?;
+            }
+            let answered = match resumed {
+                Resumed::Run(_) => self.make_open_calls().await?,
+                Resumed::Conversation => None,
+                Resumed::Ended(answer) if self.state.resumes == Resumes::Inside => Some((answer, After::End)),
+                Resumed::Ended(_) => {
+                    return Err(Error::new(
+                        "there is nothing to resume: the conversation of the session ends with an answer",
+                    ));
+                }
+            };
+            self.state.keep(self.turn().get())?;
+            self.go_on(answered).await
+        })
+    }
+
+    async fn make_open_calls(&mut self) -> Result<Option<(Arc<Message>, After)>> {
+        let Some(turn) = self.state.session.reopen() else {
+            // The model has answered, but a hook kept the run from ending.
+            let history = self.state.session.history();
+            let last = history.messages().last().filter(|message| message.role == Role::Assistant);
+            return Ok(last.map(|last| (Arc::clone(last), After::End)));
+        };
+        if self.agent.hands_off {
+            self.state.handoffs.begin_turn();
+        }
+        let outcome = self.make_calls(turn).await;
+        self.end_turn(outcome).await.map(Some)
+    }
+}

@@ -1,0 +1,87 @@
+//! The keys of what a session's runs do: `<session>/<turn>` for a model call, and
+//! `<session>/<turn>/<position>/<tool>-<hash of the arguments>` for a tool call.
+
+use std::sync::{Arc, OnceLock};
+
+use emitree_emitter::new_id;
+use emitree_runtime::RunKey;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::session::turn_calls::TurnCalls;
+use crate::{Arguments, ToolCall};
+
+/// The key of a session, which is made when it is first needed. Clones of the session share it.
+#[derive(Debug, Default)]
+pub(crate) struct SessionKey(OnceLock<RunKey>);
+
+impl SessionKey {
+    pub(crate) fn new(key: RunKey) -> Arc<Self> {
+        Arc::new(Self(key.into()))
+    }
+
+    pub(crate) fn get(&self) -> &RunKey {
+        let random = || RunKey::new(&new_id().to_string());
+        self.0.get_or_init(|| random().expect("a UUID can be a key"))
+    }
+
+    /// Returns the key of a turn, for its model call.
+    pub(crate) fn turn(&self, number: u64) -> RunKey {
+        below(self.get(), &number.to_string())
+    }
+}
+
+/// The place of a tool call in its turn: an extension of the tool's run alone.
+#[derive(Clone, Debug)]
+pub(crate) struct CallInTurn {
+    pub(crate) calls: Arc<TurnCalls>,
+    pub(crate) position: usize,
+}
+
+impl CallInTurn {
+    fn asked(&self) -> Option<&ToolCall> {
+        self.calls.response.tool_calls().nth(self.position)
+    }
+
+    /// Returns a copy of a call if hooks have changed it.
+    pub(crate) fn changed(&self, call: &ToolCall) -> Option<ToolCall> {
+        let is_changed = |asked: &ToolCall| asked.name != call.name || asked.arguments != call.arguments;
+        self.asked().is_none_or(is_changed).then(|| call.clone())
+    }
+
+    /// Returns the key of the call, as hooks have changed it, or as the model wrote it.
+    pub(crate) fn key(&self, changed: Option<&ToolCall>) -> RunKey {
+        let call = changed.or_else(|| self.asked());
+        let turn = below(&self.calls.session.turn(self.calls.number), &self.position.to_string());
+        call.map_or(turn.clone(), |call| below(&turn, &format!("{}-{}", call.name, hash(&call.arguments))))
+    }
+}
+
+/// A name that a key cannot contain, such as a hallucinated tool's, is left out: its call is not executed.
+fn below(key: &RunKey, id: &str) -> RunKey {
+    key.child(id).unwrap_or_else(|_| key.clone())
+}
+
+/// Returns the first 16 hex digits of the SHA-256 of arguments, whose keys are sorted: without sorting, the hash would
+/// depend on `serde_json`'s feature `preserve_order`, which any crate in a build may enable.
+fn hash(arguments: &Arguments) -> String {
+    let mut arguments = match arguments {
+        Arguments::Json(arguments) => arguments.clone(),
+        Arguments::Malformed(text) => Value::from(text.as_str()),
+    };
+    arguments.sort_all_objects();
+    Sha256::digest(arguments.to_string()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_hash_of_arguments_is_the_same_in_every_process() {
+        // printf '{"all":true,"path":"/tmp"}' | sha256sum
+        assert_eq!(hash(&json!({"path": "/tmp", "all": true}).into()), "908d5adc3d5a8f8f");
+    }
+}

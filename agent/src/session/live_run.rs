@@ -1,0 +1,58 @@
+//! A run of an agent that uses a session.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::ChatOptions;
+use crate::agent::turn::CurrentTurn;
+use crate::message::history::History;
+use crate::session::stopped::{Stopped, StoppedTurn};
+use crate::session::turn_calls::TurnCalls;
+
+/// What a session would keep if the run ended now.
+#[derive(Debug)]
+pub(crate) struct LiveRun {
+    pub(super) id: Uuid,
+    pub(crate) turn: CurrentTurn,
+    /// The number of the current turn in its session.
+    pub(super) number: AtomicU64,
+    pub(super) parts: Mutex<LiveParts>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct LiveParts {
+    /// The options of the run's input.
+    pub(super) options: ChatOptions,
+    /// The turn whose calls are being made.
+    pub(super) calls: Option<Arc<TurnCalls>>,
+    /// The run that this run goes on with, until it makes the calls that were left open.
+    pub(super) resumed: Option<Stopped>,
+}
+
+impl LiveRun {
+    pub(super) fn new(id: Uuid) -> Arc<Self> {
+        Arc::new(Self { id, turn: CurrentTurn::default(), number: AtomicU64::new(0), parts: Mutex::default() })
+    }
+
+    /// Returns what the session keeps of the run if it ends with this open turn.
+    pub(super) fn stop(&self, open: Option<StoppedTurn>) -> Stopped {
+        let options = self.parts.lock().options.clone();
+        Stopped { run: self.id, turn: self.turn.get(), options, open }
+    }
+
+    /// Returns what the session would keep of the run if it ended now, and adds the messages of its turn to a history.
+    pub(super) fn stop_now(&self, history: &mut History) -> Stopped {
+        let (calls, resumed) = {
+            let parts = self.parts.lock();
+            (parts.calls.clone(), parts.resumed.clone())
+        };
+        match (calls, resumed) {
+            (Some(calls), _) => self.stop(calls.enter(calls.peek(), history).open),
+            (None, Some(resumed)) => resumed,
+            (None, None) => self.stop(None),
+        }
+    }
+}

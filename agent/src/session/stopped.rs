@@ -1,0 +1,140 @@
+//! What a session keeps of a run that has ended without an answer, so that another run can go on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::message::history::History;
+use crate::message::is_false;
+use crate::place::action::{CallResult, How};
+use crate::session::Session;
+use crate::session::turn_calls::Placed;
+use crate::{ChatOptions, Message, ToolCall, ToolOutput, ToolResult, Turn};
+
+/// A run that has ended without an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Stopped {
+    /// The id of the run.
+    pub(crate) run: Uuid,
+    pub(crate) turn: Turn,
+    /// The options of the run's input.
+    pub(crate) options: ChatOptions,
+    /// The turn whose calls have not all settled. `None` if the run ended between two turns.
+    pub(super) open: Option<StoppedTurn>,
+}
+
+impl Stopped {
+    /// Takes the place of an earlier run. Returns the earlier run if its open turn has to be closed. A run that stopped
+    /// between two turns leaves the open turn of another run as it is.
+    pub(super) fn take_place_of(self, place: &mut Option<Self>) -> Option<Self> {
+        match place {
+            Some(older) if self.open.is_none() && older.open.is_some() => None,
+            _ => place.replace(self).filter(|older| older.open.is_some()),
+        }
+    }
+
+    pub(super) fn close(self, history: &mut History) {
+        if let Some(open) = self.open {
+            open.close(history);
+        }
+    }
+
+    /// Returns `true` unless the messages of its turn are no longer in the history.
+    pub(super) fn is_placed(&self, history: &History) -> bool {
+        self.open.as_ref().is_none_or(|open| open.position(history).is_some())
+    }
+}
+
+/// A turn whose messages are in the history, and whose calls have not all settled.
+#[derive(Clone, Debug)]
+pub(super) struct StoppedTurn {
+    /// The number of the turn in its session.
+    pub(super) number: u64,
+    pub(super) response: Arc<Message>,
+    pub(super) placed: Placed,
+    /// `true` once the hooks of `tool.resolve` have seen all calls.
+    pub(super) is_resolved: bool,
+    /// By position.
+    pub(super) calls: Vec<StoppedCall>,
+}
+
+impl StoppedTurn {
+    /// Returns the position of the response in a history, unless a message of the turn was rewritten.
+    pub(super) fn position(&self, history: &History) -> Option<usize> {
+        self.placed.position(&self.response, history)
+    }
+
+    /// Closes the turn: its calls keep their results.
+    pub(super) fn close(self, history: &mut History) {
+        let _ = history;
+    }
+}
+
+/// A call of a turn that was left open.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StoppedCall {
+    Settled(Box<SettledCall>),
+    Open(Box<OpenCall>),
+}
+
+/// How a call has settled. The history has its content.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SettledCall {
+    #[serde(default)]
+    how: How,
+    /// The call, if hooks have changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    call: Option<ToolCall>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    details: Map<String, Value>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    terminate: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    is_answer: bool,
+}
+
+impl SettledCall {
+    /// Returns `None` if the call was executed as the model wrote it, and has only content.
+    pub(crate) fn of(result: &CallResult, asked: &ToolCall) -> Option<Box<Self>> {
+        let ToolOutput { details, terminate, is_answer, .. } = &result.output;
+        let settled = Self {
+            how: result.how,
+            call: (result.call != *asked).then(|| result.call.clone()),
+            details: details.clone(),
+            terminate: *terminate,
+            is_answer: *is_answer,
+        };
+        (settled != Self::default()).then(|| Box::new(settled))
+    }
+
+    pub(crate) fn into_result(self, asked: &ToolCall, result: ToolResult) -> CallResult {
+        let Self { how, call, details, terminate, is_answer } = self;
+        let ToolResult { response: content, is_error, .. } = result;
+        let output = ToolOutput { content, details, is_error, terminate, is_answer };
+        CallResult { call: call.unwrap_or_else(|| asked.clone()), how, output }
+    }
+}
+
+/// What is known about a call that has not settled.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct OpenCall {
+    /// The call as hooks left it, if they have changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) call: Option<ToolCall>,
+    /// `true` if the request of the turn did not offer the tool.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) not_offered: bool,
+    /// The gates that have let the call pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) passed: Vec<String>,
+    /// `true` if the call may have had effects.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) has_begun: bool,
+    /// The sessions of the agents that the call has run, by their keys.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) sessions: BTreeMap<String, Session>,
+}
