@@ -41,6 +41,8 @@
 //! | `jsonl` (default) | [`JsonlFile`], [`Jsonl`] | a file or any `io::Write`, one JSON record per line; [`read_jsonl`] reads them |
 //! | `memory` (default) | [`Memory`] | a vector, for tests |
 //! | `channel` | [`Channel`] | a bounded tokio channel |
+//!
+//! The feature `runs` reads records back as runs: [`runs`].
 
 #![cfg_attr(
     not(test),
@@ -55,7 +57,7 @@
     )
 )]
 #![cfg_attr(
-    not(all(feature = "jsonl", feature = "memory", feature = "channel")),
+    not(all(feature = "jsonl", feature = "memory", feature = "channel", feature = "runs")),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names the sinks of all features")
 )]
 
@@ -65,6 +67,8 @@ mod channel;
 mod jsonl;
 #[cfg(feature = "memory")]
 mod memory;
+#[cfg(feature = "runs")]
+pub mod runs;
 
 #[cfg(feature = "channel")]
 pub use self::channel::Channel;

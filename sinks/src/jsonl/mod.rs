@@ -9,6 +9,8 @@ mod writer;
 
 pub use self::error::JsonlError;
 pub use self::file::{FlushPolicy, JsonlFile, JsonlOptions};
+#[cfg(feature = "runs")]
+pub(crate) use self::read::quote;
 pub use self::read::{ReadError, Records, read_jsonl};
 pub use self::tail::Tail;
 pub use self::writer::Jsonl;

@@ -151,7 +151,8 @@ fn in_line(error: &serde_json::Error) -> String {
     error.to_string().replace(" at line 1 column ", " at column ")
 }
 
-fn quote(line: &[u8]) -> String {
+/// Returns the text of a line, cut after 80 characters.
+pub(crate) fn quote(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let text = text.trim_end();
     match text.char_indices().nth(QUOTED) {

@@ -1,0 +1,149 @@
+//! The meaning of a record.
+
+use std::time::Duration;
+
+use emitree_emitter::EventRecord;
+use rust_decimal::Decimal;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+/// The meaning of a record for the run that it belongs to. In JSON it is an object whose field `fact` has the name of
+/// the variant, such as `{"fact": "gap", "lost": 3}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "fact", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Fact {
+    /// The run has started.
+    Start,
+    /// The run has an output.
+    Success,
+    /// The run has failed, or was stopped.
+    Error {
+        /// The message of the error.
+        message: Box<str>,
+    },
+    /// The run has ended.
+    Finish {
+        /// The outcome, such as `success`, `failed`, `denied` or `timed_out`. `None` if it cannot be read.
+        outcome: Option<Box<str>>,
+        /// The duration of the run, in nanoseconds.
+        #[serde(rename = "duration_ns", serialize_with = "nanoseconds")]
+        duration: Option<Duration>,
+    },
+    /// The attempt was given up, and another attempt follows.
+    Discarded {
+        /// The reason.
+        reason: Box<str>,
+    },
+    /// A model has used tokens.
+    Usage {
+        /// Tokens of the request.
+        input_tokens: u64,
+        /// Tokens of the answer.
+        output_tokens: u64,
+        /// The cost, if it is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cost: Option<Decimal>,
+    },
+    /// Another event.
+    Event,
+    /// Events were lost here.
+    Gap {
+        /// The number of lost events.
+        lost: u64,
+    },
+    /// A line is not a record.
+    Malformed {
+        /// The reason, with the beginning of the line.
+        reason: Box<str>,
+    },
+}
+
+impl Fact {
+    pub(super) fn of(event: &EventRecord) -> Self {
+        // Lifecycle events have this flag in their context; other events may have the same names.
+        let is_lifecycle = event.context.get("internal") == Some(&Value::Bool(true));
+        match (event.name(), is_lifecycle) {
+            ("start", true) => Self::Start,
+            ("success", true) => Self::Success,
+            ("error", true) => Self::error(event),
+            ("finish", true) => Self::finish(event),
+            ("attempt_discarded", false) => Self::discarded(event).unwrap_or(Self::Event),
+            ("usage", false) => Self::usage(event).unwrap_or(Self::Event),
+            _ => Self::Event,
+        }
+    }
+
+    fn error(event: &EventRecord) -> Self {
+        let message = event.payload().map_or_else(|_| Box::default(), |error: ErrorPayload| error.error.message);
+        Self::Error { message }
+    }
+
+    fn finish(event: &EventRecord) -> Self {
+        let payload: FinishPayload = event.payload().unwrap_or_default();
+        let duration = payload.duration_ns.map(Duration::from_nanos);
+        Self::Finish { outcome: payload.outcome.map(|outcome| outcome.status), duration }
+    }
+
+    fn discarded(event: &EventRecord) -> Option<Self> {
+        let Discarded { reason } = event.payload().ok()?;
+        Some(Self::Discarded { reason })
+    }
+
+    fn usage(event: &EventRecord) -> Option<Self> {
+        let UsagePayload { usage: Usage { input_tokens, output_tokens }, cost } = event.payload().ok()?;
+        Some(Self::Usage { input_tokens, output_tokens, cost })
+    }
+}
+
+#[derive(Deserialize)]
+struct ErrorPayload {
+    error: Message,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    message: Box<str>,
+}
+
+#[derive(Default, Deserialize)]
+struct FinishPayload {
+    #[serde(default, deserialize_with = "readable")]
+    outcome: Option<Outcome>,
+    #[serde(default, deserialize_with = "readable")]
+    duration_ns: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Outcome {
+    status: Box<str>,
+}
+
+#[derive(Deserialize)]
+struct Discarded {
+    reason: Box<str>,
+}
+
+#[derive(Deserialize)]
+struct UsagePayload {
+    usage: Usage,
+    #[serde(default)]
+    cost: Option<Decimal>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    input_tokens: u64,
+    output_tokens: u64,
+}
+
+/// Reads a value, or `None` if it has another type: a recorder may have replaced the value.
+fn readable<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let value = <&serde_json::value::RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str(value.get()).ok())
+}
+
+#[expect(clippy::ref_option, reason = "serde calls it with a reference")]
+fn nanoseconds<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    duration.map(|duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)).serialize(serializer)
+}
