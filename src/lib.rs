@@ -59,6 +59,7 @@
 //! | [`sinks`] | sinks, one feature each; records and reports |
 //! | [`stream`] | a run as a stream of its events |
 //! | [`tower`] | tower's services and layers (feature `tower`) |
+//! | [`viewer`] | a page in the browser that shows the runs of a recording (feature `viewer`) |
 //!
 //! # Features
 //!
@@ -66,7 +67,7 @@
 //! The README lists all features with the crates that they add.
 
 #![cfg_attr(
-    not(all(feature = "agent", feature = "secrets", feature = "tower")),
+    not(all(feature = "agent", feature = "secrets", feature = "tower", feature = "viewer")),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names the modules of all features")
 )]
 
@@ -169,6 +170,12 @@ pub mod tower {
         EnterRun, EnterRunFuture, EnterRunLayer, PropagateRun, PropagateRunLayer, RunLayer, RunService,
         RunServiceFuture, Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, WithRun, tower_layer,
     };
+}
+
+/// A page in the browser that shows the runs of a recording; see [`Viewer`](viewer::Viewer).
+#[cfg(feature = "viewer")]
+pub mod viewer {
+    pub use emitree_viewer::*;
 }
 
 /// Tests the complete program of the README; `tests/readme.rs` tests the other programs.

@@ -1,0 +1,315 @@
+// The details of the selected run: seven tabs.
+"use strict";
+
+const TABS = ["Overview", "Input", "Output", "Messages", "Events", "Context", "Raw"];
+
+/** The number of characters of a value that are shown at once. */
+const SHOWN = 100_000;
+
+/** Reads records, and keeps the last ones. */
+class Records {
+  /** @param {(at: number, number: number) => Promise<any>} read */
+  constructor(read) {
+    this.read = read;
+    /** @type {Map<number, Promise<any>>} */
+    this.kept = new Map();
+  }
+
+  /** @param {Head | undefined} head @returns {Promise<any>} */
+  get(head) {
+    if (!head) return Promise.resolve(undefined);
+    const kept = this.kept.get(head.at);
+    if (kept) return kept;
+    const record = this.read(head.at, head.number);
+    // A failure, such as a server that is being restarted, is not kept.
+    record.catch(() => this.kept.delete(head.at));
+    this.kept.set(head.at, record);
+    if (this.kept.size > 200) this.kept.delete(/** @type {number} */ (this.kept.keys().next().value));
+    return record;
+  }
+
+  clear() {
+    this.kept.clear();
+  }
+}
+
+class Tabs {
+  /** @param {Records} records */
+  constructor(records) {
+    this.records = records;
+    this.tab = 0;
+    /** What is drawn, and for which run or note. */
+    this.look = "";
+    this.shown = "";
+    /** Grows with each drawing, so that a record that arrives late is not drawn over a newer selection. */
+    this.drawing = 0;
+    /** The event whose record is shown in `Events` and `Raw`. @type {Head | undefined} */
+    this.event = undefined;
+    this.showsTrajectory = false;
+    const buttons = TABS.map((name, index) => {
+      const tab = make("button", { type: "button", role: "tab", id: `tab-${index + 1}`, title: `${name} (${index + 1})` }, [name]);
+      tab.setAttribute("aria-controls", "panel");
+      tab.addEventListener("click", () => change({ tab: index }));
+      tab.addEventListener("keydown", (event) => this.key(event, index));
+      return tab;
+    });
+    byId("tabs").append(...buttons);
+  }
+
+  /** @param {KeyboardEvent} event @param {number} index */
+  key(event, index) {
+    const last = TABS.length - 1;
+    const to = { ArrowLeft: index === 0 ? last : index - 1, ArrowRight: index === last ? 0 : index + 1, Home: 0, End: last }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    change({ tab: to });
+    byId(`tab-${to + 1}`).focus();
+  }
+
+  /** @param {Model} model @param {Run | undefined} run @param {Note | undefined} note @param {number} tab */
+  draw(model, run, note, tab) {
+    const shown = run ? run.id : note ? `note ${note.order}` : "";
+    const isSame = this.shown === `${model.recording} ${shown}`;
+    this.shown = `${model.recording} ${shown}`;
+    if (!isSame) this.event = undefined;
+    // The overview counts what the runs below use, so it changes with the model.
+    const progress = run && (tab === 0 ? `${run.last} ${run.tokens} ${model.endOf(run)}` : run.heads.length);
+    const look = [this.shown, tab, progress, run?.isEnded, this.event?.at, this.showsTrajectory].join(" ");
+    if (this.look === look) return;
+    this.look = look;
+    this.tab = tab;
+    TABS.forEach((_, index) => {
+      byId(`tab-${index + 1}`).setAttribute("aria-selected", String(index === tab));
+      byId(`tab-${index + 1}`).tabIndex = index === tab ? 0 : -1;
+    });
+    byId("panel").setAttribute("aria-labelledby", `tab-${tab + 1}`);
+    byId("details-title").textContent = run ? titleOf(run) : note ? "Note" : "Details";
+    this.fill(model, run, note, tab, isSame);
+  }
+
+  /** @param {Model} model @param {Run | undefined} run @param {Note | undefined} note @param {number} tab @param {boolean} isSame */
+  async fill(model, run, note, tab, isSame) {
+    const drawing = ++this.drawing;
+    const panel = byId("panel");
+    let content;
+    if (note) content = [await this.ofNote(note, tab)];
+    else if (!run) content = [make("p", { class: "hint" }, ["Select a run."])];
+    else {
+      const pages = [this.overview, this.input, this.output, this.messages, this.events, this.context, this.raw];
+      try {
+        content = await pages[tab].call(this, run, model);
+      } catch (error) {
+        content = [make("p", { class: "error" }, [`The record could not be read: ${error.message}`])];
+      }
+    }
+    if (drawing !== this.drawing) return;
+    const scroll = isSame ? panel.scrollTop : 0;
+    panel.replaceChildren(...content);
+    panel.scrollTop = scroll;
+  }
+
+  /** What the current tab shows, as JSON. @param {Run | undefined} run */
+  async copied(run) {
+    if (!run) return "null";
+    const find = (/** @type {string} */ fact) => this.records.get(run.heads.find((head) => head.fact === fact));
+    const values = [
+      async () => find("finish"),
+      async () => (await find("start"))?.payload?.input,
+      async () => (await find("success"))?.payload?.output,
+      async () => this.conversation(run),
+      async () => (this.event ? this.records.get(this.event) : run.heads),
+      async () => (await this.records.get(run.heads[0]))?.context,
+      async () => this.records.get(this.rawHead(run)),
+    ];
+    return JSON.stringify((await values[this.tab]()) ?? null, null, 2);
+  }
+
+  /** @param {Run} run */
+  rawHead(run) {
+    return this.event ?? run.heads.find((head) => head.fact === "finish") ?? run.heads[run.heads.length - 1];
+  }
+
+  /** @param {Note} note @param {number} tab */
+  async ofNote(note, tab) {
+    return tab === 6 ? jsonOf(await this.records.get(note.head)) : make("p", { class: "error" }, [textOfNote(note)]);
+  }
+
+  /** @param {Run} run @param {Model} model */
+  async overview(run, model) {
+    const outcome = OUTCOMES[model.outcomeOf(run)];
+    /** @type {[string, string][]} */
+    const facts = [
+      ["Outcome", `${outcome.sign} ${outcome.word}`],
+      ["Started", run.started === undefined ? "not recorded" : formatTime(run.started)],
+      ["Duration", formatDuration(model.durationOf(run))],
+      ["Own time", formatDuration(model.ownTimeOf(run))],
+      ["Attempts", String(run.discarded + 1)],
+      ["Tokens", tokensOf(run)],
+      ["Cost", costs(run)],
+      ["Runs below", formatCount(below(run))],
+      ["Events", formatCount(run.heads.length)],
+    ];
+    if (model.lostIn(run) > 0) facts.push(["Lost events", formatCount(model.lostIn(run))]);
+    facts.push(["Run id", run.id]);
+    if (run.parentId) facts.push(["Parent", run.parent ? titleOf(run.parent) : `${run.parentId} (not recorded)`]);
+    const list = make("dl", {}, facts.flatMap(([name, value]) => [make("dt", {}, [name]), make("dd", {}, [value])]));
+    const failure = run.heads.find((head) => head.fact === "error");
+    const finish = run.heads.find((head) => head.fact === "finish");
+    const [error, end] = [await this.records.get(failure), await this.records.get(finish)];
+    return [list, ...errorOf(error?.payload?.error, end?.payload?.outcome)];
+  }
+
+  /** @param {Run} run */
+  async input(run) {
+    const start = await this.records.get(run.heads.find((head) => head.fact === "start"));
+    const success = start ?? (await this.records.get(run.heads.find((head) => head.fact === "success")));
+    if (!success) return [hint("The start of the run was not recorded.")];
+    return [jsonOf(success.payload?.input)];
+  }
+
+  /** @param {Run} run */
+  async output(run) {
+    const success = await this.records.get(run.heads.find((head) => head.fact === "success"));
+    if (!success) return [hint(run.isEnded ? "The run has no output." : "The run has no output yet.")];
+    return [jsonOf(success.payload?.output)];
+  }
+
+  /** @param {Run} run */
+  async messages(run) {
+    const messages = await this.conversation(run);
+    if (messages.length === 0) return [hint("The run has no messages.")];
+    return [make("ol", { class: "chat", "aria-label": "Messages" }, messages.map(messageOf))];
+  }
+
+  /** The messages of an agent in the order in which they were added, or those of one call of a model. @param {Run} run */
+  async conversation(run) {
+    const added = run.heads.filter((head) => head.fact === "event" && (head.path ?? "").endsWith(".message"));
+    const records = await Promise.all(added.map((head) => this.records.get(head)));
+    const messages = records.map((record) => record.payload?.message).filter(isMessage);
+    if (messages.length > 0) return messages;
+    const start = await this.records.get(run.heads.find((head) => head.fact === "start"));
+    const success = await this.records.get(run.heads.find((head) => head.fact === "success"));
+    const { system, messages: asked } = start?.payload?.input ?? {};
+    const before = typeof system === "string" ? [{ role: "system", parts: [{ type: "text", content: system }] }] : [];
+    return [...before, ...(Array.isArray(asked) ? asked : []), success?.payload?.output?.message].filter(isMessage);
+  }
+
+  /** @param {Run} run */
+  async events(run) {
+    const isShown = (/** @type {Head} */ head) => this.showsTrajectory || !(head.path ?? "").startsWith("middleware.trajectory.");
+    const heads = run.heads.filter(isShown);
+    const start = run.heads[0]?.time ?? 0;
+    const rows = heads.slice(0, 2000).map((head) => {
+      const button = make("button", { type: "button", "aria-pressed": String(head === this.event) }, [head.path ?? head.fact]);
+      button.addEventListener("click", () => {
+        this.event = head === this.event ? undefined : head;
+        schedule();
+      });
+      const time = formatDuration(((head.time ?? start) - start) * 1000);
+      return make("tr", {}, [make("td", {}, [time]), make("td", {}, [button]), make("td", {}, [formatBytes(head.bytes)])]);
+    });
+    const names = ["Time", "Event", "Size"].map((name) => make("th", { scope: "col" }, [name]));
+    const table = make("table", {}, [make("thead", {}, [make("tr", {}, names)]), make("tbody", {}, rows)]);
+    const check = /** @type {HTMLInputElement} */ (make("input", { type: "checkbox" }));
+    check.checked = this.showsTrajectory;
+    check.addEventListener("change", () => {
+      this.showsTrajectory = check.checked;
+      schedule();
+    });
+    const content = [make("label", {}, [check, " show middleware.trajectory.*"]), table];
+    if (heads.length > rows.length) content.push(hint(`${formatCount(heads.length - rows.length)} further events`));
+    if (this.event) content.unshift(jsonOf(await this.records.get(this.event)));
+    return content;
+  }
+
+  /** @param {Run} run */
+  async context(run) {
+    const first = await this.records.get(run.heads.find((head) => head.fact === "start") ?? run.heads[0]);
+    return [jsonOf(first?.context)];
+  }
+
+  /** @param {Run} run */
+  async raw(run) {
+    return [jsonOf(await this.records.get(this.rawHead(run)))];
+  }
+}
+
+/** @param {string} text */
+function hint(text) {
+  return make("p", { class: "hint" }, [text]);
+}
+
+/** @param {any} value */
+function isMessage(value) {
+  return typeof value?.role === "string" && Array.isArray(value.parts);
+}
+
+/** A value as text: a string as it is, anything else as indented JSON. @param {any} value */
+function jsonOf(value) {
+  const text = typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "nothing");
+  const shown = make("pre", { tabindex: "0" }, [text.slice(0, SHOWN)]);
+  if (text.length <= SHOWN) return shown;
+  const more = make("button", { type: "button" }, [`show all ${formatCount(text.length)} characters`]);
+  more.addEventListener("click", () => {
+    shown.textContent = text;
+    more.remove();
+  });
+  return make("div", {}, [shown, more]);
+}
+
+/** @param {any} message */
+function messageOf({ role, parts, finish_reason: reason }) {
+  const heading = [role, ...(reason && reason !== "stop" ? [` (${reason})`] : [])].map(String);
+  return make("li", { class: `role-${["user", "assistant", "system", "tool"].includes(role) ? role : "other"}` }, [
+    make("h3", {}, heading),
+    ...parts.map(partOf),
+  ]);
+}
+
+/** @param {any} part */
+function partOf(part) {
+  const name = { tool_call: `calls ${part?.name}`, tool_call_response: part?.is_error ? "error" : "result", reasoning: "reasoning" }[part?.type];
+  const value = part?.content ?? part?.arguments ?? part?.response ?? part?.uri ?? part;
+  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  const body = make("div", { class: "part" }, [text.slice(0, SHOWN)]);
+  return name ? make("div", { class: `part-${part.type}` }, [make("h4", {}, [name]), body]) : body;
+}
+
+/** The error of a run, with its causes and details. @param {any} error @param {any} outcome @returns {HTMLElement[]} */
+function errorOf(error, outcome) {
+  const report = error ?? outcome?.error;
+  const reason = report?.message ?? outcome?.reason ?? outcome?.message ?? outcome?.interrupt?.question;
+  if (reason === undefined && !outcome?.interrupt) return [];
+  const content = [make("h3", {}, ["Error"]), make("p", { class: "error" }, [String(reason ?? JSON.stringify(outcome.interrupt))])];
+  if (outcome?.by) content.push(make("p", {}, [`by ${outcome.by}`]));
+  const causes = Array.isArray(report?.causes) ? report.causes : [];
+  if (causes.length > 0) {
+    content.push(make("h3", {}, ["Causes"]), make("ol", {}, causes.map((/** @type {any} */ cause) => make("li", {}, [String(cause)]))));
+  }
+  if (report?.details) content.push(make("h3", {}, ["Details"]), jsonOf(report.details));
+  return content;
+}
+
+/** @param {Run} run */
+function tokensOf(run) {
+  if (run.tokens === 0) return "none reported";
+  const { input, output } = run.total;
+  return `${formatCount(run.tokens)} (${formatCount(input)} in, ${formatCount(output)} out)`;
+}
+
+/** @param {Run} run */
+function costs(run) {
+  return run.total.hasCost ? formatCost(run.total.cost) : "none reported";
+}
+
+/** The number of runs below a run. @param {Run} run */
+function below(run) {
+  let count = 0;
+  const stack = [...run.children];
+  for (let next = stack.pop(); next; next = stack.pop()) {
+    count += 1;
+    for (const child of next.children) stack.push(child);
+  }
+  return count;
+}

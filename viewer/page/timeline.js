@@ -1,0 +1,150 @@
+// The time axis, the bars of the tree, and the flame view.
+"use strict";
+
+/** The steps between two marks of the axis, in nanoseconds: 1, 2 and 5 times each power of ten. @param {number} span */
+function stepOf(span) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(span, 1) / 3));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => span / step <= 4) ?? 10 * power;
+}
+
+/**
+ * Maps times to percent of the width.
+ * @param {Model} model @param {Run} top
+ */
+function scaleOf(model, top) {
+  const start = model.startOf(top);
+  // Microseconds. A clock that was set back must not make a negative span.
+  const span = Math.max(1, model.endOf(top) - start);
+  return { start, span, at: (/** @type {number} */ time) => Math.min(100, Math.max(0, ((time - start) / span) * 100)) };
+}
+
+/** @param {HTMLElement} axis @param {{ span: number }} scale */
+function drawAxis(axis, { span }) {
+  const look = String(span);
+  if (axis.dataset.look === look) return;
+  axis.dataset.look = look;
+  const [nanoseconds, marks] = [span * 1000, []];
+  const step = stepOf(nanoseconds);
+  for (let at = 0; at <= nanoseconds; at += step) {
+    const mark = make("span", {}, [at === 0 ? "0" : formatDuration(at)]);
+    mark.style.left = `${(at / nanoseconds) * 100}%`;
+    marks.push(mark);
+  }
+  axis.replaceChildren(make("div", {}, marks));
+}
+
+/** The bar of a run. @param {Model} model @param {Run} run @param {ReturnType<typeof scaleOf>} scale */
+function barOf(model, run, scale) {
+  const [left, right] = [scale.at(model.startOf(run)), scale.at(model.endOf(run))];
+  const bar = make("i", { class: `of-${model.outcomeOf(run)}` });
+  bar.style.left = `${left}%`;
+  bar.style.width = `max(2px, ${right - left}%)`;
+  return make("span", { class: "time" }, [bar]);
+}
+
+/** One of twelve colors for a text. @param {string} text */
+function hueOf(text) {
+  let hash = 7;
+  for (let at = 0; at < text.length; at++) hash = (hash * 31 + text.charCodeAt(at)) >>> 0;
+  return hash % 12;
+}
+
+/** The class that colors a box of the flame view. @param {Model} model @param {Run} run @param {string} by @param {number} most */
+function colorOf(model, run, by, most) {
+  if (by === "outcome") return `of-${model.outcomeOf(run)}`;
+  if (by === "cost") return `cost-${most > 0 ? Math.ceil((costOf(run) / most) * 5) : 0}`;
+  return `hue-${hueOf(run.kind)}`;
+}
+
+/** The cost of a run with the runs below, or its tokens if the recording has no costs. @param {Run} run */
+function costOf(run) {
+  return run.total.hasCost ? run.total.cost : run.tokens;
+}
+
+/** The boxes of a run as a flame view. Boxes are drawn only where one looks, and if they are wider than a hair. */
+class Flame {
+  /** @param {HTMLElement} element @param {(run: Run) => void} choose */
+  constructor(element, choose) {
+    this.element = element;
+    this.space = make("div", { role: "presentation", class: "space" });
+    element.append(this.space);
+    this.look = "";
+    /** @type {ReturnType<Model["boxes"]>} */
+    this.boxes = [];
+    /** @type {Map<Run, number>} */
+    this.rowOf = new Map();
+    element.addEventListener("scroll", () => schedule());
+    element.addEventListener("click", (event) => {
+      const id = /** @type {HTMLElement} */ (event.target).closest("[data-key]")?.getAttribute("data-key");
+      const box = this.boxes.find(({ run }) => run.id === id);
+      if (box) choose(box.run);
+    });
+  }
+
+  /**
+   * @param {Model} model @param {Run} top @param {string} by
+   * @param {{ selected?: Run, isMatch: (run: Run) => boolean }} state
+   */
+  draw(model, top, by, { selected, isMatch }) {
+    const look = `${model.version} ${top.id}`;
+    if (this.look !== look) {
+      this.look = look;
+      this.boxes = model.boxes(top);
+      this.rowOf = new Map(this.boxes.map(({ run, row }) => [run, row]));
+    }
+    const height = parseFloat(getComputedStyle(this.element).getPropertyValue("--row")) * rootFontSize();
+    const rows = this.boxes.reduce((most, { row }) => Math.max(most, row + 1), 0);
+    this.space.style.height = `${rows * height}px`;
+    const scale = scaleOf(model, top);
+    const pixel = 100 / Math.max(1, this.element.clientWidth);
+    const from = this.element.scrollTop / height - 2;
+    const to = from + this.element.clientHeight / height + 4;
+    const most = costOf(top);
+    /** The right edge of the last box that was drawn in each row. @type {number[]} */
+    const edges = [];
+    const drawn = [];
+    for (const { run, row, start, end } of this.boxes) {
+      if (row < from || row > to) continue;
+      const [left, right] = [scale.at(start), scale.at(end)];
+      // Boxes within one hair of each other would only cover each other.
+      if (run !== selected && right - (edges[row] ?? -1) < pixel) continue;
+      edges[row] = Math.max(right, left + pixel);
+      drawn.push(this.box(model, run, { row, left, width: right - left, height, by, most, selected, isMatch }));
+    }
+    this.space.replaceChildren(...drawn);
+  }
+
+  /** @param {Model} model @param {Run} run @param {any} place */
+  box(model, run, { row, left, width, height, by, most, selected, isMatch }) {
+    const box = make("div", {
+      role: "treeitem",
+      id: `flame-${run.id}`,
+      "data-key": run.id,
+      class: colorOf(model, run, by, most) + (isMatch(run) ? " match" : ""),
+      "aria-level": String(row + 1),
+      "aria-selected": String(run === selected),
+      "aria-label": labelOf(model, run),
+      title: labelOf(model, run),
+    });
+    box.append(make("span", {}, [`${OUTCOMES[model.outcomeOf(run)].sign} ${titleOf(run)}`]));
+    Object.assign(box.style, { left: `${left}%`, width: `max(2px, ${width}%)`, top: `${row * height}px` });
+    return box;
+  }
+
+  /** @param {Run} run */
+  show(run) {
+    const height = parseFloat(getComputedStyle(this.element).getPropertyValue("--row")) * rootFontSize();
+    const top = (this.rowOf.get(run) ?? 0) * height;
+    const { scrollTop, clientHeight } = this.element;
+    if (top < scrollTop || top + height > scrollTop + clientHeight) this.element.scrollTop = top - clientHeight / 2;
+  }
+}
+
+/** The whole text of a run, as a screen reader reads it. @param {Model} model @param {Run} run */
+function labelOf(model, run) {
+  const facts = [titleOf(run), OUTCOMES[model.outcomeOf(run)].word, formatDuration(model.durationOf(run))];
+  if (run.tokens > 0) facts.push(`${formatCount(run.tokens)} tokens`);
+  if (run.total.hasCost) facts.push(`cost ${formatCost(run.total.cost)}`);
+  if (run.discarded > 0) facts.push(`${run.discarded + 1} attempts`);
+  return facts.join(", ");
+}

@@ -1,0 +1,531 @@
+// The state of the page, its drawing, its keys, and the URL that holds the state.
+"use strict";
+
+/** The recording is embedded in an exported page, and is read from the server otherwise. */
+const model = new Model(byId("recording") === null);
+
+const state = {
+  /** The selected run. @type {string | undefined} */
+  run: undefined,
+  /** The selected note, by its number. @type {number | undefined} */
+  note: undefined,
+  /** The top-level run that the tree shows. @type {string | undefined} */
+  root: undefined,
+  /** The run below which the tree is shown. @type {string | undefined} */
+  focus: undefined,
+  tab: 0,
+  follows: model.isLive,
+  isFlame: false,
+  color: "kind",
+  search: new Search(),
+  /** Runs whose children are hidden. @type {Set<string>} */
+  closed: new Set(),
+};
+
+const records = new Records((at, number) => readRecord(at, number));
+const tabs = new Tabs(records);
+
+/** Matches of the search, and what they were computed from. */
+const found = { look: "", runs: /** @type {Run[]} */ ([]), ids: new Set(), kept: new Set() };
+
+let isScheduled = false;
+
+/** Draws before the next frame, once however often it is called. */
+function schedule() {
+  if (isScheduled) return;
+  isScheduled = true;
+  requestAnimationFrame(() => {
+    isScheduled = false;
+    draw();
+  });
+}
+
+/** Changes the state, writes it to the URL, and draws. @param {Partial<typeof state>} changes */
+function change(changes) {
+  Object.assign(state, changes);
+  writeUrl();
+  schedule();
+}
+
+// ---- Lists
+
+const list = new VirtualList(byId("runs"), {
+  key: (item) => keyOf(item),
+  look: ({ run, note }) => (run ? `${labelOf(model, run)} ${run.isEnded || model.now}` : textOfNote(note)),
+  render: ({ run, note }) => (run ? cardOf(run) : [make("span", { class: "note" }, [`⚠ ${textOfNote(note)}`])]),
+  attributes: ({ run, note }, index) => ({
+    role: "option",
+    "aria-selected": String(run ? run === shownRoot() : note.head.number === state.note),
+    "aria-posinset": String(index + 1),
+    "aria-setsize": String(list.rows.length),
+    "aria-label": run ? labelOf(model, run) : textOfNote(note),
+    class: run ? classesOf(run, "card") : "card note",
+  }),
+  choose: (item) => select(item),
+});
+
+const tree = new VirtualList(byId("tree"), {
+  key: (row) => keyOf(row),
+  look: ({ run, note, level, isMatch }) => {
+    if (!run) return textOfNote(note);
+    return `${labelOf(model, run)} ${level} ${isMatch} ${run.children.length} ${state.closed.has(run.id)} ${shown.look}`;
+  },
+  render: (row) => (row.run ? rowOf(row) : [indent(row.level), make("span", { class: "note" }, [`⚠ ${textOfNote(row.note)}`])]),
+  attributes: ({ run, note, level, position, size }) => ({
+    role: "treeitem",
+    "aria-level": String(level),
+    "aria-posinset": String(position),
+    "aria-setsize": String(size),
+    "aria-selected": String(run ? run.id === state.run : note.head.number === state.note),
+    "aria-label": run ? labelOf(model, run) : textOfNote(note),
+    ...(run && run.children.length > 0 ? { "aria-expanded": String(!state.closed.has(run.id)) } : {}),
+    class: run ? classesOf(run, "row") : "row note",
+  }),
+  choose: (row, event) => {
+    const isTwisty = /** @type {HTMLElement} */ (event.target).classList.contains("twisty");
+    if (isTwisty && row.run) toggle(row.run);
+    else select(row);
+  },
+});
+
+const flame = new Flame(byId("flame"), (run) => select({ run }));
+
+/** What the tree shows. */
+const shown = { /** @type {Run | undefined} */ run: undefined, /** @type {any} */ scale: undefined, look: "" };
+
+/** @param {{ run?: Run, note?: Note }} row */
+function keyOf({ run, note }) {
+  return run ? run.id : `note-${note.head.number}`;
+}
+
+/** @param {Run} run @param {string} name */
+function classesOf(run, name) {
+  return [name, `is-${model.outcomeOf(run)}`, ...(found.ids.has(run.id) ? ["match"] : [])].join(" ");
+}
+
+/** @param {number} level */
+function indent(level) {
+  const space = make("span", { class: "indent" });
+  // Deep trees must not push the names out of view.
+  space.style.width = `${Math.min(level - 1, 20) * 0.9}rem`;
+  return space;
+}
+
+/** @param {Run} run */
+function outcomeElement(run) {
+  const name = model.outcomeOf(run);
+  const { sign, word } = OUTCOMES[name];
+  return make("span", { class: `outcome text-${name}` }, [make("b", { "aria-hidden": "true" }, [sign]), ` ${word}`]);
+}
+
+/** @param {Run} run */
+function cardOf(run) {
+  const facts = [formatDuration(model.durationOf(run))];
+  if (run.tokens > 0) facts.push(`${formatCount(run.tokens)} tokens`);
+  if (run.total.hasCost) facts.push(`cost ${formatCost(run.total.cost)}`);
+  return [
+    make("span", { class: "name" }, [titleOf(run)]),
+    outcomeElement(run),
+    make("span", { class: "facts" }, [facts.join(" · ")]),
+    make("span", { class: "facts when" }, [run.started === undefined ? "" : formatTime(run.started).slice(0, 19)]),
+  ];
+}
+
+/** @param {Row} row */
+function rowOf({ run, level }) {
+  const hasChildren = run.children.length > 0;
+  const twisty = make("span", { class: "twisty", "aria-hidden": "true" }, [hasChildren ? (state.closed.has(run.id) ? "▸" : "▾") : ""]);
+  const label = make("span", { class: "label" }, [
+    indent(level),
+    twisty,
+    make("span", { class: `kind hue-${hueOf(run.kind)}` }, [run.kind || "run"]),
+    make("span", { class: "name" }, [run.name || titleOf(run)]),
+    ...(run.discarded > 0 ? [make("span", { class: "facts" }, [`${run.discarded + 1} attempts`])] : []),
+    ...(run.tokens > 0 ? [make("span", { class: "facts" }, [`${formatCount(run.tokens)} tokens`])] : []),
+  ]);
+  const facts = make("span", { class: "facts" }, [formatDuration(model.durationOf(run))]);
+  return [label, outcomeElement(run), facts, barOf(model, run, shown.scale)];
+}
+
+// ---- Drawing
+
+function newestRoot() {
+  return model.roots[model.roots.length - 1];
+}
+
+/** The top-level run whose tree is shown. @returns {Run | undefined} */
+function shownRoot() {
+  if (state.follows) return newestRoot();
+  return model.runs.get(state.focus ?? state.root ?? state.run ?? "")?.root ?? newestRoot();
+}
+
+function draw() {
+  updateFound();
+  const run = model.runs.get(state.run ?? "");
+  const root = shownRoot();
+  shown.run = (!state.follows && model.runs.get(state.focus ?? "")) || root;
+  list.draw(state.search.hides && !state.search.isEmpty ? model.list().filter((item) => !item.run || found.kept.has(item.run)) : model.list());
+  mark(byId("runs"), root && `runs-${root.id}`);
+  drawTree();
+  const note = state.note === undefined ? undefined : model.notes.find(({ head }) => head.number === state.note);
+  tabs.draw(model, run, note, state.tab);
+  drawSwitches();
+  drawStatus();
+}
+
+function drawTree() {
+  byId("tree-title").textContent = shown.run ? titleOf(shown.run) : "Tree";
+  byId("tree").hidden = state.isFlame;
+  byId("flame").hidden = !state.isFlame;
+  if (!shown.run) {
+    tree.draw([]);
+    return;
+  }
+  shown.scale = scaleOf(model, shown.run);
+  shown.look = `${shown.scale.start} ${shown.scale.span}`;
+  drawAxis(byId("axis"), shown.scale);
+  const isMatch = (/** @type {Run} */ run) => found.ids.has(run.id);
+  if (state.isFlame) {
+    flame.draw(model, shown.run, state.color, { selected: model.runs.get(state.run ?? ""), isMatch });
+    mark(byId("flame"), state.run === undefined ? undefined : `flame-${state.run}`);
+    return;
+  }
+  const rows = shownRows();
+  if (state.follows) {
+    tree.rows = rows;
+    tree.show(rows.length - 1);
+  }
+  tree.draw(rows);
+  mark(byId("tree"), state.run ? `tree-${state.run}` : state.note === undefined ? undefined : `tree-note-${state.note}`);
+}
+
+/** The rows of the tree, cached until the model or the state has changed. */
+const cachedRows = { look: "", rows: /** @type {Row[]} */ ([]) };
+
+function shownRows() {
+  if (!shown.run) return [];
+  const hides = state.search.hides && !state.search.isEmpty;
+  const look = `${model.version} ${shown.run.id} ${[...state.closed].join()} ${hides && found.look}`;
+  if (cachedRows.look !== look) {
+    cachedRows.look = look;
+    const isShown = hides ? (/** @type {Run} */ run) => found.kept.has(run) : undefined;
+    cachedRows.rows = model.rows(shown.run, { isOpen: (run) => !state.closed.has(run.id), ...(isShown && { isShown }) });
+  }
+  return cachedRows.rows;
+}
+
+/** Names the active row, if it has an element. @param {HTMLElement} element @param {string | undefined} id */
+function mark(element, id) {
+  if (id !== undefined && document.getElementById(id)) element.setAttribute("aria-activedescendant", id);
+  else element.removeAttribute("aria-activedescendant");
+}
+
+function updateFound() {
+  const { search } = state;
+  const look = `${model.version} ${JSON.stringify(search)}`;
+  if (found.look === look) return;
+  found.look = look;
+  found.runs = search.find(model);
+  found.ids = new Set(found.runs.map((run) => run.id));
+  found.kept = new Set();
+  for (const run of found.runs) {
+    for (let above = /** @type {Run | undefined} */ (run); above && !found.kept.has(above); above = above.parent) found.kept.add(above);
+  }
+}
+
+function drawSwitches() {
+  byId("follow").setAttribute("aria-pressed", String(state.follows));
+  byId("follow").hidden = !model.isLive;
+  byId("flame-switch").setAttribute("aria-pressed", String(state.isFlame));
+  byId("focus").setAttribute("aria-pressed", String(state.focus !== undefined && !state.follows));
+  byId("color").hidden = !state.isFlame;
+  byId("color").value = state.color;
+  const kinds = byId("find-kind");
+  if (kinds.options.length !== model.kinds.size + 1) {
+    const names = [...model.kinds].sort();
+    kinds.replaceChildren(make("option", { value: "" }, ["any kind"]), ...names.map((kind) => make("option", { value: kind }, [kind])));
+    kinds.value = state.search.kind;
+  }
+  const at = found.runs.findIndex((run) => run.id === state.run);
+  const position = at < 0 ? "" : `${formatCount(at + 1)} of `;
+  byId("find-count").textContent = state.search.isEmpty ? "" : `${position}${formatCount(found.runs.length)}`;
+}
+
+/** What the connection is doing. */
+let connection = "";
+
+function drawStatus() {
+  const facts = [`${formatCount(model.count)} records`, `${formatCount(model.runs.size)} runs`];
+  const running = [...model.roots].filter((run) => !run.isEnded).length;
+  if (running > 0) facts.push(`${formatCount(running)} ${OUTCOMES[model.isLive ? "running" : "unfinished"].word}`);
+  if (model.lost > 0) facts.push(`${formatCount(model.lost)} events lost`);
+  if (model.malformed > 0) facts.push(`${formatCount(model.malformed)} malformed lines`);
+  if (model.outside.length > 0) facts.push(`${formatCount(model.outside.length)} events outside of runs`);
+  if (model.incomplete > 0) facts.push(`the last line is not complete: ${formatBytes(model.incomplete)}`);
+  if (connection) facts.push(connection);
+  byId("status").textContent = facts.join(" · ");
+}
+
+// ---- Selecting
+
+/** @param {{ run?: Run, note?: Note }} row */
+function select({ run, note }) {
+  const root = run ? run.root.id : shownRoot()?.id;
+  const focus = run && state.focus !== undefined && isBelow(run, state.focus) ? state.focus : run ? undefined : state.focus;
+  change({ run: run?.id, note: note?.head.number, root, focus, follows: false });
+}
+
+/** @param {Run} run @param {string} id */
+function isBelow(run, id) {
+  for (let above = /** @type {Run | undefined} */ (run); above; above = above.parent) if (above.id === id) return true;
+  return false;
+}
+
+/** @param {Run} run */
+function toggle(run) {
+  if (!state.closed.delete(run.id)) state.closed.add(run.id);
+  change({ follows: false });
+}
+
+/** Selects a run and brings it into view. @param {Run} run */
+function visit(run) {
+  for (let above = run.parent; above; above = above.parent) state.closed.delete(above.id);
+  select({ run });
+  draw();
+  reveal();
+}
+
+function reveal() {
+  if (state.isFlame) {
+    const run = model.runs.get(state.run ?? "");
+    if (run) flame.show(run);
+    schedule();
+    return;
+  }
+  const index = indexOfSelected(tree.rows);
+  if (index >= 0) tree.show(index);
+  const inList = list.rows.findIndex(({ run }) => run !== undefined && run === shownRoot());
+  if (inList >= 0) list.show(inList);
+  schedule();
+}
+
+/** @param {{ run?: Run, note?: Note }[]} rows */
+function indexOfSelected(rows) {
+  return rows.findIndex(({ run, note }) => (run ? run.id === state.run : note.head.number === state.note));
+}
+
+/** Selects the next run of some runs, in the order of their first records. @param {Run[]} runs @param {number} step */
+function visitNext(runs, step) {
+  if (runs.length === 0) return;
+  const current = model.runs.get(state.run ?? "");
+  const order = current ? current.order : -1;
+  const next = step > 0 ? runs.find((run) => run.order > order) : [...runs].reverse().find((run) => run.order < order);
+  visit(next ?? runs[step > 0 ? 0 : runs.length - 1]);
+}
+
+/** @param {number} step */
+function visitError(step) {
+  const isError = (/** @type {Run} */ run) => ERRORS.has(model.outcomeOf(run));
+  visitNext([...model.runs.values()].filter(isError), step);
+}
+
+function focusSelected() {
+  const isFocused = state.focus !== undefined;
+  change({ focus: isFocused ? undefined : state.run, follows: false });
+}
+
+// ---- Keys
+
+/** @type {[string, string, () => void][]} */
+const KEYS = [
+  ["/", "find", () => byId("find-text").focus()],
+  ["n", "next match", () => visitNext(found.runs, 1)],
+  ["N", "previous match", () => visitNext(found.runs, -1)],
+  ["e", "next error", () => visitError(1)],
+  ["E", "previous error", () => visitError(-1)],
+  ["t", "tree or flame view", () => change({ isFlame: !state.isFlame })],
+  ["f", "follow the newest run", () => model.isLive && change({ follows: !state.follows })],
+  ["z", "only the selected run and the runs below", () => focusSelected()],
+  ["c", "copy what the tab shows as JSON", () => copy()],
+  ["?", "this list", () => byId("help").showModal()],
+  ...TABS.map((name, index) => /** @type {any} */ ([String(index + 1), name, () => change({ tab: index })])),
+];
+
+async function copy() {
+  const text = await tabs.copied(model.runs.get(state.run ?? ""));
+  try {
+    await navigator.clipboard.writeText(text);
+    announce("copied");
+  } catch (error) {
+    announce(`could not copy: ${error.message}`);
+  }
+}
+
+/** @param {string} text */
+function announce(text) {
+  byId("announcement").textContent = text;
+}
+
+/** @param {KeyboardEvent} event */
+function onKey(event) {
+  const target = /** @type {HTMLElement} */ (event.target);
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
+  if (target.matches("input, select")) {
+    if (event.key === "Escape") byId("tree").focus();
+    return;
+  }
+  const key = KEYS.find(([name]) => name === event.key);
+  if (key) key[2]();
+  else if (!moveBy(event.key, target)) return;
+  event.preventDefault();
+}
+
+/** Moves the selection of the list that has the focus. Returns `false` for other keys. @param {string} key @param {HTMLElement} target */
+function moveBy(key, target) {
+  if (target.id === "runs") return moveIn(list, list.rows.findIndex(({ run }) => run !== undefined && run === shownRoot()), key);
+  if (target.id === "flame") return moveInFlame(key);
+  if (target.id !== "tree" && target !== document.body) return false;
+  if (state.isFlame) return moveInFlame(key);
+  const index = indexOfSelected(tree.rows);
+  const row = tree.rows[index];
+  if (row?.run && (key === "ArrowLeft" || key === "ArrowRight")) return openOrClose(row.run, key === "ArrowRight");
+  return moveIn(tree, index, key);
+}
+
+/** @param {VirtualList<any>} view @param {number} index @param {string} key */
+function moveIn(view, index, key) {
+  const last = view.rows.length - 1;
+  const steps = { ArrowUp: index - 1, ArrowDown: index + 1, Home: 0, End: last, PageUp: index - view.page, PageDown: index + view.page };
+  if (!(key in steps) || last < 0) return false;
+  const to = Math.min(last, Math.max(0, steps[key]));
+  select(view.rows[to]);
+  view.show(to);
+  return true;
+}
+
+/** @param {Run} run @param {boolean} opens */
+function openOrClose(run, opens) {
+  const isOpen = run.children.length > 0 && !state.closed.has(run.id);
+  if (isOpen !== opens && run.children.length > 0) toggle(run);
+  else if (opens && isOpen) visit(run.children[0]);
+  else if (!opens && run.parent && run !== shown.run) visit(run.parent);
+  return true;
+}
+
+/** In the flame view, up and down go to the run above and the first below, left and right to the neighbours. @param {string} key */
+function moveInFlame(key) {
+  const run = model.runs.get(state.run ?? "") ?? shown.run;
+  if (!run) return false;
+  const beside = run === shown.run ? [run] : (run.parent?.children ?? [run]);
+  const at = beside.indexOf(run);
+  const steps = {
+    ArrowUp: run === shown.run ? run : (run.parent ?? run),
+    ArrowDown: run.children[0] ?? run,
+    ArrowLeft: beside[at - 1] ?? run,
+    ArrowRight: beside[at + 1] ?? run,
+    Home: shown.run,
+    End: beside[beside.length - 1],
+  };
+  if (!(key in steps)) return false;
+  visit(steps[key]);
+  return true;
+}
+
+// ---- The URL
+
+function writeUrl() {
+  const { run, focus, tab, isFlame, color, search } = state;
+  const fields = {
+    run,
+    focus,
+    tab: tab > 0 ? String(tab + 1) : undefined,
+    view: isFlame ? "flame" : undefined,
+    color: color === "kind" ? undefined : color,
+    find: search.text,
+    kind: search.kind,
+    outcome: search.outcome,
+    longer: search.longer ? String(search.longer) : undefined,
+    tokens: search.tokens ? String(search.tokens) : undefined,
+    hides: search.hides ? "1" : undefined,
+  };
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(fields)) if (value) parameters.set(name, value);
+  history.replaceState(null, "", `#${parameters}`);
+}
+
+function readUrl() {
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  const text = (/** @type {string} */ name) => parameters.get(name) ?? undefined;
+  const number = (/** @type {string} */ name) => Math.max(0, Number(parameters.get(name)) || 0);
+  state.run = text("run");
+  state.root = state.run;
+  state.focus = text("focus");
+  state.tab = Math.min(TABS.length, Math.max(1, Math.trunc(number("tab")))) - 1;
+  state.isFlame = text("view") === "flame";
+  state.color = ["kind", "outcome", "cost"].find((color) => color === text("color")) ?? "kind";
+  state.search = new Search({
+    text: text("find"),
+    kind: text("kind"),
+    outcome: text("outcome"),
+    longer: number("longer"),
+    tokens: number("tokens"),
+    hides: text("hides") === "1",
+  });
+  if (state.run !== undefined) state.follows = false;
+  writeSearch();
+}
+
+// ---- The search form
+
+function writeSearch() {
+  const { text, outcome, longer, tokens, hides } = state.search;
+  byId("find-text").value = text;
+  byId("find-outcome").value = outcome;
+  byId("find-longer").value = longer || "";
+  byId("find-tokens").value = tokens || "";
+  byId("find-hides").checked = hides;
+}
+
+function readSearch() {
+  const search = new Search({
+    text: byId("find-text").value,
+    kind: byId("find-kind").value,
+    outcome: byId("find-outcome").value,
+    longer: Number(byId("find-longer").value),
+    tokens: Number(byId("find-tokens").value),
+    hides: byId("find-hides").checked,
+  });
+  change({ search });
+}
+
+function listen() {
+  const outcomes = Object.entries(OUTCOMES).map(([name, { word }]) => make("option", { value: name }, [word]));
+  byId("find-outcome").append(...outcomes);
+  byId("keys").append(
+    ...[["Arrows, Home, End, page keys", "move in a list, open and close"], ...KEYS].flatMap(([key, text]) => [
+      make("dt", {}, [make("kbd", {}, [String(key)])]),
+      make("dd", {}, [String(text)]),
+    ]),
+  );
+  byId("find").addEventListener("input", readSearch);
+  byId("find").addEventListener("submit", (/** @type {Event} */ event) => {
+    event.preventDefault();
+    visitNext(found.runs, 1);
+  });
+  byId("find-next").addEventListener("click", () => visitNext(found.runs, 1));
+  byId("find-previous").addEventListener("click", () => visitNext(found.runs, -1));
+  byId("follow").addEventListener("click", () => change({ follows: !state.follows }));
+  byId("focus").addEventListener("click", focusSelected);
+  byId("flame-switch").addEventListener("click", () => change({ isFlame: !state.isFlame }));
+  byId("color").addEventListener("change", () => change({ color: byId("color").value }));
+  byId("help-button").addEventListener("click", () => byId("help").showModal());
+  document.addEventListener("keydown", onKey);
+  for (const name of ["wheel", "touchmove"]) {
+    byId("middle").addEventListener(name, () => state.follows && change({ follows: false }), { passive: true });
+  }
+  window.addEventListener("hashchange", () => {
+    readUrl();
+    schedule();
+  });
+  window.addEventListener("resize", schedule);
+}

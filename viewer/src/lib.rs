@@ -1,0 +1,57 @@
+//! A page in the browser that shows the runs of a recording, and follows it while it grows.
+//!
+//! ```text
+//! cargo install --path viewer
+//! emitree-view run.jsonl                       prints the address of the page
+//! emitree-view run.jsonl --export page.html    writes one file that opens without a server
+//! ```
+//!
+//! A program can serve the page as well:
+//!
+//! ```no_run
+//! use emitree_sinks::runs::RecordingFile;
+//! use emitree_viewer::Viewer;
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let viewer = Viewer::of(RecordingFile::new("run.jsonl")).title("run.jsonl").bind("127.0.0.1:0").await?;
+//! println!("{}", viewer.url());
+//! viewer.serve().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Who can read the page
+//!
+//! A recording may contain secrets, so the server answers only who knows a random token.
+//!
+//! - The server listens on loopback, unless [`allow_remote`](ViewerBuilder::allow_remote) is called.
+//! - [`Viewer::url`] contains the token. The first request exchanges it for a cookie that no script can read and no
+//!   other site can send, and redirects to an address without the token.
+//! - A request whose `Host` is neither an IP address nor `localhost` is refused: another site could have resolved its
+//!   own name to this address (DNS rebinding).
+//! - All requests are `GET`. The page loads nothing from elsewhere, and its content security policy forbids it. Text of
+//!   a recording is never read as HTML.
+
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::missing_errors_doc,
+        clippy::missing_panics_doc
+    )
+)]
+
+mod error;
+mod export;
+mod guard;
+mod page;
+mod server;
+mod viewer;
+
+pub use self::error::{ExportError, ViewerError};
+pub use self::export::{Exported, export};
+pub use self::viewer::{Viewer, ViewerBuilder};

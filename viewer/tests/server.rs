@@ -1,0 +1,302 @@
+//! The server answers only who knows the token, and each reader receives each head once.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use emitree_emitter::Emitter;
+use emitree_sinks::JsonlFile;
+use emitree_sinks::runs::{RecordingFile, Source};
+use emitree_viewer::{Viewer, ViewerError};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+struct Server {
+    address: SocketAddr,
+    token: String,
+    path: PathBuf,
+    task: JoinHandle<()>,
+    folder: TempDir,
+}
+
+impl Server {
+    async fn start() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        Self::again(folder, None).await
+    }
+
+    async fn again(folder: TempDir, token: Option<(&str, SocketAddr)>) -> Result<Self> {
+        let path = folder.path().join("run.jsonl");
+        let mut viewer = Viewer::of(RecordingFile::new(&path)).title("a <title>");
+        let mut listen = "127.0.0.1:0".to_owned();
+        if let Some((token, address)) = token {
+            (viewer, listen) = (viewer.token(token), address.to_string());
+        }
+        let viewer = viewer.bind(&listen).await?;
+        let (address, url) = (viewer.address(), viewer.url());
+        let token = url.split_once("token=").ok_or("no token")?.1.to_owned();
+        assert_eq!(url, format!("http://{address}/?token={token}"));
+        let task = tokio::spawn(async { viewer.serve().await.expect("a server") });
+        Ok(Self { address, token, path, task, folder })
+    }
+
+    /// Stops the server, and starts another one on the same port with the same token.
+    async fn restart(self) -> Result<Self> {
+        self.task.abort();
+        let _ = self.task.await;
+        Self::again(self.folder, Some((&self.token, self.address))).await
+    }
+
+    fn cookie(&self) -> String {
+        format!("Cookie: emitree_view_{}={}\r\n", self.address.port(), self.token)
+    }
+
+    async fn send(&self, request: &str) -> Result<TcpStream> {
+        let mut stream = TcpStream::connect(self.address).await?;
+        stream.write_all(request.as_bytes()).await?;
+        Ok(stream)
+    }
+
+    /// Sends a request of which each header ends with a line end. Returns the head and the body of the answer.
+    async fn ask(&self, line: &str, headers: &str) -> Result<(String, String)> {
+        let mut stream = self.send(&format!("{line} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n")).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or("no body")?;
+        Ok((head.to_owned(), body.to_owned()))
+    }
+
+    async fn get(&self, path: &str) -> Result<(String, String)> {
+        self.ask(&format!("GET {path}"), &format!("Host: {}\r\n{}", self.address, self.cookie())).await
+    }
+
+    /// Opens the feed of heads, after the event with an id.
+    async fn feed(&self, after: &str) -> Result<Feed> {
+        let (host, cookie) = (self.address, self.cookie());
+        let after = if after.is_empty() { String::new() } else { format!("Last-Event-ID: {after}\r\n") };
+        let stream = self.send(&format!("GET /heads HTTP/1.1\r\nHost: {host}\r\n{cookie}{after}\r\n")).await?;
+        Ok(Feed { lines: BufReader::new(stream).lines(), id: String::new() })
+    }
+
+    fn record(&self, numbers: impl IntoIterator<Item = u32>) -> Result<()> {
+        let emitter = Emitter::new();
+        let handle = emitter.pipe_to(JsonlFile::open(&self.path)?).map_err(|error| error.to_string())?;
+        for mut number in numbers {
+            emitter.emit_now(format!("n{number}"), &mut number).map_err(|error| error.to_string())?;
+        }
+        handle.close_blocking(std::time::Duration::MAX).complete()?;
+        Ok(())
+    }
+}
+
+/// Server-sent events.
+struct Feed {
+    lines: Lines<BufReader<TcpStream>>,
+    /// The id of the last event.
+    id: String,
+}
+
+impl Feed {
+    /// Waits for the next event.
+    async fn next(&mut self) -> Result<(String, Value)> {
+        let (mut name, mut data) = (String::new(), String::new());
+        while let Some(line) = self.lines.next_line().await? {
+            match line.split_once(':').map(|(field, value)| (field, value.trim_start())) {
+                Some(("event", value)) => name = value.to_owned(),
+                Some(("data", value)) => data.push_str(value),
+                Some(("id", value)) => self.id = value.to_owned(),
+                _ if line.is_empty() && !name.is_empty() => return Ok((name, serde_json::from_str(&data)?)),
+                _ => {}
+            }
+        }
+        Err("the feed has ended".into())
+    }
+
+    /// Waits for heads until there are this many, and returns their paths.
+    async fn paths(&mut self, count: usize) -> Result<Vec<String>> {
+        let mut paths = Vec::new();
+        while paths.len() < count {
+            let (name, data) = self.next().await?;
+            assert!(name == "about" || name == "heads", "{name}: {data}");
+            let heads = data["heads"].as_array().map(Vec::as_slice).unwrap_or_default();
+            paths.extend(heads.iter().map(|head| head["path"].as_str().unwrap_or("?").to_owned()));
+        }
+        Ok(paths)
+    }
+}
+
+fn status(answer: &(String, String)) -> &str {
+    answer.0.split(' ').nth(1).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn the_token_is_exchanged_for_a_cookie_and_leaves_the_url() -> Result<()> {
+    let server = Server::start().await?;
+    let (head, _) =
+        server.ask(&format!("GET /?token={}", server.token), &format!("Host: {}\r\n", server.address)).await?;
+    assert!(head.starts_with("HTTP/1.1 303"), "{head}");
+    assert!(head.contains("\r\nlocation: /\r\n"), "{head}");
+    let (name, token) = (format!("emitree_view_{}", server.address.port()), &server.token);
+    assert!(head.contains(&format!("\r\nset-cookie: {name}={token}; HttpOnly; SameSite=Strict; Path=/")), "{head}");
+    assert_eq!(status(&server.get("/").await?), "200");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_without_the_token_or_with_another_host_is_refused() -> Result<()> {
+    let server = Server::start().await?;
+    server.record(0..1)?;
+    let cursor = RecordingFile::new(&server.path).heads(None, 1)?.heads[0].cursor;
+    let (host, cookie) = (format!("Host: {}\r\n", server.address), server.cookie());
+    let wrong = cookie.replace(&server.token[..4], "0000");
+    let other_port = cookie.replace("emitree_view_", "emitree_view_1");
+    for path in ["/", "/heads", "/model.js", &format!("/record/{cursor}"), "/nothing"] {
+        for headers in [host.clone(), format!("{host}{wrong}"), format!("{host}{other_port}")] {
+            assert_eq!(status(&server.ask(&format!("GET {path}"), &headers).await?), "401", "{path} {headers}");
+        }
+        for token in ["", "0", &server.token[1..], &format!("{}0", server.token)] {
+            let answer = server.ask(&format!("GET {path}?token={token}"), &format!("{host}{cookie}")).await?;
+            assert_eq!(status(&answer), "401", "{path} {token}");
+        }
+        for host in ["evil.example", "127.0.0.1.evil.example", ""] {
+            let answer = server.ask(&format!("GET {path}"), &format!("Host: {host}\r\n{cookie}")).await?;
+            assert_eq!(status(&answer), "403", "{path} {host}");
+            assert!(answer.1.contains(&format!("`{host}`")), "{}", answer.1);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_get_is_answered_and_each_answer_has_the_policy() -> Result<()> {
+    let server = Server::start().await?;
+    let headers = format!("Host: {}\r\n{}", server.address, server.cookie());
+    for path in ["/", "/heads", "/style.css", "/record/0-0-1"] {
+        for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
+            assert_eq!(status(&server.ask(&format!("{method} {path}"), &headers).await?), "405", "{method} {path}");
+        }
+    }
+    for path in ["/", "/live.js", "/record/0-0-1", "/nothing", "/?token=wrong"] {
+        let (head, _) = server.get(path).await?;
+        assert!(head.contains("\r\ncontent-security-policy: default-src 'none'; script-src 'self';"), "{path}: {head}");
+        assert!(
+            head.contains("\r\nx-content-type-options: nosniff") && head.contains("\r\nreferrer-policy: no-referrer")
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_that_other_machines_reach_has_to_be_allowed() -> Result<()> {
+    let error = Viewer::of(RecordingFile::new("x")).bind("0.0.0.0:0").await.expect_err("it was not allowed");
+    assert!(matches!(error, ViewerError::Remote(_)) && error.to_string().starts_with("`0.0.0.0:0` "), "{error}");
+    let viewer = Viewer::of(RecordingFile::new("x")).allow_remote().bind("0.0.0.0:0").await?;
+    assert!(viewer.address().ip().is_unspecified());
+    let error = Viewer::of(RecordingFile::new("x")).bind("nonsense").await.expect_err("it is no address");
+    assert_eq!(error.to_string(), "could not listen on `nonsense`");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_record_is_read_by_its_cursor_and_an_unknown_cursor_is_quoted() -> Result<()> {
+    let server = Server::start().await?;
+    server.record(4..6)?;
+    let second = RecordingFile::new(&server.path).heads(None, 2)?.heads[1].cursor;
+    let (_, record) = server.get(&format!("/record/{second}")).await?;
+    assert_eq!(serde_json::from_str::<Value>(&record)?["payload"], 5);
+    for (cursor, expected) in [("nonsense", "400"), ("0-0-1", "404")] {
+        let answer = server.get(&format!("/record/{cursor}")).await?;
+        assert_eq!(status(&answer), expected);
+        assert!(answer.1.contains(&format!("`{cursor}`")), "{}", answer.1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reader_follows_the_recording_and_continues_after_the_last_id() -> Result<()> {
+    let server = Server::start().await?;
+    let mut feed = server.feed("").await?;
+    assert_eq!(feed.next().await?, ("about".to_owned(), json!({"title": "a <title>"})));
+    assert_eq!(feed.next().await?.1, json!({"recording": "0", "heads": [], "end": true, "incomplete": 0}));
+    server.record(0..2)?;
+    assert_eq!(feed.paths(2).await?, ["n0", "n1"]);
+    server.record(2..3)?;
+    assert_eq!(feed.paths(1).await?, ["n2"]);
+    let last = feed.id.clone();
+    drop(feed);
+    server.record(3..5)?;
+    assert_eq!(server.feed(&last).await?.paths(2).await?, ["n3", "n4"]);
+    let server = server.restart().await?;
+    assert_eq!(server.feed(&last).await?.paths(2).await?, ["n3", "n4"], "after a restart of the server");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_long_recording_arrives_in_batches_of_500() -> Result<()> {
+    let server = Server::start().await?;
+    server.record(0..1201)?;
+    let mut feed = server.feed("").await?;
+    feed.next().await?;
+    let mut sizes = Vec::new();
+    while sizes.iter().sum::<usize>() < 1201 {
+        let (_, data) = feed.next().await?;
+        sizes.push(data["heads"].as_array().ok_or("no heads")?.len());
+    }
+    assert_eq!(sizes, [500, 500, 201]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_recording_that_begins_anew_is_announced_and_the_old_id_is_forgotten() -> Result<()> {
+    let server = Server::start().await?;
+    server.record(0..3)?;
+    let mut feed = server.feed("").await?;
+    feed.paths(3).await?;
+    let old = feed.id.clone();
+    fs::write(&server.path, "")?;
+    assert_eq!(feed.next().await?.0, "restart");
+    assert_eq!(feed.id, "");
+    server.record(7..9)?;
+    assert_eq!(feed.paths(2).await?, ["n7", "n8"]);
+    let mut late = server.feed(&old).await?;
+    let names = [late.next().await?.0, late.next().await?.0];
+    assert_eq!(names, ["about", "restart"]);
+    assert_eq!(late.paths(2).await?, ["n7", "n8"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_id_that_the_recording_never_had_is_quoted() -> Result<()> {
+    let server = Server::start().await?;
+    server.record(0..2)?;
+    let answer = {
+        let headers = format!("Host: {}\r\n{}Last-Event-ID: nonsense\r\n", server.address, server.cookie());
+        server.ask("GET /heads", &headers).await?
+    };
+    assert_eq!((status(&answer), answer.1.contains("`nonsense`")), ("400", true));
+    let first = RecordingFile::new(&server.path).heads(None, 1)?.heads[0].cursor;
+    let inside = emitree_sinks::runs::Cursor { position: 1, ..first };
+    let mut feed = server.feed(&inside.to_string()).await?;
+    feed.next().await?;
+    let (name, fault) = feed.next().await?;
+    assert_eq!((name.as_str(), fault.to_string().contains(&format!("`{inside}`"))), ("fault", true), "{fault}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_page_learns_of_a_line_that_is_not_complete() -> Result<()> {
+    let server = Server::start().await?;
+    server.record(0..1)?;
+    let mut feed = server.feed("").await?;
+    feed.paths(1).await?;
+    OpenOptions::new().append(true).open(&server.path)?.write_all(b"{\"id\":")?;
+    let (_, data) = feed.next().await?;
+    assert_eq!((&data["end"], &data["incomplete"], &data["heads"]), (&json!(true), &json!(6), &json!([])));
+    Ok(())
+}
