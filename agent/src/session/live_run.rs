@@ -1,7 +1,7 @@
 //! A run of an agent that uses a session.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use uuid::Uuid;
@@ -19,6 +19,8 @@ pub(crate) struct LiveRun {
     pub(crate) turn: CurrentTurn,
     /// The number of the current turn in its session.
     pub(super) number: AtomicU64,
+    /// `true` from the end of a turn until the model's next response.
+    pub(super) asks: AtomicBool,
     pub(super) parts: Mutex<LiveParts>,
 }
 
@@ -34,13 +36,15 @@ pub(super) struct LiveParts {
 
 impl LiveRun {
     pub(super) fn new(id: Uuid) -> Arc<Self> {
-        Arc::new(Self { id, turn: CurrentTurn::default(), number: AtomicU64::new(0), parts: Mutex::default() })
+        let (turn, number, asks) = (CurrentTurn::default(), AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { id, turn, number, asks, parts: Mutex::default() })
     }
 
     /// Returns what the session keeps of the run if it ends with this open turn.
     pub(super) fn stop(&self, open: Option<StoppedTurn>) -> Stopped {
         let options = self.parts.lock().options.clone();
-        Stopped { run: self.id, turn: self.turn.get(), options, open }
+        let asks = self.asks.load(Ordering::Relaxed);
+        Stopped { run: self.id, turn: self.turn.get(), asks, options, open }
     }
 
     /// Returns what the session would keep of the run if it ended now, and adds the messages of its turn to a history.

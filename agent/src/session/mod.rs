@@ -41,8 +41,8 @@ use crate::session::stored::Stored;
 ///
 /// A session serializes as `{"version": 3, "id": "…", "turns": 2, "history": […], "state": {"<id>": …}}`, with the state
 /// of each middleware under the middleware's id. If they are not empty, it also has `meta` ([`set_meta`](Self::set_meta)),
-/// `inbox` ([`undelivered`](Self::undelivered)) and `open`: where the last run has stopped, for
-/// [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
+/// `inbox` ([`undelivered`](Self::undelivered)), `paused` ([`pause`](Self::pause)) and `open`: where the last run has
+/// stopped, for [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
 /// the run were dropped at that moment. A stored session contains the secrets of its conversation, and whoever can change
 /// it can forge results: keep it on the server.
 ///
@@ -75,7 +75,7 @@ pub struct Session {
 #[derive(Debug, Default)]
 struct Shared {
     conversation: Mutex<Conversation>,
-    /// The number of messages in the inbox, for runs that look whether there are any.
+    /// The number of messages in the inbox, and 1 for a pause, for runs that look whether there is anything.
     waiting: AtomicUsize,
     /// The number of turns so far, those of discarded attempts included.
     turns: AtomicU64,
@@ -87,6 +87,8 @@ struct Shared {
 struct Conversation {
     history: History,
     inbox: Inbox,
+    /// `true` if a run has to end before its next model call.
+    is_paused: bool,
     /// The runs that use the session.
     live: Vec<Arc<LiveRun>>,
     /// The last run that has ended without an answer, until another run goes on or begins anew.
@@ -127,11 +129,12 @@ impl Shared {
         self.waiting.load(Ordering::Acquire) != 0
     }
 
-    /// Changes the inbox, and counts its messages.
+    /// Changes the inbox or the pause, and counts both.
     fn change_inbox<T>(&self, change: impl FnOnce(&mut Conversation) -> T) -> T {
         let mut conversation = self.conversation.lock();
         let changed = change(&mut conversation);
-        self.waiting.store(conversation.inbox.messages().len(), Ordering::Release);
+        let waiting = conversation.inbox.messages().len() + usize::from(conversation.is_paused);
+        self.waiting.store(waiting, Ordering::Release);
         changed
     }
 }
@@ -311,6 +314,37 @@ impl Session {
             turn.interject();
         }
         Ok(())
+    }
+
+    /// Lets the run that uses the session end after its current turn, before the next model call. The calls of the turn
+    /// settle, and the turn enters the history. The run then ends with an error for which
+    /// [`is_interrupted`](emitree_runtime::Error::is_interrupted) is `true`, with an interrupt of the kind `agent.paused`.
+    /// [`Agent::resume`](crate::Agent::resume) goes on with the model call. Messages of [`steer`](Self::steer) and its
+    /// siblings wait for it.
+    ///
+    /// The first run that is about to call the model takes the pause. While no run is under way, the pause waits for the
+    /// next run. A run that ends with an answer takes the pause with it, unless another run uses the session. A run that
+    /// ends in any other way leaves the pause for the run that goes on. A discarded attempt gives it to the next one.
+    ///
+    /// A sub-agent has a session of its own, so it ends its run first.
+    ///
+    /// ```
+    /// use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let script = ScriptedModel::new("test").text("Everest.");
+    /// let agent = Agent::builder("guide", ChatModel::new(script)?).build()?;
+    /// let session = Session::new();
+    /// session.pause();
+    /// let error = agent.ask("What is the highest mountain?").session(&session).await.unwrap_err();
+    /// assert_eq!(error.interrupt().unwrap().kind, "agent.paused");
+    /// assert_eq!(agent.resume(&session).await?.text(), "Everest.");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pause(&self) {
+        self.shared.change_inbox(|conversation| conversation.is_paused = true);
     }
 
     /// Returns the messages that were sent, and that the history does not have yet, in the order in which they were

@@ -1,7 +1,7 @@
 //! The session of one run: what the run has added, and how that is undone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use emitree_runtime::{Error, Result};
 use parking_lot::Mutex;
@@ -32,6 +32,8 @@ pub(crate) struct SessionRun {
     added: Mutex<Vec<Arc<Message>>>,
     /// The messages of the inbox that the current attempt added, or dropped, as they were sent.
     steered: Mutex<Vec<Waiting>>,
+    /// `true` if the current attempt has taken the pause of the session.
+    has_paused: AtomicBool,
     rewritten: Mutex<Option<Rewritten>>,
     /// The results of an earlier run that this run has replaced, with the results in their places.
     replaced: Mutex<Vec<(Arc<Message>, Arc<Message>)>>,
@@ -48,8 +50,8 @@ struct Rewritten {
 
 /// What a resumed run goes on with.
 pub(crate) enum Resumed {
-    /// A run that has ended without an answer.
-    Run(Turn),
+    /// A run that has ended without an answer. `asks` is `true` if it was about to call the model.
+    Run { turn: Turn, asks: bool },
     /// Messages that no model has answered.
     Conversation,
     /// A conversation that ends with this answer.
@@ -65,6 +67,7 @@ impl SessionRun {
             attempt,
             added: Mutex::new(Vec::new()),
             steered: Mutex::new(Vec::new()),
+            has_paused: AtomicBool::new(false),
             rewritten: Mutex::new(None),
             replaced: Mutex::new(Vec::new()),
         }
@@ -188,19 +191,23 @@ impl SessionRun {
         if attempt != self.attempt() {
             return;
         }
-        let conversation = &mut *self.session.shared.conversation.lock();
-        let before = conversation.live.len();
-        conversation.live.retain(|live| !Arc::ptr_eq(live, &self.live));
-        if before == conversation.live.len() {
-            // The attempt ended before it began.
-            return;
-        }
-        let resumed = self.live.parts.lock().resumed.take();
-        if let Some(resumed) = resumed {
-            conversation.stop(resumed);
-        } else if !has_answer && conversation.stopped.as_ref().is_none_or(|stopped| stopped.run != self.live.id) {
-            conversation.stop(self.live.stop(None));
-        }
+        self.session.shared.change_inbox(|conversation| {
+            let before = conversation.live.len();
+            conversation.live.retain(|live| !Arc::ptr_eq(live, &self.live));
+            if before == conversation.live.len() {
+                // The attempt ended before it began.
+                return;
+            }
+            let resumed = self.live.parts.lock().resumed.take();
+            if let Some(resumed) = resumed {
+                conversation.stop(resumed);
+            } else if !has_answer && conversation.stopped.as_ref().is_none_or(|stopped| stopped.run != self.live.id) {
+                conversation.stop(self.live.stop(None));
+            }
+            if has_answer && conversation.live.is_empty() {
+                self.take_pause_of(conversation);
+            }
+        });
     }
 
     pub(crate) fn turn(&self) -> &CurrentTurn {
@@ -223,7 +230,14 @@ impl SessionRun {
         self.live.number.store(number, Ordering::Relaxed);
     }
 
+    /// The run is about to call the model.
+    pub(crate) fn ask(&self) {
+        self.live.asks.store(true, Ordering::Relaxed);
+    }
+
+    /// The model has responded.
     pub(super) fn begin_turn(&self, calls: &Arc<TurnCalls>) {
+        self.live.asks.store(false, Ordering::Relaxed);
         self.live.parts.lock().calls = Some(Arc::clone(calls));
     }
 
@@ -245,7 +259,7 @@ impl SessionRun {
         if let Some(mut stopped) = conversation.stopped.take() {
             // A turn that was rewritten is over.
             stopped.open = stopped.open.filter(|open| open.position(&conversation.history).is_some());
-            let resumed = Resumed::Run(stopped.turn);
+            let resumed = Resumed::Run { turn: stopped.turn, asks: stopped.asks };
             self.live.parts.lock().resumed = Some(stopped);
             return Ok(resumed);
         }
@@ -306,6 +320,17 @@ impl SessionRun {
         self.session.shared.has_waiting()
     }
 
+    /// Takes the pause of the session. Returns `false` if there is none.
+    pub(crate) fn take_pause(&self) -> bool {
+        self.session.shared.change_inbox(|conversation| self.take_pause_of(conversation))
+    }
+
+    fn take_pause_of(&self, conversation: &mut Conversation) -> bool {
+        let is_paused = std::mem::take(&mut conversation.is_paused);
+        self.has_paused.fetch_or(is_paused, Ordering::Relaxed);
+        is_paused
+    }
+
     /// Takes the messages that enter before a model call.
     pub(crate) fn take_steering(&self, attempt: u32) -> Vec<Arc<Message>> {
         self.session.shared.conversation.lock().inbox.take_steering(self.taker(attempt))
@@ -363,7 +388,8 @@ impl SessionRun {
     /// Undoes the attempt's changes to the history, so that the next attempt begins without them, and gives back what
     /// the attempt took from the inbox.
     pub(crate) fn give_up(&self) {
-        self.session.shared.change_inbox(|Conversation { history, inbox, stopped, .. }| {
+        self.session.shared.change_inbox(|Conversation { history, inbox, is_paused, stopped, .. }| {
+            *is_paused |= self.has_paused.swap(false, Ordering::Relaxed);
             // The history is read and written under one lock, so that no message of another run is lost.
             let without = self.without(history);
             let steered = std::mem::take(&mut *self.steered.lock());

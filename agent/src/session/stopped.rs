@@ -20,6 +20,8 @@ pub(crate) struct Stopped {
     /// The id of the run.
     pub(crate) run: Uuid,
     pub(crate) turn: Turn,
+    /// `true` if the run was about to call the model, or was waiting for its response.
+    pub(crate) asks: bool,
     /// The options of the run's input.
     pub(crate) options: ChatOptions,
     /// The turn whose calls have not all settled. `None` if the run ended between two turns.

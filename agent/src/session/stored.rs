@@ -40,6 +40,8 @@ pub(super) struct Stored {
     open: Option<StoredStop>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     inbox: Vec<StoredMessage>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    paused: bool,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     meta: Map<String, Value>,
 }
@@ -49,6 +51,8 @@ pub(super) struct Stored {
 struct StoredStop {
     run: Uuid,
     turn: Turn,
+    #[serde(default, skip_serializing_if = "is_false")]
+    asks: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     options: ChatOptions,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,14 +84,15 @@ fn is_default(options: &ChatOptions) -> bool {
 impl Serialize for Session {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let state = self.slices.snapshot().map_err(S::Error::custom)?;
-        let (history, stopped, inbox, meta) = {
+        let (id, turns) = (Some(self.id().to_owned()), self.shared.turns.load(Ordering::Relaxed));
+        let stored = {
             let conversation = self.shared.conversation.lock();
             let (history, stopped) = conversation.as_if_ended();
-            (history, stopped, conversation.inbox.to_stored(), conversation.meta.clone())
+            let open = stopped.map(|stopped| StoredStop::of(stopped, &history));
+            let (inbox, paused) = (conversation.inbox.to_stored(), conversation.is_paused);
+            Stored { version: VERSION, id, turns, history, state, open, inbox, paused, meta: conversation.meta.clone() }
         };
-        let open = stopped.map(|stopped| StoredStop::of(stopped, &history));
-        let (id, turns) = (Some(self.id().to_owned()), self.shared.turns.load(Ordering::Relaxed));
-        Stored { version: VERSION, id, turns, history, state, open, inbox, meta }.serialize(serializer)
+        stored.serialize(serializer)
     }
 }
 
@@ -95,7 +100,7 @@ impl TryFrom<Stored> for Session {
     type Error = String;
 
     fn try_from(stored: Stored) -> Result<Self, String> {
-        let Stored { version, id, turns, history, state, open, inbox, meta } = stored;
+        let Stored { version, id, turns, history, state, open, inbox, paused, meta } = stored;
         if !(1..=VERSION).contains(&version) {
             return Err(format!(
                 "the session is stored in version {version}, but only the versions 1 to {VERSION} can be read"
@@ -110,7 +115,8 @@ impl TryFrom<Stored> for Session {
         session.slices = Slices::stored(state);
         session.shared.turns.store(turns, Ordering::Relaxed);
         session.shared.change_inbox(|conversation| {
-            *conversation = Conversation { history, inbox, stopped, meta, ..Conversation::default() };
+            *conversation =
+                Conversation { history, inbox, is_paused: paused, stopped, meta, ..Conversation::default() };
         });
         Ok(session)
     }
@@ -126,20 +132,20 @@ fn read_key(id: &str) -> Result<RunKey, String> {
 }
 
 impl StoredStop {
-    fn of(Stopped { run, turn, options, open }: Stopped, history: &History) -> Self {
+    fn of(Stopped { run, turn, asks, options, open }: Stopped, history: &History) -> Self {
         let response = open.and_then(|open| {
             let at = open.position(history)?;
             let injected = u64::try_from(open.placed.injected).unwrap_or(u64::MAX);
             let StoppedTurn { number, is_resolved, calls, .. } = open;
             Some(StoredTurn { at, number, injected, is_resolved, calls })
         });
-        Self { run, turn, options, response }
+        Self { run, turn, asks, options, response }
     }
 
     fn read(self, history: &History) -> Result<Stopped, String> {
-        let Self { run, turn, options, response } = self;
+        let Self { run, turn, asks, options, response } = self;
         let open = response.map(|turn| turn.read(history)).transpose()?;
-        Ok(Stopped { run, turn, options, open })
+        Ok(Stopped { run, turn, asks, options, open })
     }
 }
 

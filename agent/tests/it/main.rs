@@ -35,6 +35,7 @@ mod stream_tool_call;
 mod streamed_calls;
 mod sums;
 mod support;
+mod talking;
 mod tools;
 mod values;
 mod workflows;

@@ -9,8 +9,9 @@ mod steering;
 use std::future::ready;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Result, RunContext};
+use emitree_runtime::{Error, Interrupt, Result, RunContext};
 use futures_core::future::BoxFuture;
+use serde_json::json;
 
 use crate::agent::AgentParts;
 use crate::agent::builder::ask_for_tools;
@@ -29,6 +30,9 @@ use crate::{Agent, AgentInput, AgentOutput, ChatOptions, Message, ToolSpec};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
 const MAX_ROUNDS: u32 = 100;
+
+/// The kind of the interrupt with which a run ends because of [`Session::pause`](crate::Session::pause).
+const PAUSED: &str = "agent.paused";
 
 /// One attempt of an agent's run.
 pub(crate) struct Loop<'a> {
@@ -277,7 +281,11 @@ impl<'a> Loop<'a> {
     /// response as the history keeps it, and the next step.
     fn take_turn(&mut self) -> BoxFuture<'_, Result<(Arc<Message>, After)>> {
         Box::pin(async move {
+            self.state.session.ask();
             if self.state.session.has_waiting() {
+                if self.state.session.take_pause() {
+                    return Err(Error::interrupted(Interrupt::new(PAUSED, json!({}))));
+                }
                 let taken = self.state.session.take_steering(self.state.number());
                 self.steer(taken).await?;
                 self.check_not_empty()?;

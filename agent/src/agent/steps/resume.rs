@@ -16,7 +16,7 @@ impl<'a> Loop<'a> {
     /// Makes the calls that were left open, and then takes turns until there is an answer.
     pub(super) fn resume(mut self, resumed: Resumed) -> BoxFuture<'a, Result<AgentOutput>> {
         Box::pin(async move {
-            if let Resumed::Run(turn) = &resumed {
+            if let Resumed::Run { turn, .. } = &resumed {
                 self.turn().change(|now| *now = *turn);
                 // The number of steps is counted anew, because a run that has reached it could not go on.
                 self.steered_after = turn.number;
@@ -25,7 +25,7 @@ impl<'a> Loop<'a> {
                 emit(self.ctx, &mut AgentStart { messages: Vec::new() }).await?;
             }
             let answered = match resumed {
-                Resumed::Run(_) => self.make_open_calls().await?,
+                Resumed::Run { asks, .. } => self.make_open_calls(asks).await?,
                 Resumed::Conversation => None,
                 Resumed::Ended(answer) if self.state.resumes == Resumes::Inside => Some((answer, After::End)),
                 Resumed::Ended(_) => {
@@ -39,8 +39,11 @@ impl<'a> Loop<'a> {
         })
     }
 
-    async fn make_open_calls(&mut self) -> Result<Option<(Arc<Message>, After)>> {
+    async fn make_open_calls(&mut self, asks: bool) -> Result<Option<(Arc<Message>, After)>> {
         let Some(turn) = self.state.session.reopen() else {
+            if asks {
+                return Ok(None);
+            }
             // The model has answered, but a hook kept the run from ending.
             let history = self.state.session.history();
             let last = history.messages().last().filter(|message| message.role == Role::Assistant);
