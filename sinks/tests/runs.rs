@@ -239,6 +239,8 @@ fn a_payload_that_cannot_be_read_leaves_the_fact_without_its_values() {
         assert_eq!(head(1, "usage", &payload, RUN).fact, Fact::Event);
         assert_eq!(head(1, "attempt_discarded", &payload, RUN).fact, Fact::Event);
     }
+    let half = head(1, "run.finish", &json!({"outcome": "***", "duration_ns": 1500}), RUN).fact;
+    assert_eq!(half, Fact::Finish { outcome: None, duration: Some(Duration::from_nanos(1500)) });
 }
 
 #[test]
