@@ -1,7 +1,7 @@
 // Where the records come from: the page itself, or a server that follows a recording.
 "use strict";
 
-/** The heads of an exported recording, and the number of records in each block of records. */
+/** The number of records in each block of an exported page. */
 const EXPORTED_BLOCK = 500;
 
 /** @param {number} at @param {number} number @returns {Promise<any>} */
@@ -13,11 +13,12 @@ async function readRecord(at, number) {
   return response.json();
 }
 
-/** The index of each exported record, by its position. @type {Map<number, number>} */
-const exported = new Map();
+/** The index of each exported record, by its position. @type {Map<number, number> | undefined} */
+let exported;
 
 /** @param {number} at */
 function exportedRecord(at) {
+  exported ??= new Map(exportedHeads.map((head, index) => [head.at, index]));
   const index = exported.get(at) ?? -1;
   const block = byId(`records-${Math.floor(index / EXPORTED_BLOCK)}`);
   if (!block) throw new Error(`the page has no record at ${at}`);
@@ -25,12 +26,16 @@ function exportedRecord(at) {
   return block.records[index % EXPORTED_BLOCK];
 }
 
+/** @type {Head[]} */
+let exportedHeads = [];
+
 function openExported() {
+  performance.mark("parse");
   const { title, ...batch } = JSON.parse(byId("recording").textContent);
-  batch.heads.forEach((/** @type {Head} */ head, /** @type {number} */ index) => exported.set(head.at, index));
+  performance.mark("parsed");
+  exportedHeads = batch.heads;
   show(title);
   model.add(batch);
-  schedule();
 }
 
 /** @param {string} title */
@@ -70,3 +75,4 @@ listen();
 if (model.isLive) follow();
 else openExported();
 draw();
+performance.mark("drawn");

@@ -19,6 +19,8 @@
 
 /** @typedef {{ head: Head, order: number }} Note */
 
+/** A row of the list: a top-level run, or a note. @typedef {{ run?: Run, note?: Note }} Item */
+
 /** Signs and words of outcomes: an outcome is never shown by its color alone. */
 const OUTCOMES = {
   running: { sign: "▸", word: "running" },
@@ -33,6 +35,7 @@ const OUTCOMES = {
   interrupted: { sign: "?", word: "interrupted" },
   dropped: { sign: "⌀", word: "dropped" },
   unknown: { sign: "–", word: "unknown" },
+  none: { sign: "·", word: "no run" },
 };
 
 /** Outcomes that `e` visits. */
@@ -107,13 +110,15 @@ class Model {
     this.roots = [];
     /** @type {Note[]} */
     this.notes = [];
-    /** Heads of events outside of runs. @type {Head[]} */
-    this.outside = [];
+    /** Events outside of runs, which are shown like a run. */
+    this.outside = new Run("outside", undefined, 0);
     /** @type {Set<string>} */
     this.kinds = new Set();
     /** Runs whose parent has not been seen. @type {Map<string, Run[]>} */
     this.orphans = new Map();
     this.count = 0;
+    /** The number of runs without an end. */
+    this.open = 0;
     this.lost = 0;
     this.malformed = 0;
     this.incomplete = 0;
@@ -144,7 +149,8 @@ class Model {
       return;
     }
     if (head.run === undefined) {
-      this.outside.push(head);
+      this.outside.heads.push(head);
+      this.outside.last = order;
       return;
     }
     const run = this.runs.get(head.run) ?? this.newRun(head, order);
@@ -158,6 +164,7 @@ class Model {
     const id = /** @type {string} */ (head.run);
     const run = new Run(id, head.parent, order);
     run.lost = this.lost;
+    this.open += 1;
     this.runs.set(id, run);
     const parent = head.parent === undefined ? undefined : this.runs.get(head.parent);
     if (parent) {
@@ -197,6 +204,7 @@ class Model {
       case "finish":
         if (run.isEnded) return;
         run.ended = head.time;
+        this.open -= 1;
         run.duration = head.duration_ns ?? undefined;
         run.outcome = head.outcome ?? "unknown";
         run.lost = this.lost - run.lost;
@@ -225,8 +233,14 @@ class Model {
     this.kinds.add(run.kind);
   }
 
+  /** @param {string | undefined} id @returns {Run | undefined} */
+  get(id) {
+    return id === this.outside.id ? this.outside : this.runs.get(id ?? "");
+  }
+
   /** @param {Run} run @returns {keyof typeof OUTCOMES} */
   outcomeOf(run) {
+    if (run === this.outside) return "none";
     if (!run.isEnded) return this.isLive ? "running" : "unfinished";
     return run.outcome !== undefined && run.outcome in OUTCOMES ? /** @type {any} */ (run.outcome) : "unknown";
   }
@@ -268,11 +282,12 @@ class Model {
 
   /**
    * Top-level runs and notes: running ones first, then the others, newest first.
-   * @returns {{ run?: Run, note?: Note }[]}
+   * @returns {Item[]}
    */
   list() {
+    /** @type {Item[]} */
     const running = [];
-    /** @type {{ run?: Run, note?: Note }[]} */
+    /** @type {Item[]} */
     const others = [];
     let note = this.notes.length - 1;
     for (let at = this.roots.length - 1; at >= 0; at--) {
@@ -281,6 +296,7 @@ class Model {
       (run.isEnded ? others : running).push({ run });
     }
     while (note >= 0) others.push({ note: this.notes[note--] });
+    if (this.outside.heads.length > 0) others.push({ run: this.outside });
     return [...running, ...others];
   }
 
@@ -336,12 +352,12 @@ class Model {
   }
 }
 
-/** @param {{ run?: Run, note?: Note }[]} items @param {number} level @returns {Row[]} */
+/** @param {Item[]} items @param {number} level @returns {Row[]} */
 function rowsOf(items, level) {
   return items.map((item, index) => ({ ...item, level, position: index + 1, size: items.length }));
 }
 
-/** @param {{ run?: Run, note?: Note }} item */
+/** @param {Item} item */
 function orderOf(item) {
   return item.run ? item.run.order : /** @type {Note} */ (item.note).order;
 }
@@ -365,7 +381,6 @@ function addUsage(run, usage) {
 class Search {
   /** @param {{ text?: string, kind?: string, outcome?: string, longer?: number, tokens?: number, hides?: boolean }} fields */
   constructor({ text = "", kind = "", outcome = "", longer = 0, tokens = 0, hides = false } = {}) {
-    Object.assign(this, { text, kind, outcome, longer, tokens, hides });
     this.text = text.toLowerCase();
     this.kind = kind;
     this.outcome = outcome;
@@ -396,7 +411,7 @@ class Search {
 
 /** The texts of a run that a search looks at. @param {Run} run */
 function textsOf(run) {
-  const paths = run.heads.filter((head) => head.fact === "event").map((head) => head.path ?? "");
+  const paths = run.heads.filter((head) => head.fact === "event" && !isOfTrajectory(head)).map((head) => head.path ?? "");
   return [`${run.kind} ${run.name}`, run.error ?? "", run.id, ...paths];
 }
 
@@ -442,6 +457,11 @@ function formatTime(microseconds) {
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${millis}`;
 }
 
+/** Events of a trajectory repeat other events, so they are hidden unless asked for. @param {Head} head */
+function isOfTrajectory(head) {
+  return (head.path ?? "").startsWith("middleware.trajectory.");
+}
+
 /** The text of a note. @param {Note} note */
 function textOfNote({ head }) {
   if (head.fact === "gap") return `${formatCount(head.lost ?? 0)} events were lost here`;
@@ -450,5 +470,6 @@ function textOfNote({ head }) {
 
 /** The text of a run in a list. @param {Run} run */
 function titleOf(run) {
+  if (run.id === "outside") return "events outside of runs";
   return run.name ? `${run.kind} ${run.name}` : `run ${run.id.slice(0, 8)} (start not recorded)`;
 }

@@ -6,6 +6,9 @@ const TABS = ["Overview", "Input", "Output", "Messages", "Events", "Context", "R
 /** The number of characters of a value that are shown at once. */
 const SHOWN = 100_000;
 
+/** The number of events that are listed at once. */
+const LISTED = 1000;
+
 /** Reads records, and keeps the last ones. */
 class Records {
   /** @param {(at: number, number: number) => Promise<any>} read */
@@ -37,7 +40,6 @@ class Tabs {
   /** @param {Records} records */
   constructor(records) {
     this.records = records;
-    this.tab = 0;
     /** What is drawn, and for which run or note. */
     this.look = "";
     this.shown = "";
@@ -46,6 +48,8 @@ class Tabs {
     /** The event whose record is shown in `Events` and `Raw`. @type {Head | undefined} */
     this.event = undefined;
     this.showsTrajectory = false;
+    /** The number of events that are listed. */
+    this.listed = LISTED;
     const buttons = TABS.map((name, index) => {
       const tab = make("button", { type: "button", role: "tab", id: `tab-${index + 1}`, title: `${name} (${index + 1})` }, [name]);
       tab.setAttribute("aria-controls", "panel");
@@ -72,13 +76,12 @@ class Tabs {
     const shown = run ? run.id : note ? `note ${note.order}` : "";
     const isSame = this.shown === `${model.recording} ${shown}`;
     this.shown = `${model.recording} ${shown}`;
-    if (!isSame) this.event = undefined;
+    if (!isSame) [this.event, this.listed] = [undefined, LISTED];
     // The overview counts what the runs below use, so it changes with the model.
     const progress = run && (tab === 0 ? `${run.last} ${run.tokens} ${model.endOf(run)}` : run.heads.length);
-    const look = [this.shown, tab, progress, run?.isEnded, this.event?.at, this.showsTrajectory].join(" ");
+    const look = [this.shown, tab, progress, run?.isEnded, this.event?.at, this.showsTrajectory, this.listed].join(" ");
     if (this.look === look) return;
     this.look = look;
-    this.tab = tab;
     TABS.forEach((_, index) => {
       byId(`tab-${index + 1}`).setAttribute("aria-selected", String(index === tab));
       byId(`tab-${index + 1}`).tabIndex = index === tab ? 0 : -1;
@@ -109,8 +112,8 @@ class Tabs {
     panel.scrollTop = scroll;
   }
 
-  /** What the current tab shows, as JSON. @param {Run | undefined} run */
-  async copied(run) {
+  /** What a tab shows, as JSON. @param {Run | undefined} run @param {number} tab */
+  async copied(run, tab) {
     if (!run) return "null";
     const find = (/** @type {string} */ fact) => this.records.get(run.heads.find((head) => head.fact === fact));
     const values = [
@@ -122,7 +125,7 @@ class Tabs {
       async () => (await this.records.get(run.heads[0]))?.context,
       async () => this.records.get(this.rawHead(run)),
     ];
-    return JSON.stringify((await values[this.tab]()) ?? null, null, 2);
+    return JSON.stringify((await values[tab]()) ?? null, null, 2);
   }
 
   /** @param {Run} run */
@@ -137,6 +140,7 @@ class Tabs {
 
   /** @param {Run} run @param {Model} model */
   async overview(run, model) {
+    if (run === model.outside) return [hint(`${formatCount(run.heads.length)} events happened outside of runs: see the tab Events.`)];
     const outcome = OUTCOMES[model.outcomeOf(run)];
     /** @type {[string, string][]} */
     const facts = [
@@ -197,30 +201,31 @@ class Tabs {
 
   /** @param {Run} run */
   async events(run) {
-    const isShown = (/** @type {Head} */ head) => this.showsTrajectory || !(head.path ?? "").startsWith("middleware.trajectory.");
-    const heads = run.heads.filter(isShown);
-    const start = run.heads[0]?.time ?? 0;
-    const rows = heads.slice(0, 2000).map((head) => {
-      const button = make("button", { type: "button", "aria-pressed": String(head === this.event) }, [head.path ?? head.fact]);
-      button.addEventListener("click", () => {
-        this.event = head === this.event ? undefined : head;
-        schedule();
-      });
-      const time = formatDuration(((head.time ?? start) - start) * 1000);
-      return make("tr", {}, [make("td", {}, [time]), make("td", {}, [button]), make("td", {}, [formatBytes(head.bytes)])]);
-    });
+    const heads = run.heads.filter((head) => this.showsTrajectory || !isOfTrajectory(head));
+    const rows = heads.slice(0, this.listed).map((head) => this.eventRow(head, run.heads[0].time ?? 0));
     const names = ["Time", "Event", "Size"].map((name) => make("th", { scope: "col" }, [name]));
     const table = make("table", {}, [make("thead", {}, [make("tr", {}, names)]), make("tbody", {}, rows)]);
     const check = /** @type {HTMLInputElement} */ (make("input", { type: "checkbox" }));
     check.checked = this.showsTrajectory;
-    check.addEventListener("change", () => {
-      this.showsTrajectory = check.checked;
-      schedule();
-    });
+    check.addEventListener("change", () => this.set({ showsTrajectory: check.checked }));
     const content = [make("label", {}, [check, " show middleware.trajectory.*"]), table];
-    if (heads.length > rows.length) content.push(hint(`${formatCount(heads.length - rows.length)} further events`));
-    if (this.event) content.unshift(jsonOf(await this.records.get(this.event)));
-    return content;
+    const further = heads.length - rows.length;
+    if (further > 0) content.push(button(`list ${formatCount(further)} further events`, () => this.set({ listed: Infinity })));
+    return this.event ? [jsonOf(await this.records.get(this.event)), ...content] : content;
+  }
+
+  /** @param {Head} head @param {number} start */
+  eventRow(head, start) {
+    const name = button(head.path ?? head.fact, () => this.set({ event: head === this.event ? undefined : head }));
+    name.setAttribute("aria-pressed", String(head === this.event));
+    const cells = [formatDuration(((head.time ?? start) - start) * 1000), name, formatBytes(head.bytes)];
+    return make("tr", {}, cells.map((cell) => make("td", {}, [cell])));
+  }
+
+  /** @param {Partial<Tabs>} changes */
+  set(changes) {
+    Object.assign(this, changes);
+    schedule();
   }
 
   /** @param {Run} run */
@@ -235,6 +240,13 @@ class Tabs {
   }
 }
 
+/** @param {string} text @param {() => void} press */
+function button(text, press) {
+  const made = make("button", { type: "button" }, [text]);
+  made.addEventListener("click", press);
+  return made;
+}
+
 /** @param {string} text */
 function hint(text) {
   return make("p", { class: "hint" }, [text]);
@@ -247,15 +259,20 @@ function isMessage(value) {
 
 /** A value as text: a string as it is, anything else as indented JSON. @param {any} value */
 function jsonOf(value) {
-  const text = typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "nothing");
-  const shown = make("pre", { tabindex: "0" }, [text.slice(0, SHOWN)]);
+  const text = typeof value === "string" ? value : jsonText(value);
+  const shown = make("pre", {}, [text.slice(0, SHOWN)]);
   if (text.length <= SHOWN) return shown;
-  const more = make("button", { type: "button" }, [`show all ${formatCount(text.length)} characters`]);
-  more.addEventListener("click", () => {
+  const more = button(`show all ${formatCount(text.length)} characters`, () => {
     shown.textContent = text;
     more.remove();
   });
   return make("div", {}, [shown, more]);
+}
+
+/** JSON in which characters that reverse the text around them are escaped. @param {any} value */
+function jsonText(value) {
+  const escape = (/** @type {string} */ character) => `\\u${character.charCodeAt(0).toString(16)}`;
+  return (JSON.stringify(value, null, 2) ?? "nothing").replace(/[\u202a-\u202e\u2066-\u2069]/g, escape);
 }
 
 /** @param {any} message */
@@ -269,7 +286,9 @@ function messageOf({ role, parts, finish_reason: reason }) {
 
 /** @param {any} part */
 function partOf(part) {
-  const name = { tool_call: `calls ${part?.name}`, tool_call_response: part?.is_error ? "error" : "result", reasoning: "reasoning" }[part?.type];
+  const result = part?.is_error ? "error" : "result";
+  const names = new Map([["tool_call", `calls ${part?.name}`], ["tool_call_response", result], ["reasoning", "reasoning"]]);
+  const name = names.get(part?.type);
   const value = part?.content ?? part?.arguments ?? part?.response ?? part?.uri ?? part;
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
   const body = make("div", { class: "part" }, [text.slice(0, SHOWN)]);

@@ -23,7 +23,9 @@ function drawAxis(axis, { span }) {
   const look = String(span);
   if (axis.dataset.look === look) return;
   axis.dataset.look = look;
-  const [nanoseconds, marks] = [span * 1000, []];
+  const nanoseconds = span * 1000;
+  /** @type {HTMLElement[]} */
+  const marks = [];
   const step = stepOf(nanoseconds);
   for (let at = 0; at <= nanoseconds; at += step) {
     const mark = make("span", {}, [at === 0 ? "0" : formatDuration(at)]);
@@ -126,7 +128,8 @@ class Flame {
       "aria-label": labelOf(model, run),
       title: labelOf(model, run),
     });
-    box.append(make("span", {}, [`${OUTCOMES[model.outcomeOf(run)].sign} ${titleOf(run)}`]));
+    const sign = make("b", { "aria-hidden": "true" }, [OUTCOMES[model.outcomeOf(run)].sign]);
+    box.append(make("span", {}, [sign, ` ${titleOf(run)}`]));
     Object.assign(box.style, { left: `${left}%`, width: `max(2px, ${width}%)`, top: `${row * height}px` });
     return box;
   }

@@ -49,6 +49,7 @@ function change(changes) {
 
 // ---- Lists
 
+/** @type {VirtualList<Item>} */
 const list = new VirtualList(byId("runs"), {
   key: (item) => keyOf(item),
   look: ({ run, note }) => (run ? `${labelOf(model, run)} ${run.isEnded || model.now}` : textOfNote(note)),
@@ -57,13 +58,13 @@ const list = new VirtualList(byId("runs"), {
     role: "option",
     "aria-selected": String(run ? run === shownRoot() : note.head.number === state.note),
     "aria-posinset": String(index + 1),
-    "aria-setsize": String(list.rows.length),
-    "aria-label": run ? labelOf(model, run) : textOfNote(note),
+    "aria-setsize": String(listed().length),
     class: run ? classesOf(run, "card") : "card note",
   }),
   choose: (item) => select(item),
 });
 
+/** @type {VirtualList<Row>} */
 const tree = new VirtualList(byId("tree"), {
   key: (row) => keyOf(row),
   look: ({ run, note, level, isMatch }) => {
@@ -77,7 +78,6 @@ const tree = new VirtualList(byId("tree"), {
     "aria-posinset": String(position),
     "aria-setsize": String(size),
     "aria-selected": String(run ? run.id === state.run : note.head.number === state.note),
-    "aria-label": run ? labelOf(model, run) : textOfNote(note),
     ...(run && run.children.length > 0 ? { "aria-expanded": String(!state.closed.has(run.id)) } : {}),
     class: run ? classesOf(run, "row") : "row note",
   }),
@@ -91,9 +91,13 @@ const tree = new VirtualList(byId("tree"), {
 const flame = new Flame(byId("flame"), (run) => select({ run }));
 
 /** What the tree shows. */
-const shown = { /** @type {Run | undefined} */ run: undefined, /** @type {any} */ scale: undefined, look: "" };
+const shown = {
+  run: /** @type {Run | undefined} */ (undefined),
+  scale: /** @type {ReturnType<typeof scaleOf> | undefined} */ (undefined),
+  look: "",
+};
 
-/** @param {{ run?: Run, note?: Note }} row */
+/** @param {Item} row */
 function keyOf({ run, note }) {
   return run ? run.id : `note-${note.head.number}`;
 }
@@ -156,15 +160,15 @@ function newestRoot() {
 /** The top-level run whose tree is shown. @returns {Run | undefined} */
 function shownRoot() {
   if (state.follows) return newestRoot();
-  return model.runs.get(state.focus ?? state.root ?? state.run ?? "")?.root ?? newestRoot();
+  return model.get(state.focus ?? state.root ?? state.run)?.root ?? newestRoot();
 }
 
 function draw() {
   updateFound();
-  const run = model.runs.get(state.run ?? "");
+  const run = model.get(state.run);
   const root = shownRoot();
-  shown.run = (!state.follows && model.runs.get(state.focus ?? "")) || root;
-  list.draw(state.search.hides && !state.search.isEmpty ? model.list().filter((item) => !item.run || found.kept.has(item.run)) : model.list());
+  shown.run = (!state.follows && model.get(state.focus)) || root;
+  list.draw(listed());
   mark(byId("runs"), root && `runs-${root.id}`);
   drawTree();
   const note = state.note === undefined ? undefined : model.notes.find(({ head }) => head.number === state.note);
@@ -186,7 +190,7 @@ function drawTree() {
   drawAxis(byId("axis"), shown.scale);
   const isMatch = (/** @type {Run} */ run) => found.ids.has(run.id);
   if (state.isFlame) {
-    flame.draw(model, shown.run, state.color, { selected: model.runs.get(state.run ?? ""), isMatch });
+    flame.draw(model, shown.run, state.color, { selected: model.get(state.run), isMatch });
     mark(byId("flame"), state.run === undefined ? undefined : `flame-${state.run}`);
     return;
   }
@@ -197,6 +201,19 @@ function drawTree() {
   }
   tree.draw(rows);
   mark(byId("tree"), state.run ? `tree-${state.run}` : state.note === undefined ? undefined : `tree-note-${state.note}`);
+}
+
+/** The items of the list, cached until the model or the search has changed. */
+const cachedList = { look: "", items: /** @type {Item[]} */ ([]) };
+
+function listed() {
+  const hides = state.search.hides && !state.search.isEmpty;
+  const look = `${model.version} ${hides && found.look}`;
+  if (cachedList.look !== look) {
+    cachedList.look = look;
+    cachedList.items = hides ? model.list().filter(({ run }) => run && found.kept.has(run)) : model.list();
+  }
+  return cachedList.items;
 }
 
 /** The rows of the tree, cached until the model or the state has changed. */
@@ -256,11 +273,10 @@ let connection = "";
 
 function drawStatus() {
   const facts = [`${formatCount(model.count)} records`, `${formatCount(model.runs.size)} runs`];
-  const running = [...model.roots].filter((run) => !run.isEnded).length;
-  if (running > 0) facts.push(`${formatCount(running)} ${OUTCOMES[model.isLive ? "running" : "unfinished"].word}`);
+  if (model.open > 0) facts.push(`${formatCount(model.open)} ${OUTCOMES[model.isLive ? "running" : "unfinished"].word}`);
   if (model.lost > 0) facts.push(`${formatCount(model.lost)} events lost`);
   if (model.malformed > 0) facts.push(`${formatCount(model.malformed)} malformed lines`);
-  if (model.outside.length > 0) facts.push(`${formatCount(model.outside.length)} events outside of runs`);
+  if (model.outside.heads.length > 0) facts.push(`${formatCount(model.outside.heads.length)} events outside of runs`);
   if (model.incomplete > 0) facts.push(`the last line is not complete: ${formatBytes(model.incomplete)}`);
   if (connection) facts.push(connection);
   byId("status").textContent = facts.join(" · ");
@@ -268,7 +284,7 @@ function drawStatus() {
 
 // ---- Selecting
 
-/** @param {{ run?: Run, note?: Note }} row */
+/** @param {Item} row */
 function select({ run, note }) {
   const root = run ? run.root.id : shownRoot()?.id;
   const focus = run && state.focus !== undefined && isBelow(run, state.focus) ? state.focus : run ? undefined : state.focus;
@@ -297,7 +313,7 @@ function visit(run) {
 
 function reveal() {
   if (state.isFlame) {
-    const run = model.runs.get(state.run ?? "");
+    const run = model.get(state.run);
     if (run) flame.show(run);
     schedule();
     return;
@@ -309,7 +325,7 @@ function reveal() {
   schedule();
 }
 
-/** @param {{ run?: Run, note?: Note }[]} rows */
+/** @param {Item[]} rows */
 function indexOfSelected(rows) {
   return rows.findIndex(({ run, note }) => (run ? run.id === state.run : note.head.number === state.note));
 }
@@ -317,7 +333,7 @@ function indexOfSelected(rows) {
 /** Selects the next run of some runs, in the order of their first records. @param {Run[]} runs @param {number} step */
 function visitNext(runs, step) {
   if (runs.length === 0) return;
-  const current = model.runs.get(state.run ?? "");
+  const current = model.get(state.run);
   const order = current ? current.order : -1;
   const next = step > 0 ? runs.find((run) => run.order > order) : [...runs].reverse().find((run) => run.order < order);
   visit(next ?? runs[step > 0 ? 0 : runs.length - 1]);
@@ -352,7 +368,7 @@ const KEYS = [
 ];
 
 async function copy() {
-  const text = await tabs.copied(model.runs.get(state.run ?? ""));
+  const text = await tabs.copied(model.get(state.run), state.tab);
   try {
     await navigator.clipboard.writeText(text);
     announce("copied");
@@ -395,6 +411,7 @@ function moveBy(key, target) {
 /** @param {VirtualList<any>} view @param {number} index @param {string} key */
 function moveIn(view, index, key) {
   const last = view.rows.length - 1;
+  /** @type {Record<string, number>} */
   const steps = { ArrowUp: index - 1, ArrowDown: index + 1, Home: 0, End: last, PageUp: index - view.page, PageDown: index + view.page };
   if (!(key in steps) || last < 0) return false;
   const to = Math.min(last, Math.max(0, steps[key]));
@@ -414,10 +431,11 @@ function openOrClose(run, opens) {
 
 /** In the flame view, up and down go to the run above and the first below, left and right to the neighbours. @param {string} key */
 function moveInFlame(key) {
-  const run = model.runs.get(state.run ?? "") ?? shown.run;
+  const run = model.get(state.run) ?? shown.run;
   if (!run) return false;
   const beside = run === shown.run ? [run] : (run.parent?.children ?? [run]);
   const at = beside.indexOf(run);
+  /** @type {Record<string, Run>} */
   const steps = {
     ArrowUp: run === shown.run ? run : (run.parent ?? run),
     ArrowDown: run.children[0] ?? run,

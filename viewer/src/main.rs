@@ -62,6 +62,9 @@ fn run() -> Result<()> {
 fn export_to(source: &RecordingFile, title: &str, to: &PathBuf) -> Result<()> {
     // A recording that is misspelled must not become an empty page.
     File::open(source.path()).map_err(|error| format!("cannot read `{}`: {error}", source.path().display()))?;
+    if to.canonicalize().is_ok_and(|to| source.path().canonicalize().is_ok_and(|from| from == to)) {
+        return Err(format!("`{}` is the recording itself; export to another file", to.display()).into());
+    }
     let file = File::create(to).map_err(|error| format!("cannot write `{}`: {error}", to.display()))?;
     let exported = export(source, title, BufWriter::new(file))?;
     println!("{} records, {} runs ({} unfinished)", exported.records, exported.runs, exported.unfinished);

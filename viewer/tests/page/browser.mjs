@@ -27,8 +27,10 @@ export function screenshot(page, name) {
 /** A program whose lines of output are awaited one by one. */
 class Program {
   constructor(command, options = [], environment = {}) {
-    this.process = spawn(join(debug, command), options, { env: { ...process.env, ...environment, RUST_BACKTRACE: "0" } });
-    this.process.stderr.pipe(process.stderr);
+    this.process = spawn(join(debug, command), options, {
+      env: { ...process.env, ...environment, RUST_BACKTRACE: "0" },
+      stdio: ["pipe", "pipe", "inherit"],
+    });
     this.lines = createInterface({ input: this.process.stdout })[Symbol.asyncIterator]();
   }
 
