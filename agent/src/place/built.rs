@@ -17,6 +17,7 @@ use crate::{Agent, ChatModel, Hooks, Message, Place, Tool, ToolCall};
 /// The hooks of a middleware at the chain places.
 #[derive(Clone, Default)]
 pub(crate) struct Chains {
+    pub(crate) start: Filters<()>,
     pub(crate) inject: Filters<Vec<Message>>,
     pub(crate) state: Filters<History>,
     pub(crate) compact: Filters<Messages>,
@@ -181,6 +182,7 @@ impl Chains {
     /// Removes the hooks of a chain place, except for gates.
     fn clear(&mut self, place: Place) {
         match place {
+            Place::AgentStart => self.start = Filters::default(),
             Place::SteerInject => self.inject = Filters::default(),
             Place::ModelState => self.state = Filters::default(),
             Place::ContextCompact => (self.compact, self.compacted) = Default::default(),
@@ -203,6 +205,7 @@ impl Chains {
     /// Returns `true` if a chain place has hooks. The match has no wildcard, so that a new place cannot be forgotten.
     pub(super) fn is_used(&self, place: Place) -> bool {
         !match place {
+            Place::AgentStart => self.start.is_empty(),
             Place::SteerInject => self.inject.is_empty(),
             Place::ModelState => self.state.is_empty(),
             Place::ContextCompact => self.compact.is_empty() && self.compacted.is_empty(),

@@ -299,6 +299,41 @@ impl Hooks {
         self
     }
 
+    /// Adds a hook that is called once for each session and process: before the first turn of the first run that uses
+    /// the session in this process. So it is called when a conversation begins, and when a stored session is used again.
+    /// A run [without a session](crate::AgentRun::session) has a new one.
+    ///
+    /// If the hook fails or panics, the error is logged, the state of the middleware is as it was before its hooks of
+    /// this place, and the run goes on. If the run is dropped meanwhile, the next run calls the hooks of the middleware
+    /// again. Another run that uses the session at the same time does not wait for the hook.
+    ///
+    /// ```
+    /// use emitree_agent::hooks_fn;
+    ///
+    /// let visits = hooks_fn("visits", |hooks| {
+    ///     let visits = hooks.state::<u32>();
+    ///     hooks.on_start(move |ctx| visits.with(ctx, |visits| *visits += 1));
+    /// });
+    /// ```
+    pub fn on_start<Out: HookResult>(
+        &mut self,
+        hook: impl Fn(&RunContext) -> Out + Send + Sync + 'static,
+    ) -> &mut Self {
+        let filter = self.sync(Place::AgentStart, move |(): &mut (), ctx| hook(ctx));
+        add(&mut self.chains.start, filter);
+        self
+    }
+
+    /// The async form of [`on_start`](Self::on_start).
+    pub fn on_start_async(
+        &mut self,
+        hook: impl for<'a> Fn(&'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let hook = AsyncHook { name: self.name(Place::AgentStart), hook: by_context(hook) };
+        add(&mut self.chains.start, hook);
+        self
+    }
+
     chain! {
         /// Adds a hook that changes or removes the messages of [`Session::steer`](crate::Session::steer) and its
         /// siblings that are about to enter the history. If the hook halts, these messages are dropped, with a warning in
@@ -619,6 +654,14 @@ where
     F: for<'a> Fn(&'a T, &'a RunContext) -> BoxFuture<'a, Result<()>>,
 {
     move |value, ctx| hook(value, ctx)
+}
+
+/// Makes an async hook from one that receives no value.
+fn by_context<F>(hook: F) -> impl for<'a> Fn(&'a mut (), &'a RunContext) -> BoxFuture<'a, Result<()>>
+where
+    F: for<'a> Fn(&'a RunContext) -> BoxFuture<'a, Result<()>>,
+{
+    move |(), ctx| hook(ctx)
 }
 
 impl fmt::Debug for Hooks {

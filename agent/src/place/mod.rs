@@ -21,6 +21,8 @@ use std::fmt;
 pub enum Place {
     /// The whole run of the agent: an onion of layers.
     AgentRun,
+    /// The first use of a session in this process, by a run of the agent: hooks that prepare the session's state.
+    AgentStart,
     /// The messages of [`Session::steer`](crate::Session::steer) and its siblings before they enter the history: a chain
     /// of hooks.
     SteerInject,
@@ -61,8 +63,9 @@ pub enum Place {
 
 impl Place {
     /// All places, in the order of a turn.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::AgentRun,
+        Self::AgentStart,
         Self::SteerInject,
         Self::ModelState,
         Self::ContextCompact,
@@ -87,6 +90,7 @@ impl Place {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AgentRun => "agent.run",
+            Self::AgentStart => "agent.start",
             Self::SteerInject => "steer.inject",
             Self::ModelState => "model.state",
             Self::ContextCompact => "context.compact",

@@ -167,7 +167,7 @@ impl Slices {
 
     /// Returns a copy of a value, or `None` if there is none.
     pub(crate) fn read<T: DeserializeOwned>(&self, key: &Arc<str>) -> Result<Option<T>> {
-        let json = Self::to_json(&self.0.lock(), key)?;
+        let json = self.copy(key)?;
         let value = json.map(serde_path_to_error::deserialize);
         value.transpose().map_err(|error| Error::new(format!("the state `{key}` has another type: {error}")))
     }
@@ -213,6 +213,26 @@ impl Slices {
     pub(crate) fn stored(values: BTreeMap<Arc<str>, Value>) -> Self {
         let values = values.into_iter().map(|(key, value)| (key, Slice::Stored(value))).collect();
         Self(Arc::new(ReentrantMutex::new(RefCell::new(values))))
+    }
+
+    /// Returns a copy of a value as JSON, or `None` if there is none.
+    pub(crate) fn copy(&self, key: &Arc<str>) -> Result<Option<Value>> {
+        Self::to_json(&self.0.lock(), key)
+    }
+
+    /// Replaces a value with a copy, if `admits` returns `true` once the values are locked (A7).
+    pub(crate) fn put_back(&self, key: &Arc<str>, copy: Option<Value>, admits: impl FnOnce() -> bool) {
+        let map = self.0.lock();
+        if !admits() {
+            return;
+        }
+        let before = match copy {
+            Some(value) => map.borrow_mut().insert(Arc::clone(key), Slice::Stored(value)),
+            None => map.borrow_mut().remove(key),
+        };
+        // Dropping a value may call user code, so the mutex is unlocked first.
+        drop(map);
+        drop(before);
     }
 
     /// Replaces all values with the values of a snapshot.

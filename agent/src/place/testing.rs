@@ -87,6 +87,11 @@ impl HookTest {
         self
     }
 
+    /// Calls the hooks of [`AgentStart`](crate::Place::AgentStart), each time.
+    pub async fn start(&self) -> Result<()> {
+        self.pass((), |start, it, ctx| Box::pin(it.hooks.chains.start.apply(start, ctx))).await
+    }
+
     /// Calls the hooks of [`SteerInject`](crate::Place::SteerInject).
     pub async fn inject(&self, messages: impl IntoIterator<Item = Message>) -> Result<Vec<Message>> {
         let messages = messages.into_iter().collect();

@@ -9,6 +9,7 @@ pub(crate) mod stopped;
 mod stored;
 pub(crate) mod turn_calls;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -93,6 +94,8 @@ struct Conversation {
     live: Vec<Arc<LiveRun>>,
     /// The last run that has ended without an answer, until another run goes on or begins anew.
     stopped: Option<Stopped>,
+    /// The ids of the middlewares whose hooks of `agent.start` were called in this process.
+    started: BTreeSet<String>,
     /// Values of the user.
     meta: Map<String, Value>,
 }

@@ -320,6 +320,16 @@ impl SessionRun {
         self.session.shared.has_waiting()
     }
 
+    /// Returns `true` if the hooks of `agent.start` of this middleware were not called yet. From now on, they were.
+    pub(crate) fn start(&self, middleware: &str) -> bool {
+        self.session.shared.conversation.lock().started.insert(middleware.to_owned())
+    }
+
+    /// The hooks of `agent.start` of this middleware are called again.
+    pub(crate) fn undo_start(&self, middleware: &str) {
+        self.session.shared.conversation.lock().started.remove(middleware);
+    }
+
     /// Takes the pause of the session. Returns `false` if there is none.
     pub(crate) fn take_pause(&self) -> bool {
         self.session.shared.change_inbox(|conversation| self.take_pause_of(conversation))

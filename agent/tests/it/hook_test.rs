@@ -86,6 +86,8 @@ fn marks(place: Place, is_async: bool) -> HooksFn {
                 })
             }),
             // A hook that observes leaves its mark as an error.
+            (Place::AgentStart, false) => hooks.on_start(|_| Err::<(), _>(Error::new("x"))),
+            (Place::AgentStart, true) => hooks.on_start_async(|_| Box::pin(async { Err(Error::new("x")) })),
             (Place::SteerSkip, false) => hooks.on_skip(|calls, _| Err::<(), _>(Error::new(calls[0].name.clone()))),
             (Place::SteerSkip, true) => {
                 hooks.on_skip_async(|calls, _| Box::pin(async { Err(Error::new(calls[0].name.clone())) }))
@@ -167,6 +169,7 @@ async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
             history.messages().last().is_some_and(|message| message.text() == "x")
         }
         Place::ContextCompact => test.compact([Message::user("a")]).await?.is_some_and(|it| it[1].text() == "x"),
+        Place::AgentStart => test.start().await.is_err_and(|error| error.to_string() == "x"),
         Place::SteerInject => test.inject([Message::user("a")]).await?[1].text() == "x",
         Place::SteerSkip => test.skip([call()]).await.is_err_and(|error| error.to_string() == "shout"),
         Place::ModelContext => test.context([Message::user("a")]).await?[1].text() == "x",

@@ -46,6 +46,7 @@ fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
                 })
             });
         }
+        Place::AgentStart => drop(hooks.on_start(move |_| add(""))),
         Place::SteerInject => drop(hooks.on_inject(move |_, _| add(""))),
         Place::SteerSkip => drop(hooks.on_skip(move |_, _| add(""))),
         Place::ModelState => drop(hooks.on_state(move |history, _| {
@@ -124,6 +125,7 @@ fn compacts() -> HooksFn {
 const fn passed(place: Place) -> usize {
     match place {
         Place::AgentRun
+        | Place::AgentStart
         | Place::ToolResolve
         | Place::ToolGate
         | Place::ToolCall
@@ -254,7 +256,7 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
 /// The places of a run in order. The first response calls two tools, and the second response is the answer. The numbers
 /// after a place are the ids of calls: each hook of the place is called for all these calls before the next hook is
 /// called. A message waits when the run begins; `steer.skip` needs an interjection, after which no tool works.
-const WHOLE_RUN: &str = "agent.run, steer.inject
+const WHOLE_RUN: &str = "agent.run, agent.start, steer.inject
     model.state, context.compact
     model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
     tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1

@@ -1,13 +1,17 @@
-//! A running agent is paused (A15).
+//! A running agent is paused (A15), and middlewares start with their session (A3).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use emitree_agent::{Agent, AgentRun, ChatModel, Reply, ScriptedModel, Session, Tool, TurnDecision, hooks_fn, tool_fn};
-use emitree_runtime::{Error, Result, RunContext, map_output};
+use emitree_agent::{
+    Agent, AgentContext, AgentRun, ChatModel, HooksFn, Reply, ScriptedModel, Session, Tool, TurnDecision, hooks_fn,
+    tool_fn,
+};
+use emitree_runtime::{Error, Interrupt, Result, RunContext, map_output};
 use serde_json::{Value, json};
 
-use crate::support::{Text, agent, assert_valid, refuse_bad, results, texts};
+use crate::journal::Journal;
+use crate::support::{Log, Text, agent, assert_valid, refuse_bad, results, texts};
 
 /// Stores a session and reads it again, as another process does.
 fn stored(session: &Session) -> Session {
@@ -189,5 +193,131 @@ async fn a_sub_agent_ends_its_run_before_the_pause_of_the_session_above() -> Res
     let error = agent.ask("go").session(&session).await.expect_err("it is paused");
     assert_eq!((kind_of(&error), results(session.history().messages())), ("agent.paused", vec!["found".to_owned()]));
     assert_eq!(agent.resume(&session).await?.text(), "thanks");
+    Ok(())
+}
+
+/// A middleware whose hook of `agent.start` logs how often its state was started, and may fail.
+fn starting(id: &'static str, log: &Log, fails: impl Fn() -> Result<()> + Send + Sync + 'static) -> HooksFn {
+    let (log, fails) = (log.clone(), Arc::new(fails));
+    hooks_fn(id, move |hooks| {
+        let (log, fails, count) = (log.clone(), Arc::clone(&fails), hooks.state::<u32>());
+        hooks.on_start(move |ctx| {
+            let count = count.with(ctx, |count| {
+                *count += 1;
+                *count
+            })?;
+            log.add(format!("{id} {count}, turn {}", ctx.turn().expect("an agent").number));
+            fails()
+        });
+    })
+}
+
+#[tokio::test]
+async fn a_middleware_starts_once_for_each_session_and_process_before_the_first_turn() -> Result<()> {
+    let log = Log::default();
+    let script = ScriptedModel::by("test", |_| Reply::text("hello"));
+    let first = agent(&script).with(starting("first", &log, || Ok(()))).build()?;
+    let both =
+        agent(&script).with(starting("first", &log, || Ok(()))).with(starting("second", &log, || Ok(()))).build()?;
+    let session = Session::new();
+    first.ask("go").session(&session).await?;
+    first.ask("go").session(&session).await?;
+    assert_eq!(log.lines(), ["first 1, turn 0"]);
+    both.ask("go").session(&session).await?;
+    assert_eq!(log.lines()[1..], ["second 1, turn 0"]);
+    let session = stored(&session);
+    both.ask("go").session(&session).await?;
+    assert_eq!(log.lines()[2..], ["first 2, turn 0", "second 2, turn 0"]);
+    // Each run without a session has a new one.
+    first.ask("go").await?;
+    first.ask("go").await?;
+    assert_eq!(log.lines()[4..], ["first 1, turn 0", "first 1, turn 0"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_hook_that_fails_to_start_is_logged_and_leaves_the_state_and_the_run_as_they_were() -> Result<()> {
+    let log = Log::default();
+    let broken = starting("broken", &log, || Err(Error::new("no disk")));
+    let panics = starting("panics", &log, || panic!("no memory"));
+    let agent = agent(&ScriptedModel::by("test", |_| Reply::text("hello")))
+        .with(broken)
+        .with(panics)
+        .with(starting("well", &log, || Ok(())))
+        .build()?;
+    let session = Session::new();
+    let journal = Journal::default();
+    {
+        let _subscribed = tracing::subscriber::set_default(journal.clone());
+        agent.ask("go").session(&session).await?;
+        agent.ask("go").session(&session).await?;
+    }
+    assert_eq!(log.lines(), ["broken 1, turn 0", "panics 1, turn 0", "well 1, turn 0"]);
+    let states = ["broken", "panics", "well"].map(|id| session.state::<u32>(id).expect("a number"));
+    assert_eq!(states, [None, None, Some(1)]);
+    let warnings = journal.take().join("\n");
+    assert!(warnings.contains("the middleware `broken` of the agent `tester` failed to start: no disk"), "{warnings}");
+    assert!(warnings.contains("the middleware `panics` of the agent `tester` failed to start: panicked: no memory"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_attempt_keeps_what_the_start_has_changed() -> Result<()> {
+    let log = Log::default();
+    let script = ScriptedModel::new("test").text("bad").text("good");
+    let agent = agent(&script).with(starting("counts", &log, || Ok(()))).build()?;
+    let session = Session::new();
+    let run = agent.ask("go").session(&session).middleware(map_output(refuse_bad)).max_middleware_retries(1);
+    assert_eq!(run.await?.text(), "good");
+    assert_eq!((log.lines().len(), session.state::<u32>("counts")?), (1, Some(1)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_start_that_was_dropped_is_made_again() -> Result<()> {
+    let log = Log::default();
+    let (to, waits) = (log.clone(), Arc::new(AtomicBool::new(true)));
+    let slow = hooks_fn("slow", move |hooks| {
+        let (to, waits, count) = (to.clone(), Arc::clone(&waits), hooks.state::<u32>());
+        hooks.on_start_async(move |ctx| {
+            let (to, waits, count) = (to.clone(), waits.swap(false, Ordering::SeqCst), count.clone());
+            Box::pin(async move {
+                count.with(ctx, |count| *count += 1)?;
+                to.add("starts");
+                if waits {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            })
+        });
+    });
+    let agent = agent(&ScriptedModel::new("test").text("hello")).with(slow).build()?;
+    let session = Session::new();
+    assert!(futures_util::FutureExt::now_or_never(agent.ask("go").session(&session).into_future()).is_none());
+    assert_eq!((log.lines().len(), session.state::<u32>("slow")?), (1, None));
+    agent.resume(&session).await?;
+    assert_eq!((log.lines().len(), session.state::<u32>("slow")?), (2, Some(1)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_resumed_run_starts_before_it_makes_the_calls_that_were_left_open() -> Result<()> {
+    let log = Log::default();
+    let to = log.clone();
+    let shout = || ("shout", json!({"text": "a"}));
+    let script = ScriptedModel::new("test").calls([shout()]);
+    let asks = hooks_fn("asks", |hooks| {
+        hooks.on_gate_each(|_, _| Err::<(), _>(Error::interrupted(Interrupt::new("well", json!({})))));
+    });
+    let session = Session::new();
+    agent(&script).with(asks).build()?.ask("go").session(&session).await.expect_err("interrupted");
+    let session = stored(&session);
+    let gate = hooks_fn("asks", move |hooks| {
+        let to = to.clone();
+        hooks.on_gate_each(move |gated, _| to.add(gated.call.name.clone()));
+    });
+    let script = ScriptedModel::new("test").text("hello");
+    agent(&script).with(gate).with(starting("starts", &log, || Ok(()))).build()?.resume(&session).await?;
+    assert_eq!(log.lines(), ["starts 1, turn 1", "shout"]);
     Ok(())
 }

@@ -4,6 +4,7 @@ mod action;
 mod reply;
 mod request;
 mod resume;
+mod start;
 mod steering;
 
 use std::future::ready;
@@ -188,6 +189,9 @@ impl<'a> Loop<'a> {
         Box::pin(async move {
             if self.ctx.has_listeners() {
                 emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
+            }
+            if self.has_starts() {
+                self.start().await?;
             }
             self.announce().await?;
             self.go_on(None).await

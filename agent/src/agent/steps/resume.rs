@@ -24,6 +24,9 @@ impl<'a> Loop<'a> {
             if self.ctx.has_listeners() {
                 emit(self.ctx, &mut AgentStart { messages: Vec::new() }).await?;
             }
+            if self.has_starts() {
+                self.start().await?;
+            }
             let answered = match resumed {
                 Resumed::Run { asks, .. } => self.make_open_calls(asks).await?,
                 Resumed::Conversation => None,

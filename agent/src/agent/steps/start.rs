@@ -1,0 +1,90 @@
+//! The hooks of `agent.start`, and hooks whose failure a run survives.
+
+use std::sync::Arc;
+
+use emitree_runtime::{Filters, Result};
+use futures_core::future::BoxFuture;
+use serde_json::Value;
+
+use crate::agent::middleware::Installed;
+use crate::agent::steps::Loop;
+use crate::place::filters::apply_caught;
+use crate::session::run::SessionRun;
+
+impl Loop<'_> {
+    /// Returns `true` if a middleware has hooks of `agent.start`.
+    pub(super) fn has_starts(&self) -> bool {
+        self.chains().any(|chains| !chains.start.is_empty())
+    }
+
+    /// Calls the hooks of `agent.start` that were not called yet for the session in this process.
+    pub(super) fn start(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            for installed in &self.installed {
+                let hooks = &installed.hooks.chains.start;
+                if hooks.is_empty() || !self.state.session.start(&installed.id) {
+                    continue;
+                }
+                let mut started = Started { session: &self.state.session, id: &installed.id, has_ended: false };
+                let called = self.call_or_undo(installed, hooks, &mut ()).await;
+                started.has_ended = true;
+                if let Err(error) = called {
+                    let (id, agent) = (&installed.id, self.ctx.name());
+                    tracing::warn!("the middleware `{id}` of the agent `{agent}` failed to start: {}", error.explain());
+                }
+                // The hooks are not called again, so another attempt keeps what they have changed.
+                self.state.keep(self.turn().get())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls hooks of one middleware with a value. If they fail, or if the run is dropped meanwhile, the state of the
+    /// middleware is as before.
+    async fn call_or_undo<T: Send + 'static>(
+        &self,
+        installed: &Installed,
+        hooks: &Filters<T>,
+        value: &mut T,
+    ) -> Result<()> {
+        let (session, id) = (&self.state.session, Arc::from(installed.id.as_str()));
+        let copy = session.slices().copy(&id)?;
+        let mut undo = Undo { session, attempt: self.state.number(), id, copy, is_needed: true };
+        let called = apply_caught(hooks, value, self.ctx).await;
+        undo.is_needed = called.is_err();
+        called
+    }
+}
+
+/// The hooks of `agent.start` of a middleware. If this is dropped before they have ended, they are called again.
+struct Started<'a> {
+    session: &'a SessionRun,
+    id: &'a str,
+    has_ended: bool,
+}
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.session.undo_start(self.id);
+        }
+    }
+}
+
+/// Puts the state of a middleware back when it is dropped, unless another attempt has begun (A7).
+struct Undo<'a> {
+    session: &'a SessionRun,
+    attempt: u32,
+    id: Arc<str>,
+    copy: Option<Value>,
+    is_needed: bool,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if self.is_needed {
+            let is_current = || self.session.attempt() == self.attempt;
+            self.session.slices().put_back(&self.id, self.copy.take(), is_current);
+        }
+    }
+}
