@@ -7,12 +7,12 @@ use emitree_agent::{
     Agent, AgentBuilder, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatResponse, Hooks, Message, Part, Reply,
     Role, ScriptedModel, Session, Tool, ToolCall, joins, tool_fn,
 };
-use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
+use emitree_middleware::approval::{Approval, Decision, Request};
 use emitree_middleware::{
     Budget, Cache, CircuitBreaker, Concurrency, ContentFilter, ExfilGuard, Limits, Metrics, RateLimit, Record, Redact,
     Replay, Retry, Runs, Timeout, Trajectory,
 };
-use emitree_runtime::{Error, ErrorKind, Middleware, Result, RunContext, Runnable, for_tree, runnable_fn};
+use emitree_runtime::{Answers, Error, ErrorKind, Middleware, Result, RunContext, Runnable, for_tree, runnable_fn};
 use serde_json::json;
 
 use crate::journal::Journal;
@@ -93,13 +93,13 @@ async fn a_recorded_agent_is_replayed_without_its_model_and_tools() -> Result<()
 }
 
 #[tokio::test]
-async fn an_interrupt_lists_the_approvals_of_all_calls_and_the_answers_are_used_in_the_next_run() -> Result<()> {
+async fn an_interrupt_lists_the_approvals_of_all_calls_and_a_resumed_run_uses_the_answers() -> Result<()> {
     let approval = || for_tree(Approval::by_interrupt().runs(Runs::named("shout")));
     let shout_of = |text: &str| ("shout", json!({"text": text}));
-    let inner = ScriptedModel::new("inner").calls([shout_of("b")]).calls([shout_of("b")]).text("B");
+    let inner = ScriptedModel::new("inner").calls([shout_of("b")]).text("B");
     let librarian = Agent::builder("librarian", ChatModel::new(inner)?).tool(shout()).build()?.as_tool("Shouts")?;
     let calls = || [shout_of("a"), ("librarian", json!({"task": "Shout b."})), shout_of("c")];
-    let outer = ScriptedModel::new("outer").calls(calls()).calls(calls()).text("done");
+    let outer = ScriptedModel::new("outer").calls(calls()).text("done");
     let agent = agent(&outer).tool(librarian).middleware(approval()).build()?;
 
     let session = Session::new();
@@ -110,13 +110,28 @@ async fn an_interrupt_lists_the_approvals_of_all_calls_and_the_answers_are_used_
     let texts: Vec<_> = requests.iter().map(|request| request.input["text"].as_str()).collect();
     assert_eq!(texts, [Some("a"), Some("b"), Some("c")]);
 
-    let approvals = Approvals::new();
-    for request in &requests {
+    let answers = Answers::new();
+    for request in requests {
         let is_allowed = request.input["text"] != "c";
-        approvals.answer(request.id(), if is_allowed { Decision::Approve } else { Decision::reject("no") });
+        answers.answer(request.id, if is_allowed { Decision::Approve } else { Decision::reject("no") });
     }
-    let answer = agent.ask("go on").session(&session).extension(approvals).await?;
-    assert_eq!(results(&answer.messages), ["A", "B", "!denied by approval: no"]);
+    agent.resume(&session).extension(answers).await?;
+    assert_eq!(results(session.history().messages()), ["A", "B", "!denied by approval: no"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_response_to_an_approval_is_the_content_of_the_result_and_the_tool_is_not_executed() -> Result<()> {
+    for (value, expected) in [(json!("later"), "later"), (json!({"text": 1}), r#"{"text":1}"#)] {
+        let log = Log::default();
+        let respond = Approval::by(move |_| {
+            let value = value.clone();
+            async { Ok(Decision::Respond(value)) }
+        });
+        let agent = agent(&deletes()).tool(delete(&log)).middleware(for_tree(respond.of_kind("Tool"))).build()?;
+        assert_eq!(results(&agent.ask("go").await?.messages), [expected]);
+        assert!(log.lines().is_empty());
+    }
     Ok(())
 }
 

@@ -10,7 +10,8 @@ use crate::shared::own_events::own_events;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Asked {
-    /// The id of the question. Pass this id to [`Approvals::answer`](super::Approvals::answer) to set the answer.
+    /// The id of the question. Pass this id to [`Answers::answer`](emitree_runtime::Answers::answer) to set
+    /// the answer.
     pub id: String,
     /// The question.
     pub request: Request,
@@ -24,7 +25,21 @@ pub struct Approved {
     pub id: String,
     /// The hash of the run's kind, name and input.
     pub input_hash: String,
-    /// `true` if the answer came from the ledger and no question was asked.
+    /// `true` if the answer was known and no question was asked.
+    pub remembered: bool,
+}
+
+/// A run was answered, and ends without being executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Responded {
+    /// The id of the question.
+    pub id: String,
+    /// The hash of the run's kind, name and input.
+    pub input_hash: String,
+    /// The output of the run, as JSON.
+    pub output: Value,
+    /// `true` if the answer was known and no question was asked.
     pub remembered: bool,
 }
 
@@ -38,7 +53,7 @@ pub struct Edited {
     pub input_hash: String,
     /// The edited input. The work receives this input if it fits the input type.
     pub input: Value,
-    /// `true` if the answer came from the ledger and no question was asked.
+    /// `true` if the answer was known and no question was asked.
     pub remembered: bool,
 }
 
@@ -52,10 +67,10 @@ pub struct Rejected {
     pub input_hash: String,
     /// The reason for the denial.
     pub reason: String,
-    /// `true` if the answer came from the ledger and no question was asked.
+    /// `true` if the answer was known and no question was asked.
     pub remembered: bool,
     /// `true` if the question got no valid answer: the responder failed, denied the run or was too slow, or the answer
-    /// was an edit that is not allowed or that is nested too deeply.
+    /// is not allowed or does not fit.
     pub failed: bool,
 }
 
@@ -64,6 +79,7 @@ own_events! {
     Approved = "approved";
     Edited = "edited" { input };
     Rejected = "rejected" { reason };
+    Responded = "responded" { output };
 }
 
 /// Builds the events about one request.
@@ -74,17 +90,22 @@ pub(super) struct RequestEvents<'a> {
 
 impl RequestEvents<'_> {
     pub(super) fn asked(&self) -> Asked {
-        Asked { id: self.request.id(), request: self.request.clone() }
+        Asked { id: self.request.id.clone(), request: self.request.clone() }
     }
 
     pub(super) fn approved(&self) -> Approved {
         let Self { request, remembered } = *self;
-        Approved { id: request.id(), input_hash: request.input_hash.clone(), remembered }
+        Approved { id: request.id.clone(), input_hash: request.input_hash.clone(), remembered }
     }
 
     pub(super) fn edited(&self, input: &Value) -> Edited {
         let Approved { id, input_hash, remembered } = self.approved();
         Edited { id, input_hash, input: input.clone(), remembered }
+    }
+
+    pub(super) fn responded(&self, output: &Value) -> Responded {
+        let Approved { id, input_hash, remembered } = self.approved();
+        Responded { id, input_hash, output: output.clone(), remembered }
     }
 
     pub(super) fn rejected(&self, reason: &impl ToString, failed: bool) -> Rejected {

@@ -3,8 +3,6 @@
 mod allowed_inputs;
 mod events;
 mod layer;
-mod ledger;
-
 mod request;
 mod responder;
 
@@ -15,23 +13,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::Namespace;
-use emitree_runtime::{JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{Answers, JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
 
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::{FilterSpec, Runs};
 use allowed_inputs::{AllowedInputs, RecordInputLayer, VerifyInputLayer};
-pub use events::{Approved, Asked, Edited, Rejected};
+pub use events::{Approved, Asked, Edited, Rejected, Responded};
 use layer::ApprovalLayer;
-pub use ledger::Approvals;
 pub use request::{Choice, Decision, INTERRUPT, Request, RequestError};
 use responder::Responder;
 
-const ALL_CHOICES: &[Choice] = &[Choice::Approve, Choice::Edit, Choice::Reject];
-const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
+const ALL_CHOICES: &[Choice] = &[Choice::Approve, Choice::Edit, Choice::Reject, Choice::Respond];
+const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject, Choice::Respond];
 
-/// A middleware that asks for approval before a run's work begins. The answer approves the input, replaces it, or
-/// rejects the run.
+/// A middleware that asks for approval before a run's work begins. The answer approves the input, replaces it, rejects
+/// the run, or is the run's result.
 ///
 /// The layer of an approval belongs to [`Phase::Guard`], so it gets the input after layers of [`Phase::Transform`] have
 /// changed it. An approval accepts runs of any type and reads their values as JSON. By default, it asks about every run
@@ -63,31 +60,33 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # How answers are reused
 ///
-/// An answer is bound to a hash of the run's kind, name and input ([`Request::input_hash`]), so a different input needs
-/// its own answer. Later attempts, and other runs with the same hash, reuse the answer. Answers are kept in the first
-/// of these ledgers that exists:
+/// An answer belongs to the id of its question ([`Request::id`]). In a run with a [key](RunContext::key), the id begins
+/// with the key, and the answer serves this run only, each time it is made. In other runs, the id is a hash of the run's
+/// kind, name and input, and runs with the same hash share the answer. A different input always needs its own answer,
+/// and later attempts with the same input reuse it. An answer is final: [`when`](Self::when) is not evaluated again.
+/// Answers are kept in the first of these that exists:
 ///
-/// 1. the [`Approvals`] in the run's extensions, set on this run or inherited from a run above
+/// 1. the [`Answers`] in the run's extensions, set on this run or inherited from a run above
 ///    ([`Run::extension`](emitree_runtime::Run::extension));
-/// 2. the [`Approvals`] passed to [`ledger`](Self::ledger);
-/// 3. a ledger that lives as long as the outermost run of the tree.
+/// 2. the [`Answers`] passed to [`ledger`](Self::ledger);
+/// 3. answers that live as long as the outermost run of the tree.
 ///
 /// The work of a run that needs approval receives only the approved or the edited input. If a guard inside this
 /// approval changes the input after the answer, the run is denied.
 ///
 /// The hash covers the input's JSON, so a field that serde skips does not change the hash. If two approvals ask
-/// different people but use the same ledger, give them different [names](Self::named), so that they do not reuse each
+/// different people but use the same answers, give them different [names](Self::named), so that they do not reuse each
 /// other's answers.
 ///
 /// # Asking by interrupt
 ///
 /// [`Approval::by_interrupt`] ends the run with an [`Interrupt`](emitree_runtime::Interrupt) of the kind [`INTERRUPT`].
-/// The data of the interrupt is a [`Request`]. The same question always has the same interrupt id. Once a run's ledger
-/// has the answer, the run uses that answer and is not interrupted, even in another process:
+/// The data of the interrupt is a [`Request`]. The same question always has the same interrupt id. Once the question has
+/// an answer, the run uses that answer and is not interrupted, even in another process:
 ///
 /// ```
-/// use emitree_middleware::approval::{Approval, Approvals, Decision, Request};
-/// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+/// use emitree_middleware::approval::{Approval, Decision, Request};
+/// use emitree_runtime::{Answers, RunContext, Runnable, runnable_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -99,12 +98,16 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 /// // Later, perhaps in another process: check that the request matches its id, and show the request to a person.
 /// let request = Request::of_interrupt(&serde_json::from_str(&stored)?)?;
 /// assert_eq!(request.input, "/tmp");
-/// let approvals = Approvals::new();
-/// approvals.answer(request.id(), Decision::Approve);
-/// assert_eq!(delete.run("/tmp".to_owned()).extension(approvals).await?, "/tmp is gone");
+/// let answers = Answers::new();
+/// answers.answer(request.id, Decision::Approve);
+/// assert_eq!(delete.run("/tmp".to_owned()).extension(answers).await?, "/tmp is gone");
 /// # Ok(())
 /// # }
 /// ```
+///
+/// An answer that is no [`Decision`], or a choice that is not allowed, or a response that does not fit the run's output
+/// type, is [struck out](Answers::refuse): the run is interrupted again, and the data of the interrupt has the answer and
+/// the reason as `refused`.
 ///
 /// An agent's run combines the interrupts of its tool calls into one interrupt. [`Request::all_of`] reads all requests
 /// from that interrupt.
@@ -115,8 +118,9 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// - the responder fails, panics or takes longer than the [`timeout`](Self::timeout),
 /// - a predicate panics,
-/// - the answer is an edit and [edits are not allowed](Self::without_edits),
-/// - the input or the edited input is nested too deeply.
+/// - the answer is an edit and [edits are not allowed](Self::without_edits), or a response that does not fit the run's
+///   output type (see *Asking by interrupt* for approvals that interrupt),
+/// - the input, the edited input or the response is nested too deeply.
 ///
 /// None of these failures is kept as an answer. If the responder returns control flow, the run ends with it. For
 /// example, `Err(Error::interrupted(request.to_interrupt()))` interrupts the run. A time-out that the responder returns
@@ -124,16 +128,20 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// An edited input must fit the run's input type. If it does not, the work does not begin and the run fails with an
 /// error that carries the detail `edited_by`. Guards inside this approval check the edited input; guards outside it
-/// have checked the original input.
+/// have checked the original input. If the run's answers [settle edits](Answers::settling_edits), as those of an agent's
+/// calls do, the run is interrupted instead, and the code that has set them executes the edited input.
+///
+/// A [response](Decision::Respond) is checked by the guards inside this approval, and passes through the layers outside.
+/// For a tool of an agent, it is the content of the output.
 ///
 /// # Order
 ///
-/// 1. Look the answer up in the ledger. If the ledger has the answer, continue with step 4.
-/// 2. If another run is asking the same question with the same ledger, wait for its answer or failure. Otherwise emit
+/// 1. Look the answer up. If there is one, continue with step 4.
+/// 2. If another run is asking the same question with the same answers, wait for its answer or failure. Otherwise emit
 ///    `asked` and call the responder.
-/// 3. Keep the answer in the ledger.
-/// 4. Emit `approved`, `edited` or `rejected`.
-/// 5. Begin the work, or deny the run.
+/// 3. Keep the answer.
+/// 4. Emit `approved`, `edited`, `responded` or `rejected`.
+/// 5. Begin the work, return the response, or deny the run.
 ///
 /// # Cancel safety
 ///
@@ -142,8 +150,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject];
 ///
 /// # Its own events
 ///
-/// `middleware.approval.asked`, `.approved`, `.edited` and `.rejected`: [`Asked`], [`Approved`], [`Edited`] and
-/// [`Rejected`]. These events carry the request's id, and the hash of the run's kind, name and input.
+/// `middleware.approval.asked`, `.approved`, `.edited`, `.responded` and `.rejected`: [`Asked`], [`Approved`],
+/// [`Edited`], [`Responded`] and [`Rejected`]. These events carry the request's id, and the hash of the run's kind, name and input.
 #[derive(Clone)]
 pub struct Approval {
     by: Arc<str>,
@@ -152,9 +160,13 @@ pub struct Approval {
     when: Vec<Arc<RequestPredicate>>,
     timeout: Option<Duration>,
     edits: bool,
-    ledger: Option<Approvals>,
+    ledger: Option<Answers>,
     own_events: OwnEvents,
 }
+
+/// The answers of a run tree for which none were set, in the extensions of the outermost run.
+#[derive(Default)]
+struct AnswersOfTree(Answers);
 
 type RequestPredicate = dyn Fn(&Request) -> bool + Send + Sync;
 
@@ -170,7 +182,7 @@ impl Approval {
         Self::of(Responder::Live(Arc::new(move |request| Box::pin(responder(request)))))
     }
 
-    /// Creates an approval that interrupts the run with the [`Request`], unless the ledger has an answer.
+    /// Creates an approval that interrupts the run with the [`Request`], unless the question has an answer.
     #[must_use]
     pub fn by_interrupt() -> Self {
         Self::of(Responder::Interrupt)
@@ -203,7 +215,7 @@ impl Approval {
     }
 
     /// Asks only if the predicate returns `true` for the request, which includes the input. With several predicates,
-    /// all must return `true`.
+    /// all must return `true`. Not called for a question that has an answer.
     #[must_use]
     pub fn when(mut self, asks: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Self {
         self.when.push(Arc::new(asks));
@@ -225,14 +237,14 @@ impl Approval {
         self
     }
 
-    /// Sets the ledger for runs without [`Approvals`] in their extensions.
+    /// Sets the answers for runs without [`Answers`] in their extensions.
     #[must_use]
-    pub fn ledger(mut self, ledger: Approvals) -> Self {
+    pub fn ledger(mut self, ledger: Answers) -> Self {
         self.ledger = Some(ledger);
         self
     }
 
-    /// Sets the name of this approval: denials carry it, and request ids begin with it. Default: `approval`. Approvals
+    /// Sets the name of this approval: denials carry it, and ids of requests depend on it. Default: `approval`. Approvals
     /// with different names do not share answers.
     #[must_use]
     pub fn named(mut self, by: impl Into<Arc<str>>) -> Self {
@@ -244,11 +256,14 @@ impl Approval {
         if self.edits { ALL_CHOICES } else { CHOICES_WITHOUT_EDIT }
     }
 
-    fn ledger_of(&self, ctx: &RunContext) -> Approvals {
-        // Use the first ledger that exists: the run's own or inherited ledger, the configured ledger, or the ledger of
-        // the tree.
-        let given = ctx.extension::<Approvals>().map(Arc::unwrap_or_clone).or_else(|| self.ledger.clone());
-        given.unwrap_or_else(|| Approvals::of_tree(ctx))
+    /// Returns the first answers that exist: the run's own or inherited answers, the configured answers, or the answers of
+    /// the tree.
+    fn answers_of(&self, ctx: &RunContext) -> Answers {
+        let given = Answers::of(ctx).or_else(|| self.ledger.clone());
+        given.unwrap_or_else(|| {
+            let outermost = std::iter::successors(Some(ctx), |run| run.parent()).last().unwrap_or(ctx);
+            outermost.extension_or_default::<AnswersOfTree>().0.clone()
+        })
     }
 
     fn stack(&self) -> Stack<JsonRun> {

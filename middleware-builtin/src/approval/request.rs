@@ -1,6 +1,6 @@
 //! The question of an approval: [`Request`], and the hash that its answer is bound to.
 
-use emitree_runtime::{Interrupt, RunContext};
+use emitree_runtime::{Answer, Interrupt, RunContext, RunKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -17,10 +17,13 @@ const BATCH: &str = "agent.batch";
 /// A question to a responder: may a run begin its work with exactly this input?
 ///
 /// The interrupt of an approval carries the request as JSON:
-/// `{"by", "kind", "name", "input", "input_hash", "allowed"}`.
+/// `{"by", "kind", "name", "input", "input_hash", "allowed"}`. The JSON of a request by itself has the `id` as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Request {
+    /// The id of the question. In a run with a [key](RunContext::key) it is the id of [`Interrupt::about`], so each call
+    /// has its own question. In other runs it is `by`, a `-` and the `input_hash`, and equal questions have equal ids.
+    pub id: String,
     /// The name of the approval: `approval`, or the name set by [`Approval::named`](super::Approval::named).
     pub by: String,
     /// The run's kind, such as `Tool`.
@@ -47,11 +50,13 @@ pub enum Choice {
     Edit,
     /// Deny the run.
     Reject,
+    /// Return a result without executing the run.
+    Respond,
 }
 
 /// An answer to a [`Request`].
 ///
-/// As JSON: `"approve"`, `{"edit": …}` or `{"reject": {"reason": …}}`.
+/// As JSON: `"approve"`, `{"edit": …}`, `{"reject": {"reason": …}}` or `{"respond": …}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -65,6 +70,9 @@ pub enum Decision {
         /// The reason for the denial.
         reason: String,
     },
+    /// Return this result, and do not execute the run. The value must fit the run's output type, or be the content of an
+    /// agent's tool.
+    Respond(Value),
 }
 
 impl Decision {
@@ -81,7 +89,16 @@ impl Decision {
             Self::Approve => Choice::Approve,
             Self::Edit(_) => Choice::Edit,
             Self::Reject { .. } => Choice::Reject,
+            Self::Respond(_) => Choice::Respond,
         }
+    }
+}
+
+/// The answer's value is the decision as JSON.
+impl From<Decision> for Answer {
+    fn from(decision: Decision) -> Self {
+        // Serializing strings and JSON values cannot fail.
+        serde_json::to_value(decision).unwrap_or_default().into()
     }
 }
 
@@ -108,28 +125,46 @@ pub enum RequestError {
     Changed {
         /// The interrupt's id.
         id: String,
-        /// The id computed from the request's kind, name and input.
+        /// The id computed from the request.
         shown: String,
     },
 }
 
 impl Request {
     pub(super) fn new(by: &str, run: &RunContext, input: &Value, allowed: &[Choice]) -> Self {
-        let (kind, name) = (run.kind(), run.name());
-        Self {
+        let request = Self {
+            id: String::new(),
             by: by.to_owned(),
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            input: input.clone(),
-            input_hash: hash(kind, name, input),
+            kind: run.kind().to_owned(),
+            name: run.name().to_owned(),
+            input: Value::Null,
+            input_hash: String::new(),
             allowed: allowed.to_vec(),
-        }
+        };
+        request.about(input.clone(), run.key().as_ref())
     }
 
-    /// Returns the id of the question. Pass this id to [`Approvals::answer`](super::Approvals::answer). Equal questions
-    /// have equal ids.
+    /// Returns the same question about another input, for the same run. Hashing recurses into the input.
+    ///
+    /// To get the id for a run with another key, call [`Interrupt::about`] on the [interrupt](Self::to_interrupt).
     #[must_use]
-    pub fn id(&self) -> String {
+    pub fn with_input(&self, input: Value) -> Self {
+        let key = if self.id == self.unkeyed_id() { None } else { key_of(&self.id) };
+        self.clone().about(input, key.as_ref())
+    }
+
+    fn about(mut self, input: Value, key: Option<&RunKey>) -> Self {
+        self.input_hash = hash(&self.kind, &self.name, &input);
+        self.input = input;
+        self.id = match key {
+            Some(key) => self.to_interrupt().about(key).id,
+            None => self.unkeyed_id(),
+        };
+        self
+    }
+
+    /// Returns the id of the question in a run without a key.
+    fn unkeyed_id(&self) -> String {
         format!("{}-{}", self.by, self.input_hash)
     }
 
@@ -137,8 +172,9 @@ impl Request {
     #[must_use]
     pub fn to_interrupt(&self) -> Interrupt {
         // Serializing strings and JSON values cannot fail.
-        let data = serde_json::to_value(self).unwrap_or_default();
-        Interrupt::new(INTERRUPT, data).with_id(self.id())
+        let mut data = serde_json::to_value(self).unwrap_or_default();
+        data.as_object_mut().and_then(|data| data.remove("id"));
+        Interrupt::new(INTERRUPT, data).with_id(&*self.id)
     }
 
     /// Reads the request of an interrupt, and verifies that it matches the interrupt's id.
@@ -152,12 +188,18 @@ impl Request {
         if interrupt.kind != INTERRUPT {
             return Err(RequestError::OtherKind { kind: interrupt.kind.clone() });
         }
-        let read: Result<Self, _> = Self::deserialize(&interrupt.data);
+        let mut data = interrupt.data.clone();
+        if let Some(data) = data.as_object_mut() {
+            data.insert("id".to_owned(), id.as_str().into());
+        }
+        let read: Result<Self, _> = serde_json::from_value(data);
         // Compute the hash from the input that a person will see, and never take it from the data: otherwise a forged
         // input could pass under an approved id.
         let mut request = read.map_err(|source| RequestError::Data { id: id.clone(), source })?;
         request.input_hash = hash(&request.kind, &request.name, &request.input);
-        match request.id() {
+        let unkeyed = request.unkeyed_id();
+        let keyed = || key_of(&id).map(|key| interrupt.clone().about(&key).id);
+        match if unkeyed == id { unkeyed } else { keyed().unwrap_or(unkeyed) } {
             shown if shown == id => Ok(request),
             shown => Err(RequestError::Changed { id, shown }),
         }
@@ -170,14 +212,14 @@ impl Request {
     /// [`of_interrupt`](Self::of_interrupt) returns.
     ///
     /// ```
-    /// use emitree_middleware::approval::{Approvals, Decision, Request};
-    /// use emitree_runtime::Error;
+    /// use emitree_middleware::approval::{Decision, Request};
+    /// use emitree_runtime::{Answers, Error};
     ///
     /// /// Approves all requests of a run that was interrupted.
-    /// fn approve(error: &Error, approvals: &Approvals) -> emitree_runtime::Result<()> {
+    /// fn approve(error: &Error, answers: &Answers) -> emitree_runtime::Result<()> {
     ///     let interrupt = error.interrupt().ok_or_else(|| error.clone())?;
     ///     for request in Request::all_of(interrupt)? {
-    ///         approvals.answer(request.id(), Decision::Approve);
+    ///         answers.answer(request.id, Decision::Approve);
     ///     }
     ///     Ok(())
     /// }
@@ -216,6 +258,13 @@ struct Pending {
     interrupt: Interrupt,
 }
 
+/// Returns the key in the id of a question: the part before the last `/`.
+fn key_of(id: &str) -> Option<RunKey> {
+    let mut parts = id.rsplit_once('/')?.0.split('/');
+    let first = RunKey::new(parts.next()?).ok()?;
+    parts.try_fold(first, |key, part| key.child(part).ok())
+}
+
 /// Hashes the JSON text with sorted keys. Without sorting, the hash would depend on `serde_json`'s feature
 /// `preserve_order`, which any crate in a build may enable.
 fn hash(kind: &str, name: &str, input: &Value) -> String {
@@ -252,7 +301,8 @@ mod tests {
         let input = json!({ "path": path });
         let input_hash = hash("Tool", "delete", &input);
         let (by, kind, name) = ("approval".to_owned(), "Tool".to_owned(), "delete".to_owned());
-        Request { by, kind, name, input, input_hash, allowed: vec![Choice::Approve] }
+        let id = format!("approval-{input_hash}");
+        Request { id, by, kind, name, input, input_hash, allowed: vec![Choice::Approve] }
     }
 
     fn batch(interrupts: impl IntoIterator<Item = Interrupt>) -> Interrupt {
@@ -278,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_cannot_be_read_or_has_a_changed_request_is_refused() {
-        let forged = request("/etc").to_interrupt().with_id(request("/tmp").id());
+        let forged = request("/etc").to_interrupt().with_id(request("/tmp").id);
         let refused = Request::all_of(&batch([request("/tmp").to_interrupt(), batch([forged])]));
         assert!(matches!(refused, Err(RequestError::Changed { .. })), "{refused:?}");
         for data in [json!(null), json!({"pending": [{"call": {}}]})] {

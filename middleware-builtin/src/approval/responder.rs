@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use super::{Decision, Request};
 use crate::shared::panic::caught_async;
 
-type AskFn = dyn Fn(Request) -> BoxFuture<'static, Result<Decision>> + Send + Sync;
+pub(super) type AskFn = dyn Fn(Request) -> BoxFuture<'static, Result<Decision>> + Send + Sync;
 
 /// The source of an answer.
 #[derive(Clone)]
@@ -20,17 +20,10 @@ pub(super) enum Responder {
     Interrupt,
 }
 
-impl Responder {
-    /// Asks for an answer. A panic of the responder is returned as an error.
-    pub(super) async fn ask(&self, request: &Request) -> Result<Decision> {
-        match self {
-            Self::Interrupt => Err(Error::interrupted(request.to_interrupt())),
-            Self::Live(f) => {
-                let answered = caught_async(|| f(request.clone())).await;
-                answered.unwrap_or_else(|panic| Err(Error::new(format!("it panicked: {panic}"))))
-            }
-        }
-    }
+/// Asks an async function. Its panic is returned as an error.
+pub(super) async fn ask(f: &AskFn, request: &Request) -> Result<Decision> {
+    let answered = caught_async(|| f(request.clone())).await;
+    answered.unwrap_or_else(|panic| Err(Error::new(format!("it panicked: {panic}"))))
 }
 
 impl fmt::Debug for Responder {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use crate::support::{Any, Failing, TestResult, instance, poll_once};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
-use emitree_middleware::approval::{Approval, Approvals, Choice, Decision, INTERRUPT, Request, RequestError};
+use emitree_middleware::approval::{Approval, Choice, Decision, INTERRUPT, Request, RequestError};
 use emitree_middleware::{Runs, Timeout};
 use emitree_runtime::{
-    AbortHandle, Error, ErrorKind, Interrupt, JsonRun, Layer, Next, Phase, Result, RunContext, Runnable, Stack,
-    for_tree, map_input, runnable_fn,
+    AbortHandle, Answer, Answers, Error, ErrorKind, Interrupt, JsonRun, Layer, Next, Phase, Result, RunContext, RunKey,
+    Runnable, Stack, for_tree, map_input, runnable_fn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -112,7 +112,7 @@ async fn the_responder_receives_kind_name_and_the_input_as_the_work_would_get_it
     let request = shown.lock().expect("nobody panics here").take().expect("it was asked");
     assert_eq!((&*request.by, &*request.kind, &*request.name), ("approval", "Tool", "delete"));
     assert_eq!(request.input, json!({"path": "/tmp/", "force": true}));
-    assert_eq!(request.allowed, [Choice::Approve, Choice::Edit, Choice::Reject]);
+    assert_eq!(request.allowed, [Choice::Approve, Choice::Edit, Choice::Reject, Choice::Respond]);
     done.expect(["/tmp/"]);
     Ok(())
 }
@@ -170,13 +170,13 @@ async fn an_edit_that_does_not_fit_the_input_type_fails_the_run_with_an_error_th
 #[tokio::test]
 async fn an_edit_denies_the_run_if_edits_are_not_allowed() {
     let (approval, _) = always(Decision::Edit(json!({"path": "/x", "force": true})));
-    let ledger = Approvals::new();
+    let ledger = Answers::new();
     let approval = approval.without_edits().ledger(ledger.clone());
     let done = Done::default();
     let tool = done.tool(&Emitter::new());
     for _ in 0..2 {
         let error = tool.run(delete("/tmp")).middleware(approval.clone()).await.expect_err("it is not allowed");
-        let said = "denied by approval: the answer was an edit, which is not allowed here: approve or reject";
+        let said = "denied by approval: the answer was an edit, which is not allowed here: approve, reject or respond";
         assert_eq!(error.explain(), said);
         assert!(ledger.is_empty());
     }
@@ -226,7 +226,7 @@ async fn a_responder_that_fails_panics_or_takes_too_long_denies_the_run_with_the
 // M5: no timer fires while the responder blocks.
 #[tokio::test]
 async fn a_responder_that_blocks_past_the_timeout_denies_the_run_and_its_answer_is_not_stored() {
-    let (done, moment, approvals) = (Done::default(), Duration::from_millis(1), Approvals::new());
+    let (done, moment, approvals) = (Done::default(), Duration::from_millis(1), Answers::new());
     let approval = Approval::by(move |_| async move {
         std::thread::sleep(10 * moment);
         Ok(Decision::Approve)
@@ -397,7 +397,7 @@ async fn concurrent_runs_with_the_same_question_ask_once() -> TestResult {
 
 #[tokio::test]
 async fn if_the_asking_run_is_aborted_a_waiting_run_asks() -> TestResult {
-    let (asked, gate, ledger) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)), Approvals::new());
+    let (asked, gate, ledger) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)), Answers::new());
     let (counts, waits) = (Arc::clone(&asked), Arc::clone(&gate));
     let approval = Approval::by(move |_| {
         counts.fetch_add(1, Ordering::Relaxed);
@@ -440,7 +440,7 @@ async fn an_abort_returned_by_the_responder_does_not_answer_the_waiting_runs() -
             if first { Err(Error::aborted("enough")) } else { Ok(Decision::Approve) }
         }
     })
-    .ledger(Approvals::new());
+    .ledger(Answers::new());
     let tool = Arc::new(Done::default().tool(&Emitter::new()));
     let mut first = tool.run_shared(delete("/a")).middleware(approval.clone());
     let mut second = tool.run_shared(delete("/a")).middleware(approval);
@@ -454,10 +454,10 @@ async fn an_abort_returned_by_the_responder_does_not_answer_the_waiting_runs() -
 
 #[tokio::test]
 async fn a_waiting_run_uses_an_answer_added_to_the_ledger_meanwhile() -> TestResult {
-    let (ids, ledger) = (Arc::new(Mutex::new(Vec::new())), Approvals::new());
+    let (ids, ledger) = (Arc::new(Mutex::new(Vec::new())), Answers::new());
     let asked = Arc::clone(&ids);
     let approval = Approval::by(move |request| {
-        asked.lock().expect("nobody panics here").push(request.id());
+        asked.lock().expect("nobody panics here").push(request.id);
         std::future::pending()
     })
     .ledger(ledger.clone());
@@ -479,7 +479,7 @@ async fn a_waiting_run_uses_an_answer_added_to_the_ledger_meanwhile() -> TestRes
 
 #[tokio::test]
 async fn an_edit_answered_to_another_approval_denies_the_run_if_edits_are_not_allowed() -> TestResult {
-    let (gate, ledger, done) = (Arc::new(Semaphore::new(0)), Approvals::new(), Done::default());
+    let (gate, ledger, done) = (Arc::new(Semaphore::new(0)), Answers::new(), Done::default());
     let waits = Arc::clone(&gate);
     let edits = Approval::by(move |_| {
         let waits = Arc::clone(&waits);
@@ -495,7 +495,7 @@ async fn an_edit_answered_to_another_approval_denies_the_run_if_edits_are_not_al
     assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
     gate.add_permits(1);
     assert_eq!(first.await?, "/x is gone");
-    let said = "denied by approval: the answer was an edit, which is not allowed here: approve or reject";
+    let said = "denied by approval: the answer was an edit, which is not allowed here: approve, reject or respond";
     assert_eq!(second.await.expect_err("it is not allowed").explain(), said);
     assert_eq!(count(&asked), 0);
     done.expect(["/x"]);
@@ -504,7 +504,7 @@ async fn an_edit_answered_to_another_approval_denies_the_run_if_edits_are_not_al
 
 #[tokio::test(start_paused = true)]
 async fn a_run_waits_for_the_question_of_another_run_only_until_its_own_timeout() {
-    let ledger = Approvals::new();
+    let ledger = Answers::new();
     let forever = Approval::by(|_| std::future::pending()).ledger(ledger.clone());
     let tool = Arc::new(Done::default().tool(&Emitter::new()));
     let mut first = tool.run_shared(delete("/a")).middleware(forever.clone());
@@ -528,7 +528,7 @@ async fn a_run_that_waits_for_approval_ends_when_it_times_out() {
 /// Returns the tool and the approval of a new process, with the stored answers.
 fn process(done: &Done, approvals: Option<&str>) -> (impl Runnable<Input = Delete, Output = String> + use<>, Approval) {
     let approval = Approval::by_interrupt();
-    let stored = approvals.map(|json| serde_json::from_str::<Approvals>(json).expect("what was stored"));
+    let stored = approvals.map(|json| serde_json::from_str::<Answers>(json).expect("what was stored"));
     (done.tool(&Emitter::new()), stored.into_iter().fold(approval, Approval::ledger))
 }
 
@@ -548,11 +548,11 @@ async fn an_interrupted_run_is_answered_and_continued_in_another_process() -> Te
         interrupt.data,
         json!({
             "by": "approval", "kind": "Tool", "name": "delete", "input": {"path": "/tmp", "force": false},
-            "input_hash": request.input_hash, "allowed": ["approve", "edit", "reject"],
+            "input_hash": request.input_hash, "allowed": ["approve", "edit", "reject", "respond"],
         })
     );
     assert_eq!(interrupt.id, format!("approval-{}", request.input_hash));
-    let ledger = Approvals::new();
+    let ledger = Answers::new();
     ledger.answer(&*interrupt.id, Decision::Edit(json!({"path": "/tmp/x", "force": false})));
     let stored = serde_json::to_string(&ledger)?;
 
@@ -579,12 +579,12 @@ async fn an_interrupted_run_is_answered_and_continued_in_another_process() -> Te
 async fn a_ledger_in_the_run_s_extensions_takes_precedence_and_applies_to_the_runs_below() -> TestResult {
     let (done, root) = (Done::default(), Emitter::new());
     let tool = done.tool(&root);
-    let given = Approvals::new();
+    let given = Answers::new();
     let approval = Approval::by_interrupt().of_kind("Tool").ledger(given.clone());
     let error = tool.run(delete("/a")).middleware(approval.clone()).await.expect_err("it is asked");
     let id = &error.interrupt().expect("an interrupt").id;
     given.answer(&**id, Decision::Approve);
-    let own = Approvals::new();
+    let own = Answers::new();
     own.answer(&**id, Decision::reject("not this time"));
     let run = tool.run(delete("/a")).middleware(approval.clone()).extension(own.clone());
     assert_eq!(run.await.expect_err("it is rejected").to_string(), "not this time");
@@ -592,7 +592,7 @@ async fn a_ledger_in_the_run_s_extensions_takes_precedence_and_applies_to_the_ru
     let run = agent.run(vec!["/a".to_owned()]).middleware(for_tree(approval));
     assert_eq!(run.extension(own.clone()).await?, 0);
     own.forget(id);
-    assert_eq!((own.len(), given.decision(id)), (0, Some(Decision::Approve)));
+    assert_eq!((own.len(), given.get(id).map(|answer| answer.value)), (0, Some(json!("approve"))));
     done.expect([]);
     Ok(())
 }
@@ -618,6 +618,262 @@ async fn a_tampered_interrupt_or_one_of_another_kind_is_rejected_as_a_request() 
     let data = changed(|interrupt| interrupt.data = json!(7));
     assert!(matches!(data, Err(RequestError::Data { .. })), "{data:?}");
     assert!(changed(|_| ()).is_ok());
+    Ok(())
+}
+
+/// Returns the question of a run that was interrupted.
+#[track_caller]
+fn question<T: std::fmt::Debug>(result: Result<T>) -> Interrupt {
+    let error = result.expect_err("it is asked");
+    error.interrupt().unwrap_or_else(|| panic!("{error}")).clone()
+}
+
+// M8
+#[tokio::test]
+async fn equal_calls_with_keys_are_two_questions_and_each_answer_serves_its_call_only() -> TestResult {
+    let (done, answers) = (Done::default(), Answers::new());
+    let (approval, asked) = always(Decision::Approve);
+    let tool = done.tool(&Emitter::new());
+    for key in ["first", "second", "second"] {
+        let run = tool.run(delete("/a")).key(key).middleware(approval.clone()).extension(answers.clone());
+        run.await?;
+    }
+    assert_eq!((count(&asked), answers.len()), (2, 2), "the second call was made twice");
+    done.expect(["/a"; 3]);
+
+    let run = |key: &str| {
+        let run = tool.run(delete("/a")).key(key).middleware(Approval::by_interrupt());
+        run.extension(answers.clone())
+    };
+    let [third, fourth] = [question(run("third").await), question(run("fourth").await)];
+    assert_eq!((third.data == fourth.data, third.id == fourth.id), (true, false));
+    assert!(third.id.starts_with("third/") && third.id.len() == "third/".len() + 16, "{}", third.id);
+    answers.answer(&*third.id, Decision::Approve);
+    run("third").await?;
+    assert_eq!(question(run("fourth").await), fourth);
+    done.expect(["/a"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_of_a_run_with_a_key_is_verified_and_has_the_id_that_the_events_have() -> TestResult {
+    let (tool, shown) = (Done::default().tool(&Emitter::new()), Arc::new(Mutex::new(None)));
+    let show = Arc::clone(&shown);
+    let by = Approval::by(move |request: Request| {
+        *show.lock().expect("nobody panics here") = Some(request);
+        async { Ok(Decision::Approve) }
+    });
+    let heard = Done::default();
+    let notes = heard.clone();
+    by.emitter().observe("*.*", move |event: &dyn AnyEvent, _: &EventMeta<'_>| {
+        notes.note(event.to_json()["id"].as_str().unwrap_or_default());
+    })?;
+    tool.run(delete("/tmp")).key("order-17").key("0").middleware(by).await?;
+    let responder = shown.lock().expect("nobody panics here").take().expect("it was asked");
+    heard.expect([&*responder.id; 2]);
+
+    let run = tool.run(delete("/tmp")).key("order-17").key("0").middleware(Approval::by_interrupt());
+    let interrupt = question(run.await);
+    assert_eq!(interrupt.id, responder.id);
+    assert_eq!(interrupt.data.get("id"), None, "the id is not hashed");
+    let request = Request::of_interrupt(&interrupt)?;
+    assert_eq!(request, responder);
+    assert_eq!(serde_json::from_value::<Request>(json!(request))?, request);
+    assert_eq!(request.to_interrupt(), interrupt);
+
+    let changed: [fn(&mut Interrupt); 4] = [
+        |interrupt| interrupt.data["input"]["path"] = "/tmp/harmless".into(),
+        |interrupt| interrupt.data["allowed"] = json!(["approve"]),
+        |interrupt| interrupt.id = interrupt.id.replace("order-17/0/", "order-17/0/0"),
+        |interrupt| interrupt.id = "order-17".into(),
+    ];
+    for (i, change) in changed.into_iter().enumerate() {
+        let mut interrupt = interrupt.clone();
+        change(&mut interrupt);
+        let read = Request::of_interrupt(&interrupt);
+        assert!(matches!(read, Err(RequestError::Changed { .. })), "{i}: {read:?}");
+    }
+    // Only the person who answers again sees the refused answer.
+    let mut open = interrupt.clone();
+    open.data["refused"] = json!({"answer": {"value": 7}, "reason": "not a decision"});
+    assert_eq!(Request::of_interrupt(&open)?, request);
+    // A name may look like a key.
+    let named = tool.run(delete("/tmp")).middleware(Approval::by_interrupt().named("a/b"));
+    assert_eq!(Request::of_interrupt(&question(named.await))?.by, "a/b");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_about_another_input_has_the_id_that_a_run_with_this_input_asks() -> TestResult {
+    let tool = Done::default().tool(&Emitter::new());
+    let ask = async |path: &str, key: Option<&str>| {
+        let run = tool.run(delete(path)).middleware(Approval::by_interrupt());
+        let asked = question(if let Some(key) = key { run.key(key).await } else { run.await });
+        Request::of_interrupt(&asked)
+    };
+    for key in [None, Some("order-17")] {
+        let (first, other) = (ask("/a", key).await?, ask("/b", key).await?);
+        assert_eq!(first.with_input(json!(delete("/b"))), other);
+    }
+    // The id for a run with another key.
+    let (first, other) = (ask("/a", Some("first")).await?, ask("/b", Some("second")).await?);
+    let moved = first.with_input(json!(delete("/b"))).to_interrupt().about(&RunKey::new("second")?);
+    assert_eq!(moved.id, other.id);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_fit_is_struck_out_if_the_approval_interrupts() -> TestResult {
+    let (done, answers) = (Done::default(), Answers::new());
+    let tool = done.tool(&Emitter::new());
+    let (approval, heard) = (Approval::by_interrupt().without_edits(), Done::default());
+    let notes = heard.clone();
+    approval.emitter().observe("*.*", move |_: &dyn AnyEvent, meta: &EventMeta<'_>| notes.note(meta.name()))?;
+    let run = |key: Option<&str>| {
+        let run = tool.run(delete("/a")).middleware(approval.clone()).extension(answers.clone());
+        if let Some(key) = key { run.key(key) } else { run }
+    };
+    let edit = Decision::Edit(json!(delete("/x")));
+    let rows = [
+        (Answer::from(json!("yes")), "`yes`"),
+        (Answer::from(edit).by("ada"), "the answer was an edit, which is not allowed here"),
+        (Answer::from(Decision::Respond(json!(7))), "does not fit `alloc::string::String`"),
+    ];
+    for key in [None, Some("order-17")] {
+        let asked = question(run(key).await);
+        heard.expect(["asked"]);
+        for (answer, reason) in rows.clone() {
+            answers.answer(&*asked.id, answer);
+            let given = answers.get(&asked.id);
+            let again = question(run(key).await);
+            assert_eq!(again.id, asked.id);
+            assert_eq!(again.data["refused"]["answer"], json!(given));
+            let said = again.data["refused"]["reason"].as_str().unwrap_or_default();
+            assert!(said.contains(reason), "{said}");
+            assert!(answers.is_empty());
+            assert_eq!(Request::of_interrupt(&again)?.id, asked.id);
+            heard.expect(["asked"]);
+        }
+        assert_eq!(question(run(key).await), asked);
+        answers.answer(&*asked.id, Decision::Approve);
+        run(key).await?;
+        done.expect(["/a"]);
+        heard.expect(["asked", "approved"]);
+        answers.forget(&asked.id);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_live_approval_denies_the_run_if_the_answer_does_not_fit() -> TestResult {
+    let (done, answers) = (Done::default(), Answers::new());
+    let tool = done.tool(&Emitter::new());
+    let (approval, asked) = always(Decision::Respond(json!(7)));
+    let run = || tool.run(delete("/a")).key("a").middleware(approval.clone()).extension(answers.clone());
+    let error = run().await.expect_err("it is no text");
+    assert!(error.is_denied() && error.to_string().contains("does not fit `alloc::string::String`"), "{error}");
+    assert!(answers.is_empty(), "it is not kept");
+    let id = question(tool.run(delete("/a")).key("a").middleware(Approval::by_interrupt()).await).id;
+    answers.answer(&*id, json!("yes"));
+    let error = run().await.expect_err("it is no decision");
+    assert!(error.is_denied() && error.to_string().contains("unknown variant `yes`"), "{error}");
+    assert_eq!((count(&asked), answers.len()), (1, 1));
+    done.expect([]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_response_is_the_result_and_the_run_is_not_executed() -> TestResult {
+    /// A guard that denies an output.
+    #[derive(Debug)]
+    struct NotEmpty;
+    impl Layer<JsonRun> for NotEmpty {
+        async fn call(&self, input: &Value, _: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+            next.run(input).await
+        }
+
+        async fn check_output(&self, output: &Value, _: &RunContext) -> Result<()> {
+            if output == "" { Err(Error::denied("not_empty", "say something")) } else { Ok(()) }
+        }
+    }
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Output {
+        content: Value,
+    }
+
+    let (done, heard) = (Done::default(), Done::default());
+    let tool = done.tool(&Emitter::new());
+    for (value, expected) in [("kept", Ok("kept")), ("", Err("denied by not_empty: say something"))] {
+        let (approval, notes) = (always(Decision::Respond(json!(value))).0, heard.clone());
+        approval.emitter().observe("responded", move |event: &dyn AnyEvent, _: &EventMeta<'_>| {
+            notes.note(event.to_json()["output"].to_string());
+        })?;
+        let guard = Stack::<JsonRun>::builder().layer_in(Phase::Guard, NotEmpty).build();
+        let result = tool.run(delete("/a")).middleware(approval).middleware(guard).await;
+        assert_eq!(result.as_deref().map_err(|error| error.explain()), expected.map_err(str::to_owned));
+    }
+    heard.expect([r#""kept""#]);
+    done.expect([]);
+
+    // The output of an agent's tool has the response as its content.
+    let tool = runnable_fn("tool", |(): (), _: RunContext| async { Ok(Output { content: json!("executed") }) });
+    let (text, _) = always(Decision::Respond(json!("a text")));
+    assert_eq!(tool.run(()).middleware(text).await?, Output { content: json!("a text") });
+    let (whole, _) = always(Decision::Respond(json!({"content": "whole"})));
+    assert_eq!(tool.run(()).middleware(whole).await?, Output { content: json!("whole") });
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_predicate_is_not_evaluated_for_a_question_that_has_an_answer() -> TestResult {
+    let (done, answers, calls) = (Done::default(), Answers::new(), Arc::new(AtomicU32::new(0)));
+    let counts = Arc::clone(&calls);
+    let approval = Approval::by_interrupt().when(move |_| counts.fetch_add(1, Ordering::Relaxed) == 0);
+    let tool = done.tool(&Emitter::new());
+    let run = || tool.run(delete("/a")).key("a").middleware(approval.clone()).extension(answers.clone());
+    answers.answer(question(run().await).id, Decision::reject("no"));
+    for _ in 0..2 {
+        assert_eq!(run().await.expect_err("it is rejected").explain(), "denied by approval: no");
+    }
+    assert_eq!(count(&calls), 1);
+    done.expect([]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edit_is_stored_and_interrupts_the_run_if_its_answers_settle_edits() -> TestResult {
+    let (done, answers) = (Done::default(), Answers::new());
+    let edited = json!({"path": "/x", "force": true});
+    let (approval, asked) = always(Decision::Edit(edited.clone()));
+    let tool = Arc::new(done.tool(&Emitter::new()));
+    let settles = answers.clone().settling_edits();
+    // Above is the run of an agent.
+    let (inner, bound) = (Arc::clone(&tool), approval.clone());
+    let agent = runnable_fn("agent", move |begins: bool, ctx: RunContext| {
+        if begins {
+            ctx.begin();
+        }
+        inner.run_shared(delete("/a")).key("call").middleware(bound.clone())
+    });
+    let run = |begins| agent.run(begins).key("order-17");
+    let interrupt = question(run(false).extension(settles.clone()).await);
+    assert_eq!(answers.get(&interrupt.id).map(|answer| answer.value), Some(json!({"edit": edited.clone()})));
+    assert_eq!(question(run(false).extension(settles.clone()).await), interrupt, "the known answer too");
+    let by_interrupt = tool.run(delete("/a")).key("b").middleware(Approval::by_interrupt()).extension(settles.clone());
+    let id = question(by_interrupt.await).id;
+    answers.answer(&*id, Decision::Edit(edited.clone()));
+    let by_interrupt = tool.run(delete("/a")).key("b").middleware(Approval::by_interrupt()).extension(settles.clone());
+    assert_eq!(question(by_interrupt.await).id, id);
+    assert_eq!(count(&asked), 1);
+    done.expect([]);
+
+    // Nobody settles: without the mark, without a key, or inside a call that has begun.
+    assert_eq!(run(false).extension(answers.clone()).await?, "/x is gone");
+    let unkeyed = tool.run(delete("/b")).middleware(approval.clone()).extension(settles.clone());
+    assert_eq!(unkeyed.await?, "/x is gone");
+    assert_eq!(run(true).idempotent().extension(settles).await?, "/x is gone");
+    done.expect(["/x"; 3]);
     Ok(())
 }
 
@@ -693,7 +949,7 @@ async fn events_of_an_approval_reach_its_emitter_and_the_run_with_the_answer_and
 #[tokio::test]
 async fn a_remembered_answer_is_emitted_as_remembered_without_an_asked_event() -> TestResult {
     let (approval, _) = always(Decision::Approve);
-    let approval = approval.ledger(Approvals::new());
+    let approval = approval.ledger(Answers::new());
     let heard = Done::default();
     let notes = heard.clone();
     approval.emitter().observe("*.*", move |event: &dyn AnyEvent, meta| {
@@ -726,7 +982,7 @@ async fn an_approval_is_shared_by_100_concurrent_runs() {
         sleep(Duration::from_millis(n)).await;
         Ok(if n.is_multiple_of(2) { Decision::Approve } else { Decision::reject("odd") })
     })
-    .ledger(Approvals::new());
+    .ledger(Answers::new());
     let done = Done::default();
     let tool = done.tool(&Emitter::new());
     let runs = (0..100).map(|n| tool.run(delete(&n.to_string())).middleware(approval.clone()));

@@ -44,18 +44,22 @@ impl Answers {
         run: &RunContext,
         read: impl FnOnce(&Answer) -> Result<T>,
     ) -> Result<T> {
-        let refused = match self.look_up(&question.id) {
-            None => None,
-            Some(answer) => match read(&answer) {
-                Ok(value) => return Ok(value),
-                Err(error) => Some((answer, error.to_string())),
-            },
+        let Some(answer) = self.look_up(&question.id) else {
+            return Err(self.interrupt(question, run, None));
         };
-        check_restart(run, &question)?;
-        Err(Error::interrupted(match refused {
-            None => question,
-            Some((answer, reason)) => self.refuse(question, &answer, &reason),
-        }))
+        read(&answer).map_err(|error| self.interrupt(question, run, Some((&answer, &error.to_string()))))
+    }
+
+    /// Returns the error that interrupts a run with a question, for code that reads answers itself. An answer that was
+    /// refused, and the reason, are [struck out](Self::refuse). If the run cannot ask, because its work has begun, the
+    /// error says so, and the answer stays.
+    #[must_use]
+    pub fn interrupt(&self, question: Interrupt, run: &RunContext, refused: Option<(&Answer, &str)>) -> Error {
+        match (check_restart(run, &question), refused) {
+            (Err(error), _) => error,
+            (Ok(()), None) => Error::interrupted(question),
+            (Ok(()), Some((answer, reason))) => Error::interrupted(self.refuse(question, answer, reason)),
+        }
     }
 
     /// Strikes an answer out: removes it, unless it was replaced meanwhile, and returns the question with the answer and
