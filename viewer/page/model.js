@@ -41,6 +41,14 @@ const OUTCOMES = {
 /** Outcomes that `e` visits. */
 const ERRORS = new Set(["failed", "panicked", "denied", "timed_out", "aborted", "dropped"]);
 
+/** @typedef {Readonly<{ input: number, output: number, cost: number, hasCost: boolean }>} Usage */
+
+/** Shared by all runs without usage, because most runs have none. @type {Usage} */
+const NO_USAGE = { input: 0, output: 0, cost: 0, hasCost: false };
+
+/** Shared by all runs without runs below. @type {Run[]} */
+const NO_RUNS = [];
+
 /** A run, folded from its heads. Times are microseconds since 1970, durations nanoseconds. */
 class Run {
   /** @param {string} id @param {string | undefined} parentId @param {number} order */
@@ -51,10 +59,9 @@ class Run {
     this.order = order;
     /** @type {Run | undefined} */
     this.parent = undefined;
-    /** @type {Run[]} */
-    this.children = [];
-    /** @type {Head[]} */
-    this.heads = [];
+    this.children = NO_RUNS;
+    /** The number of heads of the run. */
+    this.count = 0;
     this.kind = "";
     this.name = "";
     /** @type {number | undefined} */
@@ -68,14 +75,14 @@ class Run {
     /** @type {string | undefined} */
     this.error = undefined;
     this.discarded = 0;
-    /** Tokens and cost of the run itself. */
-    this.own = { input: 0, output: 0, cost: 0, hasCost: false };
     /** Tokens and cost of the run and the runs below. */
-    this.total = { input: 0, output: 0, cost: 0, hasCost: false };
+    this.total = NO_USAGE;
     /** Until the end, the events that were lost before the run; then those that were lost during the run. */
     this.lost = 0;
     /** The index of the last head of the run among all heads. */
     this.last = order;
+    /** What a search has looked at. @type {{ count: number, text: string } | undefined} */
+    this.searched = undefined;
   }
 
   get tokens() {
@@ -111,7 +118,11 @@ class Model {
     /** @type {Note[]} */
     this.notes = [];
     /** Events outside of runs, which are shown like a run. */
-    this.outside = new Run("outside", undefined, 0);
+    this.outside = new Run("outside", undefined, -1);
+    /** All heads. The heads of a run are a list by index, because an array for each run would take most of the time. */
+    this.heads = /** @type {Head[]} */ ([]);
+    /** The index of the next head of the same run. */
+    this.next = /** @type {number[]} */ ([]);
     /** @type {Set<string>} */
     this.kinds = new Set();
     /** Runs whose parent has not been seen. @type {Map<string, Run[]>} */
@@ -141,6 +152,8 @@ class Model {
   /** @param {Head} head */
   addHead(head) {
     const order = this.count++;
+    this.heads.push(head);
+    this.next.push(-1);
     if (head.time !== undefined && head.time > this.now) this.now = head.time;
     if (head.fact === "gap" || head.fact === "malformed") {
       if (head.fact === "gap") this.lost += head.lost ?? 0;
@@ -149,14 +162,27 @@ class Model {
       return;
     }
     if (head.run === undefined) {
-      this.outside.heads.push(head);
-      this.outside.last = order;
+      this.link(this.outside, order);
       return;
     }
     const run = this.runs.get(head.run) ?? this.newRun(head, order);
-    run.heads.push(head);
-    run.last = order;
+    this.link(run, order);
     this.fold(run, head);
+  }
+
+  /** Adds a head to those of a run. @param {Run} run @param {number} order */
+  link(run, order) {
+    if (run.count === 0) run.order = order;
+    else this.next[run.last] = order;
+    run.last = order;
+    run.count += 1;
+  }
+
+  /** The heads of a run, in order. @param {Run} run */
+  headsOf(run) {
+    const heads = [];
+    for (let at = run.count === 0 ? -1 : run.order; at >= 0; at = this.next[at]) heads.push(this.heads[at]);
+    return heads;
   }
 
   /** @param {Head} head @param {number} order @returns {Run} */
@@ -169,7 +195,7 @@ class Model {
     const parent = head.parent === undefined ? undefined : this.runs.get(head.parent);
     if (parent) {
       run.parent = parent;
-      parent.children.push(run);
+      addChild(parent, run);
     } else {
       this.roots.push(run);
       if (head.parent !== undefined) this.orphans.set(head.parent, [...(this.orphans.get(head.parent) ?? []), run]);
@@ -187,7 +213,7 @@ class Model {
     this.roots = this.roots.filter((root) => !adopted.has(root));
     for (const child of children) {
       child.parent = parent;
-      parent.children.push(child);
+      addChild(parent, child);
       addUsage(parent, child.total);
     }
   }
@@ -218,7 +244,6 @@ class Model {
       case "usage": {
         const { input_tokens: input = 0, output_tokens: output = 0, cost } = head;
         const usage = { input, output, cost: Number(cost ?? 0), hasCost: cost !== undefined };
-        addTo(run.own, usage);
         addUsage(run, usage);
         return;
       }
@@ -228,8 +253,9 @@ class Model {
         return;
     }
     // Other events may have another creator than the run.
-    run.kind = head.kind ?? "";
     run.name = head.name ?? "";
+    if (run.kind === head.kind) return;
+    run.kind = head.kind ?? "";
     this.kinds.add(run.kind);
   }
 
@@ -247,7 +273,7 @@ class Model {
 
   /** The start of a run, or the time of its first record. @param {Run} run */
   startOf(run) {
-    return run.started ?? run.heads[0]?.time ?? 0;
+    return run.started ?? this.heads[run.order]?.time ?? 0;
   }
 
   /** The end of a run. A run without an end lasts until the newest record. @param {Run} run */
@@ -296,7 +322,7 @@ class Model {
       (run.isEnded ? others : running).push({ run });
     }
     while (note >= 0) others.push({ note: this.notes[note--] });
-    if (this.outside.heads.length > 0) others.push({ run: this.outside });
+    if (this.outside.count > 0) others.push({ run: this.outside });
     return [...running, ...others];
   }
 
@@ -362,114 +388,23 @@ function orderOf(item) {
   return item.run ? item.run.order : /** @type {Note} */ (item.note).order;
 }
 
-/** @typedef {{ input: number, output: number, cost: number, hasCost: boolean }} Usage */
+/** @param {Run} parent @param {Run} child */
+function addChild(parent, child) {
+  if (parent.children === NO_RUNS) parent.children = [child];
+  else parent.children.push(child);
+}
 
-/** @param {Usage} to @param {Usage} usage */
-function addTo(to, usage) {
-  to.input += usage.input;
-  to.output += usage.output;
-  to.cost += usage.cost;
-  to.hasCost ||= usage.hasCost;
+/** @param {Usage} a @param {Usage} b @returns {Usage} */
+function sum(a, b) {
+  return { input: a.input + b.input, output: a.output + b.output, cost: a.cost + b.cost, hasCost: a.hasCost || b.hasCost };
 }
 
 /** Adds a usage to the totals of a run and of all runs above. @param {Run} run @param {Usage} usage */
 function addUsage(run, usage) {
-  for (/** @type {Run | undefined} */ let above = run; above; above = above.parent) addTo(above.total, usage);
-}
-
-/** What a person searches for. An empty field selects all runs. */
-class Search {
-  /** @param {{ text?: string, kind?: string, outcome?: string, longer?: number, tokens?: number, hides?: boolean }} fields */
-  constructor({ text = "", kind = "", outcome = "", longer = 0, tokens = 0, hides = false } = {}) {
-    this.text = text.toLowerCase();
-    this.kind = kind;
-    this.outcome = outcome;
-    /** Milliseconds. */
-    this.longer = longer;
-    this.tokens = tokens;
-    this.hides = hides;
-  }
-
-  get isEmpty() {
-    return !this.text && !this.kind && !this.outcome && !this.longer && !this.tokens;
-  }
-
-  /** @param {Model} model @param {Run} run */
-  matches(model, run) {
-    if (this.kind && run.kind !== this.kind) return false;
-    if (this.outcome && model.outcomeOf(run) !== this.outcome) return false;
-    if (this.longer && model.durationOf(run) <= this.longer * 1e6) return false;
-    if (this.tokens && run.tokens <= this.tokens) return false;
-    return !this.text || textsOf(run).some((text) => text.toLowerCase().includes(this.text));
-  }
-
-  /** The matching runs in the order of their first records. @param {Model} model */
-  find(model) {
-    return this.isEmpty ? [] : [...model.runs.values()].filter((run) => this.matches(model, run));
-  }
-}
-
-/** The texts of a run that a search looks at. @param {Run} run */
-function textsOf(run) {
-  const paths = run.heads.filter((head) => head.fact === "event" && !isOfTrajectory(head)).map((head) => head.path ?? "");
-  return [`${run.kind} ${run.name}`, run.error ?? "", run.id, ...paths];
-}
-
-/** @param {number} nanoseconds */
-function formatDuration(nanoseconds) {
-  // The limits are those of rounding: 999,600 ns are not "1000 µs".
-  if (nanoseconds < 999.5) return `${Math.round(nanoseconds)} ns`;
-  if (nanoseconds < 999.5e3) return `${threeDigits(nanoseconds / 1e3)} µs`;
-  if (nanoseconds < 999.5e6) return `${threeDigits(nanoseconds / 1e6)} ms`;
-  if (nanoseconds < 59.95e9) return `${threeDigits(nanoseconds / 1e9)} s`;
-  const seconds = Math.round(nanoseconds / 1e9);
-  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
-  return hours > 0 ? `${hours} h ${minutes} min` : `${minutes} min ${seconds % 60} s`;
-}
-
-/** @param {number} number */
-function threeDigits(number) {
-  return number >= 99.95 ? number.toFixed(0) : number >= 9.995 ? number.toFixed(1) : number.toFixed(2);
-}
-
-/** @param {number} number */
-function formatCount(number) {
-  return number.toLocaleString("en-US");
-}
-
-/** Cost in the unit of the recording, without the errors of binary fractions. @param {number} cost */
-function formatCost(cost) {
-  return String(Number(cost.toFixed(9)));
-}
-
-/** @param {number} bytes */
-function formatBytes(bytes) {
-  if (bytes < 1000) return `${bytes} B`;
-  return bytes < 1e6 ? `${threeDigits(bytes / 1e3)} kB` : `${threeDigits(bytes / 1e6)} MB`;
-}
-
-/** The date and time of a record, in the time zone of the reader. @param {number} microseconds */
-function formatTime(microseconds) {
-  const date = new Date(microseconds / 1000);
-  const two = (/** @type {number} */ number) => String(number).padStart(2, "0");
-  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  const millis = String(date.getMilliseconds()).padStart(3, "0");
-  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${millis}`;
+  for (/** @type {Run | undefined} */ let above = run; above; above = above.parent) above.total = sum(above.total, usage);
 }
 
 /** Events of a trajectory repeat other events, so they are hidden unless asked for. @param {Head} head */
 function isOfTrajectory(head) {
   return (head.path ?? "").startsWith("middleware.trajectory.");
-}
-
-/** The text of a note. @param {Note} note */
-function textOfNote({ head }) {
-  if (head.fact === "gap") return `${formatCount(head.lost ?? 0)} events were lost here`;
-  return head.reason ?? "";
-}
-
-/** The text of a run in a list. @param {Run} run */
-function titleOf(run) {
-  if (run.id === "outside") return "events outside of runs";
-  return run.name ? `${run.kind} ${run.name}` : `run ${run.id.slice(0, 8)} (start not recorded)`;
 }

@@ -78,7 +78,7 @@ class Tabs {
     this.shown = `${model.recording} ${shown}`;
     if (!isSame) [this.event, this.listed] = [undefined, LISTED];
     // The overview counts what the runs below use, so it changes with the model.
-    const progress = run && (tab === 0 ? `${run.last} ${run.tokens} ${model.endOf(run)}` : run.heads.length);
+    const progress = run && (tab === 0 ? `${run.last} ${run.tokens} ${model.endOf(run)}` : run.count);
     const look = [this.shown, tab, progress, run?.isEnded, this.event?.at, this.showsTrajectory, this.listed].join(" ");
     if (this.look === look) return;
     this.look = look;
@@ -101,7 +101,7 @@ class Tabs {
     else {
       const pages = [this.overview, this.input, this.output, this.messages, this.events, this.context, this.raw];
       try {
-        content = await pages[tab].call(this, run, model);
+        content = await pages[tab].call(this, model.headsOf(run), run, model);
       } catch (error) {
         content = [make("p", { class: "error" }, [`The record could not be read: ${error.message}`])];
       }
@@ -112,25 +112,30 @@ class Tabs {
     panel.scrollTop = scroll;
   }
 
-  /** What a tab shows, as JSON. @param {Run | undefined} run @param {number} tab */
-  async copied(run, tab) {
+  /** What a tab shows, as JSON. @param {Model} model @param {Run | undefined} run @param {number} tab */
+  async copied(model, run, tab) {
     if (!run) return "null";
-    const find = (/** @type {string} */ fact) => this.records.get(run.heads.find((head) => head.fact === fact));
+    const heads = model.headsOf(run);
     const values = [
-      async () => find("finish"),
-      async () => (await find("start"))?.payload?.input,
-      async () => (await find("success"))?.payload?.output,
-      async () => this.conversation(run),
-      async () => (this.event ? this.records.get(this.event) : run.heads),
-      async () => (await this.records.get(run.heads[0]))?.context,
-      async () => this.records.get(this.rawHead(run)),
+      async () => this.first(heads, "finish"),
+      async () => (await this.first(heads, "start"))?.payload?.input,
+      async () => (await this.first(heads, "success"))?.payload?.output,
+      async () => this.conversation(heads),
+      async () => (this.event ? this.records.get(this.event) : heads),
+      async () => (await this.records.get(heads[0]))?.context,
+      async () => this.records.get(this.rawHead(heads)),
     ];
     return JSON.stringify((await values[tab]()) ?? null, null, 2);
   }
 
-  /** @param {Run} run */
-  rawHead(run) {
-    return this.event ?? run.heads.find((head) => head.fact === "finish") ?? run.heads[run.heads.length - 1];
+  /** The record of the first head with a fact. @param {Head[]} heads @param {string} fact */
+  first(heads, fact) {
+    return this.records.get(heads.find((head) => head.fact === fact));
+  }
+
+  /** @param {Head[]} heads */
+  rawHead(heads) {
+    return this.event ?? heads.find((head) => head.fact === "finish") ?? heads[heads.length - 1];
   }
 
   /** @param {Note} note @param {number} tab */
@@ -138,9 +143,9 @@ class Tabs {
     return tab === 6 ? jsonOf(await this.records.get(note.head)) : make("p", { class: "error" }, [textOfNote(note)]);
   }
 
-  /** @param {Run} run @param {Model} model */
-  async overview(run, model) {
-    if (run === model.outside) return [hint(`${formatCount(run.heads.length)} events happened outside of runs: see the tab Events.`)];
+  /** @param {Head[]} heads @param {Run} run @param {Model} model */
+  async overview(heads, run, model) {
+    if (run === model.outside) return [hint(`${formatCount(run.count)} events happened outside of runs: see the tab Events.`)];
     const outcome = OUTCOMES[model.outcomeOf(run)];
     /** @type {[string, string][]} */
     const facts = [
@@ -152,64 +157,60 @@ class Tabs {
       ["Tokens", tokensOf(run)],
       ["Cost", costs(run)],
       ["Runs below", formatCount(below(run))],
-      ["Events", formatCount(run.heads.length)],
+      ["Events", formatCount(run.count)],
     ];
     if (model.lostIn(run) > 0) facts.push(["Lost events", formatCount(model.lostIn(run))]);
     facts.push(["Run id", run.id]);
     if (run.parentId) facts.push(["Parent", run.parent ? titleOf(run.parent) : `${run.parentId} (not recorded)`]);
     const list = make("dl", {}, facts.flatMap(([name, value]) => [make("dt", {}, [name]), make("dd", {}, [value])]));
-    const failure = run.heads.find((head) => head.fact === "error");
-    const finish = run.heads.find((head) => head.fact === "finish");
-    const [error, end] = [await this.records.get(failure), await this.records.get(finish)];
+    const [error, end] = [await this.first(heads, "error"), await this.first(heads, "finish")];
     return [list, ...errorOf(error?.payload?.error, end?.payload?.outcome)];
   }
 
-  /** @param {Run} run */
-  async input(run) {
-    const start = await this.records.get(run.heads.find((head) => head.fact === "start"));
-    const success = start ?? (await this.records.get(run.heads.find((head) => head.fact === "success")));
-    if (!success) return [hint("The start of the run was not recorded.")];
-    return [jsonOf(success.payload?.input)];
+  /** @param {Head[]} heads */
+  async input(heads) {
+    // `success` and `finish` have the input as well.
+    const record = (await this.first(heads, "start")) ?? (await this.first(heads, "success")) ?? (await this.first(heads, "finish"));
+    return [record ? jsonOf(record.payload?.input) : hint("The start of the run was not recorded.")];
   }
 
-  /** @param {Run} run */
-  async output(run) {
-    const success = await this.records.get(run.heads.find((head) => head.fact === "success"));
+  /** @param {Head[]} heads @param {Run} run */
+  async output(heads, run) {
+    const success = await this.first(heads, "success");
     if (!success) return [hint(run.isEnded ? "The run has no output." : "The run has no output yet.")];
     return [jsonOf(success.payload?.output)];
   }
 
-  /** @param {Run} run */
-  async messages(run) {
-    const messages = await this.conversation(run);
+  /** @param {Head[]} heads */
+  async messages(heads) {
+    const messages = await this.conversation(heads);
     if (messages.length === 0) return [hint("The run has no messages.")];
     return [make("ol", { class: "chat", "aria-label": "Messages" }, messages.map(messageOf))];
   }
 
-  /** The messages of an agent in the order in which they were added, or those of one call of a model. @param {Run} run */
-  async conversation(run) {
-    const added = run.heads.filter((head) => head.fact === "event" && (head.path ?? "").endsWith(".message"));
+  /** The messages of an agent in the order in which they were added, or those of one call of a model. @param {Head[]} heads */
+  async conversation(heads) {
+    const added = heads.filter((head) => head.fact === "event" && (head.path ?? "").endsWith(".message"));
     const records = await Promise.all(added.map((head) => this.records.get(head)));
     const messages = records.map((record) => record.payload?.message).filter(isMessage);
     if (messages.length > 0) return messages;
-    const start = await this.records.get(run.heads.find((head) => head.fact === "start"));
-    const success = await this.records.get(run.heads.find((head) => head.fact === "success"));
+    const [start, success] = [await this.first(heads, "start"), await this.first(heads, "success")];
     const { system, messages: asked } = start?.payload?.input ?? {};
     const before = typeof system === "string" ? [{ role: "system", parts: [{ type: "text", content: system }] }] : [];
     return [...before, ...(Array.isArray(asked) ? asked : []), success?.payload?.output?.message].filter(isMessage);
   }
 
-  /** @param {Run} run */
-  async events(run) {
-    const heads = run.heads.filter((head) => this.showsTrajectory || !isOfTrajectory(head));
-    const rows = heads.slice(0, this.listed).map((head) => this.eventRow(head, run.heads[0].time ?? 0));
+  /** @param {Head[]} heads */
+  async events(heads) {
+    const shown = heads.filter((head) => this.showsTrajectory || !isOfTrajectory(head));
+    const rows = shown.slice(0, this.listed).map((head) => this.eventRow(head, heads[0].time ?? 0));
     const names = ["Time", "Event", "Size"].map((name) => make("th", { scope: "col" }, [name]));
     const table = make("table", {}, [make("thead", {}, [make("tr", {}, names)]), make("tbody", {}, rows)]);
     const check = /** @type {HTMLInputElement} */ (make("input", { type: "checkbox" }));
     check.checked = this.showsTrajectory;
     check.addEventListener("change", () => this.set({ showsTrajectory: check.checked }));
     const content = [make("label", {}, [check, " show middleware.trajectory.*"]), table];
-    const further = heads.length - rows.length;
+    const further = shown.length - rows.length;
     if (further > 0) content.push(button(`list ${formatCount(further)} further events`, () => this.set({ listed: Infinity })));
     return this.event ? [jsonOf(await this.records.get(this.event)), ...content] : content;
   }
@@ -228,15 +229,15 @@ class Tabs {
     schedule();
   }
 
-  /** @param {Run} run */
-  async context(run) {
-    const first = await this.records.get(run.heads.find((head) => head.fact === "start") ?? run.heads[0]);
+  /** @param {Head[]} heads */
+  async context(heads) {
+    const first = (await this.first(heads, "start")) ?? (await this.records.get(heads[0]));
     return [jsonOf(first?.context)];
   }
 
-  /** @param {Run} run */
-  async raw(run) {
-    return [jsonOf(await this.records.get(this.rawHead(run)))];
+  /** @param {Head[]} heads */
+  async raw(heads) {
+    return [jsonOf(await this.records.get(this.rawHead(heads)))];
   }
 }
 

@@ -1,4 +1,4 @@
-// The state of the page, its drawing, its keys, and the URL that holds the state.
+// The state of the page, its drawing, and the URL that holds the state.
 "use strict";
 
 /** The recording is embedded in an exported page, and is read from the server otherwise. */
@@ -24,9 +24,6 @@ const state = {
 
 const records = new Records((at, number) => readRecord(at, number));
 const tabs = new Tabs(records);
-
-/** Matches of the search, and what they were computed from. */
-const found = { look: "", runs: /** @type {Run[]} */ ([]), ids: new Set(), kept: new Set() };
 
 let isScheduled = false;
 
@@ -237,19 +234,6 @@ function mark(element, id) {
   else element.removeAttribute("aria-activedescendant");
 }
 
-function updateFound() {
-  const { search } = state;
-  const look = `${model.version} ${JSON.stringify(search)}`;
-  if (found.look === look) return;
-  found.look = look;
-  found.runs = search.find(model);
-  found.ids = new Set(found.runs.map((run) => run.id));
-  found.kept = new Set();
-  for (const run of found.runs) {
-    for (let above = /** @type {Run | undefined} */ (run); above && !found.kept.has(above); above = above.parent) found.kept.add(above);
-  }
-}
-
 function drawSwitches() {
   byId("follow").setAttribute("aria-pressed", String(state.follows));
   byId("follow").hidden = !model.isLive;
@@ -276,7 +260,7 @@ function drawStatus() {
   if (model.open > 0) facts.push(`${formatCount(model.open)} ${OUTCOMES[model.isLive ? "running" : "unfinished"].word}`);
   if (model.lost > 0) facts.push(`${formatCount(model.lost)} events lost`);
   if (model.malformed > 0) facts.push(`${formatCount(model.malformed)} malformed lines`);
-  if (model.outside.heads.length > 0) facts.push(`${formatCount(model.outside.heads.length)} events outside of runs`);
+  if (model.outside.count > 0) facts.push(`${formatCount(model.outside.count)} events outside of runs`);
   if (model.incomplete > 0) facts.push(`the last line is not complete: ${formatBytes(model.incomplete)}`);
   if (connection) facts.push(connection);
   byId("status").textContent = facts.join(" · ");
@@ -350,105 +334,6 @@ function focusSelected() {
   change({ focus: isFocused ? undefined : state.run, follows: false });
 }
 
-// ---- Keys
-
-/** @type {[string, string, () => void][]} */
-const KEYS = [
-  ["/", "find", () => byId("find-text").focus()],
-  ["n", "next match", () => visitNext(found.runs, 1)],
-  ["N", "previous match", () => visitNext(found.runs, -1)],
-  ["e", "next error", () => visitError(1)],
-  ["E", "previous error", () => visitError(-1)],
-  ["t", "tree or flame view", () => change({ isFlame: !state.isFlame })],
-  ["f", "follow the newest run", () => model.isLive && change({ follows: !state.follows })],
-  ["z", "only the selected run and the runs below", () => focusSelected()],
-  ["c", "copy what the tab shows as JSON", () => copy()],
-  ["?", "this list", () => byId("help").showModal()],
-  ...TABS.map((name, index) => /** @type {any} */ ([String(index + 1), name, () => change({ tab: index })])),
-];
-
-async function copy() {
-  const text = await tabs.copied(model.get(state.run), state.tab);
-  try {
-    await navigator.clipboard.writeText(text);
-    announce("copied");
-  } catch (error) {
-    announce(`could not copy: ${error.message}`);
-  }
-}
-
-/** @param {string} text */
-function announce(text) {
-  byId("announcement").textContent = text;
-}
-
-/** @param {KeyboardEvent} event */
-function onKey(event) {
-  const target = /** @type {HTMLElement} */ (event.target);
-  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
-  if (target.matches("input, select")) {
-    if (event.key === "Escape") byId("tree").focus();
-    return;
-  }
-  const key = KEYS.find(([name]) => name === event.key);
-  if (key) key[2]();
-  else if (!moveBy(event.key, target)) return;
-  event.preventDefault();
-}
-
-/** Moves the selection of the list that has the focus. Returns `false` for other keys. @param {string} key @param {HTMLElement} target */
-function moveBy(key, target) {
-  if (target.id === "runs") return moveIn(list, list.rows.findIndex(({ run }) => run !== undefined && run === shownRoot()), key);
-  if (target.id === "flame") return moveInFlame(key);
-  if (target.id !== "tree" && target !== document.body) return false;
-  if (state.isFlame) return moveInFlame(key);
-  const index = indexOfSelected(tree.rows);
-  const row = tree.rows[index];
-  if (row?.run && (key === "ArrowLeft" || key === "ArrowRight")) return openOrClose(row.run, key === "ArrowRight");
-  return moveIn(tree, index, key);
-}
-
-/** @param {VirtualList<any>} view @param {number} index @param {string} key */
-function moveIn(view, index, key) {
-  const last = view.rows.length - 1;
-  /** @type {Record<string, number>} */
-  const steps = { ArrowUp: index - 1, ArrowDown: index + 1, Home: 0, End: last, PageUp: index - view.page, PageDown: index + view.page };
-  if (!(key in steps) || last < 0) return false;
-  const to = Math.min(last, Math.max(0, steps[key]));
-  select(view.rows[to]);
-  view.show(to);
-  return true;
-}
-
-/** @param {Run} run @param {boolean} opens */
-function openOrClose(run, opens) {
-  const isOpen = run.children.length > 0 && !state.closed.has(run.id);
-  if (isOpen !== opens && run.children.length > 0) toggle(run);
-  else if (opens && isOpen) visit(run.children[0]);
-  else if (!opens && run.parent && run !== shown.run) visit(run.parent);
-  return true;
-}
-
-/** In the flame view, up and down go to the run above and the first below, left and right to the neighbours. @param {string} key */
-function moveInFlame(key) {
-  const run = model.get(state.run) ?? shown.run;
-  if (!run) return false;
-  const beside = run === shown.run ? [run] : (run.parent?.children ?? [run]);
-  const at = beside.indexOf(run);
-  /** @type {Record<string, Run>} */
-  const steps = {
-    ArrowUp: run === shown.run ? run : (run.parent ?? run),
-    ArrowDown: run.children[0] ?? run,
-    ArrowLeft: beside[at - 1] ?? run,
-    ArrowRight: beside[at + 1] ?? run,
-    Home: shown.run,
-    End: beside[beside.length - 1],
-  };
-  if (!(key in steps)) return false;
-  visit(steps[key]);
-  return true;
-}
-
 // ---- The URL
 
 function writeUrl() {
@@ -491,59 +376,4 @@ function readUrl() {
   });
   if (state.run !== undefined) state.follows = false;
   writeSearch();
-}
-
-// ---- The search form
-
-function writeSearch() {
-  const { text, outcome, longer, tokens, hides } = state.search;
-  byId("find-text").value = text;
-  byId("find-outcome").value = outcome;
-  byId("find-longer").value = longer || "";
-  byId("find-tokens").value = tokens || "";
-  byId("find-hides").checked = hides;
-}
-
-function readSearch() {
-  const search = new Search({
-    text: byId("find-text").value,
-    kind: byId("find-kind").value,
-    outcome: byId("find-outcome").value,
-    longer: Number(byId("find-longer").value),
-    tokens: Number(byId("find-tokens").value),
-    hides: byId("find-hides").checked,
-  });
-  change({ search });
-}
-
-function listen() {
-  const outcomes = Object.entries(OUTCOMES).map(([name, { word }]) => make("option", { value: name }, [word]));
-  byId("find-outcome").append(...outcomes);
-  byId("keys").append(
-    ...[["Arrows, Home, End, page keys", "move in a list, open and close"], ...KEYS].flatMap(([key, text]) => [
-      make("dt", {}, [make("kbd", {}, [String(key)])]),
-      make("dd", {}, [String(text)]),
-    ]),
-  );
-  byId("find").addEventListener("input", readSearch);
-  byId("find").addEventListener("submit", (/** @type {Event} */ event) => {
-    event.preventDefault();
-    visitNext(found.runs, 1);
-  });
-  byId("find-next").addEventListener("click", () => visitNext(found.runs, 1));
-  byId("find-previous").addEventListener("click", () => visitNext(found.runs, -1));
-  byId("follow").addEventListener("click", () => change({ follows: !state.follows }));
-  byId("focus").addEventListener("click", focusSelected);
-  byId("flame-switch").addEventListener("click", () => change({ isFlame: !state.isFlame }));
-  byId("color").addEventListener("change", () => change({ color: byId("color").value }));
-  byId("help-button").addEventListener("click", () => byId("help").showModal());
-  document.addEventListener("keydown", onKey);
-  for (const name of ["wheel", "touchmove"]) {
-    byId("middle").addEventListener(name, () => state.follows && change({ follows: false }), { passive: true });
-  }
-  window.addEventListener("hashchange", () => {
-    readUrl();
-    schedule();
-  });
-  window.addEventListener("resize", schedule);
 }

@@ -12,7 +12,7 @@ use thiserror::Error;
 pub enum ViewerError {
     /// The address is reachable from other machines.
     #[error(
-        "`{0}` is reachable from other machines; bind a loopback address such as 127.0.0.1:0, or allow remote readers"
+        "`{0}` is reachable from other machines; bind a loopback address such as 127.0.0.1:0, or allow it by `allow_remote` (`--allow-remote`)"
     )]
     Remote(SocketAddr),
     /// The text is no address, or nothing can be bound to it.

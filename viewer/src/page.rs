@@ -13,13 +13,16 @@ pub(crate) const INDEX: &str = include_str!("../page/index.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The scripts, in the order in which the page loads them, after the style.
-pub(crate) const ASSETS: [Asset; 7] = [
+pub(crate) const ASSETS: [Asset; 10] = [
     Asset { name: "style.css", media_type: "text/css; charset=utf-8", text: include_str!("../page/style.css") },
     Asset { name: "model.js", media_type: SCRIPT, text: include_str!("../page/model.js") },
+    Asset { name: "format.js", media_type: SCRIPT, text: include_str!("../page/format.js") },
+    Asset { name: "search.js", media_type: SCRIPT, text: include_str!("../page/search.js") },
     Asset { name: "list.js", media_type: SCRIPT, text: include_str!("../page/list.js") },
     Asset { name: "timeline.js", media_type: SCRIPT, text: include_str!("../page/timeline.js") },
     Asset { name: "tabs.js", media_type: SCRIPT, text: include_str!("../page/tabs.js") },
     Asset { name: "view.js", media_type: SCRIPT, text: include_str!("../page/view.js") },
+    Asset { name: "keys.js", media_type: SCRIPT, text: include_str!("../page/keys.js") },
     Asset { name: "live.js", media_type: SCRIPT, text: include_str!("../page/live.js") },
 ];
 

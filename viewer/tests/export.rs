@@ -54,10 +54,10 @@ fn an_exported_page_has_each_record_and_no_element_of_the_recording() {
             ),
         }
     }
-    // 6 scripts, the heads and three blocks.
+    // 9 scripts, the heads and three blocks.
     assert_eq!(
         (page.matches("<script").count(), page.matches("</script").count(), page.matches("<style").count()),
-        (10, 10, 1)
+        (13, 13, 1)
     );
     assert!(!page.contains("<!--") && !page.contains(" src="));
 }
@@ -71,5 +71,5 @@ fn the_policy_of_an_exported_page_allows_only_its_own_scripts() {
     let policy = page.split_once("Content-Security-Policy\" content=\"").expect("a policy").1;
     let policy = policy.split_once('"').expect("an end").0;
     assert!(policy.starts_with("default-src 'none'; style-src 'sha256-") && !policy.contains("unsafe"), "{policy}");
-    assert_eq!(policy.matches("'sha256-").count(), 7);
+    assert_eq!(policy.matches("'sha256-").count(), 10);
 }

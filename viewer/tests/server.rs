@@ -84,13 +84,13 @@ impl Server {
         Ok(Feed { lines: BufReader::new(stream).lines(), id: String::new() })
     }
 
-    fn record(&self, numbers: impl IntoIterator<Item = u32>) -> Result<()> {
+    async fn record(&self, numbers: impl IntoIterator<Item = u32>) -> Result<()> {
         let emitter = Emitter::new();
         let handle = emitter.pipe_to(JsonlFile::open(&self.path)?).map_err(|error| error.to_string())?;
         for mut number in numbers {
-            emitter.emit_now(format!("n{number}"), &mut number).map_err(|error| error.to_string())?;
+            emitter.emit(format!("n{number}"), &mut number).await.map_err(|error| error.to_string())?;
         }
-        handle.close_blocking(std::time::Duration::MAX).complete()?;
+        handle.close(std::time::Duration::MAX).await.complete()?;
         Ok(())
     }
 }
@@ -151,7 +151,7 @@ async fn the_token_is_exchanged_for_a_cookie_and_leaves_the_url() -> Result<()> 
 #[tokio::test]
 async fn a_request_without_the_token_or_with_another_host_is_refused() -> Result<()> {
     let server = Server::start().await?;
-    server.record(0..1)?;
+    server.record(0..1).await?;
     let cursor = RecordingFile::new(&server.path).heads(None, 1)?.heads[0].cursor;
     let (host, cookie) = (format!("Host: {}\r\n", server.address), server.cookie());
     let wrong = cookie.replace(&server.token[..4], "0000");
@@ -206,7 +206,7 @@ async fn an_address_that_other_machines_reach_has_to_be_allowed() -> Result<()> 
 #[tokio::test]
 async fn a_record_is_read_by_its_cursor_and_an_unknown_cursor_is_quoted() -> Result<()> {
     let server = Server::start().await?;
-    server.record(4..6)?;
+    server.record(4..6).await?;
     let second = RecordingFile::new(&server.path).heads(None, 2)?.heads[1].cursor;
     let (_, record) = server.get(&format!("/record/{second}")).await?;
     assert_eq!(serde_json::from_str::<Value>(&record)?["payload"], 5);
@@ -224,13 +224,13 @@ async fn a_reader_follows_the_recording_and_continues_after_the_last_id() -> Res
     let mut feed = server.feed("").await?;
     assert_eq!(feed.next().await?, ("about".to_owned(), json!({"title": "a <title>"})));
     assert_eq!(feed.next().await?.1, json!({"recording": "0", "heads": [], "end": true, "incomplete": 0}));
-    server.record(0..2)?;
+    server.record(0..2).await?;
     assert_eq!(feed.paths(2).await?, ["n0", "n1"]);
-    server.record(2..3)?;
+    server.record(2..3).await?;
     assert_eq!(feed.paths(1).await?, ["n2"]);
     let last = feed.id.clone();
     drop(feed);
-    server.record(3..5)?;
+    server.record(3..5).await?;
     assert_eq!(server.feed(&last).await?.paths(2).await?, ["n3", "n4"]);
     let server = server.restart().await?;
     assert_eq!(server.feed(&last).await?.paths(2).await?, ["n3", "n4"], "after a restart of the server");
@@ -240,7 +240,7 @@ async fn a_reader_follows_the_recording_and_continues_after_the_last_id() -> Res
 #[tokio::test]
 async fn a_long_recording_arrives_in_batches_of_500() -> Result<()> {
     let server = Server::start().await?;
-    server.record(0..1201)?;
+    server.record(0..1201).await?;
     let mut feed = server.feed("").await?;
     feed.next().await?;
     let mut sizes = Vec::new();
@@ -255,14 +255,14 @@ async fn a_long_recording_arrives_in_batches_of_500() -> Result<()> {
 #[tokio::test]
 async fn a_recording_that_begins_anew_is_announced_and_the_old_id_is_forgotten() -> Result<()> {
     let server = Server::start().await?;
-    server.record(0..3)?;
+    server.record(0..3).await?;
     let mut feed = server.feed("").await?;
     feed.paths(3).await?;
     let old = feed.id.clone();
     fs::write(&server.path, "")?;
     assert_eq!(feed.next().await?.0, "restart");
     assert_eq!(feed.id, "");
-    server.record(7..9)?;
+    server.record(7..9).await?;
     assert_eq!(feed.paths(2).await?, ["n7", "n8"]);
     let mut late = server.feed(&old).await?;
     let names = [late.next().await?.0, late.next().await?.0];
@@ -274,7 +274,7 @@ async fn a_recording_that_begins_anew_is_announced_and_the_old_id_is_forgotten()
 #[tokio::test]
 async fn an_id_that_the_recording_never_had_is_quoted() -> Result<()> {
     let server = Server::start().await?;
-    server.record(0..2)?;
+    server.record(0..2).await?;
     let answer = {
         let headers = format!("Host: {}\r\n{}Last-Event-ID: nonsense\r\n", server.address, server.cookie());
         server.ask("GET /heads", &headers).await?
@@ -292,7 +292,7 @@ async fn an_id_that_the_recording_never_had_is_quoted() -> Result<()> {
 #[tokio::test]
 async fn the_page_learns_of_a_line_that_is_not_complete() -> Result<()> {
     let server = Server::start().await?;
-    server.record(0..1)?;
+    server.record(0..1).await?;
     let mut feed = server.feed("").await?;
     feed.paths(1).await?;
     OpenOptions::new().append(true).open(&server.path)?.write_all(b"{\"id\":")?;

@@ -5,7 +5,8 @@ import { readFileSync } from "node:fs";
 import test from "node:test";
 import vm from "node:vm";
 
-const source = readFileSync(new URL("../../page/model.js", import.meta.url), "utf8");
+const files = ["model.js", "format.js", "search.js"].map((name) => new URL(`../../page/${name}`, import.meta.url));
+const source = files.map((file) => readFileSync(file, "utf8")).join("");
 const names = ["Model", "Search", "formatDuration", "formatCost", "formatBytes", "textOfNote", "titleOf"];
 const page = vm.runInThisContext(`(() => {${source}\nreturn {${names}};})()`);
 
@@ -122,6 +123,11 @@ test("a search finds runs by text, kind, outcome, duration and tokens", () => {
   assert.equal(found({ tokens: 99 }), "a");
   assert.equal(found({ tokens: 100 }), "");
   assert.equal(found({ outcome: "success", longer: 3000 }), "a");
+  model.add({ recording: "r", heads: [head("event", "b", 9, { path: "tool.b.progress" })], end: true, incomplete: 0 });
+  assert.equal(found({ text: "PROGRESS" }), "bc");
+  const trajectory = head("event", "a", 9, { path: "middleware.trajectory.progress" });
+  model.add({ recording: "r", heads: [trajectory], end: true, incomplete: 0 });
+  assert.equal(found({ text: "PROGRESS" }), "bc");
 });
 
 test("durations, costs and sizes have three digits and a unit", () => {

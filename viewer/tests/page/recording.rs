@@ -50,6 +50,8 @@ async fn main() -> Result<()> {
         many(events.parse()?).await?;
     } else {
         every_outcome(path, &recording).await?;
+        recording.flush().await.complete()?;
+        write_foreign(path)?;
         obey(&recording).await?;
     }
     recording.close(Duration::from_secs(60)).await.complete()?;
@@ -85,6 +87,7 @@ async fn every_outcome(path: &str, recording: &SinkHandle) -> Result<()> {
     let context = json!({"tenant": "north", "hostile": HOSTILE});
     agent.run(json!({"messages": [question]})).context(context).await?;
     hostile().await;
+    Emitter::root().emit("ready", &mut true).await?;
     Ok(())
 }
 
@@ -156,6 +159,15 @@ async fn hostile() {
     let message = json!({"role": HOSTILE, "parts": [{"type": "text", "content": HOSTILE}]});
     let context = json!({HOSTILE: HOSTILE});
     drop(run.run(json!({"messages": [message], HOSTILE: HOSTILE})).context(context).await);
+}
+
+/// Writes an event outside of runs, with a path that no emitter has.
+fn write_foreign(path: &str) -> Result<()> {
+    let record = json!({
+        "id": "01a220d4-9313-71fe-a093-78e0a2246515", "path": HOSTILE, "created_at": "2026-01-01T00:00:00Z",
+        "creator": null, "context": {}, "group_id": HOSTILE, "trace": null, "payload_type": HOSTILE, "payload": HOSTILE,
+    });
+    Ok(writeln!(OpenOptions::new().append(true).open(path)?, "{record}")?)
 }
 
 /// Obeys the lines of standard input.
