@@ -64,10 +64,16 @@ class VirtualList {
     const from = Math.max(0, Math.floor(this.element.scrollTop / height) - 5);
     const to = Math.min(rows.length, Math.ceil((this.element.scrollTop + this.element.clientHeight) / height) + 5);
     const seen = new Set();
+    /** @type {HTMLElement | undefined} */
+    let above;
     for (let index = from; index < to; index++) {
       const key = this.options.key(rows[index]);
       seen.add(key);
-      this.drawRow(key, rows[index], index);
+      const element = this.drawRow(key, rows[index], index);
+      // A screen reader reads the elements in the order of the document.
+      const place = above ? above.nextSibling : this.space.firstChild;
+      if (place !== element) this.space.insertBefore(element, place);
+      above = element;
     }
     for (const [key, { element }] of this.drawn) {
       if (seen.has(key)) continue;
@@ -76,7 +82,7 @@ class VirtualList {
     }
   }
 
-  /** @param {string} key @param {Row} row @param {number} index */
+  /** @param {string} key @param {Row} row @param {number} index @returns {HTMLElement} */
   drawRow(key, row, index) {
     const attributes = this.options.attributes(row, index);
     const look = `${index} ${JSON.stringify(attributes)} ${this.options.look(row)}`;
@@ -84,10 +90,9 @@ class VirtualList {
     if (!drawn) {
       drawn = { element: make("div", { "data-key": key, id: `${this.element.id}-${key}` }), look: "", row };
       this.drawn.set(key, drawn);
-      this.space.append(drawn.element);
     }
     drawn.row = row;
-    if (drawn.look === look) return;
+    if (drawn.look === look) return drawn.element;
     drawn.look = look;
     for (const { name } of [...drawn.element.attributes]) {
       if (name !== "data-key" && name !== "id" && !(name in attributes)) drawn.element.removeAttribute(name);
@@ -95,6 +100,7 @@ class VirtualList {
     for (const [name, value] of Object.entries(attributes)) drawn.element.setAttribute(name, value);
     drawn.element.style.top = `${index * this.rowHeight}px`;
     drawn.element.replaceChildren(...this.options.render(row));
+    return drawn.element;
   }
 
   /** The number of rows of a page. */

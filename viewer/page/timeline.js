@@ -75,6 +75,8 @@ class Flame {
     this.boxes = [];
     /** @type {Map<Run, number>} */
     this.rowOf = new Map();
+    /** The elements of the boxes. They stay while a recording grows, so that a click hits the box that was pressed. @type {Map<Run, HTMLElement>} */
+    this.drawn = new Map();
     element.addEventListener("scroll", () => schedule());
     element.addEventListener("click", (event) => {
       const id = /** @type {HTMLElement} */ (event.target).closest("[data-key]")?.getAttribute("data-key");
@@ -104,34 +106,34 @@ class Flame {
     const most = costOf(top);
     /** The right edge of the last box that was drawn in each row. @type {number[]} */
     const edges = [];
-    const drawn = [];
+    const before = this.drawn;
+    this.drawn = new Map();
     for (const { run, row, start, end } of this.boxes) {
       if (row < from || row > to) continue;
       const [left, right] = [scale.at(start), scale.at(end)];
       // Boxes within one hair of each other would only cover each other.
       if (run !== selected && right - (edges[row] ?? -1) < pixel) continue;
       edges[row] = Math.max(right, left + pixel);
-      drawn.push(this.box(model, run, { row, left, width: right - left, height, by, most, selected, isMatch }));
+      const element = before.get(run) ?? this.space.appendChild(make("div", { role: "treeitem", id: `flame-${run.id}`, "data-key": run.id }));
+      before.delete(run);
+      this.drawn.set(run, element);
+      element.className = colorOf(model, run, by, most) + (isMatch(run) ? " match" : "");
+      Object.assign(element.style, { left: `${left}%`, width: `max(2px, ${right - left}%)`, top: `${row * height}px` });
+      this.drawBox(element, model, run, row + 1, run === selected);
     }
-    this.space.replaceChildren(...drawn);
+    for (const element of before.values()) element.remove();
   }
 
-  /** @param {Model} model @param {Run} run @param {any} place */
-  box(model, run, { row, left, width, height, by, most, selected, isMatch }) {
-    const box = make("div", {
-      role: "treeitem",
-      id: `flame-${run.id}`,
-      "data-key": run.id,
-      class: colorOf(model, run, by, most) + (isMatch(run) ? " match" : ""),
-      "aria-level": String(row + 1),
-      "aria-selected": String(run === selected),
-      "aria-label": labelOf(model, run),
-      title: labelOf(model, run),
-    });
+  /** @param {HTMLElement} element @param {Model} model @param {Run} run @param {number} level @param {boolean} isSelected */
+  drawBox(element, model, run, level, isSelected) {
+    const label = labelOf(model, run);
+    element.setAttribute("aria-level", String(level));
+    element.setAttribute("aria-selected", String(isSelected));
+    if (element.title === label) return;
+    element.title = label;
+    element.setAttribute("aria-label", label);
     const sign = make("b", { "aria-hidden": "true" }, [OUTCOMES[model.outcomeOf(run)].sign]);
-    box.append(make("span", {}, [sign, ` ${titleOf(run)}`]));
-    Object.assign(box.style, { left: `${left}%`, width: `max(2px, ${width}%)`, top: `${row * height}px` });
-    return box;
+    element.replaceChildren(make("span", {}, [sign, ` ${titleOf(run)}`]));
   }
 
   /** @param {Run} run */

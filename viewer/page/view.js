@@ -337,9 +337,10 @@ function focusSelected() {
 // ---- The URL
 
 function writeUrl() {
-  const { run, focus, tab, isFlame, color, search } = state;
+  const { run, note, focus, tab, isFlame, color, search } = state;
   const fields = {
     run,
+    note: note === undefined ? undefined : String(note),
     focus,
     tab: tab > 0 ? String(tab + 1) : undefined,
     view: isFlame ? "flame" : undefined,
@@ -361,6 +362,7 @@ function readUrl() {
   const text = (/** @type {string} */ name) => parameters.get(name) ?? undefined;
   const number = (/** @type {string} */ name) => Math.max(0, Number(parameters.get(name)) || 0);
   state.run = text("run");
+  state.note = number("note") || undefined;
   state.root = state.run;
   state.focus = text("focus");
   state.tab = Math.min(TABS.length, Math.max(1, Math.trunc(number("tab")))) - 1;
@@ -374,6 +376,6 @@ function readUrl() {
     tokens: number("tokens"),
     hides: text("hides") === "1",
   });
-  if (state.run !== undefined) state.follows = false;
+  if (state.run !== undefined || state.note !== undefined) state.follows = false;
   writeSearch();
 }

@@ -23,9 +23,12 @@ pub enum ViewerError {
         /// The underlying I/O error.
         source: io::Error,
     },
+    /// The token is too short, or has other characters.
+    #[error("a token has at least 16 characters, which are letters, digits, `-` or `_`")]
+    Token,
     /// The operating system returned no random bytes for the token.
     #[error("could not make a random token: {0}")]
-    Token(String),
+    Random(String),
 }
 
 /// The recording cannot be exported.

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The recording is a file that a `JsonlFile` sink writes. It need not exist yet. The printed address contains a random
-//! token; the environment variable `EMITREE_VIEW_TOKEN` sets the token, so that an open page survives a restart.
+//! token. The environment variable `EMITREE_VIEW_TOKEN` sets a token of at least 16 characters, so that an open page
+//! survives a restart.
 
 use std::error::Error;
 use std::fs::File;

@@ -31,6 +31,8 @@ use crate::viewer::Shown;
 const LIMIT: usize = 500;
 /// The time between two looks at a recording that has no new records.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The time after which a page connects again.
+const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) fn routes(shown: Arc<Shown>, guard: Guard) -> Router {
     let mut router = Router::new().route("/", get(|| async { Html(INDEX) }));
@@ -63,7 +65,7 @@ async fn heads(State(shown): State<Arc<Shown>>, headers: HeaderMap) -> Response 
         Ok(after) => after,
         Err(error) => return refused(StatusCode::BAD_REQUEST, &error),
     };
-    let about = event("about", &json!({"title": shown.title}));
+    let about = event("about", &json!({"title": shown.title})).retry(RETRY);
     let feed = stream::iter([about]).chain(feed(shown, after)).map(Ok::<_, Infallible>);
     Sse::new(feed).keep_alive(KeepAlive::default()).into_response()
 }

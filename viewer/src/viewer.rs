@@ -82,11 +82,10 @@ impl ViewerBuilder {
         self
     }
 
-    /// Sets the token, so that a page that is open continues after a restart of the server on the same port. The default
-    /// is random. Everything but letters, digits, `-` and `_` is removed.
+    /// Sets the token, so that a page that is open continues after a restart of the server on the same port. It has at
+    /// least 16 characters, which are letters, digits, `-` or `_`. The default is random.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        let token = token.into();
-        self.token = Some(token.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).collect());
+        self.token = Some(token.into());
         self
     }
 
@@ -94,9 +93,12 @@ impl ViewerBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if the address can be reached from other machines and this is not allowed, or if nothing can be
-    /// bound to it.
+    /// Returns an error if the address can be reached from other machines and this is not allowed, if nothing can be
+    /// bound to it, or if the token has another form.
     pub async fn bind(self, address: &str) -> Result<Viewer, ViewerError> {
+        if self.token.as_deref().is_some_and(|token| !is_token(token)) {
+            return Err(ViewerError::Token);
+        }
         let failed = |source| ViewerError::Listen { address: address.to_owned(), source };
         let addresses: Vec<_> = lookup_host(address).await.map_err(failed)?.collect();
         // Checked before the bind: a listener on a forbidden address must not exist for a moment.
@@ -105,14 +107,19 @@ impl ViewerBuilder {
         }
         let listener = TcpListener::bind(&*addresses).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let token = self.token.filter(|token| !token.is_empty()).map_or_else(random_token, Ok)?;
+        let token = self.token.map_or_else(random_token, Ok)?;
         Ok(Viewer { shown: Arc::new(self.shown), listener, address, guard: Guard::new(token, address.port()) })
     }
 }
 
+/// Returns `true` if a token needs no escape in a URL or a cookie, and is hard to guess.
+fn is_token(token: &str) -> bool {
+    token.len() >= 16 && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
 fn random_token() -> Result<String, ViewerError> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| ViewerError::Token(error.to_string()))?;
+    getrandom::fill(&mut bytes).map_err(|error| ViewerError::Random(error.to_string()))?;
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 

@@ -204,6 +204,17 @@ async fn an_address_that_other_machines_reach_has_to_be_allowed() -> Result<()> 
 }
 
 #[tokio::test]
+async fn a_token_that_is_short_or_needs_an_escape_is_refused() -> Result<()> {
+    for token in ["", "123456789012345", "1234567890123456;", "1234567890 123456", "äöüäöüäöüäöü"] {
+        let bound = Viewer::of(RecordingFile::new("x")).token(token).bind("127.0.0.1:0").await;
+        assert!(matches!(bound, Err(ViewerError::Token)), "{token}");
+    }
+    let viewer = Viewer::of(RecordingFile::new("x")).token("1234567890-ABC_x").bind("127.0.0.1:0").await?;
+    assert!(viewer.url().ends_with("/?token=1234567890-ABC_x"));
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_record_is_read_by_its_cursor_and_an_unknown_cursor_is_quoted() -> Result<()> {
     let server = Server::start().await?;
     server.record(4..6).await?;

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::Serialize;
 use thiserror::Error;
 
-/// The place of a record in a [`Source`](super::Source). As text it is `source-position-number`, in hexadecimal digits.
+/// The place of a record in a [`Source`](super::Source). As text it is
+/// `recording-position-number`, in hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Cursor {
     /// Identifies the recording. A file that was emptied and written anew is another recording.
