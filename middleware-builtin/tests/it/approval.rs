@@ -825,6 +825,28 @@ async fn a_response_is_the_result_and_the_run_is_not_executed() -> TestResult {
     Ok(())
 }
 
+// R15
+#[tokio::test]
+async fn an_approval_that_interrupts_serves_further_attempts_of_work_that_has_begun_and_asks_nothing_new() -> TestResult
+{
+    let tool = runnable_fn("flaky", |n: u32, ctx: RunContext| async move {
+        ctx.begin();
+        if ctx.attempt() == 0 { Err(Error::retry("again")) } else { Ok(n) }
+    });
+    let answers = Answers::new();
+    let run = || tool.run(1).key("a").extension(answers.clone()).max_middleware_retries(1);
+    answers.answer(question(run().middleware(Approval::by_interrupt()).await).id, Decision::Approve);
+    assert_eq!(run().middleware(Approval::by_interrupt()).await?, 1);
+
+    let other = map_input(|input: &mut u32, ctx: &RunContext| {
+        *input += ctx.attempt();
+        Ok(())
+    });
+    let error = run().middleware(other).middleware(Approval::by_interrupt()).await.expect_err("it cannot ask");
+    assert!(!error.is_interrupted() && error.to_string().contains("has begun"), "{error}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_predicate_is_not_evaluated_for_a_question_that_has_an_answer() -> TestResult {
     let (done, answers, calls) = (Done::default(), Answers::new(), Arc::new(AtomicU32::new(0)));
