@@ -56,7 +56,8 @@ pub mod values {
 pub use agent::Agent;
 pub use agent::builder::{AgentBuilder, IntoTool};
 pub use agent::events::{
-    AgentStart, AgentSuccess, Iteration, MessageAdded, MessageError, MessageReplaced, ToolCallIdentified, ToolResponse,
+    AgentStart, AgentSuccess, AnswerUnused, Iteration, MessageAdded, MessageError, MessageReplaced, QuestionAnswered,
+    QuestionAsked, RunResumed, ToolCallIdentified, ToolResponse,
 };
 pub use agent::hooks_fn::{HooksFn, hooks_fn};
 pub use agent::input::{AgentInput, AgentOutput};
@@ -85,6 +86,7 @@ pub use place::hooks::{HookResult, Hooks};
 pub use place::state::State;
 pub use place::testing::HookTest;
 pub use session::Session;
+pub use session::questions::AnswerError;
 pub use tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 pub use tool::output::ToolOutput;
 pub use tool::{CallId, Tool, ToolError, tool_fn};

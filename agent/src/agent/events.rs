@@ -1,9 +1,12 @@
 //! An agent's own events.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use emitree_emitter::{EmitterBuilder, Event, EventName};
+use emitree_runtime::Answer;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::kinds::HandedOff;
 use crate::{Message, NewToken, ToolCall, ToolResult, Turn};
@@ -98,6 +101,60 @@ pub struct AgentSuccess {
     pub answer: Arc<Message>,
 }
 
+/// The event `resumed`: the run goes on where an earlier run of its session has stopped. It is emitted after `start`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunResumed {
+    /// The id of the run that had stopped.
+    pub continues: Uuid,
+    /// The state of the loop as that run left it.
+    pub turn: Turn,
+    /// The ids of the open calls that are made now.
+    pub executed: Vec<String>,
+    /// The ids of the open calls that are not made again, and whose results say why.
+    pub demoted: Vec<String>,
+}
+
+/// The event `asked`: a call was interrupted by a question. The session has the question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct QuestionAsked {
+    /// The id of the question.
+    pub id: String,
+    /// The kind of the question.
+    pub kind: String,
+    /// The name of the hook or the middleware that has asked.
+    pub by: String,
+}
+
+/// The event `answered`: a call has taken the answer to its question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct QuestionAnswered {
+    /// The id of the question.
+    pub id: String,
+    /// The author of the answer.
+    pub by: Option<String>,
+    /// The time of the answer.
+    pub at: Option<SystemTime>,
+}
+
+impl QuestionAnswered {
+    pub(crate) fn of(id: String, answer: &Answer) -> Self {
+        Self { id, by: answer.by.clone(), at: answer.at }
+    }
+}
+
+/// The event `unused_answer`: a call has a result, but nobody has asked again for the answer to its question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AnswerUnused {
+    /// The id of the question.
+    pub id: String,
+    /// The name of the hook or the middleware that had asked.
+    pub by: String,
+}
+
 /// Declares an agent's events as data, so that a redaction replaces secrets in them.
 pub(crate) fn declared(emitter: EmitterBuilder) -> EmitterBuilder {
     emitter
@@ -109,6 +166,10 @@ pub(crate) fn declared(emitter: EmitterBuilder) -> EmitterBuilder {
         .declares_data::<ToolCallIdentified>()
         .declares_data::<ToolResponse>()
         .declares_data::<AgentSuccess>()
+        .declares_data::<RunResumed>()
+        .declares_data::<QuestionAsked>()
+        .declares_data::<QuestionAnswered>()
+        .declares_data::<AnswerUnused>()
         .declares_data::<HandedOff>()
         // The answer of a tool, in the agent's own run.
         .declares_text::<NewToken>()
@@ -140,6 +201,22 @@ impl Event for ToolCallIdentified {
 
 impl Event for ToolResponse {
     const NAME: EventName = EventName::new("tool_response");
+}
+
+impl Event for RunResumed {
+    const NAME: EventName = EventName::new("resumed");
+}
+
+impl Event for QuestionAsked {
+    const NAME: EventName = EventName::new("asked");
+}
+
+impl Event for QuestionAnswered {
+    const NAME: EventName = EventName::new("answered");
+}
+
+impl Event for AnswerUnused {
+    const NAME: EventName = EventName::new("unused_answer");
 }
 
 impl Event for AgentSuccess {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use emitree_runtime::{Error, Result, RunContext};
+use emitree_runtime::{Answers, Error, Result, RunContext};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use rust_decimal::Decimal;
@@ -25,7 +25,6 @@ use crate::place::compaction::Compacting;
 use crate::place::values::Values;
 use crate::session::keys::CallInTurn;
 use crate::session::run::SessionRun;
-use crate::tool::started::WorkStarted;
 use crate::{Agent, ChatModel, ChatResponse, ChunkStage, History, Session, Usage};
 
 /// The state of an agent's loop.
@@ -78,6 +77,8 @@ pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
     pub(crate) resumes: Resumes,
     pub(crate) answer: Answer,
+    /// The answers to questions about the calls of the run.
+    pub(crate) answers: Answers,
     pub(crate) handoffs: HandoffState,
     /// `true` if a counter has asked for tokens, so that the calls of the model are measured.
     pub(crate) measures: AtomicBool,
@@ -107,6 +108,13 @@ impl LoopState {
     /// Creates the state of a run, as an extension that the runs below inherit.
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) -> Result<()> {
         let (session, resumes) = Self::session_of(ctx)?;
+        if Answers::of(ctx).is_some_and(|answers| !answers.is_empty() && !answers.settles_edits()) {
+            tracing::warn!(
+                agent = ctx.name(),
+                "the calls of an agent take their answers from its session (`Session::answer`), not from the `Answers` in \
+                 the extensions of its run"
+            );
+        }
         let (session, depth) = (SessionRun::new(session, ctx.run_id()), ctx.depth());
         let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
         let (measures, before, handoffs) = (AtomicBool::new(false), Mutex::new(None), HandoffState::of(ctx));
@@ -115,6 +123,7 @@ impl LoopState {
             session,
             resumes,
             answer,
+            answers: Answers::new().settling_edits(),
             handoffs,
             measures,
             depth,
@@ -173,10 +182,10 @@ impl LoopState {
     }
 
     /// Returns the run of the agent's tool that a run belongs to, with the state of the call.
-    pub(crate) fn call_around(&self, ctx: &RunContext) -> Option<(RunContext, Arc<WorkStarted>)> {
+    pub(crate) fn call_around(&self, ctx: &RunContext) -> Option<(RunContext, Arc<CallInTurn>)> {
         let mut runs = std::iter::successors(Some(ctx), |run| run.parent());
         let tool = runs.find(|run| run.depth() <= self.depth + 1)?;
-        Some((tool.clone(), tool.own_extension::<WorkStarted>()?))
+        Some((tool.clone(), tool.own_extension::<CallInTurn>()?))
     }
 }
 
@@ -242,9 +251,9 @@ impl Attempt {
         let kept = if spawns { Vec::new() } else { self.kept.lock().clone() };
         let mut tools = ctx.children();
         tools.retain(|run| {
-            let Some(call) = run.own_extension::<WorkStarted>() else { return false };
+            let Some(call) = run.own_extension::<CallInTurn>() else { return false };
             run.abort(DISCARDED);
-            !kept.contains(&call.attempt())
+            !kept.contains(&call.started.attempt())
         });
         tools
     }

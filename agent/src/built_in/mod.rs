@@ -12,8 +12,9 @@
 //! | [`TodoList`] | gives the model a list of the steps of its task |
 //! | [`ToolSelector`] | offers the model only the tools that suit the user's message |
 //!
-//! A [`TokenCounter`] counts the tokens of messages for these middlewares and for your own.
+//! The tool [`ask_user`] lets the model ask the user. A [`TokenCounter`] counts the tokens of messages for these middlewares and for your own.
 
+mod ask_user;
 mod call_limit;
 mod clear_tool_results;
 mod guardrail;
@@ -27,6 +28,7 @@ mod token_counter;
 mod tool_selector;
 mod transcript;
 
+pub use ask_user::{ASK_USER, UserQuestion, ask_user};
 pub use call_limit::{CallLimit, Then};
 pub use clear_tool_results::ClearToolResults;
 pub use guardrail::{Guardrail, Hold, Judgement};

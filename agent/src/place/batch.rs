@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Interrupt, Result, RunContext};
+use emitree_emitter::json::check_depth;
+use emitree_runtime::{Answer, Answers, Error, Interrupt, Result, RunContext};
+use serde::de::DeserializeOwned;
 
 use crate::ToolCall;
 use crate::place::built::Gate;
@@ -28,13 +30,15 @@ impl Batch {
         self.0.iter()
     }
 
-    /// Passes the calls through all gates, before any tool starts. The gates that let a call pass are kept in `calls`.
+    /// Passes the calls through all gates, before any tool starts. The turn keeps the gates that let a call pass.
     pub(crate) async fn pass_gates(
         &mut self,
         gates: impl Iterator<Item = &Gate>,
         ctx: &RunContext,
-        calls: Option<&Arc<TurnCalls>>,
+        asks: Asks,
     ) -> Result<()> {
+        let asks = Arc::new(asks);
+        self.0.iter_mut().for_each(|gated| gated.asks = Some(Arc::clone(&asks)));
         let originals: Vec<_> = self.0.iter_mut().map(GatedCall::mark).collect();
         let mut names = Names::default();
         for gate in gates {
@@ -47,12 +51,14 @@ impl Batch {
             } else {
                 let is_here = |original: &&Original| !passed.iter().any(|gated| gated.position == original.position);
                 let here: Vec<_> = originals.iter().filter(is_here).cloned().collect();
-                self.pass_gate(gate, ctx, &here).await?;
+                if !here.is_empty() {
+                    self.pass_gate(gate, ctx, &here).await?;
+                }
                 self.0.extend(passed);
                 self.0.sort_by_key(|gated| gated.position);
             }
-            if let Some(calls) = calls {
-                self.0.iter().for_each(|gated| gated.keep_passed(&name, calls));
+            for gated in &mut self.0 {
+                gated.end_gate(&name, asks.calls.as_deref());
             }
         }
         Ok(())
@@ -124,6 +130,28 @@ pub struct GatedCall {
     pub(crate) position: usize,
     /// The gates that have let the call pass in an earlier run.
     pub(crate) passed: Vec<String>,
+    /// The gate that has interrupted the call, or whoever had asked in an earlier run.
+    pub(crate) asked_by: Option<String>,
+    asks: Option<Arc<Asks>>,
+}
+
+/// Where gates find the answers to their questions.
+#[derive(Debug)]
+pub(crate) struct Asks {
+    answers: Answers,
+    ctx: RunContext,
+    /// The turn of the calls, which have keys. `None` in a test of hooks.
+    calls: Option<Arc<TurnCalls>>,
+}
+
+impl Asks {
+    pub(crate) fn of_turn(answers: &Answers, ctx: &RunContext, calls: &Arc<TurnCalls>) -> Self {
+        Self { answers: answers.clone(), ctx: ctx.clone(), calls: Some(Arc::clone(calls)) }
+    }
+
+    pub(crate) fn of_test(ctx: &RunContext) -> Self {
+        Self { answers: Answers::of(ctx).unwrap_or_default(), ctx: ctx.clone(), calls: None }
+    }
 }
 
 /// A call as it comes to the gates.
@@ -169,12 +197,22 @@ pub enum Verdict {
 
 impl GatedCall {
     pub(crate) const fn new(position: usize, call: ToolCall, fault: Option<String>) -> Self {
-        Self { call, verdict: None, fault, original: None, position, passed: Vec::new() }
+        Self { call, verdict: None, fault, original: None, position, passed: Vec::new(), asked_by: None, asks: None }
     }
 
-    /// Keeps that a gate has let the call pass, and how the gate has left it.
-    fn keep_passed(&self, gate: &str, calls: &Arc<TurnCalls>) {
-        if self.is_open() && !self.passed.iter().any(|passed| passed == gate) {
+    /// Makes a call whose question is still open.
+    pub(crate) fn interrupted(position: usize, call: ToolCall, question: Interrupt, by: String) -> Self {
+        let mut gated = Self::new(position, call, None);
+        (gated.verdict, gated.asked_by) = (Some(Verdict::Interrupt(question)), Some(by));
+        gated
+    }
+
+    /// Keeps that a gate has let the call pass, and how the gate has left it, or that it has asked.
+    fn end_gate(&mut self, gate: &str, calls: Option<&TurnCalls>) {
+        if matches!(self.verdict, Some(Verdict::Interrupt(_))) {
+            self.asked_by.get_or_insert_with(|| gate.to_owned());
+        }
+        if let Some(calls) = calls.filter(|_| self.is_open() && !self.passed.iter().any(|passed| passed == gate)) {
             calls.pass(self.position, gate, &self.call);
         }
     }
@@ -228,9 +266,51 @@ impl GatedCall {
         self.decide(Verdict::Deny { by: by.into(), reason: reason.into() });
     }
 
-    /// Interrupts the agent's run with a question.
-    pub fn interrupt(&mut self, interrupt: Interrupt) {
-        self.decide(Verdict::Interrupt(interrupt));
+    /// Asks a question about the call. Returns the answer, or `None` if there is none yet: then the call is interrupted,
+    /// and so is the agent's run when the other calls have settled. When the run is
+    /// [resumed](crate::Agent::resume), the gate is called again with this call, asks again, and gets the answer. Returns
+    /// `None` and asks nothing if the call has a verdict.
+    ///
+    /// The question belongs to this call with exactly these arguments. An answer that is no `T` is struck out: the
+    /// question is open again, with the refused answer and the reason in its data.
+    ///
+    /// ```
+    /// use emitree_agent::{Hooks, hooks_fn};
+    /// use emitree_runtime::Interrupt;
+    /// use serde_json::json;
+    ///
+    /// let cashier = hooks_fn("cashier", |hooks: &mut Hooks| {
+    ///     hooks.on_gate_each(|gated, _| {
+    ///         let question = Interrupt::new("large", json!({"call": gated.call}));
+    ///         if gated.ask::<bool>(question)? == Some(false) {
+    ///             gated.deny("cashier", "the cashier refused");
+    ///         }
+    ///         Ok(())
+    ///     });
+    /// });
+    /// # let _ = cashier;
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Answers::ask`](emitree_runtime::Answers::ask), except that an open question is no error.
+    pub fn ask<T: DeserializeOwned>(&mut self, question: Interrupt) -> Result<Option<T>> {
+        let Some(asks) = self.asks.clone().filter(|_| self.is_open()) else { return Ok(None) };
+        let asked = match &asks.calls {
+            None => asks.answers.ask(question, &asks.ctx),
+            Some(calls) => {
+                check_depth(&question.data)?;
+                let key = calls.key(self.position, calls.changed(self.position, &self.call).as_ref());
+                asks.answers.ask_as(question.about(&key), &asks.ctx, Answer::read)
+            }
+        };
+        let error = match asked {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) => error,
+        };
+        let question = error.interrupt().filter(|_| error.is_interrupted()).cloned();
+        self.decide(Verdict::Interrupt(question.ok_or(error)?));
+        Ok(None)
     }
 
     /// Turns the error of a hook into the verdict: an interrupt interrupts the call, and any other failure denies it.
@@ -240,7 +320,7 @@ impl GatedCall {
     /// Returns the error if it ends the run: a halt, an abort, a request for a retry or a fatal error.
     pub(crate) fn decide_by(&mut self, by: &str, error: &Error) -> Result<()> {
         if let Some(interrupt) = error.interrupt().filter(|_| error.is_interrupted()) {
-            self.interrupt(interrupt.clone());
+            self.decide(Verdict::Interrupt(interrupt.clone()));
             return Ok(());
         }
         if ends_the_run(error) {

@@ -49,7 +49,7 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
             ))
         })?;
         let call = state.call_around(ctx);
-        let admit = || match call.as_ref().filter(|(_, call)| call.attempt() != state.session.attempt()) {
+        let admit = || match call.as_ref().filter(|(_, call)| call.started.attempt() != state.session.attempt()) {
             None => Ok(()),
             Some((tool, _)) => Err(Error::aborted(format!(
                 "the state `{}` cannot be used: the attempt in which `{}` was called was discarded",

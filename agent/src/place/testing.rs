@@ -13,7 +13,7 @@ use crate::agent::own_hooks::OwnHooks;
 use crate::agent::turn::LoopState;
 use crate::message::history::History;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
-use crate::place::batch::{Batch, GatedCall};
+use crate::place::batch::{Asks, Batch, GatedCall};
 use crate::place::compaction::{Compacted, is_skipped};
 use crate::place::request::ModelRequest;
 use crate::place::values::LayeredValues;
@@ -215,7 +215,10 @@ impl HookTest {
     pub async fn gate(&self, calls: impl IntoIterator<Item = ToolCall>) -> Result<Batch> {
         let batch =
             Batch(calls.into_iter().enumerate().map(|(position, call)| GatedCall::new(position, call, None)).collect());
-        self.pass(batch, |batch, it, ctx| Box::pin(batch.pass_gates(it.hooks.chains.gates.iter(), ctx, None))).await
+        self.pass(batch, |batch, it, ctx| {
+            Box::pin(batch.pass_gates(it.hooks.chains.gates.iter(), ctx, Asks::of_test(ctx)))
+        })
+        .await
     }
 
     /// Calls the layers of [`ToolCall`](crate::Place::ToolCall) around a function that stands in for the tool.

@@ -4,11 +4,12 @@
 use std::sync::{Arc, OnceLock};
 
 use emitree_emitter::new_id;
-use emitree_runtime::RunKey;
+use emitree_runtime::{Answers, Error, Result, RunKey};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::session::turn_calls::TurnCalls;
+use crate::tool::started::WorkStarted;
 use crate::{Arguments, ToolCall};
 
 /// The key of a session, which is made when it is first needed. Clones of the session share it.
@@ -25,36 +26,71 @@ impl SessionKey {
         self.0.get_or_init(|| random().expect("a UUID can be a key"))
     }
 
+    /// Returns the key of a call of a turn.
+    pub(super) fn call(&self, turn: u64, position: usize, call: &ToolCall) -> RunKey {
+        let place = below(&self.turn(turn), &position.to_string());
+        below(&place, &format!("{}-{}", call.name, hash(&call.arguments)))
+    }
+
     /// Returns the key of a turn, for its model call.
     pub(crate) fn turn(&self, number: u64) -> RunKey {
         below(self.get(), &number.to_string())
     }
 }
 
-/// The place of a tool call in its turn: an extension of the tool's run alone.
+/// A tool call and its place in its turn: an extension of the tool's run alone.
 #[derive(Clone, Debug)]
 pub(crate) struct CallInTurn {
     pub(crate) calls: Arc<TurnCalls>,
     pub(crate) position: usize,
+    pub(crate) started: WorkStarted,
+    /// The questions that have to be asked again before the function is called.
+    pub(crate) required: Option<Arc<Required>>,
 }
 
 impl CallInTurn {
-    fn asked(&self) -> Option<&ToolCall> {
-        self.calls.response.tool_calls().nth(self.position)
+    /// Returns the key of the call, as hooks have changed it, or as the model wrote it.
+    pub(crate) fn key(&self, changed: Option<&ToolCall>) -> RunKey {
+        self.calls.key(self.position, changed)
+    }
+
+    /// Returns an error if a question about the call, which an earlier run had asked, was not asked again.
+    pub(crate) fn check_asked(&self) -> Result<()> {
+        let Some(required) = &self.required else { return Ok(()) };
+        let unasked = required.questions.iter().find(|(id, ..)| !required.answers.was_asked(id));
+        let Some((_, kind, by)) = unasked else { return Ok(()) };
+        Err(Error::new(format!(
+            "not executed: `{by}` had asked the question `{kind}` about this call, and nobody has asked it again"
+        )))
+    }
+}
+
+impl TurnCalls {
+    fn asked(&self, position: usize) -> Option<&ToolCall> {
+        self.response.tool_calls().nth(position)
     }
 
     /// Returns a copy of a call if hooks have changed it.
-    pub(crate) fn changed(&self, call: &ToolCall) -> Option<ToolCall> {
+    pub(crate) fn changed(&self, position: usize, call: &ToolCall) -> Option<ToolCall> {
         let is_changed = |asked: &ToolCall| asked.name != call.name || asked.arguments != call.arguments;
-        self.asked().is_none_or(is_changed).then(|| call.clone())
+        self.asked(position).is_none_or(is_changed).then(|| call.clone())
     }
 
-    /// Returns the key of the call, as hooks have changed it, or as the model wrote it.
-    pub(crate) fn key(&self, changed: Option<&ToolCall>) -> RunKey {
-        let call = changed.or_else(|| self.asked());
-        let turn = below(&self.calls.session.turn(self.calls.number), &self.position.to_string());
-        call.map_or(turn.clone(), |call| below(&turn, &format!("{}-{}", call.name, hash(&call.arguments))))
+    /// Returns the key of a call, as hooks have changed it, or as the model wrote it.
+    pub(crate) fn key(&self, position: usize, changed: Option<&ToolCall>) -> RunKey {
+        match changed.or_else(|| self.asked(position)) {
+            Some(call) => self.session.call(self.number, position, call),
+            None => self.session.turn(self.number),
+        }
     }
+}
+
+/// The questions that an earlier run had asked about a call.
+#[derive(Debug)]
+pub(crate) struct Required {
+    pub(crate) answers: Answers,
+    /// Ids, kinds, and who had asked.
+    pub(crate) questions: Vec<(String, String, String)>,
 }
 
 /// A name that a key cannot contain, such as a hallucinated tool's, is left out: its call is not executed.

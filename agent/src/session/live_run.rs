@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::ChatOptions;
 use crate::agent::turn::CurrentTurn;
 use crate::message::history::History;
-use crate::session::stopped::{Stopped, StoppedTurn};
+use crate::session::stopped::{OpenCall, Stopped, StoppedTurn};
 use crate::session::turn_calls::TurnCalls;
 
 /// What a session would keep if the run ended now.
@@ -45,6 +45,15 @@ impl LiveRun {
         let options = self.parts.lock().options.clone();
         let asks = self.asks.load(Ordering::Relaxed);
         Stopped { run: self.id, turn: self.turn.get(), asks, options, open }
+    }
+
+    pub(super) fn change_open_calls<T>(&self, change: &mut impl FnMut(&mut OpenCall) -> Option<T>) -> Option<T> {
+        let parts = &mut *self.parts.lock();
+        match (&parts.calls, &mut parts.resumed) {
+            (Some(calls), _) => calls.change_open(change),
+            (None, Some(resumed)) => resumed.change_open_calls(change),
+            (None, None) => None,
+        }
     }
 
     /// Returns what the session would keep of the run if it ended now, and adds the messages of its turn to a history.

@@ -4,6 +4,7 @@ mod inbox;
 pub(crate) mod keys;
 mod live_run;
 pub(crate) mod open_turn;
+pub(crate) mod questions;
 pub(crate) mod run;
 pub(crate) mod stopped;
 mod stored;
@@ -26,7 +27,7 @@ use crate::place::state::Slices;
 use crate::session::inbox::{CAPACITY, Inbox, Sent};
 use crate::session::keys::SessionKey;
 use crate::session::live_run::LiveRun;
-use crate::session::stopped::Stopped;
+use crate::session::stopped::{OpenCall, Stopped};
 use crate::session::stored::Stored;
 
 /// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
@@ -375,6 +376,26 @@ impl Session {
             slices: Slices::default(),
             key: Arc::default(),
         }
+    }
+
+    /// Returns copies of what is known about the calls that are open, in order.
+    fn open_calls(&self) -> Vec<OpenCall> {
+        let mut calls = Vec::new();
+        self.change_open_calls(|call| {
+            calls.push(call.clone());
+            None::<()>
+        });
+        calls
+    }
+
+    /// Calls a function with each call that is open, in order, until it returns a value.
+    fn change_open_calls<T>(&self, mut change: impl FnMut(&mut OpenCall) -> Option<T>) -> Option<T> {
+        let conversation = &mut *self.shared.conversation.lock();
+        let stopped = conversation.stopped.as_mut().filter(|stopped| stopped.is_placed(&conversation.history));
+        if let Some(changed) = stopped.and_then(|stopped| stopped.change_open_calls(&mut change)) {
+            return Some(changed);
+        }
+        conversation.live.iter().find_map(|live| live.change_open_calls(&mut change))
     }
 
     /// Returns `true` if a run has begun to use the session.

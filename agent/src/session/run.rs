@@ -51,7 +51,7 @@ struct Rewritten {
 /// What a resumed run goes on with.
 pub(crate) enum Resumed {
     /// A run that has ended without an answer. `asks` is `true` if it was about to call the model.
-    Run { turn: Turn, asks: bool },
+    Run { run: Uuid, turn: Turn, asks: bool },
     /// Messages that no model has answered.
     Conversation,
     /// A conversation that ends with this answer.
@@ -259,7 +259,7 @@ impl SessionRun {
         if let Some(mut stopped) = conversation.stopped.take() {
             // A turn that was rewritten is over.
             stopped.open = stopped.open.filter(|open| open.position(&conversation.history).is_some());
-            let resumed = Resumed::Run { turn: stopped.turn, asks: stopped.asks };
+            let resumed = Resumed::Run { run: stopped.run, turn: stopped.turn, asks: stopped.asks };
             self.live.parts.lock().resumed = Some(stopped);
             return Ok(resumed);
         }

@@ -11,6 +11,7 @@ use crate::message::history::History;
 use crate::message::is_false;
 use crate::place::action::{CallResult, How};
 use crate::session::Session;
+use crate::session::questions::Question;
 use crate::session::turn_calls::Placed;
 use crate::{ChatOptions, Message, ToolCall, ToolOutput, ToolResult, Turn};
 
@@ -36,6 +37,14 @@ impl Stopped {
             Some(older) if self.open.is_none() && older.open.is_some() => None,
             _ => place.replace(self).filter(|older| older.open.is_some()),
         }
+    }
+
+    /// Calls a function with each open call, in order, until it returns a value.
+    pub(super) fn change_open_calls<T>(&mut self, change: &mut impl FnMut(&mut OpenCall) -> Option<T>) -> Option<T> {
+        self.open.as_mut()?.calls.iter_mut().find_map(|call| match call {
+            StoppedCall::Open(open) => change(open),
+            StoppedCall::Settled(_) => None,
+        })
     }
 
     pub(super) fn close(self, history: &mut History) {
@@ -69,9 +78,17 @@ impl StoppedTurn {
         self.placed.position(&self.response, history)
     }
 
-    /// Closes the turn: its calls keep their results.
+    /// Closes the turn: its calls keep their results, which say so if a question was not answered, or its answer not used.
     pub(super) fn close(self, history: &mut History) {
-        let _ = history;
+        let Some(at) = self.position(history) else { return };
+        let results = &mut Arc::make_mut(&mut history.0)[at + 1..];
+        for (call, result) in self.calls.iter().zip(results) {
+            let StoppedCall::Open(open) = call else { continue };
+            let id = result.tool_results().next().map(|before| before.id.clone());
+            if let (Some(id), Some(text)) = (id, open.closes()) {
+                *result = Arc::new(Message::tool([ToolResult::error(id, text)]));
+            }
+        }
     }
 }
 
@@ -136,7 +153,24 @@ pub(crate) struct OpenCall {
     /// `true` if the call may have had effects.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) has_begun: bool,
+    /// The questions that have interrupted the call, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) questions: Vec<Question>,
+    /// `true` if a person has edited the arguments, so that the result says with which arguments it was executed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_edited: bool,
     /// The sessions of the agents that the call has run, by their keys.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) sessions: BTreeMap<String, Session>,
+}
+
+impl OpenCall {
+    /// Returns the text of the result if the call is closed because another run begins.
+    fn closes(&self) -> Option<String> {
+        let Question { question, answer, .. } = self.questions.last().filter(|_| !self.has_begun)?;
+        Some(match answer {
+            None => format!("not executed: the question `{}` was not answered", question.kind),
+            Some(_) => format!("not executed: the answer to `{}` came, but the run was not resumed", question.kind),
+        })
+    }
 }

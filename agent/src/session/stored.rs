@@ -14,6 +14,8 @@ use crate::message::history::History;
 use crate::message::{Role, is_false};
 use crate::place::state::Slices;
 use crate::session::inbox::{Inbox, StoredMessage};
+use crate::session::keys::SessionKey;
+use crate::session::questions::Question;
 use crate::session::stopped::{Stopped, StoppedCall, StoppedTurn};
 use crate::session::turn_calls::Placed;
 use crate::session::{Conversation, Session};
@@ -106,12 +108,12 @@ impl TryFrom<Stored> for Session {
                 "the session is stored in version {version}, but only the versions 1 to {VERSION} can be read"
             ));
         }
-        let stopped = open.map(|open| open.read(&history)).transpose()?;
         let inbox = Inbox::stored(inbox)?;
         let mut session = Self::default();
         if let Some(id) = id {
             session = session.with_key(read_key(&id)?);
         }
+        let stopped = open.map(|open| open.read(&history, &session.key)).transpose()?;
         session.slices = Slices::stored(state);
         session.shared.turns.store(turns, Ordering::Relaxed);
         session.shared.change_inbox(|conversation| {
@@ -142,15 +144,15 @@ impl StoredStop {
         Self { run, turn, asks, options, response }
     }
 
-    fn read(self, history: &History) -> Result<Stopped, String> {
+    fn read(self, history: &History, key: &SessionKey) -> Result<Stopped, String> {
         let Self { run, turn, asks, options, response } = self;
-        let open = response.map(|turn| turn.read(history)).transpose()?;
+        let open = response.map(|turn| turn.read(history, key)).transpose()?;
         Ok(Stopped { run, turn, asks, options, open })
     }
 }
 
 impl StoredTurn {
-    fn read(self, history: &History) -> Result<StoppedTurn, String> {
+    fn read(self, history: &History, key: &SessionKey) -> Result<StoppedTurn, String> {
         let Self { at, number, injected, is_resolved, calls } = self;
         let messages = history.messages();
         let response = messages.get(at).filter(|message| message.role == Role::Assistant).ok_or_else(|| {
@@ -174,6 +176,17 @@ impl StoredTurn {
             return Err(format!(
                 "at `open.response.injected`: the history has no {injected} messages after the results"
             ));
+        }
+        for (position, (asked, call)) in response.tool_calls().zip(&calls).enumerate() {
+            let StoppedCall::Open(open) = call else { continue };
+            let of_call = key.call(number, position, open.call.as_ref().unwrap_or(asked));
+            let changed = |(at, question): (usize, &Question)| Some((at, question.changed_id(key.get(), &of_call)?));
+            if let Some((at, expected)) = open.questions.iter().enumerate().find_map(changed) {
+                return Err(format!(
+                    "at `open.response.calls[{position}].open.questions[{at}].question.id`: the call or the question was \
+                     changed after it was asked; its id would be `{expected}`"
+                ));
+            }
         }
         let placed = Placed { results, injected };
         Ok(StoppedTurn { number, response: Arc::clone(response), placed, is_resolved, calls })

@@ -249,8 +249,8 @@ impl TurnCalls {
     }
 
     /// Keeps that a gate has let a call pass, and how the gate has left it.
-    pub(crate) fn pass(self: &Arc<Self>, position: usize, gate: &str, call: &ToolCall) {
-        let changed = CallInTurn { calls: Arc::clone(self), position }.changed(call);
+    pub(crate) fn pass(&self, position: usize, gate: &str, call: &ToolCall) {
+        let changed = self.changed(position, call);
         self.change(position, |open| {
             open.passed.push(gate.to_owned());
             open.call = changed;
@@ -260,6 +260,13 @@ impl TurnCalls {
     /// Reads what is known about a call.
     pub(crate) fn read<T>(&self, position: usize, read: impl FnOnce(&OpenCall) -> T) -> Option<T> {
         self.parts.lock().calls[position].open.as_deref().map(read)
+    }
+
+    /// Calls a function with what is known about each open call, in order, until it returns a value.
+    pub(super) fn change_open<T>(&self, change: &mut impl FnMut(&mut OpenCall) -> Option<T>) -> Option<T> {
+        let parts = &mut *self.parts.lock();
+        let is_open = |call: &&mut Call| matches!(call.state, CallState::Open(_) | CallState::Waiting { .. });
+        parts.calls.iter_mut().filter(is_open).find_map(|call| change(call.open.as_deref_mut()?))
     }
 
     /// Returns how a call had settled when the turn was resumed, with its result.
@@ -380,7 +387,7 @@ impl TurnCalls {
         // A run that begins later finds its call closed.
         let agent = self.agent.lock().clone();
         for run in agent.map(|agent| agent.children()).unwrap_or_default() {
-            if run.own_extension::<WorkStarted>().is_some_and(|call| call.is_closed()) {
+            if run.own_extension::<CallInTurn>().is_some_and(|call| call.started.is_closed()) {
                 run.abort(INTERJECTED);
             }
         }

@@ -23,9 +23,9 @@ use serde_json::Value;
 use thiserror::Error as ThisError;
 
 use crate::model::{emit, log, not_taken_over};
+use crate::session::keys::CallInTurn;
 use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 use crate::tool::schema::schema_of;
-use crate::tool::started::WorkStarted;
 #[cfg(feature = "json-schema")]
 use crate::tool::with_schema::Schema;
 use crate::{ToolOutput, ToolSpec};
@@ -348,8 +348,13 @@ impl Tool {
     fn call<'a>(&'a self, input: &'a Value, ctx: &'a RunContext) -> BoxFuture<'a, Result<ToolOutput>> {
         // From here on, the function may have effects, so the result of the call must not be "not executed". If the
         // call already has that result, the function must not be called (A1).
-        if ctx.own_extension::<WorkStarted>().is_some_and(|call| !call.call()) {
-            return Box::pin(ready(Err(too_late())));
+        if let Some(call) = ctx.own_extension::<CallInTurn>() {
+            if let Err(error) = call.check_asked() {
+                return Box::pin(ready(Err(error)));
+            }
+            if !call.started.call() {
+                return Box::pin(ready(Err(too_late())));
+            }
         }
         ctx.begin();
         self.shared.work.call(input, ctx)

@@ -12,7 +12,7 @@ use emitree_middleware::{
     Budget, Cache, CircuitBreaker, Concurrency, ContentFilter, ExfilGuard, Limits, Metrics, RateLimit, Record, Redact,
     Replay, Retry, Runs, Timeout, Trajectory,
 };
-use emitree_runtime::{Answers, Error, ErrorKind, Middleware, Result, RunContext, Runnable, for_tree, runnable_fn};
+use emitree_runtime::{Error, ErrorKind, Middleware, Result, RunContext, Runnable, for_tree, runnable_fn};
 use serde_json::json;
 
 use crate::journal::Journal;
@@ -110,12 +110,12 @@ async fn an_interrupt_lists_the_approvals_of_all_calls_and_a_resumed_run_uses_th
     let texts: Vec<_> = requests.iter().map(|request| request.input["text"].as_str()).collect();
     assert_eq!(texts, [Some("a"), Some("b"), Some("c")]);
 
-    let answers = Answers::new();
     for request in requests {
         let is_allowed = request.input["text"] != "c";
-        answers.answer(request.id, if is_allowed { Decision::Approve } else { Decision::reject("no") });
+        let decision = if is_allowed { Decision::Approve } else { Decision::reject("no") };
+        session.answer(&request.id, decision).await?;
     }
-    agent.resume(&session).extension(answers).await?;
+    agent.resume(&session).await?;
     assert_eq!(results(session.history().messages()), ["A", "B", "!denied by approval: no"]);
     Ok(())
 }

@@ -151,7 +151,7 @@ fn gate(calls: &Arc<Vec<Call>>) -> HooksFn {
         hooks.on_gate_each(move |gated, _| match calls[gated.call.id.parse::<usize>().expect("a number")].end {
             End::GateAnswers => gated.answer(ToolOutput::new("known")),
             End::GateDenies => gated.deny("gate", "no"),
-            End::GateInterrupts => gated.interrupt(Interrupt::new("question", Value::Null)),
+            End::GateInterrupts => drop(gated.ask::<bool>(Interrupt::new("question", Value::Null))),
             _ => {}
         });
     })

@@ -263,7 +263,8 @@ async fn a_spawned_call_that_the_history_states_as_not_executed_is_never_execute
 async fn a_halt_of_a_result_hook_takes_precedence_over_an_interrupt_of_a_call() -> Result<()> {
     let both = hooks_fn("both", |hooks| {
         hooks.on_gate(|batch, _| {
-            batch.open().next().expect("a call").interrupt(Interrupt::new("approval", json!(null)));
+            batch.open().next().expect("a call").ask::<bool>(Interrupt::new("approval", json!(null)))?;
+            Ok(())
         });
         hooks.on_result(|_, _| Err(Error::halted("both", "enough")));
     });

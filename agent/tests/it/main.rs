@@ -25,6 +25,7 @@ mod openai;
 mod own_hooks;
 mod parse;
 mod places;
+mod questions;
 mod redacted;
 mod replies;
 mod resume;

@@ -123,6 +123,13 @@ fn samples() -> Vec<Sample> {
             ToolCallIdentified = json!({"call": call()});
             ToolResponse = json!({"call": call(), "result": result()});
             AgentSuccess = json!({"answer": message()});
+            RunResumed = json!({
+                "continues": "01a220e5-886a-7301-a57c-a8c375892796", "turn": Turn::default(), "executed": [SECRET],
+                "demoted": [SECRET],
+            });
+            QuestionAsked = json!({"id": SECRET, "kind": SECRET, "by": SECRET});
+            QuestionAnswered = json!({"id": SECRET, "by": SECRET, "at": null});
+            AnswerUnused = json!({"id": SECRET, "by": SECRET});
             HandedOff = json!({"from": SECRET, "to": SECRET, "reason": SECRET});
         }
         Workflow {

@@ -4,8 +4,9 @@ use emitree_runtime::{Error, Interrupt, Result};
 use futures_core::future::BoxFuture;
 use serde_json::{Value, json};
 
+use crate::agent::calls::questions::{Asked, BATCH, report, report_answers};
 use crate::agent::calls::settle::{Outcome, Settled};
-use crate::agent::events::ToolResponse;
+use crate::agent::events::{QuestionAsked, ToolResponse};
 use crate::agent::steps::Loop;
 use crate::message::arguments::is_too_deep;
 use crate::model::emit;
@@ -14,9 +15,6 @@ use crate::session::open_turn::OpenTurn;
 use crate::session::turn_calls::NOT_EXECUTED;
 use crate::tool::shortened;
 use crate::{ToolCall, ToolOutput, ToolResult};
-
-/// The kind of the interrupt that combines the interrupts of a turn's calls.
-const BATCH: &str = "agent.batch";
 
 /// Passes all results through `tool.result` in call order, and returns the results or the strongest error.
 pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
@@ -33,8 +31,9 @@ pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<S
                 errors.push(error);
                 (result, true)
             }
-            Outcome::Interrupted(call, interrupt) => {
-                pending.push(json!({"call": call, "interrupt": interrupt}));
+            Outcome::Interrupted(call, asked) => {
+                report_question(agent, turn, position, &asked).await;
+                pending.push(json!({"call": call, "interrupt": asked.question}));
                 continue;
             }
             Outcome::Interjected(call) => {
@@ -43,6 +42,9 @@ pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<S
             }
             Outcome::NotExecuted => continue,
         };
+        if turn.is_resumed() {
+            report_answers(agent, turn, position, !stays_open).await;
+        }
         // An error ends the run only after all results have passed through the hooks, because every result is part of
         // the history.
         let hooks = agent.chains().flat_map(|chains| &chains.results);
@@ -76,6 +78,22 @@ pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<S
         results.sort_by_key(|(position, _)| *position);
     }
     Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Reports the question that has interrupted a call, and the answers that the call has taken before.
+fn report_question<'a>(
+    agent: &'a Loop<'_>,
+    turn: &'a OpenTurn<'_>,
+    position: usize,
+    asked: &'a Asked,
+) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        report_answers(agent, turn, position, false).await;
+        let Asked { question: Interrupt { id, kind, .. }, by } = asked;
+        if kind != BATCH {
+            report(agent, QuestionAsked { id: id.clone(), kind: kind.clone(), by: by.clone() }).await;
+        }
+    })
 }
 
 /// Calls the hooks of `steer.skip`.

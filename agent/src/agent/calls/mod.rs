@@ -1,6 +1,7 @@
 //! The tool calls of one turn.
 
 mod finish;
+mod questions;
 mod restore;
 mod settle;
 mod tool_run;
@@ -12,6 +13,8 @@ use futures_core::future::BoxFuture;
 use futures_util::future::join_all;
 use serde_json::Value;
 
+pub(crate) use crate::agent::calls::questions::report;
+
 use crate::agent::calls::finish::finish;
 use crate::agent::calls::restore::restore;
 use crate::agent::calls::settle::{has_exclusive_tools, settle, settle_in_groups};
@@ -21,7 +24,7 @@ use crate::agent::steps::Loop;
 use crate::message::arguments::MAX_NESTING;
 use crate::model::emit;
 use crate::place::action::CallResult;
-use crate::place::batch::{Batch, GatedCall};
+use crate::place::batch::{Asks, Batch, GatedCall};
 use crate::session::open_turn::OpenTurn;
 use crate::tool::shortened;
 use crate::{Arguments, Tool, ToolCall, ToolSpec};
@@ -90,7 +93,8 @@ fn pass_gates<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>, batch: &'a mut Ba
     Box::pin(async move {
         let gates = agent.chains().flat_map(|chains| &chains.gates);
         let calls: Vec<_> = batch.0.iter().map(|gated| (gated.position, gated.call.clone())).collect();
-        if let Some(passed) = turn.until_interjected(batch.pass_gates(gates, agent.ctx, Some(turn.calls()))).await {
+        let asks = Asks::of_turn(agent.answers(), agent.ctx, turn.calls());
+        if let Some(passed) = turn.until_interjected(batch.pass_gates(gates, agent.ctx, asks)).await {
             return passed;
         }
         // A gate that was left may have removed calls.

@@ -1,8 +1,11 @@
-//! The calls that an earlier run has left open.
+//! The calls that an earlier run has left open (A22).
 
 use emitree_runtime::{Result, Runnable};
+use futures_core::future::BoxFuture;
 
+use crate::agent::calls::questions::{Asked, Edited, edit, load, report};
 use crate::agent::calls::{check_call, identify};
+use crate::agent::events::RunResumed;
 use crate::agent::steps::Loop;
 use crate::place::batch::{Batch, GatedCall};
 use crate::session::open_turn::OpenTurn;
@@ -11,32 +14,70 @@ use crate::{Tool, ToolCall};
 /// The result of a call that had begun, and whose tool is not idempotent.
 const MAY_HAVE_HAD_EFFECTS: &str = "the run was stopped while the tool was running, and the tool is not idempotent, so it was not called again: it may have had effects";
 
+/// A call that has no result yet.
+struct Open {
+    position: usize,
+    call: ToolCall,
+    /// The reason why the call cannot go on, as a text for the model.
+    refused: Option<String>,
+}
+
 /// Returns the calls that have no result yet. A call that cannot go on gets an error that says why.
-pub(super) async fn restore(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
-    let mut batch = Batch(Vec::new());
-    for (position, asked) in turn.response().tool_calls().enumerate() {
-        if turn.calls().settled_before(position).is_some() {
-            continue;
-        }
-        let call = turn.calls().change(position, |open| open.call.clone()).unwrap_or_else(|| asked.clone());
-        let mut gated = if turn.calls().is_resolved() {
-            let fault = check_call(agent, &call).err();
-            GatedCall::new(position, call, fault)
-        } else {
-            identify(agent, turn, position, call).await?
+pub(super) fn restore<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxFuture<'a, Result<Batch>> {
+    // Boxed, so that the future of other turns does not become larger.
+    Box::pin(restore_open(agent, turn))
+}
+
+async fn restore_open(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
+    let open = open_calls(agent, turn);
+    if let Some(continues) = agent.continues {
+        let ids = |is_refused: bool| {
+            let of_kind = open.iter().filter(move |open| open.refused.is_some() == is_refused);
+            of_kind.map(|open| open.call.id.clone()).collect()
         };
-        gated.passed = turn.calls().change(position, |open| open.passed.clone());
-        if let Some(reason) = refuse(agent, turn, position, &gated.call) {
-            gated.fault = Some(reason);
-        }
-        batch.0.push(gated);
+        let (executed, demoted) = (ids(false), ids(true));
+        report(agent, RunResumed { continues, turn: agent.turn().get(), executed, demoted }).await;
+    }
+    let mut batch = Batch(Vec::with_capacity(open.len()));
+    for open in open {
+        batch.0.push(restore_call(agent, turn, open).await?);
     }
     Ok(batch)
 }
 
-/// Returns the reason why a call cannot go on, as a text for the model.
-fn refuse(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, call: &ToolCall) -> Option<String> {
-    let has_begun = turn.calls().change(position, |open| open.has_begun);
-    let is_idempotent = agent.tools.find(&call.name).is_some_and(Tool::is_idempotent);
-    (has_begun && !is_idempotent).then(|| MAY_HAVE_HAD_EFFECTS.to_owned())
+/// Reads what is known about the open calls, and loads the answers to the questions about them.
+fn open_calls(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Vec<Open> {
+    let is_open = |(position, _): &(usize, _)| turn.calls().settled_before(*position).is_none();
+    let open = turn.response().tool_calls().enumerate().filter(is_open).map(|(position, asked)| {
+        let (changed, has_begun) = turn.calls().change(position, |open| {
+            load(open, agent.answers());
+            (open.call.clone(), open.has_begun)
+        });
+        let call = changed.unwrap_or_else(|| asked.clone());
+        let is_idempotent = agent.tools.find(&call.name).is_some_and(Tool::is_idempotent);
+        let refused = (has_begun && !is_idempotent).then(|| MAY_HAVE_HAD_EFFECTS.to_owned());
+        Open { position, call, refused }
+    });
+    open.collect()
+}
+
+async fn restore_call(agent: &Loop<'_>, turn: &OpenTurn<'_>, open: Open) -> Result<GatedCall> {
+    let Open { position, call, refused } = open;
+    if refused.is_some() {
+        return Ok(GatedCall::new(position, call, refused));
+    }
+    if let Some(edited) = edit(agent, turn, position, &call).await {
+        return Ok(match edited {
+            Edited::Call(edited) => GatedCall::new(position, edited, None),
+            Edited::Refused(Asked { question, by }) => GatedCall::interrupted(position, call, question, by),
+        });
+    }
+    let mut gated = if turn.calls().is_resolved() {
+        let fault = check_call(agent, &call).err();
+        GatedCall::new(position, call, fault)
+    } else {
+        identify(agent, turn, position, call).await?
+    };
+    gated.passed = turn.calls().change(position, |open| open.passed.clone());
+    Ok(gated)
 }

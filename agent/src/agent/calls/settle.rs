@@ -1,15 +1,17 @@
 //! Each call of a turn until it has settled.
 
-use emitree_runtime::{Error, Interrupt};
+use emitree_runtime::Error;
 use futures_core::future::BoxFuture;
 use futures_util::future::{join_all, ready};
+use serde_json::{Value, json};
 
 use crate::agent::calls::finish::answer;
+use crate::agent::calls::questions::{Asked, Edited, edit};
 use crate::agent::calls::tool_run::ToolRun;
-use crate::agent::calls::{check_call, find_tool};
+use crate::agent::calls::{check_call, find_tool, pass_gates};
 use crate::agent::steps::Loop;
 use crate::place::action::{CallResult, How};
-use crate::place::batch::{GatedCall, Verdict};
+use crate::place::batch::{Batch, GatedCall, Verdict};
 use crate::session::open_turn::OpenTurn;
 use crate::session::turn_calls::NOT_EXECUTED;
 use crate::{Tool, ToolCall, ToolOutput, ToolResult};
@@ -25,7 +27,7 @@ pub(super) enum Outcome {
     /// The call has a result for the model.
     Result(CallResult),
     /// The call was interrupted, and waits for an answer.
-    Interrupted(ToolCall, Interrupt),
+    Interrupted(ToolCall, Asked),
     /// The call failed with an error that ends the agent's run. The history keeps the result.
     Ends(CallResult, Error),
     /// The agent's run was aborted during the call, which stays open.
@@ -116,6 +118,11 @@ pub(super) fn settle<'a>(
         } else {
             execute(agent, turn, gated, is_gated).await
         };
+        while let Outcome::Interrupted(call, asked) = &how
+            && agent.answers().get(&asked.question.id).is_some()
+        {
+            how = execute_live_edit(agent, turn, position, call.clone(), asked, is_gated).await;
+        }
         if turn.is_interjected(position) {
             how = how.interjected();
         }
@@ -124,7 +131,10 @@ pub(super) fn settle<'a>(
         match &how {
             Outcome::Result(_) | Outcome::Ends(..) if has_result_hooks(agent) => turn.withhold(position),
             Outcome::Result(result) | Outcome::Ends(result, _) => turn.answer(position, answer(result)),
-            Outcome::Interrupted(..) => turn.interrupt(position),
+            Outcome::Interrupted(_, asked) => {
+                asked.keep(turn, position, agent.answers());
+                turn.interrupt(position);
+            }
             Outcome::Interjected(_) => turn.answer(position, ToolResult::error("", NOT_EXECUTED)),
             Outcome::Stopped(..) | Outcome::NotExecuted => {}
         }
@@ -133,7 +143,7 @@ pub(super) fn settle<'a>(
 }
 
 async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, gated: GatedCall, is_gated: bool) -> Outcome {
-    let position = gated.position;
+    let (position, asked_by) = (gated.position, gated.asked_by.clone());
     let (call, verdict, fault) = gated.into_parts();
     let (how, output) = match (verdict, fault) {
         (Some(Verdict::Answer(output)), _) => (How::Answered, output),
@@ -141,15 +151,26 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, gated: GatedCall, is_gat
         (Some(Verdict::Deny { by, reason }), _) => {
             (How::Denied, ToolOutput::error(Error::denied(by, reason).explain()))
         }
-        (Some(Verdict::Interrupt(interrupt)), _) => return Outcome::Interrupted(call, interrupt),
+        (Some(Verdict::Interrupt(question)), _) => {
+            return interrupt(
+                agent,
+                turn,
+                position,
+                call,
+                Asked { by: asked_by.unwrap_or_else(|| question.kind.clone()), question },
+            );
+        }
         (None, Some(fault)) => (How::Failed, ToolOutput::error(fault)),
         // A gate may have changed the call, so its name and arguments are checked again.
         (None, None) => match if is_gated { check_call(agent, &call) } else { find_tool(agent, &call) } {
             Err(fault) => (How::Failed, ToolOutput::error(fault)),
             Ok((tool, arguments)) => {
                 match ToolRun::new(agent, turn, position, &call, arguments.clone()).execute(agent, tool).await {
-                    Ok(output) => (How::Executed, output),
-                    Err(error) => return by_error(agent, call, error, || turn.stop(position)),
+                    Ok(output) => (How::Executed, executed(turn, position, arguments, output)),
+                    Err(error) => match Asked::of(&error) {
+                        Some(asked) => return interrupt(agent, turn, position, call, asked),
+                        None => return by_error(agent, call, error, || turn.stop(position)),
+                    },
                 }
             }
         },
@@ -157,14 +178,61 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, gated: GatedCall, is_gat
     Outcome::Result(CallResult { call, how, output })
 }
 
-/// Turns the error of a tool's run into a result, an interrupted call, or the end of the agent's run. If the agent's
-/// run was aborted, `stopped` closes the call, and returns the text of the result.
-fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error, stopped: impl FnOnce() -> &'static str) -> Outcome {
-    if error.is_interrupted()
-        && let Some(interrupt) = error.interrupt().cloned()
-    {
-        return Outcome::Interrupted(call, interrupt);
+/// Adds the arguments to the output of a call that a person has edited, because the history has the call as the model
+/// wrote it.
+fn executed(turn: &OpenTurn<'_>, position: usize, arguments: &Value, mut output: ToolOutput) -> ToolOutput {
+    if turn.calls().read(position, |open| open.is_edited) == Some(true) {
+        output.content = json!({"executed_with": arguments, "result": output.content});
     }
+    output
+}
+
+fn interrupt(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, call: ToolCall, asked: Asked) -> Outcome {
+    let key = || turn.calls().key(position, turn.calls().changed(position, &call).as_ref());
+    match asked.identify(key, agent.answers()) {
+        Ok(asked) => Outcome::Interrupted(call, asked),
+        Err(text) => Outcome::Result(CallResult { call, how: How::Failed, output: ToolOutput::error(text) }),
+    }
+}
+
+/// Executes the edit of a live approval, which has kept it as the answer to its question.
+fn execute_live_edit<'a>(
+    agent: &'a Loop<'_>,
+    turn: &'a OpenTurn<'_>,
+    position: usize,
+    call: ToolCall,
+    asked: &'a Asked,
+    is_gated: bool,
+) -> BoxFuture<'a, Outcome> {
+    Box::pin(async move {
+        asked.keep_answered(turn, position, agent.answers());
+        let edited = edit(agent, turn, position, &call).await;
+        let failed = |text| {
+            Outcome::Result(CallResult { call: call.clone(), how: How::Failed, output: ToolOutput::error(text) })
+        };
+        let edited = match edited {
+            Some(Edited::Call(edited)) => edited,
+            Some(Edited::Refused(Asked { question, by })) => {
+                let reason = question.data["refused"]["reason"].as_str().unwrap_or_default();
+                return failed(format!("not executed: the arguments from `{by}` are not valid: {reason}"));
+            }
+            None => return failed(format!("not executed: `{}` has not read its answer", asked.by)),
+        };
+        let mut batch = Batch(vec![GatedCall::new(position, edited, None)]);
+        if is_gated && let Err(error) = pass_gates(agent, turn, &mut batch).await {
+            let result = CallResult { call, how: How::Failed, output: ToolOutput::error(error.to_string()) };
+            return Outcome::Ends(result, error);
+        }
+        match batch.0.pop() {
+            Some(gated) => execute(agent, turn, gated, is_gated).await,
+            None => Outcome::NotExecuted,
+        }
+    })
+}
+
+/// Turns the error of a tool's run into a result, or the end of the agent's run. If the agent's run was aborted,
+/// `stopped` closes the call, and returns the text of the result.
+fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error, stopped: impl FnOnce() -> &'static str) -> Outcome {
     // If only the tool's run was aborted, the agent's run continues.
     let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
     let (how, text) = if is_aborted {

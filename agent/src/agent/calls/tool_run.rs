@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use emitree_runtime::{Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack};
+use emitree_runtime::{Answers, Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack};
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
+use crate::agent::calls::questions::required;
 use crate::agent::steps::Loop;
 use crate::agent::turn::{DISCARDED, LoopState};
 use crate::session::keys::CallInTurn;
@@ -21,10 +22,10 @@ const BEGINS: &str = "agent.begins";
 pub(super) struct ToolRun {
     arguments: Value,
     id: CallId,
-    started: WorkStarted,
-    place: CallInTurn,
     /// The call, if hooks have changed it.
-    call: Option<ToolCall>,
+    changed: Option<ToolCall>,
+    place: CallInTurn,
+    answers: Answers,
     layers: Vec<Stack<Tool>>,
     /// `true` if the agent's run hands down middlewares to the run.
     is_bound_from_above: bool,
@@ -38,12 +39,13 @@ impl ToolRun {
         call: &ToolCall,
         arguments: Value,
     ) -> Self {
-        let (id, started) = (CallId(call.id.clone()), turn.work_started(position));
-        let place = CallInTurn { calls: Arc::clone(turn.calls()), position };
-        let call = place.changed(call);
+        let (id, answers, calls) = (CallId(call.id.clone()), agent.answers().clone(), Arc::clone(turn.calls()));
+        let changed = calls.changed(position, call);
+        let required = calls.read(position, |open| required(open, &answers)).flatten();
+        let place = CallInTurn { calls, position, started: turn.work_started(position), required };
         let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
         let layers = layers.filter(|stack| !stack.is_empty()).cloned().collect();
-        Self { arguments, id, started, place, call, layers, is_bound_from_above: agent.ctx.binds_nested() }
+        Self { arguments, id, changed, place, answers, layers, is_bound_from_above: agent.ctx.binds_nested() }
     }
 
     pub(super) fn execute<'a>(self, agent: &Loop<'a>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
@@ -58,13 +60,14 @@ impl ToolRun {
 
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {
         // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
-        let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.started.clone());
-        let (place, call) = (self.place.clone(), self.call);
-        let run = run.own_extension(self.place).key_with(move || place.key(call.as_ref()));
+        let (started, of_key, changed) = (self.place.started.clone(), self.place.clone(), self.changed);
+        let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.place);
+        // Runs below ask about this call as well.
+        let run = run.extension(self.answers).key_with(move || of_key.key(changed.as_ref()));
         // A middleware, such as a fallback, may do the work in a run below.
         let has_middlewares = self.is_bound_from_above || tool.has_middlewares() || !self.layers.is_empty();
-        let run = run.middleware(BeginsBelow { started: self.started.clone(), has_middlewares });
-        let begins = begins(&self.layers, self.started);
+        let run = run.middleware(BeginsBelow { started: started.clone(), has_middlewares });
+        let begins = begins(&self.layers, started);
         begins.into_iter().chain(self.layers).fold(run, |run, stack| run.middleware(stack))
     }
 }
@@ -89,9 +92,9 @@ impl<'a> Spawned<'a> {
 impl Drop for Spawned<'_> {
     fn drop(&mut self) {
         let Some(attempt) = self.attempt else { return };
-        let is_of_turn = |call: &WorkStarted| call.attempt() == attempt;
+        let is_of_turn = |call: &CallInTurn| call.started.attempt() == attempt;
         for run in self.ctx.children() {
-            if run.own_extension::<WorkStarted>().is_some_and(|call| is_of_turn(&call)) {
+            if run.own_extension::<CallInTurn>().is_some_and(|call| is_of_turn(&call)) {
                 run.abort(DISCARDED);
             }
         }

@@ -10,9 +10,10 @@ mod steering;
 use std::future::ready;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, Interrupt, Result, RunContext};
+use emitree_runtime::{Answers, Error, Interrupt, Result, RunContext};
 use futures_core::future::BoxFuture;
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::agent::AgentParts;
 use crate::agent::builder::ask_for_tools;
@@ -54,6 +55,8 @@ pub(crate) struct Loop<'a> {
     /// The number of messages of this attempt whose events have been emitted, or skipped because there were no
     /// listeners.
     announced: usize,
+    /// The run that had stopped, if this run goes on with it.
+    pub(crate) continues: Option<Uuid>,
     /// The number of the last turn before the last message that steering has added, from which `max_steps` counts.
     steered_after: u32,
 }
@@ -113,6 +116,7 @@ impl<'a> Loop<'a> {
             warnings: Vec::new(),
             input,
             announced: 0,
+            continues: None,
             steered_after: 0,
         })
     }
@@ -123,6 +127,11 @@ impl<'a> Loop<'a> {
 
     pub(crate) fn turn(&self) -> &CurrentTurn {
         self.state.session.turn()
+    }
+
+    /// Returns the answers to questions about the calls of this run.
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.state.answers
     }
 
     pub(crate) fn installed(&self) -> &[Arc<Installed>] {

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use emitree_runtime::{Error, Result};
 use futures_core::future::BoxFuture;
+use uuid::Uuid;
 
-use crate::agent::events::AgentStart;
+use crate::agent::calls::report;
+use crate::agent::events::{AgentStart, RunResumed};
 use crate::agent::steps::{After, Loop};
 use crate::agent::turn::Resumes;
 use crate::model::emit;
 use crate::session::run::Resumed;
-use crate::{AgentOutput, Message, Role};
+use crate::{AgentOutput, Message, Role, Turn};
 
 impl<'a> Loop<'a> {
     /// Makes the calls that were left open, and then takes turns until there is an answer.
@@ -28,7 +30,10 @@ impl<'a> Loop<'a> {
                 self.start().await?;
             }
             let answered = match resumed {
-                Resumed::Run { asks, .. } => self.make_open_calls(asks).await?,
+                Resumed::Run { run, turn, asks } => {
+                    self.continues = Some(run);
+                    self.make_open_calls(run, turn, asks).await?
+                }
                 Resumed::Conversation => None,
                 Resumed::Ended(answer) if self.state.resumes == Resumes::Inside => Some((answer, After::End)),
                 Resumed::Ended(_) => {
@@ -42,8 +47,15 @@ impl<'a> Loop<'a> {
         })
     }
 
-    async fn make_open_calls(&mut self, asks: bool) -> Result<Option<(Arc<Message>, After)>> {
+    async fn make_open_calls(
+        &mut self,
+        continues: Uuid,
+        now: Turn,
+        asks: bool,
+    ) -> Result<Option<(Arc<Message>, After)>> {
         let Some(turn) = self.state.session.reopen() else {
+            let (executed, demoted) = (Vec::new(), Vec::new());
+            report(self, RunResumed { continues, turn: now, executed, demoted }).await;
             if asks {
                 return Ok(None);
             }

@@ -1,0 +1,178 @@
+//! The questions about the calls of a turn: how they are kept, and how their answers come back (A23).
+
+use std::sync::Arc;
+
+use emitree_emitter::Event;
+use emitree_middleware::approval::{Decision, Request};
+use emitree_runtime::{Answer, Answers, Error, Interrupt, RunKey};
+use futures_core::future::BoxFuture;
+
+use crate::ToolCall;
+use crate::agent::calls::check_call;
+use crate::agent::events::{AnswerUnused, QuestionAnswered};
+use crate::agent::steps::Loop;
+use crate::model::{emit, log};
+use crate::session::keys::Required;
+use crate::session::open_turn::OpenTurn;
+use crate::session::questions::Question;
+use crate::session::stopped::OpenCall;
+use crate::tool::shortened;
+
+/// The kind of the interrupt that combines the interrupts of a turn's calls.
+pub(super) const BATCH: &str = "agent.batch";
+
+/// A question that has interrupted a call, and who has asked it.
+pub(super) struct Asked {
+    pub(super) question: Interrupt,
+    pub(super) by: String,
+}
+
+impl Asked {
+    pub(super) fn of(error: &Error) -> Option<Self> {
+        let question = error.interrupt().filter(|_| error.is_interrupted())?.clone();
+        let by = error.details().get("by").or_else(|| question.data.get("by"));
+        let by = by.and_then(|by| by.as_str()).unwrap_or(&question.kind).to_owned();
+        Some(Self { question, by })
+    }
+
+    /// Gives the question of code that does not use `ask` the id that it has each time. Returns an error text for the
+    /// model if the question had an answer, which this code does not read.
+    pub(super) fn identify(mut self, key: impl FnOnce() -> RunKey, answers: &Answers) -> Result<Self, String> {
+        // The questions inside of a sub-agent's interrupt have their ids.
+        if self.question.kind == BATCH || answers.was_asked(&self.question.id) {
+            return Ok(self);
+        }
+        self.question = self.question.about(&key());
+        match answers.look_up(&self.question.id) {
+            None => Ok(self),
+            Some(_) => Err(format!(
+                "not executed: `{}` has asked the question `{}` again, although it was answered: it has to read the answer \
+                 with `ask`",
+                self.by, self.question.kind
+            )),
+        }
+    }
+
+    /// Keeps the question in the session.
+    pub(super) fn keep(&self, turn: &OpenTurn<'_>, position: usize, answers: &Answers) {
+        if self.question.kind != BATCH {
+            self.keep_with(None, turn, position, answers);
+        }
+    }
+
+    /// Keeps the question with the answer that a live approval has got.
+    pub(super) fn keep_answered(&self, turn: &OpenTurn<'_>, position: usize, answers: &Answers) {
+        self.keep_with(answers.get(&self.question.id), turn, position, answers);
+    }
+
+    fn keep_with(&self, answer: Option<Answer>, turn: &OpenTurn<'_>, position: usize, answers: &Answers) {
+        let in_function = turn.work_started(position).is_called();
+        let (question, by) = (self.question.clone(), self.by.clone());
+        let question = Question { question, by, in_function, answer, of_edit: false, is_used: false };
+        turn.calls().change(position, |open| open.ask(question, answers));
+    }
+}
+
+/// Loads the answers that a call has, so that the code that has asked finds them.
+pub(super) fn load(open: &OpenCall, answers: &Answers) {
+    for Question { question, answer, .. } in &open.questions {
+        if let Some(answer) = answer {
+            answers.answer(question.id.clone(), answer.clone());
+        }
+    }
+}
+
+/// Returns the questions that have to be asked again before the function of a call is called: without them, a call for
+/// which a person was asked would be executed without the asking code.
+pub(super) fn required(open: &OpenCall, answers: &Answers) -> Option<Arc<Required>> {
+    let required = open.questions.iter().filter(|question| !question.is_used && !question.in_function);
+    let of = |question: &Question| (question.id().to_owned(), question.question.kind.clone(), question.by.clone());
+    let questions: Vec<_> = required.map(of).collect();
+    (!questions.is_empty()).then(|| Arc::new(Required { answers: answers.clone(), questions }))
+}
+
+/// What became of an edit.
+pub(super) enum Edited {
+    /// The call with the new arguments, which has to pass all gates.
+    Call(ToolCall),
+    /// The arguments are not valid: the question is open again.
+    Refused(Asked),
+}
+
+/// Executes the edit with which a person has answered the question about a call, if there is one.
+pub(super) async fn edit(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, call: &ToolCall) -> Option<Edited> {
+    let answers = agent.answers();
+    let find = |open: &OpenCall| {
+        let edit = |(at, question): (usize, &Question)| Some((at, question.clone(), question.edit()?));
+        open.questions.iter().enumerate().find_map(edit)
+    };
+    let (at, asked, arguments) = turn.calls().read(position, find)??;
+    let answer = asked.answer?;
+    report(agent, QuestionAnswered::of(asked.question.id.clone(), &answer)).await;
+    let edited = ToolCall { arguments: arguments.clone().into(), ..call.clone() };
+    if let Err(fault) = check_call(agent, &edited) {
+        let question = answers.refuse(asked.question, &answer, &shortened(&fault));
+        turn.calls().change(position, |open| {
+            let asked = &mut open.questions[at];
+            (asked.question, asked.answer) = (question.clone(), None);
+        });
+        return Some(Edited::Refused(Asked { question, by: asked.by }));
+    }
+    let changed = turn.calls().changed(position, &edited);
+    let key = turn.calls().key(position, changed.as_ref());
+    // The edit is the answer for the new arguments, so that nobody is asked twice.
+    let mut approval = answer;
+    approval.value = Answer::from(Decision::Approve).value;
+    let approved = Request::of_interrupt(&asked.question).ok().map(|request| Question {
+        question: request.with_input(arguments).to_interrupt().about(&key),
+        by: asked.by,
+        in_function: asked.in_function,
+        answer: Some(approval),
+        of_edit: true,
+        is_used: false,
+    });
+    turn.calls().change(position, |open| {
+        open.questions[at].is_used = true;
+        open.questions.extend(approved);
+        (open.call, open.is_edited) = (changed, true);
+        open.passed.clear();
+        load(open, answers);
+    });
+    Some(Edited::Call(edited))
+}
+
+/// Reports the answers that a call has taken. If the call has settled, reports those that nobody has asked for again.
+pub(super) fn report_answers<'a>(
+    agent: &'a Loop<'_>,
+    turn: &'a OpenTurn<'_>,
+    position: usize,
+    has_settled: bool,
+) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        let taken = turn.calls().read(position, |open| {
+            let is_new = |question: &&Question| question.answer.is_some() && !question.is_used && !question.of_edit;
+            open.questions.iter().filter(is_new).cloned().collect::<Vec<_>>()
+        });
+        for Question { question, by, answer, .. } in taken.unwrap_or_default() {
+            if agent.answers().was_asked(&question.id) {
+                if let Some(answer) = answer {
+                    report(agent, QuestionAnswered::of(question.id, &answer)).await;
+                }
+            } else if has_settled {
+                tracing::warn!(
+                    question = question.id,
+                    by,
+                    "an answer was not used: nobody has asked its question again"
+                );
+                report(agent, AnswerUnused { id: question.id, by }).await;
+            }
+        }
+    })
+}
+
+/// Emits an event that only reports. The error of a listener is logged.
+pub(crate) async fn report<E: Event>(agent: &Loop<'_>, mut event: E) {
+    if agent.ctx.has_listeners() {
+        log(emit(agent.ctx, &mut event).await, E::NAME.as_str());
+    }
+}
