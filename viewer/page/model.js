@@ -123,8 +123,8 @@ class Model {
     this.heads = /** @type {Head[]} */ ([]);
     /** The index of the next head of the same run. */
     this.next = /** @type {number[]} */ ([]);
-    /** @type {Set<string>} */
-    this.kinds = new Set();
+    /** The kinds of runs, numbered in the order of their first records. @type {Map<string, number>} */
+    this.kinds = new Map();
     /** Runs whose parent has not been seen. @type {Map<string, Run[]>} */
     this.orphans = new Map();
     this.count = 0;
@@ -256,7 +256,7 @@ class Model {
     run.name = head.name ?? "";
     if (run.kind === head.kind) return;
     run.kind = head.kind ?? "";
-    this.kinds.add(run.kind);
+    if (!this.kinds.has(run.kind)) this.kinds.set(run.kind, this.kinds.size);
   }
 
   /** @param {string | undefined} id @returns {Run | undefined} */
@@ -268,7 +268,7 @@ class Model {
   outcomeOf(run) {
     if (run === this.outside) return "none";
     if (!run.isEnded) return this.isLive ? "running" : "unfinished";
-    return run.outcome !== undefined && run.outcome in OUTCOMES ? /** @type {any} */ (run.outcome) : "unknown";
+    return run.outcome !== undefined && Object.hasOwn(OUTCOMES, run.outcome) ? /** @type {any} */ (run.outcome) : "unknown";
   }
 
   /** The start of a run, or the time of its first record. @param {Run} run */

@@ -44,18 +44,16 @@ function barOf(model, run, scale) {
   return make("span", { class: "time" }, [bar]);
 }
 
-/** One of twelve colors for a text. @param {string} text */
-function hueOf(text) {
-  let hash = 7;
-  for (let at = 0; at < text.length; at++) hash = (hash * 31 + text.charCodeAt(at)) >>> 0;
-  return hash % 12;
+/** The class that colors a kind: one of twelve colors. @param {Model} model @param {string} kind */
+function hueOf(model, kind) {
+  return `hue-${(model.kinds.get(kind) ?? 0) % 12}`;
 }
 
 /** The class that colors a box of the flame view. @param {Model} model @param {Run} run @param {string} by @param {number} most */
 function colorOf(model, run, by, most) {
   if (by === "outcome") return `of-${model.outcomeOf(run)}`;
   if (by === "cost") return `cost-${most > 0 ? Math.ceil((costOf(run) / most) * 5) : 0}`;
-  return `hue-${hueOf(run.kind)}`;
+  return hueOf(model, run.kind);
 }
 
 /** The cost of a run with the runs below, or its tokens if the recording has no costs. @param {Run} run */

@@ -139,7 +139,7 @@ function rowOf({ run, level }) {
   const label = make("span", { class: "label" }, [
     indent(level),
     twisty,
-    make("span", { class: `kind hue-${hueOf(run.kind)}` }, [run.kind || "run"]),
+    make("span", { class: `kind ${hueOf(model, run.kind)}` }, [run.kind || "run"]),
     make("span", { class: "name" }, [run.name || titleOf(run)]),
     ...(run.discarded > 0 ? [make("span", { class: "facts" }, [`${run.discarded + 1} attempts`])] : []),
     ...(run.tokens > 0 ? [make("span", { class: "facts" }, [`${formatCount(run.tokens)} tokens`])] : []),
@@ -243,7 +243,7 @@ function drawSwitches() {
   byId("color").value = state.color;
   const kinds = byId("find-kind");
   if (kinds.options.length !== model.kinds.size + 1) {
-    const names = [...model.kinds].sort();
+    const names = [...model.kinds.keys()].sort();
     kinds.replaceChildren(make("option", { value: "" }, ["any kind"]), ...names.map((kind) => make("option", { value: kind }, [kind])));
     kinds.value = state.search.kind;
   }

@@ -74,6 +74,13 @@ test("a run without an end is running in a live page and unfinished in an export
   assert.equal(modelOf([start("a", 0)], false).outcomeOf({ isEnded: false }), "unfinished");
 });
 
+test("an outcome that the page does not know is unknown", () => {
+  for (const outcome of ["exploded", "constructor", "__proto__", "", null]) {
+    const model = modelOf([start("a", 0), finish("a", 1, 1, outcome)]);
+    assert.equal(model.outcomeOf(model.runs.get("a")), "unknown");
+  }
+});
+
 test("a run whose start was lost begins at its end minus its duration", () => {
   const model = modelOf([finish("a", 9, 8)]);
   assert.equal(model.startOf(model.runs.get("a")), 1 * S);
