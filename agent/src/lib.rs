@@ -40,12 +40,13 @@ pub mod stream {
     pub use crate::model::tool_calls::stream::{StreamToolCall, StreamedCall, ToolCallUpdate, ToolCallsDiscarded};
 }
 
-/// Values for hooks and middlewares: the request of a model call, the name and the tools of an agent, and a compaction
-/// of its history.
+/// Values for hooks and middlewares: the request of a model call, the name and the tools of an agent, a compaction of its
+/// history, and a call that was left open.
 pub mod hook {
     pub use crate::agent::spec::AgentSpec;
     pub use crate::place::compaction::{Compacted, Compaction};
     pub use crate::place::request::ModelRequest;
+    pub use crate::place::restore::OpenCall;
 }
 
 /// The key-value store of an agent: the handle for hooks and tools, and the operations that layers can wrap.

@@ -11,6 +11,7 @@ use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::compaction::Compacted;
 use crate::place::request::ModelRequest;
+use crate::place::restore::OpenCall;
 use crate::place::values::{ReadValue, WriteValue};
 use crate::{Agent, ChatModel, Hooks, Message, Place, Tool, ToolCall};
 
@@ -38,6 +39,7 @@ pub(crate) struct Chains {
     pub(crate) action: Vec<Filters<TurnAction>>,
     /// The first hook that returns a call ends the chain.
     pub(crate) resolve: Filters<ToolCall>,
+    pub(crate) restore: Filters<OpenCall>,
     pub(crate) gates: Vec<Gate>,
     /// One list for each hook, because later hooks are still called after a failure.
     pub(crate) results: Vec<Filters<CallResult>>,
@@ -192,6 +194,7 @@ impl Chains {
             Place::ModelRequest => (self.request, self.writes) = Default::default(),
             Place::ModelChunk => (self.chunks, self.reads) = Default::default(),
             Place::TurnAction => self.action.clear(),
+            Place::ToolRestore => self.restore = Filters::default(),
             Place::ToolResolve => self.resolve = Filters::default(),
             Place::ToolResult => self.results.clear(),
             Place::SteerSkip => self.skip = Filters::default(),
@@ -215,6 +218,7 @@ impl Chains {
             Place::ModelRequest => self.request.is_empty() && self.writes.is_empty(),
             Place::ModelChunk => self.chunks.is_empty() && self.reads.is_empty(),
             Place::TurnAction => self.action.is_empty(),
+            Place::ToolRestore => self.restore.is_empty(),
             Place::ToolResolve => self.resolve.is_empty(),
             Place::ToolGate => self.gates.is_empty(),
             Place::ToolResult => self.results.is_empty(),

@@ -25,6 +25,7 @@ use crate::place::filters::{
     AsyncHook, CONTINUE, Contribution, Observer, Resolver, StopCheck, SyncHook, add, resolved,
 };
 use crate::place::request::ModelRequest;
+use crate::place::restore::OpenCall;
 use crate::place::state::State;
 use crate::place::values::{ReadValue, WriteValue};
 use crate::{Agent, ChatModel, ChunkStage, Message, Place, Tool, ToolCall};
@@ -442,6 +443,13 @@ impl Hooks {
         let filters = Filters::new().with(AsyncHook { name: self.name(Place::ToolResult), hook });
         self.chains.results.push(filters);
         self
+    }
+
+    chain! {
+        /// Adds a hook that may refuse a call which an earlier run has left open, before a
+        /// [resumed](crate::Agent::resume) run makes it again. See [`OpenCall`]. If the hook fails or panics, the call is
+        /// refused. A halt, an abort, a request for a retry or a fatal error ends the run.
+        on_restore, on_restore_async, restore: OpenCall, ToolRestore
     }
 
     chain! {

@@ -8,6 +8,7 @@ pub(crate) mod filters;
 pub(crate) mod hooks;
 pub(crate) mod measured;
 pub(crate) mod request;
+pub(crate) mod restore;
 pub(crate) mod state;
 pub(crate) mod testing;
 pub(crate) mod values;
@@ -45,6 +46,9 @@ pub enum Place {
     ModelChunk,
     /// The decision about a response: a chain of hooks.
     TurnAction,
+    /// A call that an earlier run has left open, before a resumed run makes it again: a chain of hooks, which may refuse
+    /// it. See [`OpenCall`](crate::hook::OpenCall).
+    ToolRestore,
     /// A tool call before it is checked: the first hook that returns another call replaces it.
     ToolResolve,
     /// All calls of a turn, before any of them starts: a chain of hooks.
@@ -63,7 +67,7 @@ pub enum Place {
 
 impl Place {
     /// All places, in the order of a turn.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::AgentRun,
         Self::AgentStart,
         Self::SteerInject,
@@ -76,6 +80,7 @@ impl Place {
         Self::ModelCall,
         Self::ModelChunk,
         Self::TurnAction,
+        Self::ToolRestore,
         Self::ToolResolve,
         Self::ToolGate,
         Self::ToolCall,
@@ -101,6 +106,7 @@ impl Place {
             Self::ModelCall => "model.call",
             Self::ModelChunk => "model.chunk",
             Self::TurnAction => "turn.action",
+            Self::ToolRestore => "tool.restore",
             Self::ToolResolve => "tool.resolve",
             Self::ToolGate => "tool.gate",
             Self::ToolCall => "tool.call",

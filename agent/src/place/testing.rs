@@ -16,6 +16,7 @@ use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Asks, Batch, GatedCall};
 use crate::place::compaction::{Compacted, is_skipped};
 use crate::place::request::ModelRequest;
+use crate::place::restore::OpenCall;
 use crate::place::values::LayeredValues;
 use crate::{
     AgentInput, AgentMiddleware, AgentOutput, ChatRequest, ChatResponse, Delta, Message, Session, Tool, ToolCall,
@@ -204,6 +205,11 @@ impl HookTest {
             })
         })
         .await
+    }
+
+    /// Calls the hooks of [`ToolRestore`](crate::Place::ToolRestore). A failure refuses the call, as in a resumed run.
+    pub async fn restore(&self, open: OpenCall) -> Result<OpenCall> {
+        self.pass(open, |open, it, ctx| Box::pin(open.pass(&it.hooks.chains.restore, ctx))).await
     }
 
     /// Calls the hooks of [`ToolResolve`](crate::Place::ToolResolve).

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use emitree_agent::hook::ModelRequest;
+use emitree_agent::hook::{ModelRequest, OpenCall};
 use emitree_agent::{
     Agent, AgentContext, AgentInput, AgentOutput, CallResult, ChatModel, ChatRequest, ChatResponse, Chunks, Delta,
     History, HookTest, HooksFn, How, Message, Place, ScriptedModel, Tool, ToolCall, ToolOutput, TurnAction,
@@ -88,6 +88,13 @@ fn marks(place: Place, is_async: bool) -> HooksFn {
             // A hook that observes leaves its mark as an error.
             (Place::AgentStart, false) => hooks.on_start(|_| Err::<(), _>(Error::new("x"))),
             (Place::AgentStart, true) => hooks.on_start_async(|_| Box::pin(async { Err(Error::new("x")) })),
+            (Place::ToolRestore, false) => hooks.on_restore(|open, _| open.refuse("x")),
+            (Place::ToolRestore, true) => hooks.on_restore_async(|open, _| {
+                Box::pin(async {
+                    open.refuse("x");
+                    Ok(())
+                })
+            }),
             (Place::SteerSkip, false) => hooks.on_skip(|calls, _| Err::<(), _>(Error::new(calls[0].name.clone()))),
             (Place::SteerSkip, true) => {
                 hooks.on_skip_async(|calls, _| Box::pin(async { Err(Error::new(calls[0].name.clone())) }))
@@ -170,6 +177,7 @@ async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
         }
         Place::ContextCompact => test.compact([Message::user("a")]).await?.is_some_and(|it| it[1].text() == "x"),
         Place::AgentStart => test.start().await.is_err_and(|error| error.to_string() == "x"),
+        Place::ToolRestore => test.restore(OpenCall::new(call(), false)).await?.refused() == Some("x"),
         Place::SteerInject => test.inject([Message::user("a")]).await?[1].text() == "x",
         Place::SteerSkip => test.skip([call()]).await.is_err_and(|error| error.to_string() == "shout"),
         Place::ModelContext => test.context([Message::user("a")]).await?[1].text() == "x",

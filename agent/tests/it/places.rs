@@ -47,6 +47,7 @@ fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
             });
         }
         Place::AgentStart => drop(hooks.on_start(move |_| add(""))),
+        Place::ToolRestore => drop(hooks.on_restore(move |open, _| add(&open.call().id))),
         Place::SteerInject => drop(hooks.on_inject(move |_, _| add(""))),
         Place::SteerSkip => drop(hooks.on_skip(move |_, _| add(""))),
         Place::ModelState => drop(hooks.on_state(move |history, _| {
@@ -124,6 +125,8 @@ fn compacts() -> HooksFn {
 /// `steer.skip`, the user interjects, and the tool call is skipped.
 const fn passed(place: Place) -> usize {
     match place {
+        // No call was left open.
+        Place::ToolRestore => 0,
         Place::AgentRun
         | Place::AgentStart
         | Place::ToolResolve

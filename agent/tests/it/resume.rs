@@ -7,7 +7,7 @@ use std::time::Duration;
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, Arguments, ChatModel, Hooks, ScriptedModel, Session, Tool, hooks_fn, tool_fn,
 };
-use emitree_runtime::{Result, RunContext};
+use emitree_runtime::{Error, Result, RunContext};
 use serde_json::json;
 
 use crate::support::{Log, Text, assert_valid, results};
@@ -124,7 +124,7 @@ async fn calls_that_wait_for_an_exclusive_tool_are_made_by_a_resume_and_gates_th
 
 #[tokio::test]
 async fn a_run_that_stopped_between_two_turns_goes_on_with_the_model_and_counts_on() -> Result<()> {
-    let script = ScriptedModel::new("test").call("quick", says("a")).error(emitree_runtime::Error::new("no network"));
+    let script = ScriptedModel::new("test").call("quick", says("a")).error(Error::new("no network"));
     let never = Arc::new(AtomicBool::new(false));
     let log = Log::default();
     let agent = builder(&script).tool(logged("quick", &log, &never)).build()?;
@@ -200,5 +200,44 @@ async fn a_session_that_is_stored_in_the_middle_of_a_turn_is_as_if_the_run_had_b
     assert_eq!(session.undelivered().len(), 1);
     assert_eq!(agent.resume(&session).await?.text(), "Nothing.");
     assert_eq!(log.lines(), ["quick a", "slow b", "slow b"]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_of_restore_refuse_calls_and_a_failing_hook_refuses_its_call() -> Result<()> {
+    let (log, stops) = (Log::default(), Arc::new(AtomicBool::new(true)));
+    let calls = [("slow", says("a")), ("safe", says("b")), ("safe", says("c")), ("safe", says("d"))];
+    let script = ScriptedModel::new("test").calls(calls).text("Done.");
+    let seen = Log::default();
+    let of_hook = seen.clone();
+    let judge = hooks_fn("judge", move |hooks: &mut Hooks| {
+        let seen = of_hook.clone();
+        hooks.on_restore(move |open, _| {
+            let text = open.call().arguments.json().map(|arguments| arguments["text"].clone()).unwrap_or_default();
+            seen.add(format!("{text} {}", open.has_begun()));
+            match text.as_str() {
+                Some("b") => open.refuse("too old"),
+                Some("c") => return Err(Error::new("no idea")),
+                _ => {}
+            }
+            Ok(())
+        });
+    });
+    let agent = builder(&script)
+        .tool(logged("slow", &log, &stops))
+        .tool(logged("safe", &log, &stops).idempotent())
+        .with(judge)
+        .build()?;
+    let session = Session::new();
+    agent.ask("Go.").session(&session).timeout(Duration::from_secs(1)).await.expect_err("it takes too long");
+    assert_eq!(seen.lines(), Vec::<String>::new());
+    stops.store(false, Ordering::SeqCst);
+    assert_eq!(agent.resume(&stored(&session)).await?.text(), "Done.");
+    // The call that may have had effects is refused before.
+    assert_eq!(seen.lines(), ["\"b\" true", "\"c\" true", "\"d\" true"]);
+    assert_eq!(log.lines()[4..], ["safe d"]);
+    let history = script.requests()[1].messages.clone();
+    let refused = ["!too old", "!not executed: `judge.tool.restore` failed: no idea", "safe done"];
+    assert_eq!(results(&history)[1..], refused);
     Ok(())
 }

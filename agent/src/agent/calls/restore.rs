@@ -8,6 +8,7 @@ use crate::agent::calls::{check_call, identify};
 use crate::agent::events::RunResumed;
 use crate::agent::steps::Loop;
 use crate::place::batch::{Batch, GatedCall};
+use crate::place::restore::OpenCall;
 use crate::session::open_turn::OpenTurn;
 use crate::{Tool, ToolCall};
 
@@ -18,6 +19,7 @@ const MAY_HAVE_HAD_EFFECTS: &str = "the run was stopped while the tool was runni
 struct Open {
     position: usize,
     call: ToolCall,
+    has_begun: bool,
     /// The reason why the call cannot go on, as a text for the model.
     refused: Option<String>,
 }
@@ -29,7 +31,14 @@ pub(super) fn restore<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxFut
 }
 
 async fn restore_open(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
-    let open = open_calls(agent, turn);
+    let mut open = open_calls(agent, turn);
+    for open in open.iter_mut().filter(|open| open.refused.is_none()) {
+        let mut call = OpenCall::new(open.call.clone(), open.has_begun);
+        for chains in agent.chains() {
+            call.pass(&chains.restore, agent.ctx).await?;
+        }
+        open.refused = call.refused().map(str::to_owned);
+    }
     if let Some(continues) = agent.continues {
         let ids = |is_refused: bool| {
             let of_kind = open.iter().filter(move |open| open.refused.is_some() == is_refused);
@@ -56,13 +65,13 @@ fn open_calls(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Vec<Open> {
         let call = changed.unwrap_or_else(|| asked.clone());
         let is_idempotent = agent.tools.find(&call.name).is_some_and(Tool::is_idempotent);
         let refused = (has_begun && !is_idempotent).then(|| MAY_HAVE_HAD_EFFECTS.to_owned());
-        Open { position, call, refused }
+        Open { position, call, has_begun, refused }
     });
     open.collect()
 }
 
 async fn restore_call(agent: &Loop<'_>, turn: &OpenTurn<'_>, open: Open) -> Result<GatedCall> {
-    let Open { position, call, refused } = open;
+    let Open { position, call, refused, .. } = open;
     if refused.is_some() {
         return Ok(GatedCall::new(position, call, refused));
     }
