@@ -340,6 +340,13 @@ pub trait AgentContext {
     /// turn has ended. Returns `None` outside agents. The history shares its messages, so this call is cheap.
     fn history(&self) -> Option<History>;
 
+    /// Returns the session of the nearest agent, in this run or a run above, also if its caller has set none. Returns
+    /// `None` outside agents. A hook or a tool can [steer](Session::steer) its agent with it, and a task that a
+    /// middleware has started can send its results to the hooks of the middleware ([`Session::send`]).
+    ///
+    /// Code that keeps the session keeps the conversation and the state of middleware in memory, but not the run.
+    fn session(&self) -> Option<Session>;
+
     /// Returns the key-value store of the nearest agent, in this run or a run above; see
     /// [`AgentBuilder::values`](crate::AgentBuilder::values).
     ///
@@ -372,6 +379,12 @@ impl AgentContext for RunContext {
 
     fn history(&self) -> Option<History> {
         self.extension::<LoopState>().map(|state| state.session.history())
+    }
+
+    fn session(&self) -> Option<Session> {
+        let state = self.extension::<LoopState>()?;
+        let agent = state.agent_run(self)?;
+        Some(state.session.share(&agent))
     }
 
     fn values(&self) -> Result<Values> {

@@ -125,12 +125,8 @@ impl OpenTurn<'_> {
 
     /// Lets interjections close the calls from now on. Interjections that wait do so at once.
     pub(crate) fn listen(&self, agent: &RunContext) {
-        if !self.session.is_shared() {
-            return;
-        }
-        self.calls.listen(agent);
-        if self.session.begin_calls(&self.calls) {
-            self.calls.interject();
+        if self.session.is_shared() {
+            self.session.listen(agent);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use emitree_runtime::{Error, Result};
+use emitree_runtime::{Error, Result, RunContext};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -147,11 +147,29 @@ impl SessionRun {
         self.append_to(&mut self.session.shared.conversation.lock().history, messages, attempt);
     }
 
-    /// Lets interjections close the calls of a turn. Returns `true` if the run has taken interjections that wait.
-    pub(super) fn begin_calls(&self, calls: &Arc<TurnCalls>) -> bool {
-        let inbox = &mut self.session.shared.conversation.lock().inbox;
-        inbox.turns.push(Arc::clone(calls));
-        inbox.take_interjections(calls.taker())
+    /// Lets interjections close the calls of the current turn. Interjections that wait do so at once.
+    pub(super) fn listen(&self, agent: &RunContext) {
+        let interjected = {
+            let inbox = &mut self.session.shared.conversation.lock().inbox;
+            // `end_turn` removes the calls under the same lock, so that no turn that has ended is added.
+            let calls = self.live.parts.lock().calls.clone().filter(|calls| !calls.is_listening());
+            calls.filter(|calls| {
+                calls.listen(agent);
+                inbox.turns.push(Arc::clone(calls));
+                inbox.take_interjections(calls.taker())
+            })
+        };
+        if let Some(calls) = interjected {
+            calls.interject();
+        }
+    }
+
+    /// Returns the session to code in the run. From now on, interjections can close the calls of the current turn, even
+    /// if nobody else had the session when they began.
+    pub(crate) fn share(&self, agent: &RunContext) -> Session {
+        let session = self.session.clone();
+        self.listen(agent);
+        session
     }
 
     /// Ends a turn: its messages enter the history, as [`append`](Self::append) does, or replace those of an earlier run.

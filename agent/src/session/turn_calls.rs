@@ -395,9 +395,7 @@ impl TurnCalls {
 
     /// Polls a future until an interjection closes the calls. Returns `None` if one has.
     pub(super) async fn until_interjected<T>(&self, gates: impl Future<Output = T>) -> Option<T> {
-        if !self.is_listening() {
-            return Some(gates.await);
-        }
+        // A gate may be the first that has the session, so the wait can end even if nobody else has it yet.
         let (abort, registration) = AbortHandle::new_pair();
         *self.gates.lock() = Some(abort);
         // An interjection sets this mark before it looks for the handle.

@@ -7,7 +7,7 @@ use emitree_agent::{
     Agent, AgentContext, AgentRun, ChatModel, HooksFn, Reply, ScriptedModel, Session, Tool, TurnDecision, hooks_fn,
     tool_fn,
 };
-use emitree_runtime::{Error, Interrupt, Result, RunContext, map_output};
+use emitree_runtime::{Error, Interrupt, Result, RunContext, Runnable, map_output, runnable_fn};
 use serde_json::{Value, json};
 
 use crate::journal::Journal;
@@ -319,5 +319,51 @@ async fn a_resumed_run_starts_before_it_makes_the_calls_that_were_left_open() ->
     let script = ScriptedModel::new("test").text("hello");
     agent(&script).with(gate).with(starting("starts", &log, || Ok(()))).build()?.resume(&session).await?;
     assert_eq!(log.lines(), ["starts 1, turn 1", "shout"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_and_a_gate_can_interject_in_a_session_that_nobody_else_has() -> Result<()> {
+    let stop = tool("stop", |ctx| ctx.session().expect("an agent").interject("enough").expect("it is sent"));
+    let script =
+        ScriptedModel::new("test").calls(["a", "b"].map(|text| ("stop", json!({ "text": text })))).text("well");
+    let answer = agent(&script).tool(stop.exclusive()).build()?.ask("go").await?;
+    assert_eq!(results(&answer.messages), ["done", "!not executed: the user interjected"]);
+    assert_eq!(answer.messages[4].text(), "enough");
+
+    let gate = hooks_fn("gate", |hooks| {
+        hooks.on_gate_async(|_, ctx| {
+            let session = ctx.session().expect("an agent");
+            tokio::spawn(async move { session.interject("enough") });
+            Box::pin(std::future::pending())
+        });
+    });
+    let script = ScriptedModel::new("test").call("shout", no_arguments()).text("well");
+    let answer = agent(&script).with(gate).build()?.ask("go").await?;
+    assert_eq!(results(&answer.messages), ["!not executed: the user interjected"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_stores_and_steers_the_session_of_the_nearest_agent() -> Result<()> {
+    let log = Log::default();
+    let to = log.clone();
+    let store = tool("store", move |ctx| {
+        let session = ctx.session().expect("an agent");
+        session.steer("in metres").expect("it is sent");
+        to.add(session.id());
+        to.add(stored(&session).history().messages()[2].tool_results().next().expect("a result").response.to_string());
+    });
+    let script = ScriptedModel::new("inner").call("store", no_arguments()).text("found");
+    let inner = Agent::builder("researcher", ChatModel::new(script.clone())?).tool(store).build()?;
+    let outer = ScriptedModel::new("outer").call("researcher", json!({"task": "find"})).text("thanks");
+    let session = Session::with_id("order-17")?;
+    agent(&outer).tool(inner.as_tool("Researches")?).build()?.ask("go").session(&session).await?;
+    let lines = log.lines();
+    assert!(lines[0].starts_with("order-17/1/0/researcher-") && lines[0].ends_with("/researcher"), "{lines:?}");
+    assert_eq!(lines[1], "\"the run was stopped while the tool was running: it may have had effects\"");
+    assert_eq!(script.requests()[1].messages.last().expect("a message").text(), "in metres");
+    let plain = runnable_fn("plain", |(): (), ctx: RunContext| async move { Ok(ctx.session().is_none()) });
+    assert!(plain.run(()).await?);
     Ok(())
 }
