@@ -27,8 +27,10 @@ pub mod history {
     pub use crate::message::repair::{Repair, RepairKind};
 }
 
-/// Messages to a running agent ([`Session::steer`] and its siblings): the error of a message that was not sent.
+/// Messages to a running agent ([`Session::steer`] and its siblings): the error of a message that was not sent, and the
+/// event of a message that did not arrive.
 pub mod steering {
+    pub use crate::agent::events::MessageDropped;
     pub use crate::session::SendError;
 }
 

@@ -72,6 +72,17 @@ pub struct MessageError {
     pub error: String,
 }
 
+/// The event `message_dropped`: a message of [`Session::send`](crate::Session::send) did not arrive, or its hook failed.
+/// The event is emitted before a model call. The message itself is no part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MessageDropped {
+    /// The id of the middleware to which the message was sent.
+    pub to: String,
+    /// The reason.
+    pub error: String,
+}
+
 /// The event `tool_call_identified`: the model has requested a tool call. The event is emitted for each call, after
 /// `tool.resolve` and before the gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -163,6 +174,7 @@ pub(crate) fn declared(emitter: EmitterBuilder) -> EmitterBuilder {
         .declares_data::<MessageAdded>()
         .declares_data::<MessageReplaced>()
         .declares_data::<MessageError>()
+        .declares_data::<MessageDropped>()
         .declares_data::<ToolCallIdentified>()
         .declares_data::<ToolResponse>()
         .declares_data::<AgentSuccess>()
@@ -193,6 +205,10 @@ impl Event for MessageReplaced {
 
 impl Event for MessageError {
     const NAME: EventName = EventName::new("message_error");
+}
+
+impl Event for MessageDropped {
+    const NAME: EventName = EventName::new("message_dropped");
 }
 
 impl Event for ToolCallIdentified {

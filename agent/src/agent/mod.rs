@@ -61,8 +61,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 ///
 /// Names in brackets are [`Place`](crate::Place)s.
 ///
-/// 1. Messages of [`Session::steer`](crate::Session::steer) enter the history through `[steer.inject]`. Then hooks
-///    prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`, `[model.request]`. If a
+/// 1. Before the first turn of a session in this process, `[agent.start]` is called. Values of
+///    [`Session::send`](crate::Session::send) arrive at `[agent.message]`, and messages of
+///    [`Session::steer`](crate::Session::steer) enter the history through `[steer.inject]`. Then hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`, `[model.request]`. If a
 ///    hook of `[model.state]` replaces older messages, `[context.compact]` is called before and after.
 /// 2. The model runs inside `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
 /// 3. `[turn.action]` decides how the turn continues after the response.
@@ -119,6 +120,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 /// |---|---|---|
 /// | `start` | [`AgentStart`](crate::AgentStart) | before the first turn |
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for each message of the input |
+/// | `message_dropped` | [`MessageDropped`](crate::steering::MessageDropped) | a message of [`Session::send`](crate::Session::send) did not arrive at its middleware |
 /// | `iteration` | [`Iteration`](crate::Iteration) | a turn begins |
 /// | `tool_call_identified` | [`ToolCallIdentified`](crate::ToolCallIdentified) | for each call, before the gate |
 /// | `handoff` | [`HandedOff`](crate::kinds::HandedOff) | the conversation is transferred, before the other agent begins |

@@ -19,7 +19,7 @@ pub(crate) const BUILDER: &str = "builder";
 pub(crate) struct OwnHooks {
     /// The ids of the agent's middlewares, and [`BUILDER`] if the builder has hooks.
     pub(crate) ids: Vec<String>,
-    /// The places at which the builder has hooks.
+    /// The places at which the builder has hooks that replace others.
     pub(crate) places: Vec<Place>,
     /// All hooks of the agent, including replaced hooks. The builder's hooks come first.
     described: Vec<HookInfo>,
@@ -32,7 +32,7 @@ impl OwnHooks {
     /// builder's hooks replace.
     pub(crate) fn new(hooks: Hooks, installed: &mut Vec<Arc<Installed>>, store: Arc<dyn KeyValues>) -> Self {
         let hooks = hooks.build();
-        let places = hooks.places();
+        let places = hooks.replaces();
         if !hooks.is_empty() {
             installed.iter_mut().for_each(|installed| *installed = Installed::without(installed, &places));
             installed.insert(0, Arc::new(Installed::of_builder(hooks)));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use emitree_runtime::{Filters, HookInfo, Middleware, Op, Phase, Result, RunContext, Stack};
 use futures_core::future::BoxFuture;
+use serde_json::Value;
 
 use crate::message::history::History;
 use crate::model::chunks::ChunkStages;
@@ -19,6 +20,8 @@ use crate::{Agent, ChatModel, Hooks, Message, Place, Tool, ToolCall};
 #[derive(Clone, Default)]
 pub(crate) struct Chains {
     pub(crate) start: Filters<()>,
+    /// The hooks read their type from the value.
+    pub(crate) message: Filters<Value>,
     pub(crate) inject: Filters<Vec<Message>>,
     pub(crate) state: Filters<History>,
     pub(crate) compact: Filters<Messages>,
@@ -133,8 +136,16 @@ impl Built {
         [(ReadValue::name(), kinds_of(&self.values_read)), (WriteValue::name(), kinds_of(&self.values_write))]
     }
 
+    /// Returns the places at which these hooks replace others, in the order of a turn: those that have hooks, without
+    /// `agent.message`, because each message is for one middleware.
+    pub(crate) fn replaces(&self) -> Vec<Place> {
+        let mut places = self.places();
+        places.retain(|place| *place != Place::AgentMessage);
+        places
+    }
+
     /// Returns the places that have hooks, in the order of a turn.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place> {
         Place::ALL.into_iter().filter(|place| self.kinds(*place).contains(&true)).collect()
     }
 
@@ -200,8 +211,9 @@ impl Chains {
             Place::SteerSkip => self.skip = Filters::default(),
             Place::TurnStop => self.stop = Filters::default(),
             Place::RunEnd => self.end = Filters::default(),
-            // Gates stay, because every gate is a guard. The layers of onion places are not stored in `Chains`.
-            Place::ToolGate | Place::AgentRun | Place::ModelCall | Place::ToolCall => {}
+            // Gates stay, because every gate is a guard, and hooks of `agent.message`, because each message is for one
+            // middleware. The layers of onion places are not stored in `Chains`.
+            Place::ToolGate | Place::AgentMessage | Place::AgentRun | Place::ModelCall | Place::ToolCall => {}
         }
     }
 
@@ -209,6 +221,7 @@ impl Chains {
     pub(super) fn is_used(&self, place: Place) -> bool {
         !match place {
             Place::AgentStart => self.start.is_empty(),
+            Place::AgentMessage => self.message.is_empty(),
             Place::SteerInject => self.inject.is_empty(),
             Place::ModelState => self.state.is_empty(),
             Place::ContextCompact => self.compact.is_empty() && self.compacted.is_empty(),

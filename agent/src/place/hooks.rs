@@ -13,6 +13,7 @@ use emitree_runtime::{
 use futures_core::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::agent::builder::IntoTool;
 use crate::message::history::History;
@@ -332,6 +333,62 @@ impl Hooks {
     ) -> &mut Self {
         let hook = AsyncHook { name: self.name(Place::AgentStart), hook: by_context(hook) };
         add(&mut self.chains.start, hook);
+        self
+    }
+
+    /// Adds a hook for the messages that [`Session::send`](crate::Session::send) sends to this middleware, which are `T`s
+    /// as JSON. It is called before a model call, once for each message, in the order in which they were sent.
+    ///
+    /// If the message is no `T`, or if the hook fails or panics, the error is logged, the event `message_dropped`
+    /// ([`MessageDropped`](crate::steering::MessageDropped)) reports it, the state of the middleware is as it was before
+    /// the message, and the run goes on. If the middleware has several of these hooks, each is called with every
+    /// message; for messages of several types, use an enum. A hook of the builder replaces no others at this place: it
+    /// receives the messages to `builder`.
+    ///
+    /// ```
+    /// use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session, hooks_fn};
+    /// use serde::Deserialize;
+    /// use serde_json::json;
+    ///
+    /// #[derive(Deserialize)]
+    /// struct Opened {
+    ///     page: u32,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let editor = hooks_fn("editor", |hooks| {
+    ///     let page = hooks.state::<u32>();
+    ///     let now = page.clone();
+    ///     hooks.on_message(move |opened: Opened, ctx| now.with(ctx, |now| *now = opened.page));
+    ///     hooks.prompt(move |ctx| page.with(ctx, |page| format!("The user reads page {page}.")));
+    /// });
+    /// let script = ScriptedModel::new("test").text("A fine page.");
+    /// let agent = Agent::builder("reader", ChatModel::new(script.clone())?).with(editor).build()?;
+    /// let session = Session::new();
+    /// session.send("editor", json!({"page": 7}))?;
+    /// agent.ask("What do you think?").session(&session).await?;
+    /// assert_eq!(script.requests()[0].system.as_deref(), Some("The user reads page 7."));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_message<T: DeserializeOwned + 'static, Out: HookResult>(
+        &mut self,
+        hook: impl Fn(T, &RunContext) -> Out + Send + Sync + 'static,
+    ) -> &mut Self {
+        let hook = move |message: &mut Value, ctx: &RunContext| hook(read(message)?, ctx).into_result();
+        let filter = self.sync(Place::AgentMessage, hook);
+        add(&mut self.chains.message, filter);
+        self
+    }
+
+    /// The async form of [`on_message`](Self::on_message).
+    pub fn on_message_async<T: DeserializeOwned + 'static>(
+        &mut self,
+        hook: impl for<'a> Fn(T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    ) -> &mut Self {
+        let hook = AsyncHook { name: self.name(Place::AgentMessage), hook: by_message(hook) };
+        add(&mut self.chains.message, hook);
         self
     }
 
@@ -670,6 +727,23 @@ where
     F: for<'a> Fn(&'a RunContext) -> BoxFuture<'a, Result<()>>,
 {
     move |(), ctx| hook(ctx)
+}
+
+/// Makes an async hook from one that reads its message.
+fn by_message<T, F>(hook: F) -> impl for<'a> Fn(&'a mut Value, &'a RunContext) -> BoxFuture<'a, Result<()>>
+where
+    T: DeserializeOwned + 'static,
+    F: for<'a> Fn(T, &'a RunContext) -> BoxFuture<'a, Result<()>>,
+{
+    move |message, ctx| match read(message) {
+        Ok(message) => hook(message, ctx),
+        Err(error) => Box::pin(ready(Err(error))),
+    }
+}
+
+fn read<T: DeserializeOwned>(message: &Value) -> Result<T> {
+    serde_path_to_error::deserialize(message)
+        .map_err(|error| Error::new(format!("the message is no `{}`: {error}", type_name::<T>())))
 }
 
 impl fmt::Debug for Hooks {

@@ -24,6 +24,9 @@ pub enum Place {
     AgentRun,
     /// The first use of a session in this process, by a run of the agent: hooks that prepare the session's state.
     AgentStart,
+    /// A value of [`Session::send`](crate::Session::send), before each model call: only the hooks of the middleware to
+    /// which it was sent are called.
+    AgentMessage,
     /// The messages of [`Session::steer`](crate::Session::steer) and its siblings before they enter the history: a chain
     /// of hooks.
     SteerInject,
@@ -67,9 +70,10 @@ pub enum Place {
 
 impl Place {
     /// All places, in the order of a turn.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::AgentRun,
         Self::AgentStart,
+        Self::AgentMessage,
         Self::SteerInject,
         Self::ModelState,
         Self::ContextCompact,
@@ -96,6 +100,7 @@ impl Place {
         match self {
             Self::AgentRun => "agent.run",
             Self::AgentStart => "agent.start",
+            Self::AgentMessage => "agent.message",
             Self::SteerInject => "steer.inject",
             Self::ModelState => "model.state",
             Self::ContextCompact => "context.compact",

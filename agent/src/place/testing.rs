@@ -93,6 +93,12 @@ impl HookTest {
         self.pass((), |start, it, ctx| Box::pin(it.hooks.chains.start.apply(start, ctx))).await
     }
 
+    /// Calls the hooks of [`AgentMessage`](crate::Place::AgentMessage) with a message as JSON.
+    pub async fn message(&self, message: impl Into<Value>) -> Result<()> {
+        let message = message.into();
+        self.pass(message, |message, it, ctx| Box::pin(it.hooks.chains.message.apply(message, ctx))).await.map(drop)
+    }
+
     /// Calls the hooks of [`SteerInject`](crate::Place::SteerInject).
     pub async fn inject(&self, messages: impl IntoIterator<Item = Message>) -> Result<Vec<Message>> {
         let messages = messages.into_iter().collect();

@@ -1,15 +1,17 @@
-//! The messages that were sent to a session, and that its history does not have yet.
+//! The messages that were sent to a session, for its history or for a middleware, and that did not arrive yet.
 //!
 //! Invariants:
 //!
 //! 1. A message leaves the inbox only in the step that adds it to the history, under the session's lock, or when a hook
-//!    drops it. So a message is either in the inbox or in the history.
+//!    drops it. So a message is either in the inbox or in the history. A value for a middleware leaves it when the hooks
+//!    of the middleware were called with it.
 //! 2. A message is taken by at most one attempt of a run. When that attempt is gone, other runs may take it.
 
 use std::mem::take;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::Message;
 use crate::message::history::check;
@@ -18,16 +20,31 @@ use crate::session::turn_calls::TurnCalls;
 /// The maximum number of messages that wait in an inbox.
 pub(crate) const CAPACITY: usize = 1_000;
 
-/// How a message enters the conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// What was sent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "sent", rename_all = "snake_case")]
 pub(crate) enum Sent {
-    /// Before the next model call.
-    Steer,
-    /// Before the next model call. Calls that have not begun are not executed.
-    Interject,
-    /// When the loop would end.
-    FollowUp,
+    /// Enters the conversation before the next model call.
+    Steer { message: Arc<Message> },
+    /// As `Steer`. Calls that have not begun are not executed.
+    Interject { message: Arc<Message> },
+    /// Enters the conversation when the loop would end.
+    FollowUp { message: Arc<Message> },
+    /// Goes to a middleware before the next model call.
+    Value { to: Arc<str>, value: Value },
+}
+
+impl Sent {
+    fn message(&self) -> Option<&Arc<Message>> {
+        match self {
+            Self::Steer { message } | Self::Interject { message } | Self::FollowUp { message } => Some(message),
+            Self::Value { .. } => None,
+        }
+    }
+
+    const fn is_steering(&self) -> bool {
+        matches!(self, Self::Steer { .. } | Self::Interject { .. })
+    }
 }
 
 /// An attempt of a run.
@@ -44,7 +61,6 @@ pub(crate) struct Waiting {
     /// Counts the messages of the session, so that a message that comes back finds its place.
     number: u64,
     sent: Sent,
-    pub(crate) message: Arc<Message>,
     taken_by: Option<Taker>,
 }
 
@@ -53,17 +69,17 @@ impl Waiting {
         self.taken_by.is_none_or(|other| other == taker)
     }
 
-    fn take(&mut self, taker: Taker) -> Arc<Message> {
+    fn take(&mut self, taker: Taker) -> Option<Arc<Message>> {
         self.taken_by = Some(taker);
-        Arc::clone(&self.message)
+        self.sent.message().cloned()
     }
 }
 
-/// A message that waits, as a stored session has it.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct StoredMessage {
-    sent: Sent,
-    message: Arc<Message>,
+/// A message to a middleware that an attempt has taken.
+pub(crate) struct TakenValue {
+    number: u64,
+    pub(crate) to: Arc<str>,
+    pub(crate) value: Value,
 }
 
 /// See the [module](self).
@@ -76,50 +92,78 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    pub(crate) fn messages(&self) -> impl ExactSizeIterator<Item = &Arc<Message>> {
-        self.waiting.iter().map(|waiting| &waiting.message)
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
     }
 
-    pub(super) fn to_stored(&self) -> Vec<StoredMessage> {
-        let stored = |waiting: &Waiting| StoredMessage { sent: waiting.sent, message: Arc::clone(&waiting.message) };
-        self.waiting.iter().map(stored).collect()
+    /// Returns the messages for the conversation.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.waiting.iter().filter_map(|waiting| waiting.sent.message())
     }
 
-    pub(super) fn stored(stored: Vec<StoredMessage>) -> Result<Self, String> {
+    /// Returns the values for a middleware.
+    pub(crate) fn values<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.waiting.iter().filter_map(move |waiting| match &waiting.sent {
+            Sent::Value { to, value } if **to == *id => Some(value),
+            _ => None,
+        })
+    }
+
+    pub(super) fn to_stored(&self) -> Vec<Sent> {
+        self.waiting.iter().map(|waiting| waiting.sent.clone()).collect()
+    }
+
+    pub(super) fn stored(stored: Vec<Sent>) -> Result<Self, String> {
         let mut inbox = Self::default();
-        for (place, StoredMessage { sent, message }) in stored.into_iter().enumerate() {
-            check(std::slice::from_ref(&message)).map_err(|error| format!("at `inbox[{place}].message`: {error}"))?;
-            inbox.push(sent, Arc::unwrap_or_clone(message)).map_err(|_| "at `inbox`: too many messages".to_owned())?;
+        for (place, sent) in stored.into_iter().enumerate() {
+            if let Some(message) = sent.message() {
+                check(std::slice::from_ref(message))
+                    .map_err(|error| format!("at `inbox[{place}].message`: {error}"))?;
+            }
+            inbox.push(sent, |sent| sent).map_err(|_| "at `inbox`: too many messages".to_owned())?;
         }
         Ok(inbox)
     }
 
     /// Adds a message. Returns it if the inbox is full.
-    pub(crate) fn push(&mut self, sent: Sent, message: Message) -> Result<(), Message> {
+    pub(crate) fn push<T>(&mut self, message: T, sent: impl FnOnce(T) -> Sent) -> Result<(), T> {
         if self.waiting.len() >= CAPACITY {
             return Err(message);
         }
-        self.waiting.push(Waiting { number: self.sent, sent, message: Arc::new(message), taken_by: None });
+        self.waiting.push(Waiting { number: self.sent, sent: sent(message), taken_by: None });
         self.sent += 1;
         Ok(())
     }
 
     /// Takes the messages for the next model call, and returns all that this attempt has taken.
     pub(crate) fn take_steering(&mut self, taker: Taker) -> Vec<Arc<Message>> {
-        let waiting = self.waiting.iter_mut().filter(|waiting| waiting.sent != Sent::FollowUp);
+        let waiting = self.waiting.iter_mut().filter(|waiting| waiting.sent.is_steering());
         let due = waiting.filter(|waiting| waiting.is_free_for(taker));
-        due.map(|waiting| waiting.take(taker)).collect()
+        due.filter_map(|waiting| waiting.take(taker)).collect()
     }
 
     /// Takes the oldest follow-up.
     pub(crate) fn take_follow_up(&mut self, taker: Taker) -> Option<Arc<Message>> {
-        let mut waiting = self.waiting.iter_mut().filter(|waiting| waiting.sent == Sent::FollowUp);
-        waiting.find(|waiting| waiting.is_free_for(taker)).map(|waiting| waiting.take(taker))
+        let mut waiting = self.waiting.iter_mut().filter(|waiting| matches!(waiting.sent, Sent::FollowUp { .. }));
+        waiting.find(|waiting| waiting.is_free_for(taker))?.take(taker)
+    }
+
+    /// Takes the values for middlewares.
+    pub(crate) fn take_values(&mut self, taker: Taker) -> Vec<TakenValue> {
+        let free = self.waiting.iter_mut().filter(|waiting| waiting.is_free_for(taker));
+        let taken = free.filter_map(|waiting| match &waiting.sent {
+            Sent::Value { to, value } => {
+                waiting.taken_by = Some(taker);
+                Some(TakenValue { number: waiting.number, to: Arc::clone(to), value: value.clone() })
+            }
+            _ => None,
+        });
+        taken.collect()
     }
 
     /// Takes all interjections that no attempt has taken. Returns `false` if there are none.
     pub(crate) fn take_interjections(&mut self, taker: Taker) -> bool {
-        let waiting = self.waiting.iter_mut().filter(|waiting| waiting.sent == Sent::Interject);
+        let waiting = self.waiting.iter_mut().filter(|waiting| matches!(waiting.sent, Sent::Interject { .. }));
         let free = waiting.filter(|waiting| waiting.taken_by.is_none());
         free.map(|waiting| waiting.take(taker)).count() > 0
     }
@@ -128,6 +172,12 @@ impl Inbox {
     pub(crate) fn interrupted_turn(&mut self) -> Option<Arc<TurnCalls>> {
         let turn = Arc::clone(self.turns.first()?);
         self.take_interjections(turn.taker()).then_some(turn)
+    }
+
+    /// Removes a value that an attempt has taken.
+    pub(crate) fn remove_value(&mut self, taken: &TakenValue) -> Option<Waiting> {
+        let place = self.waiting.iter().position(|waiting| waiting.number == taken.number)?;
+        Some(self.waiting.remove(place))
     }
 
     /// Removes what an attempt has taken.

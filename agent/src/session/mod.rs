@@ -43,8 +43,8 @@ use crate::session::stored::Stored;
 ///
 /// A session serializes as `{"version": 3, "id": "…", "turns": 2, "history": […], "state": {"<id>": …}}`, with the state
 /// of each middleware under the middleware's id. If they are not empty, it also has `meta` ([`set_meta`](Self::set_meta)),
-/// `inbox` ([`undelivered`](Self::undelivered)), `paused` ([`pause`](Self::pause)) and `open`: where the last run has
-/// stopped, for [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
+/// `inbox` ([`undelivered`](Self::undelivered), [`undelivered_to`](Self::undelivered_to)), `paused`
+/// ([`pause`](Self::pause)) and `open`: where the last run has stopped, for [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
 /// the run were dropped at that moment. A stored session contains the secrets of its conversation, and whoever can change
 /// it can forge results: keep it on the server.
 ///
@@ -137,36 +137,37 @@ impl Shared {
     fn change_inbox<T>(&self, change: impl FnOnce(&mut Conversation) -> T) -> T {
         let mut conversation = self.conversation.lock();
         let changed = change(&mut conversation);
-        let waiting = conversation.inbox.messages().len() + usize::from(conversation.is_paused);
+        let waiting = conversation.inbox.len() + usize::from(conversation.is_paused);
         self.waiting.store(waiting, Ordering::Release);
         changed
     }
 }
 
-/// The reason why a message was not sent to a running agent. It gives the message back.
+/// The reason why a message was not sent to a running agent. It gives the message back: a [`Message`], or the value of
+/// [`Session::send`].
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-pub enum SendError {
+pub enum SendError<T = Message> {
     /// Too many messages wait in the session.
     #[error("the message was not sent: {CAPACITY} messages wait in the session, which is the limit")]
     Full {
         /// The message.
-        message: Box<Message>,
+        message: Box<T>,
     },
     /// The message is not valid by itself. See [`History::extend`].
     #[error("the message was not sent: {error}")]
     Invalid {
         /// The message.
-        message: Box<Message>,
+        message: Box<T>,
         /// The fault.
         error: HistoryError,
     },
 }
 
-impl SendError {
+impl<T> SendError<T> {
     /// Returns the message.
     #[must_use]
-    pub fn into_message(self) -> Message {
+    pub fn into_message(self) -> T {
         let (Self::Full { message } | Self::Invalid { message, .. }) = self;
         *message
     }
@@ -288,7 +289,7 @@ impl Session {
     ///
     /// Returns an error that gives the message back if it is not valid by itself, or if 1,000 messages wait.
     pub fn steer(&self, message: impl Into<Message>) -> Result<(), SendError> {
-        self.send(Sent::Steer, message.into())
+        self.put(message.into(), |message| Sent::Steer { message })
     }
 
     /// Sends a message for the end of the loop: where a run would end, the message starts another round. Each follow-up
@@ -298,7 +299,7 @@ impl Session {
     ///
     /// As for [`steer`](Self::steer).
     pub fn follow_up(&self, message: impl Into<Message>) -> Result<(), SendError> {
-        self.send(Sent::FollowUp, message.into())
+        self.put(message.into(), |message| Sent::FollowUp { message })
     }
 
     /// Sends a message as [`steer`](Self::steer) does, and stops calls that have not begun. The message belongs to the
@@ -312,12 +313,31 @@ impl Session {
     ///
     /// As for [`steer`](Self::steer).
     pub fn interject(&self, message: impl Into<Message>) -> Result<(), SendError> {
-        self.send(Sent::Interject, message.into())?;
+        self.put(message.into(), |message| Sent::Interject { message })?;
         let turn = self.shared.conversation.lock().inbox.interrupted_turn();
         if let Some(turn) = turn {
             turn.interject();
         }
         Ok(())
+    }
+
+    /// Sends a value to one middleware, by its id. Before its next model call, the run that uses the session calls the
+    /// hooks of [`on_message`](crate::Hooks::on_message) of this middleware with the value, and before the messages of
+    /// [`steer`](Self::steer) enter the history. The value starts no further round, so it may wait for the next run, as
+    /// it does while no run is under way. If the session has several runs, one of them takes it. A discarded attempt
+    /// gives it to the next one, and an attempt that is dropped while a hook has the value leaves it to the next run.
+    ///
+    /// If no middleware of the run has the id and a hook for messages, or if the hook fails, a warning is logged, the
+    /// event `message_dropped` ([`MessageDropped`](crate::steering::MessageDropped)) reports it, and the value is gone.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that gives the value back if 1,000 messages wait, also those of [`steer`](Self::steer).
+    pub fn send(&self, id: impl Into<Arc<str>>, value: impl Into<Value>) -> Result<(), SendError<Value>> {
+        let (to, value) = (id.into(), value.into());
+        let sent = |value| Sent::Value { to, value };
+        let pushed = self.shared.change_inbox(|conversation| conversation.inbox.push(value, sent));
+        pushed.map_err(|value| SendError::Full { message: Box::new(value) })
     }
 
     /// Lets the run that uses the session end after its current turn, before the next model call. The calls of the turn
@@ -351,6 +371,13 @@ impl Session {
         self.shared.change_inbox(|conversation| conversation.is_paused = true);
     }
 
+    /// Returns the values that were sent to a middleware, and whose hooks were not called yet, in the order in which they
+    /// were sent.
+    #[must_use]
+    pub fn undelivered_to(&self, id: &str) -> Vec<Value> {
+        self.shared.conversation.lock().inbox.values(id).cloned().collect()
+    }
+
     /// Returns the messages that were sent, and that the history does not have yet, in the order in which they were
     /// sent.
     #[must_use]
@@ -358,15 +385,14 @@ impl Session {
         self.shared.conversation.lock().inbox.messages().cloned().collect()
     }
 
-    fn send(&self, sent: Sent, message: Message) -> Result<(), SendError> {
+    fn put(&self, message: Message, sent: impl FnOnce(Arc<Message>) -> Sent) -> Result<(), SendError> {
         let message = Arc::new(message);
-        let checked = check(std::slice::from_ref(&message));
-        let message = Arc::unwrap_or_clone(message);
-        if let Err(error) = checked {
-            return Err(SendError::Invalid { message: Box::new(message), error });
+        let boxed = |message| Box::new(Arc::unwrap_or_clone(message));
+        if let Err(error) = check(std::slice::from_ref(&message)) {
+            return Err(SendError::Invalid { message: boxed(message), error });
         }
-        let sent = self.shared.change_inbox(|conversation| conversation.inbox.push(sent, message));
-        sent.map_err(|message| SendError::Full { message: Box::new(message) })
+        let pushed = self.shared.change_inbox(|conversation| conversation.inbox.push(message, sent));
+        pushed.map_err(|message| SendError::Full { message: boxed(message) })
     }
 
     fn of(history: History) -> Self {

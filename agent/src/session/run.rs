@@ -11,7 +11,7 @@ use crate::agent::turn::CurrentTurn;
 use crate::message::history::{History, HistoryError, check};
 use crate::message::{Message, Role};
 use crate::place::state::Slices;
-use crate::session::inbox::{Taker, Waiting};
+use crate::session::inbox::{TakenValue, Taker, Waiting};
 use crate::session::keys::SessionKey;
 use crate::session::live_run::LiveRun;
 use crate::session::stopped::{Stopped, StoppedTurn};
@@ -288,10 +288,10 @@ impl SessionRun {
             )));
         }
         match conversation.history.messages().last() {
-            Some(last) if last.role == Role::Assistant && conversation.inbox.messages().len() == 0 => {
+            Some(last) if last.role == Role::Assistant && conversation.inbox.messages().next().is_none() => {
                 Ok(Resumed::Ended(Arc::clone(last)))
             }
-            None if conversation.inbox.messages().len() == 0 => {
+            None if conversation.inbox.messages().next().is_none() => {
                 Err(Error::new("the session cannot be resumed: it has no messages"))
             }
             _ => Ok(Resumed::Conversation),
@@ -357,6 +357,20 @@ impl SessionRun {
         let is_paused = std::mem::take(&mut conversation.is_paused);
         self.has_paused.fetch_or(is_paused, Ordering::Relaxed);
         is_paused
+    }
+
+    /// Takes the values for middlewares.
+    pub(crate) fn take_values(&self, attempt: u32) -> Vec<TakenValue> {
+        self.session.shared.conversation.lock().inbox.take_values(self.taker(attempt))
+    }
+
+    /// Removes a value with which the hooks of its middleware were called in an attempt.
+    pub(crate) fn remove_value(&self, taken: &TakenValue, attempt: u32) {
+        self.session.shared.change_inbox(|conversation| {
+            if attempt == self.attempt() {
+                self.steered.lock().extend(conversation.inbox.remove_value(taken));
+            }
+        });
     }
 
     /// Takes the messages that enter before a model call.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::message::history::History;
 use crate::message::{Role, is_false};
 use crate::place::state::Slices;
-use crate::session::inbox::{Inbox, StoredMessage};
+use crate::session::inbox::{Inbox, Sent};
 use crate::session::keys::SessionKey;
 use crate::session::questions::Question;
 use crate::session::stopped::{Stopped, StoppedCall, StoppedTurn};
@@ -41,7 +41,7 @@ pub(super) struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     open: Option<StoredStop>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    inbox: Vec<StoredMessage>,
+    inbox: Vec<Sent>,
     #[serde(default, skip_serializing_if = "is_false")]
     paused: bool,
     #[serde(default, skip_serializing_if = "Map::is_empty")]

@@ -86,6 +86,10 @@ fn marks(place: Place, is_async: bool) -> HooksFn {
                 })
             }),
             // A hook that observes leaves its mark as an error.
+            (Place::AgentMessage, false) => hooks.on_message(|text: String, _| Err::<(), _>(Error::new(text))),
+            (Place::AgentMessage, true) => {
+                hooks.on_message_async(|text: String, _| Box::pin(async { Err(Error::new(text)) }))
+            }
             (Place::AgentStart, false) => hooks.on_start(|_| Err::<(), _>(Error::new("x"))),
             (Place::AgentStart, true) => hooks.on_start_async(|_| Box::pin(async { Err(Error::new("x")) })),
             (Place::ToolRestore, false) => hooks.on_restore(|open, _| open.refuse("x")),
@@ -177,6 +181,7 @@ async fn is_marked(place: Place, test: &HookTest) -> Result<bool> {
         }
         Place::ContextCompact => test.compact([Message::user("a")]).await?.is_some_and(|it| it[1].text() == "x"),
         Place::AgentStart => test.start().await.is_err_and(|error| error.to_string() == "x"),
+        Place::AgentMessage => test.message("x").await.is_err_and(|error| error.to_string() == "x"),
         Place::ToolRestore => test.restore(OpenCall::new(call(), false)).await?.refused() == Some("x"),
         Place::SteerInject => test.inject([Message::user("a")]).await?[1].text() == "x",
         Place::SteerSkip => test.skip([call()]).await.is_err_and(|error| error.to_string() == "shout"),

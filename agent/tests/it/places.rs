@@ -47,6 +47,7 @@ fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
             });
         }
         Place::AgentStart => drop(hooks.on_start(move |_| add(""))),
+        Place::AgentMessage => drop(hooks.on_message(move |(): (), _| add(""))),
         Place::ToolRestore => drop(hooks.on_restore(move |open, _| add(&open.call().id))),
         Place::SteerInject => drop(hooks.on_inject(move |_, _| add(""))),
         Place::SteerSkip => drop(hooks.on_skip(move |_, _| add(""))),
@@ -133,6 +134,7 @@ const fn passed(place: Place) -> usize {
         | Place::ToolGate
         | Place::ToolCall
         | Place::ToolResult
+        | Place::AgentMessage
         | Place::SteerInject
         | Place::SteerSkip
         | Place::RunEnd => 1,
@@ -240,7 +242,10 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
                     let builder = agent(&script).options(options).with(compacts()).with(first);
                     let second = |at| (bound == at).then(|| mark(std::slice::from_ref(place), "2", &log));
                     let agent = second(Bound::OnTheAgent).into_iter().fold(builder, AgentBuilder::with).build()?;
-                    let session = is_steered.then_some(&session);
+                    if *place == Place::AgentMessage {
+                        ["1", "2"].into_iter().for_each(|id| session.send(id, ()).expect("it is sent"));
+                    }
+                    let session = (is_steered || *place == Place::AgentMessage).then_some(&session);
                     ask_at(depth, &agent, second(Bound::OnTheRun), second(Bound::FromAbove), session).await?;
                     // At `model.wire`, only the last registered hook is called.
                     let each: &[&str] = if *place == Place::ModelWire { &["2"] } else { &["1", "2"] };
@@ -258,8 +263,8 @@ async fn hooks_of_each_place_are_called_in_middleware_order_streamed_or_not_at_e
 
 /// The places of a run in order. The first response calls two tools, and the second response is the answer. The numbers
 /// after a place are the ids of calls: each hook of the place is called for all these calls before the next hook is
-/// called. A message waits when the run begins; `steer.skip` needs an interjection, after which no tool works.
-const WHOLE_RUN: &str = "agent.run, agent.start, steer.inject
+/// called. A message waits when the run begins, and one for each middleware; `steer.skip` needs an interjection, after which no tool works.
+const WHOLE_RUN: &str = "agent.run, agent.start, agent.message, steer.inject
     model.state, context.compact
     model.context, model.prompt, model.wire, model.request, model.call, model.chunk, turn.action
     tool.resolve 0, tool.resolve 1, tool.gate 0 1, tool.call 0, work 0, tool.call 1, work 1, tool.result 0, tool.result 1
@@ -310,14 +315,17 @@ async fn a_run_passes_all_places_in_order_and_the_hooks_of_the_builder_replace_o
                 let agent = working(streams, has_own, &log)?.with(hooks("agent")).build()?;
                 let session = Session::new();
                 session.steer("and now").expect("it is sent");
-                ask_at(depth, &agent, Some(hooks("run")), Some(hooks("above")), Some(&session)).await?;
                 // At the top level, both middlewares are bound to the same run, `run` first.
                 let is_nested = depth != Depth::TopLevel;
                 let all = if is_nested { ["own", "agent", "above", "run"] } else { ["own", "agent", "run", "above"] };
+                for id in all {
+                    session.send(if id == "own" { "builder" } else { id }, ()).expect("it is sent");
+                }
+                ask_at(depth, &agent, Some(hooks("run")), Some(hooks("above")), Some(&session)).await?;
                 let expected = whole_run(|place| match place {
                     "work" => &["tool"],
-                    // Every gate is a guard.
-                    _ if has_own && !are_guards && place != "tool.gate" => &all[..1],
+                    // Every gate is a guard, and each message is for one middleware.
+                    _ if has_own && !are_guards && !["tool.gate", "agent.message"].contains(&place) => &all[..1],
                     // Only the last hook is called.
                     "model.wire" => &all[3..],
                     _ => &all[usize::from(!has_own)..],

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread::current;
 
 use emitree_agent::kinds::HandedOff;
+use emitree_agent::steering::MessageDropped;
 use emitree_agent::stream::{ToolCallDelta, ToolCallStarted};
 use emitree_agent::workflow::{Goto, StepFailure, StepStart, StepSuccess, Workflow};
 use emitree_agent::*;
@@ -120,6 +121,7 @@ fn samples() -> Vec<Sample> {
             MessageAdded = json!({"message": message()});
             MessageReplaced = json!({"before": message(), "after": message()});
             MessageError = json!({"message": message(), "error": SECRET});
+            MessageDropped = json!({"to": SECRET, "error": SECRET});
             ToolCallIdentified = json!({"call": call()});
             ToolResponse = json!({"call": call(), "result": result()});
             AgentSuccess = json!({"answer": message()});

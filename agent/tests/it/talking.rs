@@ -1,13 +1,15 @@
-//! A running agent is paused (A15), and middlewares start with their session (A3).
+//! A running agent is paused, and middlewares receive the start of their session and values (A3, A15).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use emitree_agent::steering::MessageDropped;
 use emitree_agent::{
     Agent, AgentContext, AgentRun, ChatModel, HooksFn, Reply, ScriptedModel, Session, Tool, TurnDecision, hooks_fn,
     tool_fn,
 };
 use emitree_runtime::{Error, Interrupt, Result, RunContext, Runnable, map_output, runnable_fn};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::journal::Journal;
@@ -366,4 +368,202 @@ async fn a_tool_stores_and_steers_the_session_of_the_nearest_agent() -> Result<(
     let plain = runnable_fn("plain", |(): (), ctx: RunContext| async move { Ok(ctx.session().is_none()) });
     assert!(plain.run(()).await?);
     Ok(())
+}
+
+#[derive(Deserialize)]
+struct Opened {
+    page: u32,
+}
+
+/// A middleware that keeps the pages that it is told, and logs them. It fails for page 0, after it has kept the page.
+fn editor(id: &'static str, log: &Log) -> HooksFn {
+    let log = log.clone();
+    hooks_fn(id, move |hooks| {
+        let (log, pages) = (log.clone(), hooks.state::<Vec<u32>>());
+        hooks.on_message(move |Opened { page }, ctx| {
+            log.add(format!("{id} {page}"));
+            pages.with(ctx, |pages| pages.push(page))?;
+            if page == 0 { Err(Error::new("there is no page 0")) } else { Ok(()) }
+        });
+    })
+}
+
+fn page(number: u32) -> Value {
+    json!({ "page": number })
+}
+
+fn pages(session: &Session, id: &str) -> Vec<u32> {
+    session.state(id).expect("pages").unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_value_arrives_at_its_middleware_before_the_next_model_call_and_before_steering() -> Result<()> {
+    let log = Log::default();
+    let (to, session) = (log.clone(), Session::new());
+    let user = session.clone();
+    let sends = tool("sends", move |_| {
+        user.steer("and?").expect("it is sent");
+        user.send("editor", page(2)).expect("it is sent");
+        user.send("other", page(3)).expect("it is sent");
+        user.send("editor", page(4)).expect("it is sent");
+    });
+    let inject = hooks_fn("inject", move |hooks| {
+        let to = to.clone();
+        hooks.on_inject(move |messages, _| to.add(messages[0].text()));
+    });
+    let script = ScriptedModel::new("test").call("sends", no_arguments()).text("well");
+    let agent =
+        agent(&script).tool(sends).with(inject).with(editor("editor", &log)).with(editor("other", &log)).build()?;
+    session.send("editor", page(1))?;
+    agent.ask("go").session(&session).await?;
+    assert_eq!(log.lines(), ["editor 1", "editor 2", "other 3", "editor 4", "and?"]);
+    assert_eq!(script.requests().len(), 2);
+    assert_eq!((pages(&session, "editor"), pages(&session, "other")), (vec![1, 2, 4], vec![3]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_value_waits_in_the_stored_session_and_starts_no_round() -> Result<()> {
+    let log = Log::default();
+    let session = Session::new();
+    let user = session.clone();
+    let late = hooks_fn("late", move |hooks| {
+        let user = user.clone();
+        hooks.on_end(move |_, _| user.send("editor", page(7)).expect("it is sent"));
+    });
+    let script = ScriptedModel::by("test", |_| Reply::text("hello"));
+    let agent = agent(&script).with(editor("editor", &log)).build()?;
+    agent.ask("go").session(&session).with(late).await?;
+    session.steer("and?")?;
+    session.send("editor", page(8))?;
+    let session = stored(&session);
+    assert_eq!(session.undelivered_to("editor"), [page(7), page(8)]);
+    assert!(session.undelivered_to("other").is_empty());
+    assert_eq!((session.undelivered().len(), log.lines().len()), (1, 0));
+    agent.ask("go").session(&session).await?;
+    assert_eq!((pages(&session, "editor"), session.undelivered_to("editor")), (vec![7, 8], Vec::new()));
+    assert_eq!(script.requests().len(), 2);
+    // A value alone gives a run nothing to do.
+    session.send("editor", page(9))?;
+    let error = agent.resume(&session).await.expect_err("nothing to do").to_string();
+    assert_eq!(error, "there is nothing to resume: the conversation of the session ends with an answer");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failing_hook_a_wrong_type_and_an_unknown_id_drop_the_value_and_leave_the_state() -> Result<()> {
+    let log = Log::default();
+    let session = Session::new();
+    session.send("editor", page(1))?;
+    session.send("editor", page(0))?;
+    session.send("editor", json!({"page": "one"}))?;
+    session.send("editro", page(2))?;
+    session.send("editor", page(3))?;
+    let agent = agent(&ScriptedModel::new("test").text("hello")).with(editor("editor", &log)).build()?;
+    let (events, journal) = (Log::default(), Journal::default());
+    let to = events.clone();
+    let _subscribed = tracing::subscriber::set_default(journal.clone());
+    let run = agent.ask("go").session(&session).on("message_dropped", move |dropped: &mut MessageDropped, _| {
+        to.add(format!("{}: {}", dropped.to, dropped.error));
+    });
+    assert_eq!(run.await?.text(), "hello");
+    assert_eq!(log.lines(), ["editor 1", "editor 0", "editor 3"]);
+    assert_eq!(pages(&session, "editor"), [1, 3]);
+    let [failed, wrong, unknown] = events.lines().try_into().expect("three events");
+    assert!(failed.starts_with("editor: there is no page 0"), "{failed}");
+    let invalid = "Opened`: page: invalid type: string \"one\", expected u32";
+    assert!(wrong.starts_with("editor: the message is no `") && wrong.contains(invalid), "{wrong}");
+    assert_eq!(unknown, "editro: no middleware `editro` of the agent `tester` receives messages: only `editor`");
+    let warnings = journal.take();
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings[2].starts_with("a message to the middleware `editro` was dropped: "), "{warnings:?}");
+    assert!(session.undelivered_to("editor").is_empty() && session.undelivered_to("editro").is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_discarded_attempt_gives_its_values_to_the_next_one() -> Result<()> {
+    let log = Log::default();
+    let session = Session::new();
+    session.send("editor", page(1))?;
+    session.send("editor", page(2))?;
+    let script = ScriptedModel::new("test").text("bad").text("good");
+    let agent = agent(&script).with(editor("editor", &log)).build()?;
+    let run = agent.ask("go").session(&session).middleware(map_output(refuse_bad)).max_middleware_retries(1);
+    assert_eq!(run.await?.text(), "good");
+    assert_eq!(log.lines(), ["editor 1", "editor 2", "editor 1", "editor 2"]);
+    assert_eq!(pages(&session, "editor"), [1, 2]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_is_dropped_while_a_hook_has_a_value_leaves_the_value_and_the_state() -> Result<()> {
+    let (log, waits) = (Log::default(), Arc::new(AtomicBool::new(true)));
+    let to = log.clone();
+    let slow = hooks_fn("slow", move |hooks| {
+        let (to, waits, count) = (to.clone(), Arc::clone(&waits), hooks.state::<u32>());
+        hooks.on_message_async(move |text: String, ctx| {
+            let (to, count) = (to.clone(), count.clone());
+            let waits = text == "b" && waits.swap(false, Ordering::SeqCst);
+            Box::pin(async move {
+                count.with(ctx, |count| *count += 1)?;
+                to.add(text);
+                if waits {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            })
+        });
+    });
+    let agent = agent(&ScriptedModel::new("test").text("hello")).with(slow).build()?;
+    let session = Session::new();
+    session.send("slow", "a")?;
+    session.send("slow", "b")?;
+    assert!(futures_util::FutureExt::now_or_never(agent.ask("go").session(&session).into_future()).is_none());
+    assert_eq!((session.undelivered_to("slow"), session.state::<u32>("slow")?), (vec![json!("b")], Some(1)));
+    agent.resume(&session).await?;
+    assert_eq!((log.lines().join(" "), session.state::<u32>("slow")?), ("a b b".to_owned(), Some(2)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_of_a_middleware_sends_to_the_middleware_while_no_run_is_under_way() -> Result<()> {
+    let log = Log::default();
+    let to = log.clone();
+    let (done, is_done) = tokio::sync::oneshot::channel::<()>();
+    let done = Arc::new(std::sync::Mutex::new(Some(done)));
+    let watcher = hooks_fn("watcher", move |hooks| {
+        let done = Arc::clone(&done);
+        hooks.on_start(move |ctx| {
+            let (session, done) = (ctx.session().expect("an agent"), done.lock().expect("no panic").take());
+            tokio::spawn(async move {
+                session.send("watcher", "the file has changed").expect("it is sent");
+                done.map(|done| done.send(()))
+            });
+        });
+        let to = to.clone();
+        hooks.on_message(move |text: String, _| to.add(text));
+    });
+    let agent = agent(&ScriptedModel::by("test", |_| Reply::text("hello"))).with(watcher).build()?;
+    let session = Session::new();
+    agent.ask("go").session(&session).await?;
+    is_done.await.expect("it is sent");
+    assert_eq!((session.undelivered_to("watcher").len(), log.lines().len()), (1, 0));
+    agent.ask("go").session(&session).await?;
+    assert_eq!(log.lines(), ["the file has changed"]);
+    Ok(())
+}
+
+#[test]
+fn a_thousand_messages_wait_in_all_and_the_next_value_comes_back() {
+    let session = Session::new();
+    for number in 0..500 {
+        session.steer("a").expect("there is room");
+        session.send("editor", number).expect("there is room");
+    }
+    let error = session.send("editor", json!({"page": 7})).expect_err("it is full");
+    assert_eq!(error.to_string(), "the message was not sent: 1000 messages wait in the session, which is the limit");
+    assert_eq!(error.into_message(), page(7));
+    assert_eq!(session.steer("b").expect_err("it is full").into_message().text(), "b");
+    assert_eq!(session.undelivered_to("editor").len(), 500);
 }

@@ -1,10 +1,10 @@
 //! The steps of an agent's loop.
 
 mod action;
+mod middleware;
 mod reply;
 mod request;
 mod resume;
-mod start;
 mod steering;
 
 use std::future::ready;
@@ -299,6 +299,7 @@ impl<'a> Loop<'a> {
                 if self.state.session.take_pause() {
                     return Err(Error::interrupted(Interrupt::new(PAUSED, json!({}))));
                 }
+                self.deliver().await?;
                 let taken = self.state.session.take_steering(self.state.number());
                 self.steer(taken).await?;
                 self.check_not_empty()?;

@@ -1,4 +1,5 @@
-//! Random interleavings of messages, turns, attempts and ends of two runs on one session (A15).
+//! Random interleavings of messages, values for a middleware, pauses, turns, attempts and ends of two runs on one session
+//! (A15).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,6 +29,15 @@ enum Kind {
     Steer,
     FollowUp,
     Interject,
+    /// A value for the middleware `keeps`.
+    Value,
+    Pause,
+}
+
+impl Kind {
+    fn is_message(self) -> bool {
+        !matches!(self, Self::Value | Self::Pause)
+    }
 }
 
 /// A reply of the model: the times for which its calls wait in a guard, or an answer.
@@ -63,7 +73,13 @@ fn plan() -> impl Strategy<Value = Plan> {
 }
 
 fn sends() -> impl Strategy<Value = Vec<Send>> {
-    let kind = prop_oneof![Just(Kind::Steer), Just(Kind::FollowUp), Just(Kind::Interject)];
+    let kind = prop_oneof![
+        3 => Just(Kind::Steer),
+        3 => Just(Kind::FollowUp),
+        3 => Just(Kind::Interject),
+        3 => Just(Kind::Value),
+        1 => Just(Kind::Pause),
+    ];
     let mut sends = vec((0..40_u64, kind).prop_map(|(at, kind)| Send { at, kind }), 0..12).boxed();
     sends = sends
         .prop_map(|mut sends| {
@@ -132,7 +148,19 @@ fn agent(plan: &Plan, number: usize, log: &Log) -> Result<Agent> {
             })
         });
     });
+    let keeps = hooks_fn("keeps", |hooks| {
+        let kept = hooks.state::<Vec<String>>();
+        hooks.on_message_async(move |text: String, ctx| {
+            let kept = kept.clone();
+            Box::pin(async move {
+                kept.with(ctx, |kept| kept.push(text))?;
+                sleep(half_seconds(1)).await;
+                Ok(())
+            })
+        });
+    });
     Agent::builder("tester", ChatModel::new(script)?)
+        .with(keeps)
         .tool(job("work", log))
         .tool(job("alone", log).exclusive())
         .with(waits)
@@ -153,7 +181,8 @@ fn check(session: &Session, sent: &[(String, Kind)], is_one_run: bool) -> std::r
     let waiting: Vec<_> = session.undelivered().iter().map(|message| message.text()).collect();
     let mut all: Vec<_> = entered.iter().chain(&waiting).cloned().collect();
     all.sort();
-    let mut expected: Vec<_> = sent.iter().map(|(text, _)| text.clone()).collect();
+    let messages = sent.iter().filter(|(_, kind)| kind.is_message());
+    let mut expected: Vec<_> = messages.map(|(text, _)| text.clone()).collect();
     expected.sort();
     prop_assert_eq!(all, expected, "entered {:?}, waiting {:?}", entered, waiting);
     let number = |text: &String| sent.iter().position(|(other, _)| other == text).expect("it was sent");
@@ -164,6 +193,16 @@ fn check(session: &Session, sent: &[(String, Kind)], is_one_run: bool) -> std::r
         prop_assert!(follow_ups.into_iter().map(number).is_sorted(), "{:?}", entered);
         prop_assert!(steering.into_iter().map(number).is_sorted(), "{:?}", entered);
     }
+    Ok(())
+}
+
+/// Checks that each value has reached its middleware or waits, once and in order.
+fn check_values(session: &Session, sent: &[(String, Kind)]) -> std::result::Result<(), TestCaseError> {
+    let mut values = session.state::<Vec<String>>("keeps").expect("a list").unwrap_or_default();
+    let waiting = session.undelivered_to("keeps");
+    values.extend(waiting.iter().map(|value| value.as_str().expect("a text").to_owned()));
+    let expected = sent.iter().filter(|(_, kind)| *kind == Kind::Value).map(|(text, _)| text.clone());
+    prop_assert_eq!(values, expected.collect::<Vec<_>>(), "waiting {:?}", waiting);
     Ok(())
 }
 
@@ -196,11 +235,12 @@ async fn talk(plans: Vec<Plan>, sends: Vec<Send>) -> std::result::Result<(), Tes
             now = *at;
             let text = format!("message {number}");
             match kind {
-                Kind::Steer => session.steer(&*text),
-                Kind::FollowUp => session.follow_up(&*text),
-                Kind::Interject => session.interject(&*text),
+                Kind::Steer => session.steer(&*text).expect("there is room"),
+                Kind::FollowUp => session.follow_up(&*text).expect("there is room"),
+                Kind::Interject => session.interject(&*text).expect("there is room"),
+                Kind::Value => session.send("keeps", &*text).expect("there is room"),
+                Kind::Pause => session.pause(),
             }
-            .expect("there is room");
             sent.push((text, *kind));
             check(&session, &sent, false)?;
         }
@@ -208,11 +248,23 @@ async fn talk(plans: Vec<Plan>, sends: Vec<Send>) -> std::result::Result<(), Tes
     };
     let (_, checked) = tokio::join!(join_all(runs), user);
     checked?;
-    check(&session, &sent, plans.len() == 1)?;
+    // An attempt that is discarded or dropped undoes changes of other runs to the state.
+    let is_one_run = plans.len() == 1;
+    check(&session, &sent, is_one_run)?;
+    if is_one_run {
+        check_values(&session, &sent)?;
+    }
     // One more run takes all that waits.
     let last = Plan { steps: Vec::new(), dropped_after: 1_000 };
-    agent(&last, plans.len(), &log).expect("an agent").ask("go").session(&session).await.expect("an answer");
-    prop_assert!(session.undelivered().is_empty());
+    let last = agent(&last, plans.len(), &log).expect("an agent");
+    if let Err(paused) = last.ask("go").session(&session).await {
+        prop_assert_eq!(paused.interrupt().map(|interrupt| &*interrupt.kind), Some("agent.paused"));
+        last.resume(&session).await.expect("an answer");
+    }
+    prop_assert!(session.undelivered().is_empty() && session.undelivered_to("keeps").is_empty());
+    if is_one_run {
+        check_values(&session, &sent)?;
+    }
     check(&session, &sent, false)?;
     check_calls(&session, &log.lines())
 }

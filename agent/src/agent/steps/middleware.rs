@@ -1,13 +1,15 @@
-//! The hooks of `agent.start`, and hooks whose failure a run survives.
+//! The hooks of `agent.start` and of `agent.message`, whose failure a run survives (A3, A15).
 
 use std::sync::Arc;
 
-use emitree_runtime::{Filters, Result};
+use emitree_runtime::{Error, Filters, Result};
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
+use crate::agent::events::MessageDropped;
 use crate::agent::middleware::Installed;
 use crate::agent::steps::Loop;
+use crate::model::emit;
 use crate::place::filters::apply_caught;
 use crate::session::run::SessionRun;
 
@@ -37,6 +39,36 @@ impl Loop<'_> {
             }
             Ok(())
         })
+    }
+
+    /// Calls the hooks of `agent.message` with the values that wait for middlewares.
+    pub(super) fn deliver(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            // Values that hooks send meanwhile wait for the next model call, so hooks cannot keep the model from being
+            // called.
+            for mut taken in self.state.session.take_values(self.state.number()) {
+                let delivered = self.deliver_to(&taken.to, &mut taken.value).await;
+                self.state.session.remove_value(&taken, self.state.number());
+                if let Err(error) = delivered {
+                    let (to, error) = (taken.to.to_string(), error.explain().to_string());
+                    tracing::warn!("a message to the middleware `{to}` was dropped: {error}");
+                    emit(self.ctx, &mut MessageDropped { to, error }).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn deliver_to(&self, to: &str, value: &mut Value) -> Result<()> {
+        let has_hooks = |installed: &&Arc<Installed>| !installed.hooks.chains.message.is_empty();
+        let receivers = || self.installed.iter().filter(has_hooks);
+        if let Some(receiver) = receivers().find(|receiver| receiver.id == to) {
+            return self.call_or_undo(receiver, &receiver.hooks.chains.message, value).await;
+        }
+        let ids: Vec<_> = receivers().map(|receiver| format!("`{}`", receiver.id)).collect();
+        let others = if ids.is_empty() { "none does".to_owned() } else { format!("only {}", ids.join(", ")) };
+        let agent = self.ctx.name();
+        Err(Error::new(format!("no middleware `{to}` of the agent `{agent}` receives messages: {others}")))
     }
 
     /// Calls hooks of one middleware with a value. If they fail, or if the run is dropped meanwhile, the state of the
