@@ -41,6 +41,8 @@
     allow(rustdoc::broken_intra_doc_links, reason = "this page links to items of all features")
 )]
 
+#[cfg(feature = "durable")]
+mod entry_store;
 #[cfg(feature = "values")]
 mod key_values;
 mod shared;
@@ -146,6 +148,15 @@ pub mod own_events {
 pub use shared::only::Only;
 #[cfg(feature = "runs")]
 pub use shared::runs::{RunInfo, Runs};
+
+/// Stores of entries, such as sessions and jobs, that survive a kill: [`Store`](store::Store).
+#[cfg(feature = "durable")]
+pub mod store {
+    pub use crate::entry_store::{
+        Append, Entry, EntryHead, EntryStatus, Filter, Holder, MAX_HEAD_BYTES, MAX_ID_BYTES, MAX_PART_BYTES,
+        MemoryStore, OpenQuestion, Revision, Store, StoreError, StoreId, check_id,
+    };
+}
 
 /// Stores of JSON values under keys, which agents and their middleware share: [`KeyValues`](values::KeyValues).
 #[cfg(feature = "values")]

@@ -28,5 +28,6 @@ mod registered;
 mod replay;
 mod retry;
 mod runs;
+mod store;
 mod timeout;
 mod together;

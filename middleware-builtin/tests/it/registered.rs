@@ -9,7 +9,7 @@ const FACADE: &str = include_str!("../../../Cargo.toml");
 const README: &str = include_str!("../../../README.md");
 
 /// Features that are no built-ins: several built-ins share them, or agents use them.
-const SHARED: [&str; 4] = ["key", "own_events", "runs", "values"];
+const SHARED: [&str; 5] = ["durable", "key", "own_events", "runs", "values"];
 
 /// Returns the modules of `lib.rs`, each with the name that it exports at the root.
 fn built_ins() -> Vec<(&'static str, &'static str)> {
@@ -51,8 +51,8 @@ fn the_facade_forwards_each_feature() {
         ["", "\"secrets\", "].into_iter().any(|others| FACADE.contains(&forwards(others)))
     };
     let passed: BTreeSet<_> = features(FACADE).into_iter().filter(|feature| passed(feature)).collect();
-    // A crate of a user needs `OwnEvents` for a middleware, or `KeyValues` for a database, without any built-in.
-    let expected: BTreeSet<_> = names(&built_ins()).into_iter().chain(["own_events", "values"]).collect();
+    // A crate of a user needs `OwnEvents` for a middleware, `KeyValues` or `Store` for a database, without any built-in.
+    let expected: BTreeSet<_> = names(&built_ins()).into_iter().chain(["durable", "own_events", "values"]).collect();
     assert_eq!(passed, expected);
 }
 

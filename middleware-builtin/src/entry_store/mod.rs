@@ -1,0 +1,181 @@
+//! Stores of what survives a kill: the contract, and the store in memory (S1 to S5).
+
+mod append;
+mod error;
+mod filter;
+mod head;
+mod memory;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_core::future::BoxFuture;
+
+pub use append::{Append, MAX_PART_BYTES};
+pub use error::StoreError;
+pub use filter::Filter;
+pub use head::{EntryHead, EntryStatus, Holder, MAX_HEAD_BYTES, MAX_ID_BYTES, OpenQuestion, Revision, check_id};
+pub use memory::MemoryStore;
+
+/// A store of entries, each of which has an id, a [head](EntryHead) and a list of parts. [`MemoryStore`] keeps them in
+/// memory.
+///
+/// An entry is a conversation or a job. The head says what is listed; the parts are bytes that only the code above the
+/// store reads. Each change of an entry is an [`Append`] to the revision that its author has read. If another author was
+/// faster, the change is refused.
+///
+/// A store in a database implements the five methods; `emitree_stores::conformance` tests it. An `Arc` of a store is a
+/// store.
+///
+/// ```
+/// use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, MemoryStore, Revision, Store, StoreError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let store = MemoryStore::new();
+/// let mut head = EntryHead::new("order-17", "session");
+/// head.revision = store.append(&Append::new(head.clone()).part("the first message")).await?;
+///
+/// head.status = EntryStatus::Waiting;
+/// let change = Append::new(head.clone()).part("the second message");
+/// head.revision = store.append(&change).await?;
+/// assert_eq!(store.append(&change).await?, head.revision, "an append that is repeated changes nothing");
+///
+/// let entry = store.load("order-17").await?.unwrap();
+/// assert_eq!((entry.head, entry.parts.len()), (head.clone(), 2));
+/// assert_eq!(store.list(&Filter::waiting().limit(50)).await?, [head]);
+///
+/// let too_late = Append::new(EntryHead::new("order-17", "session"));
+/// assert!(matches!(store.append(&too_late).await, Err(StoreError::Conflict { after: Revision::NONE, .. })));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Concurrency
+///
+/// Each method is one atomic step: a reader receives an entry before or after an append, never between. Once a change
+/// has returned `Ok`, each later call sees it.
+///
+/// # Cancel safety
+///
+/// If the future of an append or a removal is dropped, or if it fails with [`StoreError::Failed`], the store has the
+/// whole change, or nothing of it, and may still apply it later. To find out, repeat the append with its
+/// [id](Append::id): it is applied at most once, and returns its revision if it was.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Returns the id of this store, which its clones share. A store creates it with [`StoreId::new`], and keeps it.
+    fn store_id(&self) -> StoreId;
+
+    /// Returns the entry with an id, or `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Invalid`] for an id that [`check_id`] refuses, [`StoreError::Damaged`] if the entry is not
+    /// as it was stored, and [`StoreError::Failed`] if it cannot be read.
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
+
+    /// Changes an entry: replaces its head, adds parts or replaces all parts, and returns the new revision. Creates the
+    /// entry if the append is after [`Revision::NONE`].
+    ///
+    /// 1. An append that [`Append::check`] refuses is refused.
+    /// 2. If it has the id of the entry's last append, nothing changes, and the revision of that append is returned.
+    /// 3. If the revision of its head is not the entry's revision, it is refused with [`StoreError::Conflict`].
+    /// 4. It is stored. The new revision is greater than each revision that an entry with this id has had, also if the
+    ///    entry was removed.
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Invalid`] or [`StoreError::Conflict`] as above; the entry stays as it was. Return
+    /// [`StoreError::Failed`] if the append could not be stored, or if it is unknown whether it was.
+    fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>>;
+
+    /// Returns the heads of the entries that a filter selects, in the order of their ids, compared by UTF-8 bytes.
+    ///
+    /// An entry that the filter selects during all calls is in exactly one page.
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Damaged`] if a head is not as it was stored, and [`StoreError::Failed`] if the entries
+    /// cannot be listed.
+    fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>>;
+
+    /// Removes an entry with its parts. Does nothing if there is no entry with this id.
+    ///
+    /// # Errors
+    ///
+    /// Return [`StoreError::Conflict`] if `after` is not the entry's revision, [`StoreError::Invalid`] for an id that
+    /// [`check_id`] refuses, and [`StoreError::Failed`] as [`append`](Self::append) does.
+    fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>>;
+}
+
+/// An entry of a [`Store`].
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The head, with the entry's id and revision.
+    pub head: EntryHead,
+    /// The parts, in the order in which they were appended.
+    pub parts: Vec<Bytes>,
+}
+
+impl Entry {
+    /// Creates an entry, for code that implements a store.
+    #[must_use]
+    pub fn new(head: EntryHead, parts: Vec<Bytes>) -> Self {
+        Self { head, parts }
+    }
+}
+
+/// Shows the lengths of the parts.
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("head", &self.head).field("parts", &Lengths(&self.parts)).finish()
+    }
+}
+
+/// Shows the lengths of parts, because their bytes may be secret.
+struct Lengths<'a>(&'a [Bytes]);
+
+impl fmt::Debug for Lengths<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(Bytes::len)).finish()
+    }
+}
+
+/// Identifies a [`Store`] in this process. A store and its clones have one id, so code can find out that an entry is
+/// already open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StoreId(u64);
+
+impl StoreId {
+    /// Creates an id that no other store of this process has.
+    #[expect(clippy::new_without_default, reason = "a default value is not expected to be unique")]
+    #[must_use]
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn store_id(&self) -> StoreId {
+        (**self).store_id()
+    }
+
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        (**self).load(id)
+    }
+
+    fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
+        (**self).append(append)
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        (**self).list(filter)
+    }
+
+    fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
+        (**self).remove(id, after)
+    }
+}

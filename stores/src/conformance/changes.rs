@@ -1,0 +1,130 @@
+//! Appends and removals, one after another.
+
+use bytes::Bytes;
+use emitree_middleware::store::{
+    Append, EntryHead, EntryStatus, Filter, MAX_HEAD_BYTES, MAX_ID_BYTES, MAX_PART_BYTES, Revision, StoreError,
+};
+use serde_json::{Value, json};
+
+use super::{Shared, assert_conflict, assert_entry, full_head, head, load, running};
+
+/// S1
+pub(super) async fn an_entry_is_read_as_it_was_appended(store: Shared) -> Result<(), StoreError> {
+    assert_eq!(store.store_id(), store.store_id(), "a store keeps its id");
+    assert_eq!(store.load("order-17").await?, None);
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let parts = [Bytes::from_static(b""), Bytes::from(every_byte), Bytes::from_static("größe".as_bytes())];
+    let mut expected = full_head("order-17/1 — größe");
+    let append = parts.iter().fold(Append::new(expected.clone()), |append, part| append.part(part.clone()));
+    expected.revision = store.append(&append).await?;
+    assert!(expected.revision > Revision::NONE, "the revision of a stored entry is greater than 0");
+
+    let entry = load(&store, &expected.id).await?;
+    assert_eq!((&entry.head, &*entry.parts), (&expected, &parts[..]));
+    assert_eq!(store.list(&Filter::waiting()).await?, [expected.clone()]);
+
+    // A head replaces the whole head before it, and the parts stay.
+    let mut bare = head(&expected.id, EntryStatus::Ended, expected.revision);
+    bare.revision = store.append(&Append::new(bare.clone())).await?;
+    let entry = load(&store, &expected.id).await?;
+    assert_eq!((entry.head, &*entry.parts), (bare, &parts[..]));
+    assert_eq!(store.list(&Filter::waiting()).await?, []);
+    Ok(())
+}
+
+/// S1
+pub(super) async fn parts_are_added_in_order_or_replace_all_before_them(store: Shared) -> Result<(), StoreError> {
+    let other = store.append(&running("b", Revision::NONE, "other")).await?;
+    let first = store.append(&running("a", Revision::NONE, "1").part("2")).await?;
+    let second = store.append(&running("a", first, "3")).await?;
+    assert_entry(&store, "a", second, &[b"1", b"2", b"3"]).await?;
+    let third = store.append(&running("a", second, "4").part("5").replacing()).await?;
+    assert_entry(&store, "a", third, &[b"4", b"5"]).await?;
+    let fourth = store.append(&running("a", third, "6")).await?;
+    assert_entry(&store, "a", fourth, &[b"4", b"5", b"6"]).await?;
+    let fifth = store.append(&Append::new(head("a", EntryStatus::Running, fourth)).replacing()).await?;
+    assert_entry(&store, "a", fifth, &[]).await?;
+    assert_entry(&store, "b", other, &[b"other"]).await
+}
+
+/// S2
+pub(super) async fn a_change_for_another_revision_is_refused(store: Shared) -> Result<(), StoreError> {
+    let first = store.append(&running("a", Revision::NONE, "1")).await?;
+    let second = store.append(&running("a", first, "2")).await?;
+    assert!(second > first, "revisions grow");
+    for stale in [Revision::NONE, first, Revision::new(second.get() + 1)] {
+        assert_conflict(&store.append(&running("a", stale, "3").replacing()).await, stale, second);
+        assert_conflict(&store.remove("a", stale).await, stale, second);
+    }
+    assert_conflict(&store.append(&running("b", first, "1")).await, first, Revision::NONE);
+    assert_eq!(store.load("b").await?, None);
+    assert_entry(&store, "a", second, &[b"1", b"2"]).await
+}
+
+/// S3
+pub(super) async fn an_append_that_is_repeated_is_applied_once(store: Shared) -> Result<(), StoreError> {
+    let create = running("a", Revision::NONE, "1");
+    let first = store.append(&create).await?;
+    assert_eq!(store.append(&create).await?, first);
+    let (add, replace) = (running("a", first, "2"), running("a", first, "2").replacing());
+    let second = store.append(&add).await?;
+    assert_eq!(store.append(&add).await?, second);
+    assert_entry(&store, "a", second, &[b"1", b"2"]).await?;
+    // An append with another id is not the same append, and neither is one that others have followed.
+    assert_conflict(&store.append(&replace).await, first, second);
+    assert_conflict(&store.append(&create).await, Revision::NONE, second);
+    assert_entry(&store, "a", second, &[b"1", b"2"]).await
+}
+
+/// S2
+pub(super) async fn a_removed_entry_is_gone_and_its_revisions_never_come_back(store: Shared) -> Result<(), StoreError> {
+    let first = store.append(&running("a", Revision::NONE, "1")).await?;
+    let second = store.append(&running("a", first, "2")).await?;
+    let other = store.append(&running("b", Revision::NONE, "other")).await?;
+    store.remove("a", second).await?;
+    store.remove("a", second).await?;
+    assert_eq!(store.load("a").await?, None);
+    assert_conflict(&store.append(&running("a", second, "3")).await, second, Revision::NONE);
+    store.remove("b", other).await?;
+    assert_eq!(store.list(&Filter::unfinished()).await?, []);
+
+    let again = store.append(&running("a", Revision::NONE, "new")).await?;
+    assert!(again > second, "revision {again} of an entry that was made again comes after {second}");
+    assert_conflict(&store.append(&running("a", second, "3")).await, second, again);
+    assert_entry(&store, "a", again, &[b"new"]).await
+}
+
+/// S5
+pub(super) async fn what_breaks_a_limit_is_refused_and_the_limits_themselves_are_allowed(
+    store: Shared,
+) -> Result<(), StoreError> {
+    let refused = |result: Result<Revision, StoreError>, what: &str| {
+        assert!(matches!(result, Err(StoreError::Invalid { .. })), "{what} must be refused: {result:?}");
+    };
+    let long = "é".repeat(MAX_ID_BYTES / 2);
+    for (what, id) in [("an empty id", ""), ("a long id", &format!("{long}x")), ("a control character", "a\nb")] {
+        refused(store.append(&running(id, Revision::NONE, "1")).await, what);
+        refused(store.load(id).await.map(|_| Revision::NONE), what);
+        refused(store.remove(id, Revision::NONE).await.map(|()| Revision::NONE), what);
+    }
+    let part = vec![b'x'; MAX_PART_BYTES];
+    let too_long = [part.clone(), vec![b'y']].concat();
+    refused(store.append(&running("a", Revision::NONE, "1").part(too_long)).await, "a long part");
+    let deep = (0..200).fold(json!(1), |value, _| json!([value]));
+    refused(store.append(&Append::new(with_meta("a", deep))).await, "a deep value");
+    // The JSON around the text has fewer than 1,000 bytes.
+    let text = |bytes: usize| Value::String("x".repeat(bytes));
+    refused(store.append(&Append::new(with_meta("a", text(MAX_HEAD_BYTES)))).await, "a large head");
+    assert_eq!(store.list(&Filter::unfinished()).await?, []);
+
+    let head = with_meta(&long, text(MAX_HEAD_BYTES - MAX_ID_BYTES - 1_000));
+    let append = (0..3).fold(Append::new(head), |append, _| append.part(part.clone()));
+    let revision = store.append(&append).await?;
+    assert_entry(&store, &long, revision, &[&part, &part, &part]).await
+}
+
+fn with_meta(id: &str, value: Value) -> EntryHead {
+    let mut head = EntryHead::new(id, "session");
+    head.meta.insert("value".to_owned(), value);
+    head
+}

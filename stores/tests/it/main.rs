@@ -1,0 +1,5 @@
+//! Tests that share a process: one binary links faster than several.
+
+mod defects;
+mod memory;
+mod model;
