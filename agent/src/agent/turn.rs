@@ -76,6 +76,8 @@ impl CurrentTurn {
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
     pub(crate) resumes: Resumes,
+    /// The agent above, if its session keeps the session of this run, and its call is made again after an end.
+    outer: Option<Arc<Self>>,
     pub(crate) answer: Answer,
     /// The answers to questions about the calls of the run.
     pub(crate) answers: Answers,
@@ -107,7 +109,7 @@ struct Before {
 impl LoopState {
     /// Creates the state of a run, as an extension that the runs below inherit.
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) -> Result<()> {
-        let (session, resumes) = Self::session_of(ctx)?;
+        let UsedSession { session, resumes, outer } = Self::session_of(ctx)?;
         if Answers::of(ctx).is_some_and(|answers| !answers.is_empty() && !answers.settles_edits()) {
             tracing::warn!(
                 agent = ctx.name(),
@@ -122,6 +124,7 @@ impl LoopState {
         ctx.set_extension(Self {
             session,
             resumes,
+            outer,
             answer,
             answers: Answers::new().settling_edits(),
             handoffs,
@@ -137,36 +140,45 @@ impl LoopState {
     }
 
     /// Returns the session of a run, and how the run uses it.
-    fn session_of(ctx: &RunContext) -> Result<(Session, Resumes)> {
+    fn session_of(ctx: &RunContext) -> Result<UsedSession> {
         if let Some(session) = ctx.own_extension::<Session>() {
             let resumes = ctx.own_extension::<Resumes>().map_or(Resumes::No, |resumes| *resumes);
-            return Ok((Session::clone(&session), resumes));
+            return Ok(UsedSession { session: Session::clone(&session), resumes, outer: None });
         }
         if let Some(transferred) = ctx.own_extension::<Transferred>() {
-            return Ok((transferred.session.clone(), transferred.resumes));
+            let (session, resumes) = (transferred.session.clone(), transferred.resumes);
+            return Ok(UsedSession { session, resumes, outer: None });
         }
         let above = || std::iter::successors(ctx.parent(), |run| run.parent());
         // The calls of a model or an agent are no steps that are made again: only those below a tool, or another run with
         // a key, are.
         let is_step = |run: &&RunContext| !is_run_of::<ChatModel>(run) && !is_run_of::<Agent>(run);
         let Some(step) = above().find(|run| run.key().is_some()).filter(is_step) else {
-            return Ok((Session::default(), Resumes::No));
+            return Ok(UsedSession::of(Session::default()));
         };
         if ctx.key().is_none() {
             ctx.take_key(ctx.name())?;
         }
         let key = ctx.key().ok_or_else(|| Error::new("the run has no key, although it has taken one"))?;
         let Some(call) = step.own_extension::<CallInTurn>() else {
-            return Ok((Session::default().with_key(key), Resumes::No));
+            return Ok(UsedSession::of(Session::default().with_key(key)));
         };
         let (session, has_begun) = call.calls.session_below(call.position, &key, Session::default);
-        Ok((session, if has_begun { Resumes::Inside } else { Resumes::No }))
+        let resumes = if has_begun { Resumes::Inside } else { Resumes::No };
+        let outer = step.extension::<Self>().filter(|_| step.is_idempotent());
+        Ok(UsedSession { session, resumes, outer })
     }
 
     /// Returns the state of this run, or `None` if `prepare` has not been called for the run. The inherited state of an
     /// agent above is ignored.
     pub(crate) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
+    }
+
+    /// Returns `true` if a session above is paused, which keeps the session of this run.
+    pub(crate) fn is_paused_above(&self) -> bool {
+        let mut above = std::iter::successors(self.outer.as_deref(), |state| state.outer.as_deref());
+        above.any(|state| state.session.is_paused())
     }
 
     /// Returns the agent's run, which is this run or a run above.
@@ -186,6 +198,19 @@ impl LoopState {
         let mut runs = std::iter::successors(Some(ctx), |run| run.parent());
         let tool = runs.find(|run| run.depth() <= self.depth + 1)?;
         Some((tool.clone(), tool.own_extension::<CallInTurn>()?))
+    }
+}
+
+/// The session of a run, and how the run uses it.
+struct UsedSession {
+    session: Session,
+    resumes: Resumes,
+    outer: Option<Arc<LoopState>>,
+}
+
+impl UsedSession {
+    const fn of(session: Session) -> Self {
+        Self { session, resumes: Resumes::No, outer: None }
     }
 }
 

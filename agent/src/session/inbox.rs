@@ -20,7 +20,7 @@ use crate::session::turn_calls::TurnCalls;
 /// The maximum number of messages that wait in an inbox.
 pub(crate) const CAPACITY: usize = 1_000;
 
-/// What was sent.
+/// A message that was sent, and its way.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "sent", rename_all = "snake_case")]
 pub(crate) enum Sent {

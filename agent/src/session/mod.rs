@@ -350,7 +350,9 @@ impl Session {
     /// next run. A run that ends with an answer takes the pause with it, unless another run uses the session. A run that
     /// ends in any other way leaves the pause for the run that goes on. A discarded attempt gives it to the next one.
     ///
-    /// A sub-agent has a session of its own, so it ends its run first.
+    /// A sub-agent below a call of the turn is paused with it, before its own next model call, if the tool of the call is
+    /// [idempotent](crate::Tool::idempotent), as [`Agent::as_tool`](crate::Agent::as_tool) is. The call stays open, and
+    /// the sub-agent goes on inside. A sub-agent in another tool, or with a session of your own, ends its run first.
     ///
     /// ```
     /// use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session};

@@ -348,9 +348,14 @@ impl SessionRun {
         self.session.shared.conversation.lock().started.remove(middleware);
     }
 
+    /// Returns `true` if the session has a pause.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.has_waiting() && self.session.shared.conversation.lock().is_paused
+    }
+
     /// Takes the pause of the session. Returns `false` if there is none.
     pub(crate) fn take_pause(&self) -> bool {
-        self.session.shared.change_inbox(|conversation| self.take_pause_of(conversation))
+        self.has_waiting() && self.session.shared.change_inbox(|conversation| self.take_pause_of(conversation))
     }
 
     fn take_pause_of(&self, conversation: &mut Conversation) -> bool {

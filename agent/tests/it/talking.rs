@@ -185,13 +185,47 @@ async fn a_run_that_is_paused_where_a_hook_asks_the_model_again_goes_on_with_the
     Ok(())
 }
 
+/// An agent whose tool pauses a session.
+fn researcher(session: &Session, script: &ScriptedModel) -> Result<Agent> {
+    Agent::builder("researcher", ChatModel::new(script.clone())?).tool(pausing(session)).build()
+}
+
 #[tokio::test]
-async fn a_sub_agent_ends_its_run_before_the_pause_of_the_session_above() -> Result<()> {
+async fn a_sub_agent_is_paused_with_the_session_above_and_goes_on_inside() -> Result<()> {
     let session = Session::new();
     let inner = ScriptedModel::new("inner").call("pause", no_arguments()).text("found");
-    let inner = Agent::builder("researcher", ChatModel::new(inner)?).tool(pausing(&session)).build()?;
-    let script = ScriptedModel::new("outer").call("researcher", json!({"task": "find"})).text("thanks");
-    let agent = agent(&script).tool(inner.as_tool("Researches")?).build()?;
+    let middle = ScriptedModel::new("middle").call("researcher", json!({"task": "find"})).text("read");
+    let outer = ScriptedModel::new("outer")
+        .calls([("reader", json!({"task": "read"})), ("shout", json!({"text": "a"}))])
+        .text("thanks");
+    let build = |session: &Session| {
+        let researcher = researcher(session, &inner)?.as_tool("Researches")?;
+        let reader = Agent::builder("reader", ChatModel::new(middle.clone())?).tool(researcher).build()?;
+        agent(&outer).tool(reader.as_tool("Reads")?).build()
+    };
+    let error = build(&session)?.ask("go").session(&session).await.expect_err("it is paused");
+    assert_eq!((kind_of(&error), session.questions().len()), ("agent.paused", 0));
+    assert_eq!([&inner, &middle, &outer].map(|script| script.requests().len()), [1, 1, 1]);
+    assert_eq!(results(session.history().messages())[1], "A");
+    assert!(!is_paused(&session));
+    let session = stored(&session);
+    assert_eq!(build(&session)?.resume(&session).await?.text(), "thanks");
+    assert_eq!([&inner, &middle, &outer].map(|script| script.requests().len()), [2, 2, 2]);
+    assert_eq!(results(session.history().messages()), ["read", "A"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_sub_agent_in_a_tool_that_is_not_idempotent_ends_its_run_before_the_pause() -> Result<()> {
+    let session = Session::new();
+    let inner = ScriptedModel::new("inner").call("pause", no_arguments()).text("found");
+    let inner = researcher(&session, &inner)?;
+    let asks = tool_fn("asks", "Asks", move |_: Text, _: RunContext| {
+        let inner = inner.clone();
+        async move { Ok(inner.ask("find").await?.text()) }
+    });
+    let script = ScriptedModel::new("outer").call("asks", no_arguments()).text("thanks");
+    let agent = agent(&script).tool(asks).build()?;
     let error = agent.ask("go").session(&session).await.expect_err("it is paused");
     assert_eq!((kind_of(&error), results(session.history().messages())), ("agent.paused", vec!["found".to_owned()]));
     assert_eq!(agent.resume(&session).await?.text(), "thanks");
@@ -440,6 +474,8 @@ async fn a_value_waits_in_the_stored_session_and_starts_no_round() -> Result<()>
     assert_eq!(session.undelivered_to("editor"), [page(7), page(8)]);
     assert!(session.undelivered_to("other").is_empty());
     assert_eq!((session.undelivered().len(), log.lines().len()), (1, 0));
+    let json = serde_json::to_value(&session)?;
+    assert_eq!(json["inbox"][0], json!({"sent": "value", "to": "editor", "value": {"page": 7}}));
     agent.ask("go").session(&session).await?;
     assert_eq!((pages(&session, "editor"), session.undelivered_to("editor")), (vec![7, 8], Vec::new()));
     assert_eq!(script.requests().len(), 2);

@@ -4,10 +4,10 @@ use emitree_runtime::{Error, Interrupt, Result};
 use futures_core::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::agent::calls::questions::{Asked, BATCH, report, report_answers};
+use crate::agent::calls::questions::{Asked, BATCH, is_question, report, report_answers};
 use crate::agent::calls::settle::{Outcome, Settled};
 use crate::agent::events::{QuestionAsked, ToolResponse};
-use crate::agent::steps::Loop;
+use crate::agent::steps::{Loop, PAUSED};
 use crate::message::arguments::is_too_deep;
 use crate::model::emit;
 use crate::place::action::{CallResult, How};
@@ -66,9 +66,7 @@ pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<S
         errors.extend(report_skipped(agent, skipped).await.err());
     }
     if !pending.is_empty() {
-        let waiting = questions(&pending);
-        errors
-            .push(Error::interrupted(Interrupt::new(BATCH, json!({ "pending": pending }))).detail("waiting", waiting));
+        errors.push(interrupted(agent, &pending));
     }
     // Among errors of the same rank, `min_by_key` returns the first.
     if let Some(error) = errors.into_iter().min_by_key(rank) {
@@ -78,6 +76,14 @@ pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<S
         results.sort_by_key(|(position, _)| *position);
     }
     Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Returns the error of interrupted calls: a pause if all of them were paused, or else an interrupt with all questions.
+fn interrupted(agent: &Loop<'_>, pending: &[Value]) -> Error {
+    if pending.iter().all(|waiting| waiting["interrupt"]["kind"] == PAUSED) {
+        return agent.pause();
+    }
+    Error::interrupted(Interrupt::new(BATCH, json!({ "pending": pending }))).detail("waiting", questions(pending))
 }
 
 /// Reports the question that has interrupted a call, and the answers that the call has taken before.
@@ -90,7 +96,7 @@ fn report_question<'a>(
     Box::pin(async move {
         report_answers(agent, turn, position, false).await;
         let Asked { question: Interrupt { id, kind, .. }, by } = asked;
-        if kind != BATCH {
+        if is_question(kind) {
             report(agent, QuestionAsked { id: id.clone(), kind: kind.clone(), by: by.clone() }).await;
         }
     })

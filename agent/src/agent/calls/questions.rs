@@ -10,7 +10,7 @@ use futures_core::future::BoxFuture;
 use crate::ToolCall;
 use crate::agent::calls::check_call;
 use crate::agent::events::{AnswerUnused, QuestionAnswered};
-use crate::agent::steps::Loop;
+use crate::agent::steps::{Loop, PAUSED};
 use crate::model::{emit, log};
 use crate::session::keys::Required;
 use crate::session::open_turn::OpenTurn;
@@ -20,6 +20,11 @@ use crate::tool::shortened;
 
 /// The kind of the interrupt that combines the interrupts of a turn's calls.
 pub(super) const BATCH: &str = "agent.batch";
+
+/// Returns `true` unless interrupts of this kind are questions of others, or a pause.
+pub(super) fn is_question(kind: &str) -> bool {
+    kind != BATCH && kind != PAUSED
+}
 
 /// A question that has interrupted a call, and who has asked it.
 pub(super) struct Asked {
@@ -39,7 +44,7 @@ impl Asked {
     /// model if the question had an answer, which this code does not read.
     pub(super) fn identify(mut self, key: impl FnOnce() -> RunKey, answers: &Answers) -> Result<Self, String> {
         // The questions inside of a sub-agent's interrupt have their ids.
-        if self.question.kind == BATCH || answers.was_asked(&self.question.id) {
+        if !is_question(&self.question.kind) || answers.was_asked(&self.question.id) {
             return Ok(self);
         }
         self.question = self.question.about(&key());
@@ -55,7 +60,7 @@ impl Asked {
 
     /// Keeps the question in the session.
     pub(super) fn keep(&self, turn: &OpenTurn<'_>, position: usize, answers: &Answers) {
-        if self.question.kind != BATCH {
+        if is_question(&self.question.kind) {
             self.keep_with(None, turn, position, answers);
         }
     }

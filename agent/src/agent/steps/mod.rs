@@ -34,7 +34,7 @@ use crate::{Agent, AgentInput, AgentOutput, ChatOptions, Message, ToolSpec};
 const MAX_ROUNDS: u32 = 100;
 
 /// The kind of the interrupt with which a run ends because of [`Session::pause`](crate::Session::pause).
-const PAUSED: &str = "agent.paused";
+pub(crate) const PAUSED: &str = "agent.paused";
 
 /// One attempt of an agent's run.
 pub(crate) struct Loop<'a> {
@@ -295,10 +295,10 @@ impl<'a> Loop<'a> {
     fn take_turn(&mut self) -> BoxFuture<'_, Result<(Arc<Message>, After)>> {
         Box::pin(async move {
             self.state.session.ask();
+            if self.state.is_paused_above() || self.state.session.take_pause() {
+                return Err(paused());
+            }
             if self.state.session.has_waiting() {
-                if self.state.session.take_pause() {
-                    return Err(Error::interrupted(Interrupt::new(PAUSED, json!({}))));
-                }
                 self.deliver().await?;
                 let taken = self.state.session.take_steering(self.state.number());
                 self.steer(taken).await?;
@@ -332,6 +332,12 @@ impl<'a> Loop<'a> {
         })
     }
 
+    /// Takes the pause of the session, and returns the error with which the run ends.
+    pub(crate) fn pause(&self) -> Error {
+        self.state.session.take_pause();
+        paused()
+    }
+
     /// Ends a turn: announces its messages, and passes it through `turn.stop`.
     async fn end_turn(&mut self, outcome: Result<TurnOutcome>) -> Result<(Arc<Message>, After)> {
         if let Ok(TurnOutcome { answer, after: After::End, .. }) = &outcome {
@@ -352,6 +358,10 @@ impl<'a> Loop<'a> {
         }
         Ok((answer, after))
     }
+}
+
+fn paused() -> Error {
+    Error::interrupted(Interrupt::new(PAUSED, json!({})))
 }
 
 /// Checks the middlewares that joined a run, and returns the tools that may still come in this run.

@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => vec(call, 1..4).prop_map(Step::Calls),
         4 => Just(Step::Answer),
-        1 => Just(Step::Bad),
+        3 => Just(Step::Bad),
         1 => Just(Step::Fails),
     ]
 }
