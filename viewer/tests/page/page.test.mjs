@@ -1,7 +1,7 @@
 // The page in Chromium, used as a person uses it: by roles, names, keys and clicks.
 
 import assert from "node:assert/strict";
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 
@@ -20,6 +20,7 @@ before(async () => {
 after(async () => {
   await browser.close();
   for (const program of programs) await program.stop();
+  rmSync(temporary, { recursive: true });
   assert.deepEqual(complaints, []);
 });
 
