@@ -57,6 +57,7 @@
 //! | [`runnable`] | type-erased runnables, bounds of inputs and outputs |
 //! | [`secrets`] | a scanner for secrets and personal data in text (feature `secrets`) |
 //! | [`sinks`] | sinks, one feature each; records and reports |
+//! | [`stores`] | a store of sessions, jobs and values in a file (feature `sqlite`) |
 //! | [`stream`] | a run as a stream of its events |
 //! | [`tower`] | tower's services and layers (feature `tower`) |
 //! | [`viewer`] | a page in the browser that shows the runs of a recording (feature `viewer`) |
@@ -67,7 +68,7 @@
 //! The README lists all features with the crates that they add.
 
 #![cfg_attr(
-    not(all(feature = "agent", feature = "secrets", feature = "tower", feature = "viewer")),
+    not(all(feature = "agent", feature = "secrets", feature = "sqlite", feature = "tower", feature = "viewer")),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names the modules of all features")
 )]
 
@@ -156,6 +157,12 @@ pub mod sinks {
     };
     #[allow(unused_imports, unreachable_pub, reason = "without its features, the crate has no names")]
     pub use emitree_sinks::*;
+}
+
+/// A store of sessions, jobs and values in a file; see [`SqliteStore`](stores::SqliteStore).
+#[cfg(feature = "sqlite")]
+pub mod stores {
+    pub use emitree_stores::*;
 }
 
 /// A run as a stream of its events; see [`RunStream`](stream::RunStream).

@@ -1,7 +1,39 @@
-//! Databases for sessions, jobs and values that survive a kill, and tests for stores of your own.
+//! Databases for sessions, jobs and values that survive a kill, and tests for databases of your own.
 //!
-//! The trait is [`Store`](emitree_middleware::store::Store). If you implement it for another database, call
-//! [`conformance()`] in a test.
+//! ```
+//! # #[cfg(not(feature = "sqlite"))]
+//! # fn main() {}
+//! # #[cfg(feature = "sqlite")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> emitree_runtime::Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("agents.db");
+//! use emitree_middleware::store::{Append, EntryHead, Filter, Store};
+//! use emitree_stores::SqliteStore;
+//!
+//! let store = SqliteStore::open(&path).await?;
+//! let mut head = EntryHead::new("order-17", "session");
+//! head.revision = store.append(&Append::new(head.clone()).part("the first message")).await?;
+//!
+//! // The process may be killed here: another process finds the entry.
+//! let found = SqliteStore::open(&path).await?.list(&Filter::unfinished().limit(50)).await?;
+//! assert_eq!(found, [head]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Concepts
+//!
+//! - An **entry** is a session or a job: a head that is listed, and parts. [`Store`](emitree_middleware::store::Store)
+//!   is the trait.
+//! - Each change is made for the **revision** that its author has read. Of two authors one gets a conflict.
+//! - A change whose outcome is unknown, because its future was dropped or a reply was lost, is **repeated** with its id:
+//!   it is made at most once.
+//! - [`conformance()`] tests a store of your own.
+//!
+//! | feature | store | |
+//! |---|---|---|
+//! | `sqlite` | [`SqliteStore`] | a file, also for several processes; also a [`KeyValues`](emitree_middleware::values::KeyValues) |
 
 #![cfg_attr(
     not(test),
@@ -15,7 +47,15 @@
         clippy::missing_panics_doc
     )
 )]
+#![cfg_attr(
+    not(feature = "sqlite"),
+    allow(rustdoc::broken_intra_doc_links, reason = "this page names the stores of all features")
+)]
 
 mod conformance;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 pub use conformance::conformance;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStore;

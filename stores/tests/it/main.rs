@@ -3,3 +3,4 @@
 mod defects;
 mod memory;
 mod model;
+mod sqlite;

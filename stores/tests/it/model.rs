@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, MemoryStore, Revision, Store, StoreError};
+use emitree_stores::SqliteStore;
 use proptest::prelude::*;
 
 /// One change, or a list. `back` counts how many revisions ago the author has read the entry.
@@ -12,6 +13,7 @@ enum Step {
     Repeat { entry: usize, back: usize },
     Remove { entry: usize, back: usize },
     List { statuses: u8, after: usize, limit: usize },
+    Reopen,
 }
 
 const IDS: [&str; 3] = ["a", "a/1", "b"];
@@ -29,6 +31,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => entry_and_back().prop_map(|(entry, back)| Step::Remove { entry, back }),
         1 => (any::<u8>(), 0..=IDS.len(), 0..4_usize)
             .prop_map(|(statuses, after, limit)| Step::List { statuses, after, limit }),
+        1 => Just(Step::Reopen),
     ];
     prop::collection::vec(step, 1..40)
 }
@@ -108,6 +111,7 @@ impl Model {
                     assert_conflict(result, after, current);
                 }
             }
+            Step::Reopen => {}
             Step::List { statuses, after, limit } => {
                 let statuses = STATUSES.iter().enumerate().filter(|(n, _)| statuses & (1 << n) != 0);
                 let mut filter = Filter::of(statuses.map(|(_, status)| *status)).limit(limit);
@@ -142,11 +146,15 @@ fn assert_conflict<T: std::fmt::Debug>(result: Result<T, StoreError>, after: Rev
     }
 }
 
-async fn compare(store: &impl Store, steps: Vec<Step>) {
-    let mut model = Model::default();
+/// Compares a store with the model after each step. `open` returns a store with the same entries each time.
+async fn compare<S: Store>(open: impl AsyncFn() -> S, steps: Vec<Step>) {
+    let (mut model, mut store) = (Model::default(), open().await);
     for (n, step) in steps.into_iter().enumerate() {
-        model.step(store, n, step).await;
-        model.assert_same(store).await;
+        match step {
+            Step::Reopen => store = open().await,
+            step => model.step(&store, n, step).await,
+        }
+        model.assert_same(&store).await;
     }
 }
 
@@ -157,6 +165,18 @@ fn runtime() -> tokio::runtime::Runtime {
 proptest! {
     #[test]
     fn a_store_in_memory_is_as_the_model(steps in steps()) {
-        runtime().block_on(compare(&MemoryStore::new(), steps));
+        let store = MemoryStore::new();
+        runtime().block_on(compare(async || store.clone(), steps));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_store_in_a_file_is_as_the_model(steps in steps()) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("agents.db");
+        let open = async || SqliteStore::open(&path).await.expect("a store");
+        runtime().block_on(compare(open, steps));
     }
 }

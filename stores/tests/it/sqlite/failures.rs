@@ -1,0 +1,160 @@
+//! Files that cannot be used, are damaged, full, read-only or locked.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use emitree_middleware::store::{Append, EntryHead, Filter, Revision, Store, StoreError};
+use emitree_stores::SqliteStore;
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::{append, new_path, open};
+
+/// Returns the message of a failure, and the message of its cause.
+fn messages(error: &StoreError) -> (String, String) {
+    (error.to_string(), error.source().map(ToString::to_string).unwrap_or_default())
+}
+
+fn assert_failed(error: &StoreError, path: &Path, message: &str, cause: &str) {
+    assert!(matches!(error, StoreError::Failed { .. }), "{error:?}");
+    let (found, found_cause) = messages(error);
+    assert_eq!(found, format!("`{}` {message}", path.display()));
+    assert!(found_cause.contains(cause), "{found_cause}");
+}
+
+async fn refused(path: &Path) -> StoreError {
+    SqliteStore::open(path).await.expect_err("the file must be refused")
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_store_is_refused_and_stays_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = folder.path().join("text");
+    fs::write(&text, "no database\n".repeat(1_000)).expect("written");
+    let other = folder.path().join("other.db");
+    Connection::open(&other).and_then(|db| db.execute_batch("CREATE TABLE song (title TEXT)")).expect("a database");
+    let newer = folder.path().join("newer.db");
+    drop(open(&newer).await);
+    Connection::open(&newer)
+        .and_then(|db| db.execute_batch("PRAGMA user_version = 2; PRAGMA journal_mode = DELETE"))
+        .expect("a version");
+    let table = [
+        (&text, "cannot be opened: it is not a SQLite database; name another file", "file is not a database"),
+        (&other, "cannot be opened", "it is a database of another program: name another file"),
+        (&newer, "cannot be opened", "the file has format 2, and this version reads format 1: update emitree"),
+    ];
+    for (path, message, cause) in table {
+        let before = fs::read(path).expect("read");
+        assert_failed(&refused(path).await, path, message, cause);
+        assert_eq!(fs::read(path).expect("read"), before, "{message}");
+    }
+    let missing = folder.path().join("missing/agents.db");
+    let message = "cannot be opened: create its folder, and allow this process to write there";
+    assert_failed(&refused(&missing).await, &missing, message, "unable to open database file");
+    let path = new_path(&folder);
+    let error = SqliteStore::open_with(&path, "PRAGMA x; nonsense").await.expect_err("SQL that is none");
+    assert_failed(&error, &path, "cannot be opened", "near \"nonsense\": syntax error");
+}
+
+/// S5
+#[tokio::test]
+async fn an_entry_that_is_damaged_is_an_error_and_others_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let damages = [
+        ("DELETE FROM part WHERE bytes = 'second'", "the stored entry `a` is damaged: it has 2 of its 3 parts"),
+        (
+            "UPDATE entry SET head = substr(head, 1, 20) WHERE id = 'a'",
+            "the stored entry `a` is damaged: its head cannot",
+        ),
+        (
+            "UPDATE entry SET id = 'a' WHERE id = 'x'",
+            "the stored entry `a` is damaged: its head belongs to the entry `x`",
+        ),
+    ];
+    for (damage, expected) in damages {
+        let path = new_path(&folder);
+        let store = open(&path).await;
+        let id = if damage.contains("'x'") { "x" } else { "a" };
+        store.append(&append(id, Revision::NONE).part("second").part("third")).await.expect("stored");
+        store.append(&append("b", Revision::NONE)).await.expect("stored");
+        let sql = damage.replace("'second'", "CAST('second' AS BLOB)");
+        let changed = Connection::open(&path).and_then(|db| db.execute(&sql, [])).expect("a damage");
+        assert_eq!(changed, 1, "{damage}");
+        let error = store.load("a").await.expect_err("damaged").to_string();
+        assert!(error.starts_with(expected), "{error}");
+        assert!(store.load("b").await.expect("loaded").is_some());
+        if !damage.contains("part") {
+            assert_eq!(store.list(&Filter::unfinished()).await.expect_err("damaged").to_string(), error);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_an_error_and_smaller_changes_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = new_path(&folder);
+    let store = SqliteStore::open_with(&path, "PRAGMA max_page_count = 40").await.expect("a store");
+    let first = store.append(&append("a", Revision::NONE)).await.expect("stored");
+    let (small, large) = (append("b", Revision::NONE), append("a", first).part(vec![0; 400_000]));
+    // Both may be in one transaction: only the large append fails.
+    let (failed, stored) = tokio::join!(store.append(&large), store.append(&small));
+    let message = "cannot be written: free space on its disk, or raise its size limit";
+    assert_failed(&failed.expect_err("no room"), &path, message, "database or disk is full");
+    stored.expect("stored");
+    let entry = store.load("a").await.expect("loaded").expect("an entry");
+    assert_eq!((entry.head.revision, entry.parts.len()), (first, 1));
+    drop(store);
+
+    // With room again, the same append is made.
+    let store = open(&path).await;
+    store.append(&large).await.expect("stored");
+    assert_eq!(store.load("a").await.expect("loaded").expect("an entry").parts.len(), 3);
+}
+
+#[tokio::test]
+async fn a_file_that_is_read_only_can_be_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = new_path(&folder);
+    let first = open(&path).await.append(&append("a", Revision::NONE)).await.expect("stored");
+    let store = SqliteStore::open_with(&path, "PRAGMA query_only = ON").await.expect("a store");
+    let error = store.append(&append("a", first)).await.expect_err("read-only");
+    let message = "cannot be written: allow this process to write the file and its folder";
+    assert_failed(&error, &path, message, "attempt to write a readonly database");
+    assert_eq!(store.load("a").await.expect("loaded").expect("an entry").head.revision, first);
+}
+
+/// The thread of the store waits for the lock: this takes 5 s.
+#[tokio::test]
+async fn a_file_that_is_locked_for_longer_than_5_s_is_an_error_for_all_changes_that_wait() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = new_path(&folder);
+    let store = open(&path).await;
+    let mut other = Connection::open(&path).expect("a connection");
+    let lock = other.transaction_with_behavior(TransactionBehavior::Immediate).expect("a lock");
+    let appends: Vec<_> = (0..10).map(|n| append(&n.to_string(), Revision::NONE)).collect();
+    let began = std::time::Instant::now();
+    let results = futures_util::future::join_all(appends.iter().map(|append| store.append(append))).await;
+    let message = "cannot be written: another process has locked it for more than 5 s; end its transaction";
+    for result in results {
+        assert_failed(&result.expect_err("locked"), &path, message, "database is locked");
+    }
+    // The first may have been taken alone, and the others together after it.
+    assert!(began.elapsed().as_secs() < 20, "the changes did not wait in turn: {:?}", began.elapsed());
+    // Readers do not wait, and the next change goes on.
+    assert!(store.load("0").await.expect("loaded").is_none());
+    drop(lock);
+    store.append(&appends[0]).await.expect("stored");
+}
+
+#[tokio::test]
+async fn a_change_that_is_refused_is_no_failure_of_the_others_in_its_transaction() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(new_path(&folder)).await;
+    let first = store.append(&append("a", Revision::NONE)).await.expect("stored");
+    let (stale, good) = (append("a", Revision::NONE), append("a", first));
+    let invalid = Append::new(EntryHead::new("", "job"));
+    let (stale, good, invalid) = tokio::join!(store.append(&stale), store.append(&good), store.append(&invalid));
+    assert!(matches!(stale, Err(StoreError::Conflict { current, .. }) if current == first), "{stale:?}");
+    assert!(matches!(invalid, Err(StoreError::Invalid { .. })), "{invalid:?}");
+    good.expect("stored");
+}
