@@ -58,7 +58,7 @@ impl Batch {
                 self.0.sort_by_key(|gated| gated.position);
             }
             for gated in &mut self.0 {
-                gated.end_gate(&name, asks.calls.as_deref());
+                gated.end_gate(&name, &asks);
             }
         }
         Ok(())
@@ -208,12 +208,13 @@ impl GatedCall {
     }
 
     /// Keeps that a gate has let the call pass, and how the gate has left it, or that it has asked.
-    fn end_gate(&mut self, gate: &str, calls: Option<&TurnCalls>) {
+    fn end_gate(&mut self, gate: &str, asks: &Asks) {
         if matches!(self.verdict, Some(Verdict::Interrupt(_))) {
             self.asked_by.get_or_insert_with(|| gate.to_owned());
         }
-        if let Some(calls) = calls.filter(|_| self.is_open() && !self.passed.iter().any(|passed| passed == gate)) {
-            calls.pass(self.position, gate, &self.call);
+        let is_new = self.is_open() && !self.passed.iter().any(|passed| passed == gate);
+        if let Some(calls) = asks.calls.as_ref().filter(|_| is_new) {
+            calls.pass(self.position, gate, &self.call, &asks.answers);
         }
     }
 

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::ToolCall;
+use crate::message::arguments::{MAX_NESTING, is_too_deep};
 use crate::message::is_false;
 use crate::session::Session;
 use crate::session::stopped::OpenCall;
@@ -28,14 +30,63 @@ pub(crate) struct Question {
     /// `true` if the answer is an edit that was given to another question about the call.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) of_edit: bool,
-    /// `true` once the question was asked again, and so its answer was used.
+    #[serde(default, skip_serializing_if = "QuestionState::is_needed")]
+    pub(crate) state: QuestionState,
+    /// `true` once a run has reported the answer.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) is_used: bool,
+    pub(crate) is_reported: bool,
+    /// `true` once a run of this process has loaded the answer.
+    #[serde(skip)]
+    pub(crate) is_loaded: bool,
+}
+
+/// What has become of a question.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum QuestionState {
+    /// It has to be asked again before the function of the tool is called.
+    #[default]
+    Needed,
+    /// It was asked again, and so its answer was used.
+    Used,
+    /// Another question is asked instead, because the arguments or the question have changed.
+    Replaced,
+}
+
+impl QuestionState {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    fn is_needed(&self) -> bool {
+        *self == Self::Needed
+    }
 }
 
 impl Question {
+    /// Makes a question that has to be asked again.
+    pub(crate) fn new(question: Interrupt, by: String) -> Self {
+        let (state, answer) = (QuestionState::Needed, None);
+        Self { question, by, in_function: false, answer, of_edit: false, state, is_reported: false, is_loaded: false }
+    }
+
     pub(crate) fn id(&self) -> &str {
         &self.question.id
+    }
+
+    pub(crate) fn is_needed(&self) -> bool {
+        self.state.is_needed()
+    }
+
+    /// Returns `true` if the answer was used, or if the run with these answers has asked for it.
+    pub(crate) fn is_taken(&self, answers: &Answers) -> bool {
+        self.state == QuestionState::Used || (self.is_loaded && answers.was_asked(self.id()))
+    }
+
+    /// Returns the same question about the call with other arguments.
+    pub(crate) fn anew(&self, call: &ToolCall, key: &RunKey) -> Self {
+        let question = match (Request::of_interrupt(&self.question), call.arguments.json()) {
+            (Ok(request), Some(arguments)) => request.with_input(arguments.clone()).to_interrupt(),
+            _ => self.question.clone(),
+        };
+        Self { in_function: self.in_function, ..Self::new(question.about(key), self.by.clone()) }
     }
 
     /// Returns the id that the question should have if the call with this key, or the question, was changed.
@@ -45,12 +96,12 @@ impl Question {
         // Runs below the call have keys below its key, or none.
         let is_below = of_call.map_or(!is_of_session, |rest| rest.contains('/'));
         let expected = self.question.clone().about(call).id;
-        (!self.is_used && !is_below && expected != self.id()).then_some(expected)
+        (self.is_needed() && !is_below && expected != self.id()).then_some(expected)
     }
 
     /// Returns the new arguments if the answer is an edit of an approval that was not executed yet.
     pub(crate) fn edit(&self) -> Option<Value> {
-        let answer = self.answer.as_ref().filter(|_| !self.is_used && self.question.kind == approval::INTERRUPT)?;
+        let answer = self.answer.as_ref().filter(|_| self.is_needed() && self.question.kind == approval::INTERRUPT)?;
         match answer.read() {
             Ok(Decision::Edit(arguments)) => Some(arguments),
             _ => None,
@@ -59,15 +110,56 @@ impl Question {
 }
 
 impl OpenCall {
-    /// Keeps a question that has interrupted the call. Questions that were asked again on the way are used.
-    pub(crate) fn ask(&mut self, question: Question, answers: &Answers) {
-        for earlier in &mut self.questions {
-            earlier.is_used |= earlier.answer.is_some() && answers.was_asked(earlier.id());
+    /// Keeps a question that has interrupted the call, in the place of what its asker had asked before.
+    pub(crate) fn ask(&mut self, mut question: Question, answers: &Answers) {
+        self.use_answers(answers);
+        let is_earlier = |earlier: &&mut Question| earlier.by == question.by && earlier.id() != question.id();
+        for earlier in self.questions.iter_mut().filter(is_earlier).filter(|earlier| earlier.is_needed()) {
+            earlier.state = QuestionState::Replaced;
         }
-        match self.questions.iter_mut().find(|earlier| earlier.id() == question.id()) {
-            Some(earlier) => *earlier = question,
-            None => self.questions.push(question),
+        self.forget_replaced();
+        let Some(earlier) = self.questions.iter_mut().find(|earlier| earlier.id() == question.id()) else {
+            return self.questions.push(question);
+        };
+        if !earlier.is_loaded && question.answer.is_none() {
+            // The answer came after the run had loaded the answers, so it was not refused.
+            question.answer = earlier.answer.take();
         }
+        *earlier = question;
+    }
+
+    /// Notes which answers the run with these answers has used.
+    pub(crate) fn use_answers(&mut self, answers: &Answers) {
+        let is_used = |question: &&mut Question| question.is_needed() && question.answer.is_some();
+        for question in self.questions.iter_mut().filter(is_used).filter(|question| question.is_taken(answers)) {
+            question.state = QuestionState::Used;
+        }
+    }
+
+    /// Changes the call. Questions that are still needed are asked about the new arguments instead.
+    pub(crate) fn replace(&mut self, changed: Option<ToolCall>, call: &ToolCall, keys: impl FnOnce() -> [RunKey; 2]) {
+        if self.call == changed {
+            return;
+        }
+        if self.questions.iter().any(Question::is_needed) {
+            let [before, after] = keys();
+            let mut anew = Vec::new();
+            for question in self.questions.iter_mut().filter(|question| question.is_needed()) {
+                question.state = QuestionState::Replaced;
+                // The function, and runs below the call, ask by themselves.
+                if !question.in_function && question.question.clone().about(&before).id == question.id() {
+                    anew.push(question.anew(call, &after));
+                }
+            }
+            self.forget_replaced();
+            self.questions.extend(anew);
+        }
+        self.call = changed;
+    }
+
+    /// Forgets questions that nobody can answer any more. An answer stays, for the error of a second one.
+    fn forget_replaced(&mut self) {
+        self.questions.retain(|question| question.state != QuestionState::Replaced || question.answer.is_some());
     }
 
     /// Returns the question that waits for an answer.
@@ -97,6 +189,12 @@ pub enum AnswerError {
         first: Box<Answer>,
         /// The question about the call that is open now, if it is another one.
         asked: Option<Box<Interrupt>>,
+    },
+    /// The answer is nested too deeply for a stored session.
+    #[error("the answer to the question `{id}` is nested too deeply: at most {MAX_NESTING} levels are allowed")]
+    TooDeep {
+        /// The id.
+        id: String,
     },
     /// The answer is none of the choices of the question.
     #[error("the question `{id}` does not allow the answer {answer}; allowed are {}", allowed.join(", "))]
@@ -171,8 +269,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Returns an error, and changes nothing, if no question has this id, if the question has an answer, or if the answer
-    /// is none of the choices that the question allows: those of an approval, or the list `choices` in its data, of which
+    /// Returns an error, and changes nothing, if no question has this id, if the question has an answer, if the answer is
+    /// nested deeper than 64 levels, or if it is none of the choices that the question allows: those of an approval, or the list `choices` in its data, of which
     /// an answer is one or, if the data has `several: true`, a list.
     #[expect(clippy::unused_async, reason = "a session with a store will write here")]
     pub async fn answer(&self, id: &str, answer: impl Into<Answer> + Send) -> Result<(), AnswerError> {
@@ -212,6 +310,9 @@ impl OpenCall {
                 first,
                 asked: asked.map(|asked| Box::new(asked.question.clone())),
             });
+        }
+        if is_too_deep(&answer.value) {
+            return Err(AnswerError::TooDeep { id });
         }
         if let Some(allowed) = refused_by(&self.questions[at].question, &answer.value) {
             return Err(AnswerError::NotAllowed { id, answer: answer.value.clone(), allowed });

@@ -6,7 +6,7 @@ use std::mem::{replace, take};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use emitree_runtime::{RunContext, RunKey};
+use emitree_runtime::{Answers, RunContext, RunKey};
 use futures_util::future::{AbortHandle, Abortable};
 use parking_lot::Mutex;
 
@@ -26,7 +26,7 @@ const INTERJECTED: &str = "the user interjected";
 pub(super) const STOPPED: &str = "the run was stopped while the tool was running: it may have had effects";
 
 /// The result of a call that had not begun when the run ended.
-pub(super) const UNANSWERED: &str = "not executed: the run was stopped";
+pub(crate) const UNANSWERED: &str = "not executed: the run was stopped";
 
 /// The result of a call that had not begun when the user interjected.
 pub(crate) const NOT_EXECUTED: &str = "not executed: the user interjected";
@@ -249,12 +249,20 @@ impl TurnCalls {
     }
 
     /// Keeps that a gate has let a call pass, and how the gate has left it.
-    pub(crate) fn pass(&self, position: usize, gate: &str, call: &ToolCall) {
+    pub(crate) fn pass(&self, position: usize, gate: &str, call: &ToolCall, answers: &Answers) {
         let changed = self.changed(position, call);
         self.change(position, |open| {
             open.passed.push(gate.to_owned());
-            open.call = changed;
+            // The gate is not called again, so it does not ask again.
+            open.use_answers(answers);
+            self.replace(position, open, changed, call);
         });
+    }
+
+    /// Changes an open call: what has to be asked about it is asked about the new arguments.
+    pub(crate) fn replace(&self, position: usize, open: &mut OpenCall, changed: Option<ToolCall>, call: &ToolCall) {
+        let before = open.call.clone();
+        open.replace(changed, call, || [self.key(position, before.as_ref()), self.key(position, Some(call))]);
     }
 
     /// Reads what is known about a call.
@@ -344,7 +352,8 @@ impl TurnCalls {
         let messages = Arc::make_mut(&mut history.0);
         let behind = at + 1 + placed.results.len();
         messages[at + 1..behind].clone_from_slice(&placed.results);
-        let end = behind + placed.injected;
+        // Another run may have rewritten the messages behind the results.
+        let end = (behind + placed.injected).min(messages.len());
         placed.injected += injected.len();
         messages.splice(end..end, injected.iter().cloned());
         Entered { added: injected, replaced, open: self.stop(placed, calls) }

@@ -1,5 +1,7 @@
 //! Questions about calls, and their answers (A23).
 
+mod lasting;
+
 use std::sync::Arc;
 use std::time::Duration;
 

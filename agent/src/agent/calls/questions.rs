@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use emitree_emitter::Event;
-use emitree_middleware::approval::{Decision, Request};
+use emitree_middleware::approval::Decision;
 use emitree_runtime::{Answer, Answers, Error, Interrupt, RunKey};
 use futures_core::future::BoxFuture;
 
@@ -14,7 +14,7 @@ use crate::agent::steps::{Loop, PAUSED};
 use crate::model::{emit, log};
 use crate::session::keys::Required;
 use crate::session::open_turn::OpenTurn;
-use crate::session::questions::Question;
+use crate::session::questions::{Question, QuestionState};
 use crate::session::stopped::OpenCall;
 use crate::tool::shortened;
 
@@ -73,16 +73,17 @@ impl Asked {
     fn keep_with(&self, answer: Option<Answer>, turn: &OpenTurn<'_>, position: usize, answers: &Answers) {
         let in_function = turn.work_started(position).is_called();
         let (question, by) = (self.question.clone(), self.by.clone());
-        let question = Question { question, by, in_function, answer, of_edit: false, is_used: false };
+        let question = Question { in_function, answer, ..Question::new(question, by) };
         turn.calls().change(position, |open| open.ask(question, answers));
     }
 }
 
 /// Loads the answers that a call has, so that the code that has asked finds them.
-pub(super) fn load(open: &OpenCall, answers: &Answers) {
-    for Question { question, answer, .. } in &open.questions {
+pub(super) fn load(open: &mut OpenCall, answers: &Answers) {
+    for Question { question, answer, is_loaded, .. } in &mut open.questions {
         if let Some(answer) = answer {
             answers.answer(question.id.clone(), answer.clone());
+            *is_loaded = true;
         }
     }
 }
@@ -90,7 +91,7 @@ pub(super) fn load(open: &OpenCall, answers: &Answers) {
 /// Returns the questions that have to be asked again before the function of a call is called: without them, a call for
 /// which a person was asked would be executed without the asking code.
 pub(super) fn required(open: &OpenCall, answers: &Answers) -> Option<Arc<Required>> {
-    let required = open.questions.iter().filter(|question| !question.is_used && !question.in_function);
+    let required = open.questions.iter().filter(|question| question.is_needed() && !question.in_function);
     let of = |question: &Question| (question.id().to_owned(), question.question.kind.clone(), question.by.clone());
     let questions: Vec<_> = required.map(of).collect();
     (!questions.is_empty()).then(|| Arc::new(Required { answers: answers.clone(), questions }))
@@ -112,9 +113,9 @@ pub(super) async fn edit(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize,
         open.questions.iter().enumerate().find_map(edit)
     };
     let (at, asked, arguments) = turn.calls().read(position, find)??;
-    let answer = asked.answer?;
+    let answer = asked.answer.clone()?;
     report(agent, QuestionAnswered::of(asked.question.id.clone(), &answer)).await;
-    let edited = ToolCall { arguments: arguments.clone().into(), ..call.clone() };
+    let edited = ToolCall { arguments: arguments.into(), ..call.clone() };
     if let Err(fault) = check_call(agent, &edited) {
         let question = answers.refuse(asked.question, &answer, &shortened(&fault));
         turn.calls().change(position, |open| {
@@ -128,18 +129,12 @@ pub(super) async fn edit(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize,
     // The edit is the answer for the new arguments, so that nobody is asked twice.
     let mut approval = answer;
     approval.value = Answer::from(Decision::Approve).value;
-    let approved = Request::of_interrupt(&asked.question).ok().map(|request| Question {
-        question: request.with_input(arguments).to_interrupt().about(&key),
-        by: asked.by,
-        in_function: asked.in_function,
-        answer: Some(approval),
-        of_edit: true,
-        is_used: false,
-    });
+    let approved = Question { answer: Some(approval), of_edit: true, ..asked.anew(&edited, &key) };
     turn.calls().change(position, |open| {
-        open.questions[at].is_used = true;
-        open.questions.extend(approved);
-        (open.call, open.is_edited) = (changed, true);
+        (open.questions[at].state, open.questions[at].is_reported) = (QuestionState::Used, true);
+        turn.calls().replace(position, open, changed, &edited);
+        open.questions.push(approved);
+        open.is_edited = true;
         open.passed.clear();
         load(open, answers);
     });
@@ -154,22 +149,27 @@ pub(super) fn report_answers<'a>(
     has_settled: bool,
 ) -> BoxFuture<'a, ()> {
     Box::pin(async move {
-        let taken = turn.calls().read(position, |open| {
-            let is_new = |question: &&Question| question.answer.is_some() && !question.is_used && !question.of_edit;
-            open.questions.iter().filter(is_new).cloned().collect::<Vec<_>>()
+        let answers = agent.answers();
+        let is_new = |question: &&mut Question| {
+            let is_known = question.answer.is_some() && !question.of_edit && !question.is_reported;
+            is_known && (has_settled || question.is_taken(answers))
+        };
+        let taken: Vec<_> = turn.calls().change(position, |open| {
+            let new = open.questions.iter_mut().filter(is_new);
+            new.map(|question| {
+                question.is_reported = true;
+                question.clone()
+            })
+            .collect()
         });
-        for Question { question, by, answer, .. } in taken.unwrap_or_default() {
-            if agent.answers().was_asked(&question.id) {
-                if let Some(answer) = answer {
-                    report(agent, QuestionAnswered::of(question.id, &answer)).await;
-                }
-            } else if has_settled {
-                tracing::warn!(
-                    question = question.id,
-                    by,
-                    "an answer was not used: nobody has asked its question again"
-                );
-                report(agent, AnswerUnused { id: question.id, by }).await;
+        for question in taken {
+            let is_taken = question.is_taken(answers);
+            let Question { question: Interrupt { id, .. }, by, answer, .. } = question;
+            if let Some(answer) = answer.filter(|_| is_taken) {
+                report(agent, QuestionAnswered::of(id, &answer)).await;
+            } else {
+                tracing::warn!(question = id, by, "an answer was not used: nobody has asked its question again");
+                report(agent, AnswerUnused { id, by }).await;
             }
         }
     })
