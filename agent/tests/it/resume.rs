@@ -241,3 +241,21 @@ async fn hooks_of_restore_refuse_calls_and_a_failing_hook_refuses_its_call() -> 
     assert_eq!(results(&history)[1..], refused);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_resume_does_not_make_the_calls_of_a_response_that_a_hook_of_turn_action_has_refused() -> Result<()> {
+    let (log, script) = (Log::default(), ScriptedModel::new("test").call("quick", says("a")).text("Done."));
+    let refuses = hooks_fn("refuses", |hooks: &mut Hooks| {
+        hooks.on_action(|action, _| {
+            if action.response.message.tool_calls().next().is_some() { Err(Error::new("no verdict")) } else { Ok(()) }
+        });
+    });
+    let agent = builder(&script).tool(logged("quick", &log, &Arc::default())).with(refuses).build()?;
+    let session = Session::new();
+    agent.ask("Go.").session(&session).await.expect_err("no verdict");
+    let session = stored(&session);
+    assert_eq!(agent.resume(&session).await?.text(), "Done.");
+    assert_eq!(log.lines(), Vec::<String>::new());
+    assert_eq!(results(session.history().messages()), ["!not executed: the run was stopped"]);
+    Ok(())
+}

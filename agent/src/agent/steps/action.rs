@@ -13,6 +13,7 @@ use crate::agent::steps::{After, Loop};
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::session::open_turn::OpenTurn;
+use crate::session::turn_calls::UNANSWERED;
 use crate::{ChatResponse, Message};
 
 /// A response that has passed `turn.action`.
@@ -116,8 +117,9 @@ impl Loop<'_> {
             {
                 self.report(Arc::new(kept.clone()), error).await;
             }
-            // A response that an earlier hook has made unusable cannot enter the history.
-            self.state.session.open(kept).map(drop).ok();
+            // A response that an earlier hook has made unusable cannot enter the history. The calls are closed: a resume
+            // must not make calls that a hook has not let pass.
+            self.state.session.open(kept).map(|turn| turn.leave_out(UNANSWERED)).ok();
             passed.unwrap_or_else(|payload| resume_unwind(payload)).map(|()| action)
         })
     }
