@@ -303,7 +303,10 @@ impl Attempt {
         };
         match before {
             Some(before) => *self.before.lock() = Some(before),
-            None => self.keep(Turn::default())?,
+            None => {
+                let resumed = self.session.stopped_turn().filter(|_| self.resumes != Resumes::No);
+                self.keep(resumed.unwrap_or_default())?;
+            }
         }
         Ok(())
     }

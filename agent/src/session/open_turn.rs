@@ -37,10 +37,8 @@ impl SessionRun {
     /// Goes on with the turn that the resumed run has left open. Returns `None` if there is none, or if its messages were
     /// rewritten. When the turn is dropped, its results replace those in the history.
     pub(crate) fn reopen(&self) -> Option<OpenTurn<'_>> {
-        let stopped = self.take_open()?;
         let attempt = self.attempt();
-        let calls = Arc::new(TurnCalls::again(self.taker(attempt), self.key(), stopped));
-        self.begin_turn(&calls);
+        let calls = self.take_open(attempt)?;
         Some(OpenTurn { session: self, attempt, calls })
     }
 }
@@ -262,6 +260,29 @@ mod tests {
             let json = serde_json::to_value(&history).expect("JSON");
             prop_assert_eq!(serde_json::from_value::<History>(json).expect("a valid history"), history);
         }
+    }
+
+    #[test]
+    fn the_messages_behind_a_turn_that_goes_on_may_have_been_rewritten() {
+        let session = Session::new();
+        let run = |id| SessionRun::new(session.clone(), uuid::Uuid::from_u128(id));
+        let (first, other, second) = (run(1), run(2), run(3));
+        let turn =
+            first.open(Message::assistant("so").with_call(ToolCall::new("a", "t", json!({})))).expect("a response");
+        turn.inject(vec![Message::user("and")]).expect("text is valid");
+        drop(turn);
+        let read = session.history();
+        let without = History(Arc::new(read.messages()[..2].to_vec()));
+        assert!(other.update(&read, without));
+
+        second.resume().expect("a call is open");
+        let turn = second.reopen().expect("a turn");
+        turn.answer(0, ToolResult::new("a", "done"));
+        turn.inject(vec![Message::user("more")]).expect("text is valid");
+        drop(turn);
+        let history = session.history();
+        assert_eq!(check(history.messages()), Ok(()));
+        assert_eq!((history.messages().len(), history.messages()[2].text().as_str()), (3, "more"));
     }
 
     #[test]

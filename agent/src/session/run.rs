@@ -14,7 +14,7 @@ use crate::place::state::Slices;
 use crate::session::inbox::{TakenValue, Taker, Waiting};
 use crate::session::keys::SessionKey;
 use crate::session::live_run::LiveRun;
-use crate::session::stopped::{Stopped, StoppedTurn};
+use crate::session::stopped::Stopped;
 use crate::session::turn_calls::TurnCalls;
 use crate::session::{Conversation, Session};
 use crate::{ChatOptions, Turn};
@@ -267,6 +267,12 @@ impl SessionRun {
         }
     }
 
+    /// The run has nothing to do, so the session keeps nothing of it.
+    pub(crate) fn leave(&self) {
+        let live = &mut self.session.shared.conversation.lock().live;
+        live.retain(|live| !Arc::ptr_eq(live, &self.live));
+    }
+
     /// Takes over what an earlier run has left.
     ///
     /// # Errors
@@ -277,6 +283,10 @@ impl SessionRun {
         if let Some(mut stopped) = conversation.stopped.take() {
             // A turn that was rewritten is over.
             stopped.open = stopped.open.filter(|open| open.position(&conversation.history).is_some());
+            if stopped.run == self.live.id && stopped.open.is_none() {
+                // An attempt of this run has ended after the resumed turn: its own turns are undone (A7).
+                stopped.turn = self.live.turn.get();
+            }
             let resumed = Resumed::Run { run: stopped.run, turn: stopped.turn, asks: stopped.asks };
             self.live.parts.lock().resumed = Some(stopped);
             return Ok(resumed);
@@ -287,15 +297,20 @@ impl SessionRun {
                 other.id
             )));
         }
+        // Another attempt calls the model again: the first one has found something to do.
+        let is_over = conversation.inbox.messages().next().is_none() && self.attempt() == 1;
         match conversation.history.messages().last() {
-            Some(last) if last.role == Role::Assistant && conversation.inbox.messages().next().is_none() => {
-                Ok(Resumed::Ended(Arc::clone(last)))
-            }
+            Some(last) if last.role == Role::Assistant && is_over => Ok(Resumed::Ended(Arc::clone(last))),
             None if conversation.inbox.messages().next().is_none() => {
                 Err(Error::new("the session cannot be resumed: it has no messages"))
             }
             _ => Ok(Resumed::Conversation),
         }
+    }
+
+    /// Returns the turn of the run that has stopped.
+    pub(crate) fn stopped_turn(&self) -> Option<Turn> {
+        self.session.shared.conversation.lock().stopped.as_ref().map(|stopped| stopped.turn)
     }
 
     /// Returns the options of the run that has stopped.
@@ -312,8 +327,14 @@ impl SessionRun {
     }
 
     /// Takes up the turn that the resumed run has left open.
-    pub(super) fn take_open(&self) -> Option<StoppedTurn> {
-        self.live.parts.lock().resumed.take()?.open
+    pub(super) fn take_open(&self, attempt: u32) -> Option<Arc<TurnCalls>> {
+        // In one step, so that a session that is stored meanwhile has the turn.
+        let mut parts = self.live.parts.lock();
+        let stopped = parts.resumed.take()?.open?;
+        let calls = Arc::new(TurnCalls::again(self.taker(attempt), self.key(), stopped));
+        self.live.asks.store(false, Ordering::Relaxed);
+        parts.calls = Some(Arc::clone(&calls));
+        Some(calls)
     }
 
     fn append_to(&self, history: &mut History, messages: Vec<Arc<Message>>, attempt: u32) {

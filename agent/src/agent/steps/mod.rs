@@ -170,15 +170,24 @@ impl<'a> Loop<'a> {
     }
 
     /// Undoes the previous attempt, if there was one, and adds the messages of the input to the session. A resumed run
-    /// takes over what its session has left open instead.
+    /// takes over what its session has left open instead. If there is nothing to do, the session stays as it is.
     fn begin_session(&self) -> Result<Begun> {
         self.state.begin()?;
         self.state.session.begin_run();
+        let begun = self.begin_conversation();
+        let is_over = matches!(begun, Ok(Begun::Resumed(Resumed::Ended(_)))) && self.state.resumes != Resumes::Inside;
+        if begun.is_err() || is_over {
+            self.state.session.leave();
+        }
+        begun
+    }
+
+    fn begin_conversation(&self) -> Result<Begun> {
         if self.state.resumes != Resumes::No {
             return self.state.session.resume().map(Begun::Resumed);
         }
-        self.state.session.close_stopped();
         self.state.session.extend(self.input.messages.iter().cloned())?;
+        self.state.session.close_stopped();
         // A run may continue a session without new messages, but providers refuse a conversation without messages.
         // Messages of the inbox enter with the first turn.
         if !self.state.session.has_waiting() {
