@@ -1,6 +1,7 @@
 //! A session goes on where its last run has stopped (A1, A22).
 
 mod ends;
+mod model;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
