@@ -27,8 +27,8 @@
 //! - An **entry** is a session or a job: a head that is listed, and parts. [`Store`](emitree_middleware::store::Store)
 //!   is the trait.
 //! - Each change is made for the **revision** that its author has read. Of two authors one gets a conflict.
-//! - A change whose outcome is unknown, because its future was dropped or a reply was lost, is **repeated** with its id:
-//!   it is made at most once.
+//! - A change whose outcome is unknown, because its future was dropped or a reply was lost, is **repeated** with its
+//!   id: it is made at most once.
 //! - [`conformance()`] tests a store of your own.
 //!
 //! | feature | store | |

@@ -16,9 +16,18 @@ pub const MAX_ID_BYTES: usize = 1024;
 
 /// The head of an entry: what is listed without loading the parts.
 ///
-/// As JSON, without the revision, which a store keeps beside it: `{"id": "order-17", "kind": "session", "status":
-/// "waiting", "holder": {"by": "worker-3", "until": "2026-11-28T07:00:30Z"}, "questions": [{"id": "order-17/1/0/pay-3f",
-/// "kind": "approval"}], "meta": {"user": "ada"}}`. Empty fields are left out.
+/// As JSON, without the revision, which a store keeps beside it, and without empty fields:
+///
+/// ```json
+/// {
+///     "id": "order-17",
+///     "kind": "session",
+///     "status": "waiting",
+///     "holder": {"by": "worker-3", "until": "2026-11-28T07:00:30Z"},
+///     "questions": [{"id": "order-17/1/0/pay-3f", "kind": "approval"}],
+///     "meta": {"user": "ada"}
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EntryHead {

@@ -22,8 +22,8 @@ pub use memory::MemoryStore;
 /// A store of entries, each of which has an id, a [head](EntryHead) and a list of parts. [`MemoryStore`] keeps them in
 /// memory.
 ///
-/// An entry is a conversation or a job. The head says what is listed; the parts are bytes that only the code above the
-/// store reads. Each change of an entry is an [`Append`] to the revision that its author has read. If another author was
+/// An entry is a conversation or a job. The head is listed; the parts are bytes that only the code above the store
+/// reads. Each change of an entry is an [`Append`] to the revision that its author has read. If another author was
 /// faster, the change is refused.
 ///
 /// A store in a database implements the five methods; `emitree_stores::conformance` tests it. An `Arc` of a store is a

@@ -36,8 +36,8 @@ use self::worker::Worker;
 ///
 /// # Errors
 ///
-/// [`StoreError::Failed`] names the file, the cause and a remedy. If another process has locked the file, a change waits
-/// for at most 5 s.
+/// [`StoreError::Failed`] names the file, the cause and a remedy. If another process has locked the file, a change
+/// waits for at most 5 s.
 #[derive(Clone)]
 pub struct SqliteStore(Arc<Inner>);
 

@@ -140,8 +140,8 @@ impl Owner {
         }
     }
 
-    /// Makes changes in one transaction, and returns their results. If one of them fails, each is made in a transaction of its
-    /// own, so that it fails alone.
+    /// Makes changes in one transaction, and returns their results. If one of them fails, each is made in a transaction
+    /// of its own, so that it fails alone.
     fn commit(&mut self, mut changes: Vec<Box<dyn Change>>) {
         if changes.is_empty() {
             return;

@@ -3,6 +3,7 @@
 use emitree_middleware::store::{Filter, Revision, Store};
 use emitree_middleware::values::{KeyValues, MemoryValues, ValueKey};
 use emitree_runtime::Result;
+use futures_util::future::join_all;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -64,15 +65,18 @@ fn keys() -> impl Strategy<Value = ValueKey> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn keys_are_listed_as_in_memory(written in prop::collection::vec(keys(), 1..30), prefixes in prop::collection::vec(keys(), 1..10)) {
+    fn keys_are_listed_as_in_memory(
+        written in prop::collection::vec(keys(), 1..30),
+        prefixes in prop::collection::vec(keys(), 1..10),
+    ) {
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             let (store, memory) = (open(new_path(&folder)).await, MemoryValues::new());
-            let writes = written.iter().enumerate().map(|(n, key)| (key, Value::from(n)));
-            let writes: Vec<_> = writes.collect();
+            let writes: Vec<_> = written.iter().enumerate().map(|(n, key)| (key, Value::from(n))).collect();
             // In one transaction, in this order.
-            futures_util::future::try_join_all(writes.iter().map(|(key, value)| store.write(key, value))).await.expect("written");
+            let results = join_all(writes.iter().map(|(key, value)| store.write(key, value))).await;
+            assert!(results.iter().all(|result| result.is_ok()));
             for (key, value) in &writes {
                 memory.write(key, value).await.expect("written");
             }
