@@ -1,0 +1,153 @@
+//! The cost of changes and lists of a store in a SQLite file.
+//!
+//! ```text
+//! cargo bench --manifest-path benches/Cargo.toml --features sqlite --bench store
+//! ```
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use emitree::middleware::store::{Append, EntryHead, EntryStatus, Filter, Revision, Store};
+use emitree::stores::SqliteStore;
+use futures_util::future::join_all;
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::runtime::Runtime;
+
+use crate::support::{Case, Extra, Suite};
+
+mod support;
+
+/// The bytes that each change writes into a part.
+const PART: [u8; 400] = [b'x'; 400];
+const TOGETHER: u32 = 50;
+/// The time of the disk depends on other programs, and is left out where two sizes of a store are compared.
+const WITHOUT_DISK: &str = "PRAGMA synchronous = OFF";
+
+fn main() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut suite = Suite::new(&["emitree", "rusqlite"]);
+    let bare = suite.case(transactions(&folder.path().join("bare.db")));
+    let stored = Stored::new(&folder.path().join("stored.db"), 1_000, "");
+    let few = Stored::new(&folder.path().join("few.db"), 1_000, WITHOUT_DISK);
+    let many = Stored::new(&folder.path().join("many.db"), 100_000, WITHOUT_DISK);
+
+    let append = suite.case(stored.appends(1));
+    let row = suite.row("SA", "an append of 400 bytes that waits for the disk", append);
+    row.beside("rusqlite", bare).at_most(2.0, "a transaction", bare);
+    let together = Extra::from(suite.case(stored.appends(TOGETHER)));
+    let row = suite.row("SG", "50 appends to 50 entries at a time, all of them", together);
+    row.beside("rusqlite", bare).at_most(5.0, "a transaction", bare);
+    let (claim, among_few) = (suite.case(many.claims()), suite.case(few.claims()));
+    suite.row("SC", "a claim without the disk, among 100,000 waiting entries", claim).at_most(
+        2.0,
+        "among 1,000",
+        among_few,
+    );
+    let (page, among_few) = (suite.case(many.pages()), suite.case(few.pages()));
+    suite.row("SL", "the first 50 of 100,000 waiting entries", page).at_most(2.0, "of 1,000", among_few);
+    suite.run();
+}
+
+/// A store with entries that wait.
+struct Stored {
+    runtime: Arc<Runtime>,
+    store: SqliteStore,
+}
+
+impl Stored {
+    fn new(path: &Path, entries: usize, sql: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let store = runtime.block_on(async {
+            let store = SqliteStore::open_with(path, sql).await.expect("a store");
+            let appends: Vec<_> = (0..entries).map(|n| Append::new(waiting(n)).part(&PART[..])).collect();
+            for appends in appends.chunks(1_000) {
+                let stored = join_all(appends.iter().map(|append| store.append(append))).await;
+                assert!(stored.iter().all(Result::is_ok));
+            }
+            store
+        });
+        Self { runtime: Arc::new(runtime), store }
+    }
+
+    fn revision(&self, id: &str) -> Revision {
+        let entry = self.runtime.block_on(self.store.load(id)).expect("loaded");
+        entry.expect("an entry").head.revision
+    }
+
+    /// Changes entries at a time, over and over. Each change replaces the parts, so that the file does not grow.
+    fn changes(&self, count: u32, part: Option<&'static [u8]>) -> impl Case + use<> {
+        let (runtime, store) = (Arc::clone(&self.runtime), self.store.clone());
+        let mut heads: Vec<_> = (0..count as usize).map(waiting).collect();
+        let first: Vec<_> = heads.iter().map(|head| self.revision(&head.id)).collect();
+        let mut current = first;
+        move |n| {
+            // Another case may have changed the same entries.
+            for (head, revision) in heads.iter().zip(&mut current) {
+                *revision = runtime.block_on(store.load(&head.id)).expect("loaded").expect("an entry").head.revision;
+            }
+            let begin = Instant::now();
+            for _ in 0..n {
+                let appends = heads.iter_mut().zip(&current).map(|(head, revision)| {
+                    head.revision = *revision;
+                    let append = Append::new(head.clone());
+                    part.map_or(append.clone(), |part| append.part(part).replacing())
+                });
+                let appends: Vec<_> = appends.collect();
+                let stored = runtime.block_on(join_all(appends.iter().map(|append| store.append(append))));
+                current = stored.into_iter().map(|revision| revision.expect("stored")).collect();
+            }
+            begin.elapsed()
+        }
+    }
+
+    fn appends(&self, count: u32) -> impl Case + use<> {
+        self.changes(count, Some(&PART))
+    }
+
+    /// A claim changes the head alone.
+    fn claims(&self) -> impl Case + use<> {
+        self.changes(1, None)
+    }
+
+    fn pages(&self) -> impl Case + use<> {
+        let (runtime, store) = (Arc::clone(&self.runtime), self.store.clone());
+        let filter = Filter::waiting().limit(50);
+        move |n| {
+            let begin = Instant::now();
+            for _ in 0..n {
+                let heads = runtime.block_on(store.list(black_box(&filter))).expect("a list");
+                assert_eq!(heads.len(), 50);
+            }
+            begin.elapsed()
+        }
+    }
+}
+
+fn waiting(n: usize) -> EntryHead {
+    let mut head = EntryHead::new(format!("order-{n:06}"), "session");
+    head.status = EntryStatus::Waiting;
+    head
+}
+
+/// Transactions that write one row, as a program writes them with rusqlite.
+fn transactions(path: &Path) -> impl Case + use<> {
+    let mut connection = Connection::open(path).expect("a file");
+    let tables = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+        CREATE TABLE entry (id TEXT PRIMARY KEY, revision INTEGER, bytes BLOB); INSERT INTO entry VALUES ('a', 0, x'')";
+    connection.execute_batch(tables).expect("a table");
+    let mut transactions = move |n| {
+        let begin = Instant::now();
+        for _ in 0..n {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).expect("a lock");
+            let update = "UPDATE entry SET revision = revision + 1, bytes = ?1 WHERE id = 'a'";
+            transaction.prepare_cached(update).and_then(|mut update| update.execute([&PART])).expect("a change");
+            transaction.commit().expect("a commit");
+        }
+        begin.elapsed()
+    };
+    // The log has its full length, as after the appends of the other stores.
+    transactions(1_000);
+    transactions
+}
