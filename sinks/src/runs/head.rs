@@ -47,7 +47,7 @@ impl Head {
     pub fn of(record: &SinkRecord, cursor: Cursor) -> Self {
         match record {
             SinkRecord::Event(event) => Self::of_event(event, cursor),
-            SinkRecord::Gap(gap) => Self::without_event(Fact::Gap { lost: gap.lost }, cursor, 0),
+            SinkRecord::Gap(gap) => Self::gap(gap.lost, cursor),
             unknown => Self::without_event(Fact::Malformed { reason: format!("{unknown:?}").into() }, cursor, 0),
         }
     }
@@ -70,6 +70,12 @@ impl Head {
             bytes: event.payload.get().len(),
             fact,
         }
+    }
+
+    /// Returns the head of a gap, for sources that no longer have all records.
+    #[must_use]
+    pub fn gap(lost: u64, cursor: Cursor) -> Self {
+        Self::without_event(Fact::Gap { lost }, cursor, 0)
     }
 
     /// Returns the head of a line that is not a record.

@@ -26,7 +26,7 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the source cannot be read, or has no record at the cursor.
+    /// Returns an error if the source cannot be read, or has no record at the cursor, or no longer has it.
     fn record(&self, at: Cursor) -> Result<String, SourceError>;
 }
 
@@ -53,4 +53,7 @@ pub enum SourceError {
     /// The recording has no record at the cursor, or is another recording than the cursor's.
     #[error("the recording has no record at the cursor `{0}`")]
     NoRecord(Cursor),
+    /// The source keeps only the newest records, and the record is no longer among them.
+    #[error("the record at the cursor `{0}` is no longer kept: newer records have taken its place")]
+    Gone(Cursor),
 }
