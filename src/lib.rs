@@ -60,7 +60,7 @@
 //! | [`stores`] | a store of sessions, jobs and values in a file (feature `sqlite`) |
 //! | [`stream`] | a run as a stream of its events |
 //! | [`tower`] | tower's services and layers (feature `tower`) |
-//! | [`viewer`] | a page in the browser that shows the runs of a recording (feature `viewer`) |
+//! | [`viewer`] | a page in the browser that shows the runs of a program or a recording (feature `viewer`) |
 //!
 //! # Features
 //!
@@ -179,7 +179,7 @@ pub mod tower {
     };
 }
 
-/// A page in the browser that shows the runs of a recording; see [`Viewer`](viewer::Viewer).
+/// A page in the browser that shows the runs of a program or a recording; see [`Viewer`](viewer::Viewer).
 #[cfg(feature = "viewer")]
 pub mod viewer {
     pub use emitree_viewer::*;

@@ -44,6 +44,9 @@ pub mod progress_bar {}
 #[doc = include_str!("../testing.md")]
 pub mod testing {}
 
+#[doc = include_str!("../viewer.md")]
+pub mod viewer {}
+
 #[doc = include_str!("../coming-from-beeai.md")]
 pub mod coming_from_beeai {}
 

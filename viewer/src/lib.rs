@@ -1,4 +1,4 @@
-//! A page in the browser that shows the runs of a recording, and follows it while it grows.
+//! A page in the browser that shows the runs of a program or a recording, and follows them.
 //!
 //! ```text
 //! cargo install --path viewer
@@ -6,19 +6,23 @@
 //! emitree-view run.jsonl --export page.html    writes one file that opens without a server
 //! ```
 //!
-//! A program can serve the page as well:
+//! A program can show its own runs, without a file:
 //!
-//! ```no_run
-//! use emitree_sinks::runs::RecordingFile;
+//! ```
+//! use emitree_emitter::Emitter;
 //! use emitree_viewer::Viewer;
 //!
-//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-//! let viewer = Viewer::of(RecordingFile::new("run.jsonl")).title("run.jsonl").bind("127.0.0.1:0").await?;
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let viewer = Viewer::bind("127.0.0.1:0").await?;
 //! println!("{}", viewer.url());
-//! viewer.serve().await?;
+//! Emitter::root().pipe_to(viewer.sink())?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The page shows the newest 64 MB of records, which a [`Ring`] keeps in memory. The page of a file is
+//! `Viewer::bind(address).source(RecordingFile::new(path))`.
 //!
 //! # Who can read the page
 //!
@@ -49,9 +53,11 @@ mod error;
 mod export;
 mod guard;
 mod page;
+mod ring;
 mod server;
 mod viewer;
 
 pub use self::error::{ExportError, ViewerError};
 pub use self::export::{Exported, export};
+pub use self::ring::Ring;
 pub use self::viewer::{Viewer, ViewerBuilder};

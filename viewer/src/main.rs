@@ -47,14 +47,14 @@ fn run() -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut viewer = Viewer::of(source).title(title);
+        let mut viewer = Viewer::bind(arguments.listen).source(source).title(title);
         if arguments.is_remote {
             viewer = viewer.allow_remote();
         }
         if let Ok(token) = std::env::var("EMITREE_VIEW_TOKEN") {
             viewer = viewer.token(token);
         }
-        let viewer = viewer.bind(&arguments.listen).await?;
+        let viewer = viewer.await?;
         writeln!(stdout(), "{}", viewer.url())?;
         Ok(viewer.serve().await?)
     })

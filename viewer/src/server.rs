@@ -3,6 +3,7 @@
 //! 1. The id of each event is the cursor of its last head. A browser that connects again sends the id, so no head is
 //!    missed and none is sent twice, even after a restart of the server.
 //! 2. Reading blocks, so it is done on the threads for blocking work.
+//! 3. A feed ends when its viewer is dropped: without that, an open page would keep its connection, and the source.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use emitree_sinks::runs::{Batch, Cursor, Head, SourceError};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -55,6 +57,7 @@ async fn record(State(shown): State<Arc<Shown>>, Path(cursor): Path<String>) -> 
     match blocking(move || shown.source.record(at)).await {
         Ok(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
         Err(error @ SourceError::NoRecord(_)) => refused(StatusCode::NOT_FOUND, &error),
+        Err(error @ SourceError::Gone(_)) => refused(StatusCode::GONE, &error),
         Err(error) => refused(StatusCode::INTERNAL_SERVER_ERROR, &error),
     }
 }
@@ -66,8 +69,15 @@ async fn heads(State(shown): State<Arc<Shown>>, headers: HeaderMap) -> Response 
         Err(error) => return refused(StatusCode::BAD_REQUEST, &error),
     };
     let about = event("about", &json!({"title": shown.title})).retry(RETRY);
+    let stopped = stopped(shown.stop.clone());
     let feed = stream::iter([about]).chain(feed(shown, after)).map(Ok::<_, Infallible>);
-    Sse::new(feed).keep_alive(KeepAlive::default()).into_response()
+    Sse::new(feed.take_until(stopped)).keep_alive(KeepAlive::default()).into_response()
+}
+
+/// Waits until the viewer is dropped (3).
+pub(crate) async fn stopped(mut stop: watch::Receiver<()>) {
+    // Nothing is ever sent, so this is the error of a dropped sender.
+    let _ = stop.changed().await;
 }
 
 fn refused(status: StatusCode, error: &dyn std::error::Error) -> Response {

@@ -1,8 +1,11 @@
 //! The server answers only who knows the token, and each reader receives each head once.
 
+mod shared;
+
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::PathBuf;
 
 use emitree_emitter::Emitter;
@@ -11,18 +14,22 @@ use emitree_sinks::runs::{RecordingFile, Source};
 use emitree_viewer::{Viewer, ViewerError};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+use crate::shared::{Client, Result, status};
 
 struct Server {
-    address: SocketAddr,
-    token: String,
+    client: Client,
+    viewer: Viewer<RecordingFile>,
     path: PathBuf,
-    task: JoinHandle<()>,
     folder: TempDir,
+}
+
+impl Deref for Server {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
 }
 
 impl Server {
@@ -33,55 +40,27 @@ impl Server {
 
     async fn again(folder: TempDir, token: Option<(&str, SocketAddr)>) -> Result<Self> {
         let path = folder.path().join("run.jsonl");
-        let mut viewer = Viewer::of(RecordingFile::new(&path)).title("a <title>");
-        let mut listen = "127.0.0.1:0".to_owned();
-        if let Some((token, address)) = token {
-            (viewer, listen) = (viewer.token(token), address.to_string());
-        }
-        let viewer = viewer.bind(&listen).await?;
-        let (address, url) = (viewer.address(), viewer.url());
-        let token = url.split_once("token=").ok_or("no token")?.1.to_owned();
-        assert_eq!(url, format!("http://{address}/?token={token}"));
-        let task = tokio::spawn(async { viewer.serve().await.expect("a server") });
-        Ok(Self { address, token, path, task, folder })
+        let viewer = loop {
+            let address = token.map_or_else(|| "127.0.0.1:0".to_owned(), |(_, address)| address.to_string());
+            let mut options = Viewer::bind(address).source(RecordingFile::new(&path)).title("a <title>");
+            if let Some((token, _)) = token {
+                options = options.token(token);
+            }
+            match options.await {
+                // The task of a viewer that was dropped closes its listener when it is next polled.
+                Err(ViewerError::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse => {
+                    tokio::task::yield_now().await;
+                }
+                viewer => break viewer?,
+            }
+        };
+        Ok(Self { client: Client::of(&viewer)?, viewer, path, folder })
     }
 
     /// Stops the server, and starts another one on the same port with the same token.
     async fn restart(self) -> Result<Self> {
-        self.task.abort();
-        let _ = self.task.await;
-        Self::again(self.folder, Some((&self.token, self.address))).await
-    }
-
-    fn cookie(&self) -> String {
-        format!("Cookie: emitree_view_{}={}\r\n", self.address.port(), self.token)
-    }
-
-    async fn send(&self, request: &str) -> Result<TcpStream> {
-        let mut stream = TcpStream::connect(self.address).await?;
-        stream.write_all(request.as_bytes()).await?;
-        Ok(stream)
-    }
-
-    /// Sends a request of which each header ends with a line end. Returns the head and the body of the answer.
-    async fn ask(&self, line: &str, headers: &str) -> Result<(String, String)> {
-        let mut stream = self.send(&format!("{line} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n")).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or("no body")?;
-        Ok((head.to_owned(), body.to_owned()))
-    }
-
-    async fn get(&self, path: &str) -> Result<(String, String)> {
-        self.ask(&format!("GET {path}"), &format!("Host: {}\r\n{}", self.address, self.cookie())).await
-    }
-
-    /// Opens the feed of heads, after the event with an id.
-    async fn feed(&self, after: &str) -> Result<Feed> {
-        let (host, cookie) = (self.address, self.cookie());
-        let after = if after.is_empty() { String::new() } else { format!("Last-Event-ID: {after}\r\n") };
-        let stream = self.send(&format!("GET /heads HTTP/1.1\r\nHost: {host}\r\n{cookie}{after}\r\n")).await?;
-        Ok(Feed { lines: BufReader::new(stream).lines(), id: String::new() })
+        drop(self.viewer);
+        Self::again(self.folder, Some((&self.client.token, self.client.address))).await
     }
 
     async fn record(&self, numbers: impl IntoIterator<Item = u32>) -> Result<()> {
@@ -93,46 +72,6 @@ impl Server {
         handle.close(std::time::Duration::MAX).await.complete()?;
         Ok(())
     }
-}
-
-/// Server-sent events.
-struct Feed {
-    lines: Lines<BufReader<TcpStream>>,
-    /// The id of the last event.
-    id: String,
-}
-
-impl Feed {
-    /// Waits for the next event.
-    async fn next(&mut self) -> Result<(String, Value)> {
-        let (mut name, mut data) = (String::new(), String::new());
-        while let Some(line) = self.lines.next_line().await? {
-            match line.split_once(':').map(|(field, value)| (field, value.trim_start())) {
-                Some(("event", value)) => name = value.to_owned(),
-                Some(("data", value)) => data.push_str(value),
-                Some(("id", value)) => self.id = value.to_owned(),
-                _ if line.is_empty() && !name.is_empty() => return Ok((name, serde_json::from_str(&data)?)),
-                _ => {}
-            }
-        }
-        Err("the feed has ended".into())
-    }
-
-    /// Waits for heads until there are this many, and returns their paths.
-    async fn paths(&mut self, count: usize) -> Result<Vec<String>> {
-        let mut paths = Vec::new();
-        while paths.len() < count {
-            let (name, data) = self.next().await?;
-            assert!(name == "about" || name == "heads", "{name}: {data}");
-            let heads = data["heads"].as_array().map(Vec::as_slice).unwrap_or_default();
-            paths.extend(heads.iter().map(|head| head["path"].as_str().unwrap_or("?").to_owned()));
-        }
-        Ok(paths)
-    }
-}
-
-fn status(answer: &(String, String)) -> &str {
-    answer.0.split(' ').nth(1).unwrap_or_default()
 }
 
 #[tokio::test]
@@ -194,11 +133,11 @@ async fn only_get_is_answered_and_each_answer_has_the_policy() -> Result<()> {
 
 #[tokio::test]
 async fn an_address_that_other_machines_reach_has_to_be_allowed() -> Result<()> {
-    let error = Viewer::of(RecordingFile::new("x")).bind("0.0.0.0:0").await.expect_err("it was not allowed");
+    let error = Viewer::bind("0.0.0.0:0").await.expect_err("it was not allowed");
     assert!(matches!(error, ViewerError::Remote(_)) && error.to_string().starts_with("`0.0.0.0:0` "), "{error}");
-    let viewer = Viewer::of(RecordingFile::new("x")).allow_remote().bind("0.0.0.0:0").await?;
+    let viewer = Viewer::bind("0.0.0.0:0").allow_remote().await?;
     assert!(viewer.address().ip().is_unspecified());
-    let error = Viewer::of(RecordingFile::new("x")).bind("nonsense").await.expect_err("it is no address");
+    let error = Viewer::bind("nonsense").await.expect_err("it is no address");
     assert_eq!(error.to_string(), "could not listen on `nonsense`");
     Ok(())
 }
@@ -206,10 +145,10 @@ async fn an_address_that_other_machines_reach_has_to_be_allowed() -> Result<()> 
 #[tokio::test]
 async fn a_token_that_is_short_or_needs_an_escape_is_refused() -> Result<()> {
     for token in ["", "123456789012345", "1234567890123456;", "1234567890 123456", "äöüäöüäöüäöü"] {
-        let bound = Viewer::of(RecordingFile::new("x")).token(token).bind("127.0.0.1:0").await;
+        let bound = Viewer::bind("127.0.0.1:0").token(token).await;
         assert!(matches!(bound, Err(ViewerError::Token)), "{token}");
     }
-    let viewer = Viewer::of(RecordingFile::new("x")).token("1234567890-ABC_x").bind("127.0.0.1:0").await?;
+    let viewer = Viewer::bind("127.0.0.1:0").token("1234567890-ABC_x").await?;
     assert!(viewer.url().ends_with("/?token=1234567890-ABC_x"));
     Ok(())
 }

@@ -61,6 +61,14 @@ export class Sample extends Program {
     return sample;
   }
 
+  /** Starts a sample that shows its events on a page of its own. */
+  static async withPage(path) {
+    const sample = new Sample(path, "--page");
+    sample.url = await sample.line();
+    await sample.line();
+    return sample;
+  }
+
   /** Sends a line, and waits until it was obeyed. */
   async obey(line) {
     this.process.stdin.write(`${line}\n`);

@@ -372,6 +372,27 @@ describe("a recording that grows", () => {
   });
 });
 
+describe("a program with a viewer", () => {
+  test("shows its own runs live, and the page stays when the program has ended", async () => {
+    const program = await Sample.withPage(join(temporary, "own.jsonl"));
+    programs.push(program);
+    const page = await open(program.url);
+    await list(page).getByRole("option", { name: "Agent guide" }).click();
+    await checkTree(page, runsOf(recorded(program.path)));
+    await program.obey("more 3");
+    const runs = runsOf(recorded(program.path));
+    const ticks = list(page).getByRole("option", { name: "Step tick" });
+    await ticks.nth(2).waitFor();
+    assert.equal(await list(page).getByRole("option").count(), runs.filter(({ parent }) => !parent).length + 1);
+    await row(page, "Tool failed").click();
+    await panel(page).getByText("the disk is full").waitFor();
+    await program.stop();
+    await status(page, "not connected, trying again");
+    assert.equal(await ticks.count(), 3);
+    await page.close();
+  });
+});
+
 describe("an exported page", () => {
   let page, path;
   before(async () => {

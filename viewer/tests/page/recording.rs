@@ -6,6 +6,7 @@
 //!     more N                         makes N runs, below the open run if there is one
 //!     close                          ends the open run
 //! sample_recording FILE --events N   writes about N events, and ends
+//! sample_recording FILE --page       also shows its events on a page of its own; first prints the address
 //! ```
 //!
 //! It prints `ready` when the recording is written, and after each line.
@@ -20,6 +21,7 @@ use std::time::Duration;
 use emitree_emitter::{Creator, Emitter, Event, EventName, Overflow, SinkHandle};
 use emitree_runtime::{AbortHandle, Error, Interrupt, Result, RunContext, Runnable, RunnableFn, runnable_fn};
 use emitree_sinks::JsonlFile;
+use emitree_viewer::Viewer;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -37,7 +39,8 @@ impl Event for Usage {
     const NAME: EventName = EventName::new("usage");
 }
 
-#[tokio::main(flavor = "current_thread")]
+// The page is served on a thread of its own, because `obey` blocks this one.
+#[tokio::main(flavor = "multi_thread", worker_threads = 1)]
 async fn main() -> Result<()> {
     // The panic of a run is part of the recording.
     std::panic::set_hook(Box::new(|_| ()));
@@ -46,6 +49,7 @@ async fn main() -> Result<()> {
     std::fs::write(path, "")?;
     let file = JsonlFile::options().overflow(Overflow::Block).open(path)?;
     let recording = Emitter::root().pipe_to(file)?;
+    let _viewer = if arguments.get(1).is_some_and(|option| option == "--page") { Some(show().await?) } else { None };
     if let Some(events) = arguments.get(2) {
         many(events.parse()?).await?;
     } else {
@@ -89,6 +93,14 @@ async fn every_outcome(path: &str, recording: &SinkHandle) -> Result<()> {
     hostile().await;
     Emitter::root().emit("ready", &mut true).await?;
     Ok(())
+}
+
+/// Shows the events of this program.
+async fn show() -> Result<Viewer> {
+    let viewer = Viewer::bind("127.0.0.1:0").title("sample").await?;
+    Emitter::root().pipe_to(viewer.sink())?;
+    println!("{}", viewer.url());
+    Ok(viewer)
 }
 
 /// A model that is asked twice, and reports tokens each time.
