@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use emitree_runtime::RunKey;
+use serde::de::Error as _;
 use serde::ser::Error as _;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -28,6 +29,7 @@ const VERSION: u32 = 3;
 /// A stored session.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Stored {
+    #[serde(deserialize_with = "version")]
     version: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<String>,
@@ -102,12 +104,7 @@ impl TryFrom<Stored> for Session {
     type Error = String;
 
     fn try_from(stored: Stored) -> Result<Self, String> {
-        let Stored { version, id, turns, history, state, open, inbox, paused, meta } = stored;
-        if !(1..=VERSION).contains(&version) {
-            return Err(format!(
-                "the session is stored in version {version}, but only the versions 1 to {VERSION} can be read"
-            ));
-        }
+        let Stored { id, turns, history, state, open, inbox, paused, meta, .. } = stored;
         let inbox = Inbox::stored(inbox)?;
         let mut session = Self::default();
         if let Some(id) = id {
@@ -122,6 +119,17 @@ impl TryFrom<Stored> for Session {
         });
         Ok(session)
     }
+}
+
+/// Reads the version, which comes first: a later version may have other fields.
+fn version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let version = u32::deserialize(deserializer)?;
+    if (1..=VERSION).contains(&version) {
+        return Ok(version);
+    }
+    Err(D::Error::custom(format_args!(
+        "the session is stored in version {version}, but only the versions 1 to {VERSION} can be read"
+    )))
 }
 
 /// Reads an id, which is the key of a run for the session of a sub-agent.

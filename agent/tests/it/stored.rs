@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use emitree_agent::{
-    AgentOutput, AgentRun, Delta, HooksFn, Message, Part, Reply, Role, ScriptedModel, Session, ToolCall, ToolResult,
-    hooks_fn, tool_fn,
+    AgentOutput, AgentRun, Delta, History, HooksFn, Message, Part, Reply, Role, ScriptedModel, Session, ToolCall,
+    ToolResult, hooks_fn, tool_fn,
 };
 use emitree_runtime::{Error, Result, RunContext, map_output};
 use futures_util::future::join_all;
@@ -53,6 +53,20 @@ async fn a_stored_session_has_the_state_of_each_middleware_and_keeps_unused_stat
 }
 
 #[tokio::test]
+async fn a_session_with_nothing_open_is_as_large_as_before_and_version_2_is_read() -> Result<()> {
+    let script = ScriptedModel::new("test").call("shout", json!({"text": "a"})).text("one");
+    let session = Session::new();
+    agent(&script).with(counter("a")).build()?.ask("go").session(&session).await?;
+    let stored = serde_json::to_value(&session)?;
+    let before = json!({"version": 2, "history": stored["history"], "state": stored["state"]});
+    let more = stored.to_string().len() - before.to_string().len();
+    assert!(more <= 150, "{more} bytes more: {stored}");
+    let restored: Session = serde_json::from_value(before)?;
+    assert_eq!((restored.history(), restored.state("a")?), (session.history(), Some(2)));
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cause() -> Result<()> {
     let bad = [
         (
@@ -69,6 +83,13 @@ async fn the_error_for_a_session_that_cannot_be_stored_or_restored_names_the_cau
     for (stored, expected) in bad {
         assert_eq!(serde_json::from_value::<Session>(stored).unwrap_err().to_string(), expected);
     }
+    // A later version may have other fields, and a file may be cut.
+    let later = r#"{"version": 4, "id": "x", "history": {"messages": []}}"#;
+    let error = serde_json::from_str::<Session>(later).unwrap_err().to_string();
+    assert!(error.starts_with("the session is stored in version 4, but only the versions 1 to 3"), "{error}");
+    let whole = serde_json::to_string(&Session::from(History::try_from(vec![Message::user("x")])?))?;
+    let error = serde_json::from_str::<Session>(&whole[..whole.len() / 2]).unwrap_err().to_string();
+    assert!(error.contains("EOF while parsing") && error.contains("at line 1 column"), "{error}");
     let stored = json!({"version": 1, "history": [], "state": {"a": "many"}});
     let run = agent(&ScriptedModel::new("test").text("x")).with(counter("a")).build()?;
     let error = run.ask("go").session(&serde_json::from_value(stored)?).await.unwrap_err().to_string();
