@@ -75,6 +75,11 @@ impl Question {
         self.state.is_needed()
     }
 
+    /// Returns `true` if the question is about the call with this key, and not about a run below.
+    pub(crate) fn is_about(&self, call: &RunKey) -> bool {
+        self.question.clone().about(call).id == self.id()
+    }
+
     /// Returns `true` if the answer was used, or if the run with these answers has asked for it.
     pub(crate) fn is_taken(&self, answers: &Answers) -> bool {
         self.state == QuestionState::Used || (self.is_loaded && answers.was_asked(self.id()))
@@ -147,7 +152,7 @@ impl OpenCall {
             for question in self.questions.iter_mut().filter(|question| question.is_needed()) {
                 question.state = QuestionState::Replaced;
                 // The function, and runs below the call, ask by themselves.
-                if !question.in_function && question.question.clone().about(&before).id == question.id() {
+                if !question.in_function && question.is_about(&before) {
                     anew.push(question.anew(call, &after));
                 }
             }

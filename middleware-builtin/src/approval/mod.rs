@@ -62,7 +62,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject, Choic
 ///
 /// An answer belongs to the id of its question ([`Request::id`]). In a run with a [key](RunContext::key), the id begins
 /// with the key, and the answer serves this run only, each time it is made. In other runs, the id is a hash of the run's
-/// kind, name and input, and runs with the same hash share the answer. A different input always needs its own answer,
+/// kind, name and input, and runs with the same hash below the same key share the answer. A different input always needs
+/// its own answer,
 /// and later attempts with the same input reuse it. An answer is final: [`when`](Self::when) is not evaluated again.
 /// Answers are kept in the first of these that exists:
 ///

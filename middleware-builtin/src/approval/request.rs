@@ -22,7 +22,8 @@ const BATCH: &str = "agent.batch";
 #[non_exhaustive]
 pub struct Request {
     /// The id of the question. In a run with a [key](RunContext::key) it is the id of [`Interrupt::about`], so each call
-    /// has its own question. In other runs it is `by`, a `-` and the `input_hash`, and equal questions have equal ids.
+    /// has its own question. In other runs it is `by`, a `-` and the `input_hash`, and equal questions have equal ids. If
+    /// a run above has a key, this key and the run's name come before.
     pub id: String,
     /// The name of the approval: `approval`, or the name set by [`Approval::named`](super::Approval::named).
     pub by: String,
@@ -141,7 +142,12 @@ impl Request {
             input_hash: String::new(),
             allowed: allowed.to_vec(),
         };
-        request.about(input.clone(), run.key().as_ref())
+        let place = match (run.key(), run.key_around()) {
+            (Some(key), _) => QuestionPlace::Run(key),
+            (None, Some(above)) => QuestionPlace::Shared(format!("{above}/{}/", run.name())),
+            (None, None) => QuestionPlace::Shared(String::new()),
+        };
+        request.about(input.clone(), &place)
     }
 
     /// Returns the same question about another input, for the same run. Hashing recurses into the input.
@@ -149,23 +155,31 @@ impl Request {
     /// To get the id for a run with another key, call [`Interrupt::about`] on the [interrupt](Self::to_interrupt).
     #[must_use]
     pub fn with_input(&self, input: Value) -> Self {
-        let key = if self.id == self.unkeyed_id() { None } else { key_of(&self.id) };
-        self.clone().about(input, key.as_ref())
+        self.clone().about(input, &self.place())
     }
 
-    fn about(mut self, input: Value, key: Option<&RunKey>) -> Self {
+    fn about(mut self, input: Value, place: &QuestionPlace) -> Self {
         self.input_hash = hash(&self.kind, &self.name, &input);
         self.input = input;
-        self.id = match key {
-            Some(key) => self.to_interrupt().about(key).id,
-            None => self.unkeyed_id(),
+        self.id = match place {
+            QuestionPlace::Run(key) => self.to_interrupt().about(key).id,
+            QuestionPlace::Shared(above) => format!("{above}{}", self.shared_id()),
         };
         self
     }
 
-    /// Returns the id of the question in a run without a key.
-    fn unkeyed_id(&self) -> String {
+    /// Returns the last part of the id of the question in a run without a key.
+    fn shared_id(&self) -> String {
         format!("{}-{}", self.by, self.input_hash)
+    }
+
+    /// Reads the place from the id.
+    fn place(&self) -> QuestionPlace {
+        let above = self.id.strip_suffix(&self.shared_id()).filter(|above| above.is_empty() || above.ends_with('/'));
+        match (above, key_of(&self.id)) {
+            (None, Some(key)) => QuestionPlace::Run(key),
+            (above, _) => QuestionPlace::Shared(above.unwrap_or_default().to_owned()),
+        }
     }
 
     /// Returns an interrupt that carries this request. The interrupt's id is [`id`](Self::id).
@@ -197,12 +211,11 @@ impl Request {
         // input could pass under an approved id.
         let mut request = read.map_err(|source| RequestError::Data { id: id.clone(), source })?;
         request.input_hash = hash(&request.kind, &request.name, &request.input);
-        let unkeyed = request.unkeyed_id();
-        let keyed = || key_of(&id).map(|key| interrupt.clone().about(&key).id);
-        match if unkeyed == id { unkeyed } else { keyed().unwrap_or(unkeyed) } {
-            shown if shown == id => Ok(request),
-            shown => Err(RequestError::Changed { id, shown }),
-        }
+        let shown = match request.place() {
+            QuestionPlace::Run(key) => interrupt.clone().about(&key).id,
+            QuestionPlace::Shared(above) => format!("{above}{}", request.shared_id()),
+        };
+        if shown == id { Ok(request) } else { Err(RequestError::Changed { id, shown }) }
     }
 
     /// Reads all requests of an interrupt, and verifies that each request matches the id of its interrupt. An agent's
@@ -244,6 +257,14 @@ impl Request {
         }
         Ok(requests)
     }
+}
+
+/// The runs that share the answer to a question.
+enum QuestionPlace {
+    /// The run with this key.
+    Run(RunKey),
+    /// Runs without a key. The text comes before the id: the key of a run above and the run's name.
+    Shared(String),
 }
 
 /// The data of an interrupt of the kind [`BATCH`].

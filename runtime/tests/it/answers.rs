@@ -73,6 +73,24 @@ async fn without_a_key_equal_questions_of_runs_of_one_kind_and_name_share_their_
 }
 
 #[tokio::test]
+async fn equal_questions_of_runs_without_a_key_below_two_keys_are_two_questions() -> TestResult {
+    let inner = Arc::new(paint("paint"));
+    let outer = work("outer", move |_| {
+        let inner = Arc::clone(&inner);
+        Box::pin(async move { inner.run(()).await })
+    });
+    let answers = Answers::new();
+    let run = |key: &str| outer.run(()).key(key.to_owned()).extension(answers.clone());
+    let (first, second) = (question(run("a").await).id, question(run("b").await).id);
+    assert!(first.starts_with("a/paint/colour-") && second.starts_with("b/paint/colour-"), "{first} {second}");
+    assert_eq!(first[1..], second[1..]);
+    answers.answer(&*first, json!("red"));
+    assert_eq!(run("a").await?, "red");
+    assert_eq!(question(run("b").await).id, second);
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_nearest_answers_are_read() -> TestResult {
     let id = question(paint("paint").run(()).key("a").await).id;
     let [outer, inherited, own] = ["outer", "inherited", "own"].map(|value| {

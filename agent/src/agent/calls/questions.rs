@@ -109,7 +109,12 @@ pub(super) enum Edited {
 pub(super) async fn edit(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, call: &ToolCall) -> Option<Edited> {
     let answers = agent.answers();
     let find = |open: &OpenCall| {
-        let edit = |(at, question): (usize, &Question)| Some((at, question.clone(), question.edit()?));
+        // A run below the call executes the edit of its input itself.
+        let key = turn.calls().key(position, open.call.as_ref());
+        let edit = |(at, question): (usize, &Question)| {
+            let edit = question.edit().filter(|_| question.is_about(&key))?;
+            Some((at, question.clone(), edit))
+        };
         open.questions.iter().enumerate().find_map(edit)
     };
     let (at, asked, arguments) = turn.calls().read(position, find)??;

@@ -9,7 +9,7 @@ use emitree_agent::{
 };
 use emitree_middleware::Runs;
 use emitree_middleware::approval::{Approval, Decision};
-use emitree_runtime::{Interrupt, Result, RunContext, for_tree};
+use emitree_runtime::{Interrupt, Result, RunContext, Runnable, for_tree, runnable_fn};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -188,6 +188,69 @@ async fn an_answer_that_is_nested_too_deeply_for_a_stored_session_is_refused() -
     let session = stored(&session);
     session.answer(&id, json!(true)).await?;
     assert_eq!(agent.resume(&session).await?.text(), "Done.");
+    Ok(())
+}
+
+#[tokio::test]
+async fn equal_questions_of_runs_below_two_calls_are_two_questions() -> Result<()> {
+    let log = Log::default();
+    let chosen = log.clone();
+    let choose = Arc::new(runnable_fn("choose", |(): (), ctx: RunContext| async move {
+        ctx.ask::<String>(Interrupt::new("colour", json!({})))
+    }));
+    let mix = tool_fn("mix", "Mixes", move |_: Text, _: RunContext| {
+        let (choose, chosen) = (Arc::clone(&choose), chosen.clone());
+        async move {
+            let colour = choose.run(()).await?;
+            chosen.add(&colour);
+            Ok(colour)
+        }
+    });
+    let calls = [("mix", json!({"text": "x"})), ("mix", json!({"text": "x"}))];
+    let script = ScriptedModel::new("test").calls(calls).text("Done.");
+    let agent = builder(&script, &log).tool(mix?.idempotent()).build()?;
+    let session = Session::new();
+    agent.ask("Mix.").session(&session).await.expect_err("questions");
+    let session = stored(&session);
+    let questions = ids(&session);
+    assert!(questions.len() == 2 && questions[0] != questions[1], "{questions:?}");
+    session.answer(&questions[1], json!("blue")).await?;
+    agent.resume(&session).await.expect_err("the first question waits");
+    assert_eq!(log.lines(), ["blue"]);
+    session.answer(&questions[0], json!("red")).await?;
+    assert_eq!(agent.resume(&session).await?.text(), "Done.");
+    assert_eq!(results(session.history().messages()), ["red", "blue"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edit_of_a_run_below_a_call_is_executed_there_and_is_not_an_edit_of_the_call() -> Result<()> {
+    let log = Log::default();
+    let charged = log.clone();
+    let charge = runnable_fn("charge", |amount: u32, _: RunContext| async move { Ok(amount) });
+    let charge = Arc::new(charge.middleware(Approval::by_interrupt()));
+    let buy = tool_fn("buy", "Buys", move |Text { text }: Text, _: RunContext| {
+        let (charge, charged) = (Arc::clone(&charge), charged.clone());
+        async move {
+            charged.add(format!("{text} {}", charge.run(5).await?));
+            Ok("bought")
+        }
+    });
+    let calls = [("buy", json!({"text": "a"})), ("buy", json!({"text": "a"}))];
+    let script = ScriptedModel::new("test").calls(calls).text("Done.");
+    let agent = builder(&script, &Log::default()).tool(buy?.idempotent()).build()?;
+    let session = Session::new();
+    agent.ask("Buy.").session(&session).await.expect_err("questions");
+    let session = stored(&session);
+    let questions = ids(&session);
+    assert!(questions.len() == 2 && questions[0] != questions[1], "{questions:?}");
+    session.answer(&questions[0], Decision::Edit(json!(4))).await?;
+    agent.resume(&session).await.expect_err("the second question waits");
+    assert_eq!(log.lines(), ["a 4"]);
+    session.answer(&questions[1], Decision::Approve).await?;
+    assert_eq!(agent.resume(&session).await?.text(), "Done.");
+    assert_eq!(log.lines(), ["a 4", "a 5"]);
+    assert_eq!(results(session.history().messages()), ["bought", "bought"]);
     Ok(())
 }
 

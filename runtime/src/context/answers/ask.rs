@@ -14,7 +14,8 @@ impl Answers {
     ///
     /// The question gets the id of [`Interrupt::about`], with the run's [key](RunContext::key). In a run without a key,
     /// the id is the question's kind, a `-`, and a hash that covers the run's kind and name as well, so equal questions
-    /// of such runs share their answer.
+    /// of such runs share their answer. If a run above has a key, the id begins with this key and the run's name, so only
+    /// runs below the same key share it.
     ///
     /// # Errors
     ///

@@ -38,14 +38,16 @@ impl Interrupt {
         self.with_id(id)
     }
 
-    /// Sets the id of a question that a run asks. Without a key, runs of equal kind and name share their questions.
+    /// Sets the id of a question that a run asks. Without a key, runs of equal kind and name share their questions, below
+    /// the nearest run that has a key.
     pub(super) fn asked_by(self, run: &RunContext) -> Self {
-        match run.key() {
-            Some(key) => self.about(&key),
-            None => {
-                let id = format!("{}-{}", self.kind, self.hash(json!({"run": [run.kind(), run.name()]})));
-                self.with_id(id)
-            }
+        if let Some(key) = run.key() {
+            return self.about(&key);
+        }
+        let id = format!("{}-{}", self.kind, self.hash(json!({"run": [run.kind(), run.name()]})));
+        match run.key_around() {
+            Some(key) => self.with_id(format!("{key}/{}/{id}", run.name())),
+            None => self.with_id(id),
         }
     }
 
