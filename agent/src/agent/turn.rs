@@ -110,14 +110,12 @@ impl LoopState {
     /// Creates the state of a run, as an extension that the runs below inherit.
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) -> Result<()> {
         let UsedSession { session, resumes, outer } = Self::session_of(ctx)?;
-        if Answers::of(ctx).is_some_and(|answers| !answers.is_empty() && !answers.settles_edits()) {
-            tracing::warn!(
-                agent = ctx.name(),
-                "the calls of an agent take their answers from its session (`Session::answer`), not from the `Answers` in \
-                 the extensions of its run"
-            );
-        }
-        let (session, depth) = (SessionRun::new(session, ctx.run_id()), ctx.depth());
+        let answers = Answers::new().settling_edits();
+        let answers = match Answers::of(ctx) {
+            Some(above) => answers.or(above),
+            None => answers,
+        };
+        let (session, depth) = (SessionRun::new(session), ctx.depth());
         let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
         let (measures, before, handoffs) = (AtomicBool::new(false), Mutex::new(None), HandoffState::of(ctx));
         let compacting = Compacting::default();
@@ -126,7 +124,7 @@ impl LoopState {
             resumes,
             outer,
             answer,
-            answers: Answers::new().settling_edits(),
+            answers: answers.clone(),
             handoffs,
             measures,
             depth,
@@ -136,6 +134,7 @@ impl LoopState {
             compacting,
             own,
         });
+        ctx.set_extension(answers);
         Ok(())
     }
 

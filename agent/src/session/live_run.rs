@@ -1,8 +1,9 @@
 //! A run of an agent that uses a session.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use emitree_runtime::RunContext;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -15,7 +16,7 @@ use crate::session::turn_calls::TurnCalls;
 /// What a session would keep if the run ended now.
 #[derive(Debug)]
 pub(crate) struct LiveRun {
-    pub(super) id: Uuid,
+    id: OnceLock<Uuid>,
     pub(crate) turn: CurrentTurn,
     /// The number of the current turn in its session.
     pub(super) number: AtomicU64,
@@ -26,6 +27,8 @@ pub(crate) struct LiveRun {
 
 #[derive(Debug, Default)]
 pub(super) struct LiveParts {
+    /// The run, between the beginning and the end of an attempt.
+    pub(super) run: Option<RunContext>,
     /// The options of the run's input.
     pub(super) options: ChatOptions,
     /// The turn whose calls are being made.
@@ -35,16 +38,32 @@ pub(super) struct LiveParts {
 }
 
 impl LiveRun {
-    pub(super) fn new(id: Uuid) -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         let (turn, number, asks) = (CurrentTurn::default(), AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { id, turn, number, asks, parts: Mutex::default() })
+        Arc::new(Self { id: OnceLock::new(), turn, number, asks, parts: Mutex::default() })
+    }
+
+    /// Returns the id of the run, which is made when it is first needed. Without a run, returns a nil id.
+    pub(super) fn id(&self) -> Uuid {
+        let known = self.id.get().copied();
+        known.unwrap_or_else(|| {
+            let run = self.parts.lock().run.clone();
+            run.map_or(Uuid::nil(), |run| *self.id.get_or_init(|| run.run_id()))
+        })
+    }
+
+    /// Forgets the run: a context in a value of the run would keep the run alive.
+    pub(super) fn forget(&self) {
+        let run = self.parts.lock().run.take();
+        drop(run);
     }
 
     /// Returns what the session keeps of the run if it ends with this open turn.
     pub(super) fn stop(&self, open: Option<StoppedTurn>) -> Stopped {
         let options = self.parts.lock().options.clone();
         let asks = self.asks.load(Ordering::Relaxed);
-        Stopped { run: self.id, turn: self.turn.get(), asks, options, open }
+        let calling = Some(self.number.load(Ordering::Relaxed)).filter(|number| asks && *number > 0);
+        Stopped { run: self.id(), turn: self.turn.get(), asks, calling, options, open }
     }
 
     pub(super) fn change_open_calls<T>(&self, change: &mut impl FnMut(&mut OpenCall) -> Option<T>) -> Option<T> {

@@ -45,6 +45,10 @@ impl SessionRun {
 
 /// Replaces empty and repeated call ids, which some servers send.
 fn give_ids(response: &mut Message) {
+    let has_ids = response.tool_calls().all(|call| !call.id.is_empty());
+    if has_ids && response.tool_calls().nth(1).is_none() {
+        return;
+    }
     let mut ids = HashSet::new();
     for part in &mut response.parts {
         if let Part::ToolCall(call) = part
@@ -104,10 +108,8 @@ impl OpenTurn<'_> {
 
     /// Sets the result of the call at this position, and keeps how the call has settled.
     pub(crate) fn settle(&self, position: usize, settled: &CallResult, result: ToolResult) {
-        if let Some(asked) = self.response().tool_calls().nth(position) {
-            self.calls.keep(position, SettledCall::of(settled, asked));
-        }
-        self.calls.settle(position, result);
+        let changed = self.calls.read(position, |open| open.call.clone()).flatten();
+        self.calls.keep(position, SettledCall::of(settled, changed), result);
     }
 
     /// Returns the results that the calls had when the turn was resumed, with their positions.
@@ -225,7 +227,7 @@ mod tests {
         #[test]
         fn each_call_has_exactly_one_result_however_its_turn_ends(steps in vec(step(), 0..12)) {
             let session = Session::new();
-            let run = SessionRun::new(session.clone(), uuid::Uuid::nil());
+            let run = SessionRun::new(session.clone());
             let mut expected = 0;
             for step in steps {
                 match step {
@@ -265,8 +267,7 @@ mod tests {
     #[test]
     fn the_messages_behind_a_turn_that_goes_on_may_have_been_rewritten() {
         let session = Session::new();
-        let run = |id| SessionRun::new(session.clone(), uuid::Uuid::from_u128(id));
-        let (first, other, second) = (run(1), run(2), run(3));
+        let [first, other, second] = [(); 3].map(|()| SessionRun::new(session.clone()));
         let turn =
             first.open(Message::assistant("so").with_call(ToolCall::new("a", "t", json!({})))).expect("a response");
         turn.inject(vec![Message::user("and")]).expect("text is valid");
@@ -287,7 +288,7 @@ mod tests {
 
     #[test]
     fn only_a_valid_assistant_message_begins_a_turn() {
-        let run = SessionRun::new(Session::new(), uuid::Uuid::nil());
+        let run = SessionRun::new(Session::new());
         let error = run.open(Message::user("x")).expect_err("a user's message").to_string();
         assert_eq!(error, "a model's response has the role `user` instead of `assistant`");
         let result = Part::ToolCallResponse(ToolResult::new("a", 1));

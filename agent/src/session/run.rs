@@ -59,11 +59,11 @@ pub(crate) enum Resumed {
 }
 
 impl SessionRun {
-    pub(crate) fn new(session: Session, id: Uuid) -> Self {
+    pub(crate) fn new(session: Session) -> Self {
         let attempt = AtomicU32::new(0);
         Self {
             session,
-            live: LiveRun::new(id),
+            live: LiveRun::new(),
             attempt,
             added: Mutex::new(Vec::new()),
             steered: Mutex::new(Vec::new()),
@@ -175,19 +175,23 @@ impl SessionRun {
     /// Ends a turn: its messages enter the history, as [`append`](Self::append) does, or replace those of an earlier run.
     /// From now on, interjections cannot close its calls. If calls are open, the session keeps the turn.
     pub(super) fn end_turn(&self, calls: &Arc<TurnCalls>, attempt: u32) {
-        let ends = calls.end();
+        // Under the lock, so that nobody who stores the session sees the turn in between.
         let conversation = &mut *self.session.shared.conversation.lock();
+        let ends = calls.end();
         if calls.is_listening() {
             conversation.inbox.turns.retain(|turn| !Arc::ptr_eq(turn, calls));
         }
         self.live.parts.lock().calls.take_if(|live| Arc::ptr_eq(live, calls));
-        if attempt == self.attempt() {
-            let entered = calls.enter(ends, &mut conversation.history);
-            self.added.lock().extend(entered.added);
+        if attempt != self.attempt() {
+            return;
+        }
+        let entered = calls.enter(ends, &mut conversation.history);
+        self.added.lock().extend(entered.added);
+        if !entered.replaced.is_empty() {
             self.replaced.lock().extend(entered.replaced);
-            if let Some(open) = entered.open {
-                conversation.stop(self.live.stop(Some(open)));
-            }
+        }
+        if let Some(open) = entered.open {
+            conversation.stop(self.live.stop(Some(open)));
         }
     }
 
@@ -197,7 +201,8 @@ impl SessionRun {
     }
 
     /// Registers the run.
-    pub(crate) fn begin_run(&self) {
+    pub(crate) fn begin_run(&self, ctx: &RunContext) {
+        self.live.parts.lock().run = Some(ctx.clone());
         let live = &mut self.session.shared.conversation.lock().live;
         if !live.iter().any(|live| Arc::ptr_eq(live, &self.live)) {
             live.push(Arc::clone(&self.live));
@@ -219,13 +224,14 @@ impl SessionRun {
             let resumed = self.live.parts.lock().resumed.take();
             if let Some(resumed) = resumed {
                 conversation.stop(resumed);
-            } else if !has_answer && conversation.stopped.as_ref().is_none_or(|stopped| stopped.run != self.live.id) {
+            } else if !has_answer && conversation.stopped.as_ref().is_none_or(|stopped| stopped.run != self.live.id()) {
                 conversation.stop(self.live.stop(None));
             }
             if has_answer && conversation.live.is_empty() {
                 self.take_pause_of(conversation);
             }
         });
+        self.live.forget();
     }
 
     pub(crate) fn turn(&self) -> &CurrentTurn {
@@ -250,6 +256,7 @@ impl SessionRun {
 
     /// The run is about to call the model.
     pub(crate) fn ask(&self) {
+        self.live.number.store(0, Ordering::Relaxed);
         self.live.asks.store(true, Ordering::Relaxed);
     }
 
@@ -271,6 +278,7 @@ impl SessionRun {
     pub(crate) fn leave(&self) {
         let live = &mut self.session.shared.conversation.lock().live;
         live.retain(|live| !Arc::ptr_eq(live, &self.live));
+        self.live.forget();
     }
 
     /// Takes over what an earlier run has left.
@@ -283,9 +291,14 @@ impl SessionRun {
         if let Some(mut stopped) = conversation.stopped.take() {
             // A turn that was rewritten is over.
             stopped.open = stopped.open.filter(|open| open.position(&conversation.history).is_some());
-            if stopped.run == self.live.id && stopped.open.is_none() {
+            let is_own = stopped.run == self.live.id();
+            if is_own && stopped.open.is_none() {
                 // An attempt of this run has ended after the resumed turn: its own turns are undone (A7).
                 stopped.turn = self.live.turn.get();
+            } else if let Some(number) = stopped.calling {
+                // The call is made again, with the same key, unless another run has numbered a turn meanwhile.
+                let turns = &self.session.shared.turns;
+                _ = turns.compare_exchange(number, number - 1, Ordering::Relaxed, Ordering::Relaxed);
             }
             let resumed = Resumed::Run { run: stopped.run, turn: stopped.turn, asks: stopped.asks };
             self.live.parts.lock().resumed = Some(stopped);
@@ -294,7 +307,7 @@ impl SessionRun {
         if let Some(other) = conversation.live.iter().find(|live| !Arc::ptr_eq(live, &self.live)) {
             return Err(Error::new(format!(
                 "the session cannot be resumed: the run {} is using it, and has its turn in hand",
-                other.id
+                other.id()
             )));
         }
         // Another attempt calls the model again: the first one has found something to do.
@@ -468,7 +481,7 @@ impl SessionRun {
                 inbox.put_back(steered);
             }
             // What this attempt left open is no longer there.
-            let is_gone = |open: &mut Stopped| open.run == self.live.id && !open.is_placed(history);
+            let is_gone = |open: &mut Stopped| open.run == self.live.id() && !open.is_placed(history);
             stopped.take_if(is_gone);
             // A layer may keep the attempt, whose turn would take interjections.
             inbox.free_run(self.taker(0).run);
@@ -502,8 +515,7 @@ mod tests {
     fn giving_up_a_run_removes_its_messages_and_its_rewriting_and_nothing_else() {
         let session = Session::new();
         session.extend([Message::user("old")]).expect("valid");
-        let (ours, theirs) =
-            (SessionRun::new(session.clone(), Uuid::nil()), SessionRun::new(session.clone(), Uuid::nil()));
+        let (ours, theirs) = (SessionRun::new(session.clone()), SessionRun::new(session.clone()));
         ours.extend([Message::user("ours")]).expect("valid");
         theirs.extend([Message::user("theirs")]).expect("valid");
 

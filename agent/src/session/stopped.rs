@@ -23,6 +23,8 @@ pub(crate) struct Stopped {
     pub(crate) turn: Turn,
     /// `true` if the run was about to call the model, or was waiting for its response.
     pub(crate) asks: bool,
+    /// The number of the turn in the session whose model call had begun, without a response.
+    pub(super) calling: Option<u64>,
     /// The options of the run's input.
     pub(crate) options: ChatOptions,
     /// The turn whose calls have not all settled. `None` if the run ended between two turns.
@@ -118,16 +120,11 @@ pub(crate) struct SettledCall {
 
 impl SettledCall {
     /// Returns `None` if the call was executed as the model wrote it, and has only content.
-    pub(crate) fn of(result: &CallResult, asked: &ToolCall) -> Option<Box<Self>> {
+    pub(crate) fn of(result: &CallResult, changed: Option<ToolCall>) -> Option<Box<Self>> {
         let ToolOutput { details, terminate, is_answer, .. } = &result.output;
-        let settled = Self {
-            how: result.how,
-            call: (result.call != *asked).then(|| result.call.clone()),
-            details: details.clone(),
-            terminate: *terminate,
-            is_answer: *is_answer,
-        };
-        (settled != Self::default()).then(|| Box::new(settled))
+        let (how, terminate, is_answer) = (result.how, *terminate, *is_answer);
+        let is_plain = how == How::Executed && changed.is_none() && details.is_empty() && !terminate;
+        (!is_plain).then(|| Box::new(Self { how, call: changed, details: details.clone(), terminate, is_answer }))
     }
 
     pub(crate) fn into_result(self, asked: &ToolCall, result: ToolResult) -> CallResult {

@@ -57,6 +57,8 @@ struct StoredStop {
     turn: Turn,
     #[serde(default, skip_serializing_if = "is_false")]
     asks: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    calling: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
     options: ChatOptions,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,20 +144,20 @@ fn read_key(id: &str) -> Result<RunKey, String> {
 }
 
 impl StoredStop {
-    fn of(Stopped { run, turn, asks, options, open }: Stopped, history: &History) -> Self {
+    fn of(Stopped { run, turn, asks, calling, options, open }: Stopped, history: &History) -> Self {
         let response = open.and_then(|open| {
             let at = open.position(history)?;
             let injected = u64::try_from(open.placed.injected).unwrap_or(u64::MAX);
             let StoppedTurn { number, is_resolved, calls, .. } = open;
             Some(StoredTurn { at, number, injected, is_resolved, calls })
         });
-        Self { run, turn, asks, options, response }
+        Self { run, turn, asks, calling, options, response }
     }
 
     fn read(self, history: &History, key: &SessionKey) -> Result<Stopped, String> {
-        let Self { run, turn, asks, options, response } = self;
+        let Self { run, turn, asks, calling, options, response } = self;
         let open = response.map(|turn| turn.read(history, key)).transpose()?;
-        Ok(Stopped { run, turn, asks, options, open })
+        Ok(Stopped { run, turn, asks, calling: calling.filter(|number| *number > 0), options, open })
     }
 }
 

@@ -121,7 +121,7 @@ pub(super) struct Entered {
 
 /// What the turn would leave if it ended now.
 pub(super) struct Ends {
-    pub(super) results: Vec<ToolResult>,
+    pub(super) results: Vec<Arc<Message>>,
     pub(super) injected: Vec<Arc<Message>>,
     /// `None` if no call is open.
     pub(super) calls: Option<Vec<StoppedCall>>,
@@ -206,9 +206,12 @@ impl TurnCalls {
         self.close(position, CallState::Settled(result));
     }
 
-    /// Keeps how a call has settled.
-    pub(crate) fn keep(&self, position: usize, settled: Option<Box<SettledCall>>) {
-        self.parts.lock().calls[position].settled = settled;
+    /// Sets the result of a call, and keeps how it has settled.
+    pub(super) fn keep(&self, position: usize, settled: Option<Box<SettledCall>>, result: ToolResult) {
+        if settled.is_some() {
+            self.parts.lock().calls[position].settled = settled;
+        }
+        self.settle(position, result);
     }
 
     /// Ends an interrupted call. Until a resume, the history has one of these texts: the first if the call had begun.
@@ -317,27 +320,30 @@ impl TurnCalls {
                 started.close();
             }
         }
-        let (results, calls) = parts.ends(&self.response);
-        Ends { results, calls, injected: take(&mut parts.injected) }
+        let calls = parts.stop();
+        let (injected, unanswered) = (take(&mut parts.injected), parts.unanswered);
+        let states = take(&mut parts.calls).into_iter().map(|call| call.state);
+        Ends { results: results(&self.response, states, unanswered), calls, injected }
     }
 
     /// Returns what the turn would leave if it ended now.
     pub(super) fn peek(&self) -> Ends {
         let parts = self.parts.lock();
-        let (results, calls) = parts.ends(&self.response);
-        Ends { results, calls, injected: parts.injected.clone() }
+        let states = parts.calls.iter().map(|call| call.state.clone());
+        let results = results(&self.response, states, parts.unanswered);
+        Ends { results, calls: parts.stop(), injected: parts.injected.clone() }
     }
 
     /// Adds the messages of the turn to a history, or replaces those that an earlier run has left there. Returns the
     /// added and the replaced messages, and the turn if calls are open.
     pub(super) fn enter(&self, Ends { results, injected, calls }: Ends, history: &mut History) -> Entered {
-        let results = results.into_iter().map(|result| Arc::new(Message::tool([result])));
         let Some(placed) = &self.placed else {
-            let placed = Placed { results: results.collect(), injected: injected.len() };
-            let mut added = vec![Arc::clone(&self.response)];
-            added.extend(placed.results.iter().cloned().chain(injected));
+            let placed = calls.is_some().then(|| Placed { results: results.clone(), injected: injected.len() });
+            let mut added = Vec::with_capacity(1 + results.len() + injected.len());
+            added.push(Arc::clone(&self.response));
+            added.extend(results.into_iter().chain(injected));
             Arc::make_mut(&mut history.0).extend(added.iter().cloned());
-            return Entered { added, replaced: Vec::new(), open: self.stop(placed, calls) };
+            return Entered { added, replaced: Vec::new(), open: placed.and_then(|placed| self.stop(placed, calls)) };
         };
         let Some(at) = placed.position(&self.response, history) else {
             // The turn was rewritten meanwhile, so only new messages enter.
@@ -416,24 +422,28 @@ impl TurnCalls {
 }
 
 impl Parts {
-    fn ends(&self, response: &Message) -> (Vec<ToolResult>, Option<Vec<StoppedCall>>) {
-        let results = response.tool_calls().zip(&self.calls).map(|(asked, call)| {
-            let mut result = match &call.state {
-                CallState::Settled(result) => result.clone(),
-                CallState::Waiting { text, .. } => ToolResult::error("", *text),
-                CallState::Interjected => ToolResult::error("", NOT_EXECUTED),
-                CallState::Open(started) => {
-                    ToolResult::error("", if started.has_started() { STOPPED } else { self.unanswered })
-                }
-            };
-            // A hook may have changed the id, but the result belongs to this call.
-            result.id.clone_from(&asked.id);
-            result
-        });
+    /// Returns what is kept of the calls, unless all of them have settled.
+    fn stop(&self) -> Option<Vec<StoppedCall>> {
         let is_open = |call: &Call| matches!(call.state, CallState::Open(_) | CallState::Waiting { .. });
         let stops = self.executes && self.calls.iter().any(is_open);
-        (results.collect(), stops.then(|| self.calls.iter().map(Call::stop).collect()))
+        stops.then(|| self.calls.iter().map(Call::stop).collect())
     }
+}
+
+/// Returns the results of the calls of a response, as messages.
+fn results(response: &Message, states: impl Iterator<Item = CallState>, unanswered: &'static str) -> Vec<Arc<Message>> {
+    let results = response.tool_calls().zip(states).map(|(asked, state)| {
+        let mut result = match state {
+            CallState::Settled(result) => result,
+            CallState::Waiting { text, .. } => ToolResult::error("", text),
+            CallState::Interjected => ToolResult::error("", NOT_EXECUTED),
+            CallState::Open(started) => ToolResult::error("", if started.has_started() { STOPPED } else { unanswered }),
+        };
+        // A hook may have changed the id, but the result belongs to this call.
+        result.id.clone_from(&asked.id);
+        Arc::new(Message::tool([result]))
+    });
+    results.collect()
 }
 
 impl Call {

@@ -12,7 +12,7 @@ use emitree_agent::{
 };
 use emitree_middleware::Runs;
 use emitree_middleware::approval::{Approval, Decision, Request};
-use emitree_runtime::{Error, Interrupt, Result, RunContext, for_tree};
+use emitree_runtime::{Answers, Error, Interrupt, Result, RunContext, for_tree};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -536,5 +536,24 @@ async fn the_model_asks_the_user_for_a_text_one_choice_or_several() -> Result<()
     session.answer(&ids(&session)[0], json!(4)).await?;
     agent.resume(&session).await.expect_err("the question is open again");
     assert_eq!(session.questions()[0].data["refused"]["answer"]["value"], 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_call_that_a_person_has_to_approve_is_made_again_with_the_same_key() -> Result<()> {
+    let script = ScriptedModel::new("test").text("Done.");
+    let approval = Approval::by_interrupt().of_kind("ChatModel");
+    let agent = Agent::builder("asker", ChatModel::new(script.clone())?).middleware(for_tree(approval)).build()?;
+    let session = Session::with_id("order-17")?;
+    let error = agent.ask("Go.").session(&session).await.expect_err("a question");
+    let id = error.interrupt().expect("a question").id.clone();
+    assert!(id.starts_with("order-17/1/"), "{id}");
+    // The question is not about a call of a tool, so the session does not have it.
+    assert_eq!(session.questions(), []);
+    let answers = Answers::new();
+    answers.answer(id, Decision::Approve);
+    let session = stored(&session);
+    assert_eq!(agent.resume(&session).extension(answers).await?.text(), "Done.");
+    assert_eq!(script.requests().len(), 1);
     Ok(())
 }

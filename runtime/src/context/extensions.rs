@@ -31,8 +31,12 @@ type Map = FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 impl Extensions {
     /// Inserts a value, replacing any value of the same type.
     pub fn insert<T: Send + Sync + 'static>(&mut self, value: T) {
-        let map = Arc::make_mut(self.0.get_or_insert_default());
-        map.insert(TypeId::of::<T>(), Arc::new(value));
+        drop(self.replace(value));
+    }
+
+    /// Inserts a value. Returns the value of the same type that it replaces.
+    fn replace<T: Send + Sync + 'static>(&mut self, value: T) -> Option<Arc<dyn Any + Send + Sync>> {
+        Arc::make_mut(self.0.get_or_insert_default()).insert(TypeId::of::<T>(), Arc::new(value))
     }
 
     /// Returns the value of type `T`.
@@ -155,7 +159,7 @@ impl RunContext {
     ///
     /// A value that holds a context of this run is never dropped, because the context keeps the run's values alive.
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
-        self.change_values(|values| values.inherited.insert(value));
+        self.set_value(|values| values.inherited.replace(value));
     }
 
     /// Returns the value of type `T`. If there is none, sets and returns `T::default()`. Concurrent callers get the
@@ -207,7 +211,7 @@ impl RunContext {
 
     /// Sets a typed value for this run alone: runs started in it do not inherit the value.
     pub fn set_own_extension<T: Send + Sync + 'static>(&self, value: T) {
-        self.change_values(|values| values.own.insert(value));
+        self.set_value(|values| values.own.replace(value));
     }
 
     /// Returns the value of type `T` that was set for this run alone. If there is none, sets and returns `T::default()`.
@@ -225,16 +229,18 @@ impl RunContext {
         kept
     }
 
-    /// Changes the values under the lock. A replaced value is dropped inside the run, whichever thread drops it (R1).
+    /// Sets a value. The value that it replaces is dropped inside the run, whichever thread drops it (R1), and without
+    /// the lock, because the drop may call user code.
+    fn set_value(&self, set: impl FnOnce(&mut Values) -> Option<Arc<dyn Any + Send + Sync>>) {
+        if let Some(replaced) = self.change_values(set) {
+            enter(self, || drop(replaced));
+        }
+    }
+
+    /// Changes the values under the lock.
     fn change_values<T>(&self, change: impl FnOnce(&mut Values) -> T) -> T {
         let RunExtensions { given, set } = &self.shared().extensions;
-        let mut values = set.get_or_init(|| Box::new(Mutex::new(given.clone()))).lock();
-        let before = values.clone();
-        let changed = change(&mut values);
-        // Unlock first: the drop may call user code.
-        drop(values);
-        enter(self, || drop(before));
-        changed
+        change(&mut set.get_or_init(|| Box::new(Mutex::new(given.clone()))).lock())
     }
 }
 

@@ -15,7 +15,9 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::context::SharedRun;
 use crate::context::span::Title;
+use crate::run::drive::ErasedRun;
 use crate::{Error, ErrorKind, Result, RunContext, Status};
 
 /// The maximum length of one part of a key, in bytes.
@@ -66,14 +68,6 @@ impl fmt::Display for RunKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-/// The key that a run is going to have.
-pub(crate) enum KeySpec {
-    /// The run's own parts, to be compared in the scope.
-    Parts(Vec<Box<str>>),
-    /// The whole key, made when it is first read.
-    Made(Box<OwnKey>),
 }
 
 /// The key of a run, and whether the run's work has begun. One allocation, also for the function that makes the key.
@@ -183,6 +177,12 @@ impl KeysBelow {
     }
 }
 
+impl<L: ErasedRun + ?Sized> SharedRun<L> {
+    pub(crate) fn own_key(&self) -> Option<&OwnKey> {
+        self.given_key.as_ref().or_else(|| self.taken_key.get()).map(|own| &**own)
+    }
+}
+
 impl RunContext {
     /// Returns the run's key: the key of the nearest run above that has one, a `/`, and the text that was passed to
     /// [`Run::key`](crate::Run::key). Returns `None` if the run has no key of its own, even if a run above has a key.
@@ -253,18 +253,16 @@ impl RunContext {
     }
 
     fn own_key(&self) -> Option<&OwnKey> {
-        self.shared().key.get().map(|own| &**own)
+        self.shared().own_key()
     }
 
-    /// Gives the run the key that its caller has set.
-    pub(crate) fn take_given_key(&self, given: KeySpec) -> Result<()> {
-        match given {
-            KeySpec::Made(own) => self.set_key(own),
-            KeySpec::Parts(parts) => {
-                parts.iter().try_for_each(|id| check(id))?;
-                self.take_path(&parts.join("/"))
-            }
+    /// Gives the run the parts of a key that its caller has set, if there are any.
+    pub(crate) fn take_parts(&self, parts: &[Box<str>]) -> Result<()> {
+        if parts.is_empty() {
+            return Ok(());
         }
+        parts.iter().try_for_each(|id| check(id))?;
+        self.take_path(&parts.join("/"))
     }
 
     /// Gives the run the key of the nearest run above that has one, continued by `path`, until the run ends.
@@ -287,7 +285,7 @@ impl RunContext {
     }
 
     fn set_key(&self, own: Box<OwnKey>) -> Result<()> {
-        self.shared().key.set(own).map_err(|own| self.has_key(&own.key()))
+        self.shared().taken_key.set(own).map_err(|own| self.has_key(&own.key()))
     }
 
     fn has_key(&self, key: &RunKey) -> Error {

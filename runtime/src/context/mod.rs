@@ -84,7 +84,9 @@ pub(crate) struct SharedRun<L: ErasedRun + ?Sized = dyn ErasedRun> {
     /// The number of runs above this run.
     depth: usize,
     /// The run's own key, if it has one. Set before the middlewares are bound, or by one of them (R15).
-    key: OnceLock<Box<OwnKey>>,
+    taken_key: OnceLock<Box<OwnKey>>,
+    /// The key that the caller of the run has given it with a function.
+    given_key: Option<Box<OwnKey>>,
     is_idempotent: bool,
     started: Instant,
     pub(crate) extensions: RunExtensions,
@@ -104,6 +106,7 @@ pub(crate) type ThinRun<I, O> = Arc<SharedRun<RunCore<I, O>>>;
 pub(crate) struct Seed<'a, I: 'static, O> {
     pub(crate) instance: &'a Emitter,
     pub(crate) own: EmitterSpec,
+    pub(crate) key: Option<Box<OwnKey>>,
     pub(crate) extensions: Values,
     pub(crate) is_idempotent: bool,
     /// Inherited from the parent.
@@ -129,7 +132,8 @@ impl<I: Data, O: Data> Seed<'_, I, O> {
         SharedRun {
             lazy_emitter: LazyEmitter::new(self.instance, above, self.own, run_id.into_inner()),
             span,
-            key: OnceLock::new(),
+            taken_key: OnceLock::new(),
+            given_key: self.key,
             is_idempotent: self.is_idempotent,
             started: Instant::now(),
             extensions: RunExtensions::new(above, self.extensions),
@@ -152,9 +156,9 @@ impl<L: ErasedRun + ?Sized> Drop for SharedRun<L> {
     fn drop(&mut self) {
         let above = self.parent.take();
         // Most runs have no value whose drop may call user code, and need not enter the parent.
-        if self.core.has_values() || !self.extensions.is_empty() || self.key.get().is_some() {
+        if self.core.has_values() || !self.extensions.is_empty() || self.own_key().is_some() {
             enter_some(above.as_ref().map(Parent::run), || {
-                discard(self.key.take());
+                discard((self.given_key.take(), self.taken_key.take()));
                 replace(&mut self.extensions, RunExtensions::new(None, Values::NONE)).discard();
                 discard(self.bindings.chain.take());
                 self.core.drop_values();

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::abort::watch::Watch;
 use crate::context::emitter::EmitterSpec;
 use crate::context::extensions::Values;
-use crate::context::key::KeySpec;
+use crate::context::key::OwnKey;
 use crate::context::{Seed, ThinRun, TypedRun};
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
@@ -36,6 +36,8 @@ pub(crate) struct RunConfig<'a, R: Runnable> {
     /// The run in which this run was made.
     pub(crate) parent: Option<RunContext>,
     pub(crate) signal: Option<AbortSignal>,
+    /// The whole key of the run, made when it is first read.
+    pub(crate) key: Option<Box<OwnKey>>,
     /// `None` for most runs.
     pub(crate) overrides: Option<Box<Overrides>>,
 }
@@ -51,7 +53,8 @@ pub(crate) struct Overrides {
     /// All signals except the first signal.
     pub(crate) signals: Vec<AbortSignal>,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) key: Option<KeySpec>,
+    /// The run's own parts of its key, to be compared in the scope.
+    pub(crate) key: Vec<Box<str>>,
     pub(crate) is_idempotent: bool,
 }
 
@@ -122,8 +125,18 @@ impl<R: Runnable> RunConfig<'_, R> {
             is_idempotent |= overrides.is_idempotent;
         }
         let (instance, core) = (self.runnable.emitter(), RunCore::new(self.runnable.face().0, input));
-        let seed =
-            Seed { instance, own, extensions, is_idempotent, subscribers, inherited, bound, has_listeners, core };
+        let seed = Seed {
+            instance,
+            own,
+            key: self.key.take(),
+            extensions,
+            is_idempotent,
+            subscribers,
+            inherited,
+            bound,
+            has_listeners,
+            core,
+        };
         RunContext::make(seed, self.parent.take()).map_err(|parent| {
             self.parent = Some(parent);
             Error::aborted(TOO_LATE)
@@ -157,9 +170,7 @@ impl<R: Runnable> RunConfig<'_, R> {
                 watch.get_or_insert_default().timeout(after)?;
             }
             // Before the middlewares, so that they see the key (R15).
-            if let Some(key) = overrides.key.take() {
-                ctx.take_given_key(key)?;
-            }
+            ctx.take_parts(&overrides.key)?;
         }
         // Use a snapshot, because a middleware that is bound here may add middlewares for the runs below to the same
         // list.

@@ -33,7 +33,7 @@ pub(super) enum WorkState<'a, R: Runnable> {
 impl<'a, R: Runnable> Run<'a, R> {
     pub(crate) fn new(runnable: RunnableRef<'a, R>, input: R::Input) -> Self {
         let parent = RunContext::to_start_in();
-        let config = RunConfig { runnable, input: Some(input), parent, signal: None, overrides: None };
+        let config = RunConfig { runnable, input: Some(input), parent, signal: None, key: None, overrides: None };
         Self { run: None, work: WorkState::Planned(config), watch: None, listed: None }
     }
 

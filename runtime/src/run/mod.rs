@@ -22,7 +22,7 @@ use emitree_emitter::{BoxError, Context, EventMeta, IntoMatcher, ListenerResult,
 use futures_core::future::BoxFuture;
 
 use crate::abort::watch::Watch;
-use crate::context::key::{KeySpec, OwnKey};
+use crate::context::key::OwnKey;
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::run::config::{Binding, Overrides, RunConfig, StartedRun};
 use crate::run::future::WorkState;
@@ -261,11 +261,11 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn key(self, id: impl Into<Box<str>>) -> Self {
-        self.with(|overrides| match &mut overrides.key {
-            Some(KeySpec::Parts(parts)) => parts.push(id.into()),
-            key => *key = Some(KeySpec::Parts(vec![id.into()])),
-        })
+    pub fn key(mut self, id: impl Into<Box<str>>) -> Self {
+        if let Some(config) = self.config_mut() {
+            config.key = None;
+        }
+        self.with(|overrides| overrides.key.push(id.into()))
     }
 
     /// Gives the run a key that a function makes when the key is first read, for callers that make many runs with keys
@@ -288,8 +288,14 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn key_with(self, f: impl Fn() -> RunKey + Send + Sync + 'static) -> Self {
-        self.with(|overrides| overrides.key = Some(KeySpec::Made(Box::new(OwnKey::new(f)))))
+    pub fn key_with(mut self, f: impl Fn() -> RunKey + Send + Sync + 'static) -> Self {
+        if let Some(config) = self.config_mut() {
+            config.key = Some(Box::new(OwnKey::new(f)));
+            if let Some(overrides) = &mut config.overrides {
+                overrides.key.clear();
+            }
+        }
+        self
     }
 
     /// Marks the run as idempotent: executing it again, for example with the same [`key`](Self::key), has no further

@@ -5,7 +5,7 @@ use futures_core::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::agent::calls::questions::{Asked, BATCH, is_question, report, report_answers};
-use crate::agent::calls::settle::{Outcome, Settled};
+use crate::agent::calls::settle::{Outcome, Settled, has_result_hooks};
 use crate::agent::events::{QuestionAsked, ToolResponse};
 use crate::agent::steps::{Loop, PAUSED};
 use crate::message::arguments::is_too_deep;
@@ -19,7 +19,7 @@ use crate::{ToolCall, ToolOutput, ToolResult};
 /// Passes all results through `tool.result` in call order, and returns the results or the strongest error.
 pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
     let (mut pending, mut errors, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
-    let mut results = turn.earlier_results();
+    let (mut results, is_checked) = (turn.earlier_results(), has_result_hooks(agent));
     for Settled { position, how } in settled {
         let (mut result, stays_open) = match how {
             Outcome::Result(result) => (result, false),
@@ -53,7 +53,8 @@ pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<S
             errors.push(error);
             continue;
         }
-        if !stays_open {
+        // Without hooks, the call has its result already.
+        if is_checked && !stays_open {
             turn.settle(position, &result, answer(&result));
         }
         if agent.ctx.has_listeners() {

@@ -74,10 +74,11 @@ async fn begin(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
 /// Passes a call through `tool.resolve`, and checks it before the gate, so that nobody is asked to approve a call that
 /// cannot be executed.
 async fn identify(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, mut call: ToolCall) -> Result<GatedCall> {
-    let asked = call.clone();
     let is_rewritten = resolve(agent, &mut call).await?;
-    if call != asked {
-        turn.calls().change(position, |open| open.call = Some(call.clone()));
+    if agent.chains().any(|chains| !chains.resolve.is_empty())
+        && let Some(changed) = turn.calls().changed(position, &call)
+    {
+        turn.calls().change(position, |open| open.call = Some(changed));
     }
     if agent.ctx.has_listeners() {
         Box::pin(async { emit(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await }).await?;

@@ -130,7 +130,7 @@ pub(super) fn settle<'a>(
         // running. If hooks have to let it pass first, the history has only that the call was executed.
         match &how {
             Outcome::Result(_) | Outcome::Ends(..) if has_result_hooks(agent) => turn.withhold(position),
-            Outcome::Result(result) | Outcome::Ends(result, _) => turn.answer(position, answer(result)),
+            Outcome::Result(result) | Outcome::Ends(result, _) => turn.settle(position, result, answer(result)),
             Outcome::Interrupted(_, asked) => {
                 asked.keep(turn, position, agent.answers());
                 turn.interrupt(position);
@@ -252,6 +252,6 @@ fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error, stopped: impl FnOnce
     }
 }
 
-fn has_result_hooks(agent: &Loop<'_>) -> bool {
+pub(super) fn has_result_hooks(agent: &Loop<'_>) -> bool {
     agent.chains().any(|chains| !chains.results.is_empty())
 }

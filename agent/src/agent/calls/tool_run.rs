@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use emitree_runtime::{Answers, Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack};
+use emitree_runtime::{Layer, Middleware, Next, Phase, Result, Run, RunContext, Runnable, Stack};
 use futures_core::future::BoxFuture;
 use serde_json::Value;
 
@@ -25,7 +25,6 @@ pub(super) struct ToolRun {
     /// The call, if hooks have changed it.
     changed: Option<ToolCall>,
     place: CallInTurn,
-    answers: Answers,
     layers: Vec<Stack<Tool>>,
     /// `true` if the agent's run hands down middlewares to the run.
     is_bound_from_above: bool,
@@ -39,13 +38,13 @@ impl ToolRun {
         call: &ToolCall,
         arguments: Value,
     ) -> Self {
-        let (id, answers, calls) = (CallId(call.id.clone()), agent.answers().clone(), Arc::clone(turn.calls()));
-        let changed = calls.changed(position, call);
-        let required = calls.read(position, |open| required(open, &answers)).flatten();
+        let (id, calls) = (CallId(call.id.clone()), Arc::clone(turn.calls()));
+        let known = calls.read(position, |open| (open.call.clone(), required(open, agent.answers())));
+        let (changed, required) = known.unwrap_or_default();
         let place = CallInTurn { calls, position, started: turn.work_started(position), required };
         let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
         let layers = layers.filter(|stack| !stack.is_empty()).cloned().collect();
-        Self { arguments, id, changed, place, answers, layers, is_bound_from_above: agent.ctx.binds_nested() }
+        Self { arguments, id, changed, place, layers, is_bound_from_above: agent.ctx.binds_nested() }
     }
 
     pub(super) fn execute<'a>(self, agent: &Loop<'a>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
@@ -62,8 +61,7 @@ impl ToolRun {
         // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
         let (started, of_key, changed) = (self.place.started.clone(), self.place.clone(), self.changed);
         let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.place);
-        // Runs below ask about this call as well.
-        let run = run.extension(self.answers).key_with(move || of_key.key(changed.as_ref()));
+        let run = run.key_with(move || of_key.key(changed.as_ref()));
         // A middleware, such as a fallback, may do the work in a run below.
         let has_middlewares = self.is_bound_from_above || tool.has_middlewares() || !self.layers.is_empty();
         let run = run.middleware(BeginsBelow { started: started.clone(), has_middlewares });

@@ -173,7 +173,7 @@ impl<'a> Loop<'a> {
     /// takes over what its session has left open instead. If there is nothing to do, the session stays as it is.
     fn begin_session(&self) -> Result<Begun> {
         self.state.begin()?;
-        self.state.session.begin_run();
+        self.state.session.begin_run(self.ctx);
         let begun = self.begin_conversation();
         let is_over = matches!(begun, Ok(Begun::Resumed(Resumed::Ended(_)))) && self.state.resumes != Resumes::Inside;
         if begun.is_err() || is_over {

@@ -70,11 +70,9 @@ impl Answers {
     /// `{"data": …, "refused": …}`.
     #[must_use]
     pub fn refuse(&self, question: Interrupt, answer: &Answer, reason: &str) -> Interrupt {
-        let mut known = self.table.known.lock();
-        if known.answers.get(&question.id) == Some(answer) {
-            known.answers.remove(&question.id);
+        for answers in successors(Some(self), |answers| answers.others.as_deref()) {
+            answers.table.remove(&question.id, answer);
         }
-        drop(known);
         question.with_refused(answer, reason)
     }
 }

@@ -44,6 +44,8 @@ use crate::{Result, RunContext};
 #[derive(Clone, Default)]
 pub struct Answers {
     table: Arc<AnswerTable>,
+    /// Where answers are looked up that this value does not have.
+    others: Option<Arc<Self>>,
     settles_edits: bool,
 }
 
@@ -65,6 +67,26 @@ impl Known {
     fn note_asked(&mut self, id: &str) {
         if !self.asked.contains(id) {
             self.asked.insert(id.to_owned());
+        }
+    }
+}
+
+impl AnswerTable {
+    fn get(&self, id: &str) -> Option<Answer> {
+        self.known.lock().answers.get(id).cloned()
+    }
+
+    fn look_up(&self, id: &str) -> Option<Answer> {
+        let mut known = self.known.lock();
+        known.note_asked(id);
+        known.answers.get(id).cloned()
+    }
+
+    /// Removes an answer, unless it was replaced meanwhile.
+    fn remove(&self, id: &str, answer: &Answer) {
+        let mut known = self.known.lock();
+        if known.answers.get(id) == Some(answer) {
+            known.answers.remove(id);
         }
     }
 }
@@ -100,7 +122,7 @@ impl Answers {
     /// Returns the answer to the question with this id, or `None` if it has no answer.
     #[must_use]
     pub fn get(&self, id: &str) -> Option<Answer> {
-        self.table.known.lock().answers.get(id).cloned()
+        self.table.get(id).or_else(|| self.others.as_ref()?.get(id))
     }
 
     /// Removes an answer, so that the question is asked again.
@@ -135,9 +157,14 @@ impl Answers {
     /// asked](Self::was_asked).
     #[must_use]
     pub fn look_up(&self, id: &str) -> Option<Answer> {
-        let mut known = self.table.known.lock();
-        known.note_asked(id);
-        known.answers.get(id).cloned()
+        self.table.look_up(id).or_else(|| self.others.as_ref()?.look_up(id))
+    }
+
+    /// Looks answers up in another value if this one does not have them.
+    #[must_use]
+    pub fn or(mut self, others: Self) -> Self {
+        self.others = Some(Arc::new(others));
+        self
     }
 
     /// Marks this value, and clones that are made of it: the code that set it as an extension executes the edits of live
@@ -167,7 +194,7 @@ impl<'de> Deserialize<'de> for Answers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let known = Known { answers: BTreeMap::deserialize(deserializer)?, asked: HashSet::new() };
         let table = AnswerTable { known: Mutex::new(known), asking: Mutex::default() };
-        Ok(Self { table: Arc::new(table), settles_edits: false })
+        Ok(Self { table: Arc::new(table), others: None, settles_edits: false })
     }
 }
 
