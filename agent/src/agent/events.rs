@@ -43,14 +43,15 @@ pub struct MessageAdded {
     pub message: Arc<Message>,
 }
 
-/// The event `message_replaced`: another message took the place of the answer in the history.
+/// The event `message_replaced`: another message took the place of a message in the history.
 ///
 /// The event is emitted if layers or output functions changed the answer, or if the run ends without returning it. In the
-/// second case, the event is emitted before other listeners receive `finish`.
+/// second case, the event is emitted before other listeners receive `finish`. A [resumed](crate::Agent::resume) run emits
+/// it for each result that takes the place of an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MessageReplaced {
-    /// The answer of the model; `None` if it was withheld by a guard or a halt.
+    /// The message that was replaced; `None` if it is an answer that was withheld by a guard or a halt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Arc<Message>>,
     /// The message, as the history keeps it.

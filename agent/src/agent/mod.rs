@@ -63,8 +63,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 ///
 /// 1. Before the first turn of a session in this process, `[agent.start]` is called. Values of
 ///    [`Session::send`](crate::Session::send) arrive at `[agent.message]`, and messages of
-///    [`Session::steer`](crate::Session::steer) enter the history through `[steer.inject]`. Then hooks prepare the request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`, `[model.request]`. If a
-///    hook of `[model.state]` replaces older messages, `[context.compact]` is called before and after.
+///    [`Session::steer`](crate::Session::steer) enter the history through `[steer.inject]`. Then hooks prepare the
+///    request: `[model.state]`, `[model.context]`, `[model.prompt]`, `[model.wire]`, `[model.request]`. If a hook of
+///    `[model.state]` replaces older messages, `[context.compact]` is called before and after.
 /// 2. The model runs inside `[model.call]`, and the pieces of its reply pass through `[model.chunk]`.
 /// 3. `[turn.action]` decides how the turn continues after the response.
 /// 4. If the run ends after step 3, even in the middle of the turn, the response enters the history together with a
@@ -114,21 +115,30 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 /// # Its own events
 ///
 /// The run emits these events in the namespace `agent.<name>`, and only while it has listeners. The events of a turn
-/// are emitted in the order of this table, and each attempt emits them again. If a listener fails, the run fails.
+/// are emitted in the order of this table, and each attempt emits them again. The events from `answered` to
+/// `tool_response` are emitted for one call after the other. If a listener fails, the run fails, except for listeners of
+/// `resumed`, `answered`, `unused_answer` and `asked`, whose errors are logged.
 ///
 /// | event | payload | when |
 /// |---|---|---|
 /// | `start` | [`AgentStart`](crate::AgentStart) | before the first turn |
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for each message of the input |
+/// | `resumed` | [`RunResumed`](crate::RunResumed) | in a [resumed](Self::resume) run instead of `message`, before it goes on |
 /// | `message_dropped` | [`MessageDropped`](crate::steering::MessageDropped) | a message of [`Session::send`](crate::Session::send) did not arrive at its middleware |
 /// | `iteration` | [`Iteration`](crate::Iteration) | a turn begins |
 /// | `tool_call_identified` | [`ToolCallIdentified`](crate::ToolCallIdentified) | for each call, before the gate |
 /// | `handoff` | [`HandedOff`](crate::kinds::HandedOff) | the conversation is transferred, before the other agent begins |
+/// | `answered` | [`QuestionAnswered`](crate::QuestionAnswered) | a call has taken the answer to its question; for an edit, before the call is made |
+/// | `unused_answer` | [`AnswerUnused`](crate::AnswerUnused) | a call has a result, but nobody has asked its answered question again |
+/// | `asked` | [`QuestionAsked`](crate::QuestionAsked) | a question has interrupted a call, after all calls have settled |
 /// | `tool_response` | [`ToolResponse`](crate::ToolResponse) | for each result, after all calls have settled |
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for the response, each result and each injected message, before `turn.stop` |
 /// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used; before the `message` of a response on which a hook of `turn.action` failed |
 /// | `success` | [`AgentSuccess`](crate::AgentSuccess) | the loop has an answer, before the output middleware |
 /// | `message_replaced` | [`MessageReplaced`](crate::MessageReplaced) | layers or output functions changed the answer, or the run does not return it |
+///
+/// A resumed run makes calls that were left open without `iteration` and `tool_call_identified`. It emits
+/// `message_replaced` instead of `message` for their results.
 ///
 /// Tokens are events of the model's run. To receive them, use [`on_token`](crate::AgentRun::on_token).
 ///
@@ -136,7 +146,8 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 ///
 /// Dropping or aborting the run ends the model call and the tools that are running. The history of its
 /// [`Session`](crate::Session) stays valid: a call that has a result keeps it, and any other call is answered with an
-/// error that states whether the tool's function had been called.
+/// error that states whether the tool's function had been called. [`resume`](Self::resume) goes on with the other calls,
+/// and replaces these errors.
 #[derive(Clone)]
 pub struct Agent {
     shared: Arc<AgentParts>,
@@ -179,19 +190,24 @@ impl Agent {
         self.run(input.into())
     }
 
-    /// Makes a run that goes on where the last run of a session has stopped: it was interrupted, aborted or dropped, it
-    /// took too long, or it failed.
+    /// Makes a run that goes on where the last run of a session has stopped: it was interrupted, paused, aborted or
+    /// dropped, it took too long, or it failed.
     ///
     /// Calls that have a result are not executed again, and the model is not asked again for the response with these
     /// calls. A call without a result is executed if its tool's function had not been called, or if the tool is
-    /// [idempotent](Tool::idempotent). Otherwise, the model reads that the call may have had effects. A run that stopped
-    /// between two turns goes on with a call of the model. Turns, tokens and costs are counted on.
+    /// [idempotent](Tool::idempotent). Otherwise, the model reads that the call may have had effects. A call whose
+    /// [questions](Session::questions) have answers takes them. If a question is still open, the run is interrupted again
+    /// when the other calls have settled. A sub-agent goes on with its own session. A run that stopped between two turns
+    /// goes on with a call of the model. Turns, tokens and costs are counted on.
+    ///
+    /// The new results take the place of the errors in the history, so
+    /// [`AgentOutput::messages`](crate::AgentOutput::messages) does not have them.
     ///
     /// The listeners and middlewares of the earlier run are not part of the session: add them again.
     ///
     /// # Errors
     ///
-    /// The run fails if there is nothing to do, or if another run is using the session.
+    /// The run fails if there is nothing to do, or if another run of the session has the turn in hand.
     pub fn resume(&self, session: &Session) -> Run<'_, Self> {
         self.run(AgentInput::default()).own_extension(session.clone()).own_extension(Resumes::Session)
     }

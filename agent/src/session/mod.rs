@@ -44,12 +44,14 @@ use crate::session::stored::Stored;
 /// A session serializes as `{"version": 3, "id": "…", "turns": 2, "history": […], "state": {"<id>": …}}`, with the state
 /// of each middleware under the middleware's id. If they are not empty, it also has `meta` ([`set_meta`](Self::set_meta)),
 /// `inbox` ([`undelivered`](Self::undelivered), [`undelivered_to`](Self::undelivered_to)), `paused`
-/// ([`pause`](Self::pause)) and `open`: where the last run has stopped, for [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
-/// the run were dropped at that moment. A stored session contains the secrets of its conversation, and whoever can change
-/// it can forge results: keep it on the server.
+/// ([`pause`](Self::pause)) and `open`: where the last run has stopped, with its [`questions`](Self::questions), for
+/// [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
+/// the run were dropped at that moment. A stored session contains the secrets of its conversation, and a program that can
+/// change it can forge results: keep it on the server.
 ///
 /// Serializing fails if a middleware's state cannot be serialized. Deserializing fails if the version is not 1, 2 or 3,
-/// or if the history or what was open is not valid. The state of a middleware is kept as JSON until the middleware first
+/// or if a part such as the history is not valid, with the path of the fault in `open`. A session of version 1 or 2 has
+/// no id, and gets a random one. The state of a middleware is kept as JSON until the middleware first
 /// uses the state.
 ///
 /// ```

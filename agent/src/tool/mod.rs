@@ -267,9 +267,13 @@ impl Tool {
         self
     }
 
-    /// Marks the tool as idempotent: executing a call of it again has no further effect. If the run of an agent stops
-    /// during such a call, [`Agent::resume`](crate::Agent::resume) makes the call again. This applies to this tool and to
+    /// Marks the tool as idempotent: executing a call of it again has no further effect, for example because it passes
+    /// [`RunContext::key`] to a service that executes each key once. If the run of an agent stops during such a call,
+    /// [`Agent::resume`](crate::Agent::resume) makes the call again, with the same key. This applies to this tool and to
     /// its later clones.
+    ///
+    /// Only the function of an idempotent tool may ask questions ([`RunContext::ask`]), because it is called again to get
+    /// the answer. An agent that the function runs without a session of yours goes on where it stopped.
     #[must_use]
     pub const fn idempotent(mut self) -> Self {
         self.is_idempotent = true;

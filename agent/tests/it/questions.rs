@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use emitree_agent::built_in::ask_user;
 use emitree_agent::{
-    Agent, AgentBuilder, AgentContext, AgentRun, AnswerError, AnswerUnused, ChatModel, Hooks, QuestionAnswered,
-    QuestionAsked, ScriptedModel, Session, Tool, hooks_fn, tool_fn,
+    Agent, AgentBuilder, AgentContext, AgentRun, AnswerError, AnswerUnused, ChatModel, Hooks, Message, MessageAdded,
+    MessageReplaced, QuestionAnswered, QuestionAsked, ScriptedModel, Session, Tool, hooks_fn, tool_fn,
 };
 use emitree_middleware::Runs;
 use emitree_middleware::approval::{Approval, Decision, Request};
@@ -413,8 +413,12 @@ async fn another_run_closes_what_is_open_and_says_so() -> Result<()> {
     Ok(())
 }
 
+fn texts_of(message: &Message) -> String {
+    message.tool_results().filter_map(|result| result.response.as_str()).collect()
+}
+
 #[tokio::test]
-async fn the_run_reports_questions_and_answers_without_their_values() -> Result<()> {
+async fn the_run_reports_questions_answers_and_replaced_results_without_the_values_of_answers() -> Result<()> {
     let (log, script) = (Log::default(), ScriptedModel::new("test").call("pay", payment("bob", 5)).text("Done."));
     let agent = approved(builder(&script, &log));
     let session = Session::new();
@@ -427,17 +431,24 @@ async fn the_run_reports_questions_and_answers_without_their_values() -> Result<
     let id = ids(&session).remove(0);
     assert_eq!(events.lines(), [format!("{id} approval approval")]);
     session.answer(&id, emitree_runtime::Answer::from(Decision::Approve).by("ada")).await?;
-    let (seen, resumed) = (events.clone(), events.clone());
+    let (seen, resumed, replaced, added) = (events.clone(), events.clone(), events.clone(), events.clone());
     let run = agent
         .resume(&session)
+        .on("message_replaced", move |event: &mut MessageReplaced, _| {
+            let before = event.before.as_deref().map(texts_of).unwrap_or_default();
+            replaced.add(format!("{before} -> {}", texts_of(&event.after)));
+        })
+        .on("message", move |event: &mut MessageAdded, _| added.add(event.message.text()))
         .on("answered", move |event: &mut QuestionAnswered, _| {
             seen.add(format!("{} {:?} {}", event.id, event.by, event.at.is_some()));
         })
         .on("resumed", move |event: &mut emitree_agent::RunResumed, _| {
             resumed.add(format!("{} {:?} {:?}", event.turn.number, event.executed.len(), event.demoted));
         });
-    run.await?;
-    assert_eq!(events.lines()[1..], ["1 1 []".to_owned(), format!("{id} Some(\"ada\") true")]);
+    let answer = run.await?;
+    let answered = format!("{id} Some(\"ada\") true");
+    assert_eq!(events.lines()[1..], ["1 1 []", &answered, "not executed: interrupted -> paid bob", "Done."]);
+    assert_eq!(answer.messages.iter().map(|message| message.text()).collect::<Vec<_>>(), ["Done."]);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use emitree_agent::{
-    Agent, AgentBuilder, AgentRun, Arguments, ChatModel, Hooks, ScriptedModel, Session, Tool, hooks_fn, tool_fn,
+    Agent, AgentBuilder, AgentRun, Arguments, ChatModel, Hooks, Reply, ScriptedModel, Session, Tool, hooks_fn, tool_fn,
 };
 use emitree_runtime::{Error, Result, RunContext};
 use serde_json::json;
@@ -174,6 +174,28 @@ async fn a_sub_agent_goes_on_inside_of_its_call_and_executes_no_call_again() -> 
     assert!(keys[0].starts_with("order-17/1/0/researcher-") && keys[0].len() == 40, "{keys:?}");
     assert_eq!(keys[1], format!("{}/researcher/2/0/{}", keys[0], &keys[1][keys[1].len() - 21..]), "{keys:?}");
     assert!(keys[1][keys[1].len() - 21..].starts_with("slow-"), "{keys:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_that_one_call_runs_twice_needs_a_key_of_its_own_the_second_time() -> Result<()> {
+    let inner = Agent::builder("researcher", ChatModel::new(ScriptedModel::by("inner", |_| Reply::text("Found.")))?);
+    let inner = inner.build()?;
+    let twice = tool_fn("twice", "Asks twice", move |args: Text, _: RunContext| {
+        let inner = inner.clone();
+        async move {
+            inner.ask("Here?").await?;
+            let second = inner.ask("There?");
+            let second = if args.text == "keyed" { second.key("second") } else { second };
+            Ok(second.await?.text())
+        }
+    });
+    let script = ScriptedModel::new("outer").calls([("twice", says("plain")), ("twice", says("keyed"))]).text("Done.");
+    let session = Session::new();
+    builder(&script).tool(twice).build()?.ask("Go.").session(&session).await?;
+    let results = results(session.history().messages());
+    assert!(results[0].contains("/researcher`: the run") && results[0].contains("another key"), "{results:?}");
+    assert_eq!(results[1], "Found.");
     Ok(())
 }
 
