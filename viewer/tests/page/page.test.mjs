@@ -343,31 +343,31 @@ describe("a recording that grows", () => {
     await page.close();
   });
 
-  test("at a thousand events a second stays quick", async () => {
+  test("at a thousand events a second draws at most once a frame", async () => {
     const { path, obey } = await started("fast");
     const page = await open((await view(path)).url);
     await status(page, "13 runs");
-    const seen = page.evaluate(async () => {
-      const gaps = [];
+    // Counting has begun before the events are made.
+    await page.evaluate(() => {
       let draws = 0;
       const draw = window.draw;
       window.draw = () => {
         draws += 1;
         draw();
       };
-      let last = performance.now();
-      while (!document.querySelector("#status").textContent.includes("1,013 runs")) {
-        await new Promise(requestAnimationFrame);
-        gaps.push(performance.now() - last);
-        last = performance.now();
-      }
-      return { draws, gaps: gaps.sort((a, b) => a - b) };
+      const count = async () => {
+        let frames = 0;
+        while (!document.querySelector("#status").textContent.includes("1,013 runs")) {
+          await new Promise(requestAnimationFrame);
+          frames += 1;
+        }
+        return { draws, frames };
+      };
+      window.seen = count();
     });
     for (let n = 0; n < 10; n++) await obey("more 100");
-    const { draws, gaps } = await seen;
-    const p95 = gaps[Math.floor(gaps.length * 0.95)];
-    assert.ok(p95 < 100, `95 % of the frames took up to ${p95} ms`);
-    assert.ok(draws > 0 && draws <= gaps.length + 1, `${draws} drawings in ${gaps.length} frames`);
+    const { draws, frames } = await page.evaluate(() => window.seen);
+    assert.ok(draws > 0 && draws <= frames + 1, `${draws} drawings in ${frames} frames`);
     await page.close();
   });
 });
