@@ -413,6 +413,45 @@ async fn another_run_closes_what_is_open_and_says_so() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn of_two_runs_that_leave_calls_open_the_later_one_goes_on_and_the_calls_of_the_earlier_one_are_closed()
+-> Result<()> {
+    let log = Log::default();
+    let script =
+        |name: &str| ScriptedModel::new("test").calls([("pay", payment(name, 5)), ("wait", json!({"text": "x"}))]);
+    let (reached, go) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let (of_tool, until) = (Arc::clone(&reached), Arc::clone(&go));
+    let wait = tool_fn("wait", "Waits", move |_: crate::support::Text, _: RunContext| {
+        let (reached, go) = (Arc::clone(&of_tool), Arc::clone(&until));
+        async move {
+            reached.notify_one();
+            go.notified().await;
+            Ok("waited")
+        }
+    });
+    let later = approved(builder(&script("bob"), &log).tool(wait));
+    let earlier = approved(builder(&ScriptedModel::new("test").call("pay", payment("eve", 9)), &log));
+    let session = Session::new();
+    let run = later.ask("Pay Bob.").session(&session).into_future();
+    let between = async {
+        reached.notified().await;
+        earlier.ask("Pay Eve.").session(&session).await.expect_err("a question");
+        assert_eq!(session.questions().len(), 2);
+        go.notify_one();
+    };
+    let (ended, ()) = tokio::join!(run, between);
+    ended.expect_err("a question");
+    assert_eq!(session.questions().len(), 1);
+    assert_eq!(Request::of_interrupt(&session.questions()[0])?.input, payment("bob", 5));
+    let closed = "!not executed: the question `approval` was not answered";
+    assert_eq!(results(session.history().messages()), [closed, "!not executed: interrupted", "waited"]);
+    let session = stored(&session);
+    session.answer(&ids(&session)[0], Decision::Approve).await?;
+    later.resume(&session).await.expect_err("the script is over");
+    assert_eq!(log.lines(), ["bob 5"]);
+    Ok(())
+}
+
 fn texts_of(message: &Message) -> String {
     message.tool_results().filter_map(|result| result.response.as_str()).collect()
 }
