@@ -260,6 +260,8 @@ struct World {
     replies: Arc<Mutex<VecDeque<Reply>>>,
     effects: Log,
     rewrites: Arc<Mutex<bool>>,
+    /// `true` if the next call of `hold` waits.
+    holds: Arc<Mutex<bool>>,
     held: Arc<Notify>,
     release: Arc<Notify>,
 }
@@ -275,7 +277,7 @@ impl World {
                     assert!(["red", "blue"].contains(&colour.as_str()));
                 }
                 world.effects.add(ctx.key().expect("a key").as_str());
-                if name == "hold" {
+                if name == "hold" && std::mem::take(&mut *world.holds.lock()) {
                     world.held.notify_one();
                     world.release.notified().await;
                 }
@@ -408,6 +410,7 @@ impl Driver {
         let tools: Vec<_> = kinds.iter().map(|kind| kind.tool()).chain(["hold"]).collect();
         (self.model.refuses, self.model.fails) = (false, false);
         self.world.script(&tools, &mut self.model);
+        *self.world.holds.lock() = true;
         let agent = self.world.agent();
         let mut run = Box::pin(agent.ask("go").session(&self.session));
         tokio::select! {
