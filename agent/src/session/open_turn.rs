@@ -265,6 +265,21 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_that_outlives_its_turn_finds_its_call_closed() {
+        let run = SessionRun::new(Session::new());
+        let turn =
+            run.open(Message::assistant("so").with_call(ToolCall::new("a", "t", json!({})))).expect("a response");
+        turn.answer(0, ToolResult::new("a", "done"));
+        let calls = Arc::clone(turn.calls());
+        drop(turn);
+        assert!(!calls.work_started(0).call());
+        assert!(calls.settled_before(0).is_none());
+        let key = calls.key(0, None);
+        let (session, has_begun) = calls.session_below(0, &key, Session::new);
+        assert_eq!((session.id(), has_begun), (key.as_str(), false));
+    }
+
+    #[test]
     fn the_messages_behind_a_turn_that_goes_on_may_have_been_rewritten() {
         let session = Session::new();
         let [first, other, second] = [(); 3].map(|()| SessionRun::new(session.clone()));

@@ -119,7 +119,7 @@ pub(super) struct Entered {
     pub(super) open: Option<StoppedTurn>,
 }
 
-/// What the turn would leave if it ended now.
+/// The messages and open calls that the turn leaves at its end.
 pub(super) struct Ends {
     pub(super) results: Vec<Arc<Message>>,
     pub(super) injected: Vec<Arc<Message>>,
@@ -322,7 +322,11 @@ impl TurnCalls {
         }
         let calls = parts.stop();
         let (injected, unanswered) = (take(&mut parts.injected), parts.unanswered);
-        let states = take(&mut parts.calls).into_iter().map(|call| call.state);
+        // The calls stay, because a tool that outlives its turn still looks for its call.
+        let states = parts.calls.iter_mut().map(|call| match &call.state {
+            CallState::Open(started) => CallState::Open(started.clone()),
+            _ => replace(&mut call.state, CallState::Waiting { text: unanswered, has_begun: false }),
+        });
         Ends { results: results(&self.response, states, unanswered), calls, injected }
     }
 
