@@ -1,4 +1,4 @@
-//! Who may read: the token, the cookie and the host of a request.
+//! The right to read: the token, the cookie and the host of a request.
 
 use std::net::IpAddr;
 

@@ -19,7 +19,7 @@ pub struct UserQuestion {
     /// The answers among which the user chooses. Without choices, the user writes a text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
-    /// Whether the user may choose several answers.
+    /// Set this to true if the user may choose several answers.
     #[serde(default, skip_serializing_if = "crate::message::is_false")]
     pub several: bool,
 }

@@ -12,7 +12,8 @@
 //! | [`TodoList`] | gives the model a list of the steps of its task |
 //! | [`ToolSelector`] | offers the model only the tools that suit the user's message |
 //!
-//! The tool [`ask_user`] lets the model ask the user. A [`TokenCounter`] counts the tokens of messages for these middlewares and for your own.
+//! The tool [`ask_user`] lets the model ask the user. A [`TokenCounter`] counts the tokens of messages for these
+//! middlewares and for your own.
 
 mod ask_user;
 mod call_limit;

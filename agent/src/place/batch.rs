@@ -130,7 +130,7 @@ pub struct GatedCall {
     pub(crate) position: usize,
     /// The gates that have let the call pass in an earlier run.
     pub(crate) passed: Vec<String>,
-    /// The gate that has interrupted the call, or whoever had asked in an earlier run.
+    /// The gate that has interrupted the call, or the asker of an earlier run.
     pub(crate) asked_by: Option<String>,
     asks: Option<Arc<Asks>>,
 }

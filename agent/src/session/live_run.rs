@@ -13,7 +13,7 @@ use crate::message::history::History;
 use crate::session::stopped::{OpenCall, Stopped, StoppedTurn};
 use crate::session::turn_calls::TurnCalls;
 
-/// What a session would keep if the run ended now.
+/// A run under way, with the values that its session would keep if the run ended now.
 #[derive(Debug)]
 pub(crate) struct LiveRun {
     id: OnceLock<Uuid>,

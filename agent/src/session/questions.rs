@@ -40,7 +40,7 @@ pub(crate) struct Question {
     pub(crate) is_loaded: bool,
 }
 
-/// What has become of a question.
+/// The state of a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum QuestionState {
@@ -275,8 +275,9 @@ impl Session {
     /// # Errors
     ///
     /// Returns an error, and changes nothing, if no question has this id, if the question has an answer, if the answer is
-    /// nested deeper than 64 levels, or if it is none of the choices that the question allows: those of an approval, or the list `choices` in its data, of which
-    /// an answer is one or, if the data has `several: true`, a list.
+    /// nested deeper than 64 levels, or if it is none of the allowed choices. An approval has its own choices. Other
+    /// questions have the list `choices` in their data: an answer is one of them, or a list of them if the data has
+    /// `several: true`.
     #[expect(clippy::unused_async, reason = "a session with a store will write here")]
     pub async fn answer(&self, id: &str, answer: impl Into<Answer> + Send) -> Result<(), AnswerError> {
         let mut answer = answer.into();

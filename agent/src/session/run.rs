@@ -48,7 +48,7 @@ struct Rewritten {
     history: History,
 }
 
-/// What a resumed run goes on with.
+/// The beginning of a resumed run.
 pub(crate) enum Resumed {
     /// A run that has ended without an answer. `asks` is `true` if it was about to call the model.
     Run { run: Uuid, turn: Turn, asks: bool },
@@ -172,7 +172,7 @@ impl SessionRun {
         session
     }
 
-    /// Ends a turn: its messages enter the history, as [`append`](Self::append) does, or replace those of an earlier run.
+    /// Ends a turn: its messages enter the history, as [`append`](Self::append) does, or replace an earlier run's messages.
     /// From now on, interjections cannot close its calls. If calls are open, the session keeps the turn.
     pub(super) fn end_turn(&self, calls: &Arc<TurnCalls>, attempt: u32) {
         // Under the lock, so that nobody who stores the session sees the turn in between.

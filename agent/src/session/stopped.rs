@@ -1,4 +1,4 @@
-//! What a session keeps of a run that has ended without an answer, so that another run can go on.
+//! Stopped runs: the part of a run without an answer that its session keeps, so that another run can go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ impl SettledCall {
     }
 }
 
-/// What is known about a call that has not settled.
+/// A call that has not settled, with all facts that a resume needs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct OpenCall {
     /// The call as hooks left it, if they have changed it.

@@ -53,7 +53,7 @@ struct Call {
     is_earlier: bool,
     /// How the call has settled, for a resume of its turn.
     settled: Option<Box<SettledCall>>,
-    /// What is known about the call, for a resume of its turn.
+    /// The facts about the call that a resume of its turn needs.
     open: Option<Box<OpenCall>>,
 }
 
@@ -110,7 +110,7 @@ impl Placed {
     }
 }
 
-/// What a turn has changed in a history.
+/// The changes that a turn has made in a history.
 pub(super) struct Entered {
     pub(super) added: Vec<Arc<Message>>,
     /// Pairs of a message and the message in its place.

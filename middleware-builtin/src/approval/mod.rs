@@ -129,8 +129,8 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject, Choic
 ///
 /// An edited input must fit the run's input type. If it does not, the work does not begin and the run fails with an
 /// error that carries the detail `edited_by`. Guards inside this approval check the edited input; guards outside it
-/// have checked the original input. If the run's answers [settle edits](Answers::settling_edits), as those of an agent's
-/// calls do, the run is interrupted instead, and the code that has set them executes the edited input.
+/// have checked the original input. If the run's answers [settle edits](Answers::settling_edits), as for an agent's
+/// calls, the run is interrupted instead, and the code that has set them executes the edited input.
 ///
 /// A [response](Decision::Respond) is checked by the guards inside this approval, and passes through the layers outside.
 /// For a tool of an agent, it is the content of the output.

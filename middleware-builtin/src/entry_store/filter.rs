@@ -1,4 +1,4 @@
-//! Which entries are listed: [`Filter`].
+//! The selection of entries in a list: [`Filter`].
 
 use std::collections::BTreeSet;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use emitree_middleware::store::StoreError;
 use rusqlite::ErrorCode;
 
-/// What the store does with its file.
+/// A step of the store with its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Doing {
     Open,

@@ -32,7 +32,7 @@ use self::worker::Worker;
 ///
 /// SQLite keeps two more files beside it, `-wal` and `-shm`, in which recent changes are: copy a file only while no
 /// process has it open. The write-ahead log needs a local disk. The tables are `entry`, `part` and `value`; heads and
-/// values are JSON text. Stored sessions contain secrets, so limit who may read the file.
+/// values are JSON text. Stored sessions contain secrets, so limit read access to the file.
 ///
 /// # Errors
 ///

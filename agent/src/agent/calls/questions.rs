@@ -26,7 +26,7 @@ pub(super) fn is_question(kind: &str) -> bool {
     kind != BATCH && kind != PAUSED
 }
 
-/// A question that has interrupted a call, and who has asked it.
+/// A question that has interrupted a call, with the name of its asker.
 pub(super) struct Asked {
     pub(super) question: Interrupt,
     pub(super) by: String,
@@ -97,7 +97,7 @@ pub(super) fn required(open: &OpenCall, answers: &Answers) -> Option<Arc<Require
     (!questions.is_empty()).then(|| Arc::new(Required { answers: answers.clone(), questions }))
 }
 
-/// What became of an edit.
+/// The outcome of an edit.
 pub(super) enum Edited {
     /// The call with the new arguments, which has to pass all gates.
     Call(ToolCall),

@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// What a person answers.
+/// An answer of a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Says {
     Yes,
@@ -162,7 +162,7 @@ impl Call {
     }
 }
 
-/// What is known about a question that was asked.
+/// A question that was asked.
 #[derive(Clone, Debug)]
 struct Asked {
     id: String,
