@@ -65,9 +65,15 @@ impl TrajectoryBuilder {
     }
 
     /// Prints the duration of a run, by tokio's clock, on success and error: `Tool[read_file][success] (1.2s): …`.
-    /// Default: off.
+    /// Default: only on a terminal.
     pub fn timing(mut self, is_timed: bool) -> Self {
-        self.options.is_timed = is_timed;
+        self.options.is_timed = Some(is_timed);
+        self
+    }
+
+    /// Does not cut values to the width of the terminal. Default: [cut](Trajectory#on-a-terminal).
+    pub fn full(mut self) -> Self {
+        self.options.is_full = true;
         self
     }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, to_string, to_string_pretty};
 
 use super::level::TreePosition;
 use super::options::TrajectoryOptions;
+use super::terminal;
 
 /// The parts of a line before its payload.
 pub(super) struct Line<'a> {
@@ -18,6 +19,7 @@ pub(super) struct Line<'a> {
     pub(super) event: &'a str,
     /// `None` for events that are not lifecycle events.
     pub(super) stage: Option<Stage>,
+    /// The duration of the run, on success and error.
     pub(super) duration: Option<Duration>,
 }
 
@@ -35,11 +37,24 @@ impl Line<'_> {
         });
         let mut text = String::with_capacity(payload.len() + 128);
         // Writing to a string does not fail.
-        _ = self.write_head(&mut text, options);
+        _ = self.write_head(&mut text, options, options.is_timed.unwrap_or(false));
         text + &payload
     }
 
-    fn write_head(&self, text: &mut String, options: &TrajectoryOptions) -> fmt::Result {
+    /// Returns the rendered text of this line as a terminal shows it. If a listener has changed its head, the text has
+    /// neither a color nor a duration.
+    pub(super) fn fit(&self, text: &str, options: &TrajectoryOptions, columns: usize) -> String {
+        let (mut plain, mut head) = (String::new(), String::new());
+        // Writing to a string does not fail.
+        _ = self.write_head(&mut plain, options, options.is_timed.unwrap_or(false));
+        _ = self.write_head(&mut head, options, options.is_timed.unwrap_or(true));
+        let (head, value) = text.strip_prefix(&plain).map_or(("", text), |value| (&*head, value));
+        let is_whole = options.is_full || options.is_pretty || self.stage == Some(Stage::Error);
+        let value = if is_whole { value.into() } else { terminal::cut(head, value, columns) };
+        terminal::colored(head, self.event, self.stage) + &value
+    }
+
+    fn write_head(&self, text: &mut String, options: &TrajectoryOptions, is_timed: bool) -> fmt::Result {
         if !self.position.is_outermost {
             for _ in 1..self.position.level.relative {
                 text.push_str("    ");
@@ -49,7 +64,7 @@ impl Line<'_> {
         for part in [options.prefix(self.kind), self.kind, "[", self.name, "][", self.event, "]"] {
             text.push_str(part);
         }
-        match self.duration {
+        match self.duration.filter(|_| is_timed) {
             Some(duration) => write!(text, " ({duration:.1?}): "),
             None => text.write_str(": "),
         }

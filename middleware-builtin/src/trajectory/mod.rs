@@ -9,6 +9,7 @@ mod own_events;
 mod recorded_event;
 mod replay;
 mod subscriber;
+mod terminal;
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,6 +62,14 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # On a terminal
+///
+/// If standard output or standard error is a terminal, a trajectory that writes to it colors `[success]` and `[error]`,
+/// prints the duration of each run, and cuts a value that is wider than the terminal, with its size:
+/// `Tool[read_file][success] (1.2ms): {"input":{"path":"READ … 8.1 KB`. Errors and [pretty](TrajectoryBuilder::pretty)
+/// values are not cut. [`TrajectoryBuilder::full`] cuts nothing, and the variable `NO_COLOR` turns colors off. Messages
+/// of [its own events](#its-own-events), pipes and files have the plain lines.
 ///
 /// # Order
 ///

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use emitree_emitter::Matcher;
-use emitree_runtime::Stage;
 
 use crate::shared::runs::{RunInfo, Runs};
 
@@ -15,7 +14,9 @@ pub(super) struct TrajectoryOptions {
     pub(super) prefixes: Vec<(String, String)>,
     pub(super) events: Vec<Matcher>,
     pub(super) is_pretty: bool,
-    pub(super) is_timed: bool,
+    /// `None` if durations are printed on a terminal only.
+    pub(super) is_timed: Option<bool>,
+    pub(super) is_full: bool,
 }
 
 impl TrajectoryOptions {
@@ -23,11 +24,6 @@ impl TrajectoryOptions {
     pub(super) fn shows(&self, run: &dyn RunInfo) -> bool {
         let has = |runs: &[Runs]| runs.iter().any(|runs| runs.has(run));
         (self.included.is_empty() || has(&self.included)) && !has(&self.excluded)
-    }
-
-    /// Returns `true` if an event is printed with its run's duration.
-    pub(super) const fn times(&self, stage: Option<Stage>) -> bool {
-        self.is_timed && matches!(stage, Some(Stage::Success | Stage::Error))
     }
 
     pub(super) fn prefix(&self, kind: &str) -> &str {
@@ -44,6 +40,11 @@ impl fmt::Debug for TrajectoryOptions {
         self.events.iter().try_for_each(|events| write!(f, ", with {events:?}"))?;
         self.prefixes.iter().try_for_each(|(kind, prefix)| write!(f, ", prefix {prefix:?} for {kind}"))?;
         f.write_str(if self.is_pretty { ", pretty" } else { "" })?;
-        f.write_str(if self.is_timed { ", timed" } else { "" })
+        f.write_str(match self.is_timed {
+            Some(true) => ", timed",
+            Some(false) => ", not timed",
+            None => "",
+        })?;
+        f.write_str(if self.is_full { ", full" } else { "" })
     }
 }

@@ -1,7 +1,7 @@
 //! The output that lines are written to.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::iter::successors;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ThreadId};
@@ -9,6 +9,9 @@ use std::thread::{self, ThreadId};
 use emitree_runtime::RunContext;
 use parking_lot::Mutex;
 
+use super::line::Line;
+use super::options::TrajectoryOptions;
+use super::terminal;
 use crate::shared::built_in::debug_as;
 
 /// A target, and the number of lines that could not be written to it.
@@ -46,6 +49,9 @@ impl Output {
         // Write the line and its line feed in one call, so that lines of concurrent runs do not mix.
         line.push('\n');
         match &self.target {
+            // On a terminal, the line is colored, unless `NO_COLOR` is set.
+            Target::Stdout if io::stdout().is_terminal() => anstream::stdout().lock().write_all(line.as_bytes()),
+            Target::Stderr if io::stderr().is_terminal() => anstream::stderr().lock().write_all(line.as_bytes()),
             Target::Stdout => io::stdout().write_all(line.as_bytes()),
             Target::Stderr => io::stderr().write_all(line.as_bytes()),
             Target::Writer(writer) => writer.write(&line),
@@ -53,9 +59,26 @@ impl Output {
         }
     }
 
-    /// Writes a line; counts failures, and logs the first failure.
-    pub(super) fn write_or_count(&self, line: String) {
-        if let Err(error) = self.write(line)
+    /// Returns the columns of the terminal that lines are written to, if it is one.
+    pub(super) fn columns(&self) -> Option<usize> {
+        match self.target {
+            Target::Stdout => terminal::columns_of_stdout(),
+            Target::Stderr => terminal::columns_of_stderr(),
+            Target::Tracing | Target::Writer(_) => None,
+        }
+    }
+
+    /// Writes the text of a line, as a terminal shows it if this is one.
+    pub(super) fn write_line(&self, line: &Line<'_>, text: String, options: &TrajectoryOptions) -> io::Result<()> {
+        match self.columns() {
+            Some(columns) => self.write(line.fit(&text, options, columns)),
+            None => self.write(text),
+        }
+    }
+
+    /// Writes the text of a line; counts failures, and logs the first failure.
+    pub(super) fn write_or_count(&self, line: &Line<'_>, text: String, options: &TrajectoryOptions) {
+        if let Err(error) = self.write_line(line, text, options)
             && self.failures.fetch_add(1, Ordering::Relaxed) == 0
         {
             tracing::warn!(%error, "a line of a trajectory could not be written; further failures are only counted");

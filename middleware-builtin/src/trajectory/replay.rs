@@ -144,10 +144,10 @@ impl TrajectoryReplay {
             name: recorded.name(),
             event: event.name(),
             stage: recorded.stage,
-            duration: options.times(recorded.stage).then(took),
+            duration: matches!(recorded.stage, Some(Stage::Success | Stage::Error)).then(took),
         };
         // A payload from another recorder may be nested deeper than `serde_json` reads: print it as text.
         let payload = event.payload().unwrap_or_else(|_| event.payload.get().into());
-        self.printer.output.write(line.render(payload, options))
+        self.printer.output.write_line(&line, line.render(payload, options), options)
     }
 }

@@ -55,7 +55,7 @@ impl TreeSubscriber {
             };
             // The event may come from an emitter below the run's emitter, so the line names the event's creator.
             let line = Line { position, kind, name, event: meta.name(), stage: None, duration: None };
-            self.printer.output.write_or_count(line.render(event.to_json(), options));
+            self.printer.output.write_or_count(&line, line.render(event.to_json(), options), options);
         }
     }
 
@@ -110,7 +110,7 @@ impl RunSubscriber for TreeSubscriber {
         if !position.is_shown || !(is_written || has_listeners) {
             return;
         }
-        let duration = options.times(Some(stage)).then(|| run.elapsed());
+        let duration = matches!(stage, Stage::Success | Stage::Error).then(|| run.elapsed());
         let (kind, name, event_name) = (run.kind(), run.name(), stage.as_str());
         let line = Line { position, kind, name, event: event_name, stage: Some(stage), duration };
         let mut message = line.render(event.payload().to_json(), options);
@@ -118,7 +118,7 @@ impl RunSubscriber for TreeSubscriber {
             message = self.emit(event, &line, message);
         }
         if is_written {
-            self.printer.output.write_or_count(message);
+            self.printer.output.write_or_count(&line, message, options);
         }
     }
 }

@@ -29,5 +29,7 @@ mod replay;
 mod retry;
 mod runs;
 mod store;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod timeout;
 mod together;

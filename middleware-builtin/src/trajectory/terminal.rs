@@ -1,0 +1,109 @@
+//! A line on a terminal: the outcome in color, and the value cut to the width.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal};
+
+use anstyle::{AnsiColor, Style};
+use emitree_runtime::Stage;
+use terminal_size::{Width, terminal_size_of};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// The columns of a terminal that does not report them.
+const COLUMNS: usize = 80;
+/// The columns that a value has at least, behind a long head.
+const LEAST: usize = 16;
+
+/// Returns the columns of standard output, if it is a terminal. They may change at any time.
+pub(super) fn columns_of_stdout() -> Option<usize> {
+    let stdout = io::stdout();
+    stdout.is_terminal().then(|| terminal_size_of(stdout).map_or(COLUMNS, |(Width(columns), _)| columns.into()))
+}
+
+/// Returns the columns of standard error, if it is a terminal.
+pub(super) fn columns_of_stderr() -> Option<usize> {
+    let stderr = io::stderr();
+    stderr.is_terminal().then(|| terminal_size_of(stderr).map_or(COLUMNS, |(Width(columns), _)| columns.into()))
+}
+
+/// Returns a value that fits behind its head: its beginning, and its size.
+pub(super) fn cut<'a>(head: &str, value: &'a str, columns: usize) -> Cow<'a, str> {
+    if head.width() + value.width() <= columns {
+        return Cow::Borrowed(value);
+    }
+    let size = format!(" … {}", size_of(value));
+    let room = columns.saturating_sub(head.width() + size.width()).max(LEAST);
+    let mut used = 0;
+    let beginning = value.chars().take_while(|character| {
+        used += character.width().unwrap_or(0);
+        used <= room
+    });
+    Cow::Owned(beginning.collect::<String>() + &size)
+}
+
+/// Colors the last `[event]` of a head by its outcome.
+pub(super) fn colored(head: &str, event: &str, stage: Option<Stage>) -> String {
+    let color = match stage {
+        Some(Stage::Success) => AnsiColor::Green,
+        Some(Stage::Error) => AnsiColor::Red,
+        _ => return head.to_owned(),
+    };
+    let style = Style::new().fg_color(Some(color.into()));
+    match head.rsplit_once(&format!("[{event}]")) {
+        Some((before, after)) => format!("{before}{style}[{event}]{style:#}{after}"),
+        None => head.to_owned(),
+    }
+}
+
+fn size_of(value: &str) -> String {
+    match value.len() {
+        bytes @ ..1000 => format!("{bytes} B"),
+        bytes @ 1000..1_000_000 => format!("{}.{} KB", bytes / 1000, bytes % 1000 / 100),
+        bytes => format!("{}.{} MB", bytes / 1_000_000, bytes % 1_000_000 / 100_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_too_wide_is_cut_to_the_columns_and_shows_its_size() {
+        let long = "x".repeat(8_100);
+        let wide = "語".repeat(30);
+        for (head, value, columns, expected) in [
+            ("head: ", "short", 40, "short".to_owned()),
+            ("head: ", &"y".repeat(34), 40, "y".repeat(34)),
+            ("head: ", &"y".repeat(35), 40, format!("{} … 35 B", "y".repeat(27))),
+            ("head: ", &long, 40, format!("{} … 8.1 KB", "x".repeat(25))),
+            ("head: ", &wide, 40, format!("{} … 90 B", "語".repeat(13))),
+            (&"h".repeat(60), &long, 40, format!("{} … 8.1 KB", "x".repeat(16))),
+        ] {
+            let cut = cut(head, value, columns);
+            assert_eq!(cut, expected, "{head}{value}");
+            assert!(head.len() > columns || head.width() + cut.width() <= columns, "{head}{cut}");
+        }
+    }
+
+    #[test]
+    fn only_outcomes_have_a_color() {
+        let (green, red, end) = ("\u{1b}[32m", "\u{1b}[31m", "\u{1b}[0m");
+        for (stage, event, expected) in [
+            (Some(Stage::Start), "start", "<-- Tool[[start]][start]: ".to_owned()),
+            (Some(Stage::Success), "success", format!("<-- Tool[[success]]{green}[success]{end} (1.2s): ")),
+            (Some(Stage::Error), "error", format!("<-- Tool[[error]]{red}[error]{end}: ")),
+            (None, "error", "<-- Tool[[error]][error]: ".to_owned()),
+        ] {
+            let plain = expected.replace(green, "").replace(red, "").replace(end, "");
+            assert_eq!(colored(&plain, event, stage), expected);
+        }
+    }
+
+    #[test]
+    fn a_size_has_a_unit() {
+        for (bytes, expected) in
+            [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (8_192, "8.1 KB"), (2_560_000, "2.5 MB")]
+        {
+            assert_eq!(size_of(&"x".repeat(bytes)), expected);
+        }
+    }
+}
