@@ -7,8 +7,10 @@
 //! 3. A success counts until a run between the two, or the scope, discards the attempt in which the key was taken.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::iter::successors;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -28,9 +30,12 @@ const QUOTED: usize = 40;
 /// A path that names a run, such as `order-17/charge`, and that stays the same when the run is made again.
 ///
 /// Set by [`Run::key`](crate::Run::key), and returned by [`RunContext::key`]. Pass it to a service that executes a
-/// request with a known key only once.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RunKey(Arc<str>);
+/// request with a known key only once. Keys are equal if their parts are equal, whatever their [`fence`](Self::fence).
+#[derive(Clone, Debug)]
+pub struct RunKey {
+    path: Arc<str>,
+    fence: Option<NonZeroU64>,
+}
 
 impl RunKey {
     /// Creates a key with one part, for [`Run::key_with`](crate::Run::key_with).
@@ -40,7 +45,7 @@ impl RunKey {
     /// Returns an error if `id` is empty, has more than 200 bytes, or contains `/` or a control character.
     pub fn new(id: &str) -> Result<Self> {
         check(id)?;
-        Ok(Self(id.into()))
+        Ok(Self { path: id.into(), fence: None })
     }
 
     /// Returns this key with one more part: `order-17` and `charge` become `order-17/charge`.
@@ -54,25 +59,50 @@ impl RunKey {
     }
 
     fn below(above: Option<&Self>, path: &str) -> Self {
-        Self(above.map_or_else(|| path.into(), |above| format!("{above}/{path}").into()))
+        let path = above.map_or_else(|| path.into(), |above| format!("{above}/{path}").into());
+        Self { path, fence: None }
     }
 
     /// Returns the parts of the key, from the topmost run to this run, separated by `/`.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.path
+    }
+
+    /// Returns a number that is greater each time a store commits that work with this key begins, or `None` if no store
+    /// keeps the run. A resource that remembers the greatest number it has seen for a key can refuse a process that has
+    /// lost its claim (a fencing token).
+    #[must_use]
+    pub const fn fence(&self) -> Option<NonZeroU64> {
+        self.fence
     }
 }
 
 impl fmt::Display for RunKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.path)
+    }
+}
+
+impl PartialEq for RunKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for RunKey {}
+
+impl Hash for RunKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.path.hash(state);
     }
 }
 
 /// The key of a run, and whether the run's work has begun. One allocation, also for the function that makes the key.
 pub(crate) struct OwnKey<F: ?Sized = dyn Fn() -> RunKey + Send + Sync> {
     has_begun: AtomicBool,
+    /// The number that [`RunKey::fence`] returns, or 0.
+    fence: AtomicU64,
     /// Empty until the key is first read.
     key: OnceLock<RunKey>,
     make: F,
@@ -80,7 +110,7 @@ pub(crate) struct OwnKey<F: ?Sized = dyn Fn() -> RunKey + Send + Sync> {
 
 impl<F> OwnKey<F> {
     pub(crate) const fn new(make: F) -> Self {
-        Self { has_begun: AtomicBool::new(false), key: OnceLock::new(), make }
+        Self { has_begun: AtomicBool::new(false), fence: AtomicU64::new(0), key: OnceLock::new(), make }
     }
 }
 
@@ -88,10 +118,11 @@ impl OwnKey {
     fn key(&self) -> RunKey {
         let key = self.key.get().cloned();
         // User code: call it without the lock of `get_or_init`.
-        key.unwrap_or_else(|| {
+        let key = key.unwrap_or_else(|| {
             let made = (self.make)();
             self.key.get_or_init(|| made).clone()
-        })
+        });
+        RunKey { fence: NonZeroU64::new(self.fence.load(Ordering::Relaxed)).or(key.fence), ..key }
     }
 }
 
@@ -241,6 +272,15 @@ impl RunContext {
     /// does nothing.
     pub fn begin(&self) {
         if let Some(own) = self.own_key() {
+            own.has_begun.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`begin`](Self::begin), for code that has stored that the work begins: from now on, the run's [key](Self::key)
+    /// has this [`fence`](RunKey::fence). In a run without a key of its own, this does nothing.
+    pub fn begin_fenced(&self, fence: NonZeroU64) {
+        if let Some(own) = self.own_key() {
+            own.fence.store(fence.get(), Ordering::Relaxed);
             own.has_begun.store(true, Ordering::Relaxed);
         }
     }

@@ -2,6 +2,7 @@
 //! run at a time.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -237,6 +238,21 @@ async fn the_work_of_a_keyed_run_has_begun_once_it_says_so() -> TestResult {
     assert_eq!(work.run(()).key("a").await?, (false, true, false));
     assert_eq!(work.run(()).key_with(|| RunKey::new("a").expect("a key")).await?, (false, true, false));
     assert_eq!(work.run(()).await?, (false, false, false), "a run without a key");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_fence_of_a_key_is_the_number_of_the_commit_and_is_not_compared() -> TestResult {
+    let work = scope("work", |ctx| {
+        Box::pin(async move {
+            let before = ctx.key();
+            ctx.begin_fenced(NonZeroU64::new(7).expect("a number"));
+            let fence = |key: Option<RunKey>| key.and_then(|key| key.fence());
+            Ok((before == ctx.key(), fence(before), fence(ctx.key()), ctx.has_begun()))
+        })
+    });
+    assert_eq!(work.run(()).key("a").await?, (true, None, NonZeroU64::new(7), true));
+    assert_eq!(work.run(()).await?, (true, None, None, false), "a run without a key");
     Ok(())
 }
 
