@@ -153,8 +153,9 @@ pub use shared::runs::{RunInfo, Runs};
 #[cfg(feature = "durable")]
 pub mod store {
     pub use crate::entry_store::{
-        Append, Entry, EntryHead, EntryStatus, Filter, Holder, MAX_HEAD_BYTES, MAX_ID_BYTES, MAX_PART_BYTES,
-        MemoryStore, OpenQuestion, Revision, Store, StoreError, StoreId, check_id,
+        Append, Change, Claim, Entry, EntryHead, EntryStatus, Filter, Holder, Journal, Journaled, Lease,
+        MAX_HEAD_BYTES, MAX_ID_BYTES, MAX_PART_BYTES, MemoryStore, OpenEntries, OpenQuestion, Revision, Store,
+        StoreError, StoreId, check_id, joined_parts,
     };
 }
 

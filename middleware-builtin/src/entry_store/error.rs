@@ -3,11 +3,13 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use emitree_emitter::BoxError;
 use thiserror::Error;
 
-use super::Revision;
+use super::head::time_text;
+use super::{Holder, Revision};
 
 /// The maximum number of characters of an id that an error quotes.
 const QUOTED: usize = 200;
@@ -25,6 +27,25 @@ pub enum StoreError {
         after: Revision,
         /// The revision of the entry, or [`Revision::NONE`] if there is no entry.
         current: Revision,
+    },
+    /// Another process holds the entry. Nothing was changed.
+    #[error("the entry `{id}` is held by `{}` until {}", holder.by, time_text(holder.until))]
+    Held {
+        /// The id of the entry.
+        id: String,
+        /// The other process, and the end of its lease.
+        holder: Holder,
+    },
+    /// This process held the entry, and another process has claimed, changed or removed it. Nothing more is stored for
+    /// the runs that had the claim.
+    #[error("the entry `{id}` lost its claim to {} at {}", new_holder(to), time_text(*at))]
+    Lost {
+        /// The id of the entry.
+        id: String,
+        /// The process that holds the entry now, if there is one.
+        to: Option<Holder>,
+        /// When this process noticed the loss.
+        at: SystemTime,
     },
     /// The id, the head or a part breaks a limit. Nothing was changed.
     #[error("the entry {id:?} is not valid: {problem}")]
@@ -69,6 +90,10 @@ impl StoreError {
         let source: BoxError = source.into();
         Self::Failed { message: message.into(), source: source.into() }
     }
+}
+
+fn new_holder(to: &Option<Holder>) -> String {
+    to.as_ref().map_or_else(|| "another process".to_owned(), |holder| format!("`{}`", holder.by))
 }
 
 /// The message of a conflict.

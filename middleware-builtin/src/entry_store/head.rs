@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
+use chrono::SecondsFormat;
 use emitree_emitter::json::check_depth;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -49,6 +50,10 @@ pub struct EntryHead {
     /// Other data to list.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub meta: Map<String, Value>,
+    /// The length of the parts that have last replaced all parts, in bytes. A [`Journal`](super::Journal) sets it, to
+    /// decide when it replaces them again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub whole_bytes: u64,
 }
 
 /// The state of an entry's work.
@@ -141,6 +146,7 @@ impl EntryHead {
             holder: None,
             questions: Vec::new(),
             meta: Map::new(),
+            whole_bytes: 0,
         }
     }
 
@@ -177,6 +183,11 @@ impl EntryHead {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 /// Checks the id of an entry: it has 1 to [`MAX_ID_BYTES`] bytes, and no control characters.
 ///
 /// # Errors
@@ -196,6 +207,14 @@ pub fn check_id(id: &str) -> Result<(), StoreError> {
     }
 }
 
+/// Returns a time as text, for errors.
+pub(super) fn time_text(at: SystemTime) -> String {
+    match rfc3339::date_time(at) {
+        Ok(at) => at.to_rfc3339_opts(SecondsFormat::Millis, true),
+        Err(_) => format!("{at:?}"),
+    }
+}
+
 /// Times as text, as the records of events have them.
 mod rfc3339 {
     use std::time::{SystemTime, UNIX_EPOCH};
@@ -204,12 +223,16 @@ mod rfc3339 {
     use serde::ser::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-        let since = at.duration_since(UNIX_EPOCH).map_err(S::Error::custom)?;
+    pub(super) fn date_time(at: SystemTime) -> Result<DateTime<Utc>, String> {
+        let since = at.duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
         // The conversion of chrono would panic for a time that it cannot represent.
-        let seconds = i64::try_from(since.as_secs()).map_err(S::Error::custom)?;
+        let seconds = i64::try_from(since.as_secs()).map_err(|error| error.to_string())?;
         let at = DateTime::<Utc>::from_timestamp(seconds, since.subsec_nanos());
-        at.ok_or_else(|| S::Error::custom("the time `until` is too far in the future"))?.serialize(serializer)
+        at.ok_or_else(|| "the time `until` is too far in the future".to_owned())
+    }
+
+    pub(super) fn serialize<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        date_time(*at).map_err(S::Error::custom)?.serialize(serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {

@@ -1,9 +1,11 @@
-//! Stores of what survives a kill: the contract, and the store in memory (S1 to S5).
+//! Stores of what survives a kill: the contract, the store in memory (S1 to S5), and the journal of an
+//! entry (S7 to S10).
 
 mod append;
 mod error;
 mod filter;
 mod head;
+mod journal;
 mod memory;
 
 use std::fmt;
@@ -17,6 +19,7 @@ pub use append::{Append, MAX_PART_BYTES};
 pub use error::StoreError;
 pub use filter::Filter;
 pub use head::{EntryHead, EntryStatus, Holder, MAX_HEAD_BYTES, MAX_ID_BYTES, OpenQuestion, Revision, check_id};
+pub use journal::{Change, Claim, Journal, Journaled, Lease, OpenEntries, joined_parts};
 pub use memory::MemoryStore;
 
 /// A store of entries, each of which has an id, a [head](EntryHead) and a list of parts. [`MemoryStore`] keeps them in

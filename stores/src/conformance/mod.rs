@@ -74,6 +74,7 @@ fn full_head(id: &str) -> EntryHead {
     head.status = EntryStatus::Waiting;
     head.holder = Some(Holder { by: "worker \"3\"".to_owned(), until: UNIX_EPOCH + Duration::new(1_795_000_000, 1) });
     head.questions = vec![OpenQuestion { id: format!("{id}/1/0/pay"), kind: "approval".to_owned() }];
+    head.whole_bytes = 1 << 40;
     head.meta.insert("größe".to_owned(), json!({"list": [1, null, 0.1, "\0"], "large": u64::MAX}));
     head
 }

@@ -1,0 +1,49 @@
+//! How long a process holds an entry, and under which name: [`Lease`].
+
+use std::env;
+use std::path::Path;
+use std::process;
+use std::time::Duration;
+
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The time for which a process holds an entry if it is killed, and the name of the process, which others see.
+///
+/// A process renews its lease every third of it. The time is compared with the wall clocks of other processes: if two
+/// clocks differ by more than a third of the lease, a claim may be taken early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub(super) by: String,
+    pub(super) time: Duration,
+}
+
+impl Lease {
+    /// Creates a lease of 30 s, with the name of the program and the number of the process, such as `worker 4711`.
+    #[must_use]
+    pub fn new() -> Self {
+        let path = env::args_os().next().unwrap_or_default();
+        let name = Path::new(&path).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Self { by: format!("{name} {}", process::id()), time: Duration::from_secs(30) }
+    }
+
+    /// Sets the name. Each journal adds random digits to it, so that two journals never have the same name.
+    #[must_use]
+    pub fn by(mut self, name: impl Into<String>) -> Self {
+        self.by = name.into();
+        self
+    }
+
+    /// Sets the time. A time of less than 10 ms counts as 10 ms, and of more than a day as a day.
+    #[must_use]
+    pub fn time(mut self, time: Duration) -> Self {
+        self.time = time.clamp(SHORTEST, LONGEST);
+        self
+    }
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,229 @@
+//! The claim of an entry, and its one writer, above any store (S7 to S10).
+//!
+//! 1. Only the writer, a task, calls the store and the owner. It calls them one after another, without a lock.
+//! 2. An append is in `State::pending` from before its first poll until its outcome is known. A writer settles it before
+//!    it does anything else, so a change that the owner has returned is stored once, or replaced by a reload.
+//! 3. A journal has at most one writer: `State::has_writer` is set when it is spawned, and cleared under the lock under
+//!    which it finds nothing to do, or when it is dropped. What waits is in `State`, so the next writer finds it.
+//! 4. Each append that is made while a run has a claim renews the lease. `State::claims` counts claims from before they
+//!    are handed over, and a claim that nobody receives is dropped, so no count is lost.
+
+mod claim;
+mod lease;
+mod open;
+mod pieces;
+mod state;
+mod write;
+mod writer;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use emitree_emitter::new_id;
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+
+use self::state::State;
+use super::{Entry, EntryHead, EntryStatus, Holder, Lengths, OpenQuestion, Revision, Store, StoreError};
+
+pub use claim::Claim;
+pub use lease::Lease;
+pub use open::OpenEntries;
+pub use pieces::joined_parts;
+
+/// The owner of an entry: the value in memory that a [`Journal`] stores, such as a conversation or a job.
+///
+/// The journal calls one method at a time, in its writer, and holds no lock of its own meanwhile.
+pub trait Journaled: Send + Sync + 'static {
+    /// Returns the difference to the last change that was returned, or everything if `whole` is `true`. Returns `None`
+    /// if there is nothing to store.
+    ///
+    /// A change that was returned is not asked for again: the journal repeats its append until it is stored. If it
+    /// cannot be stored, the journal asks for everything, or calls [`reload`](Self::reload).
+    ///
+    /// # Errors
+    ///
+    /// The error is returned to the commits that wait. The next commit asks again. A panic counts as an error.
+    fn change(&self, whole: bool) -> Result<Option<Change>, StoreError>;
+
+    /// Takes over an entry that another process has changed while this process had no claim. It replaces the entry that
+    /// was read before, and the changes to it that were not stored.
+    ///
+    /// # Errors
+    ///
+    /// The error is returned to the claims and commits that wait. The next one calls this again.
+    fn reload(&self, entry: &Entry) -> Result<(), StoreError>;
+
+    /// Aborts the runs that have a claim, because another process has claimed or removed the entry. Called once for
+    /// each loss. `error` is [`StoreError::Lost`].
+    fn lost(&self, error: &StoreError);
+}
+
+/// A change of an entry, which its owner returns from [`Journaled::change`].
+#[derive(Clone, PartialEq)]
+pub struct Change {
+    /// The new status.
+    pub status: EntryStatus,
+    /// The questions that are open now.
+    pub questions: Vec<OpenQuestion>,
+    /// The new data to list.
+    pub meta: Map<String, Value>,
+    /// The parts to add, of any length. A long part is cut when it is stored, and [`joined_parts`] joins it again.
+    pub parts: Vec<Bytes>,
+}
+
+/// Shows the lengths of the parts.
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Change")
+            .field("status", &self.status)
+            .field("questions", &self.questions)
+            .field("meta", &self.meta)
+            .field("parts", &Lengths(&self.parts))
+            .finish()
+    }
+}
+
+/// The claim and the writer of one entry of a [`Store`], for code that keeps its own kind of entry. Clones share both.
+///
+/// [`claim`](Self::claim) makes this process the holder of the entry for a time, its [`Lease`].
+/// [`commit`](Self::commit) stores the changes of the entry's owner. One task of the journal, the *writer*, makes all
+/// appends, one after another: commits that wait at the same time are one append. While a run has a claim, the writer
+/// renews the lease every third of it, by an append that also has the changes that wait.
+///
+/// The writer runs in the tokio runtime in which it was first needed, and ends when there is no claim and no request.
+/// If its runtime is dropped, the next request starts another.
+///
+/// The owner replaces all parts, instead of adding to them, once it has added more bytes than it last wrote as a whole,
+/// and more than 64 KiB. So the bytes written grow linearly with the changes.
+///
+/// # Losing the claim
+///
+/// A process that does not renew its lease, for example because it is stopped, may lose the claim. Its next append
+/// conflicts. Then [`Journaled::lost`] is called, and claims and commits return [`StoreError::Lost`] until the last
+/// claim is dropped. The next claim reads the entry again.
+///
+/// # Failures
+///
+/// If the store fails, the outcome of an append is unknown. The writer repeats the same append a few times, returns the
+/// error to the requests that wait, and repeats it again before the next request.
+///
+/// # Panics
+///
+/// The writer needs a tokio runtime with a clock ([`enable_time`](tokio::runtime::Builder::enable_time)).
+#[derive(Clone)]
+pub struct Journal(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    id: String,
+    /// The name of this journal as a holder.
+    by: String,
+    lease: Duration,
+    owner: Weak<dyn Journaled>,
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+impl Journal {
+    /// Creates the journal of an entry that was loaded, or that is [new](EntryHead::new). `stored_bytes` is the length of
+    /// all its parts.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        head: EntryHead,
+        stored_bytes: usize,
+        lease: Lease,
+        owner: Weak<dyn Journaled>,
+    ) -> Self {
+        let id = head.id.clone();
+        let Lease { by, time: lease } = lease;
+        // The last digits of an id are random.
+        let by = format!("{by} {:08x}", new_id().as_u128() as u32);
+        let state = Mutex::new(State::new(head, stored_bytes));
+        Self(Arc::new(Inner { store, id, by, lease, owner, state, wake: Notify::new() }))
+    }
+
+    /// Returns the id of the entry.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// Returns the revision of the entry that this journal has last read or stored.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.0.state.lock().head.revision
+    }
+
+    /// Returns the holder of the entry when this journal has last read or stored it.
+    #[must_use]
+    pub fn holder(&self) -> Option<Holder> {
+        self.0.state.lock().head.holder.clone()
+    }
+
+    /// Claims the entry for a run. The append that sets the holder also has the changes of the owner. Several runs of
+    /// this journal share the claim.
+    ///
+    /// If another process has changed the entry since it was read, it is loaded, [`reload`](Journaled::reload) is
+    /// called, and the claim is tried again. A lease of another process that has run out is taken over.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError::Held`] if another process holds the entry, [`StoreError::Lost`] if runs of this journal
+    /// that have lost their claim have not ended yet, [`StoreError::Conflict`] if the entry was removed, and the errors
+    /// of the store and of the owner.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the entry may be claimed, and is released again.
+    pub async fn claim(&self) -> Result<Claim, StoreError> {
+        self.0.request(|waiting, reply| waiting.claims.push(reply)).await
+    }
+
+    /// Stores all changes that were made before this call, and returns the revision. Appends nothing if there are none.
+    ///
+    /// # Errors
+    ///
+    /// If runs of this journal have the claim:
+    ///
+    /// - [`StoreError::Lost`] if another process has claimed or removed the entry.
+    ///
+    /// Otherwise:
+    ///
+    /// - [`StoreError::Held`] if another process holds the entry. Nothing is stored, and the owner has not changed.
+    /// - [`StoreError::Conflict`] if another process has changed the entry. [`reload`](Journaled::reload) was called:
+    ///   make the change again. If the entry was removed, the revision `current` is [`Revision::NONE`].
+    ///
+    /// Also returns the errors of the store and of the owner.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped after its first poll, the changes are stored nevertheless.
+    pub async fn commit(&self) -> Result<Revision, StoreError> {
+        self.0.request(|waiting, reply| waiting.commits.push(reply)).await
+    }
+
+    /// Reads the entry again if this process has no claim, and calls [`reload`](Journaled::reload) if it has changed.
+    /// Returns its revision.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError::Conflict`] if the entry was removed, and the errors of [`claim`](Self::claim) except
+    /// `Held`.
+    pub async fn refresh(&self) -> Result<Revision, StoreError> {
+        self.0.request(|waiting, reply| waiting.refreshes.push(reply)).await
+    }
+}
+
+/// Shows the id, the revision and the holder.
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (revision, holder) = (self.revision(), self.holder());
+        let mut shown = f.debug_struct("Journal");
+        shown.field("id", &self.0.id).field("revision", &revision).field("holder", &holder).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,111 @@
+//! The state of a journal, which its lock guards.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::writer::Waiting;
+use super::{EntryHead, Holder, Revision, StoreError};
+use crate::entry_store::Append;
+
+/// The number of bytes that may be added to an entry of any size before its parts are replaced.
+const ADDED: u64 = 64 * 1024;
+
+pub(super) struct State {
+    /// The head as it was last read or stored.
+    pub(super) head: EntryHead,
+    /// The number of bytes that were added since the parts were last replaced.
+    added: u64,
+    /// Set if another process has changed the entry.
+    pub(super) is_stale: bool,
+    /// Set if a change that the owner has returned was not stored.
+    pub(super) needs_whole: bool,
+    /// The number of claims of runs.
+    pub(super) claims: usize,
+    /// The error of the claims, if they were lost.
+    pub(super) lost: Option<StoreError>,
+    /// The append whose outcome is not known yet.
+    pub(super) pending: Option<Arc<Append>>,
+    pub(super) waiting: Waiting,
+    pub(super) has_writer: bool,
+    /// When the writer renews the lease.
+    pub(super) renew_at: Instant,
+}
+
+impl State {
+    pub(super) fn new(head: EntryHead, stored_bytes: usize) -> Self {
+        let added = (stored_bytes as u64).saturating_sub(head.whole_bytes);
+        Self {
+            head,
+            added,
+            is_stale: false,
+            needs_whole: false,
+            claims: 0,
+            lost: None,
+            pending: None,
+            waiting: Waiting::default(),
+            has_writer: false,
+            renew_at: Instant::now(),
+        }
+    }
+
+    /// Returns `true` if this process holds the entry, as far as it knows.
+    pub(super) fn is_held(&self, by: &str) -> bool {
+        self.head.holder.as_ref().is_some_and(|holder| holder.by == by)
+    }
+
+    /// Returns `true` if runs have a claim that was not lost.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.claims > 0 && self.lost.is_none()
+    }
+
+    /// Takes one claim back. The last one asks the writer to release the entry. Returns the error of a claim that was
+    /// lost.
+    pub(super) fn give_up(&mut self) -> Option<StoreError> {
+        self.claims -= 1;
+        if self.claims > 0 {
+            return self.lost.clone();
+        }
+        let lost = self.lost.take();
+        self.waiting.releases = lost.is_none();
+        self.is_stale |= lost.is_some();
+        lost
+    }
+
+    /// Returns `true` if the next change replaces all parts.
+    pub(super) fn is_whole_due(&self) -> bool {
+        self.needs_whole || self.head.revision == Revision::NONE || self.added > ADDED.max(self.head.whole_bytes)
+    }
+
+    /// Takes over a head that was read.
+    pub(super) fn read(&mut self, head: EntryHead, parts: &[Bytes]) {
+        self.added = length(parts).saturating_sub(head.whole_bytes);
+        self.head = head;
+        self.is_stale = false;
+        self.needs_whole = false;
+    }
+
+    /// Takes over an append that was stored.
+    pub(super) fn stored(&mut self, append: &Append, revision: Revision) {
+        self.added = if append.replaces { 0 } else { self.added + length(&append.parts) };
+        self.needs_whole &= !append.replaces;
+        self.head = EntryHead { revision, ..append.head.clone() };
+    }
+}
+
+/// Returns the holder of a head if it is another process, whose lease has not run out.
+pub(super) fn other_holder<'a>(head: &'a EntryHead, by: &str) -> Option<&'a Holder> {
+    head.holder.as_ref().filter(|holder| holder.by != by && holder.until > SystemTime::now())
+}
+
+/// Returns `true` if a third of a lease has passed, by the wall clock.
+pub(super) fn is_renewal_due(head: &EntryHead, lease: Duration) -> bool {
+    let left = head.holder.as_ref().and_then(|holder| holder.until.duration_since(SystemTime::now()).ok());
+    left.is_none_or(|left| left < lease * 2 / 3)
+}
+
+pub(super) fn length(parts: &[Bytes]) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum()
+}

@@ -1,0 +1,111 @@
+//! The task that writes an entry.
+
+use std::mem;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+
+use super::{Claim, Inner, Revision, StoreError};
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// The requests that wait for the writer.
+#[derive(Default)]
+pub(super) struct Waiting {
+    pub(super) claims: Vec<Reply<Claim>>,
+    pub(super) commits: Vec<Reply<Revision>>,
+    pub(super) refreshes: Vec<Reply<Revision>>,
+    /// Set when the last claim was given up.
+    pub(super) releases: bool,
+    /// Set when the lease has to be renewed.
+    pub(super) renews: bool,
+}
+
+impl Waiting {
+    /// Returns `true` if the entry may have to be stored.
+    pub(super) fn writes(&self) -> bool {
+        self.releases || self.renews || !self.claims.is_empty() || !self.commits.is_empty()
+    }
+}
+
+impl Inner {
+    /// Sends a request to the writer, and waits for its reply. If the writer ends without a reply, another writer gets
+    /// one more request.
+    pub(super) async fn request<T>(self: &Arc<Self>, push: impl Fn(&mut Waiting, Reply<T>)) -> Result<T, StoreError> {
+        for _ in 0..2 {
+            let (reply, result) = oneshot::channel();
+            push(&mut self.state.lock().waiting, reply);
+            self.wake_writer();
+            if let Ok(result) = result.await {
+                return result;
+            }
+        }
+        let message = format!("the entry `{}` cannot be stored", self.id);
+        Err(StoreError::failed(message, "its tokio runtime is missing or was dropped, or its store has panicked"))
+    }
+
+    /// Wakes the writer, or spawns it if there is none. Outside a runtime, what waits is dropped.
+    pub(super) fn wake_writer(self: &Arc<Self>) {
+        if mem::replace(&mut self.state.lock().has_writer, true) {
+            self.wake.notify_one();
+            return;
+        }
+        let writer = Writer { journal: Arc::clone(self), has_ended: false };
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(writer.serve());
+        }
+    }
+}
+
+/// The writer. If it is dropped before it has ended, the requests that wait are dropped too (invariant 3).
+struct Writer {
+    journal: Arc<Inner>,
+    has_ended: bool,
+}
+
+impl Writer {
+    async fn serve(mut self) {
+        while let Some(batch) = self.next().await {
+            self.journal.serve(batch).await;
+        }
+    }
+
+    /// Waits for requests, or until the lease has to be renewed. Returns `None` if there is no claim and no request.
+    async fn next(&mut self) -> Option<Waiting> {
+        let journal = &self.journal;
+        loop {
+            let renew_at = {
+                let mut state = journal.state.lock();
+                if state.waiting.writes() || !state.waiting.refreshes.is_empty() {
+                    return Some(mem::take(&mut state.waiting));
+                }
+                if !state.is_claimed() {
+                    state.has_writer = false;
+                    self.has_ended = true;
+                    return None;
+                }
+                state.renew_at
+            };
+            if timeout_at(renew_at, journal.wake.notified()).await.is_err() {
+                journal.state.lock().waiting.renews = true;
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let mut state = self.journal.state.lock();
+        state.has_writer = false;
+        let releases = state.waiting.releases;
+        let dropped = mem::replace(&mut state.waiting, Waiting { releases, ..Waiting::default() });
+        drop(state);
+        // The tasks that wait are woken without the lock.
+        drop(dropped);
+    }
+}
