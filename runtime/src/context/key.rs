@@ -276,12 +276,11 @@ impl RunContext {
         }
     }
 
-    /// As [`begin`](Self::begin), for code that has stored that the work begins: from now on, the run's [key](Self::key)
-    /// has this [`fence`](RunKey::fence). In a run without a key of its own, this does nothing.
-    pub fn begin_fenced(&self, fence: NonZeroU64) {
+    /// Sets the [`fence`](RunKey::fence) of the run's [key](Self::key), for code that has stored that the work begins. In
+    /// a run without a key of its own, this does nothing.
+    pub fn set_fence(&self, fence: NonZeroU64) {
         if let Some(own) = self.own_key() {
             own.fence.store(fence.get(), Ordering::Relaxed);
-            own.has_begun.store(true, Ordering::Relaxed);
         }
     }
 

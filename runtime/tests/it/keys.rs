@@ -246,13 +246,13 @@ async fn the_fence_of_a_key_is_the_number_of_the_commit_and_is_not_compared() ->
     let work = scope("work", |ctx| {
         Box::pin(async move {
             let before = ctx.key();
-            ctx.begin_fenced(NonZeroU64::new(7).expect("a number"));
+            ctx.set_fence(NonZeroU64::new(7).expect("a number"));
             let fence = |key: Option<RunKey>| key.and_then(|key| key.fence());
-            Ok((before == ctx.key(), fence(before), fence(ctx.key()), ctx.has_begun()))
+            Ok((before == ctx.key(), fence(before), fence(ctx.key())))
         })
     });
-    assert_eq!(work.run(()).key("a").await?, (true, None, NonZeroU64::new(7), true));
-    assert_eq!(work.run(()).await?, (true, None, None, false), "a run without a key");
+    assert_eq!(work.run(()).key("a").await?, (true, None, NonZeroU64::new(7)));
+    assert_eq!(work.run(()).await?, (true, None, None), "a run without a key");
     Ok(())
 }
 
