@@ -15,6 +15,7 @@ mod content_filter;
 mod deep;
 mod exfil_guard;
 mod fallback;
+mod journal;
 mod key_values;
 mod limits;
 mod lines;
