@@ -153,7 +153,8 @@ pub mod secrets {
 /// Sinks, one feature each, and the records and reports of every sink; see [`Sink`].
 pub mod sinks {
     pub use emitree_emitter::{
-        EventRecord, EventStream, Gap, Incomplete, Overflow, Progress, Report, Sink, SinkError, SinkHandle, SinkRecord,
+        Detail, DetailFn, EventRecord, EventStream, Gap, Incomplete, Overflow, Progress, Report, Sink, SinkError,
+        SinkHandle, SinkRecord,
     };
     #[allow(unused_imports, unreachable_pub, reason = "without its features, the crate has no names")]
     pub use emitree_sinks::*;

@@ -81,4 +81,4 @@ pub use registry::listen::With;
 pub use registry::listener::{ListenerResult, OnError};
 pub use registry::registration::{Options, Registration};
 pub use registry::subscription::{DropGuard, Subscription, UncountedCalls};
-pub use sink::{EventStream, Incomplete, Overflow, Progress, Report, Sink, SinkError, SinkHandle};
+pub use sink::{Detail, DetailFn, EventStream, Incomplete, Overflow, Progress, Report, Sink, SinkError, SinkHandle};

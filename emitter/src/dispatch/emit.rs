@@ -65,8 +65,18 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> Result<(), EmitError> {
+        self.emit_with(name.as_name(), payload, None).await
+    }
+
+    #[inline]
+    async fn emit_with<P: Serialize + Send + Sync + 'static>(
+        &self,
+        name: NameRef<'_>,
+        payload: &mut P,
+        facet: Option<&Facet>,
+    ) -> Result<(), EmitError> {
         let stamp = const { EventStamp::new() };
-        let emit = Emit::of::<P>(self, name.as_name(), None, &stamp);
+        let emit = Emit::of::<P>(self, name, facet, &stamp);
         let Some(first) = emit.first_receiver()? else { return Ok(()) };
         // The dispatch stays in this future, so that nothing is moved when a listener has to be awaited (bench WA).
         let mut dispatch = Dispatch::new(&emit);
@@ -86,7 +96,7 @@ impl Emitter {
     ///
     /// See [`emit`](Self::emit).
     pub async fn emit_event<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
-        self.emit(E::NAME, payload).await
+        self.emit_with(E::NAME.as_name(), payload, Some(Facet::of_event::<E>())).await
     }
 
     /// Begins to emit an event with a facet, and calls listeners until one has to be awaited.
@@ -167,7 +177,7 @@ impl Emitter {
     ///
     /// Returns an error in the same cases as [`emit_now`](Self::emit_now).
     pub fn emit_event_now<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
-        self.emit_now(E::NAME, payload)
+        self.emit_now_with(E::NAME, payload, Facet::of_event::<E>())
     }
 
     /// Emits an event with a facet, from code that cannot await. Listeners get the facet's lens from

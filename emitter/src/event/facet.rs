@@ -3,8 +3,10 @@
 use std::any::Any;
 use std::fmt;
 
+use serde_json::Value;
+
 use crate::name::bit;
-use crate::{AsName, Context, EventName};
+use crate::{AnyEvent, AsName, Context, Event, EventName};
 
 /// A static value that travels beside a payload. With a facet, listeners can read and change a payload whose type they
 /// do not know.
@@ -17,13 +19,30 @@ pub struct Facet {
     internal: bool,
     also_named: Option<EventName>,
     isolated: bool,
+    head: fn(&dyn AnyEvent) -> Option<Value>,
 }
 
 impl Facet {
     /// Creates a facet with a lens.
     #[must_use]
     pub const fn new(lens: &'static (dyn Any + Send + Sync)) -> Self {
-        Self { lens, internal: false, also_named: None, isolated: false }
+        Self { lens, internal: false, also_named: None, isolated: false, head: |_| None }
+    }
+
+    /// Returns the facet of a typed event, which has the head of its type.
+    pub(crate) const fn of_event<E: Event>() -> &'static Self {
+        const { &Self::new(&()).with_head(|event| event.downcast_ref::<E>()?.head()) }
+    }
+
+    /// Sets the function that returns the head of the payload, for records of [`Detail::Heads`](crate::Detail::Heads).
+    #[must_use]
+    pub const fn with_head(mut self, head: fn(&dyn AnyEvent) -> Option<Value>) -> Self {
+        self.head = head;
+        self
+    }
+
+    pub(crate) fn head(&self, event: &dyn AnyEvent) -> Option<Value> {
+        (self.head)(event)
     }
 
     /// Marks the event with `internal: true` in its context. Users cannot set this key.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::dispatch::emit::Emit;
-use crate::{AnyEvent, Context, Creator, Emitter, EventRecord};
+use crate::{AnyEvent, Context, Creator, Detail, Emitter, EventRecord};
 
 /// The ids of the run in which an event happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,7 +158,7 @@ impl<'a> EventMeta<'a> {
 
     /// Returns an owned, serializable copy of the meta and the payload.
     pub fn to_record(&self, event: &dyn AnyEvent) -> EventRecord {
-        EventRecord::new(self, event)
+        EventRecord::new(self, event, Detail::Full)
     }
 }
 

@@ -125,6 +125,16 @@ impl fmt::Debug for dyn AnyEvent {
 pub trait Event: Serialize + Send + Sync + 'static {
     /// The name under which the event is emitted.
     const NAME: EventName;
+
+    /// Returns the head of the payload: the few members that a record of [`Detail::Heads`](crate::Detail::Heads) has,
+    /// in the shape of the whole payload. By default, there is no head.
+    ///
+    /// A head has facts, such as ids, counts and settings, and no texts or values of the work. It is used if the event
+    /// is emitted with [`emit_event`](crate::Emitter::emit_event) or
+    /// [`emit_event_now`](crate::Emitter::emit_event_now).
+    fn head(&self) -> Option<Value> {
+        None
+    }
 }
 
 /// The argument type of a listener: a payload type, or [`dyn AnyEvent`](AnyEvent) for all payloads.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::panic::caught_or;
 use crate::rt::{EventStamp, Facet};
-use crate::{AnyEvent, Context, Creator, CreatorRecord, Emitter, EventMeta, EventName, Trace};
+use crate::{AnyEvent, Context, Creator, CreatorRecord, Detail, Emitter, EventMeta, EventName, Trace};
 
 /// An event with its payload, owned and serializable.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,24 +33,32 @@ pub struct EventRecord {
     pub trace: Option<Trace>,
     /// The name of the payload's Rust type.
     pub payload_type: Cow<'static, str>,
-    /// The payload as JSON text.
+    /// The detail of the payload. In JSON, the member is missing if the payload is whole.
+    #[serde(default, skip_serializing_if = "Detail::is_full")]
+    pub detail: Detail,
+    /// The payload as JSON text. With [`Detail::Heads`], the head of the payload, or `null` if it has none.
     pub payload: Box<RawValue>,
 }
 
 impl EventRecord {
-    pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent) -> Self {
+    pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent, detail: Detail) -> Self {
         let (id, time) = (meta.id(), meta.time());
-        let record = Self::of(meta.source(), meta.to_path(), meta.context().clone(), (id, time), event);
+        let payload = match detail {
+            Detail::Full => payload(event),
+            Detail::Heads => head(event, meta.emit.facet),
+        };
+        let record = Self::of(meta.source(), meta.to_path(), meta.context().clone(), (id, time), payload);
         // The type comes from the meta, because `event` is a placeholder when a meta is serialized without its payload.
-        Self { payload_type: Cow::Borrowed(meta.payload_type()), ..record }
+        Self { payload_type: Cow::Borrowed(meta.payload_type()), detail, ..record }
     }
 
+    /// Returns a record whose payload type is not known yet.
     fn of(
         source: &Emitter,
         path: Box<str>,
         context: Context,
         (id, time): (Uuid, SystemTime),
-        event: &dyn AnyEvent,
+        payload: Box<RawValue>,
     ) -> Self {
         Self {
             id,
@@ -60,8 +68,9 @@ impl EventRecord {
             context,
             group_id: source.group_id().map(Into::into),
             trace: source.trace(),
-            payload_type: Cow::Borrowed(event.type_name()),
-            payload: payload(event),
+            payload_type: Cow::Borrowed(""),
+            detail: Detail::Full,
+            payload,
         }
     }
 
@@ -97,7 +106,9 @@ impl Emitter {
     #[must_use]
     pub fn record(&self, name: EventName, event: &dyn AnyEvent, facet: &Facet, stamp: &EventStamp) -> EventRecord {
         let context = stamp.context(|| self.context_with(Some(facet))).clone();
-        EventRecord::of(self, self.join(name.as_str()).into(), context, (stamp.id(), stamp.time()), event)
+        let path = self.join(name.as_str()).into();
+        let record = EventRecord::of(self, path, context, (stamp.id(), stamp.time()), payload(event));
+        EventRecord { payload_type: Cow::Borrowed(event.type_name()), ..record }
     }
 
     /// Returns the context of this emitter's events, with the keys that a facet adds.
@@ -115,6 +126,13 @@ fn payload(event: &dyn AnyEvent) -> Box<RawValue> {
     let placeholder =
         |panic| format!("<{} cannot be serialized: it panicked: {panic}>", event.type_name()).to_raw_json();
     caught_or(|| event.to_raw_json(), placeholder)
+}
+
+/// Serializes the head of a payload. If the head panics, the result is a string with the panic's message.
+fn head(event: &dyn AnyEvent, facet: Option<&Facet>) -> Box<RawValue> {
+    let placeholder = |panic| Some(Value::String(format!("<{} has no head: it panicked: {panic}>", event.type_name())));
+    let head = caught_or(|| facet.and_then(|facet| facet.head(event)), placeholder);
+    head.map_or_else(|| RawValue::NULL.to_owned(), |head| payload(&head))
 }
 
 /// A record that a sink receives: an event, or a gap where events were lost.

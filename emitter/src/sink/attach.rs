@@ -8,7 +8,7 @@ use super::input::QueueInput;
 use super::queue::Queue;
 use super::tally::Tally;
 use super::worker;
-use super::{EventStream, Overflow, Sink, SinkError, SinkHandle};
+use super::{Detail, EventStream, Overflow, Sink, SinkError, SinkHandle};
 use crate::{Emitter, IntoMatcher, ListenError, Matcher, MatcherError, Options, Registration, Subscription};
 
 impl Emitter {
@@ -95,7 +95,7 @@ impl Emitter {
     #[track_caller]
     pub fn stream(&self, matcher: impl IntoMatcher, capacity: usize) -> Result<EventStream, ListenError> {
         let queue = Arc::new(Queue::new(capacity, Overflow::DropOldest));
-        let input = QueueInput::new(Arc::clone(&queue), Overflow::DropOldest);
+        let input = QueueInput::new(Arc::clone(&queue), Overflow::DropOldest, Box::new(|_, _| Detail::Full));
         Ok(EventStream::new(queue, self.listen_for(matcher.into_matcher(), input)?))
     }
 
@@ -112,9 +112,9 @@ impl Emitter {
 
 /// Starts the thread of a sink. Events enter through the returned input, and dropping the input closes the sink.
 fn start<S: Sink>(sink: S) -> Result<(QueueInput, SinkControl), SinkError> {
-    let overflow = sink.overflow();
+    let (overflow, detail) = (sink.overflow(), sink.detail());
     let queue = Arc::new(Queue::new(sink.capacity(), overflow));
     let tally = Arc::new(Tally::default());
     worker::start(sink, Arc::clone(&queue), Arc::clone(&tally)).map_err(SinkError::Thread)?;
-    Ok((QueueInput::new(Arc::clone(&queue), overflow), SinkControl::new(queue, tally)))
+    Ok((QueueInput::new(Arc::clone(&queue), overflow, detail), SinkControl::new(queue, tally)))
 }

@@ -22,6 +22,7 @@ mod worker;
 use std::io;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use self::handle::{Incomplete, Report, SinkHandle};
@@ -133,6 +134,15 @@ pub trait Sink: Send + 'static {
     fn overflow(&self) -> Overflow {
         Overflow::Block
     }
+
+    /// Returns the function that decides how much of each event the sink receives. By default, whole payloads. This
+    /// method is called once.
+    ///
+    /// A sink that needs no values saves the emits most of its cost with [`Detail::Heads`]: of what a sink costs a run
+    /// with a large input, nearly all is writing values as JSON.
+    fn detail(&self) -> DetailFn {
+        Box::new(|_, _| Detail::Full)
+    }
 }
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
@@ -162,6 +172,37 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn overflow(&self) -> Overflow {
         (**self).overflow()
+    }
+
+    fn detail(&self) -> DetailFn {
+        (**self).detail()
+    }
+}
+
+/// Decides the detail of an event from the kind of its creator, such as `Tool`, and its name, such as `usage`, or
+/// `run.start` for a lifecycle event. The kind is empty if the event has no creator.
+///
+/// [`Sink::detail`] returns this function. It is called for each event, on the thread that emits: the thread of the
+/// sink may be busy with a record. If it panics, the sink does not receive the event, and the failure is logged.
+pub type DetailFn = Box<dyn Fn(&str, &str) -> Detail + Send + Sync>;
+
+/// How much of an event a record has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Detail {
+    /// The whole payload.
+    #[default]
+    Full,
+    /// The [head](crate::Event::head) of the payload: for lifecycle events the outcome, the error and the duration, and
+    /// no inputs, outputs or other values. The values are not serialized.
+    Heads,
+}
+
+impl Detail {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    pub(crate) const fn is_full(&self) -> bool {
+        matches!(self, Self::Full)
     }
 }
 

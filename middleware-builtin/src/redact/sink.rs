@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, Context, EventRecord, Overflow, Progress, Sink, SinkRecord};
+use emitree_emitter::{BoxError, Context, DetailFn, EventRecord, Overflow, Progress, Sink, SinkRecord};
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
@@ -122,5 +122,9 @@ impl<S: Sink> Sink for RedactSink<S> {
 
     fn overflow(&self) -> Overflow {
         self.inner.overflow()
+    }
+
+    fn detail(&self) -> DetailFn {
+        self.inner.detail()
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Any, Failing, TestResult, instance};
-use emitree_emitter::{BoxError, Emitter, Event, EventMeta, EventName, Namespace};
+use emitree_emitter::{BoxError, Detail, DetailFn, Emitter, Event, EventMeta, EventName, Namespace, Sink, SinkRecord};
 use emitree_middleware::approval::{Decision, Request};
 use emitree_middleware::own_events::{OwnEvents, UserTexts};
 use emitree_middleware::redact::{Pseudonyms, Redacted, RunPart, Strategy};
@@ -717,6 +717,28 @@ async fn records_of_a_redacting_sink_are_redacted_and_nothing_else() -> TestResu
     Ok(())
 }
 
+/// E19
+#[tokio::test]
+async fn a_redacting_sink_asks_for_the_detail_of_its_inner_sink() -> TestResult {
+    struct Heads(Memory);
+    impl Sink for Heads {
+        fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
+            self.0.write(record)
+        }
+
+        fn detail(&self) -> DetailFn {
+            Box::new(|_, _| Detail::Heads)
+        }
+    }
+    let (root, memory) = (Emitter::new(), Memory::new());
+    let handle = root.pipe_to(Redact::new().sink(Heads(memory.clone())))?;
+    assert_eq!(echo(&root).run(json!("hello")).await?, json!({"got": "hello"}));
+    handle.close(std::time::Duration::MAX).await.complete()?;
+    let records = serde_json::to_string(&memory.records())?;
+    assert!(!records.contains("hello") && records.contains("duration_ns"), "{records}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_secret_split_over_records_is_redacted_separately_for_each_run() -> TestResult {
     let (root, memory) = (Emitter::new(), Memory::new());
@@ -731,7 +753,7 @@ async fn a_secret_split_over_records_is_redacted_separately_for_each_run() -> Te
     handle.close(std::time::Duration::from_secs(5)).await.complete()?;
     let records = memory.records();
     let tokens = |run: Option<uuid::Uuid>| -> String {
-        let events = records.iter().filter_map(emitree_emitter::SinkRecord::as_event);
+        let events = records.iter().filter_map(SinkRecord::as_event);
         let own = events.filter(|event| event.name() == "new_token" && event.trace.map(|trace| trace.run_id) == run);
         own.map(|event| event.payload::<Token>().expect("a token").text).collect()
     };

@@ -15,7 +15,7 @@ use emitree_emitter::{Event, EventName};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::chain::erased::{LayerEntry, Work, call};
 use crate::chain::{Chain, ValueMaps, by_phase};
@@ -41,6 +41,10 @@ pub struct AttemptDiscarded {
 
 impl Event for AttemptDiscarded {
     const NAME: EventName = EventName::new("attempt_discarded");
+
+    fn head(&self) -> Option<Value> {
+        Some(json!({"attempt": self.attempt, "reason": self.reason}))
+    }
 }
 
 impl RunContext {

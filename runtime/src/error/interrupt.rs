@@ -49,6 +49,11 @@ impl Interrupt {
         self
     }
 
+    /// Returns the question without its data.
+    pub(crate) fn head(&self) -> Self {
+        Self { id: self.id.clone(), kind: self.kind.clone(), data: Value::Null }
+    }
+
     /// Returns the question of an error, or a question of the kind `unknown` with the error's message.
     pub(crate) fn of_error(error: &Error) -> Self {
         error.interrupt().cloned().unwrap_or_else(|| Self::new("unknown", error.to_string()))

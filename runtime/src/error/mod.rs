@@ -327,6 +327,14 @@ impl Error {
         }
     }
 
+    /// Returns the error as data, without the data of a question or of a request for a retry.
+    pub(crate) fn head(&self) -> ErrorReport {
+        let mut report = self.report();
+        report.interrupt.iter_mut().for_each(|interrupt| interrupt.data = Value::Null);
+        report.retry.iter_mut().for_each(|retry| retry.metadata = Value::Null);
+        report
+    }
+
     /// Returns a human-readable text: the message with its kind, then each cause and each detail on its own
     /// line. Leaves out a cause without text, and a cause that repeats the text before it.
     ///

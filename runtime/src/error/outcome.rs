@@ -1,6 +1,7 @@
 //! The outcome of a run (R6).
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::{Error, ErrorKind, Interrupt};
 
@@ -82,6 +83,20 @@ impl<O> Outcome<O> {
             ErrorKind::Interrupted => Self::Interrupted { interrupt: Interrupt::of_error(error) },
             ErrorKind::Dropped => Self::Dropped,
         }
+    }
+
+    /// Returns the outcome as JSON, without the output and without the data of a question.
+    pub(crate) fn head(&self) -> Value {
+        let mut head = match self {
+            Self::Success { .. } | Self::TimedOut | Self::Dropped => json!({}),
+            Self::Failed { error } => json!({"error": error.head()}),
+            Self::Denied { by, reason } | Self::Halted { by, reason } => json!({"by": by, "reason": reason}),
+            Self::Aborted { reason } => json!({"reason": reason}),
+            Self::Interrupted { interrupt } => json!({"interrupt": interrupt.head()}),
+            Self::Panicked { message } => json!({"message": message}),
+        };
+        head["status"] = self.status().as_str().into();
+        head
     }
 
     /// Returns the outcome without its data.

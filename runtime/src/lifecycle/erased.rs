@@ -312,6 +312,7 @@ impl<R: Runnable + ?Sized> FacetsOf<R> {
         change: |event| Some(LifecycleMut::Error(event.downcast_mut::<Failure>()?)),
         look: |event| Some(LifecycleRef::Error(event.downcast_ref::<Failure>()?)),
     })
+    .with_head(|event| Some(event.downcast_ref::<Failure>()?.head()))
     .internal()
     .also_named(Stage::Error.plain_name())
     .isolated();
@@ -321,6 +322,7 @@ impl<R: Runnable + ?Sized> FacetsOf<R> {
         change: |event| Some(LifecycleMut::Finish(event.downcast_mut::<Finish<R::Input, R::Output>>()?)),
         look: |event| Some(LifecycleRef::Finish(event.downcast_ref::<Finish<R::Input, R::Output>>()?)),
     })
+    .with_head(|event| Some(event.downcast_ref::<Finish<R::Input, R::Output>>()?.head()))
     .internal()
     .also_named(Stage::Finish.plain_name())
     .isolated();

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use crate::context::TypedRun;
 use crate::{Error, Outcome, RunContext};
@@ -56,6 +57,10 @@ impl Failure {
     pub const fn error(&self) -> &Error {
         &self.error
     }
+
+    pub(crate) fn head(&self) -> Value {
+        json!({"error": self.error.head()})
+    }
 }
 
 /// The payload of `finish`: a run has ended. Listeners cannot change it.
@@ -82,16 +87,23 @@ impl<I: 'static, O> Finish<I, O> {
     pub fn duration(&self) -> Duration {
         self.duration.of(&self.input.run)
     }
+
+    /// Returns the duration in whole nanoseconds, so that a recorded duration loses no digits.
+    fn nanoseconds(&self) -> u64 {
+        u64::try_from(self.duration().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn head(&self) -> Value {
+        json!({"outcome": self.outcome.head(), "duration_ns": self.nanoseconds()})
+    }
 }
 
 impl<I: Serialize + 'static, O: Serialize> Serialize for Finish<I, O> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Write whole nanoseconds, so that a recorded duration loses no digits.
-        let nanoseconds = u64::try_from(self.duration().as_nanos()).unwrap_or(u64::MAX);
         let mut members = serializer.serialize_struct("Finish", 3)?;
         members.serialize_field("input", &self.input)?;
         members.serialize_field("outcome", &self.outcome)?;
-        members.serialize_field("duration_ns", &nanoseconds)?;
+        members.serialize_field("duration_ns", &self.nanoseconds())?;
         members.end()
     }
 }

@@ -26,6 +26,7 @@ mod falls;
 mod filters;
 mod gone;
 mod guards;
+mod heads;
 mod inherited;
 mod interrupts;
 mod keys;
