@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use emitree::agent::{Agent, ChatModel, Reply, ScriptedModel, Tool, Usage, tool_fn};
+use emitree::emitter::BoxError;
 use emitree::middleware::budget::Price;
 use emitree::sinks::runs::{Cursor, Head, RecordingFile, Run, Runs, Source};
-use emitree::sinks::{JsonlFile, Memory};
+use emitree::sinks::{Detail, DetailFn, JsonlFile, Memory, Sink, SinkRecord};
 use emitree::{Emitter, Error, Result, RunContext, Runnable, runnable_fn};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,12 +36,29 @@ fn librarian() -> Result<Agent> {
     Agent::builder("librarian", model).tool(shout()?).build()
 }
 
-/// Records what a future does on the root emitter, in memory and in a file.
+/// A sink that asks for heads.
+struct OfHeads(Memory);
+
+impl Sink for OfHeads {
+    fn write(&mut self, record: &SinkRecord) -> std::result::Result<(), BoxError> {
+        self.0.write(record)
+    }
+
+    fn detail(&self) -> DetailFn {
+        Box::new(|_, _| Detail::Heads)
+    }
+}
+
+/// Records what a future does on the root emitter, in memory and in a file. Records without values have the same runs.
 async fn recorded(work: impl Future<Output = Result<()>>) -> Result<(Vec<Head>, Vec<Head>)> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("run.jsonl");
-    let memory = Memory::new();
-    let sinks = [Emitter::root().pipe_to(memory.clone())?, Emitter::root().pipe_to(JsonlFile::open(&path)?)?];
+    let (memory, without_values) = (Memory::new(), Memory::new());
+    let sinks = [
+        Emitter::root().pipe_to(memory.clone())?,
+        Emitter::root().pipe_to(JsonlFile::open(&path)?)?,
+        Emitter::root().pipe_to(OfHeads(without_values.clone()))?,
+    ];
     work.await?;
     for sink in sinks {
         sink.close(Duration::MAX).await.complete()?;
@@ -48,7 +66,11 @@ async fn recorded(work: impl Future<Output = Result<()>>) -> Result<(Vec<Head>, 
     let read = RecordingFile::new(&path).heads(None, usize::MAX)?.heads;
     let cursors: Vec<Cursor> = read.iter().map(|head| head.cursor).collect();
     assert_eq!(cursors.len(), memory.records().len());
-    let live = memory.records().iter().zip(cursors).map(|(record, cursor)| Head::of(record, cursor)).collect();
+    let of = |memory: &Memory| -> Vec<Head> {
+        memory.records().iter().zip(&cursors).map(|(record, cursor)| Head::of(record, *cursor)).collect()
+    };
+    let live = of(&memory);
+    assert_eq!(fold(&of(&without_values)), fold(&live));
     Ok((live, read))
 }
 

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use emitree_emitter::{EmitterBuilder, Event, EventName};
 use emitree_runtime::Answer;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::kinds::HandedOff;
@@ -222,6 +223,10 @@ impl Event for ToolResponse {
 
 impl Event for RunResumed {
     const NAME: EventName = EventName::new("resumed");
+
+    fn head(&self) -> Option<Value> {
+        Some(json!({"continues": self.continues}))
+    }
 }
 
 impl Event for QuestionAsked {

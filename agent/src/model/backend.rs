@@ -58,7 +58,7 @@ impl Backend {
         reported: &mut Option<Usage>,
     ) -> Result<ChatResponse> {
         if ctx.has_listeners() {
-            let mut start = ChatStart::new(input.clone());
+            let mut start = self.start(input);
             emit(ctx, &mut start).await?;
             // The guards have seen `input`, so `input` is sent, and not the request that the listeners left in the event.
             if !start.request.is_same_request(input) {
@@ -98,6 +98,19 @@ impl Backend {
             passage.left_stages(&response);
         }
         Ok(response)
+    }
+
+    /// Returns the event `start` of an attempt.
+    fn start(&self, input: &ChatRequest) -> ChatStart {
+        let (server_address, server_port) = self.parts.provider.server().unzip();
+        let (provider, model) = (self.parts.provider.name().to_owned(), self.name().to_owned());
+        ChatStart {
+            request: input.clone(),
+            provider,
+            model,
+            server_address: server_address.map(Into::into),
+            server_port,
+        }
     }
 
     /// Charges the tokens of an attempt to the budgets of the run. Returns the cost of the tokens, if the model has a

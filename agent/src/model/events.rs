@@ -7,8 +7,9 @@ use emitree_emitter::{Event, EventName};
 use emitree_runtime::ErrorReport;
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, to_value};
 
-use crate::{ChatRequest, ChatResponse, Usage};
+use crate::{ChatOptions, ChatRequest, ChatResponse, Usage};
 
 /// The event `start`: a request is about to be sent. The event is emitted for each attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,11 +17,34 @@ use crate::{ChatRequest, ChatResponse, Usage};
 pub struct ChatStart {
     /// The request. Changes by a listener have no effect, because the guards have already decided on the request.
     pub request: ChatRequest,
+    /// The name of the provider.
+    #[serde(default)]
+    pub provider: String,
+    /// The name of the model that is asked: the model of the run, or one of its [alternatives](crate::ChatModel::or).
+    #[serde(default)]
+    pub model: String,
+    /// The host name or the IP address of the server, if the provider states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_address: Option<String>,
+    /// The port of the server, if the provider states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_port: Option<u16>,
 }
 
-impl ChatStart {
-    pub(crate) const fn new(request: ChatRequest) -> Self {
-        Self { request }
+impl Event for ChatStart {
+    const NAME: EventName = EventName::new("start");
+
+    fn head(&self) -> Option<Value> {
+        let Self { request, provider, model, server_address, server_port } = self;
+        let ChatOptions { temperature, max_tokens, .. } = &request.options;
+        let options = json!({"temperature": temperature, "max_tokens": max_tokens});
+        Some(json!({
+            "request": {"options": options},
+            "provider": provider,
+            "model": model,
+            "server_address": server_address,
+            "server_port": server_port,
+        }))
     }
 }
 
@@ -158,6 +182,15 @@ pub struct UsageReported {
     pub model: String,
 }
 
+impl Event for UsageReported {
+    const NAME: EventName = EventName::new("usage");
+
+    /// Returns the whole event: counts are no values of the work.
+    fn head(&self) -> Option<Value> {
+        to_value(self).ok()
+    }
+}
+
 impl UsageReported {
     pub(crate) fn new(usage: Usage, cost: Option<Decimal>, model: &str) -> Self {
         Self { usage, cost, model: model.to_owned() }
@@ -177,6 +210,14 @@ pub struct ModelFellBack {
     pub error: ErrorReport,
 }
 
+impl Event for ModelFellBack {
+    const NAME: EventName = EventName::new("fell_back");
+
+    fn head(&self) -> Option<Value> {
+        Some(json!({"from": self.from, "to": self.to}))
+    }
+}
+
 impl ModelFellBack {
     pub(crate) fn new(from: &str, to: &str, error: ErrorReport) -> Self {
         Self { from: from.to_owned(), to: to.to_owned(), error }
@@ -194,6 +235,16 @@ pub struct ChatSuccess {
 impl ChatSuccess {
     pub(crate) const fn new(response: ChatResponse) -> Self {
         Self { response }
+    }
+}
+
+impl Event for ChatSuccess {
+    const NAME: EventName = EventName::new("success");
+
+    fn head(&self) -> Option<Value> {
+        let ChatResponse { id, model, message, .. } = &self.response;
+        let message = json!({"finish_reason": message.finish_reason});
+        Some(json!({"response": {"id": id, "model": model, "message": message}}))
     }
 }
 
@@ -226,14 +277,10 @@ macro_rules! named {
 }
 
 named! {
-    ChatStart = "start";
     NewToken = "new_token";
     ResponseHeaders = "response_headers";
-    UsageReported = "usage";
-    ChatSuccess = "success";
     ChatError = "error";
     ChatFinish = "finish";
-    ModelFellBack = "fell_back";
 }
 
 #[cfg(test)]

@@ -52,6 +52,12 @@ pub trait Provider: Send + Sync + 'static {
     /// Returns the model's name.
     fn model(&self) -> &str;
 
+    /// Returns the host name or the IP address of the server, and its port, for the event
+    /// [`ChatStart`](crate::ChatStart). By default, returns `None`.
+    fn server(&self) -> Option<(&str, u16)> {
+        None
+    }
+
     /// Sends a request.
     ///
     /// The reply is always a stream of pieces. If [`stream`](crate::ChatOptions::stream) is not `Some(true)`, a
@@ -72,10 +78,20 @@ pub fn whole(response: ChatResponse) -> DeltaStream {
 
 /// A [`Provider`] as a trait object.
 pub(crate) trait DynProvider: Send + Sync {
+    fn name(&self) -> &str;
+    fn server(&self) -> Option<(&str, u16)>;
     fn chat<'a>(&'a self, request: &'a ChatRequest, ctx: &'a RunContext) -> BoxFuture<'a, Result<DeltaStream>>;
 }
 
 impl<P: Provider> DynProvider for P {
+    fn name(&self) -> &str {
+        Provider::name(self)
+    }
+
+    fn server(&self) -> Option<(&str, u16)> {
+        Provider::server(self)
+    }
+
     fn chat<'a>(&'a self, request: &'a ChatRequest, ctx: &'a RunContext) -> BoxFuture<'a, Result<DeltaStream>> {
         Box::pin(Provider::chat(self, request, ctx))
     }

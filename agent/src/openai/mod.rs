@@ -138,6 +138,13 @@ impl Provider for OpenAi {
         &self.shared.server.provider
     }
 
+    fn server(&self) -> Option<(&str, u16)> {
+        let url = &self.shared.url;
+        // An IPv6 address has brackets in a URL only.
+        let host = url.host_str()?.trim_matches(['[', ']']);
+        Some((host, url.port_or_known_default()?))
+    }
+
     fn model(&self) -> &str {
         &self.shared.model
     }

@@ -3,7 +3,7 @@
 use emitree_emitter::{Event, EventName};
 use emitree_runtime::ErrorReport;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::ToolOutput;
 
@@ -13,6 +13,9 @@ use crate::ToolOutput;
 pub struct ToolStart {
     /// The arguments. Changes by a listener have no effect, because the guards have already decided on the arguments.
     pub input: Value,
+    /// The id of the call, if an agent executes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
 }
 
 /// The event `success`: an attempt has succeeded.
@@ -60,6 +63,10 @@ pub struct ToolFinish {}
 
 impl Event for ToolStart {
     const NAME: EventName = EventName::new("start");
+
+    fn head(&self) -> Option<Value> {
+        Some(json!({"call_id": self.call_id.as_ref()?}))
+    }
 }
 
 impl Event for ToolSuccess {
@@ -72,6 +79,10 @@ impl Event for ToolFailure {
 
 impl Event for ToolRetry {
     const NAME: EventName = EventName::new("retry");
+
+    fn head(&self) -> Option<Value> {
+        Some(json!({"retry": self.retry}))
+    }
 }
 
 impl Event for ToolRetriesExceeded {

@@ -336,7 +336,8 @@ impl Tool {
         ctx: &'a RunContext,
     ) -> BoxFuture<'a, Result<ToolOutput>> {
         Box::pin(async move {
-            let mut start = ToolStart { input: input.clone() };
+            let call_id = ctx.own_extension::<CallId>().map(|id| id.0.clone());
+            let mut start = ToolStart { input: input.clone(), call_id };
             emit(ctx, &mut start).await?;
             // The guards have seen `input`, so `input` is executed, and not the arguments that the listeners left.
             if start.input != *input {

@@ -13,6 +13,7 @@ mod exclusive;
 mod explain;
 mod gates;
 mod handoff;
+mod heads;
 mod hook_test;
 #[path = "../../../tests/support/journal.rs"]
 mod journal;

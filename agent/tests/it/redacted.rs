@@ -96,7 +96,9 @@ fn response() -> Value {
 fn samples() -> Vec<Sample> {
     samples! {
         ChatModel {
-            ChatStart = json!({"request": request()});
+            ChatStart = json!({
+                "request": request(), "provider": SECRET, "model": SECRET, "server_address": SECRET, "server_port": 1,
+            });
             NewToken = json!({"text": SECRET});
             ResponseHeaders = json!({"headers": {"x-for": SECRET}, "rate_limits": {}});
             ToolCallStarted = json!({"index": 0, "id": SECRET, "name": SECRET});
@@ -108,7 +110,7 @@ fn samples() -> Vec<Sample> {
             ChatFinish = json!({});
         }
         Tool {
-            ToolStart = json!({"input": {"to": SECRET}});
+            ToolStart = json!({"input": {"to": SECRET}, "call_id": SECRET});
             ToolSuccess = json!({"output": {"content": SECRET, "details": {"of": SECRET}}});
             ToolFailure = json!({"error": error()});
             ToolRetry = json!({"retry": 1, "error": error()});

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use emitree_agent::{
-    Agent, Arguments, ChatModel, ChatRequest, Message, OpenAi, Part, ResponseFormat, Role, ToolCall, ToolChoice,
-    ToolResult, ToolSpec,
+    Agent, Arguments, ChatModel, ChatRequest, Message, OpenAi, Part, Provider, ResponseFormat, Role, ToolCall,
+    ToolChoice, ToolResult, ToolSpec,
 };
 use emitree_runtime::{Result, Runnable};
 use schemars::JsonSchema;
@@ -21,6 +21,20 @@ async fn sent(request: ChatRequest) -> Result<(Value, Vec<String>)> {
     let server = Server::start([hello()]).await;
     let response = server.model().run(request).await?;
     Ok((server.requests()[0].body.clone(), response.warnings))
+}
+
+/// E19.
+#[test]
+fn a_provider_states_the_host_and_the_port_of_its_base_url() -> Result<()> {
+    let rows = [
+        ("https://api.example.org/v1", ("api.example.org", 443)),
+        ("http://me:secret@localhost:8000", ("localhost", 8000)),
+        ("http://[::1]/v1?key=secret", ("::1", 80)),
+    ];
+    for (url, server) in rows {
+        assert_eq!(OpenAi::builder("m").base_url(url).build()?.server(), Some(server));
+    }
+    Ok(())
 }
 
 #[tokio::test]
