@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use emitree_emitter::{Emitter, SinkRecord};
 use emitree_sinks::JsonlFile;
-use emitree_sinks::runs::{Batch, Cursor, Fact, Head, RecordingFile, Runs, Source, SourceError};
+use emitree_sinks::runs::{Batch, Cursor, ErrorDetails, Fact, Head, RecordingFile, Runs, Source, SourceError};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -235,7 +235,8 @@ fn a_payload_that_cannot_be_read_leaves_the_fact_without_its_values() {
     {
         let finish = Fact::Finish { outcome: None, duration: None };
         assert_eq!(head(1, "run.finish", &payload, RUN).fact, finish, "{payload}");
-        assert_eq!(head(1, "run.error", &payload, RUN).fact, Fact::Error { message: "".into() });
+        let error = Fact::Error { message: "".into(), details: ErrorDetails::default() };
+        assert_eq!(head(1, "run.error", &payload, RUN).fact, error);
         assert_eq!(head(1, "usage", &payload, RUN).fact, Fact::Event);
         assert_eq!(head(1, "attempt_discarded", &payload, RUN).fact, Fact::Event);
     }
@@ -245,7 +246,8 @@ fn a_payload_that_cannot_be_read_leaves_the_fact_without_its_values() {
 
 #[test]
 fn heads_fold_to_runs() {
-    let usage = json!({"usage": {"input_tokens": 10, "output_tokens": 2, "other": 1}, "cost": "0.1"});
+    let tokens = json!({"input_tokens": 10, "output_tokens": 2, "cached_input_tokens": 4, "reasoning_tokens": 1});
+    let usage = json!({"usage": tokens, "cost": "0.1"});
     let free = json!({"usage": {"input_tokens": 5, "output_tokens": 1}});
     let discarded = json!({"attempt": 0, "reason": "busy", "metadata": null});
     let gap = SinkRecord::from_json("{\"gap\":{\"lost\":4}}").unwrap();
@@ -272,10 +274,46 @@ fn heads_fold_to_runs() {
     assert_eq!((above.is_unfinished(), above.lost, above.discarded, above.cost), (true, 8, 0, None));
     assert_eq!((&*below.kind, &*below.name, below.parent), ("Tool", "count", Some(above.id)));
     assert_eq!((below.input_tokens, below.output_tokens, below.cost), (25, 5, Some("0.2".parse().unwrap())));
+    assert_eq!((below.cached_input_tokens, below.reasoning_tokens), (8, 2));
+    assert_eq!((below.trace, above.trace), (Some(above.id), Some(above.id)));
     assert_eq!((below.outcome.as_deref(), below.error.as_deref()), (Some("failed"), Some("no")));
     assert_eq!((below.discarded, below.lost, below.duration), (1, 4, Some(Duration::from_secs(7))));
     assert_eq!(below.ended.unwrap(), below.started.unwrap() + Duration::from_secs(7));
     assert_eq!((runs.lost(), runs.malformed()), (12, 0));
+}
+
+#[test]
+fn the_kind_the_status_and_the_causes_of_an_error_are_read_from_its_report() {
+    let by = |by: &str| Some(by.into());
+    let rows = [
+        (json!({"kind": "failed"}), ("failed", None, None, 0)),
+        (json!({"kind": {"denied": {"by": "policy"}}}), ("denied", by("policy"), None, 0)),
+        (json!({"kind": "failed", "details": {"status": 503, "kind": "status"}}), ("failed", None, Some(503), 0)),
+        (json!({"kind": "failed", "details": {"status": "gone"}, "causes": ["a", "b"]}), ("failed", None, None, 2)),
+        (json!({"kind": 7, "causes": "***", "details": "***"}), ("", None, None, 0)),
+    ];
+    for (mut report, (kind, by, status, causes)) in rows {
+        report["message"] = "no".into();
+        let Fact::Error { message, details } = head(1, "run.error", &json!({"error": report}), RUN).fact else {
+            panic!("{report}")
+        };
+        assert_eq!((&*message, &*details.kind, details.by, details.status), ("no", kind, by, status), "{report}");
+        assert_eq!(details.causes.len(), causes, "{report}");
+    }
+}
+
+#[test]
+fn a_run_that_is_removed_is_returned_with_its_facts_and_begins_anew_with_a_later_event() {
+    let gap = SinkRecord::from_json("{\"gap\":{\"lost\":4}}").unwrap();
+    let mut runs = Runs::default();
+    let above = runs.add(&head(1, "run.start", &json!({}), RUN)).unwrap().id;
+    let below = runs.add(&head(2, "run.start", &json!({}), CHILD)).unwrap().id;
+    runs.add(&Head::of(&gap, Cursor { recording: 0, position: 3, number: 3 }));
+    assert_eq!(runs.remove(below).map(|run| (run.id, run.lost)), Some((below, 4)));
+    assert_eq!(runs.remove(below), None);
+    assert_eq!(runs.iter().map(|run| run.id).collect::<Vec<_>>(), [above]);
+    runs.add(&head(4, "run.start", &json!({}), CHILD));
+    assert_eq!(runs.iter().map(|run| (run.id, run.lost)).collect::<Vec<_>>(), [(above, 4), (below, 0)]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The meaning of a record.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use emitree_emitter::EventRecord;
@@ -21,6 +22,9 @@ pub enum Fact {
     Error {
         /// The message of the error.
         message: Box<str>,
+        /// The kind of the error, and its causes.
+        #[serde(skip)]
+        details: ErrorDetails,
     },
     /// The run has ended.
     Finish {
@@ -41,6 +45,12 @@ pub enum Fact {
         input_tokens: u64,
         /// Tokens of the answer.
         output_tokens: u64,
+        /// Tokens of the request that the provider read from its cache.
+        #[serde(skip)]
+        cached_input_tokens: u64,
+        /// Tokens of the answer that were spent on reasoning.
+        #[serde(skip)]
+        reasoning_tokens: u64,
         /// The cost, if it is known.
         #[serde(skip_serializing_if = "Option::is_none")]
         cost: Option<Decimal>,
@@ -59,6 +69,20 @@ pub enum Fact {
     },
 }
 
+/// The facts of an error besides its message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ErrorDetails {
+    /// The kind, such as `failed` or `denied`; empty if it cannot be read.
+    pub kind: Box<str>,
+    /// The name of the guard or the code that stopped the run.
+    pub by: Option<Box<str>>,
+    /// The HTTP status that a server answered with.
+    pub status: Option<u16>,
+    /// The messages of the causes, nearest first.
+    pub causes: Box<[Box<str>]>,
+}
+
 impl Fact {
     pub(super) fn of(event: &EventRecord) -> Self {
         // Lifecycle events have this flag in their context; other events may have the same names.
@@ -75,8 +99,17 @@ impl Fact {
     }
 
     fn error(event: &EventRecord) -> Self {
-        let message = event.payload().map_or_else(|_| Box::default(), |error: ErrorPayload| error.error.message);
-        Self::Error { message }
+        let Ok(ErrorPayload { error }) = event.payload() else {
+            return Self::Error { message: Box::default(), details: ErrorDetails::default() };
+        };
+        let (kind, by) = match error.kind {
+            Some(Kind::Plain(kind)) => (kind, None),
+            Some(Kind::By(kinds)) => kinds.into_iter().next().map_or_else(Default::default, |(kind, by)| (kind, by.by)),
+            None => Default::default(),
+        };
+        let status = error.details.unwrap_or_default().status;
+        let causes = error.causes.unwrap_or_default();
+        Self::Error { message: error.message, details: ErrorDetails { kind, by, status, causes } }
     }
 
     fn finish(event: &EventRecord) -> Self {
@@ -91,19 +124,45 @@ impl Fact {
     }
 
     fn usage(event: &EventRecord) -> Option<Self> {
-        let UsagePayload { usage: Usage { input_tokens, output_tokens }, cost } = event.payload().ok()?;
-        Some(Self::Usage { input_tokens, output_tokens, cost })
+        let UsagePayload { usage, cost } = event.payload().ok()?;
+        let Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens } = usage;
+        Some(Self::Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, cost })
     }
 }
 
 #[derive(Deserialize)]
 struct ErrorPayload {
-    error: Message,
+    error: Report,
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct Report {
     message: Box<str>,
+    #[serde(default, deserialize_with = "readable")]
+    kind: Option<Kind>,
+    #[serde(default, deserialize_with = "readable")]
+    causes: Option<Box<[Box<str>]>>,
+    #[serde(default, deserialize_with = "readable")]
+    details: Option<Details>,
+}
+
+/// The kind of an error: `"failed"`, or an object such as `{"denied": {"by": "policy"}}`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Kind {
+    Plain(Box<str>),
+    By(BTreeMap<Box<str>, By>),
+}
+
+#[derive(Deserialize)]
+struct By {
+    by: Option<Box<str>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Details {
+    #[serde(default, deserialize_with = "readable")]
+    status: Option<u16>,
 }
 
 #[derive(Default, Deserialize)]
@@ -135,6 +194,10 @@ struct UsagePayload {
 struct Usage {
     input_tokens: u64,
     output_tokens: u64,
+    #[serde(default)]
+    cached_input_tokens: u64,
+    #[serde(default)]
+    reasoning_tokens: u64,
 }
 
 /// Reads a value, or `None` if it has another type: a recorder may have replaced the value.

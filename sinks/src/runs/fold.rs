@@ -1,22 +1,24 @@
 //! The fold of heads to runs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime};
 
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
-use super::{Fact, Head};
+use super::{ErrorDetails, Fact, Head};
 
-/// The runs of a recording, folded from the heads of its records. The cost of each head is constant.
+/// The runs of a recording, folded from the heads of its records. The cost of each head grows at most with the logarithm
+/// of the number of runs.
 ///
 /// A run whose `start` was not recorded is known from its first event. It has a kind and a name once a lifecycle event
 /// was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
-    /// The runs, in the order of their first events.
-    runs: Vec<Run>,
+    /// The runs by number, in the order of their first events.
+    runs: BTreeMap<usize, Run>,
     by_id: HashMap<Uuid, usize>,
+    next: usize,
     lost: u64,
     malformed: u64,
 }
@@ -27,6 +29,8 @@ pub struct Runs {
 pub struct Run {
     /// The id of the run.
     pub id: Uuid,
+    /// The id that the outermost run and all runs below it share.
+    pub trace: Option<Uuid>,
     /// The run in which this run was started.
     pub parent: Option<Uuid>,
     /// The kind, such as `Tool`; empty if no lifecycle event was recorded.
@@ -43,12 +47,18 @@ pub struct Run {
     pub outcome: Option<Box<str>>,
     /// The message of the error.
     pub error: Option<Box<str>>,
+    /// The kind of the error, and its causes.
+    pub error_details: Option<ErrorDetails>,
     /// The number of attempts that were given up.
     pub discarded: u32,
     /// Tokens of the requests of this run, without the runs below.
     pub input_tokens: u64,
     /// Tokens of the answers of this run, without the runs below.
     pub output_tokens: u64,
+    /// Tokens of the requests that providers read from their caches.
+    pub cached_input_tokens: u64,
+    /// Tokens of the answers that were spent on reasoning.
+    pub reasoning_tokens: u64,
     /// The cost of the tokens of this run, if it is known.
     pub cost: Option<Decimal>,
     /// The number of events of any run that were lost between this run's first and last record.
@@ -72,20 +82,34 @@ impl Runs {
             _ => {}
         }
         let id = head.run?;
+        let index = *self.by_id.entry(id).or_insert(self.next);
         let lost = self.lost;
-        let index = *self.by_id.entry(id).or_insert_with(|| {
+        let run = self.runs.entry(index).or_insert_with(|| {
+            self.next += 1;
             // Until `finish`, `lost` is the number of events that were lost before the run.
-            self.runs.push(Run { id, parent: head.parent, lost, ..Run::default() });
-            self.runs.len() - 1
+            Run { id, trace: head.trace, parent: head.parent, lost, ..Run::default() }
         });
-        self.runs[index].add(head, lost);
-        Some(&self.runs[index])
+        run.add(head, lost);
+        Some(run)
+    }
+
+    /// Removes a run, for folds that never end. A later event of the run would begin it anew.
+    pub fn remove(&mut self, id: Uuid) -> Option<Run> {
+        let run = self.runs.remove(&self.by_id.remove(&id)?)?;
+        Some(self.counted(run))
     }
 
     /// Returns the runs, in the order of their first records.
     pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
-        let lost = |run: &Run| if run.is_unfinished() { self.lost - run.lost } else { run.lost };
-        self.runs.iter().map(move |run| Run { lost: lost(run), ..run.clone() })
+        self.runs.values().map(|run| self.counted(run.clone()))
+    }
+
+    /// Counts the events that were lost since an unfinished run began.
+    const fn counted(&self, mut run: Run) -> Run {
+        if run.is_unfinished() {
+            run.lost = self.lost - run.lost;
+        }
+        run
     }
 
     /// Returns the number of events that were lost.
@@ -109,7 +133,9 @@ impl Run {
         }
         match &head.fact {
             Fact::Start => self.started = head.time,
-            Fact::Error { message } => self.error = Some(message.clone()),
+            Fact::Error { message, details } => {
+                (self.error, self.error_details) = (Some(message.clone()), Some(details.clone()));
+            }
             Fact::Finish { outcome, duration } if self.is_unfinished() => {
                 (self.ended, self.duration) = (head.time, *duration);
                 self.outcome.clone_from(outcome);
@@ -118,9 +144,12 @@ impl Run {
                 self.lost = lost - self.lost;
             }
             Fact::Discarded { .. } => self.discarded += 1,
-            Fact::Usage { input_tokens, output_tokens, cost } => {
-                self.input_tokens = self.input_tokens.saturating_add(*input_tokens);
-                self.output_tokens = self.output_tokens.saturating_add(*output_tokens);
+            Fact::Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, cost } => {
+                let add = |to: &mut u64, tokens: u64| *to = to.saturating_add(tokens);
+                add(&mut self.input_tokens, *input_tokens);
+                add(&mut self.output_tokens, *output_tokens);
+                add(&mut self.cached_input_tokens, *cached_input_tokens);
+                add(&mut self.reasoning_tokens, *reasoning_tokens);
                 let sum = |cost: Decimal| self.cost.unwrap_or_default().checked_add(cost).unwrap_or(Decimal::MAX);
                 self.cost = cost.map(sum).or(self.cost);
             }

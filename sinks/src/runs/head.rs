@@ -22,6 +22,9 @@ pub struct Head {
     /// The time of the event, in JSON as microseconds since 1970. `None` for a gap or a malformed line.
     #[serde(serialize_with = "microseconds", skip_serializing_if = "Option::is_none")]
     pub time: Option<SystemTime>,
+    /// The trace of the run: the id that an outermost run and all runs below it share.
+    #[serde(skip)]
+    pub trace: Option<Uuid>,
     /// The run in which the event happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Uuid>,
@@ -62,6 +65,7 @@ impl Head {
         Self {
             cursor,
             time: Some(event.created_at.into()),
+            trace: event.trace.map(|trace| trace.id),
             run: event.trace.map(|trace| trace.run_id),
             parent: event.trace.and_then(|trace| trace.parent_run_id),
             path: event.path.clone(),
@@ -85,7 +89,7 @@ impl Head {
 
     fn without_event(fact: Fact, cursor: Cursor, bytes: usize) -> Self {
         let (path, kind, name) = Default::default();
-        Self { cursor, fact, time: None, run: None, parent: None, path, kind, name, bytes }
+        Self { cursor, fact, time: None, trace: None, run: None, parent: None, path, kind, name, bytes }
     }
 }
 

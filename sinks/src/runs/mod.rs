@@ -33,7 +33,7 @@ mod head;
 mod source;
 
 pub use self::cursor::{Cursor, CursorError};
-pub use self::fact::Fact;
+pub use self::fact::{ErrorDetails, Fact};
 pub use self::file::RecordingFile;
 pub use self::fold::{Run, Runs};
 pub use self::head::Head;
