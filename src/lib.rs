@@ -54,6 +54,7 @@
 //! | [`layer`] | layers, guards, filters, and the explanation of a chain |
 //! | [`lifecycle`] | the four events of a run, and the ways to receive them |
 //! | [`middleware`] | built-in middleware, one feature each; middleware made from functions |
+//! | [`otlp`] | runs as OpenTelemetry spans (feature `otlp`) |
 //! | [`runnable`] | type-erased runnables, bounds of inputs and outputs |
 //! | [`secrets`] | a scanner for secrets and personal data in text (feature `secrets`) |
 //! | [`sinks`] | sinks, one feature each; records and reports |
@@ -68,7 +69,14 @@
 //! The README lists all features with the crates that they add.
 
 #![cfg_attr(
-    not(all(feature = "agent", feature = "secrets", feature = "sqlite", feature = "tower", feature = "viewer")),
+    not(all(
+        feature = "agent",
+        feature = "otlp",
+        feature = "secrets",
+        feature = "sqlite",
+        feature = "tower",
+        feature = "viewer"
+    )),
     allow(rustdoc::broken_intra_doc_links, reason = "this page names the modules of all features")
 )]
 
@@ -137,6 +145,12 @@ pub mod middleware {
         ForNested, ForTree, IntoMiddleware, MapValue, MiddlewareFn, Order, Ordered, check_guards, map_input,
         map_input_async, map_output, map_output_async, middleware_fn, ordered,
     };
+}
+
+/// Runs as OpenTelemetry spans; see [`Otlp`](otlp::Otlp).
+#[cfg(feature = "otlp")]
+pub mod otlp {
+    pub use emitree_otlp::*;
 }
 
 /// Runnables made from closures, type-erased runnables, and the bounds of inputs and outputs.

@@ -1,0 +1,162 @@
+//! Spans as messages of OTLP.
+
+mod attributes;
+mod limits;
+mod messages;
+mod value;
+
+use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::span::{Event, Link, SpanKind as Kind};
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as Message, Status};
+use uuid::Uuid;
+
+pub(crate) use self::attributes::Attributes;
+pub use self::limits::Limits;
+use self::value::{key_value, plain};
+use crate::spans::{self, Note, Span};
+
+/// The flags of a span whose trace is sampled, and whose parent is known to be local or remote.
+const SAMPLED: u32 = 0x01;
+const IS_REMOTE_KNOWN: u32 = 0x100;
+const IS_REMOTE: u32 = 0x200;
+
+/// Makes the messages of spans.
+#[derive(Clone, Debug)]
+pub(crate) struct Encoder {
+    pub(crate) attributes: Attributes,
+    pub(crate) names: Names,
+}
+
+/// The kind of a span: its place between a client and a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SpanKind {
+    /// Work inside of the program.
+    #[default]
+    Internal,
+    /// A request to another service.
+    Client,
+    /// The work on a request of another service.
+    Server,
+    /// A message for another service.
+    Producer,
+    /// The work on a message of another service.
+    Consumer,
+}
+
+impl From<SpanKind> for Kind {
+    fn from(kind: SpanKind) -> Self {
+        match kind {
+            SpanKind::Internal => Self::Internal,
+            SpanKind::Client => Self::Client,
+            SpanKind::Server => Self::Server,
+            SpanKind::Producer => Self::Producer,
+            SpanKind::Consumer => Self::Consumer,
+        }
+    }
+}
+
+/// The names and the kinds of spans, by the kind of the run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    /// The rows that the user adds.
+    pub(crate) own: Vec<(String, String, SpanKind)>,
+}
+
+/// The kinds of runs whose spans have a name of their own. All other spans have the name of the run.
+const NAMES: &[(&str, &str, SpanKind)] = &[
+    ("Agent", "invoke_agent {name}", SpanKind::Internal),
+    ("Workflow", "invoke_workflow {name}", SpanKind::Internal),
+    ("ChatModel", "chat {name}", SpanKind::Client),
+    ("Tool", "execute_tool {name}", SpanKind::Internal),
+];
+
+impl Names {
+    fn of(&self, kind: &str, name: &str) -> (String, SpanKind) {
+        let own = self.own.iter().map(|(kind, name, span)| (&**kind, &**name, *span));
+        let row = own.chain(NAMES.iter().copied()).find(|(of, ..)| *of == kind);
+        let (pattern, span) = row.map_or(("{name}", SpanKind::Internal), |(_, pattern, span)| (pattern, span));
+        let text = pattern.replace("{name}", name);
+        let text = text.trim();
+        // The kind of a run without lifecycle events is not known.
+        let text = if text.is_empty() { if kind.is_empty() { "run" } else { kind } } else { text };
+        (text.to_owned(), span)
+    }
+}
+
+impl Encoder {
+    pub(crate) fn span(&self, span: &Span) -> Message {
+        let Span { trace, run, start, end, .. } = span;
+        let (name, kind) = self.names.of(&run.kind, &run.name);
+        let (attributes, dropped) = self.attributes.of(span);
+        let is_remote = run.parent.is_some_and(is_foreign);
+        Message {
+            trace_id: trace.as_bytes().to_vec(),
+            span_id: span_id(run.id),
+            parent_span_id: run.parent.map(span_id).unwrap_or_default(),
+            flags: SAMPLED | IS_REMOTE_KNOWN | if is_remote { IS_REMOTE } else { 0 },
+            name,
+            kind: Kind::from(kind).into(),
+            start_time_unix_nano: *start,
+            end_time_unix_nano: *end,
+            attributes,
+            dropped_attributes_count: dropped,
+            events: span.notes.iter().map(|note| self.event(note)).collect(),
+            dropped_events_count: span.lost_notes,
+            links: span.links.iter().map(link).collect(),
+            status: Some(status(span)),
+            ..Message::default()
+        }
+    }
+
+    fn event(&self, note: &Note) -> Event {
+        let values = note.attributes.iter().map(|(name, value)| (*name, plain(value)));
+        let attributes = values.map(|(name, value)| key_value(name, self.attributes.limits.shortened(value).0));
+        Event {
+            time_unix_nano: note.time,
+            name: note.name.clone(),
+            attributes: attributes.collect(),
+            dropped_attributes_count: 0,
+        }
+    }
+}
+
+fn link(link: &spans::Link) -> Link {
+    Link { trace_id: link.trace.as_bytes().to_vec(), span_id: span_id(link.run), flags: SAMPLED, ..Link::default() }
+}
+
+fn status(span: &Span) -> Status {
+    if !span.is_error {
+        return Status::default();
+    }
+    Status { code: StatusCode::Error.into(), message: span.run.error.as_deref().unwrap_or_default().to_owned() }
+}
+
+/// Returns the span id of a run: the last half of its id.
+fn span_id(run: Uuid) -> Vec<u8> {
+    run.as_bytes()[8..].to_vec()
+}
+
+/// Returns `true` if the id is the span id of another service, which has no first half.
+fn is_foreign(parent: Uuid) -> bool {
+    parent.as_bytes()[..8] == [0; 8]
+}
+
+/// Makes the message that has the spans of one request.
+pub(crate) fn resource_spans(resource: Vec<KeyValue>, spans: Vec<Message>) -> ResourceSpans {
+    let scope = InstrumentationScope {
+        name: "emitree".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let scope_spans = vec![ScopeSpans { scope: Some(scope), spans, schema_url: String::new() }];
+    let resource = Resource { attributes: resource, ..Resource::default() };
+    ResourceSpans { resource: Some(resource), scope_spans, schema_url: String::new() }
+}
+
+/// Makes an attribute of a resource.
+pub(crate) fn text(name: &str, value: &str) -> KeyValue {
+    key_value(name, plain(&value.into()))
+}

@@ -1,0 +1,172 @@
+//! One request to a collector, over HTTP with protobuf.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use prost::Message as _;
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
+use reqwest::redirect::Policy;
+use reqwest::{Response, StatusCode, Url};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt;
+
+use super::delivery::Partial;
+use super::retry_after;
+use crate::OtlpError;
+
+/// The most bytes of an answer that are read.
+const MOST_ANSWER: usize = 64 * 1024;
+/// The most characters of an answer that an error quotes.
+const MOST_QUOTED: usize = 200;
+
+/// The collector.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) timeout: Duration,
+}
+
+pub(super) struct Client {
+    target: Target,
+    client: reqwest::Client,
+}
+
+/// A request has failed.
+pub(super) enum Failure {
+    /// The same request may succeed later: after the delay that the collector wants, if it names one.
+    Retry { error: String, after: Option<Duration> },
+    /// The same request would fail again.
+    Final(String),
+}
+
+/// Checks that a client for an URL can be made.
+pub(crate) fn check(url: &Url) -> Result<(), OtlpError> {
+    client(url).map(drop)
+}
+
+fn client(url: &Url) -> Result<reqwest::Client, OtlpError> {
+    reqwest::Client::builder()
+        // A redirect must not send the headers to another server.
+        .redirect(Policy::none())
+        .tls_backend_preconfigured(tls(url.scheme() == "https")?)
+        .build()
+        .map_err(|error| OtlpError::Client(error.without_url()))
+}
+
+/// Returns the TLS settings, with the cryptography of `ring`. The system's certificates are loaded only if TLS is used.
+fn tls(is_used: bool) -> Result<ClientConfig, OtlpError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let builder = if is_used {
+        builder.with_platform_verifier()?
+    } else {
+        builder.with_root_certificates(RootCertStore::empty())
+    };
+    Ok(builder.with_no_client_auth())
+}
+
+impl Client {
+    pub(super) fn new(target: Target) -> Result<Self, OtlpError> {
+        Ok(Self { client: client(&target.url)?, target })
+    }
+
+    /// Posts a request. Returns the spans that the collector has rejected, if it has rejected some.
+    pub(super) async fn post(&self, body: &[u8]) -> Result<Option<Partial>, Failure> {
+        let Target { url, headers, timeout } = &self.target;
+        let request = self.client.post(url.clone()).headers(headers.clone()).timeout(*timeout);
+        let request = request.header(CONTENT_TYPE, "application/x-protobuf").body(body.to_vec());
+        let response = request.send().await.map_err(|error| self.disconnected(error))?;
+        let (status, after) = (response.status(), retry_after::delay(response.headers(), SystemTime::now()));
+        let answer = self.read(response).await;
+        if status.is_success() {
+            return self.accepted(&answer?);
+        }
+        let error = self.refused(status, &answer.unwrap_or_default());
+        let can_retry = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::BAD_GATEWAY,
+            StatusCode::SERVICE_UNAVAILABLE,
+            StatusCode::GATEWAY_TIMEOUT,
+        ];
+        Err(if can_retry.contains(&status) { Failure::Retry { error, after } } else { Failure::Final(error) })
+    }
+
+    /// Reads the body of an answer, unless it is too large.
+    async fn read(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
+        let mut body = Vec::new();
+        while let Some(bytes) = response.chunk().await.map_err(|error| self.disconnected(error))? {
+            body.extend_from_slice(&bytes);
+            if body.len() > MOST_ANSWER {
+                let error = format!("the collector at {self} sent an answer of more than {MOST_ANSWER} bytes");
+                return Err(Failure::Final(error));
+            }
+        }
+        Ok(body)
+    }
+
+    /// Reads the answer to a request that was accepted. An answer that is no protobuf is none: some servers send JSON.
+    fn accepted(&self, answer: &[u8]) -> Result<Option<Partial>, Failure> {
+        let partial = ExportTraceServiceResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
+        let rejected = |count: i64| usize::try_from(count).ok().filter(|count| *count > 0);
+        let partial = partial.and_then(|partial| Some((rejected(partial.rejected_spans)?, partial.error_message)));
+        Ok(partial.map(|(rejected, message)| {
+            let message = format!("the collector at {self} rejected {rejected} spans: {}", self.quoted(&message));
+            Partial { rejected, message }
+        }))
+    }
+
+    fn disconnected(&self, error: reqwest::Error) -> Failure {
+        let (is_final, error) = (error.is_builder(), error.without_url());
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        let causes: Vec<String> = causes.map(ToString::to_string).collect();
+        let error = format!("no answer of the collector at {self}: {}", causes.join(": "));
+        if is_final { Failure::Final(error) } else { Failure::Retry { error, after: None } }
+    }
+
+    fn refused(&self, status: StatusCode, answer: &[u8]) -> String {
+        let answer = self.quoted(&String::from_utf8_lossy(answer));
+        let colon = if answer.is_empty() { "" } else { ": " };
+        format!("the collector at {self} answered {status}{colon}{answer}")
+    }
+
+    /// Returns the readable beginning of a text of the collector. A text that contains a header is not quoted, because the
+    /// header may be a key.
+    fn quoted(&self, text: &str) -> String {
+        let is_secret = |value: &str| {
+            let key = value.split_whitespace().last().unwrap_or_default();
+            !key.is_empty() && text.contains(key)
+        };
+        if self.target.headers.values().filter_map(|value| value.to_str().ok()).any(is_secret) {
+            return "…".to_owned();
+        }
+        text.chars().filter(|char| !char.is_control()).take(MOST_QUOTED).collect()
+    }
+}
+
+/// Prints the URL without its user, password and query.
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.target.fmt(f)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut url = self.url.clone();
+        let _ = (url.set_username(""), url.set_password(None));
+        url.set_query(None);
+        url.fmt(f)
+    }
+}
+
+/// Prints the names of the headers only.
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self.headers.keys().map(|name| name.as_str()).collect();
+        let url = self.to_string();
+        f.debug_struct("Target").field("url", &url).field("headers", &headers).field("timeout", &self.timeout).finish()
+    }
+}

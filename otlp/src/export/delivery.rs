@@ -1,0 +1,108 @@
+//! The thread that sends spans: one request after the other, each repeated while the collector is not ready.
+
+use std::time::{Duration, Instant};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use prost::Message as _;
+use tokio::runtime::{Builder, Runtime};
+
+use super::client::{Client, Failure, Target};
+use super::waiting::Waiting;
+use crate::encode;
+
+/// How spans are sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) target: Target,
+    pub(crate) resource: Vec<KeyValue>,
+    /// The time after which a request is not repeated.
+    pub(crate) retry_for: Duration,
+    pub(crate) pending_bytes: usize,
+}
+
+struct Delivery<'a> {
+    settings: &'a Settings,
+    waiting: &'a Waiting,
+    runtime: Runtime,
+    client: Client,
+    /// The time before which the collector wants no request.
+    not_before: Option<Instant>,
+}
+
+/// Sends spans until the end.
+pub(super) fn run(settings: &Settings, waiting: &Waiting) {
+    let runtime = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return waiting.end(&format!("the runtime that sends spans could not be started: {error}")),
+    };
+    let client = match Client::new(settings.target.clone()) {
+        Ok(client) => client,
+        Err(error) => return waiting.end(&error.to_string()),
+    };
+    let mut delivery = Delivery { settings, waiting, runtime, client, not_before: None };
+    while let Some(spans) = waiting.next() {
+        let count = spans.len();
+        let spans = encode::resource_spans(settings.resource.clone(), spans);
+        let body = ExportTraceServiceRequest { resource_spans: vec![spans] }.encode_to_vec();
+        match delivery.send(&body) {
+            Ok(None) => waiting.settle(count, 0, None),
+            Ok(Some(partial)) => {
+                let rejected = partial.rejected.min(count);
+                waiting.settle(count - rejected, rejected, Some(&partial.message));
+            }
+            Err(error) => waiting.settle(0, count, Some(&error)),
+        }
+    }
+}
+
+/// The collector has accepted only some of the spans.
+pub(super) struct Partial {
+    pub(super) rejected: usize,
+    pub(super) message: String,
+}
+
+impl Delivery<'_> {
+    /// Sends a request until it succeeds, fails for good, or takes too long.
+    fn send(&mut self, body: &[u8]) -> Result<Option<Partial>, String> {
+        let mut delays = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_delay(Duration::from_secs(5))
+            .without_max_times()
+            .with_jitter()
+            .build();
+        let began = Instant::now();
+        let mut last = "the collector wants no request yet".to_owned();
+        loop {
+            if let Some(at) = self.not_before {
+                if at > self.deadline(began) {
+                    return Err(format!("{last}; given up, because it would take too long to try again"));
+                }
+                if !self.waiting.pause(at) {
+                    return Err(last);
+                }
+            }
+            self.not_before = None;
+            match self.runtime.block_on(self.client.post(body)) {
+                Ok(partial) => return Ok(partial),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Retry { error, after }) => {
+                    let delay = after.or_else(|| delays.next()).unwrap_or_default();
+                    self.not_before = Instant::now().checked_add(delay);
+                    if self.not_before.is_none() {
+                        return Err(error);
+                    }
+                    last = error;
+                }
+            }
+        }
+    }
+
+    /// Returns the time after which a request is not repeated. All requests after the close share one.
+    fn deadline(&self, began: Instant) -> Instant {
+        let began = self.waiting.closed_at().map_or(began, |closed| closed.min(began));
+        let far = Duration::from_secs(365 * 24 * 60 * 60);
+        began + self.settings.retry_for.min(far)
+    }
+}

@@ -1,0 +1,84 @@
+//! The sink: records become spans, and spans are sent.
+
+use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
+
+use crate::encode::Encoder;
+use crate::export::Exporter;
+use crate::spans::{Span, Spans};
+
+/// A sink that sends the runs of its records as spans. Made by [`Otlp::sink`](crate::Otlp::sink).
+///
+/// # Its counts
+///
+/// A run counts as one event, the first that the sink receives of it. In a [`Report`](emitree_emitter::Report), this
+/// event is `buffered` until the run has ended and its span was sent, and `failed` if the span could not be sent. All
+/// other events count as `delivered` once they were read.
+///
+/// # When the queue is full
+///
+/// The oldest events are lost, so that no run waits for a collector. Open spans then have the number of lost events in
+/// `emitree.lost_events`.
+#[derive(Debug)]
+pub struct OtlpSink {
+    /// `None` if the exporter is disabled.
+    active: Option<Active>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) spans: Spans,
+    pub(crate) encoder: Encoder,
+    pub(crate) exporter: Exporter,
+}
+
+impl OtlpSink {
+    pub(crate) const fn new(active: Option<Active>) -> Self {
+        Self { active }
+    }
+}
+
+impl Active {
+    fn push(&mut self, span: &Span) {
+        self.exporter.push(self.encoder.span(span));
+    }
+}
+
+impl Sink for OtlpSink {
+    fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
+        if let Some(active) = &mut self.active
+            && let Some(span) = active.spans.add(record)
+        {
+            active.push(&span);
+        }
+        Ok(())
+    }
+
+    /// Waits until the spans of all runs that have ended were sent, or have failed.
+    fn flush(&mut self) -> Result<(), BoxError> {
+        self.active.as_ref().map_or(Ok(()), |active| Ok(active.exporter.flush()?))
+    }
+
+    /// Sends the spans of runs that have not ended, with `emitree.incomplete`, and flushes.
+    fn close(&mut self) -> Result<(), BoxError> {
+        let Some(active) = &mut self.active else { return Ok(()) };
+        for span in active.spans.close() {
+            active.push(&span);
+        }
+        active.exporter.close();
+        Ok(active.exporter.flush()?)
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        let Some(active) = &self.active else { return Some(Progress::default()) };
+        let counts = active.exporter.counts();
+        Some(Progress::default().with_buffered(active.spans.open() as u64 + counts.pending).with_failed(counts.failed))
+    }
+
+    fn capacity(&self) -> usize {
+        8192
+    }
+
+    fn overflow(&self) -> Overflow {
+        Overflow::DropOldest
+    }
+}

@@ -1,0 +1,240 @@
+//! The facts about a run, and the records that they are read from.
+
+use std::collections::BTreeMap;
+
+use emitree_emitter::EventRecord;
+use emitree_sinks::runs::{self, Head, Run};
+use rust_decimal::prelude::ToPrimitive;
+use serde_json::{Map, Value, json};
+
+/// A fact about a run, which a [`Row`](crate::Row) gives to an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Fact {
+    /// This text, for each run of the kind.
+    Constant(&'static str),
+    /// The kind of the run, such as `Tool`.
+    Kind,
+    /// The name of the run.
+    Name,
+    /// The outcome, such as `success` or `denied`.
+    Outcome,
+    /// The HTTP status that an error has as its detail `status`, or else the kind of the error. Only for spans with an
+    /// error.
+    ErrorType,
+    /// `true` if the run had not ended when the sink was closed.
+    IsIncomplete,
+    /// The number of events that were lost while the run was open.
+    Lost,
+    /// The number of attempts that were given up.
+    Discarded,
+    /// The provider of a model, such as `openai`.
+    Provider,
+    /// The host of the model's server.
+    ServerAddress,
+    /// The port of the model's server.
+    ServerPort,
+    /// The model that was asked.
+    RequestModel,
+    /// The model that answered.
+    ResponseModel,
+    /// The provider's id of the response.
+    ResponseId,
+    /// The reasons why the model stopped, as a list.
+    FinishReasons,
+    /// The temperature of the request.
+    Temperature,
+    /// The maximum number of tokens of the answer.
+    MaxTokens,
+    /// The seed of the request.
+    Seed,
+    /// The texts at which the model stops.
+    StopSequences,
+    /// `true` if the answer was streamed.
+    IsStream,
+    /// The options of the request that are known, as an object.
+    Options,
+    /// The seconds from the start of a model's run to the first piece of its answer.
+    TimeToFirstChunk,
+    /// Tokens of the requests.
+    InputTokens,
+    /// Tokens of the answers.
+    OutputTokens,
+    /// Tokens of the requests and the answers.
+    TotalTokens,
+    /// Tokens of the requests that were read from a cache.
+    CachedInputTokens,
+    /// Tokens of the answers that were spent on reasoning.
+    ReasoningTokens,
+    /// The cost of the tokens.
+    Cost,
+    /// The id of a tool call.
+    CallId,
+    /// The input of the run. This and all facts below are content.
+    Input,
+    /// The output of the run.
+    Output,
+    /// The text of the last message of the input.
+    InputText,
+    /// The text of the answer.
+    OutputText,
+    /// The system prompt.
+    SystemPrompt,
+    /// The messages of the input.
+    InputMessages,
+    /// The system prompt as a message, and the messages of the input.
+    Conversation,
+    /// The messages that a model or an agent returned.
+    OutputMessages,
+    /// The descriptions of the tools that a model may call.
+    Tools,
+    /// The result of a tool, as the model reads it.
+    Result,
+}
+
+/// The values of the facts about one run.
+pub(crate) type Facts = BTreeMap<Fact, Value>;
+
+/// An event, and a fact in its payload.
+struct Source {
+    /// The kind of the event's creator; `*` for all kinds.
+    kind: &'static str,
+    event: Stage<'static>,
+    /// The place in the payload, as a JSON pointer.
+    pointer: &'static str,
+    fact: Fact,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage<'a> {
+    /// The lifecycle event `start`.
+    Start,
+    /// The lifecycle event `success`.
+    Success,
+    /// An own event with this name.
+    Own(&'a str),
+}
+
+const fn own(kind: &'static str, event: &'static str, pointer: &'static str, fact: Fact) -> Source {
+    Source { kind, event: Stage::Own(event), pointer, fact }
+}
+
+const fn content(kind: &'static str, event: Stage<'static>, pointer: &'static str, fact: Fact) -> Source {
+    Source { kind, event, pointer, fact }
+}
+
+/// Each fact that a payload contains, with its place.
+const SOURCES: &[Source] = &[
+    own("ChatModel", "start", "/provider", Fact::Provider),
+    own("ChatModel", "start", "/server/address", Fact::ServerAddress),
+    own("ChatModel", "start", "/server/port", Fact::ServerPort),
+    own("ChatModel", "start", "/model", Fact::RequestModel),
+    own("ChatModel", "start", "/request/options/temperature", Fact::Temperature),
+    own("ChatModel", "start", "/request/options/max_tokens", Fact::MaxTokens),
+    own("ChatModel", "start", "/request/options/seed", Fact::Seed),
+    own("ChatModel", "start", "/request/options/stop", Fact::StopSequences),
+    own("ChatModel", "start", "/request/options/stream", Fact::IsStream),
+    own("ChatModel", "success", "/response/id", Fact::ResponseId),
+    own("ChatModel", "success", "/response/model", Fact::ResponseModel),
+    own("ChatModel", "success", "/response/message/finish_reason", Fact::FinishReasons),
+    own("Tool", "start", "/call_id", Fact::CallId),
+    content("ChatModel", Stage::Start, "/input/system", Fact::SystemPrompt),
+    content("ChatModel", Stage::Start, "/input/messages", Fact::InputMessages),
+    content("ChatModel", Stage::Start, "/input/tools", Fact::Tools),
+    content("ChatModel", Stage::Success, "/output/message", Fact::OutputMessages),
+    content("Agent", Stage::Start, "/input/messages", Fact::InputMessages),
+    content("Agent", Stage::Success, "/output/answer", Fact::OutputMessages),
+    content("Tool", Stage::Success, "/output/content", Fact::Result),
+    content("*", Stage::Start, "/input", Fact::Input),
+    content("*", Stage::Success, "/output", Fact::Output),
+];
+
+/// Adds the facts that a record contains.
+pub(super) fn read(facts: &mut Facts, event: &EventRecord, head: &Head, with_content: bool) {
+    let stage = match head.fact {
+        runs::Fact::Start => Stage::Start,
+        runs::Fact::Success => Stage::Success,
+        runs::Fact::Event => Stage::Own(event.name()),
+        _ => return,
+    };
+    if !with_content && !matches!(stage, Stage::Own(_)) {
+        return;
+    }
+    let fits = |source: &&Source| source.event == stage && (source.kind == "*" || source.kind == &*head.kind);
+    let mut sources = SOURCES.iter().filter(fits).peekable();
+    if sources.peek().is_none() {
+        return;
+    }
+    let payload = event.to_json();
+    let found = sources.filter_map(|source| Some((source.fact, payload.pointer(source.pointer)?)));
+    facts.extend(found.filter(|(_, value)| !value.is_null()).map(|(fact, value)| (fact, listed(fact, value))));
+}
+
+/// Makes a list of the single values of facts that are lists.
+fn listed(fact: Fact, value: &Value) -> Value {
+    let is_list = matches!(fact, Fact::FinishReasons | Fact::OutputMessages);
+    if is_list && !value.is_array() { json!([value]) } else { value.clone() }
+}
+
+/// Adds the facts that the fold of the records knows, and the facts that are derived from others.
+pub(super) fn complete(facts: &mut Facts, run: &Run, is_error: bool) {
+    let mut add = |fact, value: Option<Value>| facts.extend(value.map(|value| (fact, value)));
+    let known = |text: &str| (!text.is_empty()).then(|| text.into());
+    let positive = |number: u64| (number > 0).then(|| number.into());
+    add(Fact::Kind, known(&run.kind));
+    add(Fact::Name, known(&run.name));
+    add(Fact::Outcome, run.outcome.as_deref().map(Into::into));
+    add(Fact::ErrorType, is_error.then(|| super::status::error_type(run).into()));
+    add(Fact::IsIncomplete, run.is_unfinished().then_some(true.into()));
+    add(Fact::Lost, positive(run.lost));
+    add(Fact::Discarded, positive(run.discarded.into()));
+    let total = run.input_tokens.saturating_add(run.output_tokens);
+    if total > 0 {
+        add(Fact::InputTokens, Some(run.input_tokens.into()));
+        add(Fact::OutputTokens, Some(run.output_tokens.into()));
+        add(Fact::TotalTokens, Some(total.into()));
+    }
+    add(Fact::CachedInputTokens, positive(run.cached_input_tokens));
+    add(Fact::ReasoningTokens, positive(run.reasoning_tokens));
+    add(Fact::Cost, run.cost.and_then(|cost| cost.to_f64()).map(Into::into));
+    derive(facts);
+}
+
+fn derive(facts: &mut Facts) {
+    if let Some(name) = facts.get(&Fact::Name).cloned() {
+        facts.entry(Fact::RequestModel).or_insert(name);
+    }
+    let options: Map<String, Value> =
+        OPTIONS.iter().filter_map(|(name, fact)| Some(((*name).to_owned(), facts.get(fact)?.clone()))).collect();
+    if !options.is_empty() {
+        facts.insert(Fact::Options, options.into());
+    }
+    for (messages, text) in [(Fact::InputMessages, Fact::InputText), (Fact::OutputMessages, Fact::OutputText)] {
+        if let Some(last) = facts.get(&messages).and_then(|messages| text_of(messages.as_array()?.last()?)) {
+            facts.insert(text, last);
+        }
+    }
+    if let Some(Value::Array(messages)) = facts.get(&Fact::InputMessages) {
+        let system = facts.get(&Fact::SystemPrompt);
+        let system = system.map(|text| json!({"role": "system", "parts": [{"type": "text", "content": text}]}));
+        let conversation: Vec<Value> = system.into_iter().chain(messages.iter().cloned()).collect();
+        facts.insert(Fact::Conversation, conversation.into());
+    }
+}
+
+/// The options that are part of [`Fact::Options`].
+const OPTIONS: &[(&str, Fact)] = &[
+    ("temperature", Fact::Temperature),
+    ("max_tokens", Fact::MaxTokens),
+    ("seed", Fact::Seed),
+    ("stop", Fact::StopSequences),
+    ("stream", Fact::IsStream),
+];
+
+/// Returns the text of a message, or its parts if it has no text.
+fn text_of(message: &Value) -> Option<Value> {
+    let parts = message.get("parts")?.as_array()?;
+    let texts = parts.iter().filter(|part| part["type"] == "text").filter_map(|part| part["content"].as_str());
+    let text: String = texts.collect();
+    Some(if text.is_empty() { parts.clone().into() } else { text.into() })
+}

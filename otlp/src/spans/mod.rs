@@ -1,0 +1,179 @@
+//! Spans, built from records.
+//!
+//! 1. A run has at most one span: it is open from the first event of the run to its `finish`, or to the close.
+//! 2. The trace id of a span is the trace of its run, and the span id is the last half of the run's id. Both are in the
+//!    records, so a live run, its recording and its replay have the same ids.
+//! 3. Later events of a run that has ended belong to no span.
+
+mod facts;
+mod notes;
+mod recent;
+mod status;
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use emitree_emitter::{EventRecord, SinkRecord};
+use emitree_sinks::runs::{self, Cursor, Head, Run, Runs};
+use serde_json::Value;
+use uuid::Uuid;
+
+pub use self::facts::Fact;
+pub(crate) use self::facts::Facts;
+pub(crate) use self::notes::Note;
+use self::recent::Recent;
+use crate::sampler::Sampler;
+
+/// The runs that have ended and are remembered, so that their later events open no span (3).
+const REMEMBERED: usize = 4096;
+
+/// A span that has ended, or that the close has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    pub(crate) trace: Uuid,
+    pub(crate) run: Run,
+    /// Nanoseconds since 1970.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) facts: Facts,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) lost_notes: u32,
+    pub(crate) links: Vec<Link>,
+    pub(crate) is_error: bool,
+}
+
+/// Another span that this span continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) trace: Uuid,
+    pub(crate) run: Uuid,
+}
+
+/// The spans of a stream of records.
+#[derive(Debug)]
+pub(crate) struct Spans {
+    runs: Runs,
+    open: HashMap<Uuid, OpenSpan>,
+    /// The runs that have ended, with their traces.
+    ended: Recent<Uuid>,
+    sampler: Sampler,
+    with_content: bool,
+    /// The own events that become events of spans because the user asks for them.
+    asked_for: Vec<String>,
+}
+
+#[derive(Debug)]
+struct OpenSpan {
+    trace: Uuid,
+    /// The time of the first event.
+    first: SystemTime,
+    /// The time of the last event.
+    last: SystemTime,
+    has_chunk: bool,
+    facts: Facts,
+    notes: Vec<Note>,
+    lost_notes: u32,
+    links: Vec<Link>,
+}
+
+impl Spans {
+    pub(crate) fn new(sampler: Sampler, with_content: bool, asked_for: Vec<String>) -> Self {
+        let (runs, open, ended) = (Runs::default(), HashMap::new(), Recent::new(REMEMBERED));
+        Self { runs, open, ended, sampler, with_content, asked_for }
+    }
+
+    /// Returns the number of open spans.
+    pub(crate) fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Adds the next record. Returns the span that it ends.
+    pub(crate) fn add(&mut self, record: &SinkRecord) -> Option<Span> {
+        let head = Head::of(record, Cursor { recording: 0, position: 0, number: 0 });
+        let SinkRecord::Event(event) = record else {
+            self.runs.add(&head);
+            return None;
+        };
+        let (run, trace, time) = (head.run?, head.trace?, head.time?);
+        if self.ended.get(run).is_some() || !self.sampler.takes(trace) {
+            return None;
+        }
+        let started = self.runs.add(&head)?.started;
+        let open = self.open.entry(run).or_insert_with(|| OpenSpan::new(trace, time));
+        open.last = time;
+        facts::read(&mut open.facts, event, &head, self.with_content);
+        match head.fact {
+            runs::Fact::Event | runs::Fact::Discarded { .. } => {
+                open.add_chunk(event, time, started);
+                open.add_link(event, &self.ended);
+                open.add_note(notes::of_event(event, nanoseconds(time), &self.asked_for));
+                None
+            }
+            runs::Fact::Finish { .. } => self.end(run),
+            _ => None,
+        }
+    }
+
+    /// Ends all open spans, in the order of their starts.
+    pub(crate) fn close(&mut self) -> Vec<Span> {
+        let open: Vec<Uuid> = self.runs.iter().map(|run| run.id).collect();
+        open.into_iter().filter_map(|run| self.end(run)).collect()
+    }
+
+    fn end(&mut self, id: Uuid) -> Option<Span> {
+        let run = self.runs.remove(id)?;
+        let mut open = self.open.remove(&id)?;
+        self.ended.insert(id, open.trace);
+        let start = run.started.unwrap_or(open.first);
+        let end = run.duration.and_then(|duration| start.checked_add(duration)).or(run.ended).unwrap_or(open.last);
+        let (start, end) = (nanoseconds(start), nanoseconds(end.max(start)));
+        let is_error = status::is_error(&run);
+        facts::complete(&mut open.facts, &run, is_error);
+        open.add_note(notes::of_end(&run, end, is_error));
+        let OpenSpan { trace, facts, notes, lost_notes, links, .. } = open;
+        Some(Span { trace, run, start, end, facts, notes, lost_notes, links, is_error })
+    }
+}
+
+impl OpenSpan {
+    fn new(trace: Uuid, first: SystemTime) -> Self {
+        let (facts, notes, links) = (Facts::new(), Vec::new(), Vec::new());
+        Self { trace, first, last: first, has_chunk: false, facts, notes, lost_notes: 0, links }
+    }
+
+    /// Notes the time of the first piece of a model's answer.
+    fn add_chunk(&mut self, event: &EventRecord, time: SystemTime, started: Option<SystemTime>) {
+        let is_chunk = matches!(event.name(), "new_token" | "tool_call_started");
+        if !is_chunk || self.has_chunk {
+            return;
+        }
+        self.has_chunk = true;
+        let waited = started.and_then(|started| time.duration_since(started).ok());
+        self.facts.extend(waited.map(|waited| (Fact::TimeToFirstChunk, waited.as_secs_f64().into())));
+    }
+
+    /// Adds a link to the run that this run continues. Its trace is known if this sink has seen it; otherwise it is taken
+    /// for the outermost run of its trace.
+    fn add_link(&mut self, event: &EventRecord, ended: &Recent<Uuid>) {
+        if event.name() != "resumed" {
+            return;
+        }
+        let continues = event.to_json().get("continues").and_then(Value::as_str).and_then(|id| id.parse().ok());
+        self.links.extend(continues.map(|run| Link { trace: ended.get(run).copied().unwrap_or(run), run }));
+    }
+
+    fn add_note(&mut self, note: Option<Note>) {
+        let Some(note) = note else { return };
+        if self.notes.len() < notes::MOST {
+            self.notes.push(note);
+        } else {
+            self.lost_notes += 1;
+        }
+    }
+}
+
+/// Returns the nanoseconds since 1970. An earlier time counts as 1970.
+fn nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,290 @@
+//! O4: the attributes of each dialect. The names are pinned here, because the conventions change each month.
+
+use std::collections::BTreeMap;
+
+use emitree_emitter::SinkRecord;
+use emitree_otlp::{Dialect, Fact, Form, Otlp, Row, SpanKind};
+use serde_json::{Value, json};
+
+use crate::collector::attributes;
+use crate::records::{CHILD, TOP, exported, finish, record};
+
+/// A call of a model: a streamed answer that calls a tool, after one that was called before.
+fn chat() -> Vec<SinkRecord> {
+    let request = json!({
+        "system": "Be brief.",
+        "messages": [
+            {"role": "user", "parts": [{"type": "text", "content": "Weather?"}]},
+            {"role": "assistant", "parts": [
+                {"type": "reasoning", "content": "Hm.", "extra": [1, 2]},
+                {"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Lima"}, "extra": {"a": 1}},
+            ]},
+            {"role": "tool", "parts": [
+                {"type": "tool_call_response", "id": "c1", "response": "drizzle", "is_error": true},
+            ]},
+        ],
+        "tools": [{"name": "weather", "description": "Reports the weather", "parameters": {"type": "object"}}],
+        "options": {"temperature": 0.5, "max_tokens": 100, "seed": 3, "stop": ["END"], "stream": true},
+    });
+    let answer = json!({
+        "message": {"role": "assistant", "finish_reason": "stop", "parts": [{"type": "text", "content": "It drizzles."}]},
+        "id": "r1", "model": "large-2026",
+    });
+    let usage = json!({
+        "usage": {"input_tokens": 30, "output_tokens": 7, "cached_input_tokens": 20, "reasoning_tokens": 2},
+        "cost": "0.25",
+    });
+    let start = json!({"provider": "xai", "server": {"address": "api.x.ai", "port": 443}, "request": request});
+    let chat = |second, name: &str, payload| record(second, "ChatModel", CHILD, name, &payload);
+    vec![
+        chat(1, "run.start", json!({"input": request, "output": null})),
+        chat(1, "start", start),
+        chat(3, "new_token", json!({"text": "It"})),
+        chat(4, "new_token", json!({"text": " drizzles."})),
+        chat(5, "usage", usage),
+        chat(5, "success", json!({"response": answer})),
+        chat(6, "run.success", json!({"input": request, "output": answer})),
+        finish(7, "ChatModel", CHILD, 6),
+    ]
+}
+
+fn tool() -> Vec<SinkRecord> {
+    let input = json!({"city": "Lima"});
+    let tool = |second, name: &str, payload| record(second, "Tool", CHILD, name, &payload);
+    vec![
+        tool(1, "run.start", json!({"input": input, "output": null})),
+        tool(1, "start", json!({"input": input, "call_id": "c1"})),
+        tool(2, "run.success", json!({"input": input, "output": {"content": "drizzle"}})),
+        finish(2, "Tool", CHILD, 1),
+    ]
+}
+
+fn agent() -> Vec<SinkRecord> {
+    let question = json!({"role": "user", "parts": [{"type": "text", "content": "Weather?"}]});
+    let answer = json!({"role": "assistant", "parts": [{"type": "text", "content": "It drizzles."}]});
+    let input = json!({"messages": [question]});
+    let agent = |second, name: &str, payload| record(second, "Agent", TOP, name, &payload);
+    vec![
+        agent(1, "run.start", json!({"input": input, "output": null})),
+        agent(2, "run.success", json!({"input": input, "output": {"answer": answer, "messages": [question, answer]}})),
+        finish(2, "Agent", TOP, 1),
+    ]
+}
+
+/// A run of any other kind.
+fn other(kind: &str) -> Vec<SinkRecord> {
+    let event = |second, name: &str, payload| record(second, kind, TOP, name, &payload);
+    vec![
+        event(1, "run.start", json!({"input": "a text", "output": null})),
+        event(2, "run.success", json!({"input": "a text", "output": [1, 2]})),
+        finish(2, kind, TOP, 1),
+    ]
+}
+
+async fn facts(records: Vec<SinkRecord>, set: impl FnOnce(Otlp) -> Otlp) -> BTreeMap<String, Value> {
+    let spans = exported(records, set).await;
+    assert_eq!(spans.len(), 1);
+    attributes(&spans[0].attributes)
+}
+
+/// Compares the attributes of a span, without those that all dialects have.
+async fn check(dialect: Dialect, content: bool, records: Vec<SinkRecord>, expected: Value) {
+    let mut facts = facts(records, |otlp| otlp.dialect(dialect).content(content)).await;
+    assert_eq!(facts.remove("emitree.outcome"), Some("success".into()));
+    assert!(facts.remove("emitree.kind").is_some());
+    // Compared as values, because no order of keys is promised.
+    let read = |text: &Value| serde_json::from_str(text.as_str().unwrap_or_default()).unwrap_or_else(|_| text.clone());
+    let facts: BTreeMap<_, _> = facts.iter().map(|(name, value)| (name.clone(), read(value))).collect();
+    assert_eq!(json!(facts), expected, "{dialect:?}, content {content}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gen_ai_without_content() {
+    let expected = json!({
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "x_ai", "gen_ai.request.model": "some",
+        "server.address": "api.x.ai", "server.port": 443,
+        "gen_ai.request.temperature": 0.5, "gen_ai.request.max_tokens": 100, "gen_ai.request.seed": 3,
+        "gen_ai.request.stop_sequences": ["END"], "gen_ai.request.stream": true,
+        "gen_ai.response.id": "r1", "gen_ai.response.model": "large-2026", "gen_ai.response.finish_reasons": ["stop"],
+        "gen_ai.response.time_to_first_chunk": 2.0,
+        "gen_ai.usage.input_tokens": 30, "gen_ai.usage.output_tokens": 7, "gen_ai.usage.cost": 0.25,
+        "gen_ai.usage.cache_read.input_tokens": 20, "gen_ai.usage.reasoning.output_tokens": 2,
+    });
+    check(Dialect::GenAi, false, chat(), expected).await;
+    let expected = json!({
+        "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "some", "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": "c1",
+    });
+    check(Dialect::GenAi, false, tool(), expected).await;
+    let expected = json!({"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "some"});
+    check(Dialect::GenAi, false, agent(), expected).await;
+    let expected = json!({"gen_ai.operation.name": "invoke_workflow", "gen_ai.agent.name": "some"});
+    check(Dialect::GenAi, false, other("Workflow"), expected).await;
+    check(Dialect::GenAi, false, other("Step"), json!({})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gen_ai_content_is_json_with_the_fields_of_the_conventions() {
+    let facts = facts(chat(), |otlp| otlp.content(true)).await;
+    let read = |name: &str| -> Value { serde_json::from_str(facts[name].as_str().expect("a string")).expect("JSON") };
+    assert_eq!(read("gen_ai.system_instructions"), json!([{"type": "text", "content": "Be brief."}]));
+    let messages = json!([
+        {"role": "user", "parts": [{"type": "text", "content": "Weather?"}]},
+        {"role": "assistant", "parts": [
+            {"type": "reasoning", "content": "Hm."},
+            {"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Lima"}},
+        ]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "drizzle"}]},
+    ]);
+    assert_eq!(read("gen_ai.input.messages"), messages);
+    let answer = json!([
+        {"role": "assistant", "parts": [{"type": "text", "content": "It drizzles."}], "finish_reason": "stop"},
+    ]);
+    assert_eq!(read("gen_ai.output.messages"), answer);
+    let tools = json!([{
+        "type": "function", "name": "weather", "description": "Reports the weather", "parameters": {"type": "object"},
+    }]);
+    assert_eq!(read("gen_ai.tool.definitions"), tools);
+
+    let expected = json!({
+        "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "some", "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": "c1", "gen_ai.tool.call.arguments": {"city": "Lima"}, "gen_ai.tool.call.result": "drizzle",
+    });
+    check(Dialect::GenAi, true, tool(), expected).await;
+    // An answer without a finish reason has one: Phoenix would show no message otherwise.
+    let expected = json!({
+        "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "some",
+        "gen_ai.input.messages": [{"role": "user", "parts": [{"type": "text", "content": "Weather?"}]}],
+        "gen_ai.output.messages": [{
+            "role": "assistant", "parts": [{"type": "text", "content": "It drizzles."}], "finish_reason": "unknown",
+        }],
+    });
+    check(Dialect::GenAi, true, agent(), expected).await;
+}
+
+/// The attributes of a model call in `OpenInference` without content.
+fn llm() -> Value {
+    json!({
+        "openinference.span.kind": "LLM", "llm.system": "xai", "llm.provider": "xai", "llm.model_name": "large-2026",
+        "llm.request.model_name": "some", "llm.response.model_name": "large-2026", "llm.finish_reason": "stop",
+        "llm.invocation_parameters": {
+            "temperature": 0.5, "max_tokens": 100, "seed": 3, "stop": ["END"], "stream": true,
+        },
+        "llm.token_count.prompt": 30, "llm.token_count.completion": 7, "llm.token_count.total": 37,
+        "llm.token_count.prompt_details.cache_read": 20, "llm.token_count.completion_details.reasoning": 2,
+        "llm.cost.total": 0.25,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_inference_without_content() {
+    check(Dialect::OpenInference, false, chat(), llm()).await;
+    let expected = json!({"openinference.span.kind": "TOOL", "tool.name": "some", "tool.id": "c1"});
+    check(Dialect::OpenInference, false, tool(), expected).await;
+    let expected = json!({"openinference.span.kind": "AGENT", "agent.name": "some"});
+    check(Dialect::OpenInference, false, agent(), expected).await;
+    for kind in ["Workflow", "Step", "Retriever"] {
+        check(Dialect::OpenInference, false, other(kind), json!({"openinference.span.kind": "CHAIN"})).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_inference_content_is_flat() {
+    let mut expected = llm();
+    let content = json!({
+        "input.value": [{"type": "tool_call_response", "id": "c1", "response": "drizzle", "is_error": true}],
+        "input.mime_type": "application/json", "output.value": "It drizzles.", "output.mime_type": "text/plain",
+        "llm.input_messages.0.message.role": "system", "llm.input_messages.0.message.content": "Be brief.",
+        "llm.input_messages.1.message.role": "user", "llm.input_messages.1.message.content": "Weather?",
+        "llm.input_messages.2.message.role": "assistant",
+        "llm.input_messages.2.message.tool_calls.0.tool_call.id": "c1",
+        "llm.input_messages.2.message.tool_calls.0.tool_call.function.name": "weather",
+        "llm.input_messages.2.message.tool_calls.0.tool_call.function.arguments": {"city": "Lima"},
+        "llm.input_messages.3.message.role": "tool", "llm.input_messages.3.message.tool_call_id": "c1",
+        "llm.input_messages.3.message.content": "drizzle",
+        "llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": "It drizzles.",
+        "llm.tools.0.tool.json_schema": {"type": "function", "function": {
+            "name": "weather", "description": "Reports the weather", "parameters": {"type": "object"},
+        }},
+    });
+    expected.as_object_mut().unwrap().extend(content.as_object().unwrap().clone());
+    check(Dialect::OpenInference, true, chat(), expected).await;
+    let expected = json!({
+        "openinference.span.kind": "TOOL", "tool.name": "some", "tool.id": "c1",
+        "input.value": {"city": "Lima"}, "input.mime_type": "application/json",
+        "output.value": "drizzle", "output.mime_type": "text/plain",
+    });
+    check(Dialect::OpenInference, true, tool(), expected).await;
+    let expected = json!({
+        "openinference.span.kind": "AGENT", "agent.name": "some", "input.value": "Weather?",
+        "input.mime_type": "text/plain", "output.value": "It drizzles.", "output.mime_type": "text/plain",
+    });
+    check(Dialect::OpenInference, true, agent(), expected).await;
+    let expected = json!({
+        "openinference.span.kind": "CHAIN", "input.value": "a text", "input.mime_type": "text/plain",
+        "output.value": [1, 2], "output.mime_type": "application/json",
+    });
+    check(Dialect::OpenInference, true, other("Step"), expected).await;
+}
+
+/// A count that is a string, or a list that is one, is not read by Phoenix or Langfuse.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_have_the_types_that_the_conventions_name() {
+    let facts = facts(chat(), |otlp| otlp).await;
+    let ints = ["gen_ai.usage.input_tokens", "gen_ai.request.max_tokens", "gen_ai.request.seed", "server.port"];
+    assert!(ints.iter().all(|name| facts[*name].is_i64()), "{facts:?}");
+    assert!(facts["gen_ai.request.temperature"].is_f64() && facts["gen_ai.usage.cost"].is_f64());
+    assert!(facts["gen_ai.response.finish_reasons"].is_array() && facts["gen_ai.request.stream"].is_boolean());
+}
+
+/// A name is no longer in use, or belongs to another tool.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dialect_sets_no_attribute_that_changes_the_meaning_of_others() {
+    let foreign = [
+        (Dialect::GenAi, vec!["gen_ai.system", "gen_ai.workflow.name", "gen_ai.agent.id", "llm.", "openinference."]),
+        // Phoenix converts `gen_ai.*`, and hides its messages behind ours.
+        (Dialect::OpenInference, vec!["gen_ai."]),
+    ];
+    for (dialect, names) in foreign {
+        for row in dialect.rows() {
+            let is_foreign =
+                |name: &&&str| row.attribute == **name || name.ends_with('.') && row.attribute.starts_with(**name);
+            assert_eq!(names.iter().find(is_foreign), None, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn each_row_has_the_version_of_its_name_and_a_place_of_its_own() {
+    for dialect in [Dialect::GenAi, Dialect::OpenInference] {
+        let mut seen = Vec::new();
+        for row in dialect.rows() {
+            assert!(!row.since.is_empty() && !row.attribute.is_empty(), "{row:?}");
+            let place = (row.kind, row.attribute, row.fact);
+            assert!(!seen.contains(&place), "{row:?} is there twice");
+            seen.push(place);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_and_a_name_of_the_user_take_precedence() {
+    let set = |otlp: Otlp| {
+        otlp.dialect(Dialect::OpenInference)
+            .row(Row::new("Retriever", Fact::Constant("RETRIEVER"), "openinference.span.kind", ""))
+            .row(Row::new("Retriever", Fact::Name, "retriever.names", "").form(Form::Json))
+            .span("Retriever", "retrieval {name}", SpanKind::Client)
+    };
+    let spans = exported(other("Retriever"), set).await;
+    let facts = attributes(&spans[0].attributes);
+    assert_eq!(
+        (&facts["openinference.span.kind"], &facts["retriever.names"]),
+        (&json!("RETRIEVER"), &json!("\"some\""))
+    );
+    assert_eq!((&*spans[0].name, spans[0].kind().as_str_name()), ("retrieval some", "SPAN_KIND_CLIENT"));
+    let spans = exported(other("Step"), set).await;
+    assert_eq!(
+        (&*spans[0].name, &attributes(&spans[0].attributes)["openinference.span.kind"]),
+        ("some", &json!("CHAIN"))
+    );
+}

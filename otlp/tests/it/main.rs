@@ -1,0 +1,12 @@
+//! Tests of the public API, in one binary.
+
+mod agent;
+mod collector;
+mod delivery;
+mod dialects;
+mod limits;
+mod outcomes;
+mod records;
+mod secrets;
+mod settings;
+mod spans;

@@ -1,0 +1,114 @@
+//! O9: no content without being asked, and no secret with `Redact`.
+
+use std::time::Duration;
+
+use emitree_agent::{Agent, ChatModel, ChatOptions, Reply, ScriptedModel, tool_fn};
+use emitree_emitter::{BoxError, Emitter};
+use emitree_middleware::Redact;
+use emitree_otlp::{Dialect, Otlp};
+use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
+use prost::Message;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::collector::Collector;
+
+const LONG: Duration = Duration::from_secs(60);
+const EMAIL: &str = "ada.lovelace@example.com";
+const SECRETS: [&str; 4] =
+    [EMAIL, "ada.lovelace%40example.com", "ada.lovelace\\u0040example.com", "YWRhLmxvdmVsYWNlQGV4YW1wbGUuY29t"];
+
+#[derive(Deserialize, JsonSchema)]
+struct Text {
+    text: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// An agent whose messages, arguments, results and errors contain a text.
+fn agent(text: &'static str) -> Result<Agent, BoxError> {
+    let script = ScriptedModel::new("small")
+        .reply(Reply::calls([("note", json!({"text": text})), ("fail", json!({}))]).in_pieces(3))
+        .reply(Reply::text(text).in_pieces(3));
+    let note = tool_fn("note", "Notes a text", |Text { text }, _: RunContext| async move { Ok(text) })?;
+    let fail =
+        tool_fn("fail", "Fails", move |_: Nothing, _: RunContext| async move { Err::<String, _>(Error::new(text)) })?;
+    Ok(Agent::builder("helper", ChatModel::new(script)?.options(ChatOptions::new().stream(true)))
+        .tool(note)
+        .tool(fail)
+        .build()?)
+}
+
+/// Returns the bytes of all requests.
+fn bytes(collector: &Collector) -> Vec<u8> {
+    assert!(collector.spans().len() >= 5);
+    collector.requests().iter().flat_map(|(_, request)| request.encode_to_vec()).collect()
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_content_spans_have_no_text_of_messages_arguments_and_results() -> Result<(), BoxError> {
+    let mark = "MARKED-TEXT";
+    for (dialect, content) in [(Dialect::GenAi, false), (Dialect::OpenInference, false), (Dialect::GenAi, true)] {
+        let (collector, app) = (Collector::start([]).await, Emitter::new());
+        let traces = app.pipe_to(Otlp::to(&collector.url())?.dialect(dialect).content(content).sink())?;
+        let work = runnable_fn("work", move |text: String, _: RunContext| async move {
+            let script = ScriptedModel::new("small").reply(Reply::calls([("note", json!({"text": mark}))])).text(mark);
+            let note = tool_fn("note", "Notes", move |_: Nothing, _: RunContext| async move { Ok(mark.to_owned()) })?;
+            let agent = Agent::builder("helper", ChatModel::new(script)?).tool(note).build()?;
+            agent.ask(text).await?;
+            Ok::<_, Error>(())
+        });
+        work.with_emitter(app.child("work")?).run(mark.to_owned()).await?;
+        traces.close(LONG).await.complete()?;
+        assert_eq!(contains(&bytes(&collector), mark), content, "{dialect:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_behind_a_redaction_exports_no_secret() -> Result<(), BoxError> {
+    for dialect in [Dialect::GenAi, Dialect::OpenInference] {
+        let collector = Collector::start([]).await;
+        let agent = agent(EMAIL)?;
+        let otlp = Otlp::to(&collector.url())?.dialect(dialect).content(true);
+        let traces = agent.emitter().pipe_to(Redact::new().sink(otlp.sink()))?;
+        agent.ask(EMAIL).await?;
+        traces.close(LONG).await.complete()?;
+        let bytes = bytes(&collector);
+        assert!(contains(&bytes, "helper"));
+        for secret in SECRETS {
+            assert!(!contains(&bytes, secret), "{dialect:?}: {secret}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_collector_is_in_no_error_and_no_debug_output() -> Result<(), BoxError> {
+    let key = "Bearer key-17";
+    let echo = Box::new(|| {
+        let mut response = axum::http::Response::new(axum::body::Body::from("bad key: key-17"));
+        *response.status_mut() = axum::http::StatusCode::UNAUTHORIZED;
+        response
+    });
+    let collector = Collector::start([echo as crate::collector::Answer]).await;
+    let url = collector.url().replace("http://", "http://user:pass-17@");
+    let otlp = Otlp::to(&format!("{url}?token=token-17"))?.header("authorization", key)?;
+    let app = Emitter::new();
+    let traces = app.pipe_to(otlp.sink())?;
+    runnable_fn("work", |(): (), _: RunContext| async { Ok::<_, Error>(()) })
+        .with_emitter(app.child("x")?)
+        .run(())
+        .await?;
+    let report = traces.close(LONG).await;
+    let texts = format!("{report} {otlp:?} {:?}", otlp.sink());
+    assert!(texts.contains("answered 401 Unauthorized: …"), "{texts}");
+    assert!(!texts.contains("-17"), "{texts}");
+    Ok(())
+}
