@@ -2,6 +2,7 @@
 
 use emitree_emitter::{Event, EventName};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::RunContext;
 use crate::run::panic::isolated;
@@ -31,6 +32,10 @@ pub enum Checked {
 
 impl Event for WouldDeny {
     const NAME: EventName = EventName::new("would_deny");
+
+    fn head(&self) -> Option<Value> {
+        Some(json!({"guard": self.guard, "at": self.at}))
+    }
 }
 
 impl WouldDeny {

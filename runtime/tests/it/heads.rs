@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use emitree_emitter::{BoxError, Detail, DetailFn, Emitter, EventRecord, Sink, SinkRecord};
-use emitree_runtime::{Error, Interrupt, Result, RunContext, Runnable};
+use emitree_emitter::{BoxError, Detail, DetailFn, Emitter, Event, EventRecord, Sink, SinkRecord};
+use emitree_runtime::{Checked, Error, Interrupt, Result, RunContext, Runnable, WouldDeny};
 use serde_json::{Value, json};
 
 use crate::support::{below, silence_planned_panics};
@@ -105,4 +105,11 @@ async fn a_head_of_finish_is_the_outcome_and_the_duration_and_has_no_value() {
 async fn start_and_success_have_no_head() {
     let [_, heads] = recorded("success").await;
     assert_eq!([heads.payload("run.start"), heads.payload("run.success")], [Some(Value::Null), Some(Value::Null)]);
+}
+
+// E19
+#[test]
+fn the_head_of_would_deny_has_no_reason_because_it_may_quote_a_value() {
+    let would_deny = WouldDeny::new("desk", Checked::Input, VALUE);
+    assert_eq!(would_deny.head(), Some(json!({"guard": "desk", "at": "input"})));
 }
