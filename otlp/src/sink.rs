@@ -1,6 +1,6 @@
 //! The sink: records become spans, and spans are sent.
 
-use emitree_emitter::{BoxError, Overflow, Progress, Sink, SinkRecord};
+use emitree_emitter::{BoxError, Detail, DetailFn, Overflow, Progress, Sink, SinkRecord};
 
 use crate::encode::Encoder;
 use crate::export::Exporter;
@@ -80,5 +80,11 @@ impl Sink for OtlpSink {
 
     fn overflow(&self) -> Overflow {
         Overflow::DropOldest
+    }
+
+    /// Asks for heads, and for whole payloads only if they have content that is exported.
+    fn detail(&self) -> DetailFn {
+        let heads: DetailFn = Box::new(|_, _| Detail::Heads);
+        self.active.as_ref().map_or(heads, |active| active.spans.detail())
     }
 }

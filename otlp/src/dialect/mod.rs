@@ -91,6 +91,8 @@ impl Row {
 pub enum Form {
     /// A string, a number, a boolean or a list of strings as itself, anything else as a JSON string.
     Plain,
+    /// A string as itself, anything else as a JSON string.
+    Text,
     /// A JSON string.
     Json,
     /// `text/plain` for a string, and `application/json` for anything else.

@@ -66,6 +66,7 @@ impl Attributes {
         };
         match form {
             Form::Json => json(value),
+            Form::Text if !value.is_string() => json(value),
             Form::Messages => json(&messages(value)),
             Form::OutputMessages => json(&output_messages(value)),
             Form::Instructions => json(&instructions(value)),
@@ -73,7 +74,7 @@ impl Attributes {
             Form::MimeType => (plain(&if value.is_string() { "text/plain" } else { "application/json" }.into()), None),
             Form::First => (plain(value.get(0).unwrap_or(value)), None),
             Form::Provider => (plain(&self.dialect.provider(value.as_str().unwrap_or_default()).into()), None),
-            Form::Plain | Form::FlatMessages | Form::FlatTools => self.limits.shortened(plain(value)),
+            Form::Plain | Form::Text | Form::FlatMessages | Form::FlatTools => self.limits.shortened(plain(value)),
         }
     }
 }

@@ -46,10 +46,6 @@ pub enum Fact {
     Temperature,
     /// The maximum number of tokens of the answer.
     MaxTokens,
-    /// The seed of the request.
-    Seed,
-    /// The texts at which the model stops.
-    StopSequences,
     /// `true` if the answer was streamed.
     IsStream,
     /// The options of the request that are known, as an object.
@@ -70,7 +66,11 @@ pub enum Fact {
     Cost,
     /// The id of a tool call.
     CallId,
-    /// The input of the run. This and all facts below are content.
+    /// The seed of the request. This and all facts below are content.
+    Seed,
+    /// The texts at which the model stops.
+    StopSequences,
+    /// The input of the run.
     Input,
     /// The output of the run.
     Output,
@@ -123,17 +123,14 @@ const fn content(kind: &'static str, event: Stage<'static>, pointer: &'static st
     Source { kind, event, pointer, fact }
 }
 
-/// Each fact that a payload contains, with its place.
+/// Each fact that a payload contains, with its place. Facts that are no content are in the heads of events.
 const SOURCES: &[Source] = &[
     own("ChatModel", "start", "/provider", Fact::Provider),
-    own("ChatModel", "start", "/server/address", Fact::ServerAddress),
-    own("ChatModel", "start", "/server/port", Fact::ServerPort),
+    own("ChatModel", "start", "/server_address", Fact::ServerAddress),
+    own("ChatModel", "start", "/server_port", Fact::ServerPort),
     own("ChatModel", "start", "/model", Fact::RequestModel),
     own("ChatModel", "start", "/request/options/temperature", Fact::Temperature),
     own("ChatModel", "start", "/request/options/max_tokens", Fact::MaxTokens),
-    own("ChatModel", "start", "/request/options/seed", Fact::Seed),
-    own("ChatModel", "start", "/request/options/stop", Fact::StopSequences),
-    own("ChatModel", "start", "/request/options/stream", Fact::IsStream),
     own("ChatModel", "success", "/response/id", Fact::ResponseId),
     own("ChatModel", "success", "/response/model", Fact::ResponseModel),
     own("ChatModel", "success", "/response/message/finish_reason", Fact::FinishReasons),
@@ -141,6 +138,8 @@ const SOURCES: &[Source] = &[
     content("ChatModel", Stage::Start, "/input/system", Fact::SystemPrompt),
     content("ChatModel", Stage::Start, "/input/messages", Fact::InputMessages),
     content("ChatModel", Stage::Start, "/input/tools", Fact::Tools),
+    content("ChatModel", Stage::Start, "/input/options/seed", Fact::Seed),
+    content("ChatModel", Stage::Start, "/input/options/stop", Fact::StopSequences),
     content("ChatModel", Stage::Success, "/output/message", Fact::OutputMessages),
     content("Agent", Stage::Start, "/input/messages", Fact::InputMessages),
     content("Agent", Stage::Success, "/output/answer", Fact::OutputMessages),

@@ -13,7 +13,7 @@ mod status;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use emitree_emitter::{EventRecord, SinkRecord};
+use emitree_emitter::{Detail, DetailFn, EventRecord, SinkRecord};
 use emitree_sinks::runs::{self, Cursor, Head, Run, Runs};
 use serde_json::Value;
 use uuid::Uuid;
@@ -106,12 +106,21 @@ impl Spans {
             runs::Fact::Event | runs::Fact::Discarded { .. } => {
                 open.add_chunk(event, time, started);
                 open.add_link(event, &self.ended);
-                open.add_note(notes::of_event(event, nanoseconds(time), &self.asked_for));
+                open.add_note(notes::of_event(event, nanoseconds(time), &self.asked_for, self.with_content));
                 None
             }
             runs::Fact::Finish { .. } => self.end(run),
             _ => None,
         }
+    }
+
+    /// Returns the detail that an event is needed in: its content, if content is exported, and otherwise its head.
+    pub(crate) fn detail(&self) -> DetailFn {
+        let with_content = self.with_content;
+        Box::new(move |_, event| {
+            let has_content = matches!(event, "run.start" | "run.success") || notes::has_content(event);
+            if with_content && has_content { Detail::Full } else { Detail::Heads }
+        })
     }
 
     /// Ends all open spans, in the order of their starts.
@@ -149,6 +158,7 @@ impl OpenSpan {
         }
         self.has_chunk = true;
         let waited = started.and_then(|started| time.duration_since(started).ok());
+        self.facts.insert(Fact::IsStream, true.into());
         self.facts.extend(waited.map(|waited| (Fact::TimeToFirstChunk, waited.as_secs_f64().into())));
     }
 

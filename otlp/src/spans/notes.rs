@@ -16,9 +16,15 @@ pub(crate) struct Note {
     pub(crate) attributes: Vec<(&'static str, Value)>,
 }
 
-/// An own event that becomes an event of its span: the end of its path, and its attributes with their places in the
-/// payload.
-type NoteRow = (&'static str, &'static [(&'static str, &'static str)]);
+/// An own event that becomes an event of its span.
+struct NoteRow {
+    /// The end of the event's path.
+    event: &'static str,
+    /// The attributes, with their places in the head of the payload.
+    head: &'static [(&'static str, &'static str)],
+    /// The attributes that are content, with their places in the payload.
+    content: &'static [(&'static str, &'static str)],
+}
 
 const REASON: &str = "emitree.reason";
 const BY: &str = "emitree.by";
@@ -26,24 +32,40 @@ const MESSAGE: &str = "exception.message";
 
 /// Retries, fallbacks, discarded attempts, and denials that were only reported.
 const NOTES: &[NoteRow] = &[
-    ("attempt_discarded", &[("/reason", REASON)]),
-    ("retry", &[("/retry", "emitree.retry"), ("/error/message", MESSAGE), ("/cause", MESSAGE)]),
-    ("retries_exceeded", &[("/retries", "emitree.retry"), ("/error/message", MESSAGE)]),
-    ("retry.exhausted", &[("/retries", "emitree.retry"), ("/cause", MESSAGE)]),
-    ("fell_back", &[("/from", "emitree.from"), ("/to", "emitree.to"), ("/error/message", MESSAGE)]),
-    ("fallback.answered", &[("/by", BY)]),
-    ("fallback.exhausted", &[]),
-    ("would_deny", &[("/guard", BY), ("/reason", REASON)]),
-    ("resumed", &[("/continues", "emitree.continues")]),
+    NoteRow { event: "attempt_discarded", head: &[("/reason", REASON)], content: &[] },
+    NoteRow {
+        event: "retry",
+        head: &[("/retry", "emitree.retry")],
+        content: &[("/error/message", MESSAGE), ("/cause", MESSAGE)],
+    },
+    NoteRow { event: "retries_exceeded", head: &[], content: &[("/error/message", MESSAGE)] },
+    NoteRow { event: "retry.exhausted", head: &[], content: &[("/cause", MESSAGE)] },
+    NoteRow {
+        event: "fell_back",
+        head: &[("/from", "emitree.from"), ("/to", "emitree.to")],
+        content: &[("/error/message", MESSAGE)],
+    },
+    NoteRow { event: "fallback.answered", head: &[], content: &[("/by", BY)] },
+    NoteRow { event: "fallback.exhausted", head: &[], content: &[] },
+    NoteRow { event: "would_deny", head: &[("/guard", BY)], content: &[("/reason", REASON)] },
+    NoteRow { event: "resumed", head: &[("/continues", "emitree.continues")], content: &[] },
 ];
+
+/// Returns `true` if an event with this name has content that becomes an attribute.
+pub(super) fn has_content(name: &str) -> bool {
+    let last = |row: &NoteRow| row.event.rsplit('.').next() == Some(name);
+    NOTES.iter().any(|row| last(row) && !row.content.is_empty())
+}
 
 /// Returns the event of the span for an own event of the run, if it has one. An event that was asked for by name has no
 /// attributes: its payload may be content.
-pub(super) fn of_event(event: &EventRecord, time: u64, asked_for: &[String]) -> Option<Note> {
-    if let Some((name, places)) = NOTES.iter().find(|(name, _)| is_end_of(name, &event.path)) {
+pub(super) fn of_event(event: &EventRecord, time: u64, asked_for: &[String], with_content: bool) -> Option<Note> {
+    if let Some(row) = NOTES.iter().find(|row| is_end_of(row.event, &event.path)) {
         let payload = event.to_json();
-        let found = places.iter().filter_map(|(place, name)| Some((*name, payload.pointer(place)?.clone())));
-        return Some(Note { name: (*name).to_owned(), time, attributes: found.collect() });
+        let content = if with_content { row.content } else { &[] };
+        let places = row.head.iter().chain(content);
+        let found = places.filter_map(|(place, name)| Some((*name, payload.pointer(place)?.clone())));
+        return Some(Note { name: row.event.to_owned(), time, attributes: found.collect() });
     }
     let name = asked_for.iter().find(|name| is_end_of(name, &event.path))?;
     Some(Note { name: name.clone(), time, attributes: Vec::new() })

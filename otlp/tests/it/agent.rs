@@ -1,11 +1,12 @@
 //! O1, O2: the runs of an agent are spans with the ids of their records, live and from a recording.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use emitree_agent::{Agent, ChatModel, Reply, ScriptedModel, Tool, Usage, tool_fn};
+use emitree_agent::{Agent, ChatModel, ChatOptions, Reply, ScriptedModel, Tool, Usage, tool_fn};
 use emitree_emitter::{BoxError, Sink};
-use emitree_otlp::Otlp;
-use emitree_runtime::{RunContext, Runnable};
+use emitree_otlp::{Dialect, Otlp};
+use emitree_runtime::{Error, RunContext, Runnable};
 use emitree_sinks::Memory;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::json;
@@ -16,20 +17,26 @@ type Result<T> = std::result::Result<T, BoxError>;
 
 const LONG: Duration = Duration::from_secs(60);
 
+/// A tool that fails at first.
 fn shout() -> Result<Tool> {
     #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
     struct Text {
         text: String,
     }
-    let shout = |Text { text }, _: RunContext| async move { Ok(text.to_uppercase()) };
-    Ok(tool_fn("shout", "Shouts a text", shout)?)
+    let calls = AtomicU32::new(0);
+    let shout = move |Text { text }, _: RunContext| {
+        let call = calls.fetch_add(1, Ordering::Relaxed);
+        async move { if call == 0 { Err(Error::new("busy").retryable(true)) } else { Ok(text.to_uppercase()) } }
+    };
+    Ok(tool_fn("shout", "Shouts a text", shout)?.retries(1))
 }
 
 fn librarian() -> Result<Agent> {
     let script = ScriptedModel::new("small")
         .reply(Reply::calls([("shout", json!({"text": "a"}))]).usage(Usage::new(1000, 20)))
         .reply(Reply::text("A").usage(Usage::new(2000, 30)));
-    Ok(Agent::builder("librarian", ChatModel::new(script)?).tool(shout()?).build()?)
+    let options = ChatOptions::new().temperature(0.5).max_tokens(100).stop(["END"]).seed(7).stream(true);
+    Ok(Agent::builder("librarian", ChatModel::new(script)?).tool(shout()?).options(options).build()?)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -73,14 +80,39 @@ async fn the_runs_of_an_agent_are_spans_with_names_kinds_parents_and_times() -> 
     }
     let tokens = |span: &Span| attributes(&span.attributes).get("gen_ai.usage.input_tokens")?.as_i64();
     assert_eq!(spans.iter().map(tokens).collect::<Vec<_>>(), [None, Some(1000), None, Some(2000)]);
+    Ok(())
+}
 
-    // The same records, written to another sink inside of the runtime, give the same spans.
-    let again = Collector::start([]).await;
-    let mut sink = Otlp::to(&again.url())?.sink();
-    for record in memory.records() {
-        sink.write(&record)?;
+/// A live sink without content receives heads, and a recording has whole payloads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recording_has_the_spans_of_the_live_run_in_each_dialect_with_and_without_content() -> Result<()> {
+    let (agent, memory) = (librarian()?, Memory::new());
+    let recording = agent.emitter().pipe_to(memory.clone())?;
+    let mut live = Vec::new();
+    for (dialect, content) in
+        [Dialect::GenAi, Dialect::OpenInference].into_iter().flat_map(|of| [(of, false), (of, true)])
+    {
+        let collector = Collector::start([]).await;
+        let otlp = Otlp::to(&collector.url())?.dialect(dialect).content(content).event("tool_response");
+        let traces = agent.emitter().pipe_to(otlp.sink())?;
+        live.push((collector, otlp, traces));
     }
-    sink.close()?;
-    assert_eq!(sorted(again.spans()), spans);
+    agent.ask("Shout a.").await?;
+    recording.close(LONG).await.complete()?;
+    for (collector, otlp, traces) in live {
+        traces.close(LONG).await.complete()?;
+        let spans = sorted(collector.spans());
+        // A sink may be written to inside of the runtime.
+        let mut sink = otlp.sink();
+        for record in memory.records() {
+            sink.write(&record)?;
+        }
+        sink.close()?;
+        let all = sorted(collector.spans());
+        assert_eq!(all.len(), 8);
+        for (number, span) in spans.iter().enumerate() {
+            assert_eq!((span, span), (&all[2 * number], &all[2 * number + 1]), "{otlp:?}");
+        }
+    }
     Ok(())
 }

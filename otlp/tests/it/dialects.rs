@@ -34,7 +34,10 @@ fn chat() -> Vec<SinkRecord> {
         "usage": {"input_tokens": 30, "output_tokens": 7, "cached_input_tokens": 20, "reasoning_tokens": 2},
         "cost": "0.25",
     });
-    let start = json!({"provider": "xai", "server": {"address": "api.x.ai", "port": 443}, "request": request});
+    let start = json!({
+        "provider": "xai", "model": "some", "server_address": "api.x.ai", "server_port": 443,
+        "request": {"options": {"temperature": 0.5, "max_tokens": 100}},
+    });
     let chat = |second, name: &str, payload| record(second, "ChatModel", CHILD, name, &payload);
     vec![
         chat(1, "run.start", json!({"input": request, "output": null})),
@@ -103,8 +106,7 @@ async fn gen_ai_without_content() {
     let expected = json!({
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "x_ai", "gen_ai.request.model": "some",
         "server.address": "api.x.ai", "server.port": 443,
-        "gen_ai.request.temperature": 0.5, "gen_ai.request.max_tokens": 100, "gen_ai.request.seed": 3,
-        "gen_ai.request.stop_sequences": ["END"], "gen_ai.request.stream": true,
+        "gen_ai.request.temperature": 0.5, "gen_ai.request.max_tokens": 100, "gen_ai.request.stream": true,
         "gen_ai.response.id": "r1", "gen_ai.response.model": "large-2026", "gen_ai.response.finish_reasons": ["stop"],
         "gen_ai.response.time_to_first_chunk": 2.0,
         "gen_ai.usage.input_tokens": 30, "gen_ai.usage.output_tokens": 7, "gen_ai.usage.cost": 0.25,
@@ -167,9 +169,7 @@ fn llm() -> Value {
     json!({
         "openinference.span.kind": "LLM", "llm.system": "xai", "llm.provider": "xai", "llm.model_name": "large-2026",
         "llm.request.model_name": "some", "llm.response.model_name": "large-2026", "llm.finish_reason": "stop",
-        "llm.invocation_parameters": {
-            "temperature": 0.5, "max_tokens": 100, "seed": 3, "stop": ["END"], "stream": true,
-        },
+        "llm.invocation_parameters": {"temperature": 0.5, "max_tokens": 100, "stream": true},
         "llm.token_count.prompt": 30, "llm.token_count.completion": 7, "llm.token_count.total": 37,
         "llm.token_count.prompt_details.cache_read": 20, "llm.token_count.completion_details.reasoning": 2,
         "llm.cost.total": 0.25,
@@ -192,6 +192,9 @@ async fn open_inference_without_content() {
 async fn open_inference_content_is_flat() {
     let mut expected = llm();
     let content = json!({
+        "llm.invocation_parameters": {
+            "temperature": 0.5, "max_tokens": 100, "seed": 3, "stop": ["END"], "stream": true,
+        },
         "input.value": [{"type": "tool_call_response", "id": "c1", "response": "drizzle", "is_error": true}],
         "input.mime_type": "application/json", "output.value": "It drizzles.", "output.mime_type": "text/plain",
         "llm.input_messages.0.message.role": "system", "llm.input_messages.0.message.content": "Be brief.",
@@ -230,11 +233,22 @@ async fn open_inference_content_is_flat() {
 /// A count that is a string, or a list that is one, is not read by Phoenix or Langfuse.
 #[tokio::test(flavor = "multi_thread")]
 async fn values_have_the_types_that_the_conventions_name() {
-    let facts = facts(chat(), |otlp| otlp).await;
+    let facts = facts(chat(), |otlp| otlp.content(true)).await;
     let ints = ["gen_ai.usage.input_tokens", "gen_ai.request.max_tokens", "gen_ai.request.seed", "server.port"];
     assert!(ints.iter().all(|name| facts[*name].is_i64()), "{facts:?}");
     assert!(facts["gen_ai.request.temperature"].is_f64() && facts["gen_ai.usage.cost"].is_f64());
-    assert!(facts["gen_ai.response.finish_reasons"].is_array() && facts["gen_ai.request.stream"].is_boolean());
+    assert!(
+        facts["gen_ai.request.stop_sequences"].is_array()
+            && facts["gen_ai.response.finish_reasons"].is_array()
+            && facts["gen_ai.request.stream"].is_boolean()
+    );
+    // The values of spans that Phoenix shows are texts.
+    for answer in [json!(2890), json!("2890")] {
+        let result = json!({"input": null, "output": {"content": answer}});
+        let records = [record(1, "Tool", TOP, "run.success", &result), finish(2, "Tool", TOP, 1)];
+        let spans = exported(records, |otlp| otlp.dialect(Dialect::OpenInference).content(true)).await;
+        assert_eq!(attributes(&spans[0].attributes)["output.value"], "2890");
+    }
 }
 
 /// A name is no longer in use, or belongs to another tool.

@@ -1,5 +1,7 @@
 //! O9: no content without being asked, and no secret with `Redact`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use emitree_agent::{Agent, ChatModel, ChatOptions, Reply, ScriptedModel, tool_fn};
@@ -9,7 +11,7 @@ use emitree_otlp::{Dialect, Otlp};
 use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
 use prost::Message;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 
 use crate::collector::Collector;
@@ -110,5 +112,42 @@ async fn the_key_of_a_collector_is_in_no_error_and_no_debug_output() -> Result<(
     let texts = format!("{report} {otlp:?} {:?}", otlp.sink());
     assert!(texts.contains("answered 401 Unauthorized: …"), "{texts}");
     assert!(!texts.contains("-17"), "{texts}");
+    Ok(())
+}
+
+/// A value that counts how often it is serialized.
+#[derive(Clone, Default)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Serialize for Counted {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        serializer.serialize_str("a value")
+    }
+}
+
+impl<'de> Deserialize<'de> for Counted {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|_| Self::default())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_content_no_value_is_serialized() -> Result<(), BoxError> {
+    for (content, is_serialized) in [(false, false), (true, true)] {
+        let (collector, app, value) = (Collector::start([]).await, Emitter::new(), Counted::default());
+        let otlp = Otlp::to(&collector.url())?.content(content);
+        let sinks = [app.pipe_to(otlp.sink())?, app.pipe_to(Redact::new().sink(otlp.sink()))?];
+        let echo =
+            runnable_fn("echo", |Counted(count): Counted, _: RunContext| async { Ok::<_, Error>(Counted(count)) });
+        let mut emitted = value.clone();
+        app.emit("an_event", &mut emitted).await?;
+        echo.with_emitter(app.child("echo")?).run(value.clone()).await?;
+        for traces in sinks {
+            traces.close(LONG).await.complete()?;
+        }
+        assert_eq!(value.0.load(Ordering::Relaxed) > 0, is_serialized, "content {content}");
+        assert_eq!(collector.spans().len(), 2);
+    }
     Ok(())
 }
