@@ -4,7 +4,7 @@ use emitree_emitter::{BoxError, Detail, DetailFn, Overflow, Progress, Sink, Sink
 
 use crate::encode::Encoder;
 use crate::export::Exporter;
-use crate::spans::{Span, Spans};
+use crate::spans::Spans;
 
 /// A sink that sends the runs of its records as spans. Made by [`Otlp::sink`](crate::Otlp::sink).
 ///
@@ -37,18 +37,10 @@ impl OtlpSink {
     }
 }
 
-impl Active {
-    fn push(&mut self, span: &Span) {
-        self.exporter.push(self.encoder.span(span));
-    }
-}
-
 impl Sink for OtlpSink {
     fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
-        if let Some(active) = &mut self.active
-            && let Some(span) = active.spans.add(record)
-        {
-            active.push(&span);
+        if let Some(active) = &mut self.active {
+            active.spans.add(record).iter().for_each(|span| active.exporter.push(active.encoder.span(span)));
         }
         Ok(())
     }
@@ -61,9 +53,7 @@ impl Sink for OtlpSink {
     /// Sends the spans of runs that have not ended, with `emitree.incomplete`, and flushes.
     fn close(&mut self) -> Result<(), BoxError> {
         let Some(active) = &mut self.active else { return Ok(()) };
-        for span in active.spans.close() {
-            active.push(&span);
-        }
+        active.spans.close().iter().for_each(|span| active.exporter.push(active.encoder.span(span)));
         active.exporter.close();
         Ok(active.exporter.flush()?)
     }

@@ -309,8 +309,9 @@ fn a_run_that_is_removed_is_returned_with_its_facts_and_begins_anew_with_a_later
     let above = runs.add(&head(1, "run.start", &json!({}), RUN)).unwrap().id;
     let below = runs.add(&head(2, "run.start", &json!({}), CHILD)).unwrap().id;
     runs.add(&Head::of(&gap, Cursor { recording: 0, position: 3, number: 3 }));
+    assert_eq!(runs.get(below).map(|run| (run.id, run.lost)), Some((below, 4)));
     assert_eq!(runs.remove(below).map(|run| (run.id, run.lost)), Some((below, 4)));
-    assert_eq!(runs.remove(below), None);
+    assert_eq!((runs.remove(below), runs.get(below)), (None, None));
     assert_eq!(runs.iter().map(|run| run.id).collect::<Vec<_>>(), [above]);
     runs.add(&head(4, "run.start", &json!({}), CHILD));
     assert_eq!(runs.iter().map(|run| (run.id, run.lost)).collect::<Vec<_>>(), [(above, 4), (below, 0)]);

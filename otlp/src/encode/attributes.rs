@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use serde_json::Value;
 
@@ -30,8 +29,8 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Returns the attributes of a span, and the number of those that were left out.
-    pub(crate) fn of(&self, span: &Span) -> (Vec<KeyValue>, u32) {
+    /// Returns the attributes of a span.
+    pub(super) fn of(&self, span: &Span) -> List {
         let mut list = List::new(self.limits);
         let (required, others): (Vec<_>, Vec<_>) = self.rows(span).into_iter().partition(|(row, _)| row.is_required);
         let is_flat = |row: &Row| matches!(row.form, Form::FlatMessages | Form::FlatTools);
@@ -43,7 +42,7 @@ impl Attributes {
         for (row, value) in flat {
             list.push_flat(row.attribute, if row.form == Form::FlatTools { flat_tools } else { flat_messages }(&value));
         }
-        list.end()
+        list.with_cut()
     }
 
     /// Returns the rows that have a value, one for each attribute (1).

@@ -70,11 +70,13 @@ pub(super) fn cut(text: &str, bytes: usize) -> &str {
 /// Attributes within limits.
 pub(super) struct List {
     limits: Limits,
-    attributes: Vec<KeyValue>,
-    bytes: usize,
+    pub(super) attributes: Vec<KeyValue>,
+    /// The bytes of the values.
+    pub(super) bytes: usize,
     /// The attributes that were shortened or left out, with their sizes.
     cut: Vec<Value>,
-    left_out: usize,
+    /// The number of attributes that were left out.
+    pub(super) left_out: u32,
 }
 
 impl List {
@@ -111,7 +113,8 @@ impl List {
         if old > 0 {
             self.cut.push(format!("{name} ({old} of {})", items.len()).into());
         }
-        self.left_out += items[..old].iter().map(Vec::len).sum::<usize>();
+        let left_out = items[..old].iter().map(Vec::len).sum::<usize>();
+        self.left_out = self.left_out.saturating_add(u32::try_from(left_out).unwrap_or(u32::MAX));
         for (number, item) in items.into_iter().skip(old).enumerate() {
             for (end, text) in item {
                 let name = format!("{name}.{number}.{end}");
@@ -122,12 +125,13 @@ impl List {
         }
     }
 
-    /// Returns the attributes, and the number of those that were left out.
-    pub(super) fn end(mut self) -> (Vec<KeyValue>, u32) {
+    /// Adds the attribute that names what was cut.
+    pub(super) fn with_cut(mut self) -> Self {
         if !self.cut.is_empty() {
-            self.attributes.push(key_value(CUT, plain(&self.cut.into())));
+            let cut = std::mem::take(&mut self.cut);
+            self.add(CUT, plain(&cut.into()));
         }
-        (self.attributes, u32::try_from(self.left_out).unwrap_or(u32::MAX))
+        self
     }
 
     /// Returns `true` if there is room, beside the attribute that names what was cut.

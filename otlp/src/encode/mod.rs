@@ -14,7 +14,8 @@ use uuid::Uuid;
 
 pub(crate) use self::attributes::Attributes;
 pub use self::limits::Limits;
-use self::value::{key_value, plain};
+use self::limits::List;
+use self::value::{key_value, plain, size};
 use crate::spans::{self, Note, Span};
 
 /// The flags of a span whose trace is sampled, and whose parent is known to be local or remote.
@@ -90,7 +91,9 @@ impl Encoder {
     pub(crate) fn span(&self, span: &Span) -> Message {
         let Span { trace, run, start, end, .. } = span;
         let (name, kind) = self.names.of(&run.kind, &run.name);
-        let (attributes, dropped) = self.attributes.of(span);
+        let List { attributes, left_out, bytes, .. } = self.attributes.of(span);
+        let limits = self.attributes.limits;
+        let mut room = limits.span_bytes.saturating_sub(bytes);
         let is_remote = run.parent.is_some_and(is_foreign);
         Message {
             trace_id: trace.as_bytes().to_vec(),
@@ -102,36 +105,40 @@ impl Encoder {
             start_time_unix_nano: *start,
             end_time_unix_nano: *end,
             attributes,
-            dropped_attributes_count: dropped,
-            events: span.notes.iter().map(|note| self.event(note)).collect(),
+            dropped_attributes_count: left_out,
+            events: span.notes.iter().map(|note| event(note, limits, &mut room)).collect(),
             dropped_events_count: span.lost_notes,
             links: span.links.iter().map(link).collect(),
-            status: Some(status(span)),
+            status: Some(status(span, limits)),
             ..Message::default()
         }
     }
+}
 
-    fn event(&self, note: &Note) -> Event {
-        let values = note.attributes.iter().map(|(name, value)| (*name, plain(value)));
-        let attributes = values.map(|(name, value)| key_value(name, self.attributes.limits.shortened(value).0));
-        Event {
-            time_unix_nano: note.time,
-            name: note.name.clone(),
-            attributes: attributes.collect(),
-            dropped_attributes_count: 0,
+/// Makes an event of a span. Its attributes share the bytes of the span, and are left out where there is no room.
+fn event(note: &Note, limits: Limits, room: &mut usize) -> Event {
+    let mut attributes = Vec::new();
+    for (name, value) in &note.attributes {
+        let (value, _) = limits.shortened(plain(value));
+        if let Some(left) = room.checked_sub(size(&value)) {
+            *room = left;
+            attributes.push(key_value(name, value));
         }
     }
+    let left_out = u32::try_from(note.attributes.len() - attributes.len()).unwrap_or(u32::MAX);
+    Event { time_unix_nano: note.time, name: note.name.clone(), attributes, dropped_attributes_count: left_out }
 }
 
 fn link(link: &spans::Link) -> Link {
     Link { trace_id: link.trace.as_bytes().to_vec(), span_id: span_id(link.run), flags: SAMPLED, ..Link::default() }
 }
 
-fn status(span: &Span) -> Status {
+fn status(span: &Span, limits: Limits) -> Status {
     if !span.is_error {
         return Status::default();
     }
-    Status { code: StatusCode::Error.into(), message: span.run.error.as_deref().unwrap_or_default().to_owned() }
+    let message = span.run.error.as_deref().unwrap_or_default();
+    Status { code: StatusCode::Error.into(), message: limits::cut(message, limits.value_bytes).to_owned() }
 }
 
 /// Returns the span id of a run: the last half of its id.

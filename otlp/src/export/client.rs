@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message as _;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
@@ -74,10 +75,10 @@ impl Client {
     }
 
     /// Posts a request. Returns the spans that the collector has rejected, if it has rejected some.
-    pub(super) async fn post(&self, body: &[u8]) -> Result<Option<Partial>, Failure> {
+    pub(super) async fn post(&self, body: Bytes) -> Result<Option<Partial>, Failure> {
         let Target { url, headers, timeout } = &self.target;
         let request = self.client.post(url.clone()).headers(headers.clone()).timeout(*timeout);
-        let request = request.header(CONTENT_TYPE, "application/x-protobuf").body(body.to_vec());
+        let request = request.header(CONTENT_TYPE, "application/x-protobuf").body(body);
         let response = request.send().await.map_err(|error| self.disconnected(error))?;
         let (status, after) = (response.status(), retry_after::delay(response.headers(), SystemTime::now()));
         let answer = self.read(response).await;

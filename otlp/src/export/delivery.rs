@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use tokio::runtime::{Builder, Runtime};
 
@@ -33,6 +35,7 @@ struct Delivery<'a> {
 
 /// Sends spans until the end.
 pub(super) fn run(settings: &Settings, waiting: &Waiting) {
+    let _guard = EndGuard(waiting);
     let runtime = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return waiting.end(&format!("the runtime that sends spans could not be started: {error}")),
@@ -42,18 +45,29 @@ pub(super) fn run(settings: &Settings, waiting: &Waiting) {
         Err(error) => return waiting.end(&error.to_string()),
     };
     let mut delivery = Delivery { settings, waiting, runtime, client, not_before: None };
+    let mut is_failing = false;
     while let Some(spans) = waiting.next() {
         let count = spans.len();
-        let spans = encode::resource_spans(settings.resource.clone(), spans);
-        let body = ExportTraceServiceRequest { resource_spans: vec![spans] }.encode_to_vec();
-        match delivery.send(&body) {
-            Ok(None) => waiting.settle(count, 0, None),
-            Ok(Some(partial)) => {
-                let rejected = partial.rejected.min(count);
-                waiting.settle(count - rejected, rejected, Some(&partial.message));
-            }
-            Err(error) => waiting.settle(0, count, Some(&error)),
+        let (failed, error) = match delivery.send(spans) {
+            Ok(None) => (0, None),
+            Ok(Some(partial)) => (partial.rejected.min(count), Some(partial.message)),
+            Err(error) => (count, Some(error)),
+        };
+        waiting.settle(count - failed, failed, error.as_deref());
+        // A series of failures is logged once.
+        if let Some(error) = error.as_deref().filter(|_| !is_failing) {
+            tracing::warn!(error, "spans were not exported");
         }
+        is_failing = error.is_some();
+    }
+}
+
+/// Ends the sending if the thread panics, for example in a subscriber of `tracing`, so that nobody waits for it.
+struct EndGuard<'a>(&'a Waiting);
+
+impl Drop for EndGuard<'_> {
+    fn drop(&mut self) {
+        self.0.end("the thread that sends spans has ended");
     }
 }
 
@@ -64,8 +78,10 @@ pub(super) struct Partial {
 }
 
 impl Delivery<'_> {
-    /// Sends a request until it succeeds, fails for good, or takes too long.
-    fn send(&mut self, body: &[u8]) -> Result<Option<Partial>, String> {
+    /// Sends spans until the request succeeds, fails for good, or takes too long.
+    fn send(&mut self, spans: Vec<Span>) -> Result<Option<Partial>, String> {
+        let spans = encode::resource_spans(self.settings.resource.clone(), spans);
+        let body = Bytes::from(ExportTraceServiceRequest { resource_spans: vec![spans] }.encode_to_vec());
         let mut delays = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(5))
@@ -84,7 +100,7 @@ impl Delivery<'_> {
                 }
             }
             self.not_before = None;
-            match self.runtime.block_on(self.client.post(body)) {
+            match self.runtime.block_on(self.client.post(body.clone())) {
                 Ok(partial) => return Ok(partial),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Retry { error, after }) => {

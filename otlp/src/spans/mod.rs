@@ -1,6 +1,7 @@
 //! Spans, built from records.
 //!
-//! 1. A run has at most one span: it is open from the first event of the run to its `finish`, or to the close.
+//! 1. A run has at most one span: it is open from the first event of the run to its `finish`, or to the close. If its
+//!    `finish` was lost, it ends with the run above.
 //! 2. The trace id of a span is the trace of its run, and the span id is the last half of the run's id. Both are in the
 //!    records, so a live run, its recording and its replay have the same ids.
 //! 3. Later events of a run that has ended belong to no span.
@@ -65,6 +66,7 @@ pub(crate) struct Spans {
 #[derive(Debug)]
 struct OpenSpan {
     trace: Uuid,
+    parent: Option<Uuid>,
     /// The time of the first event.
     first: SystemTime,
     /// The time of the last event.
@@ -87,21 +89,27 @@ impl Spans {
         self.open.len()
     }
 
-    /// Adds the next record. Returns the span that it ends.
-    pub(crate) fn add(&mut self, record: &SinkRecord) -> Option<Span> {
+    /// Adds the next record. Returns the spans that it ends.
+    pub(crate) fn add(&mut self, record: &SinkRecord) -> Vec<Span> {
         let head = Head::of(record, Cursor { recording: 0, position: 0, number: 0 });
-        let SinkRecord::Event(event) = record else {
+        let Some(event) = record.as_event() else {
             self.runs.add(&head);
-            return None;
+            return Vec::new();
         };
+        let ended = self.add_event(event, &head);
+        ended.map_or_else(Vec::new, |run| self.end_with_descendants(run))
+    }
+
+    /// Adds an event of a run. Returns the id of the run if it has ended.
+    fn add_event(&mut self, event: &EventRecord, head: &Head) -> Option<Uuid> {
         let (run, trace, time) = (head.run?, head.trace?, head.time?);
         if self.ended.get(run).is_some() || !self.sampler.takes(trace) {
             return None;
         }
-        let started = self.runs.add(&head)?.started;
-        let open = self.open.entry(run).or_insert_with(|| OpenSpan::new(trace, time));
+        let started = self.runs.add(head)?.started;
+        let open = self.open.entry(run).or_insert_with(|| OpenSpan::new(trace, head.parent, time));
         open.last = time;
-        facts::read(&mut open.facts, event, &head, self.with_content);
+        facts::read(&mut open.facts, event, head, self.with_content);
         match head.fact {
             runs::Fact::Event | runs::Fact::Discarded { .. } => {
                 open.add_chunk(event, time, started);
@@ -109,9 +117,25 @@ impl Spans {
                 open.add_note(notes::of_event(event, nanoseconds(time), &self.asked_for, self.with_content));
                 None
             }
-            runs::Fact::Finish { .. } => self.end(run),
+            runs::Fact::Finish { .. } => Some(run),
             _ => None,
         }
+    }
+
+    /// Ends a span, after the spans below whose `finish` was lost: a run ends after all runs below it.
+    fn end_with_descendants(&mut self, id: Uuid) -> Vec<Span> {
+        let mut ended = Vec::new();
+        if self.runs.get(id).is_some_and(|run| run.lost > 0) {
+            let mut lost = vec![id];
+            while let Some(above) = lost.pop() {
+                let below = self.open.iter().filter(|(_, open)| open.parent == Some(above)).map(|(id, _)| *id);
+                let below: Vec<Uuid> = below.collect();
+                ended.extend(below.iter().filter_map(|run| self.end(*run)));
+                lost.extend(below);
+            }
+        }
+        ended.extend(self.end(id));
+        ended
     }
 
     /// Returns the detail that an event is needed in: its content, if content is exported, and otherwise its head.
@@ -145,9 +169,9 @@ impl Spans {
 }
 
 impl OpenSpan {
-    fn new(trace: Uuid, first: SystemTime) -> Self {
+    fn new(trace: Uuid, parent: Option<Uuid>, first: SystemTime) -> Self {
         let (facts, notes, links) = (Facts::new(), Vec::new(), Vec::new());
-        Self { trace, first, last: first, has_chunk: false, facts, notes, lost_notes: 0, links }
+        Self { trace, parent, first, last: first, has_chunk: false, facts, notes, lost_notes: 0, links }
     }
 
     /// Notes the time of the first piece of a model's answer.

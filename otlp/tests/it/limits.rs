@@ -79,3 +79,24 @@ async fn without_a_cut_there_is_no_word_of_it() {
     let (facts, dropped) = chat(Dialect::OpenInference, 3, 10, Limits::default()).await;
     assert_eq!((facts.get("emitree.cut"), dropped), (None, 0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_and_the_status_have_limits_too() {
+    let long = "x".repeat(5000);
+    let retry = || record(2, "Tool", TOP, "retry", &json!({"retry": 1, "error": {"message": long}}));
+    let failed = json!({"error": {"message": long, "kind": "failed"}});
+    let end = json!({"outcome": {"status": "failed"}, "duration_ns": 1});
+    let records = [
+        retry(),
+        retry(),
+        retry(),
+        record(3, "Tool", TOP, "run.error", &failed),
+        record(3, "Tool", TOP, "run.finish", &end),
+    ];
+    let limits = Limits::default().value_bytes(1000).span_bytes(2500);
+    let spans = exported(records, |otlp| otlp.content(true).limits(limits)).await;
+    let sizes: Vec<_> =
+        spans[0].events.iter().map(|event| (event.attributes.len(), event.dropped_attributes_count)).collect();
+    assert_eq!(sizes, [(2, 0), (2, 0), (1, 1), (1, 1)]);
+    assert_eq!(spans[0].status.as_ref().map(|status| status.message.len()), Some(1000));
+}

@@ -65,6 +65,17 @@ async fn a_gap_marks_the_open_spans_with_the_number_of_lost_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_finish_was_lost_ends_as_incomplete_with_the_run_above() {
+    let progress = record(3, "Tool", CHILD, "progress", &json!(1));
+    let lost = [start(1, TOP), start(2, CHILD), progress, gap(5), finish(6, "Tool", TOP, 5)];
+    let later = [record(7, "Tool", CHILD, "progress", &json!(1))];
+    let spans = exported(lost.into_iter().chain(later), none).await;
+    assert_eq!(spans.iter().map(times).collect::<Vec<_>>(), [(25, 35), (15, 65)]);
+    let incomplete = |span: &Span| attributes(&span.attributes).contains_key("emitree.incomplete");
+    assert_eq!(spans.iter().map(incomplete).collect::<Vec<_>>(), [true, false]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn later_events_of_a_run_that_has_ended_open_no_span() {
     let late = record(9, "Middleware", TOP, "trajectory.finish", &json!({}));
     let spans = exported([start(1, TOP), finish(2, "Tool", TOP, 1), late], none).await;

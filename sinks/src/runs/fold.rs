@@ -93,6 +93,12 @@ impl Runs {
         Some(run)
     }
 
+    /// Returns a run.
+    #[must_use]
+    pub fn get(&self, id: Uuid) -> Option<Run> {
+        self.by_id.get(&id).and_then(|index| self.runs.get(index)).map(|run| self.counted(run.clone()))
+    }
+
     /// Removes a run, for folds that never end. A later event of the run would begin it anew.
     pub fn remove(&mut self, id: Uuid) -> Option<Run> {
         let run = self.runs.remove(&self.by_id.remove(&id)?)?;
