@@ -47,6 +47,9 @@ pub mod testing {}
 #[doc = include_str!("../viewer.md")]
 pub mod viewer {}
 
+#[doc = include_str!("../tracing.md")]
+pub mod tracing {}
+
 #[doc = include_str!("../coming-from-beeai.md")]
 pub mod coming_from_beeai {}
 

@@ -4,6 +4,7 @@ mod agent;
 mod collector;
 mod delivery;
 mod dialects;
+mod documented;
 mod limits;
 mod outcomes;
 mod records;
