@@ -8,8 +8,9 @@ use emitree_runtime::{Error, ErrorKind, Status};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::difference::{Call, Difference, first_difference};
+use super::difference::{Call, Difference};
 use crate::record::{AttemptResult, Entry, Journal};
+use crate::shared::difference::first_difference;
 
 #[derive(Debug)]
 pub(super) struct ReplayProgress {

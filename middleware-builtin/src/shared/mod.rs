@@ -6,6 +6,8 @@ pub(crate) mod at_start;
 #[cfg(any(feature = "fallback", feature = "retry"))]
 pub(crate) mod attempt_watch;
 pub(crate) mod built_in;
+#[cfg(any(feature = "durable", feature = "replay"))]
+pub(crate) mod difference;
 #[cfg(any(feature = "exfil_guard", feature = "redact"))]
 pub(crate) mod inspected;
 #[cfg(any(feature = "approval", feature = "content_filter", feature = "exfil_guard", feature = "redact"))]
