@@ -77,6 +77,11 @@ pub mod content_filter;
 #[cfg(feature = "content_filter")]
 pub use content_filter::ContentFilter;
 
+#[cfg(feature = "durable")]
+pub mod durable;
+#[cfg(feature = "durable")]
+pub use durable::Durable;
+
 #[cfg(feature = "exfil_guard")]
 pub mod exfil_guard;
 #[cfg(feature = "exfil_guard")]

@@ -9,7 +9,7 @@ const FACADE: &str = include_str!("../../../Cargo.toml");
 const README: &str = include_str!("../../../README.md");
 
 /// Features that are no built-ins: several built-ins share them, or agents use them.
-const SHARED: [&str; 5] = ["durable", "key", "own_events", "runs", "values"];
+const SHARED: [&str; 4] = ["key", "own_events", "runs", "values"];
 
 /// Returns the modules of `lib.rs`, each with the name that it exports at the root.
 fn built_ins() -> Vec<(&'static str, &'static str)> {

@@ -1,6 +1,7 @@
 //! Tests that share a process: one binary links faster than several.
 
 mod defects;
+mod durable;
 mod memory;
 mod model;
 mod sqlite;

@@ -1,0 +1,214 @@
+//! The layer around the work of a job: claims it, and stores its end.
+
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use emitree_runtime::{Answers, Error, JsonRun, Layer, Next, Result, RunContext, Summary};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::job::Job;
+use super::record::{FORMAT, Record};
+use super::state::Start;
+use super::{Answered, Durable, Unused, inexact};
+use crate::entry_store::{Claim, EntryStatus, Holder, StoreError};
+use crate::shared::difference::{first_difference, quoted};
+
+/// One run of a job.
+pub(super) struct JobRun {
+    pub(super) durable: Durable,
+    /// Set when the layer of the job is called.
+    pub(super) job: OnceLock<Arc<Job>>,
+    working: Mutex<Option<Working>>,
+}
+
+/// A job that is under way in this process, with its claim. When it is dropped, the job is paused, unless it has ended
+/// otherwise, and released.
+struct Working {
+    job: Arc<Job>,
+    claim: Option<Claim>,
+}
+
+impl JobRun {
+    pub(super) fn new(durable: Durable) -> Self {
+        Self { durable, job: OnceLock::new(), working: Mutex::new(None) }
+    }
+
+    /// Stores the end of the job, and waits until the claim is released. Does nothing if it was released.
+    pub(super) async fn release(&self) -> Result<(), StoreError> {
+        let working = self.working.lock().take();
+        let claim = working.and_then(|mut working| working.claim.take());
+        // The job is no longer under way, so the release stores its new status.
+        match claim {
+            Some(claim) => claim.release().await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the output of a job that has ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns a halt if the job has another input.
+    fn find(&self, job: &Job, input: &Value) -> Result<Option<Value>> {
+        let state = job.state.lock();
+        match &state.input {
+            Some(stored) if stored != input => Err(other_input(&format!("job `{}`", self.durable.id), stored, input)),
+            _ => Ok(state.output.clone()),
+        }
+    }
+
+    /// Claims the job, and stores that it begins.
+    async fn begin(&self, job: &Arc<Job>, input: &Value, ctx: &RunContext) -> Result<Option<Value>> {
+        let mut working = Working::begin(job, ctx)?;
+        working.claim = Some(job.journal.claim().await?);
+        // From here on, the end of the run releases the claim.
+        *self.working.lock() = Some(working);
+        // The job may have been read again.
+        if let Some(output) = self.find(job, input)? {
+            return Ok(Some(output));
+        }
+        let revision = job
+            .commit(|state| {
+                if state.input.is_none() {
+                    state.push(Record::Input { format: FORMAT, input: input.clone() })?;
+                }
+                state.status = EntryStatus::Paused;
+                state.ask(Vec::new())
+            })
+            .await?;
+        if let Ok(fence) = revision.get().try_into() {
+            ctx.set_fence(fence);
+        }
+        let answers = job.state.lock().answers.clone();
+        let outside = Answers::of(ctx);
+        ctx.set_extension(outside.into_iter().fold(answers, Answers::or));
+        Ok(None)
+    }
+
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+        if next.is_answered() {
+            return next.run(input).await;
+        }
+        if !next.is_exact() {
+            return Err(inexact("input of the job"));
+        }
+        let opened = self.durable.open().await?;
+        let job = self.job.get_or_init(|| opened);
+        let ended = match self.find(job, input)? {
+            Some(output) => Some(output),
+            None => self.begin(job, input, ctx).await?,
+        };
+        let Some(output) = ended else {
+            let result = next.run(input).await;
+            return self.end(job, result, ctx, next).await;
+        };
+        self.release().await?;
+        let key = ctx.key().map(|key| key.to_string()).unwrap_or_default();
+        self.durable.own_events.emit(ctx, || Answered { key, failed: false }).await;
+        next.check_output(&output).await?;
+        Ok(output)
+    }
+
+    /// Stores the end of the job. If that fails, its error replaces an output and an interrupt, which nobody could find
+    /// in the store.
+    async fn end(&self, job: &Job, result: Result<Value>, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+        let stop = job.state.lock().start.stop.clone();
+        let result = match (stop, result) {
+            (Some(stop), result) => {
+                // Without `absorb`, a denial would overrule it (M9).
+                result.inspect_err(|error| next.absorb(error)).err();
+                Err(stop)
+            }
+            (None, Ok(_)) if !next.is_exact() => Err(inexact("output of the job")),
+            (None, result) => result,
+        };
+        if result.is_ok() {
+            let keys = job.state.lock().unused();
+            if !keys.is_empty() {
+                self.durable.own_events.emit(ctx, || Unused { keys }).await;
+            }
+        }
+        let recorded = job.state.lock().end(&result);
+        let stored = match recorded {
+            Ok(()) => self.release().await.map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        match (result, stored) {
+            (Err(error), Err(failed)) if !error.is_interrupted() => {
+                tracing::warn!(error = %failed, "the end of the job `{}` was not stored", self.durable.id);
+                Err(error)
+            }
+            (result, Err(failed)) => {
+                result.inspect_err(|error| next.absorb(error)).err();
+                Err(failed)
+            }
+            (result, Ok(())) => result,
+        }
+    }
+}
+
+impl Working {
+    /// Marks the job as under way.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError::Held`] if it is under way in this process.
+    fn begin(job: &Arc<Job>, ctx: &RunContext) -> Result<Self, StoreError> {
+        let mut state = job.state.lock();
+        if state.start.run.is_some() {
+            let own = Holder { by: "another run of this process".to_owned(), until: SystemTime::now() };
+            let holder = job.journal.holder().unwrap_or(own);
+            return Err(StoreError::Held { id: job.journal.id().to_owned(), holder });
+        }
+        let start = Start::new(ctx.abort_handle());
+        let before = mem::replace(&mut state.start, start);
+        drop(state);
+        drop(before);
+        Ok(Self { job: Arc::clone(job), claim: None })
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let run = self.job.state.lock().start.run.take();
+        drop(run);
+    }
+}
+
+/// Returns the error of a job or a step that was stored with another input.
+pub(super) fn other_input(what: &str, stored: &Value, input: &Value) -> Error {
+    let place = first_difference(stored, input);
+    let (stored, input) = (quoted(stored), quoted(input));
+    Error::halted(
+        "durable",
+        format!(
+            "the {what} was stored with the input {stored}, and is run with {input}: the inputs differ at `{place}`; give it another id or key"
+        ),
+    )
+}
+
+/// Makes a run a job.
+pub(super) struct JobLayer(pub(super) Arc<JobRun>);
+
+impl fmt::Debug for JobLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0.durable)
+    }
+}
+
+impl Layer<JsonRun> for JobLayer {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+        self.0.call(input, ctx, next).await
+    }
+
+    fn name(&self) -> &str {
+        "durable"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        format!("{:?}", self.0.durable).into()
+    }
+}

@@ -1,0 +1,236 @@
+//! Jobs that survive a kill: [`Durable`] (M13).
+//!
+//! 1. The state of a job is the fold of its records (`record`, `state`). A record is applied and queued under one lock,
+//!    and stored by the job's journal.
+//! 2. A step is called by two layers: the outer one (`step`) answers it or stores its end; the innermost one stores that
+//!    it begins, after all guards, directly before its work.
+//! 3. `Working` marks a job that is under way in this process, and has its claim. The layer of the job takes it out at
+//!    the end; after an abort or a drop, a listener of `finish` does, so that `shutdown` waits for the release.
+
+mod events;
+mod job;
+mod job_layer;
+mod record;
+mod state;
+mod step;
+
+use std::fmt;
+use std::sync::Arc;
+
+use emitree_emitter::{AnyEvent, Namespace};
+use emitree_runtime::{
+    Answer, Error, Interrupt, JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Stage,
+};
+
+use crate::entry_store::{Lease, Store};
+use crate::shared::built_in::built_in;
+use crate::shared::own_events::OwnEvents;
+
+pub use events::{Answered, Unused};
+
+use job::{Job, open};
+use job_layer::{JobLayer, JobRun};
+use step::Steps;
+
+/// Stores a run as a *job*, and the runs below it that have a [key](emitree_runtime::Run::key) as its *steps*. After a
+/// kill of the process, the job is run again with the same id: steps that have ended are answered from the
+/// [`Store`], and the others are executed.
+///
+/// ```
+/// use std::sync::Arc;
+/// use emitree_middleware::Durable;
+/// use emitree_middleware::store::MemoryStore;
+/// use emitree_runtime::{Interrupt, RunContext, Runnable, runnable_fn};
+/// use serde_json::json;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let write = Arc::new(runnable_fn("write", |row: String, ctx: RunContext| async move {
+///     println!("write {row} once for the key {}", ctx.key().unwrap());
+///     Ok(())
+/// }));
+/// let import = runnable_fn("import", move |rows: Vec<String>, ctx: RunContext| {
+///     let write = Arc::clone(&write);
+///     async move {
+///         for (n, row) in rows.iter().enumerate() {
+///             write.run(row.clone()).key(format!("row {n}")).idempotent().await?;
+///         }
+///         let publish: bool = ctx.ask(Interrupt::new("publish", json!({"rows": rows.len()})))?;
+///         Ok(if publish { "published" } else { "written" }.to_owned())
+///     }
+/// });
+/// let rows = vec!["Ada".to_owned(), "Bob".to_owned()];
+///
+/// let job = Durable::new(&MemoryStore::new(), "import-7");
+/// let asks = import.run(rows.clone()).middleware(job.clone()).await.unwrap_err();
+/// assert!(asks.is_interrupted());
+///
+/// // Later, perhaps in another process.
+/// for question in job.questions().await? {
+///     job.answer(&question.id, json!(true)).await?;
+/// }
+/// // The rows are not written again.
+/// assert_eq!(import.run(rows).middleware(job).await?, "published");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The function of the job is called again from its start, so it may ask, and everything that it does outside of steps
+/// must be repeatable. The id of the job becomes part of its key, and follows the
+/// [rules for keys](emitree_runtime::Run::key).
+///
+/// # Order of a step
+///
+/// 1. If the store has its output, the step is answered with it, after the guards have checked it.
+/// 2. If it has failed before, it is answered with its error, once per start of the job. If the error is
+///    [retryable](Error::is_retryable), or if the job runs the step again, it is executed.
+/// 3. If it had begun, has not ended, and is not [idempotent](emitree_runtime::Run::idempotent), the job ends with a
+///    question of the kind `durable.began`, whose data has the `key`, the `input`, and the time `began`. Its answer is
+///    `{"output": …}`, the output of the step, or `"again"`, which executes it again.
+/// 4. After all guards, *began* is stored. [`RunKey::fence`](emitree_runtime::RunKey::fence) of the step's key is the
+///    revision of this commit.
+/// 5. The work is executed, and its output or its error is stored. A denial by a guard of the input is not stored.
+///
+/// # The end of the job
+///
+/// A job that has ended is not executed again: a run with its id returns its output. An interrupted job waits for
+/// answers; a job that was aborted or dropped, or that ended with other control flow, is paused; both and a failed job
+/// can be run again.
+///
+/// # Errors
+///
+/// A run of the job fails
+///
+/// - with [`StoreError::Held`](crate::store::StoreError::Held) if another run, here or in another process, works on the
+///   job. [`Error::find`] returns it. If that process was killed, its [`Lease`] runs out;
+/// - with a halt by `durable` that names both inputs, if the job or a step was stored with another input. Nothing is
+///   changed;
+/// - with the error of the store. Nothing is executed that was not stored before.
+///
+/// If another process takes the job over, because this process did not renew its lease, the run is aborted.
+///
+/// # Its own events
+///
+/// `middleware.durable.answered`, an [`Answered`], before a step or an ended job is answered from the store;
+/// `middleware.durable.unused`, an [`Unused`], at the success of a job that did not start all stored steps.
+#[derive(Clone)]
+pub struct Durable {
+    store: Arc<dyn Store>,
+    id: Arc<str>,
+    lease: Lease,
+    own_events: OwnEvents,
+}
+
+/// The store of a job: an extension of its run, and of all runs below, for code that keeps more there, such as the
+/// session of an agent in a step. The step's key is [`RunContext::key_around`].
+#[derive(Clone, Debug)]
+pub struct JobStore {
+    store: Arc<dyn Store>,
+    lease: Lease,
+}
+
+impl JobStore {
+    /// Returns the store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Returns the lease of the job.
+    #[must_use]
+    pub const fn lease(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+/// An extension of a run that keeps the runs below it itself, such as the run of an agent with a stored session: these
+/// are no steps of the job.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSteps;
+
+impl Durable {
+    /// Creates the handle of a job. Clones are handles of the same job, also in other processes that use the store.
+    #[must_use]
+    pub fn new<S: Store + Clone>(store: &S, id: impl Into<Arc<str>>) -> Self {
+        let own_events = OwnEvents::new(Namespace::new("middleware.durable"));
+        Self { store: Arc::new(store.clone()), id: id.into(), lease: Lease::new(), own_events }
+    }
+
+    /// Sets the lease, which by default is [`Lease::new`].
+    #[must_use]
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Returns the questions that the job waits for.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the store, and an error if the entry with this id is no job.
+    pub async fn questions(&self) -> Result<Vec<Interrupt>> {
+        Ok(self.open().await?.questions())
+    }
+
+    /// Answers a question of the job, and stores the answer. Run the job again to continue.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that lists the open questions if none has this id, an error that quotes the answer if it is not
+    /// one of the answers to `durable.began`, [`StoreError::Held`](crate::store::StoreError::Held) if a process works
+    /// on the job, and the error of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the answer may be stored.
+    pub async fn answer(&self, id: &str, answer: impl Into<Answer>) -> Result<()> {
+        self.open().await?.answer(id, &answer.into()).await
+    }
+
+    async fn open(&self) -> Result<Arc<Job>> {
+        open(&self.store, &self.id, &self.lease).await
+    }
+
+    fn stack(&self, run: &Arc<JobRun>) -> Stack<JsonRun> {
+        Stack::builder().layer_in(Phase::Observe, JobLayer(Arc::clone(run))).errors_by(self.own_events.name()).build()
+    }
+}
+
+built_in!(Durable, |this| this.own_events);
+
+impl Middleware for Durable {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if ctx.key().is_none() {
+            ctx.take_key(&self.id)?;
+        }
+        ctx.set_extension(JobStore { store: Arc::clone(&self.store), lease: self.lease.clone() });
+        let run = Arc::new(JobRun::new(self.clone()));
+        self.stack(&run).bind(ctx)?;
+        ctx.bind_nested(Steps(Arc::clone(&run)));
+        ctx.emitter().observe_async(Stage::Finish, move |_: &dyn AnyEvent, _| {
+            let run = Arc::clone(&run);
+            Box::pin(async move { Ok(run.release().await?) })
+        })?;
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "durable"
+    }
+
+    fn layers(&self) -> Vec<LayerInfo> {
+        self.stack(&Arc::new(JobRun::new(self.clone()))).layers()
+    }
+}
+
+/// Shows the id.
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the job `{}`", self.id)
+    }
+}
+
+/// Returns the error of a value whose JSON is incomplete.
+fn inexact(what: &str) -> Error {
+    Error::new(format!("the {what} cannot be stored, because its JSON is incomplete: a NaN, for example, becomes null"))
+}

@@ -1,0 +1,77 @@
+//! The stored form of a job: its records, as JSON.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use emitree_emitter::json::check_depth;
+use emitree_runtime::{Answer, Error, ErrorReport, Interrupt, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The version of the records.
+pub(super) const FORMAT: u32 = 1;
+
+/// A change of a job. Each is one part of the job's entry.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Record {
+    /// The job has begun for the first time.
+    Input {
+        format: u32,
+        input: Value,
+    },
+    Began {
+        key: String,
+        input: Value,
+        at: DateTime<Utc>,
+    },
+    Ended {
+        key: String,
+        output: Value,
+    },
+    Failed {
+        key: String,
+        error: Box<ErrorReport>,
+    },
+    /// All questions that are open now.
+    Questions(Vec<Interrupt>),
+    Answered(BTreeMap<String, Answer>),
+    /// The job has ended.
+    Output(Value),
+}
+
+impl Record {
+    /// Returns the record as JSON.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the JSON would be nested too deeply to be read again.
+    pub(super) fn to_json(&self) -> Result<Bytes> {
+        let json = serde_json::to_value(self)?;
+        check_depth(&json)?;
+        Ok(json.to_string().into())
+    }
+}
+
+/// The answer to the question about a step that had begun.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum AfterBegun {
+    Output(Value),
+    Again,
+}
+
+impl AfterBegun {
+    /// Reads an answer: `{"output": …}` or `"again"`.
+    pub(super) fn read(answer: &Answer) -> Result<Self> {
+        let read = Self::deserialize(&answer.value);
+        read.map_err(|_| {
+            let value = &answer.value;
+            Error::new(format!(r#"`{value}` is no answer to `{BEGAN}`: use `{{"output": …}}` or `"again"`"#))
+        })
+    }
+}
+
+/// The kind of the question about a step that had begun.
+pub(super) const BEGAN: &str = "durable.began";

@@ -1,0 +1,251 @@
+//! The state of a job: the fold of its records.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use emitree_runtime::{AbortHandle, Answer, Answers, Error, ErrorReport, Interrupt, Result, RunKey};
+use serde_json::{Value, json};
+
+use super::record::{AfterBegun, BEGAN, FORMAT, Record};
+use crate::entry_store::{Entry, EntryStatus, OpenQuestion, StoreError, joined_parts};
+
+pub(super) struct JobState {
+    pub(super) input: Option<Value>,
+    steps: BTreeMap<String, Step>,
+    questions: Vec<Interrupt>,
+    pub(super) answers: Answers,
+    pub(super) output: Option<Value>,
+    /// The status while no run works on the job.
+    pub(super) status: EntryStatus,
+    /// The status that was last given to the store.
+    pub(super) listed: EntryStatus,
+    /// The records that are not stored yet.
+    unstored: Vec<Bytes>,
+    pub(super) start: Start,
+}
+
+/// The start of a job that is under way in this process, or that was the last.
+#[derive(Default)]
+pub(super) struct Start {
+    /// Aborts the run of the job. Set while it is under way.
+    pub(super) run: Option<AbortHandle>,
+    /// The steps that were started.
+    used: BTreeSet<String>,
+    /// The steps that were executed, or answered with their error.
+    tried: BTreeSet<String>,
+    /// The questions that were asked about steps.
+    asked: Vec<Interrupt>,
+    /// The error with which the job has to end.
+    pub(super) stop: Option<Error>,
+}
+
+struct Step {
+    input: Value,
+    began: DateTime<Utc>,
+    end: Option<std::result::Result<Value, Box<ErrorReport>>>,
+}
+
+impl Start {
+    pub(super) fn new(run: AbortHandle) -> Self {
+        Self { run: Some(run), ..Self::default() }
+    }
+}
+
+/// What is stored of a step.
+pub(super) enum Found {
+    /// The step has to be executed.
+    New,
+    Output(Value),
+    Error(Box<ErrorReport>),
+    /// It may have had effects: the question about it.
+    Began(Interrupt),
+    OtherInput(Value),
+}
+
+impl JobState {
+    pub(super) fn new() -> Self {
+        Self {
+            input: None,
+            steps: BTreeMap::new(),
+            questions: Vec::new(),
+            answers: Answers::new(),
+            output: None,
+            status: EntryStatus::Running,
+            listed: EntryStatus::Running,
+            unstored: Vec::new(),
+            start: Start::default(),
+        }
+    }
+
+    /// Reads a stored job.
+    pub(super) fn read(entry: &Entry) -> Result<Self, StoreError> {
+        let id = &entry.head.id;
+        if entry.head.kind != super::job::KIND {
+            let kind = &entry.head.kind;
+            let problem = format!("it is of the kind `{kind}`, not a job: give the job another id");
+            return Err(StoreError::Invalid { id: id.clone(), problem });
+        }
+        let mut state = Self { status: entry.head.status, listed: entry.head.status, ..Self::new() };
+        for (n, part) in joined_parts(entry)?.iter().enumerate() {
+            let record: Record = serde_json::from_slice(part)
+                .map_err(|error| StoreError::damaged(id, format!("its part {n} cannot be read: {error}")))?;
+            state.apply(record).map_err(|problem| StoreError::damaged(id, format!("its part {n}: {problem}")))?;
+        }
+        Ok(state)
+    }
+
+    fn apply(&mut self, record: Record) -> Result<(), String> {
+        match record {
+            Record::Input { format: FORMAT, input } => self.input = Some(input),
+            Record::Input { format, .. } => {
+                return Err(format!("the job has format {format}, and this version reads format {FORMAT}"));
+            }
+            Record::Began { key, input, at } => {
+                self.steps.insert(key, Step { input, began: at, end: None });
+            }
+            Record::Ended { key, output } => self.step(&key)?.end = Some(Ok(output)),
+            Record::Failed { key, error } => self.step(&key)?.end = Some(Err(error)),
+            Record::Questions(questions) => self.questions = questions,
+            Record::Answered(answers) => {
+                answers.into_iter().for_each(|(id, answer)| self.answers.answer(id, answer));
+            }
+            Record::Output(output) => self.output = Some(output),
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, key: &str) -> Result<&mut Step, String> {
+        self.steps.get_mut(key).ok_or_else(|| format!("the step `{key}` has ended, and not begun"))
+    }
+
+    /// Applies a record, and queues it for the store.
+    pub(super) fn push(&mut self, record: Record) -> Result<()> {
+        let json = record.to_json()?;
+        self.apply(record).map_err(Error::new)?;
+        self.unstored.push(json);
+        Ok(())
+    }
+
+    /// Takes the records that are not stored yet.
+    pub(super) fn take_unstored(&mut self) -> Vec<Bytes> {
+        mem::take(&mut self.unstored)
+    }
+
+    /// Returns the job as few records.
+    pub(super) fn whole(&self) -> Result<Vec<Bytes>> {
+        let input = self.input.iter().map(|input| Record::Input { format: FORMAT, input: input.clone() });
+        let steps = self.steps.iter().flat_map(|(key, step)| {
+            let (key, input, at) = (key.clone(), step.input.clone(), step.began);
+            let end = step.end.clone().map(|end| match end {
+                Ok(output) => Record::Ended { key: key.clone(), output },
+                Err(error) => Record::Failed { key: key.clone(), error },
+            });
+            [Some(Record::Began { key, input, at }), end].into_iter().flatten()
+        });
+        let answers = serde_json::from_value(serde_json::to_value(&self.answers)?)?;
+        let rest = [Record::Questions(self.questions.clone()), Record::Answered(answers)];
+        let output = self.output.iter().map(|output| Record::Output(output.clone()));
+        input.chain(steps).chain(rest).chain(output).map(|record| record.to_json()).collect()
+    }
+
+    /// Returns the status for lists.
+    pub(super) fn listed_status(&self) -> EntryStatus {
+        match (&self.output, &self.start.run) {
+            (Some(_), _) => EntryStatus::Ended,
+            (None, Some(_)) => EntryStatus::Running,
+            (None, None) => self.status,
+        }
+    }
+
+    pub(super) fn questions(&self) -> &[Interrupt] {
+        &self.questions
+    }
+
+    pub(super) fn listed_questions(&self) -> Vec<OpenQuestion> {
+        self.questions.iter().map(|open| OpenQuestion { id: open.id.clone(), kind: open.kind.clone() }).collect()
+    }
+
+    /// Replaces the open questions.
+    pub(super) fn ask(&mut self, questions: Vec<Interrupt>) -> Result<()> {
+        if self.questions == questions { Ok(()) } else { self.push(Record::Questions(questions)) }
+    }
+
+    /// Records the end of a start.
+    pub(super) fn end(&mut self, result: &Result<Value>) -> Result<()> {
+        match result {
+            Ok(output) => self.push(Record::Output(output.clone())),
+            Err(error) => {
+                self.status = match error.interrupt() {
+                    Some(_) => EntryStatus::Waiting,
+                    None if error.is_control_flow() => EntryStatus::Paused,
+                    None => EntryStatus::Failed,
+                };
+                let mut asked = mem::take(&mut self.start.asked);
+                let last = error.interrupt().filter(|last| asked.iter().all(|question| question.id != last.id));
+                asked.extend(last.cloned());
+                self.ask(asked)
+            }
+        }
+    }
+
+    /// Ends the job with an error, also if its function goes on. Returns the first such error.
+    pub(super) fn stop(&mut self, error: Error) -> Error {
+        self.start.asked.extend(error.interrupt().cloned());
+        self.start.stop.get_or_insert(error).clone()
+    }
+
+    /// Looks a step up that is started.
+    pub(super) fn find(&mut self, key: &RunKey, input: &Value, is_idempotent: bool) -> Found {
+        let Some(step) = self.steps.get(key.as_str()) else { return Found::New };
+        if step.input != *input {
+            return Found::OtherInput(step.input.clone());
+        }
+        self.start.used.insert(key.to_string());
+        match &step.end {
+            Some(Ok(output)) => Found::Output(output.clone()),
+            Some(Err(error)) if error.is_retryable => Found::New,
+            Some(Err(error)) if self.start.tried.insert(key.to_string()) => Found::Error(error.clone()),
+            None if !is_idempotent && !self.start.tried.contains(key.as_str()) => {
+                let data = json!({"key": key.as_str(), "input": input, "began": step.began});
+                Found::Began(Interrupt::new(BEGAN, data).about(key))
+            }
+            Some(Err(_)) | None => Found::New,
+        }
+    }
+
+    /// Records that a step begins.
+    pub(super) fn begin(&mut self, key: &str, input: Value) -> Result<()> {
+        self.push(Record::Began { key: key.to_owned(), input, at: Utc::now() })?;
+        self.start.used.insert(key.to_owned());
+        self.start.tried.insert(key.to_owned());
+        Ok(())
+    }
+
+    /// Returns the keys of stored steps that were not started.
+    pub(super) fn unused(&self) -> Vec<String> {
+        self.steps.keys().filter(|key| !self.start.used.contains(*key)).cloned().collect()
+    }
+
+    /// Keeps the answer to an open question.
+    pub(super) fn answer(&mut self, id: &str, answer: &Answer) -> Result<()> {
+        let Some(question) = self.questions.iter().find(|question| question.id == id) else {
+            let open: Vec<_> = self.questions.iter().map(|question| format!("`{}`", question.id)).collect();
+            let open = if open.is_empty() { "none".to_owned() } else { open.join(", ") };
+            return Err(Error::new(format!("the job has no open question `{id}`; open questions: {open}")));
+        };
+        if question.kind == BEGAN {
+            AfterBegun::read(answer)?;
+        }
+        let mut answer = answer.clone();
+        answer.at.get_or_insert_with(SystemTime::now);
+        self.push(Record::Answered(BTreeMap::from([(id.to_owned(), answer)])))?;
+        let rest: Vec<_> = self.questions.iter().filter(|question| question.id != id).cloned().collect();
+        if rest.is_empty() {
+            self.status = EntryStatus::Paused;
+        }
+        self.ask(rest)
+    }
+}

@@ -1,0 +1,196 @@
+//! The layers around a step: the outer one answers it or stores its end, the innermost one stores that it begins.
+
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+
+use emitree_runtime::{
+    AnyRun, Error, Interrupt, JsonRun, Layer, Middleware, Next, Op, Phase, Result, RunContext, RunKey, Stack, Summary,
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::job::Job;
+use super::job_layer::{JobRun, other_input};
+use super::record::{AfterBegun, Record};
+use super::state::Found;
+use super::{Answered, NoSteps, inexact};
+
+/// The middleware of all runs below a job.
+pub(super) struct Steps(pub(super) Arc<JobRun>);
+
+impl Middleware for Steps {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        let kept = ctx.parent().is_some_and(|above| above.extension::<NoSteps>().is_some());
+        let (Some(job), Some(key)) = (self.0.job.get(), ctx.key().filter(|_| !kept)) else { return Ok(()) };
+        let run = Arc::clone(&self.0);
+        let step = Arc::new(Step { run, job: Arc::clone(job), key, input: Mutex::new(Value::Null) });
+        Stack::<JsonRun>::builder().layer_in(Phase::Observe, AnswerLayer(Arc::clone(&step))).build().bind(ctx)?;
+        Stack::<AnyRun>::builder().innermost_in(Phase::Guard, BeginLayer(step)).build().bind(ctx)
+    }
+
+    fn name(&self) -> &str {
+        "durable"
+    }
+}
+
+impl fmt::Debug for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "steps of {:?}", self.0.durable)
+    }
+}
+
+/// A run below a job that has a key.
+struct Step {
+    run: Arc<JobRun>,
+    job: Arc<Job>,
+    key: RunKey,
+    /// The input that is recorded when the step begins.
+    input: Mutex<Value>,
+}
+
+impl Step {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+        if next.is_answered() {
+            return next.run(input).await;
+        }
+        if !next.is_exact() {
+            return Err(inexact("input of the step"));
+        }
+        let found = {
+            let mut state = self.job.state.lock();
+            if let Some(stop) = &state.start.stop {
+                return Err(stop.clone());
+            }
+            state.find(&self.key, input, ctx.is_idempotent())
+        };
+        match found {
+            Found::New => self.execute(input, ctx, next).await,
+            Found::Output(output) => {
+                self.emit_answered(ctx, false).await;
+                next.check_output(&output).await?;
+                Ok(output)
+            }
+            Found::Error(error) => {
+                self.emit_answered(ctx, true).await;
+                Err((*error).into())
+            }
+            Found::Began(question) => self.ask(question, input, ctx, next).await,
+            Found::OtherInput(stored) => Err(self.stop(other_input(&format!("step `{}`", self.key), &stored, input))),
+        }
+    }
+
+    /// Executes the step, and stores its end.
+    async fn execute(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+        let before = mem::replace(&mut *self.input.lock(), input.clone());
+        drop(before);
+        let result = next.run(input).await;
+        let key = self.key.to_string();
+        let end = match &result {
+            // The work was not executed: a guard or a cache inside has decided.
+            _ if !ctx.has_begun() => return result,
+            Ok(_) if !next.is_exact() => return Err(inexact("output of the step")),
+            Ok(output) => Record::Ended { key, output: output.clone() },
+            Err(error) if error.is_interrupted() || error.is_aborted() || error.is_retry() => return result,
+            Err(error) => Record::Failed { key, error: Box::new(error.report()) },
+        };
+        match self.job.commit(|state| state.push(end)).await {
+            Ok(_) => result,
+            Err(failed) => {
+                result.inspect_err(|error| next.absorb(error)).err();
+                Err(failed)
+            }
+        }
+    }
+
+    /// Goes on with the answer to the question about a step that had begun, or asks it.
+    async fn ask(
+        &self,
+        question: Interrupt,
+        input: &Value,
+        ctx: &RunContext,
+        next: Next<'_, JsonRun>,
+    ) -> Result<Value> {
+        let answers = self.job.state.lock().answers.clone();
+        let Some(answer) = answers.look_up(&question.id) else { return Err(self.stop(Error::interrupted(question))) };
+        let refused = match AfterBegun::read(&answer) {
+            Ok(AfterBegun::Again) => return self.execute(input, ctx, next).await,
+            Ok(AfterBegun::Output(output)) => match next.check_output(&output).await {
+                Ok(()) => {
+                    let (key, ended) = (self.key.to_string(), output.clone());
+                    self.job.commit(|state| state.push(Record::Ended { key, output: ended })).await?;
+                    return Ok(output);
+                }
+                Err(error) if error.is_control_flow() => return Err(error),
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        let question = answers.refuse(question, &answer, &refused.to_string());
+        Err(self.stop(Error::interrupted(question)))
+    }
+
+    fn stop(&self, error: Error) -> Error {
+        self.job.state.lock().stop(error)
+    }
+
+    async fn emit_answered(&self, ctx: &RunContext, failed: bool) {
+        let answered = || Answered { key: self.key.to_string(), failed };
+        self.run.durable.own_events.emit(ctx, answered).await;
+    }
+}
+
+/// Answers a step from the store, or stores its end.
+struct AnswerLayer(Arc<Step>);
+
+impl Layer<JsonRun> for AnswerLayer {
+    async fn call(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+        self.0.call(input, ctx, next).await
+    }
+
+    fn name(&self) -> &str {
+        "durable"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "answers from the store".into()
+    }
+}
+
+impl fmt::Debug for AnswerLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the step `{}`", self.0.key)
+    }
+}
+
+/// Stores that a step begins, directly before its work, in its first attempt.
+struct BeginLayer(Arc<Step>);
+
+impl<O: Op> Layer<O> for BeginLayer {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        if !ctx.has_begun() && !next.is_answered() {
+            let Step { job, key, input, .. } = &*self.0;
+            let input = input.lock().clone();
+            let revision = job.commit(|state| state.begin(key.as_str(), input)).await?;
+            if let Ok(fence) = revision.get().try_into() {
+                ctx.set_fence(fence);
+            }
+            ctx.begin();
+        }
+        next.run(input).await
+    }
+
+    fn name(&self) -> &str {
+        "durable"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "stores that the step begins".into()
+    }
+}
+
+impl fmt::Debug for BeginLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the step `{}`", self.0.key)
+    }
+}

@@ -1,0 +1,557 @@
+//! Jobs that survive a kill (M13). A process that is killed is a tokio runtime that is dropped while its store, or the
+//! work of a step, hangs: nothing is stored after that.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use emitree_middleware::durable::{Answered, Durable, JobStore, NoSteps, Unused};
+use emitree_middleware::store::{
+    Append, Entry, EntryHead, EntryStatus, Filter, Holder, MemoryStore, Revision, Store, StoreError, StoreId,
+};
+use emitree_runtime::{BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn, wait_for_ends};
+use futures_util::future::{BoxFuture, try_join_all};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+const ID: &str = "import-7";
+
+/// Counts the points of a process, and kills it at one of them.
+#[derive(Debug, Default)]
+struct Killer {
+    /// The number of points that are left, or `usize::MAX` to survive.
+    left: AtomicUsize,
+    killed: Notify,
+}
+
+impl Killer {
+    fn at(point: usize) -> Arc<Self> {
+        Arc::new(Self { left: AtomicUsize::new(point), killed: Notify::new() })
+    }
+
+    async fn point(&self) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
+            self.left.store(0, Ordering::Relaxed);
+            self.killed.notify_one();
+            pending::<()>().await;
+        }
+    }
+
+    fn was_killed(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// The store of one process, which may be killed before and after each append.
+#[derive(Clone, Debug)]
+struct OfProcess {
+    id: StoreId,
+    store: MemoryStore,
+    killer: Arc<Killer>,
+}
+
+impl Store for OfProcess {
+    fn store_id(&self) -> StoreId {
+        self.id
+    }
+
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        self.store.load(id)
+    }
+
+    fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
+        Box::pin(async move {
+            self.killer.point().await;
+            let revision = self.store.append(append).await?;
+            self.killer.point().await;
+            Ok(revision)
+        })
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        self.store.list(filter)
+    }
+
+    fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.store.remove(id, after)
+    }
+}
+
+/// The effects outside, by the key and the name of the step.
+type Effects = Arc<Mutex<Vec<(String, String)>>>;
+
+/// An import that writes rows, asks, and publishes them.
+fn import(effects: &Effects, killer: &Arc<Killer>) -> BoxRunnable<Vec<String>, usize> {
+    let step = |name: &'static str| {
+        let (effects, killer) = (Arc::clone(effects), Arc::clone(killer));
+        Arc::new(runnable_fn(name, move |_: String, ctx: RunContext| {
+            let (effects, killer) = (Arc::clone(&effects), Arc::clone(&killer));
+            async move {
+                let key = ctx.key().expect("a key");
+                assert!(key.fence().is_some() && ctx.has_begun());
+                killer.point().await;
+                effects.lock().expect("a lock").push((key.to_string(), name.to_owned()));
+                killer.point().await;
+                Ok(name.len())
+            }
+        }))
+    };
+    let (write, publish) = (step("write"), step("publish"));
+    let import = runnable_fn("import", move |rows: Vec<String>, ctx: RunContext| {
+        let (write, publish) = (Arc::clone(&write), Arc::clone(&publish));
+        async move {
+            for (n, row) in rows.iter().enumerate() {
+                write.run(row.clone()).key(format!("row {n}")).idempotent().await?;
+            }
+            if ctx.ask::<bool>(Interrupt::new("publish", json!({"rows": rows.len()})))? {
+                publish.run(String::new()).key("publish").await?;
+            }
+            Ok(rows.len())
+        }
+    });
+    BoxRunnable::new(import)
+}
+
+fn rows() -> Vec<String> {
+    ["Ada", "Bob", "Eve"].map(str::to_owned).to_vec()
+}
+
+/// Ends the lease of a process that was killed.
+async fn let_lease_run_out(store: &MemoryStore) {
+    let Some(Entry { mut head, .. }) = store.load(ID).await.expect("a store") else { return };
+    if let Some(holder) = &mut head.holder {
+        holder.until = SystemTime::now() - Duration::from_secs(1);
+        store.append(&Append::new(head)).await.expect("the current revision");
+    }
+}
+
+/// Runs a job in a process of its own, and answers its questions with a function. Returns `None` if it was killed.
+fn live<T>(killer: &Arc<Killer>, life: impl Future<Output = T>) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    runtime.block_on(async {
+        tokio::select! {
+            () = killer.killed.notified() => None,
+            ended = life => Some(ended),
+        }
+    })
+}
+
+/// One process: runs the job until it ends, and answers its questions.
+async fn process(store: &MemoryStore, killer: &Arc<Killer>, effects: &Effects, again: bool) -> Result<usize> {
+    let_lease_run_out(store).await;
+    let store = OfProcess { id: StoreId::new(), store: store.clone(), killer: Arc::clone(killer) };
+    let job = Durable::new(&store, ID);
+    loop {
+        match import(effects, killer).run(rows()).middleware(job.clone()).await {
+            Err(error) if error.is_interrupted() => {}
+            ended => return ended,
+        }
+        assert_eq!(store.list(&Filter::waiting()).await?.len(), 1);
+        for question in job.questions().await? {
+            let answer = match (&*question.kind, again) {
+                ("publish", _) => json!(true),
+                ("durable.began", true) => json!("again"),
+                ("durable.began", false) => json!({"output": 7}),
+                (other, _) => panic!("an unknown question: {other}"),
+            };
+            job.answer(&question.id, answer).await?;
+        }
+    }
+}
+
+/// M13
+#[test]
+fn a_job_that_is_killed_at_each_point_ends_with_each_row_once() {
+    for again in [false, true] {
+        let mut point = 0;
+        loop {
+            let (store, effects, killer) = (MemoryStore::new(), Effects::default(), Killer::at(point));
+            let ended = live(&killer, process(&store, &killer, &effects, again));
+            if ended.is_none() {
+                assert!(killer.was_killed());
+                let survivor = Killer::at(usize::MAX);
+                let ended = live(&survivor, process(&store, &survivor, &effects, again)).expect("not killed");
+                assert_eq!(ended.expect("an output"), 3, "killed at {point}");
+            }
+            let effects = effects.lock().expect("a lock").clone();
+            let mut by_key = BTreeMap::<_, usize>::new();
+            effects.iter().for_each(|(key, _)| *by_key.entry(&**key).or_default() += 1);
+            let keys = [0, 1, 2].map(|n| format!("{ID}/row {n}"));
+            assert!(keys.iter().all(|key| by_key.contains_key(&**key)), "{by_key:?}, killed at {point}");
+            let repeated = effects.len() - by_key.len();
+            assert!(repeated <= usize::from(ended.is_none()), "{by_key:?}, killed at {point}");
+            // Whoever answers with an output knows whether the effect is there.
+            let published = by_key.get(&*format!("{ID}/publish")).copied().unwrap_or_default();
+            assert!(published <= if again { 2 } else { 1 }, "{by_key:?}, killed at {point}");
+            if ended.is_some() {
+                assert!(point > 20, "{point}");
+                break;
+            }
+            point += 1;
+        }
+    }
+}
+
+fn counted(calls: &Arc<AtomicUsize>) -> Arc<impl Runnable<Input = Value, Output = Value> + use<>> {
+    let calls = Arc::clone(calls);
+    Arc::new(runnable_fn("step", move |input: Value, _: RunContext| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        async move { if input == json!("fail") { Err(Error::new("no").detail("at", 3)) } else { Ok(input) } }
+    }))
+}
+
+async fn status(store: &MemoryStore) -> (EntryStatus, Option<Holder>) {
+    let head = store.load(ID).await.expect("a store").expect("an entry").head;
+    (head.status, head.holder)
+}
+
+/// M13
+#[tokio::test]
+async fn a_job_that_has_ended_returns_its_output_and_executes_nothing() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let job = runnable_fn("job", {
+        let calls = Arc::clone(&calls);
+        move |n: f64, _: RunContext| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            async move { Ok(n / 3.0) }
+        }
+    });
+    let first = job.run(0.1).middleware(Durable::new(&store, ID)).await.expect("an output");
+    let again = job.run(0.1).middleware(Durable::new(&store, ID)).await.expect("an output");
+    assert_eq!((first.to_bits(), calls.load(Ordering::Relaxed)), (again.to_bits(), 1));
+    assert_eq!(status(&store).await, (EntryStatus::Ended, None));
+}
+
+/// M13
+#[tokio::test]
+async fn a_step_that_failed_is_answered_with_its_error_once_per_start() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let step = counted(&calls);
+    let job = runnable_fn("job", move |tries: Value, _: RunContext| {
+        let step = Arc::clone(&step);
+        async move {
+            let mut result = Ok(json!(null));
+            for _ in 0..tries.as_u64().unwrap_or_default() {
+                result = step.run(json!("fail")).key("step").await;
+            }
+            result
+        }
+    });
+    let run = async |tries: u64| {
+        let before = calls.load(Ordering::Relaxed);
+        let error = job.run(json!(tries)).middleware(Durable::new(&store, ID)).await.expect_err("it fails");
+        assert_eq!((error.to_string(), error.details().get("at")), ("no".to_owned(), Some(&json!(3))));
+        calls.load(Ordering::Relaxed) - before
+    };
+    assert_eq!(run(2).await, 2, "in one start, the job decides");
+    assert_eq!(status(&store).await, (EntryStatus::Failed, None));
+    assert_eq!(run(2).await, 1);
+}
+
+/// M13
+#[tokio::test]
+async fn a_step_that_failed_with_a_retryable_error_is_executed_again() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let job = runnable_fn("job", {
+        let calls = Arc::clone(&calls);
+        move |(): (), _: RunContext| {
+            let calls = Arc::clone(&calls);
+            let step = runnable_fn("step", move |(): (), _: RunContext| {
+                let call = calls.fetch_add(1, Ordering::Relaxed);
+                async move { if call == 0 { Err(Error::new("busy").retryable(true)) } else { Ok(call) } }
+            });
+            async move { step.run(()).key("step").await }
+        }
+    });
+    assert!(job.run(()).middleware(Durable::new(&store, ID)).await.is_err());
+    assert_eq!(job.run(()).middleware(Durable::new(&store, ID)).await.expect("an output"), 1);
+}
+
+/// M13
+#[tokio::test]
+async fn another_input_of_the_job_or_a_step_halts_it_and_names_both_and_changes_nothing() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let steps = Arc::new(Mutex::new(vec![("a", json!({"n": 1})), ("b", json!("fail"))]));
+    let step = counted(&calls);
+    let job = runnable_fn("job", {
+        let steps = Arc::clone(&steps);
+        move |_: Value, _: RunContext| {
+            let (step, steps) = (Arc::clone(&step), steps.lock().expect("a lock").clone());
+            async move {
+                for (key, input) in steps {
+                    // A job that goes on after a halt is halted nevertheless.
+                    let result = step.run(input).key(key).await;
+                    result.or_else(|error| if error.is_halted() { Ok(json!(0)) } else { Err(error) })?;
+                }
+                Ok(json!("ended"))
+            }
+        }
+    });
+    let run = async |input: Value| job.run(input).middleware(Durable::new(&store, ID)).await;
+    run(json!({"rows": [1]})).await.expect_err("b fails");
+    let before = store.load(ID).await.expect("a store");
+
+    let error = run(json!({"rows": [2]})).await.expect_err("another input");
+    assert_eq!(
+        error.explain(),
+        "halted by durable: the job `import-7` was stored with the input `{\"rows\":[1]}`, and is run with \
+         `{\"rows\":[2]}`: the inputs differ at `$.rows[0]`; give it another id or key"
+    );
+    assert_eq!(store.load(ID).await.expect("a store"), before);
+
+    *steps.lock().expect("a lock") = vec![("a", json!({"n": 2})), ("c", json!(3))];
+    let error = run(json!({"rows": [1]})).await.expect_err("another input");
+    assert!(error.is_halted(), "{error:?}");
+    assert!(error.to_string().starts_with("the step `import-7/a` was stored with the input `{\"n\":1}`"), "{error}");
+    assert_eq!(calls.load(Ordering::Relaxed), 2, "c is not executed");
+
+    // The order does not matter.
+    *steps.lock().expect("a lock") = vec![("c", json!(3)), ("a", json!({"n": 1}))];
+    assert_eq!(run(json!({"rows": [1]})).await.expect("an output"), json!("ended"));
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
+}
+
+/// M13
+#[tokio::test]
+async fn a_step_that_had_begun_is_a_question_whose_answers_are_checked() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let (began, hangs) = (Arc::new(Notify::new()), Arc::new(Mutex::new(true)));
+    let step = Arc::new(runnable_fn("charge", {
+        let (calls, began, hangs) = (Arc::clone(&calls), Arc::clone(&began), Arc::clone(&hangs));
+        move |euros: u32, _: RunContext| {
+            let (began, hangs) = (Arc::clone(&began), *hangs.lock().expect("a lock"));
+            calls.fetch_add(1, Ordering::Relaxed);
+            async move {
+                began.notify_one();
+                if hangs { pending().await } else { Ok(euros) }
+            }
+        }
+    }));
+    let job = runnable_fn("job", move |(): (), _: RunContext| {
+        let step = Arc::clone(&step);
+        // The job goes on, and ends with the question nevertheless.
+        async move { Ok(step.run(5).key("charge").await.unwrap_or(0)) }
+    });
+    let handle = Durable::new(&store, ID);
+    let run = || job.run(()).middleware(handle.clone());
+    let killed = async {
+        tokio::select! {
+            _ = run() => unreachable!("the step hangs"),
+            () = began.notified() => {}
+        }
+        wait_for_ends(Duration::from_secs(5)).await;
+    };
+    killed.await;
+    assert_eq!(status(&store).await, (EntryStatus::Paused, None));
+
+    let error = run().await.expect_err("a question");
+    let question = error.interrupt().expect("a question").clone();
+    assert_eq!(
+        (&*question.kind, &question.data["key"], &question.data["input"]),
+        ("durable.began", &json!("import-7/charge"), &json!(5))
+    );
+    assert_eq!(handle.questions().await.expect("a store"), std::slice::from_ref(&question));
+    assert_eq!(status(&store).await, (EntryStatus::Waiting, None));
+
+    let error = handle.answer("other", json!("again")).await.expect_err("no question").to_string();
+    assert_eq!(error, format!("the job has no open question `other`; open questions: `{}`", question.id));
+    let error = handle.answer(&question.id, json!("maybe")).await.expect_err("no answer").to_string();
+    assert_eq!(error, r#"`"maybe"` is no answer to `durable.began`: use `{"output": …}` or `"again"`"#);
+
+    // An output that does not fit is struck out, and asked again.
+    handle.answer(&question.id, json!({"output": "five"})).await.expect("stored");
+    let error = run().await.expect_err("a question");
+    let again = error.interrupt().expect("a question");
+    assert_eq!(
+        (&again.id, again.data["refused"]["answer"]["value"].clone()),
+        (&question.id, json!({"output": "five"}))
+    );
+
+    handle.answer(&question.id, json!("again")).await.expect("stored");
+    *hangs.lock().expect("a lock") = false;
+    assert_eq!(run().await.expect("an output"), 5);
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+/// M13, S7
+#[tokio::test]
+async fn a_second_run_of_a_job_gets_the_holder_and_a_job_that_was_taken_over_is_aborted() {
+    let (store, began, goes_on) = (MemoryStore::new(), Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let calls = Arc::new(AtomicUsize::new(0));
+    let step = counted(&calls);
+    let job = Arc::new(runnable_fn("job", {
+        let (began, goes_on) = (Arc::clone(&began), Arc::clone(&goes_on));
+        move |(): (), _: RunContext| {
+            let (step, began, goes_on) = (Arc::clone(&step), Arc::clone(&began), Arc::clone(&goes_on));
+            async move {
+                began.notify_one();
+                goes_on.notified().await;
+                step.run(json!(1)).key("step").await
+            }
+        }
+    }));
+    let run = tokio::spawn(Arc::clone(&job).run_shared(()).middleware(Durable::new(&store, ID)));
+    began.notified().await;
+    let (_, holder) = status(&store).await;
+    let elsewhere = OfProcess { id: StoreId::new(), store: store.clone(), killer: Killer::at(usize::MAX) };
+    for other in [Durable::new(&store, ID), Durable::new(&elsewhere, ID)] {
+        let error = job.run(()).middleware(other).await.expect_err("held");
+        let held = error.find::<StoreError>();
+        assert!(matches!(held, Some(StoreError::Held { holder: of, .. }) if Some(of) == holder.as_ref()), "{held:?}");
+    }
+
+    let mut head = store.load(ID).await.expect("a store").expect("an entry").head;
+    head.holder = Some(Holder { by: "other".to_owned(), until: SystemTime::now() + Duration::from_secs(30) });
+    store.append(&Append::new(head)).await.expect("the current revision");
+    let before = store.load(ID).await.expect("a store");
+    goes_on.notify_one();
+    let error = run.await.expect("no panic").expect_err("taken over");
+    assert!(error.is_aborted() && error.to_string().contains("lost its claim to `other` at"), "{error:?}");
+    assert_eq!((calls.load(Ordering::Relaxed), store.load(ID).await.expect("a store")), (0, before));
+}
+
+/// S9
+#[tokio::test]
+async fn a_job_that_is_dropped_is_paused_and_its_claim_is_released() {
+    let (store, began) = (MemoryStore::new(), Arc::new(Notify::new()));
+    let job = runnable_fn("job", {
+        let began = Arc::clone(&began);
+        move |(): (), _: RunContext| {
+            began.notify_one();
+            pending::<Result<()>>()
+        }
+    });
+    tokio::select! {
+        _ = job.run(()).middleware(Durable::new(&store, ID)) => unreachable!("it hangs"),
+        () = began.notified() => {}
+    }
+    wait_for_ends(Duration::from_secs(5)).await;
+    assert_eq!(status(&store).await, (EntryStatus::Paused, None));
+}
+
+/// M13
+#[tokio::test]
+async fn a_guard_decides_before_a_step_has_begun_and_about_an_answered_output() {
+    use emitree_middleware::Approval;
+    use emitree_middleware::approval::Decision;
+
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let step = counted(&calls);
+    let job = runnable_fn("job", move |(): (), _: RunContext| {
+        let step = Arc::clone(&step);
+        async move { step.run(json!(1)).key("step").middleware(Approval::by_interrupt()).await }
+    });
+    let handle = Durable::new(&store, ID);
+    let run = || job.run(()).middleware(handle.clone());
+    assert!(run().await.expect_err("a question").is_interrupted());
+    let [question] = &handle.questions().await.expect("a store")[..] else { panic!("one question") };
+    assert_eq!((&*question.kind, calls.load(Ordering::Relaxed)), ("approval", 0));
+    let approve = serde_json::to_value(Decision::Approve).expect("JSON");
+    handle.answer(&question.id, approve).await.expect("stored");
+    assert_eq!(run().await.expect("an output"), json!(1));
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn answered_steps_and_steps_that_are_no_longer_started_are_reported() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let keys = Arc::new(Mutex::new(vec!["a", "b", "fail"]));
+    let step = counted(&calls);
+    let job = runnable_fn("job", {
+        let keys = Arc::clone(&keys);
+        move |(): (), _: RunContext| {
+            let (step, keys) = (Arc::clone(&step), keys.lock().expect("a lock").clone());
+            async move { try_join_all(keys.into_iter().map(|key| step.run(json!(key)).key(key))).await.map(|all| all.len()) }
+        }
+    });
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let run = || {
+        let (answered, unused) = (Arc::clone(&events), Arc::clone(&events));
+        job.run(())
+            .middleware(Durable::new(&store, ID))
+            .observe("middleware.durable.answered", move |event: &Answered, _| {
+                answered.lock().expect("a lock").push(format!("{} {}", event.key, event.failed));
+            })
+            .observe("middleware.durable.unused", move |event: &Unused, _| {
+                unused.lock().expect("a lock").push(format!("{:?}", event.keys));
+            })
+    };
+    run().await.expect_err("it fails");
+    *keys.lock().expect("a lock") = vec!["b", "c"];
+    assert_eq!(run().await.expect("an output"), 2);
+    assert_eq!(run().await.expect("an output"), 2);
+    let expected = ["import-7/b false", r#"["import-7/a", "import-7/fail"]"#, "import-7 false"];
+    assert_eq!(*events.lock().expect("a lock"), expected);
+}
+
+#[tokio::test]
+async fn runs_below_a_run_that_keeps_them_itself_are_no_steps_and_find_the_store() {
+    let store = MemoryStore::new();
+    let inner = Arc::new(runnable_fn("inner", |(): (), ctx: RunContext| async move {
+        let job = ctx.extension::<JobStore>().expect("the store of the job");
+        let above = ctx.parent().expect("the agent").key().expect("a key").to_string();
+        Ok((format!("{:?}", job.store().store_id()), above, ctx.has_begun()))
+    }));
+    let agent = Arc::new(runnable_fn("agent", {
+        let inner = Arc::clone(&inner);
+        move |(): (), ctx: RunContext| {
+            ctx.set_extension(NoSteps);
+            let inner = Arc::clone(&inner);
+            async move { inner.run(()).key("call").await }
+        }
+    }));
+    let job = runnable_fn("job", move |(): (), _: RunContext| {
+        let agent = Arc::clone(&agent);
+        async move { agent.run(()).key("agent").await }
+    });
+    let output = job.run(()).middleware(Durable::new(&store, ID)).await.expect("an output");
+    assert_eq!(output, (format!("{:?}", store.store_id()), "import-7/agent".to_owned(), false));
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_fails_before_anything_is_executed() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    store.append(&Append::new(EntryHead::new(ID, "session")).part("1")).await.expect("a new entry");
+    let before = store.load(ID).await.expect("a store");
+    let run = async |id: &str, input: Value| {
+        let job = counted(&calls).run(input).middleware(Durable::new(&store, id)).await;
+        job.expect_err("it cannot be stored").to_string()
+    };
+    let error = run(ID, json!(1)).await;
+    assert_eq!(
+        error,
+        "the entry \"import-7\" is not valid: it is of the kind `session`, not a job: give the job another id"
+    );
+    assert_eq!(store.load(ID).await.expect("a store"), before);
+
+    let deep = (0..127).fold(json!(1), |value, _| json!([value]));
+    assert!(run("deep", deep).await.contains("nested"), "a deep input");
+    let nan = runnable_fn("nan", |_: f64, _: RunContext| async move { Ok(1) });
+    let error = nan.run(f64::NAN).middleware(Durable::new(&store, "nan")).await.expect_err("a NaN").to_string();
+    assert!(error.starts_with("the input of the job cannot be stored, because its JSON is incomplete"), "{error}");
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+}
+
+/// M13
+#[tokio::test]
+async fn concurrent_steps_are_stored_and_answered() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let step = counted(&calls);
+    let fails = Arc::new(AtomicUsize::new(1));
+    let job = runnable_fn("job", {
+        let fails = Arc::clone(&fails);
+        move |(): (), _: RunContext| {
+            let (step, fails) = (Arc::clone(&step), fails.swap(0, Ordering::Relaxed) == 1);
+            async move {
+                let steps = (0..50).map(|n| step.run(json!(n)).key(n.to_string()));
+                let all = try_join_all(steps).await?;
+                if fails { Err(Error::new("once")) } else { Ok(all) }
+            }
+        }
+    });
+    job.run(()).middleware(Durable::new(&store, ID)).await.expect_err("once");
+    let all = job.run(()).middleware(Durable::new(&store, ID)).await.expect("an output");
+    assert_eq!((all, calls.load(Ordering::Relaxed)), ((0..50).map(|n| json!(n)).collect::<Vec<_>>(), 50));
+}
