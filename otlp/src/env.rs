@@ -247,17 +247,41 @@ mod tests {
         assert!(error.contains("`…`: write a list such as") && !error.contains("secret"), "{error}");
     }
 
-    #[test]
-    fn an_exporter_that_is_disabled_counts_all_events_as_delivered() {
-        let mut sink = read_from(&[("OTEL_SDK_DISABLED", "true")]).unwrap().sink();
+    /// The `start` of an outermost run with this context.
+    fn start(context: &serde_json::Value) -> SinkRecord {
         let run = "01a220d4-9313-70f2-b2ad-6751bb32e81b";
         let start = serde_json::json!({
             "id": run, "path": "run.start", "created_at": "2026-01-01T00:00:00Z", "creator": null,
-            "context": {"internal": true}, "group_id": null, "payload_type": "T", "payload": {},
+            "context": context, "group_id": null, "payload_type": "T", "payload": {},
             "trace": {"id": run, "run_id": run, "parent_run_id": null},
         });
-        sink.write(&SinkRecord::from_json(&start.to_string()).unwrap()).unwrap();
-        assert_eq!(sink.progress().map(|progress| progress.buffered), Some(0));
-        sink.close().unwrap();
+        SinkRecord::from_json(&start.to_string()).unwrap()
+    }
+
+    /// Returns the number of spans that the start of a run opens.
+    fn opened(variables: &[(&str, &str)], context: &serde_json::Value) -> Option<u64> {
+        let mut sink = read_from(variables).unwrap().sink();
+        sink.write(&start(context)).unwrap();
+        sink.progress().map(|progress| progress.buffered)
+    }
+
+    #[test]
+    fn an_exporter_that_is_disabled_counts_all_events_as_delivered() {
+        let context = serde_json::json!({"internal": true});
+        assert_eq!(opened(&[("OTEL_SDK_DISABLED", "true")], &context), Some(0));
+        assert_eq!(opened(&[("OTEL_SDK_DISABLED", "false")], &context), Some(1));
+    }
+
+    #[test]
+    fn a_ratio_does_not_apply_to_traces_that_another_process_began() {
+        for share in ["0", "1"] {
+            let ratio = [("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", share)];
+            let own = serde_json::json!({"internal": true});
+            assert_eq!(opened(&ratio, &own).map(|opened| opened.to_string()).as_deref(), Some(share));
+            for flags in [0, 1] {
+                let joined = serde_json::json!({"internal": true, "trace": {"flags": flags}});
+                assert_eq!(opened(&ratio, &joined), Some(flags), "share {share}");
+            }
+        }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) use self::attributes::Attributes;
 pub use self::limits::Limits;
 use self::limits::List;
 use self::value::{key_value, plain, size};
-use crate::spans::{self, Note, Span};
+use crate::spans::{self, Note, Span, span_id};
 
 /// The flags of a span whose trace is sampled, and whose parent is known to be local or remote.
 const SAMPLED: u32 = 0x01;
@@ -95,11 +95,13 @@ impl Encoder {
         let limits = self.attributes.limits;
         let mut room = limits.span_bytes.saturating_sub(bytes);
         let is_remote = run.parent.is_some_and(is_foreign);
+        let given = span.joined.as_ref().map_or(SAMPLED, |joined| joined.flags.into());
         Message {
             trace_id: trace.as_bytes().to_vec(),
-            span_id: span_id(run.id),
-            parent_span_id: run.parent.map(span_id).unwrap_or_default(),
-            flags: SAMPLED | IS_REMOTE_KNOWN | if is_remote { IS_REMOTE } else { 0 },
+            span_id: span_id(run.id).to_vec(),
+            trace_state: span.joined.as_ref().map(|joined| joined.state.clone()).unwrap_or_default(),
+            parent_span_id: run.parent.map(|parent| span_id(parent).to_vec()).unwrap_or_default(),
+            flags: given | IS_REMOTE_KNOWN | if is_remote { IS_REMOTE } else { 0 },
             name,
             kind: Kind::from(kind).into(),
             start_time_unix_nano: *start,
@@ -109,8 +111,8 @@ impl Encoder {
             events: span.notes.iter().map(|note| event(note, limits, &mut room)).collect(),
             dropped_events_count: span.lost_notes,
             links: span.links.iter().map(link).collect(),
+            dropped_links_count: 0,
             status: Some(status(span, limits)),
-            ..Message::default()
         }
     }
 }
@@ -130,7 +132,8 @@ fn event(note: &Note, limits: Limits, room: &mut usize) -> Event {
 }
 
 fn link(link: &spans::Link) -> Link {
-    Link { trace_id: link.trace.as_bytes().to_vec(), span_id: span_id(link.run), flags: SAMPLED, ..Link::default() }
+    let (trace_id, span_id) = (link.trace.as_bytes().to_vec(), link.span.to_vec());
+    Link { trace_id, span_id, trace_state: link.state.clone(), flags: link.flags.into(), ..Link::default() }
 }
 
 fn status(span: &Span, limits: Limits) -> Status {
@@ -139,11 +142,6 @@ fn status(span: &Span, limits: Limits) -> Status {
     }
     let message = span.run.error.as_deref().unwrap_or_default();
     Status { code: StatusCode::Error.into(), message: limits::cut(message, limits.value_bytes).to_owned() }
-}
-
-/// Returns the span id of a run: the last half of its id.
-fn span_id(run: Uuid) -> Vec<u8> {
-    run.as_bytes()[8..].to_vec()
 }
 
 /// Returns `true` if the id is the span id of another service, which has no first half.

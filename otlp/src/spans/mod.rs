@@ -7,6 +7,7 @@
 //! 3. Later events of a run that has ended belong to no span.
 
 mod facts;
+mod joined;
 mod notes;
 mod recent;
 mod status;
@@ -21,12 +22,15 @@ use uuid::Uuid;
 
 pub use self::facts::Fact;
 pub(crate) use self::facts::Facts;
+use self::joined::Joined;
 pub(crate) use self::notes::Note;
 use self::recent::Recent;
 use crate::sampler::Sampler;
 
 /// The runs that have ended and are remembered, so that their later events open no span (3).
 const REMEMBERED: usize = 4096;
+/// The traces of other processes that are remembered.
+const JOINED: usize = 1 << 16;
 
 /// A span that has ended, or that the close has ended.
 #[derive(Clone, Debug)]
@@ -40,14 +44,24 @@ pub(crate) struct Span {
     pub(crate) notes: Vec<Note>,
     pub(crate) lost_notes: u32,
     pub(crate) links: Vec<Link>,
+    /// The trace of another process that the run belongs to.
+    pub(crate) joined: Option<Joined>,
     pub(crate) is_error: bool,
 }
 
-/// Another span that this span continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Another span that this span continues, or that its run was given as a parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) trace: Uuid,
-    pub(crate) run: Uuid,
+    pub(crate) span: [u8; 8],
+    pub(crate) flags: u8,
+    pub(crate) state: String,
+}
+
+/// Returns the span id of a run: the last half of its id (2).
+pub(crate) fn span_id(run: Uuid) -> [u8; 8] {
+    let (_, low) = run.as_u64_pair();
+    low.to_be_bytes()
 }
 
 /// The spans of a stream of records.
@@ -57,6 +71,8 @@ pub(crate) struct Spans {
     open: HashMap<Uuid, OpenSpan>,
     /// The runs that have ended, with their traces.
     ended: Recent<Uuid>,
+    /// The traces of other processes that outermost runs have joined.
+    joined: Recent<Joined>,
     sampler: Sampler,
     with_content: bool,
     /// The own events that become events of spans because the user asks for them.
@@ -80,8 +96,9 @@ struct OpenSpan {
 
 impl Spans {
     pub(crate) fn new(sampler: Sampler, with_content: bool, asked_for: Vec<String>) -> Self {
-        let (runs, open, ended) = (Runs::default(), HashMap::new(), Recent::new(REMEMBERED));
-        Self { runs, open, ended, sampler, with_content, asked_for }
+        let (runs, open) = (Runs::default(), HashMap::new());
+        let (ended, joined) = (Recent::new(REMEMBERED), Recent::new(JOINED));
+        Self { runs, open, ended, joined, sampler, with_content, asked_for }
     }
 
     /// Returns the number of open spans.
@@ -103,7 +120,10 @@ impl Spans {
     /// Adds an event of a run. Returns the id of the run if it has ended.
     fn add_event(&mut self, event: &EventRecord, head: &Head) -> Option<Uuid> {
         let (run, trace, time) = (head.run?, head.trace?, head.time?);
-        if self.ended.get(run).is_some() || !self.sampler.takes(trace) {
+        if let (runs::Fact::Start, Some(joined)) = (&head.fact, Joined::of(event)) {
+            self.joined.insert(trace, joined);
+        }
+        if self.ended.get(run).is_some() || !self.takes(trace) {
             return None;
         }
         let started = self.runs.add(head)?.started;
@@ -117,9 +137,18 @@ impl Spans {
                 open.add_note(notes::of_event(event, nanoseconds(time), &self.asked_for, self.with_content));
                 None
             }
+            runs::Fact::Start => {
+                open.links.extend(joined::links(event));
+                None
+            }
             runs::Fact::Finish { .. } => Some(run),
             _ => None,
         }
+    }
+
+    /// Returns `true` if a trace is exported. A process that began a trace has decided for all of its spans.
+    fn takes(&self, trace: Uuid) -> bool {
+        self.joined.get(trace).map_or_else(|| self.sampler.takes(trace), Joined::is_sampled)
     }
 
     /// Ends a span, after the spans below whose `finish` was lost: a run ends after all runs below it.
@@ -164,7 +193,8 @@ impl Spans {
         facts::complete(&mut open.facts, &run, is_error);
         open.add_note(notes::of_end(&run, end, is_error));
         let OpenSpan { trace, facts, notes, lost_notes, links, .. } = open;
-        Some(Span { trace, run, start, end, facts, notes, lost_notes, links, is_error })
+        let joined = self.joined.get(trace).cloned();
+        Some(Span { trace, run, start, end, facts, notes, lost_notes, links, joined, is_error })
     }
 }
 
@@ -193,7 +223,10 @@ impl OpenSpan {
             return;
         }
         let continues = event.to_json().get("continues").and_then(Value::as_str).and_then(|id| id.parse().ok());
-        self.links.extend(continues.map(|run| Link { trace: ended.get(run).copied().unwrap_or(run), run }));
+        self.links.extend(continues.map(|run| {
+            let trace = ended.get(run).copied().unwrap_or(run);
+            Link { trace, span: span_id(run), flags: 1, state: String::new() }
+        }));
     }
 
     fn add_note(&mut self, note: Option<Note>) {

@@ -1,4 +1,4 @@
-//! The tables of docs/tracing.md are those of the code.
+//! The tables of docs/tracing.md show the rows of the dialects.
 
 use emitree_otlp::{Dialect, Row};
 

@@ -25,6 +25,15 @@ pub(crate) fn record(second: u32, kind: &str, run: &str, name: &str, payload: &V
     SinkRecord::from_json(&record.to_string()).unwrap()
 }
 
+/// Makes the record of a run's `start` that has these facts about the trace of another process, and this parent.
+pub(crate) fn joined(second: u32, run: &str, parent: Option<&str>, facts: &Value) -> SinkRecord {
+    let start = serde_json::to_string(&record(second, "Tool", run, "run.start", &json!({}))).unwrap();
+    let mut start: Value = serde_json::from_str(&start).unwrap();
+    start["context"]["trace"] = facts.clone();
+    start["trace"]["parent_run_id"] = json!(parent);
+    SinkRecord::from_json(&start.to_string()).unwrap()
+}
+
 /// The `finish` of a run that took this number of seconds.
 pub(crate) fn finish(second: u32, kind: &str, run: &str, seconds: u64) -> SinkRecord {
     let payload = json!({"outcome": {"status": "success"}, "duration_ns": seconds * 1_000_000_000});

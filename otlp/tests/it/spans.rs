@@ -5,7 +5,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
 
 use crate::collector::attributes;
-use crate::records::{CHILD, TOP, exported, finish, gap, record};
+use crate::records::{CHILD, TOP, exported, finish, gap, joined, record};
 
 fn none(otlp: Otlp) -> Otlp {
     otlp
@@ -135,7 +135,6 @@ async fn a_resumed_run_has_a_link_to_the_run_that_it_continues() {
     let resumed = json!({"continues": CHILD, "turn": {}, "executed": [], "demoted": []});
     let again = [start(4, TOP), record(5, "Agent", TOP, "resumed", &resumed), finish(6, "Tool", TOP, 1)];
     let links = |spans: &[Span]| -> Vec<(String, String)> {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         spans.last().unwrap().links.iter().map(|link| (hex(&link.trace_id), hex(&link.span_id))).collect()
     };
     let (top, child) = (TOP.replace('-', ""), CHILD.replace('-', ""));
@@ -143,6 +142,48 @@ async fn a_resumed_run_has_a_link_to_the_run_that_it_continues() {
     let seen = [start(1, CHILD), finish(2, "Tool", CHILD, 1)].into_iter().chain(again.clone());
     assert_eq!(links(&exported(seen, none).await), [(top, child[16..].to_owned())]);
     assert_eq!(links(&exported(again, none).await), [(child.clone(), child[16..].to_owned())]);
+}
+
+/// The span id of another process, as the parent's id of a run.
+const FOREIGN: &str = "00000000-0000-0000-00f0-67aa0ba902b7";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_of_a_foreign_trace_lies_below_the_foreign_span() {
+    let facts = json!({"flags": 3, "state": "vendor=7"});
+    let below = [start(2, CHILD), finish(3, "Tool", CHILD, 1)];
+    let records = [joined(1, TOP, Some(FOREIGN), &facts)].into_iter().chain(below).chain([finish(4, "Tool", TOP, 3)]);
+    let spans = exported(records, none).await;
+    let parents: Vec<_> = spans.iter().map(|span| (hex(&span.parent_span_id), span.flags)).collect();
+    // The parent of the first is known to be here, and that of the second to be elsewhere.
+    assert_eq!(parents, [(TOP.replace('-', "")[16..].to_owned(), 0x103), ("00f067aa0ba902b7".to_owned(), 0x303)]);
+    assert!(spans.iter().all(|span| span.trace_state == "vendor=7"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_that_began_a_trace_decides_for_all_of_its_runs() {
+    for (flags, is_exported) in [(0, false), (2, false), (1, true)] {
+        let start = joined(1, TOP, Some(FOREIGN), &json!({"flags": flags}));
+        let below = [record(2, "Tool", CHILD, "retry", &json!({})), finish(3, "Tool", CHILD, 1)];
+        let records = [start].into_iter().chain(below).chain([finish(4, "Tool", TOP, 3)]);
+        let spans = exported(records, none).await;
+        assert_eq!(spans.len(), if is_exported { 2 } else { 0 }, "flags {flags}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_with_a_parent_here_links_to_the_foreign_span() {
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let link = json!({"trace_id": trace, "span_id": "00f067aa0ba902b7", "flags": 0, "state": "vendor=7"});
+    let invalid = json!({"trace_id": "***", "span_id": 7});
+    let start = joined(1, CHILD, Some(TOP), &json!({"links": [link, invalid]}));
+    let spans = exported([start, finish(2, "Tool", CHILD, 1)], none).await;
+    let [link] = &*spans[0].links else { panic!("{:?}", spans[0].links) };
+    assert_eq!((hex(&link.trace_id), hex(&link.span_id)), (trace.to_owned(), "00f067aa0ba902b7".to_owned()));
+    assert_eq!((&*link.trace_state, link.flags, spans[0].flags), ("vendor=7", 0, 0x101));
 }
 
 /// A recorder may have replaced any payload, and a recording may come from another version.
