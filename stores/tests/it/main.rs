@@ -2,6 +2,7 @@
 
 mod defects;
 mod durable;
+mod journal;
 mod memory;
 mod model;
 mod sqlite;

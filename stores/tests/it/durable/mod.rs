@@ -1,198 +1,22 @@
-//! Jobs that survive a kill (M13). A process that is killed is a tokio runtime that is dropped while its store, or the
-//! work of a step, hangs: nothing is stored after that.
+//! Jobs that survive a kill (M13).
 
-use std::collections::BTreeMap;
+mod kill;
+
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use emitree_middleware::durable::{Answered, Durable, JobStore, NoSteps, Unused};
-use emitree_middleware::store::{
-    Append, Entry, EntryHead, EntryStatus, Filter, Holder, MemoryStore, Revision, Store, StoreError, StoreId,
-};
-use emitree_runtime::{BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn, wait_for_ends};
-use futures_util::future::{BoxFuture, try_join_all};
+use emitree_middleware::store::{Append, EntryHead, EntryStatus, Holder, MemoryStore, Store, StoreError};
+use emitree_runtime::{Error, Result, RunContext, Runnable, runnable_fn, wait_for_ends};
+use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use kill::{Killer, OfProcess};
+
 const ID: &str = "import-7";
-
-/// Counts the points of a process, and kills it at one of them.
-#[derive(Debug, Default)]
-struct Killer {
-    /// The number of points that are left, or `usize::MAX` to survive.
-    left: AtomicUsize,
-    killed: Notify,
-}
-
-impl Killer {
-    fn at(point: usize) -> Arc<Self> {
-        Arc::new(Self { left: AtomicUsize::new(point), killed: Notify::new() })
-    }
-
-    async fn point(&self) {
-        if self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
-            self.left.store(0, Ordering::Relaxed);
-            self.killed.notify_one();
-            pending::<()>().await;
-        }
-    }
-
-    fn was_killed(&self) -> bool {
-        self.left.load(Ordering::Relaxed) == 0
-    }
-}
-
-/// The store of one process, which may be killed before and after each append.
-#[derive(Clone, Debug)]
-struct OfProcess {
-    id: StoreId,
-    store: MemoryStore,
-    killer: Arc<Killer>,
-}
-
-impl Store for OfProcess {
-    fn store_id(&self) -> StoreId {
-        self.id
-    }
-
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
-        self.store.load(id)
-    }
-
-    fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
-        Box::pin(async move {
-            self.killer.point().await;
-            let revision = self.store.append(append).await?;
-            self.killer.point().await;
-            Ok(revision)
-        })
-    }
-
-    fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
-        self.store.list(filter)
-    }
-
-    fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.store.remove(id, after)
-    }
-}
-
-/// The effects outside, by the key and the name of the step.
-type Effects = Arc<Mutex<Vec<(String, String)>>>;
-
-/// An import that writes rows, asks, and publishes them.
-fn import(effects: &Effects, killer: &Arc<Killer>) -> BoxRunnable<Vec<String>, usize> {
-    let step = |name: &'static str| {
-        let (effects, killer) = (Arc::clone(effects), Arc::clone(killer));
-        Arc::new(runnable_fn(name, move |_: String, ctx: RunContext| {
-            let (effects, killer) = (Arc::clone(&effects), Arc::clone(&killer));
-            async move {
-                let key = ctx.key().expect("a key");
-                assert!(key.fence().is_some() && ctx.has_begun());
-                killer.point().await;
-                effects.lock().expect("a lock").push((key.to_string(), name.to_owned()));
-                killer.point().await;
-                Ok(name.len())
-            }
-        }))
-    };
-    let (write, publish) = (step("write"), step("publish"));
-    let import = runnable_fn("import", move |rows: Vec<String>, ctx: RunContext| {
-        let (write, publish) = (Arc::clone(&write), Arc::clone(&publish));
-        async move {
-            for (n, row) in rows.iter().enumerate() {
-                write.run(row.clone()).key(format!("row {n}")).idempotent().await?;
-            }
-            if ctx.ask::<bool>(Interrupt::new("publish", json!({"rows": rows.len()})))? {
-                publish.run(String::new()).key("publish").await?;
-            }
-            Ok(rows.len())
-        }
-    });
-    BoxRunnable::new(import)
-}
-
-fn rows() -> Vec<String> {
-    ["Ada", "Bob", "Eve"].map(str::to_owned).to_vec()
-}
-
-/// Ends the lease of a process that was killed.
-async fn let_lease_run_out(store: &MemoryStore) {
-    let Some(Entry { mut head, .. }) = store.load(ID).await.expect("a store") else { return };
-    if let Some(holder) = &mut head.holder {
-        holder.until = SystemTime::now() - Duration::from_secs(1);
-        store.append(&Append::new(head)).await.expect("the current revision");
-    }
-}
-
-/// Runs a job in a process of its own, and answers its questions with a function. Returns `None` if it was killed.
-fn live<T>(killer: &Arc<Killer>, life: impl Future<Output = T>) -> Option<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    runtime.block_on(async {
-        tokio::select! {
-            () = killer.killed.notified() => None,
-            ended = life => Some(ended),
-        }
-    })
-}
-
-/// One process: runs the job until it ends, and answers its questions.
-async fn process(store: &MemoryStore, killer: &Arc<Killer>, effects: &Effects, again: bool) -> Result<usize> {
-    let_lease_run_out(store).await;
-    let store = OfProcess { id: StoreId::new(), store: store.clone(), killer: Arc::clone(killer) };
-    let job = Durable::new(&store, ID);
-    loop {
-        match import(effects, killer).run(rows()).middleware(job.clone()).await {
-            Err(error) if error.is_interrupted() => {}
-            ended => return ended,
-        }
-        assert_eq!(store.list(&Filter::waiting()).await?.len(), 1);
-        for question in job.questions().await? {
-            let answer = match (&*question.kind, again) {
-                ("publish", _) => json!(true),
-                ("durable.began", true) => json!("again"),
-                ("durable.began", false) => json!({"output": 7}),
-                (other, _) => panic!("an unknown question: {other}"),
-            };
-            job.answer(&question.id, answer).await?;
-        }
-    }
-}
-
-/// M13
-#[test]
-fn a_job_that_is_killed_at_each_point_ends_with_each_row_once() {
-    for again in [false, true] {
-        let mut point = 0;
-        loop {
-            let (store, effects, killer) = (MemoryStore::new(), Effects::default(), Killer::at(point));
-            let ended = live(&killer, process(&store, &killer, &effects, again));
-            if ended.is_none() {
-                assert!(killer.was_killed());
-                let survivor = Killer::at(usize::MAX);
-                let ended = live(&survivor, process(&store, &survivor, &effects, again)).expect("not killed");
-                assert_eq!(ended.expect("an output"), 3, "killed at {point}");
-            }
-            let effects = effects.lock().expect("a lock").clone();
-            let mut by_key = BTreeMap::<_, usize>::new();
-            effects.iter().for_each(|(key, _)| *by_key.entry(&**key).or_default() += 1);
-            let keys = [0, 1, 2].map(|n| format!("{ID}/row {n}"));
-            assert!(keys.iter().all(|key| by_key.contains_key(&**key)), "{by_key:?}, killed at {point}");
-            let repeated = effects.len() - by_key.len();
-            assert!(repeated <= usize::from(ended.is_none()), "{by_key:?}, killed at {point}");
-            // Whoever answers with an output knows whether the effect is there.
-            let published = by_key.get(&*format!("{ID}/publish")).copied().unwrap_or_default();
-            assert!(published <= if again { 2 } else { 1 }, "{by_key:?}, killed at {point}");
-            if ended.is_some() {
-                assert!(point > 20, "{point}");
-                break;
-            }
-            point += 1;
-        }
-    }
-}
 
 fn counted(calls: &Arc<AtomicUsize>) -> Arc<impl Runnable<Input = Value, Output = Value> + use<>> {
     let calls = Arc::clone(calls);
@@ -395,7 +219,7 @@ async fn a_second_run_of_a_job_gets_the_holder_and_a_job_that_was_taken_over_is_
     let run = tokio::spawn(Arc::clone(&job).run_shared(()).middleware(Durable::new(&store, ID)));
     began.notified().await;
     let (_, holder) = status(&store).await;
-    let elsewhere = OfProcess { id: StoreId::new(), store: store.clone(), killer: Killer::at(usize::MAX) };
+    let elsewhere = OfProcess::new(&store, &Killer::at(usize::MAX));
     for other in [Durable::new(&store, ID), Durable::new(&elsewhere, ID)] {
         let error = job.run(()).middleware(other).await.expect_err("held");
         let held = error.find::<StoreError>();

@@ -1,0 +1,268 @@
+//! A job that is killed at each of its points, on both stores. A point is before and after each append, and before and
+//! after each effect. In memory, a process that is killed is a tokio runtime that is dropped while it hangs at a point:
+//! nothing is stored after that. On SQLite, it is a process that gets SIGKILL.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::future::pending;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use emitree_middleware::Durable;
+use emitree_middleware::store::{
+    Append, Entry, EntryHead, Filter, Lease, MemoryStore, Revision, Store, StoreError, StoreId,
+};
+use emitree_runtime::{BoxRunnable, Interrupt, Result, RunContext, Runnable, runnable_fn};
+use emitree_stores::SqliteStore;
+use futures_util::future::BoxFuture;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::ID;
+
+/// Counts the points of a process, and stops it at one of them.
+#[derive(Debug)]
+pub(super) struct Killer {
+    left: AtomicUsize,
+    reached: Notify,
+}
+
+impl Killer {
+    pub(super) fn at(point: usize) -> Arc<Self> {
+        Arc::new(Self { left: AtomicUsize::new(point), reached: Notify::new() })
+    }
+
+    async fn point(&self) {
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if left.is_err() {
+            self.reached.notify_one();
+            pending::<()>().await;
+        }
+    }
+}
+
+/// The store of one process.
+#[derive(Clone, Debug)]
+pub(super) struct OfProcess {
+    id: StoreId,
+    store: Arc<dyn Store>,
+    killer: Arc<Killer>,
+}
+
+impl OfProcess {
+    pub(super) fn new<S: Store + Clone>(store: &S, killer: &Arc<Killer>) -> Self {
+        Self { id: StoreId::new(), store: Arc::new(store.clone()), killer: Arc::clone(killer) }
+    }
+}
+
+impl Store for OfProcess {
+    fn store_id(&self) -> StoreId {
+        self.id
+    }
+
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        self.store.load(id)
+    }
+
+    fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
+        Box::pin(async move {
+            self.killer.point().await;
+            let revision = self.store.append(append).await?;
+            self.killer.point().await;
+            Ok(revision)
+        })
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        self.store.list(filter)
+    }
+
+    fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.store.remove(id, after)
+    }
+}
+
+/// Has an effect outside, for the key of a step.
+type Effect = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// An import that writes rows, asks, and publishes them.
+fn import(effect: &Effect, killer: &Arc<Killer>) -> BoxRunnable<Vec<String>, usize> {
+    let step = |name: &str| {
+        let (effect, killer) = (Arc::clone(effect), Arc::clone(killer));
+        Arc::new(runnable_fn(name, move |_: String, ctx: RunContext| {
+            let (effect, killer) = (Arc::clone(&effect), Arc::clone(&killer));
+            async move {
+                let key = ctx.key().expect("a key");
+                assert!(key.fence().is_some() && ctx.has_begun());
+                killer.point().await;
+                effect(key.as_str());
+                killer.point().await;
+                Ok(7)
+            }
+        }))
+    };
+    let (write, publish) = (step("write"), step("publish"));
+    BoxRunnable::new(runnable_fn("import", move |rows: Vec<String>, ctx: RunContext| {
+        let (write, publish) = (Arc::clone(&write), Arc::clone(&publish));
+        async move {
+            for (n, row) in rows.iter().enumerate() {
+                write.run(row.clone()).key(format!("row {n}")).idempotent().await?;
+            }
+            if ctx.ask::<bool>(Interrupt::new("publish", json!({"rows": rows.len()})))? {
+                publish.run(String::new()).key("publish").await?;
+            }
+            Ok(rows.len())
+        }
+    }))
+}
+
+/// Runs the job in one process until it ends, and answers its questions.
+async fn process(store: &OfProcess, effect: &Effect, again: bool) -> Result<usize> {
+    let job = Durable::new(store, ID).lease(Lease::new().time(Duration::from_millis(20)));
+    let import = import(effect, &store.killer);
+    loop {
+        let rows = ["Ada", "Bob", "Eve"].map(str::to_owned).to_vec();
+        match import.run(rows).middleware(job.clone()).await {
+            Err(error) if error.is_interrupted() => {}
+            Err(error) => match error.find::<StoreError>() {
+                // The process before was killed.
+                Some(StoreError::Held { holder, .. }) => {
+                    let left = holder.until.duration_since(SystemTime::now()).unwrap_or_default();
+                    tokio::time::sleep(left).await;
+                }
+                _ => return Err(error),
+            },
+            ended => return ended,
+        }
+        for question in job.questions().await? {
+            let answer = match (&*question.kind, again) {
+                ("publish", _) => json!(true),
+                ("durable.began", true) => json!("again"),
+                ("durable.began", false) => json!({"output": 7}),
+                (other, _) => panic!("an unknown question: {other}"),
+            };
+            job.answer(&question.id, answer).await?;
+        }
+    }
+}
+
+/// Checks the effects of a job that was killed at most once.
+fn check(effects: &[String], killed: bool, again: bool, point: usize) {
+    let mut by_key = BTreeMap::<_, usize>::new();
+    effects.iter().for_each(|key| *by_key.entry(&**key).or_default() += 1);
+    let rows = [0, 1, 2].map(|n| format!("{ID}/row {n}"));
+    assert!(rows.iter().all(|key| by_key.contains_key(&**key)), "{by_key:?}, killed at {point}");
+    let repeated = effects.len() - by_key.len();
+    assert!(repeated <= usize::from(killed), "{by_key:?}, killed at {point}");
+    // The person who answers with an output knows that the effect is there.
+    let published = by_key.get(&*format!("{ID}/publish")).copied().unwrap_or_default();
+    assert!(published <= if again { 2 } else { 1 }, "{by_key:?}, killed at {point}");
+    assert!(killed || published == 1, "{by_key:?}");
+}
+
+/// M13
+#[test]
+fn a_job_that_is_killed_at_each_point_ends_with_each_row_once() {
+    for again in [false, true] {
+        let mut point = 0;
+        loop {
+            let (store, effects) = (MemoryStore::new(), Arc::<Mutex<Vec<_>>>::default());
+            let effect: Effect = {
+                let effects = Arc::clone(&effects);
+                Arc::new(move |key| effects.lock().expect("a lock").push(key.to_owned()))
+            };
+            let live = |killer: Arc<Killer>| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+                let store = OfProcess::new(&store, &killer);
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = killer.reached.notified() => None,
+                        ended = process(&store, &effect, again) => Some(ended),
+                    }
+                })
+            };
+            let ended = live(Killer::at(point));
+            if ended.is_none() {
+                let ended = live(Killer::at(usize::MAX)).expect("not killed");
+                assert_eq!(ended.expect("an output"), 3, "killed at {point}");
+            }
+            check(&effects.lock().expect("a lock"), ended.is_none(), again, point);
+            if ended.is_some() {
+                assert!(point > 20, "{point}");
+                break;
+            }
+            point += 1;
+        }
+    }
+}
+
+const FOLDER: &str = "EMITREE_TEST_FOLDER";
+const POINT: &str = "EMITREE_TEST_POINT";
+const AGAIN: &str = "EMITREE_TEST_AGAIN";
+
+#[tokio::test]
+#[ignore = "the process that the test starts"]
+async fn run_a_job_to_a_point() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let number = |name: &str| std::env::var(name).expect("a number").parse::<usize>().expect("a number");
+    let folder = Path::new(&folder);
+    let store = SqliteStore::open(folder.join("jobs.db")).await.expect("a store");
+    let file = OpenOptions::new().create(true).append(true).open(folder.join("effects")).expect("a file");
+    let file = Mutex::new(file);
+    let effect: Effect = Arc::new(move |key| {
+        let mut file: std::sync::MutexGuard<'_, File> = file.lock().expect("a lock");
+        writeln!(file, "{key}").and_then(|()| file.sync_all()).expect("written");
+    });
+    let killer = Killer::at(number(POINT));
+    let store = OfProcess::new(&store, &killer);
+    let line = tokio::select! {
+        () = killer.reached.notified() => "at the point".to_owned(),
+        ended = process(&store, &effect, number(AGAIN) == 1) => format!("ended {ended:?}"),
+    };
+    println!("{line}");
+    std::io::stdout().flush().expect("written");
+    pending::<()>().await;
+}
+
+/// Starts a process that runs the job to a point, or to its end, and kills it there.
+fn kill_at(folder: &Path, point: usize, again: bool) -> String {
+    let mut child = Command::new(std::env::current_exe().expect("this binary"))
+        .args(["--exact", "--nocapture", "--ignored", "durable::kill::run_a_job_to_a_point"])
+        .env(FOLDER, folder)
+        .env(POINT, point.to_string())
+        .env(AGAIN, usize::from(again).to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let mut lines = BufReader::new(child.stdout.take().expect("an output")).lines().map_while(Result::ok);
+    let line = lines.find(|line| line.starts_with("at the point") || line.starts_with("ended"));
+    child.kill().expect("killed");
+    child.wait().expect("an end");
+    line.expect("the process reaches the point, or ends")
+}
+
+/// M13
+#[test]
+fn a_job_in_a_file_whose_process_is_killed_at_each_point_ends_with_each_row_once() {
+    for (again, mut point) in [(false, 0), (true, 1)] {
+        loop {
+            let folder = tempfile::tempdir().expect("a folder");
+            let ended = kill_at(folder.path(), point, again);
+            let killed = ended == "at the point";
+            let ended = if killed { kill_at(folder.path(), usize::MAX, again) } else { ended };
+            assert_eq!(ended, "ended Ok(3)", "killed at {point}");
+            let effects = fs::read_to_string(folder.path().join("effects")).expect("effects");
+            check(&effects.lines().map(str::to_owned).collect::<Vec<_>>(), killed, again, point);
+            if !killed {
+                assert!(point > 20, "{point}");
+                break;
+            }
+            // One answer for the even points, and the other for the odd ones, because each takes two processes.
+            point += 2;
+        }
+    }
+}
