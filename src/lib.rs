@@ -99,9 +99,9 @@ pub mod agent {
     pub use emitree_agent::*;
 }
 
-/// Tasks, keys, typed values and answers of a run; see [`RunContext`].
+/// Tasks, keys, typed values, answers and the trace of a run; see [`RunContext`].
 pub mod context {
-    pub use emitree_runtime::{Answer, Answers, Extensions, RunKey, Task, TextFilter};
+    pub use emitree_runtime::{Answer, Answers, Extensions, RunKey, Task, TextFilter, TraceParent, TraceParentError};
 }
 
 /// Declared events, builders, names, listener adapters, and the errors of emitting and listening.

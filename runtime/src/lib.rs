@@ -71,6 +71,7 @@ pub use context::extensions::Extensions;
 pub use context::key::RunKey;
 pub use context::tasks::Task;
 pub use context::text_filter::TextFilter;
+pub use context::trace_parent::{TraceParent, TraceParentError};
 pub use error::interrupt::Interrupt;
 pub use error::kind::ErrorKind;
 pub use error::outcome::{Outcome, Status};

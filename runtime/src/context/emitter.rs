@@ -7,12 +7,12 @@ use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};
 
 use emitree_emitter::rt::{NoListenerCache, RunLinks, Scope};
-use emitree_emitter::{Context, Creator, Emitter};
+use emitree_emitter::{Context, Creator, Emitter, new_id};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use crate::RunContext;
 use crate::context::{SharedRun, WeakRun};
+use crate::{RunContext, TraceParent};
 
 /// From this depth on, a run remembers that it has no listeners, so that the runs above are not searched again for each
 /// run below.
@@ -34,6 +34,8 @@ pub(crate) struct EmitterSpec {
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
     pub(crate) creator: Option<Creator>,
+    /// The span of another process that the run was given as its parent (R16).
+    pub(crate) trace_parent: Option<Box<TraceParent>>,
 }
 
 /// The emitter of a run.
@@ -66,7 +68,7 @@ impl LazyEmitter {
     }
 
     fn make(&self, above: Option<&RunContext>, scope: Weak<dyn Scope>) -> Emitter {
-        let EmitterSpec { context, group_id, creator } = &self.own;
+        let EmitterSpec { context, group_id, creator, trace_parent } = &self.own;
         let mut links = RunLinks::new().inherited(context.clone()).scope(scope).inside_if(RunContext::is_current);
         if let Some(above) = above {
             links = links.parent(above.emitter());
@@ -77,8 +79,13 @@ impl LazyEmitter {
         if let Some(creator) = creator {
             links = links.creator(creator.clone());
         }
-        if let Some(run_id) = self.run_id {
+        let run_id = self.run_id.or_else(|| trace_parent.as_ref().map(|_| new_id()));
+        if let Some(run_id) = run_id {
             links = links.run_id(run_id);
+        }
+        // A run with a parent here keeps its place below this parent (R16).
+        if let (None, Some(trace_parent), Some(run_id)) = (above, trace_parent, run_id) {
+            links = links.trace(trace_parent.trace_of(run_id));
         }
         self.instance.for_run(links)
     }
@@ -163,6 +170,11 @@ impl RunContext {
     #[must_use]
     pub fn has_listeners(&self) -> bool {
         !self.node().state.is_released() && self.shared().has_listeners()
+    }
+
+    /// Returns the span of another process that the run was given as its parent.
+    pub(crate) fn given_trace_parent(&self) -> Option<&TraceParent> {
+        self.shared().lazy_emitter.own.trace_parent.as_deref()
     }
 
     /// Returns the group of the run's events.

@@ -9,6 +9,7 @@ pub(crate) mod key;
 pub(crate) mod span;
 pub(crate) mod tasks;
 pub(crate) mod text_filter;
+pub(crate) mod trace_parent;
 
 use std::any::Any;
 use std::cell::OnceCell;

@@ -20,7 +20,7 @@ use crate::middleware::order::{InOrder, in_order};
 use crate::run::bindings::Bound;
 use crate::run::drive::RunCore;
 use crate::run::shutdown::{CLOSED, REASON};
-use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable};
+use crate::{AbortSignal, Error, Middleware, Result, RunContext, Runnable, TraceParent};
 
 /// The error message of a run whose parent has closed before the first poll.
 const TOO_LATE: &str = "the parent run ended before this run was first polled";
@@ -49,6 +49,7 @@ pub(crate) struct Overrides {
     pub(crate) bindings: SmallVec<[Binding; 2]>,
     pub(crate) context: Context,
     pub(crate) group_id: Option<Arc<str>>,
+    pub(crate) trace_parent: Option<Box<TraceParent>>,
     pub(crate) extensions: Values,
     /// All signals except the first signal.
     pub(crate) signals: Vec<AbortSignal>,
@@ -114,13 +115,14 @@ impl<R: Runnable> RunConfig<'_, R> {
         let may_be_asked = has_listeners || self.overrides.is_some() || bound.is_some() || !subscribers.all.is_empty();
         let input = if may_be_asked { None } else { self.input.take() };
         let creator = own_creator(&*self.runnable);
-        let mut own = EmitterSpec { context: Context::new(), group_id: None, creator };
+        let mut own = EmitterSpec { context: Context::new(), group_id: None, creator, trace_parent: None };
         let mut extensions = Values::NONE;
         let mut is_idempotent = self.runnable.is_idempotent();
         if let Some(overrides) = &mut self.overrides {
             overrides.context.refuse_reserved()?;
             own.context = take(&mut overrides.context);
             own.group_id = overrides.group_id.take();
+            own.trace_parent = overrides.trace_parent.take();
             extensions = take(&mut overrides.extensions);
             is_idempotent |= overrides.is_idempotent;
         }

@@ -27,7 +27,7 @@ use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::run::config::{Binding, Overrides, RunConfig, StartedRun};
 use crate::run::future::WorkState;
 use crate::run::shutdown::Listed;
-use crate::{AbortSignal, IntoMiddleware, Result, RunContext, RunKey, Runnable, Stage};
+use crate::{AbortSignal, IntoMiddleware, Result, RunContext, RunKey, Runnable, Stage, TraceParent};
 
 /// A future that runs a [`Runnable`] once and returns its result. Created by [`Runnable::run`].
 ///
@@ -218,6 +218,36 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// Sets the group of the run and of the runs started in it.
     pub fn group_id(self, group_id: impl Into<Arc<str>>) -> Self {
         self.with(|overrides| overrides.group_id = Some(group_id.into()))
+    }
+
+    /// Joins the run to a trace of another process, such as the client of a web service. `None` has no effect.
+    ///
+    /// If the run has no parent, its [trace](RunContext::trace) has the id of that trace, and eight zero bytes and the
+    /// span id as the parent's id. The context of its `start` has the flags and the state: `"trace": {"flags": 1, "state":
+    /// "vendor=value"}`. If the run has a parent, its ids stay as they are, and the context of its `start` has a link:
+    /// `"trace": {"links": [{"trace_id": …, "span_id": …, "flags": 1}]}`. No other event has these facts.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, TraceParent, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let ids = runnable_fn("ids", |(): (), ctx: RunContext| async move {
+    ///     let trace = ctx.trace();
+    ///     Ok((trace.id.to_string(), trace.parent_run_id.map(|id| id.to_string())))
+    /// });
+    /// let parent = TraceParent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")?;
+    /// let (id, above) = ids.run(()).trace_parent(parent).await?;
+    /// assert_eq!(id, "4bf92f35-77b3-4da6-a3ce-929d0e0e4736");
+    /// assert_eq!(above.as_deref(), Some("00000000-0000-0000-00f0-67aa0ba902b7"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn trace_parent(self, parent: impl Into<Option<TraceParent>>) -> Self {
+        match parent.into() {
+            Some(parent) => self.with(|overrides| overrides.trace_parent = Some(Box::new(parent))),
+            None => self,
+        }
     }
 
     /// Sets a typed value for the run and the runs started in it ([`RunContext::extension`]).

@@ -240,6 +240,12 @@ where
 {
     let (core, stamp) = (run.core(), EventStamp::new());
     let (name, facet) = (stage.event_name(), core.stages.facets[stage as usize]);
+    if stage == Stage::Start
+        && let Some(facts) = run.trace_facts()
+    {
+        // Fix the context of this event alone (R16).
+        stamp.context(|| facet.over(run.context()).with("trace", facts));
+    }
     let emitted = match recipients {
         Recipients::Listeners(emitter) => emitter.emit_begin(name, &mut payload, facet, (&core.delivery, &stamp)),
         Recipients::Subscribers => Emitted::Done(Ok(())),

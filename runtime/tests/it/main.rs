@@ -29,6 +29,8 @@ mod guards;
 mod heads;
 mod inherited;
 mod interrupts;
+#[path = "../../../tests/support/journal.rs"]
+mod journal;
 mod keys;
 mod layers;
 mod lifecycle;
@@ -52,5 +54,6 @@ mod tasks;
 mod text_filters;
 mod timeout;
 mod tokens;
+mod trace_parent;
 mod types;
 mod unheard;
