@@ -17,6 +17,9 @@ pub mod agents {}
 #[doc = include_str!("../workflow.md")]
 pub mod workflow {}
 
+#[doc = include_str!("../durable-steps.md")]
+pub mod durable_steps {}
+
 #[doc = include_str!("../recipes.md")]
 pub mod recipes {}
 
