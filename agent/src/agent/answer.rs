@@ -37,12 +37,12 @@ struct AnswerState {
 }
 
 impl Answer {
-    /// Forgets the answer: another round or another attempt begins.
+    /// See [`LoopState::forget_answer`].
     pub(crate) fn forget(&self) {
         self.0.lock().message = None;
     }
 
-    /// Sets the answer, which is in the history from now on. If the run fails, its message is replaced.
+    /// See [`LoopState::keep_answer`].
     pub(crate) fn keep(&self, message: &Arc<Message>, ctx: &RunContext) {
         let is_watched = {
             let mut state = self.0.lock();
@@ -114,8 +114,21 @@ async fn settle(output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
     if output.last_agent.is_empty() {
         output.last_agent = ctx.name().into();
     }
+    settle_in(&state, output, ctx).await?;
+    match state.commit_answer() {
+        Some(commit) => commit.await,
+        None => Ok(()),
+    }
+}
+
+async fn settle_in(state: &LoopState, output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
     let answer = state.answer.0.lock().message.clone();
-    let Some(before) = answer else { return settle_foreign(output, &state, ctx).await };
+    let Some(before) = answer else {
+        if let Some(claim) = state.claim() {
+            claim.await?;
+        }
+        return settle_foreign(output, state, ctx).await;
+    };
     if *before == output.answer {
         output.end_with(before);
         return Ok(());
@@ -123,7 +136,7 @@ async fn settle(output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
     let after = in_place_of(&before, output.answer.clone(), false);
     output.end_with(Arc::clone(&after));
     if *before != *after && state.session.replace(&before, &after) {
-        state.answer.keep(&after, ctx);
+        state.keep_answer(&after, ctx);
         emit(ctx, &mut MessageReplaced { before: Some(before), after }).await?;
     }
     Ok(())
@@ -139,7 +152,7 @@ async fn settle_foreign(output: &mut AgentOutput, state: &LoopState, ctx: &RunCo
     }
     let answer = in_place_of(&Message::assistant(""), output.answer.clone(), false);
     state.session.append(vec![Arc::clone(&answer)], state.session.attempt());
-    state.answer.keep(&answer, ctx);
+    state.keep_answer(&answer, ctx);
     output.end_with(answer);
     for message in state.session.added_after(known) {
         emit(ctx, &mut MessageAdded { message }).await?;

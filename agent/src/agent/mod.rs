@@ -27,7 +27,7 @@ use crate::agent::middleware::Installed;
 use crate::agent::spec::ExpectedTools;
 use crate::agent::stack::OnEnoughStack;
 use crate::agent::steps::Loop;
-use crate::agent::turn::Resumes;
+use crate::agent::turn::{LoopState, Resumes};
 use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, ToolError, ToolOutput, ToolSpec, tool_fn};
 
 /// A model that calls tools in a loop until it has an answer. Each call of an agent is a run of the kind `Agent`.
@@ -242,6 +242,11 @@ impl Runnable for Agent {
     }
 
     async fn execute(&self, input: &AgentInput, ctx: &RunContext) -> Result<AgentOutput> {
+        if let Some(state) = LoopState::of(ctx)
+            && let Some(claim) = state.claim()
+        {
+            claim.await?;
+        }
         let attempt = Loop::begin(&self.shared, input, ctx)?;
         let expected = attempt.expected();
         let result = OnEnoughStack(attempt.run()).await;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
+use emitree_middleware::store::Claim;
 use emitree_runtime::{Answers, Error, Result, RunContext};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
@@ -23,9 +24,10 @@ use crate::model::chunks::{AsyncChunkStage, ChunkStages};
 use crate::model::passage::{Passage, is_run_of};
 use crate::place::compaction::Compacting;
 use crate::place::values::Values;
+use crate::session::commits;
 use crate::session::keys::CallInTurn;
 use crate::session::run::SessionRun;
-use crate::{Agent, ChatModel, ChatResponse, ChunkStage, History, Session, Usage};
+use crate::{Agent, ChatModel, ChatResponse, ChunkStage, History, Message, Session, Usage};
 
 /// The state of an agent's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +94,8 @@ pub(crate) struct LoopState {
     kept: Mutex<Vec<u32>>,
     /// To what another attempt goes back.
     before: Mutex<Option<Before>>,
+    /// The claim of the session, if a store keeps it.
+    pub(crate) claim: Mutex<Option<Claim>>,
     /// The hooks of `context.compact`.
     pub(crate) compacting: Compacting,
     /// Determines which hooks of the middlewares that are bound to the run are replaced.
@@ -118,7 +122,8 @@ impl LoopState {
         let (session, depth) = (SessionRun::new(session), ctx.depth());
         let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
         let (measures, before, handoffs) = (AtomicBool::new(false), Mutex::new(None), HandoffState::of(ctx));
-        let compacting = Compacting::default();
+        let (claim, compacting) = (Mutex::new(None), Compacting::default());
+        let is_stored = session.own_entry().is_some();
         ctx.set_extension(Self {
             session,
             resumes,
@@ -131,11 +136,12 @@ impl LoopState {
             alive,
             kept,
             before,
+            claim,
             compacting,
             own,
         });
         ctx.set_extension(answers);
-        Ok(())
+        if is_stored { commits::release_at_end(ctx) } else { Ok(()) }
     }
 
     /// Returns the session of a run, and how the run uses it.
@@ -172,6 +178,18 @@ impl LoopState {
     /// agent above is ignored.
     pub(crate) fn of(ctx: &RunContext) -> Option<Arc<Self>> {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
+    }
+
+    /// Sets the answer, which is in the history from now on. If the run fails, its message is replaced.
+    pub(crate) fn keep_answer(&self, message: &Arc<Message>, ctx: &RunContext) {
+        self.session.hold_answer(message);
+        self.answer.keep(message, ctx);
+    }
+
+    /// Forgets the answer: another round or another attempt begins.
+    pub(crate) fn forget_answer(&self) {
+        self.session.forget_answer();
+        self.answer.forget();
     }
 
     /// Returns `true` if a session above is paused, which keeps the session of this run.
@@ -293,7 +311,7 @@ impl Attempt {
                 // A layer or an output middleware requested another attempt: the changes of the previous attempt are
                 // undone.
                 self.session.give_up();
-                self.answer.forget();
+                self.forget_answer();
                 self.session.slices().restore(&before.state);
                 self.session.turn().change(|turn| *turn = before.turn);
                 Some(before)

@@ -109,6 +109,21 @@ impl Inbox {
         })
     }
 
+    /// Returns the number of messages so far, which is the number of the next one.
+    pub(super) const fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Takes over the messages of another inbox that came from a number on, behind its own messages.
+    pub(super) fn take_over(&mut self, other: &mut Self, from: u64) {
+        self.turns.append(&mut other.turns);
+        for mut waiting in other.waiting.drain(..).filter(|waiting| waiting.number >= from) {
+            waiting.number = self.sent;
+            self.sent += 1;
+            self.waiting.push(waiting);
+        }
+    }
+
     pub(super) fn to_stored(&self) -> Vec<Sent> {
         self.waiting.iter().map(|waiting| waiting.sent.clone()).collect()
     }

@@ -4,26 +4,42 @@
 use std::sync::{Arc, OnceLock};
 
 use emitree_emitter::new_id;
-use emitree_runtime::{Answers, Error, Result, RunKey};
+use emitree_runtime::{Answers, Error, Result, RunContext, RunKey};
+use futures_core::future::BoxFuture;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::session::entry::SessionEntry;
 use crate::session::turn_calls::TurnCalls;
 use crate::tool::started::WorkStarted;
 use crate::{Arguments, ToolCall};
 
-/// The key of a session, which is made when it is first needed. Clones of the session share it.
+/// The key of a session, which is made when it is first needed, and the entry that keeps the session. Clones of the
+/// session share both.
 #[derive(Debug, Default)]
-pub(crate) struct SessionKey(OnceLock<RunKey>);
+pub(crate) struct SessionKey {
+    key: OnceLock<RunKey>,
+    entry: OnceLock<Arc<SessionEntry>>,
+}
 
 impl SessionKey {
     pub(crate) fn new(key: RunKey) -> Arc<Self> {
-        Arc::new(Self(key.into()))
+        Arc::new(Self { key: key.into(), entry: OnceLock::new() })
+    }
+
+    /// Returns the entry of the session, or of the session above it. Returns `None` if no store keeps the session.
+    pub(crate) fn entry(&self) -> Option<&Arc<SessionEntry>> {
+        self.entry.get()
+    }
+
+    /// Sets the entry, unless there is one.
+    pub(super) fn set_entry(&self, entry: &Arc<SessionEntry>) {
+        self.entry.get_or_init(|| Arc::clone(entry));
     }
 
     pub(crate) fn get(&self) -> &RunKey {
         let random = || RunKey::new(&new_id().to_string());
-        self.0.get_or_init(|| random().expect("a UUID can be a key"))
+        self.key.get_or_init(|| random().expect("a UUID can be a key"))
     }
 
     /// Returns the key of a call of a turn.
@@ -52,6 +68,32 @@ impl CallInTurn {
     /// Returns the key of the call, as hooks have changed it, or as the model wrote it.
     pub(crate) fn key(&self, changed: Option<&ToolCall>) -> RunKey {
         self.calls.key(self.position, changed)
+    }
+
+    /// Returns `true` if a store keeps the session.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.calls.session.entry().is_some()
+    }
+
+    /// Stores that the call begins, before its function is called, or before a layer is entered that may do the work
+    /// itself. Returns `None` if this is stored already, or if no store keeps the session (A25).
+    ///
+    /// The error ends the run of the agent, and the call stays open.
+    pub(crate) fn store_begin<'a>(&'a self, tool: &'a RunContext) -> Option<BoxFuture<'a, Result<()>>> {
+        let entry = self.calls.session.entry()?;
+        if !self.calls.announce(self.position) {
+            return None;
+        }
+        Some(Box::pin(async move {
+            match entry.commit().await {
+                Ok(fence) => fence.into_iter().for_each(|fence| tool.set_fence(fence)),
+                Err(error) => {
+                    self.calls.take_back(self.position);
+                    return Err(error);
+                }
+            }
+            Ok(())
+        }))
     }
 
     /// Returns an error if a question about the call, which an earlier run had asked, was not asked again.

@@ -63,7 +63,7 @@ impl LiveRun {
         let options = self.parts.lock().options.clone();
         let asks = self.asks.load(Ordering::Relaxed);
         let calling = Some(self.number.load(Ordering::Relaxed)).filter(|number| asks && *number > 0);
-        Stopped { run: self.id(), turn: self.turn.get(), asks, calling, options, open }
+        Stopped { run: self.id(), turn: self.turn.get(), asks, calling, options, open, answer: None }
     }
 
     pub(super) fn change_open_calls<T>(&self, change: &mut impl FnMut(&mut OpenCall) -> Option<T>) -> Option<T> {

@@ -1,5 +1,8 @@
 //! Sessions that several runs can share: a history and the state of middleware.
 
+pub(crate) mod commits;
+mod delta;
+pub(crate) mod entry;
 mod inbox;
 pub(crate) mod keys;
 mod live_run;
@@ -27,7 +30,7 @@ use crate::place::state::Slices;
 use crate::session::inbox::{CAPACITY, Inbox, Sent};
 use crate::session::keys::SessionKey;
 use crate::session::live_run::LiveRun;
-use crate::session::stopped::{OpenCall, Stopped};
+use crate::session::stopped::{OpenCall, Stopped, Unreturned};
 use crate::session::stored::Stored;
 
 /// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
@@ -98,6 +101,8 @@ struct Conversation {
     live: Vec<Arc<LiveRun>>,
     /// The last run that has ended without an answer, until another run goes on or begins anew.
     stopped: Option<Stopped>,
+    /// The answers in the history that their runs have not returned yet, if a store keeps the session.
+    unreturned: Vec<(Arc<LiveRun>, Arc<Message>)>,
     /// The ids of the middlewares whose hooks of `agent.start` were called in this process.
     started: BTreeSet<String>,
     /// Values of the user.
@@ -125,6 +130,17 @@ impl Conversation {
             if let Some(older) = live.stop_now(&mut history).take_place_of(&mut stopped) {
                 older.close(&mut history);
             }
+        }
+        for (live, answer) in &self.unreturned {
+            let messages = history.messages();
+            let Some(at) = messages.iter().rposition(|message| Arc::ptr_eq(message, answer)) else { continue };
+            let answer = if answer.tool_calls().next().is_some() {
+                Unreturned::InHistory
+            } else {
+                Unreturned::Message(Arc::make_mut(&mut history.0).remove(at))
+            };
+            let unreturned = Stopped { asks: false, calling: None, answer: Some(answer), ..live.stop(None) };
+            unreturned.take_place_of(&mut stopped);
         }
         let stopped = stopped.filter(|stopped| stopped.is_placed(&history));
         (history, stopped)
@@ -340,7 +356,9 @@ impl Session {
         let (to, value) = (id.into(), value.into());
         let sent = |value| Sent::Value { to, value };
         let pushed = self.shared.change_inbox(|conversation| conversation.inbox.push(value, sent));
-        pushed.map_err(|value| SendError::Full { message: Box::new(value) })
+        pushed.map_err(|value| SendError::Full { message: Box::new(value) })?;
+        self.save_soon();
+        Ok(())
     }
 
     /// Lets the run that uses the session end after its current turn, before the next model call. The calls of the turn
@@ -374,6 +392,7 @@ impl Session {
     /// ```
     pub fn pause(&self) {
         self.shared.change_inbox(|conversation| conversation.is_paused = true);
+        self.save_soon();
     }
 
     /// Returns the values that were sent to a middleware, and whose hooks were not called yet, in the order in which they
@@ -397,7 +416,9 @@ impl Session {
             return Err(SendError::Invalid { message: boxed(message), error });
         }
         let pushed = self.shared.change_inbox(|conversation| conversation.inbox.push(message, sent));
-        pushed.map_err(|message| SendError::Full { message: boxed(message) })
+        pushed.map_err(|message| SendError::Full { message: boxed(message) })?;
+        self.save_soon();
+        Ok(())
     }
 
     fn of(history: History) -> Self {

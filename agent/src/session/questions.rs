@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use emitree_middleware::approval::{self, Choice, Decision, Request};
+use emitree_middleware::store::{Revision, StoreError};
 use emitree_runtime::{Answer, Answers, Interrupt, RunKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -174,7 +175,7 @@ impl OpenCall {
 }
 
 /// The reason why an answer was not taken. Nothing has changed.
-#[derive(Clone, Debug, PartialEq, Error)]
+#[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum AnswerError {
     /// The session has no question with this id.
@@ -210,6 +211,14 @@ pub enum AnswerError {
         answer: Value,
         /// The choices, as JSON.
         allowed: Vec<String>,
+    },
+    /// The answer cannot be stored.
+    #[error("the answer to the question `{id}` is not stored: {error}")]
+    NotStored {
+        /// The id.
+        id: String,
+        /// The reason, such as [`StoreError::Held`].
+        error: StoreError,
     },
 }
 
@@ -270,21 +279,60 @@ impl Session {
     /// The first answer is final. If it turns out not to fit the type that the asking code expects, the question is open
     /// again, with the refused answer and the reason in its data.
     ///
-    /// This function is async because a session with a store writes the answer there. Here, it does not wait.
+    /// A session with a [store](Self::open) writes the answer there before this function returns. Without a store, it does
+    /// not wait.
     ///
     /// # Errors
     ///
     /// Returns an error, and changes nothing, if no question has this id, if the question has an answer, if the answer is
     /// nested deeper than 64 levels, or if it is none of the allowed choices. An approval has its own choices. Other
     /// questions have the list `choices` in their data: an answer is one of them, or a list of them if the data has
-    /// `several: true`.
-    #[expect(clippy::unused_async, reason = "a session with a store will write here")]
+    /// `several: true`. If another process has answered a stored session meanwhile, its answer is the first.
+    ///
+    /// Returns [`AnswerError::NotStored`] if the store fails, or if another process works on the session.
     pub async fn answer(&self, id: &str, answer: impl Into<Answer> + Send) -> Result<(), AnswerError> {
         let mut answer = answer.into();
         answer.at.get_or_insert_with(SystemTime::now);
-        match self.take_answer(id, &answer) {
-            Some(taken) => taken,
-            None => Err(AnswerError::Unknown { id: id.to_owned(), open: self.open_ids() }),
+        let not_stored = |error| AnswerError::NotStored { id: id.to_owned(), error };
+        let mut is_fresh = false;
+        loop {
+            match self.take_answer(id, &answer) {
+                Some(taken) => taken?,
+                None if is_fresh => return Err(AnswerError::Unknown { id: id.to_owned(), open: self.open_ids() }),
+                None => {
+                    // Another process may have asked.
+                    is_fresh = true;
+                    self.refresh().await.map_err(not_stored)?;
+                    continue;
+                }
+            }
+            match self.commit_answer().await {
+                Ok(()) => return Ok(()),
+                // The session was read again, so the answer has to be given again.
+                Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => {}
+                Err(error) => {
+                    self.take_answer_back(id);
+                    return Err(not_stored(error));
+                }
+            }
+        }
+    }
+
+    async fn commit_answer(&self) -> Result<(), StoreError> {
+        match self.key.entry() {
+            Some(entry) => entry.store_answer().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Removes an answer that was not stored.
+    fn take_answer_back(&self, id: &str) {
+        let taken = self.change_open_calls(|call| {
+            call.questions.iter_mut().find(|question| question.id() == id).map(|question| question.answer = None)
+        });
+        if taken.is_none() {
+            let below = self.open_calls().into_iter().flat_map(|call| call.sessions.into_values());
+            below.for_each(|session| session.take_answer_back(id));
         }
     }
 

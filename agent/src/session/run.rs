@@ -11,10 +11,11 @@ use crate::agent::turn::CurrentTurn;
 use crate::message::history::{History, HistoryError, check};
 use crate::message::{Message, Role};
 use crate::place::state::Slices;
+use crate::session::entry::SessionEntry;
 use crate::session::inbox::{TakenValue, Taker, Waiting};
 use crate::session::keys::SessionKey;
 use crate::session::live_run::LiveRun;
-use crate::session::stopped::Stopped;
+use crate::session::stopped::{Stopped, Unreturned};
 use crate::session::turn_calls::TurnCalls;
 use crate::session::{Conversation, Session};
 use crate::{ChatOptions, Turn};
@@ -50,8 +51,8 @@ struct Rewritten {
 
 /// The beginning of a resumed run.
 pub(crate) enum Resumed {
-    /// A run that has ended without an answer. `asks` is `true` if it was about to call the model.
-    Run { run: Uuid, turn: Turn, asks: bool },
+    /// A run that has ended without returning an answer. `asks` is `true` if it was about to call the model.
+    Run { run: Uuid, turn: Turn, asks: bool, answer: Option<Unreturned> },
     /// Messages that no model has answered.
     Conversation,
     /// A conversation that ends with this answer.
@@ -266,6 +267,54 @@ impl SessionRun {
         self.live.parts.lock().calls = Some(Arc::clone(calls));
     }
 
+    /// The run has an answer, which is in the history, and has not returned it yet.
+    pub(crate) fn hold_answer(&self, answer: &Arc<Message>) {
+        if !self.is_stored() {
+            return;
+        }
+        // Read while the run is known, because its id is needed after its loop has ended.
+        self.live.id();
+        let unreturned = &mut self.session.shared.conversation.lock().unreturned;
+        unreturned.retain(|(live, _)| !Arc::ptr_eq(live, &self.live));
+        unreturned.push((Arc::clone(&self.live), Arc::clone(answer)));
+    }
+
+    /// The run has returned its answer, or has none any more.
+    pub(crate) fn forget_answer(&self) {
+        if self.is_stored() {
+            let unreturned = &mut self.session.shared.conversation.lock().unreturned;
+            unreturned.retain(|(live, _)| !Arc::ptr_eq(live, &self.live));
+        }
+    }
+
+    /// Takes up the answer that the resumed run has not returned. It is in the history from now on.
+    pub(crate) fn take_answer(&self, answer: Unreturned) -> Option<Arc<Message>> {
+        match answer {
+            Unreturned::Message(answer) => {
+                self.append(vec![Arc::clone(&answer)], self.attempt());
+                Some(answer)
+            }
+            Unreturned::InHistory => {
+                self.history().messages().iter().rfind(|message| message.role == Role::Assistant).cloned()
+            }
+        }
+    }
+
+    /// Returns `true` if a store keeps the session.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.entry().is_some()
+    }
+
+    /// Returns the entry of the session, or of the session above it.
+    pub(crate) fn entry(&self) -> Option<&Arc<SessionEntry>> {
+        self.session.key.entry()
+    }
+
+    /// Returns the entry of the session, unless it belongs to a session above.
+    pub(crate) fn own_entry(&self) -> Option<&Arc<SessionEntry>> {
+        self.entry().filter(|entry| entry.is_of(&self.session))
+    }
+
     /// Closes what an earlier run has left open: its questions are not answered, and its calls not executed.
     pub(crate) fn close_stopped(&self) {
         let Conversation { history, stopped, .. } = &mut *self.session.shared.conversation.lock();
@@ -300,7 +349,8 @@ impl SessionRun {
                 let turns = &self.session.shared.turns;
                 _ = turns.compare_exchange(number, number - 1, Ordering::Relaxed, Ordering::Relaxed);
             }
-            let resumed = Resumed::Run { run: stopped.run, turn: stopped.turn, asks: stopped.asks };
+            let Stopped { run, turn, asks, ref answer, .. } = stopped;
+            let resumed = Resumed::Run { run, turn, asks, answer: answer.clone() };
             self.live.parts.lock().resumed = Some(stopped);
             return Ok(resumed);
         }

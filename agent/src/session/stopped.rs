@@ -29,6 +29,17 @@ pub(crate) struct Stopped {
     pub(crate) options: ChatOptions,
     /// The turn whose calls have not all settled. `None` if the run ended between two turns.
     pub(super) open: Option<StoppedTurn>,
+    /// The answer of the run, if layers and output functions had not returned it.
+    pub(super) answer: Option<Unreturned>,
+}
+
+/// An answer that its run has not returned yet.
+#[derive(Clone, Debug)]
+pub(crate) enum Unreturned {
+    /// The message, which is not in the history.
+    Message(Arc<Message>),
+    /// The answer is the last response in the history, because it has tool calls.
+    InHistory,
 }
 
 impl Stopped {

@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use emitree_runtime::RunKey;
+use emitree_runtime::{Result, RunKey};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::message::history::History;
+use crate::message::history::{History, check};
 use crate::message::{Role, is_false};
 use crate::place::state::Slices;
 use crate::session::inbox::{Inbox, Sent};
 use crate::session::keys::SessionKey;
 use crate::session::questions::Question;
-use crate::session::stopped::{Stopped, StoppedCall, StoppedTurn};
+use crate::session::stopped::{Stopped, StoppedCall, StoppedTurn, Unreturned};
 use crate::session::turn_calls::Placed;
 use crate::session::{Conversation, Session};
-use crate::{ChatOptions, Turn};
+use crate::{ChatOptions, Message, Turn};
 
 /// The version of the format of [`Stored`]. Version 1 is the same as version 2 without the `extra` of reasoning and of
 /// calls. Version 3 adds all fields but `history` and `state`.
-const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 3;
 
 /// A stored session.
 #[derive(Serialize, Deserialize)]
@@ -35,24 +35,24 @@ pub(super) struct Stored {
     id: Option<String>,
     /// The number of turns so far.
     #[serde(default, skip_serializing_if = "is_zero")]
-    turns: u64,
-    history: History,
+    pub(super) turns: u64,
+    pub(super) history: History,
     /// The state of each middleware, by the middleware's id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    state: BTreeMap<Arc<str>, Value>,
+    pub(super) state: BTreeMap<Arc<str>, Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    open: Option<StoredStop>,
+    pub(super) open: Option<StoredStop>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    inbox: Vec<Sent>,
+    pub(super) inbox: Vec<Sent>,
     #[serde(default, skip_serializing_if = "is_false")]
-    paused: bool,
+    pub(super) paused: bool,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     meta: Map<String, Value>,
 }
 
 /// A stored [`Stopped`].
 #[derive(Serialize, Deserialize)]
-struct StoredStop {
+pub(super) struct StoredStop {
     run: Uuid,
     turn: Turn,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -63,6 +63,12 @@ struct StoredStop {
     options: ChatOptions,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     response: Option<StoredTurn>,
+    /// `true` if the run had an answer that layers and output functions had not returned.
+    #[serde(default, skip_serializing_if = "is_false")]
+    is_answered: bool,
+    /// The answer, if it is not in the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    answer: Option<Arc<Message>>,
 }
 
 /// A stored [`StoppedTurn`].
@@ -87,18 +93,22 @@ fn is_default(options: &ChatOptions) -> bool {
     *options == ChatOptions::default()
 }
 
+impl Session {
+    /// Returns the session as it is stored now.
+    pub(super) fn to_stored(&self) -> Result<Stored> {
+        let state = self.slices.snapshot()?;
+        let (id, turns) = (Some(self.id().to_owned()), self.shared.turns.load(Ordering::Relaxed));
+        let conversation = self.shared.conversation.lock();
+        let (history, stopped) = conversation.as_if_ended();
+        let open = stopped.map(|stopped| StoredStop::of(stopped, &history));
+        let (inbox, paused) = (conversation.inbox.to_stored(), conversation.is_paused);
+        Ok(Stored { version: VERSION, id, turns, history, state, open, inbox, paused, meta: conversation.meta.clone() })
+    }
+}
+
 impl Serialize for Session {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let state = self.slices.snapshot().map_err(S::Error::custom)?;
-        let (id, turns) = (Some(self.id().to_owned()), self.shared.turns.load(Ordering::Relaxed));
-        let stored = {
-            let conversation = self.shared.conversation.lock();
-            let (history, stopped) = conversation.as_if_ended();
-            let open = stopped.map(|stopped| StoredStop::of(stopped, &history));
-            let (inbox, paused) = (conversation.inbox.to_stored(), conversation.is_paused);
-            Stored { version: VERSION, id, turns, history, state, open, inbox, paused, meta: conversation.meta.clone() }
-        };
-        stored.serialize(serializer)
+        self.to_stored().map_err(S::Error::custom)?.serialize(serializer)
     }
 }
 
@@ -124,7 +134,7 @@ impl TryFrom<Stored> for Session {
 }
 
 /// Reads the version, which comes first: a later version may have other fields.
-fn version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+pub(super) fn version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let version = u32::deserialize(deserializer)?;
     if (1..=VERSION).contains(&version) {
         return Ok(version);
@@ -144,20 +154,46 @@ fn read_key(id: &str) -> Result<RunKey, String> {
 }
 
 impl StoredStop {
-    fn of(Stopped { run, turn, asks, calling, options, open }: Stopped, history: &History) -> Self {
+    /// Takes the sessions below the open calls, with the positions of the calls.
+    pub(super) fn take_sessions(&mut self) -> Vec<(usize, BTreeMap<String, Session>)> {
+        let calls = self.response.iter_mut().flat_map(|turn| &mut turn.calls).enumerate();
+        let sessions = calls.filter_map(|(position, call)| match call {
+            StoppedCall::Open(open) => Some((position, std::mem::take(&mut open.sessions))),
+            StoppedCall::Settled(_) => None,
+        });
+        sessions.filter(|(_, sessions)| !sessions.is_empty()).collect()
+    }
+
+    fn of(Stopped { run, turn, asks, calling, options, open, answer }: Stopped, history: &History) -> Self {
         let response = open.and_then(|open| {
             let at = open.position(history)?;
             let injected = u64::try_from(open.placed.injected).unwrap_or(u64::MAX);
             let StoppedTurn { number, is_resolved, calls, .. } = open;
             Some(StoredTurn { at, number, injected, is_resolved, calls })
         });
-        Self { run, turn, asks, calling, options, response }
+        let is_answered = answer.is_some();
+        let answer = answer.and_then(|answer| match answer {
+            Unreturned::Message(answer) => Some(answer),
+            Unreturned::InHistory => None,
+        });
+        Self { run, turn, asks, calling, options, response, is_answered, answer }
     }
 
     fn read(self, history: &History, key: &SessionKey) -> Result<Stopped, String> {
-        let Self { run, turn, asks, calling, options, response } = self;
+        let Self { run, turn, asks, calling, options, response, is_answered, answer } = self;
         let open = response.map(|turn| turn.read(history, key)).transpose()?;
-        Ok(Stopped { run, turn, asks, calling: calling.filter(|number| *number > 0), options, open })
+        if let Some(answer) = &answer {
+            let is_answer = answer.role == Role::Assistant && answer.tool_calls().next().is_none();
+            let valid = if is_answer {
+                check(std::slice::from_ref(answer)).map_err(|fault| fault.to_string())
+            } else {
+                Err("it is not a message of the role `assistant` without tool calls".to_owned())
+            };
+            valid.map_err(|fault| format!("at `open.answer`: {fault}"))?;
+        }
+        let in_history = is_answered.then_some(Unreturned::InHistory);
+        let answer = answer.map(Unreturned::Message).or(in_history);
+        Ok(Stopped { run, turn, asks, calling: calling.filter(|number| *number > 0), options, open, answer })
     }
 }
 
@@ -177,7 +213,7 @@ impl StoredTurn {
         }
         let behind = at + 1 + asked;
         let results = messages.get(at + 1..behind).unwrap_or_default().to_vec();
-        let is_one = |message: &Arc<_>| crate::Message::tool_results(message).count() == 1;
+        let is_one = |message: &Arc<_>| Message::tool_results(message).count() == 1;
         if results.len() != asked || !results.iter().all(is_one) {
             return Err(format!("at `open.response.at`: message {at} is not followed by one message for each result"));
         }

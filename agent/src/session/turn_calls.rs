@@ -51,6 +51,8 @@ struct Call {
     state: CallState,
     /// `true` if the call had settled when the turn was resumed.
     is_earlier: bool,
+    /// `true` once the call was announced to the store as begun.
+    is_announced: bool,
     /// How the call has settled, for a resume of its turn.
     settled: Option<Box<SettledCall>>,
     /// The facts about the call that a resume of its turn needs.
@@ -131,7 +133,7 @@ impl TurnCalls {
     pub(super) fn new(taker: Taker, session: Arc<SessionKey>, number: u64, response: Message) -> Self {
         let open = || {
             let state = CallState::Open(WorkStarted::in_attempt(taker.attempt));
-            Call { state, is_earlier: false, settled: None, open: None }
+            Call { state, is_earlier: false, is_announced: false, settled: None, open: None }
         };
         let calls = response.tool_calls().map(|_| open()).collect();
         Self::of(taker, session, number, Arc::new(response), calls, None)
@@ -143,11 +145,17 @@ impl TurnCalls {
         let call = |(call, placed): (StoppedCall, &Arc<Message>)| match call {
             StoppedCall::Settled(settled) => {
                 let result = placed.tool_results().next().cloned().unwrap_or_else(|| ToolResult::error("", ""));
-                Call { state: CallState::Settled(result), is_earlier: true, settled: Some(settled), open: None }
+                Call {
+                    state: CallState::Settled(result),
+                    is_earlier: true,
+                    is_announced: false,
+                    settled: Some(settled),
+                    open: None,
+                }
             }
             StoppedCall::Open(open) => {
                 let state = CallState::Open(WorkStarted::in_attempt(taker.attempt));
-                Call { state, is_earlier: false, settled: None, open: Some(open) }
+                Call { state, is_earlier: false, is_announced: false, settled: None, open: Some(open) }
             }
         };
         let calls = calls.into_iter().zip(&placed.results).map(call).collect();
@@ -229,6 +237,16 @@ impl TurnCalls {
         self.close(position, CallState::Waiting { text: texts[usize::from(!has_begun)], has_begun });
     }
 
+    /// Returns `true` unless the call was announced before. From now on, the session is stored as if the call had begun.
+    pub(super) fn announce(&self, position: usize) -> bool {
+        !replace(&mut self.parts.lock().calls[position].is_announced, true)
+    }
+
+    /// The call was announced, but not stored as begun.
+    pub(super) fn take_back(&self, position: usize) {
+        self.parts.lock().calls[position].is_announced = false;
+    }
+
     /// Changes what is known about an open call.
     pub(crate) fn change<T>(&self, position: usize, change: impl FnOnce(&mut OpenCall) -> T) -> T {
         change(self.parts.lock().calls[position].open.get_or_insert_default())
@@ -247,6 +265,9 @@ impl TurnCalls {
             return (session, has_begun);
         }
         let session = make().with_key(key.clone());
+        if let Some(entry) = self.session.entry() {
+            session.key.set_entry(entry);
+        }
         self.change(position, |open| open.sessions.insert(key.to_string(), session.clone()));
         (session, false)
     }
@@ -456,7 +477,8 @@ impl Call {
             CallState::Settled(_) | CallState::Interjected => {
                 return StoppedCall::Settled(self.settled.clone().unwrap_or_default());
             }
-            CallState::Open(started) => started.has_started(),
+            // Until the function is called, the handle and the store may disagree, but never after the turn (A25).
+            CallState::Open(started) => started.has_started() || self.is_announced && !started.is_closed(),
             CallState::Waiting { has_begun, .. } => *has_begun,
         };
         let mut open = self.open.clone().unwrap_or_default();

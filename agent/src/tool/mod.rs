@@ -357,12 +357,34 @@ impl Tool {
             if let Err(error) = call.check_asked() {
                 return Box::pin(ready(Err(error)));
             }
-            if !call.started.call() {
-                return Box::pin(ready(Err(too_late())));
+            if call.is_stored() {
+                return Box::pin(async move {
+                    if let Some(begins) = call.store_begin(ctx) {
+                        begins.await?;
+                    }
+                    self.begin_work(input, ctx, &call)?.await
+                });
             }
+            return match self.begin_work(input, ctx, &call) {
+                Ok(work) => work,
+                Err(error) => Box::pin(ready(Err(error))),
+            };
         }
         ctx.begin();
         self.shared.work.call(input, ctx)
+    }
+
+    fn begin_work<'a>(
+        &'a self,
+        input: &'a Value,
+        ctx: &'a RunContext,
+        call: &CallInTurn,
+    ) -> Result<BoxFuture<'a, Result<ToolOutput>>> {
+        if !call.started.call() {
+            return Err(too_late());
+        }
+        ctx.begin();
+        Ok(self.shared.work.call(input, ctx))
     }
 }
 

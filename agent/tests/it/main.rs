@@ -9,6 +9,7 @@ mod built_in;
 mod built_ins;
 mod compactions;
 mod costs;
+mod durable;
 mod exclusive;
 mod explain;
 mod gates;

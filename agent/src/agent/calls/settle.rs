@@ -12,6 +12,7 @@ use crate::agent::calls::{check_call, find_tool, pass_gates};
 use crate::agent::steps::Loop;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
+use crate::session::commits::is_not_stored;
 use crate::session::open_turn::OpenTurn;
 use crate::session::turn_calls::NOT_EXECUTED;
 use crate::{Tool, ToolCall, ToolOutput, ToolResult};
@@ -138,6 +139,12 @@ pub(super) fn settle<'a>(
             Outcome::Interjected(_) => turn.answer(position, ToolResult::error("", NOT_EXECUTED)),
             Outcome::Stopped(..) | Outcome::NotExecuted => {}
         }
+        if let (Outcome::Result(_), Some(commit)) = (&how, agent.commit())
+            && let Err(error) = commit.await
+            && let Outcome::Result(result) = how
+        {
+            how = Outcome::Ends(result, error);
+        }
         Settled { position, how }
     })
 }
@@ -234,7 +241,7 @@ fn execute_live_edit<'a>(
 /// `stopped` closes the call, and returns the text of the result.
 fn by_error(agent: &Loop<'_>, call: ToolCall, error: Error, stopped: impl FnOnce() -> &'static str) -> Outcome {
     // If only the tool's run was aborted, the agent's run continues.
-    let is_aborted = error.is_aborted() && agent.ctx.is_aborted();
+    let is_aborted = (error.is_aborted() && agent.ctx.is_aborted()) || is_not_stored(&error);
     let (how, text) = if is_aborted {
         (How::Failed, stopped().to_owned())
     } else if error.is_denied() {

@@ -60,12 +60,13 @@ impl ToolRun {
     fn bind(self, tool: &Tool) -> Run<'_, Tool> {
         // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
         let (started, of_key, changed) = (self.place.started.clone(), self.place.clone(), self.changed);
+        let of_begin = self.place.clone();
         let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.place);
         let run = run.key_with(move || of_key.key(changed.as_ref()));
         // A middleware, such as a fallback, may do the work in a run below.
         let has_middlewares = self.is_bound_from_above || tool.has_middlewares() || !self.layers.is_empty();
-        let run = run.middleware(BeginsBelow { started: started.clone(), has_middlewares });
-        let begins = begins(&self.layers, started);
+        let run = run.middleware(BeginsBelow { started, has_middlewares });
+        let begins = begins(&self.layers, of_begin, has_middlewares);
         begins.into_iter().chain(self.layers).fold(run, |run, stack| run.middleware(stack))
     }
 }
@@ -100,13 +101,24 @@ impl Drop for Spawned<'_> {
 }
 
 /// Returns a layer outside all layers of `tool.call` that are not guards, or `None` if there are only guards.
-fn begins(layers: &[Stack<Tool>], started: WorkStarted) -> Option<Stack<Tool>> {
+fn begins(layers: &[Stack<Tool>], call: CallInTurn, has_middlewares: bool) -> Option<Stack<Tool>> {
+    // The middlewares of the run may start runs before the function is called, and these cannot wait for a store.
+    let stores_first = has_middlewares && call.is_stored();
     let is_used = |phase: &Phase| layers.iter().any(|stack| !stack.in_phase(*phase).is_empty());
-    let phase = [Phase::Observe, Phase::Retry, Phase::Transform].into_iter().find(is_used)?;
-    Some(Stack::builder().layer_in(phase, Begins(started)).build())
+    let used = || [Phase::Observe, Phase::Retry, Phase::Transform].into_iter().find(is_used);
+    let phase = if stores_first { Some(Phase::Observe) } else { used() }?;
+    Some(Stack::builder().layer_in(phase, BeginsHere { call, starts: used().is_some() }).build())
 }
 
-/// Marks the call as started before a layer is entered, or a run below is started, that may do the work itself (A1).
+/// Marks the call as started before a layer is entered that may do the work itself (A1), and stores this (A25).
+#[derive(Debug)]
+struct BeginsHere {
+    call: CallInTurn,
+    /// `false` if there is no such layer.
+    starts: bool,
+}
+
+/// Marks the call as started before a run below is started that may do the work itself (A1).
 #[derive(Debug)]
 struct Begins(WorkStarted);
 
@@ -149,9 +161,12 @@ impl Middleware for BeginsBelow {
     }
 }
 
-impl Layer<Tool> for Begins {
-    async fn call(&self, arguments: &Value, _: &RunContext, next: Next<'_, Tool>) -> Result<ToolOutput> {
-        if !self.0.start() {
+impl Layer<Tool> for BeginsHere {
+    async fn call(&self, arguments: &Value, ctx: &RunContext, next: Next<'_, Tool>) -> Result<ToolOutput> {
+        if let Some(begins) = self.call.store_begin(ctx) {
+            begins.await?;
+        }
+        if self.starts && !self.call.started.start() {
             return Err(too_late());
         }
         next.run(arguments).await

@@ -54,7 +54,12 @@ impl Loop<'_> {
             turn.inject(inject)?;
             let response = Arc::clone(turn.response());
             let after = match decision.unwrap_or(TurnDecision::Natural) {
-                TurnDecision::Natural if response.tool_calls().next().is_some() => return Ok(Acted::Calls(turn)),
+                TurnDecision::Natural if response.tool_calls().next().is_some() => {
+                    if let Some(commit) = self.commit() {
+                        commit.await?;
+                    }
+                    return Ok(Acted::Calls(turn));
+                }
                 TurnDecision::Natural if asks_again => After::AskAgain,
                 TurnDecision::Natural => After::End,
                 TurnDecision::Stop => {

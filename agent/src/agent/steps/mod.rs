@@ -129,6 +129,10 @@ impl<'a> Loop<'a> {
         self.state.session.turn()
     }
 
+    pub(crate) fn state(&self) -> &LoopState {
+        &self.state
+    }
+
     /// Returns the answers to questions about the calls of this run.
     pub(crate) fn answers(&self) -> &Answers {
         &self.state.answers
@@ -205,6 +209,9 @@ impl<'a> Loop<'a> {
 
     fn take_turns(mut self) -> BoxFuture<'a, Result<AgentOutput>> {
         Box::pin(async move {
+            if let Some(commit) = self.commit() {
+                commit.await?;
+            }
             if self.ctx.has_listeners() {
                 emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
             }
@@ -246,7 +253,7 @@ impl<'a> Loop<'a> {
                         "hooks of `run.end` have started {MAX_ROUNDS} rounds, which is the limit"
                     )));
                 }
-                self.state.answer.forget();
+                self.state.forget_answer();
                 self.state.session.extend(more)?;
                 self.announce().await?;
             }
@@ -349,8 +356,19 @@ impl<'a> Loop<'a> {
 
     /// Ends a turn: announces its messages, and passes it through `turn.stop`.
     async fn end_turn(&mut self, outcome: Result<TurnOutcome>) -> Result<(Arc<Message>, After)> {
-        if let Ok(TurnOutcome { answer, after: After::End, .. }) = &outcome {
-            self.state.answer.keep(answer, self.ctx);
+        let is_stored = match &outcome {
+            Ok(TurnOutcome { answer, after: After::End, .. }) => {
+                self.state.keep_answer(answer, self.ctx);
+                true
+            }
+            Ok(_) => {
+                self.state.session.ask();
+                true
+            }
+            Err(error) => error.is_interrupted(),
+        };
+        if is_stored && let Some(commit) = self.commit() {
+            commit.await?;
         }
         // The events are emitted even for a failed turn, because its messages may have entered the history.
         let announced = self.announce().await;
@@ -363,7 +381,7 @@ impl<'a> Loop<'a> {
         };
         let after = self.stop(end, after).await?;
         if matches!(after, After::End) {
-            self.state.answer.keep(&answer, self.ctx);
+            self.state.keep_answer(&answer, self.ctx);
         }
         Ok((answer, after))
     }

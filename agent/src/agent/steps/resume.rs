@@ -12,6 +12,7 @@ use crate::agent::steps::{After, Loop};
 use crate::agent::turn::Resumes;
 use crate::model::emit;
 use crate::session::run::Resumed;
+use crate::session::stopped::Unreturned;
 use crate::{AgentOutput, Message, Role, Turn};
 
 impl<'a> Loop<'a> {
@@ -30,9 +31,9 @@ impl<'a> Loop<'a> {
                 self.start().await?;
             }
             let answered = match resumed {
-                Resumed::Run { run, turn, asks } => {
+                Resumed::Run { run, turn, asks, answer } => {
                     self.continues = Some(run);
-                    self.make_open_calls(run, turn, asks).await?
+                    self.make_open_calls(run, turn, asks, answer).await?
                 }
                 Resumed::Conversation => None,
                 Resumed::Ended(answer) if self.state.resumes == Resumes::Inside => Some((answer, After::End)),
@@ -52,10 +53,16 @@ impl<'a> Loop<'a> {
         continues: Uuid,
         now: Turn,
         asks: bool,
+        answer: Option<Unreturned>,
     ) -> Result<Option<(Arc<Message>, After)>> {
         let Some(turn) = self.state.session.reopen() else {
+            let answer = answer.and_then(|answer| self.state.session.take_answer(answer));
+            answer.iter().for_each(|answer| self.state.keep_answer(answer, self.ctx));
             let (executed, demoted) = (Vec::new(), Vec::new());
             report(self, RunResumed { continues, turn: now, executed, demoted }).await;
+            if let Some(answer) = answer {
+                return Ok(Some((answer, After::End)));
+            }
             if asks {
                 return Ok(None);
             }

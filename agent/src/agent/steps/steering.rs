@@ -54,7 +54,7 @@ impl Loop<'_> {
         let taken = self.state.session.take_at_end(self.state.number());
         let has_entered = self.steer(taken).await?;
         if has_entered {
-            self.state.answer.forget();
+            self.state.forget_answer();
         }
         Ok(has_entered)
     }

@@ -11,7 +11,7 @@ use super::{EntryHead, Holder, Revision, StoreError};
 use crate::entry_store::Append;
 
 /// The number of bytes that may be added to an entry of any size before its parts are replaced.
-const ADDED: u64 = 64 * 1024;
+const ADDED: u64 = 8 * 1024 * 1024;
 
 pub(super) struct State {
     /// The head as it was last read or stored.

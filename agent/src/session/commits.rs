@@ -1,0 +1,93 @@
+//! The commits of an agent's run whose session is kept by a store (A24 to A27).
+//!
+//! A run claims its session before it reads it, and goes on only after these commits: its input, or the beginning of
+//! another attempt; each response, before its calls; each call, before its function is called, and when it has a result;
+//! the end of each turn; the end of the run. The commit that ends the run releases the claim. If the run ends without it,
+//! a listener of `finish` releases the claim, so that whoever waits for the run, or for a shutdown, waits for this too.
+
+use emitree_middleware::store::{EntryStatus, StoreError};
+use emitree_runtime::{Error, Finish, Outcome, Result, RunContext, Stage};
+use futures_core::future::BoxFuture;
+
+use crate::agent::steps::{Loop, PAUSED};
+use crate::agent::turn::LoopState;
+use crate::{AgentInput, AgentOutput};
+
+impl LoopState {
+    /// Claims the session, unless the run has the claim. Returns `None` if there is nothing to claim.
+    pub(crate) fn claim(&self) -> Option<BoxFuture<'_, Result<()>>> {
+        let entry = self.session.own_entry().filter(|_| self.claim.lock().is_none())?;
+        Some(Box::pin(async move {
+            let claim = entry.claim().await?;
+            *self.claim.lock() = Some(claim);
+            Ok(())
+        }))
+    }
+
+    /// Stores all changes so far. Returns `None` if no store keeps the session.
+    pub(crate) fn commit(&self) -> Option<BoxFuture<'_, Result<()>>> {
+        let entry = self.session.entry()?;
+        Some(Box::pin(async move { entry.commit().await.map(drop) }))
+    }
+
+    /// Stores the answer that the run returns, and releases the claim. Returns `None` if no store keeps the session.
+    pub(crate) fn commit_answer(&self) -> Option<BoxFuture<'_, Result<()>>> {
+        self.session.forget_answer();
+        let Some(entry) = self.session.own_entry() else { return self.commit() };
+        Some(Box::pin(async move {
+            let claim = self.claim.lock().take();
+            entry.release(claim, EntryStatus::Ended).await.map_err(|error| Error::from(error).fatal(true))
+        }))
+    }
+}
+
+impl Loop<'_> {
+    /// See [`LoopState::commit`].
+    pub(crate) fn commit(&self) -> Option<BoxFuture<'_, Result<()>>> {
+        self.state().commit()
+    }
+}
+
+/// Returns `true` for the error of a commit, after which a call stays open.
+pub(crate) fn is_not_stored(error: &Error) -> bool {
+    error.is_fatal() && error.find::<StoreError>().is_some()
+}
+
+/// Stores how a run has ended, and releases its claim.
+pub(crate) fn release_at_end(ctx: &RunContext) -> Result<()> {
+    ctx.emitter().on_async(Stage::Finish, |finish: &mut Finish<AgentInput, AgentOutput>, _| {
+        let status = status_of(finish.outcome());
+        let state = RunContext::current().and_then(|ctx| LoopState::of(&ctx));
+        Box::pin(async move {
+            if let Some(state) = state {
+                release(&state, status).await;
+            }
+            Ok(())
+        })
+    })?;
+    Ok(())
+}
+
+async fn release(state: &LoopState, status: EntryStatus) {
+    state.session.forget_answer();
+    let claim = state.claim.lock().take();
+    let Some(entry) = state.session.own_entry() else { return };
+    if claim.is_none() && status == EntryStatus::Ended {
+        // The answer was stored before.
+        return;
+    }
+    if let Err(error) = entry.release(claim, status).await {
+        tracing::warn!(%error, "the end of a run is not stored");
+    }
+}
+
+/// Returns the status of a session whose run has ended. A run that was stopped from outside can go on.
+fn status_of(outcome: &Outcome<AgentOutput>) -> EntryStatus {
+    match outcome {
+        Outcome::Success { .. } => EntryStatus::Ended,
+        Outcome::Interrupted { interrupt } if interrupt.kind == PAUSED => EntryStatus::Paused,
+        Outcome::Interrupted { .. } => EntryStatus::Waiting,
+        Outcome::Aborted { .. } | Outcome::Dropped => EntryStatus::Running,
+        _ => EntryStatus::Failed,
+    }
+}

@@ -1,0 +1,265 @@
+//! The changes of a session, as its store keeps them.
+//!
+//! An entry is a list of changes. The first change, and each that replaces all before it, has the whole session. A change
+//! names each session by its id: the session of the entry, and those of the agents below its open calls, so that a commit
+//! of a sub-agent writes only what the sub-agent has changed. Each change is JSON:
+//!
+//! ```json
+//! {"version": 3, "sessions": [{"id": "order-17", "turns": 2, "history": {"keep": 3, "set": {"2": {}}, "add": [{}]}}]}
+//! ```
+//!
+//! What has not changed is left out. `history` keeps the first `keep` messages, replaces some of them, and adds others.
+
+use std::collections::BTreeMap;
+use std::mem::take;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::message::Message;
+use crate::message::history::History;
+use crate::session::Session;
+use crate::session::stored::{VERSION, version};
+
+/// The sessions of an entry, as they were last written, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Written(BTreeMap<String, Parts>);
+
+/// One session, as it was last written.
+#[derive(Debug, Default)]
+struct Parts {
+    turns: u64,
+    history: History,
+    state: BTreeMap<Arc<str>, Value>,
+    open: Value,
+    inbox: Value,
+    paused: bool,
+}
+
+#[derive(Serialize)]
+struct Delta<'a> {
+    version: u32,
+    sessions: Vec<SessionDelta<'a>>,
+    /// The sessions that are no longer part of the entry.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gone: Vec<&'a str>,
+}
+
+#[derive(Default, PartialEq, Serialize)]
+struct SessionDelta<'a> {
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<HistoryDelta<'a>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    state: BTreeMap<&'a str, &'a Value>,
+    /// The middlewares that no longer have a state.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forgotten: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inbox: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<bool>,
+}
+
+#[derive(PartialEq, Serialize)]
+struct HistoryDelta<'a> {
+    keep: usize,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    set: BTreeMap<usize, &'a Message>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    add: Vec<&'a Message>,
+}
+
+impl Written {
+    /// Returns a session as it would be written now, with the sessions below its open calls.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state of a middleware cannot be serialized.
+    pub(super) fn of(session: &Session) -> emitree_runtime::Result<Self> {
+        let mut written = Self::default();
+        written.add(session)?;
+        Ok(written)
+    }
+
+    fn add(&mut self, session: &Session) -> emitree_runtime::Result<()> {
+        let mut stored = session.to_stored()?;
+        let below: Vec<_> = stored.open.iter_mut().flat_map(|open| open.take_sessions()).collect();
+        let mut open = serde_json::to_value(&stored.open)?;
+        for (position, ids) in &below {
+            let ids: Vec<_> = ids.keys().collect();
+            open["response"]["calls"][*position]["open"]["sessions"] = json!(ids);
+        }
+        let inbox = if stored.inbox.is_empty() { Value::Null } else { serde_json::to_value(&stored.inbox)? };
+        let (turns, history, state, paused) = (stored.turns, stored.history, stored.state, stored.paused);
+        self.0.insert(session.id().to_owned(), Parts { turns, history, state, open, inbox, paused });
+        below.into_iter().flat_map(|(_, sessions)| sessions).try_for_each(|(_, session)| self.add(&session))
+    }
+
+    /// Returns the JSON of the changes since `before`, or `None` if there are none.
+    pub(super) fn since(&self, before: &Self) -> serde_json::Result<Option<Vec<u8>>> {
+        let nothing = Parts::default();
+        let sessions = self.0.iter().filter_map(|(id, parts)| match before.0.get(id) {
+            Some(before) => parts.since(id, before),
+            // An empty session is a change too.
+            None => Some(parts.since(id, &nothing).unwrap_or(SessionDelta { id, ..SessionDelta::default() })),
+        });
+        let gone = before.0.keys().filter(|id| !self.0.contains_key(*id)).map(String::as_str).collect();
+        let delta = Delta { version: VERSION, sessions: sessions.collect(), gone };
+        let has_changed = !delta.sessions.is_empty() || !delta.gone.is_empty();
+        Ok(if has_changed { Some(serde_json::to_vec(&delta)?) } else { None })
+    }
+}
+
+impl Parts {
+    fn since<'a>(&'a self, id: &'a str, before: &'a Self) -> Option<SessionDelta<'a>> {
+        let is_changed = |(key, value): &(&Arc<str>, &Value)| before.state.get(*key) != Some(value);
+        let delta = SessionDelta {
+            id,
+            turns: (self.turns != before.turns).then_some(self.turns),
+            history: HistoryDelta::between(&before.history, &self.history),
+            state: self.state.iter().filter(is_changed).map(|(key, value)| (&**key, value)).collect(),
+            forgotten: before.state.keys().filter(|key| !self.state.contains_key(*key)).map(|key| &**key).collect(),
+            open: (self.open != before.open).then_some(&self.open),
+            inbox: (self.inbox != before.inbox).then_some(&self.inbox),
+            paused: (self.paused != before.paused).then_some(self.paused),
+        };
+        (delta != SessionDelta { id, ..SessionDelta::default() }).then_some(delta)
+    }
+}
+
+impl<'a> HistoryDelta<'a> {
+    fn between(before: &History, after: &'a History) -> Option<Self> {
+        if Arc::ptr_eq(&before.0, &after.0) {
+            return None;
+        }
+        let (before, after) = (before.messages(), after.messages());
+        let keep = before.len().min(after.len());
+        // Most messages are the same allocation, so few are compared by value.
+        let pairs = before.iter().zip(after).enumerate();
+        let is_same = |before: &Arc<Message>, after: &Arc<Message>| Arc::ptr_eq(before, after) || before == after;
+        let set = pairs.filter(|(_, (before, after))| !is_same(before, after)).map(|(at, (_, after))| (at, &**after));
+        let delta = Self { keep, set: set.collect(), add: after[keep..].iter().map(|message| &**message).collect() };
+        let has_changed = before.len() != keep || !delta.set.is_empty() || !delta.add.is_empty();
+        has_changed.then_some(delta)
+    }
+}
+
+/// Returns the session that the changes of an entry make.
+///
+/// # Errors
+///
+/// Returns the fault of a change that cannot be read, or of the session.
+pub(super) fn read<'a>(id: &str, changes: impl IntoIterator<Item = &'a [u8]>) -> Result<Session, String> {
+    let mut folded = BTreeMap::<String, Folded>::new();
+    for (number, change) in changes.into_iter().enumerate() {
+        let at = |fault: String| format!("in its change {number}: {fault}");
+        let change: Change = serde_json::from_slice(change).map_err(|fault| at(fault.to_string()))?;
+        for session in change.sessions {
+            folded.entry(session.id.clone()).or_default().apply(session).map_err(at)?;
+        }
+        change.gone.iter().for_each(|id| _ = folded.remove(id));
+    }
+    let session = assemble(&mut folded, id)?;
+    serde_json::from_value(session).map_err(|fault| fault.to_string())
+}
+
+/// A change that was read.
+#[derive(Deserialize)]
+struct Change {
+    #[serde(rename = "version", deserialize_with = "version")]
+    _version: u32,
+    sessions: Vec<SessionChange>,
+    #[serde(default)]
+    gone: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct SessionChange {
+    id: String,
+    turns: Option<u64>,
+    history: Option<HistoryChange>,
+    #[serde(default)]
+    state: Map<String, Value>,
+    #[serde(default)]
+    forgotten: Vec<String>,
+    #[serde(default, deserialize_with = "also_null")]
+    open: Option<Value>,
+    #[serde(default, deserialize_with = "also_null")]
+    inbox: Option<Value>,
+    paused: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct HistoryChange {
+    keep: usize,
+    #[serde(default)]
+    set: BTreeMap<usize, Value>,
+    #[serde(default)]
+    add: Vec<Value>,
+}
+
+/// Reads a value that is there, even if it is `null`.
+fn also_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// A session after some of the changes.
+#[derive(Default)]
+struct Folded {
+    turns: u64,
+    history: Vec<Value>,
+    state: Map<String, Value>,
+    open: Value,
+    inbox: Value,
+    paused: bool,
+}
+
+impl Folded {
+    fn apply(&mut self, change: SessionChange) -> Result<(), String> {
+        let SessionChange { id, turns, history, state, forgotten, open, inbox, paused } = change;
+        if let Some(HistoryChange { keep, set, add }) = history {
+            let last = set.keys().next_back().map_or(0, |last| last + 1);
+            if keep.max(last) > self.history.len() {
+                let len = self.history.len();
+                return Err(format!("the session `{id}` has {len} messages, but the change is about message {keep}"));
+            }
+            self.history.truncate(keep);
+            for (at, message) in set {
+                *self.history.get_mut(at).ok_or_else(|| format!("the change removes and replaces message {at}"))? =
+                    message;
+            }
+            self.history.extend(add);
+        }
+        self.state.extend(state);
+        forgotten.iter().for_each(|middleware| _ = self.state.remove(middleware));
+        self.turns = turns.unwrap_or(self.turns);
+        self.open = open.unwrap_or_else(|| take(&mut self.open));
+        self.inbox = inbox.unwrap_or_else(|| take(&mut self.inbox));
+        self.paused = paused.unwrap_or(self.paused);
+        Ok(())
+    }
+}
+
+/// Returns the JSON of a session, with the sessions below its open calls.
+fn assemble(folded: &mut BTreeMap<String, Folded>, id: &str) -> Result<Value, String> {
+    let missing = || format!("its changes have no session with the id `{id}`");
+    let Folded { turns, history, state, mut open, inbox, paused } = folded.remove(id).ok_or_else(missing)?;
+    let calls = open.pointer_mut("/response/calls").and_then(Value::as_array_mut);
+    for call in calls.into_iter().flatten() {
+        let Some(sessions) = call.get_mut("open").and_then(|open| open.get_mut("sessions")) else { continue };
+        let ids: Vec<String> = serde_json::from_value(take(sessions)).map_err(|fault| fault.to_string())?;
+        let below = ids.into_iter().map(|id| assemble(folded, &id).map(|session| (id, session)));
+        *sessions = Value::Object(below.collect::<Result<_, _>>()?);
+    }
+    let inbox = if inbox.is_null() { json!([]) } else { inbox };
+    Ok(json!({
+        "version": VERSION, "id": id, "turns": turns, "history": history, "state": state, "open": open, "inbox": inbox,
+        "paused": paused,
+    }))
+}

@@ -1,0 +1,354 @@
+//! The entry of a session in a store (A24 to A27).
+//!
+//! 1. An entry belongs to the session that was opened. The sessions of the agents below its open calls share it, through
+//!    their keys.
+//! 2. [`Written`] is the session as it was last handed to the journal. A change is the difference to it, so a commit
+//!    writes only what has changed, and what is stored is what the handle holds.
+//! 3. While a run uses the session, this process holds the entry. A session that another process has changed meanwhile is
+//!    read again before a run, or an answer, changes it.
+
+use std::future::IntoFuture;
+use std::mem::take;
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use emitree_middleware::store::{
+    Change, Claim, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, OpenEntries, OpenQuestion, Revision,
+    Store, StoreError, check_id, joined_parts,
+};
+use emitree_runtime::{Error, RunKey};
+use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use tokio::runtime::Handle;
+
+use crate::place::state::Slices;
+use crate::session::delta::{Written, read};
+use crate::session::keys::SessionKey;
+use crate::session::{Conversation, Session, Shared};
+
+/// The kind of the entries of sessions.
+const KIND: &str = "session";
+
+static OPEN: OpenEntries<SessionEntry> = OpenEntries::new();
+
+/// A session in a store. Its key keeps it alive.
+#[derive(Debug)]
+pub(crate) struct SessionEntry {
+    journal: Journal,
+    session: WeakSession,
+    known: Mutex<Known>,
+    this: Weak<Self>,
+}
+
+/// The session as it was last handed to the journal.
+#[derive(Debug)]
+struct Known {
+    written: Written,
+    /// The number of the first message of the inbox that was not written.
+    unsaved_from: u64,
+    listed: Listed,
+    /// The status once no run uses the session.
+    ended: EntryStatus,
+}
+
+/// The part of a head that depends on the session.
+#[derive(Clone, Debug, PartialEq)]
+struct Listed {
+    status: EntryStatus,
+    questions: Vec<OpenQuestion>,
+    meta: Map<String, Value>,
+}
+
+impl Listed {
+    fn of(head: &EntryHead) -> Self {
+        Self { status: head.status, questions: head.questions.clone(), meta: head.meta.clone() }
+    }
+}
+
+/// A session that its own entry does not keep alive.
+#[derive(Debug)]
+struct WeakSession {
+    shared: Weak<Shared>,
+    slices: Slices,
+    key: Weak<SessionKey>,
+}
+
+impl WeakSession {
+    fn upgrade(&self) -> Option<Session> {
+        let (shared, key) = (self.shared.upgrade()?, self.key.upgrade()?);
+        Some(Session { shared, slices: self.slices.clone(), key })
+    }
+}
+
+impl SessionEntry {
+    /// Returns the session that a store keeps under an id, or a new one.
+    async fn open(store: Arc<dyn Store>, id: String, lease: Lease) -> emitree_runtime::Result<Session> {
+        let key = RunKey::new(&id)?;
+        check_id(&id)?;
+        let store_id = store.store_id();
+        if let Some(session) = OPEN.get(store_id, &id).and_then(|entry| entry.session.upgrade()) {
+            return Ok(session);
+        }
+        let found = store.load(&id).await?;
+        let session = match &found {
+            Some(entry) => session_of(entry)?,
+            None => Session::new().with_key(key),
+        };
+        let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
+        let written = found.is_some().then(|| Written::of(&session)).transpose()?.unwrap_or_default();
+        let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
+        let unsaved_from = session.shared.conversation.lock().inbox.sent();
+        let known = Mutex::new(Known { written, unsaved_from, listed: Listed::of(&head), ended: head.status });
+        let Session { shared, slices, key } = &session;
+        let weak = WeakSession { shared: Arc::downgrade(shared), slices: slices.clone(), key: Arc::downgrade(key) };
+        let entry = Arc::new_cyclic(|this: &Weak<Self>| {
+            let journal = Journal::new(store, head, bytes, lease, this.clone());
+            Self { journal, session: weak, known, this: this.clone() }
+        });
+        let open = OPEN.insert_or_get(store_id, &id, Arc::clone(&entry));
+        if !Arc::ptr_eq(&open, &entry)
+            && let Some(session) = open.session.upgrade()
+        {
+            // Another task has opened it meanwhile.
+            return Ok(session);
+        }
+        session.share_entry(&entry);
+        Ok(session)
+    }
+
+    /// Returns `true` if this is the entry of this session, and not of a session above it.
+    pub(crate) fn is_of(&self, session: &Session) -> bool {
+        std::ptr::eq(self.session.key.as_ptr(), Arc::as_ptr(&session.key))
+    }
+
+    /// Claims the session for a run.
+    pub(crate) async fn claim(&self) -> emitree_runtime::Result<Claim> {
+        self.journal.claim().await.map_err(not_stored)
+    }
+
+    /// Stores all changes so far. Returns the number of the commit.
+    pub(crate) async fn commit(&self) -> emitree_runtime::Result<Option<NonZeroU64>> {
+        let revision = self.journal.commit().await.map_err(not_stored)?;
+        Ok(NonZeroU64::new(revision.get()))
+    }
+
+    /// Stores the answer to a question. Nobody has to have a claim.
+    pub(super) async fn store_answer(&self) -> Result<(), StoreError> {
+        self.journal.commit().await.map(drop)
+    }
+
+    /// Stores all changes so far, and releases the claim of a run that has ended.
+    pub(crate) async fn release(&self, claim: Option<Claim>, status: EntryStatus) -> Result<(), StoreError> {
+        self.known.lock().ended = status;
+        match claim {
+            Some(claim) => claim.release().await?,
+            None => self.journal.commit().await?,
+        };
+        Ok(())
+    }
+}
+
+/// The error of a commit. It ends the run of the agent, because the run must not go on before it is stored.
+fn not_stored(error: StoreError) -> Error {
+    Error::from(error).fatal(true)
+}
+
+fn session_of(entry: &Entry) -> Result<Session, StoreError> {
+    let EntryHead { id, kind, meta, .. } = &entry.head;
+    if kind != KIND {
+        return Err(StoreError::damaged(id, format!("it is of the kind `{kind}`, and not a {KIND}")));
+    }
+    let changes = joined_parts(entry)?;
+    let session = read(id, changes.iter().map(|change| &**change)).map_err(|fault| StoreError::damaged(id, fault))?;
+    session.shared.conversation.lock().meta.clone_from(meta);
+    Ok(session)
+}
+
+impl Journaled for SessionEntry {
+    fn change(&self, whole: bool) -> Result<Option<Change>, StoreError> {
+        let Some(session) = self.session.upgrade() else { return Ok(None) };
+        let failed =
+            |error: Error| StoreError::failed(format!("the session `{}` cannot be written", session.id()), error);
+        let unsaved_from = session.shared.conversation.lock().inbox.sent();
+        let (written, questions, meta) = (Written::of(&session).map_err(failed)?, session.questions(), session.meta());
+        let is_live = !session.shared.conversation.lock().live.is_empty();
+        let known = &mut *self.known.lock();
+        let nothing = Written::default();
+        let changed = written.since(if whole { &nothing } else { &known.written });
+        let changed = changed.map_err(|error| failed(error.into()))?;
+        let status = match known.ended {
+            _ if is_live => EntryStatus::Running,
+            _ if !questions.is_empty() => EntryStatus::Waiting,
+            // The questions have answers, so a run can go on.
+            EntryStatus::Waiting => EntryStatus::Running,
+            ended => ended,
+        };
+        let questions = questions.into_iter().map(|question| OpenQuestion { id: question.id, kind: question.kind });
+        let listed = Listed { status, questions: questions.collect(), meta };
+        let is_same = changed.is_none() && known.listed == listed;
+        (known.written, known.unsaved_from, known.listed) = (written, unsaved_from, listed.clone());
+        let Listed { status, questions, meta } = listed;
+        let parts = changed.into_iter().map(Bytes::from).collect();
+        Ok((!is_same).then_some(Change { status, questions, meta, parts }))
+    }
+
+    fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
+        let Some(session) = self.session.upgrade() else { return Ok(()) };
+        let stored = session_of(entry)?;
+        let failed = |error: Error| StoreError::failed(format!("the session `{}` cannot be read", session.id()), error);
+        let (written, state) = (Written::of(&stored).map_err(failed)?, stored.slices.snapshot().map_err(failed)?);
+        let turns = stored.shared.turns.load(Ordering::Relaxed);
+        let stored = take(&mut *stored.shared.conversation.lock());
+        session.shared.turns.store(turns, Ordering::Relaxed);
+        session.slices.restore(&state);
+        let known = &mut *self.known.lock();
+        let unsaved_from = session.shared.change_inbox(|conversation| {
+            let Conversation { history, mut inbox, is_paused, stopped, meta, .. } = stored;
+            let saved = inbox.sent();
+            // The messages that were not stored yet stay.
+            inbox.take_over(&mut conversation.inbox, known.unsaved_from);
+            (conversation.history, conversation.inbox, conversation.is_paused) = (history, inbox, is_paused);
+            (conversation.stopped, conversation.meta) = (stopped, meta);
+            saved
+        });
+        *known = Known { written, unsaved_from, listed: Listed::of(&entry.head), ended: entry.head.status };
+        if let Some(this) = self.this.upgrade() {
+            session.share_entry(&this);
+        }
+        Ok(())
+    }
+
+    fn lost(&self, error: &StoreError) {
+        let Some(session) = self.session.upgrade() else { return };
+        let live = session.shared.conversation.lock().live.clone();
+        for live in live {
+            let run = live.parts.lock().run.clone();
+            run.inspect(|run| _ = run.abort(error.to_string()));
+        }
+    }
+}
+
+impl Session {
+    /// Opens the session with this id in a store: reads it, or makes a new one. From now on, each run of the session
+    /// stores it before it goes on, and [`answer`](Self::answer) stores the answer.
+    ///
+    /// Opening only reads. A run claims the session with its first commit, and releases it at its end; a second process
+    /// that runs it, or answers, gets an error that names the holder ([`StoreError::Held`]). A session that is open in
+    /// this process, through this store or a clone of it, is returned as a clone, so that one request can steer the run
+    /// of another.
+    ///
+    /// ```
+    /// use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session};
+    /// use emitree_middleware::store::{Filter, MemoryStore, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let store = MemoryStore::new();
+    /// let agent = Agent::builder("guide", ChatModel::new(ScriptedModel::new("test").text("Everest."))?).build()?;
+    /// let session = Session::open(&store, "tour-1").await?;
+    /// agent.ask("What is the highest mountain?").session(&session).await?;
+    /// drop(session);
+    ///
+    /// let session = Session::open(&store, "tour-1").await?;
+    /// assert_eq!(session.history().messages().len(), 2);
+    /// assert!(store.list(&Filter::unfinished()).await?.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the id cannot be the id of a session ([`with_id`](Self::with_id)), if the store cannot be read,
+    /// or if its entry is not a session, or damaged. The entry stays as it is.
+    pub fn open<S: Store + Clone>(store: &S, id: impl Into<String>) -> OpenSession {
+        OpenSession { store: Arc::new(store.clone()), id: id.into(), lease: Lease::new() }
+    }
+
+    /// Waits until all that was sent to the session, and all that has changed, is stored. Without a store, returns at
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError::Held`] if another process has claimed the session: the message stays in
+    /// [`undelivered`](Self::undelivered). Returns the error of the store if it fails; the next commit tries again.
+    pub async fn saved(&self) -> Result<(), StoreError> {
+        let Some(entry) = self.key.entry() else { return Ok(()) };
+        loop {
+            match entry.journal.commit().await {
+                // The session was read again, with the messages that were not stored.
+                Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => {}
+                stored => return stored.map(drop),
+            }
+        }
+    }
+
+    /// Reads the session again if another process has changed it, and no run of this process uses it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the store, and the errors of [`open`](Self::open).
+    pub async fn refresh(&self) -> Result<(), StoreError> {
+        match self.key.entry() {
+            Some(entry) => entry.journal.refresh().await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the sessions below the open calls be written with this session.
+    fn share_entry(&self, entry: &Arc<SessionEntry>) {
+        self.key.set_entry(entry);
+        let below = self.open_calls().into_iter().flat_map(|call| call.sessions.into_values());
+        below.for_each(|session| session.share_entry(entry));
+    }
+
+    /// Stores what was sent to the session. A run that is under way stores it with its next commit.
+    pub(super) fn save_soon(&self) {
+        let Some(entry) = self.key.entry() else { return };
+        if !self.shared.conversation.lock().live.is_empty() {
+            return;
+        }
+        let session = self.clone();
+        let save = async move {
+            if let Err(error) = session.saved().await {
+                tracing::warn!(%error, "a message to a session is not stored yet");
+            }
+        };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(save)),
+            Err(_) => tracing::warn!(
+                id = entry.journal.id(),
+                "a message to a session is not stored: there is no tokio runtime"
+            ),
+        }
+    }
+}
+
+/// Opens a session when it is awaited. Returned by [`Session::open`].
+#[must_use = "a session is opened when this is awaited"]
+#[derive(Debug)]
+pub struct OpenSession {
+    store: Arc<dyn Store>,
+    id: String,
+    lease: Lease,
+}
+
+impl OpenSession {
+    /// Sets for how long a process that was killed holds the session, and the name of this process. If the session is
+    /// open in this process already, it keeps its lease.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.lease = lease;
+        self
+    }
+}
+
+impl IntoFuture for OpenSession {
+    type Output = emitree_runtime::Result<Session>;
+    type IntoFuture = BoxFuture<'static, emitree_runtime::Result<Session>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(SessionEntry::open(self.store, self.id, self.lease))
+    }
+}

@@ -1,0 +1,130 @@
+//! A process that keeps sessions in a store that it shares with other processes, and that can be killed.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use emitree_middleware::store::{Append, Entry, EntryHead, Filter, MemoryStore, Revision, Store, StoreError, StoreId};
+use futures_core::future::BoxFuture;
+use tokio::sync::{Notify, watch};
+
+/// Where a process is killed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kill {
+    Never,
+    /// Before the append with this number is stored.
+    Before(usize),
+    /// After the append with this number was stored, before anybody knows.
+    After(usize),
+}
+
+/// A store as one process sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    id: StoreId,
+    store: MemoryStore,
+    kill: Kill,
+    appends: Arc<AtomicUsize>,
+    is_killed: Arc<Notify>,
+    /// `true` if the leases of the processes before have run out.
+    takes_over: bool,
+    is_frozen: watch::Sender<bool>,
+    /// The number of the first append that fails.
+    fails_from: Arc<AtomicUsize>,
+    /// The bytes of all parts that were appended.
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Process {
+    pub(crate) fn of(store: &MemoryStore) -> Self {
+        Self {
+            id: StoreId::new(),
+            store: store.clone(),
+            kill: Kill::Never,
+            appends: Arc::default(),
+            is_killed: Arc::default(),
+            takes_over: false,
+            is_frozen: watch::Sender::new(false),
+            fails_from: Arc::new(AtomicUsize::new(usize::MAX)),
+            bytes: Arc::default(),
+        }
+    }
+
+    pub(crate) fn killed_at(store: &MemoryStore, kill: Kill) -> Self {
+        Self { kill, takes_over: true, ..Self::of(store) }
+    }
+
+    /// The number of appends so far.
+    pub(crate) fn appends(&self) -> usize {
+        self.appends.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Stops the process before its next append, until it is thawed.
+    pub(crate) fn freeze(&self, is_frozen: bool) {
+        self.is_frozen.send_replace(is_frozen);
+    }
+
+    /// Lets appends from a number on fail, as a full disk does.
+    pub(crate) fn fail_from(&self, number: usize) {
+        self.fails_from.store(number, Ordering::SeqCst);
+    }
+
+    /// Waits until the process is killed.
+    pub(crate) async fn killed(&self) {
+        self.is_killed.notified().await;
+    }
+
+    async fn die(&self) {
+        self.is_killed.notify_one();
+        pending::<()>().await;
+    }
+}
+
+impl Store for Process {
+    fn store_id(&self) -> StoreId {
+        self.id
+    }
+
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        Box::pin(async move {
+            let mut entry = self.store.load(id).await?;
+            if let Some(entry) = entry.as_mut().filter(|_| self.takes_over) {
+                entry.head.holder = None;
+            }
+            Ok(entry)
+        })
+    }
+
+    fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
+        Box::pin(async move {
+            let number = self.appends.fetch_add(1, Ordering::SeqCst);
+            match self.kill {
+                Kill::Before(at) if number >= at => self.die().await,
+                Kill::After(at) if number > at => self.die().await,
+                _ => {}
+            }
+            self.is_frozen.subscribe().wait_for(|is_frozen| !is_frozen).await.expect("the sender lives");
+            if number >= self.fails_from.load(Ordering::SeqCst) {
+                return Err(StoreError::failed("`agents.db` cannot be written", "disk full"));
+            }
+            self.bytes.fetch_add(append.parts.iter().map(|part| part.len()).sum(), Ordering::SeqCst);
+            let stored = self.store.append(append).await;
+            if self.kill == Kill::After(number) {
+                self.die().await;
+            }
+            stored
+        })
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Vec<EntryHead>, StoreError>> {
+        self.store.list(filter)
+    }
+
+    fn remove<'a>(&'a self, id: &'a str, after: Revision) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.store.remove(id, after)
+    }
+}

@@ -1,0 +1,286 @@
+//! Several processes, and several handles of one session (A24, A26, A27).
+
+use std::sync::Arc;
+
+use emitree_agent::{Agent, AgentRun, AnswerError, ChatModel, ScriptedModel, Session, tool_fn};
+use emitree_middleware::approval::{Approval, Decision};
+use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, MemoryStore, Store, StoreError};
+use emitree_runtime::{Error, Result, RunContext};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::process::{Kill, Process};
+use crate::support::{Log, Text, results, texts};
+
+const ID: &str = "order-17";
+
+/// An agent that pays two people, each with an approval.
+fn payer(log: &Log) -> Result<Agent> {
+    let log = log.clone();
+    let pay = tool_fn("pay", "Pays", move |args: Text, _: RunContext| {
+        let log = log.clone();
+        async move {
+            log.add(&args.text);
+            Ok(format!("paid {}", args.text))
+        }
+    })?
+    .middleware(Approval::by_interrupt());
+    let calls = [("pay", json!({"text": "Ada"})), ("pay", json!({"text": "Bob"}))];
+    let script = ScriptedModel::by("test", move |request| {
+        if request.messages.len() == 1 {
+            emitree_agent::Reply::calls(calls.clone())
+        } else {
+            emitree_agent::Reply::text("Done.")
+        }
+    });
+    Agent::builder("payer", ChatModel::new(script)?).tool(pay).build()
+}
+
+/// A24, A27
+#[tokio::test]
+async fn a_run_its_answers_and_its_resume_follow_each_other_in_three_processes_without_waiting() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    let session = Session::open(&Process::of(&store), ID).await?;
+    let error = payer(&log)?.ask("Pay.").session(&session).await.expect_err("two questions");
+    assert!(error.is_interrupted());
+
+    let other = Process::of(&store);
+    let waiting = other.list(&Filter::waiting().limit(50)).await?;
+    assert_eq!((waiting.len(), waiting[0].id.as_str(), waiting[0].questions.len()), (1, ID, 2));
+    let session = Session::open(&other, ID).await?;
+    for (question, answer) in
+        waiting[0].questions.iter().zip([Decision::Approve, Decision::Reject { reason: String::new() }])
+    {
+        session.answer(&question.id, answer).await?;
+    }
+    let head = store.load(ID).await?.expect("an entry").head;
+    assert_eq!((head.status, head.holder, head.questions.len()), (EntryStatus::Running, None, 0));
+
+    let session = Session::open(&Process::of(&store), ID).await?;
+    assert_eq!(payer(&log)?.resume(&session).await?.text(), "Done.");
+    assert_eq!(log.lines(), ["Ada"]);
+    assert!(store.list(&Filter::unfinished()).await?.is_empty());
+    Ok(())
+}
+
+/// A24
+#[tokio::test]
+async fn a_handle_reads_the_session_again_before_it_changes_it_if_another_process_has_changed_it() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    // Opened before there is anything.
+    let [early, late, other] = [Process::of(&store), Process::of(&store), Process::of(&store)];
+    let (early, late) = (Session::open(&early, ID).await?, Session::open(&late, ID).await?);
+    let session = Session::open(&other, ID).await?;
+    payer(&log)?.ask("Pay.").session(&session).await.expect_err("two questions");
+    let ids: Vec<_> = session.questions().into_iter().map(|question| question.id).collect();
+
+    early.answer(&ids[0], Decision::Approve).await?;
+    // The first process has not seen the answer.
+    let error =
+        session.answer(&ids[0], Decision::Reject { reason: String::new() }).await.expect_err("it has an answer");
+    assert!(matches!(error, AnswerError::Answered { .. }), "{error}");
+    session.answer(&ids[1], Decision::Approve).await?;
+    assert_eq!(payer(&log)?.resume(&late).await?.text(), "Done.");
+    assert_eq!(log.lines(), ["Ada", "Bob"]);
+    session.refresh().await?;
+    assert_eq!(texts(&session), texts(&late));
+    Ok(())
+}
+
+/// An agent whose tool waits until it is let go.
+fn waiting(log: &Log, go: &Arc<Semaphore>) -> Result<Agent> {
+    let (log, go) = (log.clone(), Arc::clone(go));
+    let wait = tool_fn("wait", "Waits", move |args: Text, _: RunContext| {
+        let (log, go) = (log.clone(), Arc::clone(&go));
+        async move {
+            log.add(&args.text);
+            go.acquire().await.map_err(Error::from)?.forget();
+            Ok(args.text)
+        }
+    })?;
+    let script = ScriptedModel::by("test", |request| {
+        let says = |text: &str| emitree_agent::Reply::calls([("wait", json!({ "text": text }))]);
+        match request.messages.iter().filter(|message| message.tool_results().next().is_some()).count() {
+            0 => says("first"),
+            1 => says("second"),
+            _ => emitree_agent::Reply::text("Done."),
+        }
+    });
+    Agent::builder("waiter", ChatModel::new(script)?).tool(wait).build()
+}
+
+fn is_held(error: &StoreError, by: &Process) -> bool {
+    _ = by;
+    matches!(error, StoreError::Held { id, .. } if id == ID)
+}
+
+/// A24, A27
+#[tokio::test]
+async fn while_a_run_is_under_way_other_processes_are_told_who_holds_the_session_and_messages_wait() -> Result<()> {
+    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(0)));
+    let [process, other] = [Process::of(&store), Process::of(&store)];
+    let session = Session::open(&process, ID).await?;
+    let agent = waiting(&log, &go)?;
+    let run = agent.ask("Go.").session(&session);
+    let meanwhile = async {
+        while log.lines().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let theirs = Session::open(&other, ID).await?;
+        let error = agent.resume(&theirs).await.expect_err("the session is held");
+        assert!(error.find::<StoreError>().is_some_and(|error| is_held(error, &other)), "{error}");
+        theirs.steer("Hurry.").expect("a message");
+        assert!(is_held(&theirs.saved().await.expect_err("the session is held"), &other));
+        assert_eq!(theirs.undelivered().len(), 1);
+
+        // A second handle of this process is the same session.
+        let ours = Session::open(&process.clone(), ID).await?;
+        ours.steer("Slowly.").expect("a message");
+        ours.saved().await?;
+        let reread = Session::open(&Process::of(&store), ID).await?;
+        assert_eq!(reread.undelivered()[0].text(), "Slowly.");
+        go.add_permits(1);
+        while log.lines().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        go.add_permits(1);
+        Ok::<_, Error>(theirs)
+    };
+    let (ended, theirs) = tokio::join!(run.into_future(), meanwhile);
+    assert_eq!(ended?.text(), "Done.");
+    let theirs = theirs?;
+    assert!(texts(&session).contains(&"Slowly.".to_owned()));
+    // The other process keeps its message, and can store it now.
+    theirs.saved().await?;
+    let reread = Session::open(&Process::of(&store), ID).await?;
+    assert_eq!((reread.undelivered().len(), texts(&reread)), (1, texts(&session)));
+    Ok(())
+}
+
+/// A24
+#[tokio::test]
+async fn a_process_that_has_lost_its_claim_begins_no_further_call() -> Result<()> {
+    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(0)));
+    let process = Process::of(&store);
+    let session = Session::open(&process, ID).await?;
+    let agent = waiting(&log, &go)?;
+    let run = agent.ask("Go.").session(&session);
+    let meanwhile = async {
+        while log.lines().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        process.freeze(true);
+        // The lease has run out, and another process goes on.
+        let other = Session::open(&Process::killed_at(&store, Kill::Never), ID).await?;
+        go.add_permits(1);
+        let resumed = async {
+            while log.lines().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            go.add_permits(1);
+        };
+        let (answer, ()) = tokio::join!(agent.resume(&other).into_future(), resumed);
+        assert_eq!(answer?.text(), "Done.");
+        process.freeze(false);
+        Ok::<_, Error>(other)
+    };
+    let (ended, other) = tokio::join!(run.into_future(), meanwhile);
+    let error = ended.expect_err("it has lost its claim").to_string();
+    assert!(error.contains("lost its claim"), "{error}");
+    assert_eq!(log.lines(), ["first", "second"]);
+    session.refresh().await?;
+    assert_eq!(texts(&session), texts(&other?));
+    Ok(())
+}
+
+/// A24, A25
+#[tokio::test]
+async fn if_a_commit_fails_nothing_is_executed_and_the_next_start_goes_on() -> Result<()> {
+    let (log, go) = (Log::default(), Arc::new(Semaphore::new(0)));
+    for at in 0..4 {
+        let (store, before) = (MemoryStore::new(), log.lines().len());
+        let process = Process::of(&store);
+        let session = Session::open(&process, ID).await?;
+        let agent = waiting(&log, &go)?;
+        process.fail_from(at);
+        let error = agent.ask("Go.").session(&session).await;
+        let error = error.expect_err("the store fails");
+        assert!(error.find::<StoreError>().is_some(), "{error}");
+        assert_eq!(log.lines().len(), before, "{at}: {error}");
+        process.fail_from(usize::MAX);
+        go.add_permits(1);
+        go.add_permits(1);
+        let answer = if texts(&session).is_empty() {
+            agent.ask("Go.").session(&session).await?
+        } else {
+            agent.resume(&session).await?
+        };
+        assert_eq!(answer.text(), "Done.");
+        assert_eq!(log.lines()[before..], ["first", "second"], "{at}");
+        assert_eq!(results(session.history().messages()), ["first", "second"], "{at}");
+    }
+    Ok(())
+}
+
+/// A24
+#[tokio::test]
+async fn an_entry_that_cannot_be_read_is_refused_and_stays_as_it_is() -> Result<()> {
+    let store = MemoryStore::new();
+    let session = json!({"id": ID});
+    for (kind, part, expected) in [
+        ("job", json!({"version": 3, "sessions": [session]}), "it is of the kind `job`, and not a session"),
+        ("session", json!({"version": 4, "sessions": []}), "the session is stored in version 4"),
+        ("session", json!("torn"), "in its change 0: invalid type"),
+        ("session", json!({"version": 3, "sessions": []}), "its changes have no session with the id `order-17`"),
+        (
+            "session",
+            json!({"version": 3, "sessions": [{"id": ID, "history": {"keep": 1}}]}),
+            "the session `order-17` has 0 messages",
+        ),
+        (
+            "session",
+            json!({"version": 3, "sessions": [{"id": ID, "history": {"keep": 0, "add": [{"role": "king"}]}}]}),
+            "unknown variant",
+        ),
+    ] {
+        let part: Value = part;
+        let id = ID;
+        let mut head = EntryHead::new(id, kind);
+        if let Some(before) = store.load(id).await? {
+            head.revision = before.head.revision;
+        }
+        store.append(&Append::new(head).part(part.to_string()).replacing()).await?;
+        let before = store.load(id).await?;
+        let error = Session::open(&Process::of(&store), id).await.expect_err(expected).explain();
+        assert!(error.contains("the stored entry `order-17` is damaged") && error.contains(expected), "{error}");
+        assert_eq!(store.load(id).await?, before);
+    }
+    for id in ["", "a/b"] {
+        Session::open(&store, id).await.expect_err("an id that cannot be a key");
+    }
+    Ok(())
+}
+
+/// A commit writes only what has changed.
+#[tokio::test]
+async fn the_bytes_that_are_written_grow_with_the_turns_and_not_with_the_history() -> Result<()> {
+    let mut written = Vec::new();
+    for turns in [100, 1_000] {
+        let store = MemoryStore::new();
+        let process = Process::of(&store);
+        let session = Session::open(&process, ID).await?;
+        let script = ScriptedModel::by("test", move |request| {
+            let results = request.messages.iter().filter(|message| message.tool_results().next().is_some()).count();
+            if results == turns {
+                return emitree_agent::Reply::text("Done.");
+            }
+            emitree_agent::Reply::calls([("shout", json!({"text": "a".repeat(1_000)}))])
+        });
+        crate::support::agent(&script).max_steps(2_000).build()?.ask("Go.").session(&session).await?;
+        let reread = Session::open(&Process::of(&store), ID).await?;
+        assert_eq!(serde_json::to_value(&reread)?, serde_json::to_value(&session)?);
+        written.push(process.bytes());
+    }
+    assert!(written[1] <= 11 * written[0], "{written:?}");
+    Ok(())
+}
