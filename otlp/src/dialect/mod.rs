@@ -114,3 +114,24 @@ pub enum Form {
     /// The name that the dialect has for a provider.
     Provider,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_has_the_well_known_name_of_the_dialect() {
+        let rows = [
+            ("openai", "openai", "openai"),
+            ("deepseek", "deepseek", "deepseek"),
+            ("gemini", "gcp.gemini", "google"),
+            ("mistral", "mistral_ai", "mistralai"),
+            ("xai", "x_ai", "xai"),
+            ("my server", "my server", "my server"),
+        ];
+        for (ours, gen_ai, open_inference) in rows {
+            let names = [Dialect::GenAi, Dialect::OpenInference].map(|dialect| dialect.provider(ours));
+            assert_eq!(names, [gen_ai, open_inference]);
+        }
+    }
+}

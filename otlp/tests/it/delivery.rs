@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
-use emitree_emitter::{BoxError, Emitter, Report};
-use emitree_otlp::Otlp;
+use emitree_emitter::{BoxError, Emitter, Report, Sink};
+use emitree_otlp::{Otlp, OtlpSink};
 use emitree_runtime::{Result as RunResult, RunContext, Runnable, runnable_fn};
 use futures_util::stream::{self, StreamExt};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTracePartialSuccess, ExportTraceServiceResponse};
@@ -14,6 +14,7 @@ use prost::Message;
 use tokio::net::TcpListener;
 
 use crate::collector::{Answer, Collector, attributes};
+use crate::records::finish;
 
 type Result<T> = std::result::Result<T, BoxError>;
 
@@ -204,9 +205,17 @@ async fn no_run_waits_for_a_collector_that_does_not_answer() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_above_the_limit_of_bytes_fail_while_the_collector_does_not_answer() -> Result<()> {
     let (_listener, url) = mute().await?;
-    let set = |otlp| never_again(otlp).pending_bytes(2000).timeout(Duration::from_secs(2));
-    let report = export(&url, 100, set).await?;
-    assert_eq!(report.failed, 100, "{report}");
+    let mut sink = Otlp::to(&url)?.pending_bytes(2000).sink();
+    let counts = |sink: &OtlpSink| sink.progress().map(|progress| (progress.buffered, progress.failed));
+    for end in 0..100 {
+        // Each run has an id of its own.
+        let run = format!("01a220d4-9313-70f2-b2ad-{end:012x}");
+        sink.write(&finish(1, "Tool", &run, 1))?;
+    }
+    let (waiting, failed) = counts(&sink).expect("counts");
+    assert_eq!(waiting + failed, 100);
+    // Those in the first request do not count, because they no longer wait.
+    assert!((50..100).contains(&failed), "{failed}");
     Ok(())
 }
 

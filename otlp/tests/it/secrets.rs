@@ -8,7 +8,7 @@ use emitree_agent::{Agent, ChatModel, ChatOptions, Reply, ScriptedModel, tool_fn
 use emitree_emitter::{BoxError, Emitter};
 use emitree_middleware::Redact;
 use emitree_otlp::{Dialect, Otlp};
-use emitree_runtime::{Error, RunContext, Runnable, runnable_fn};
+use emitree_runtime::{Error, RunContext, Runnable, for_tree, runnable_fn};
 use prost::Message;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -73,19 +73,28 @@ async fn without_content_spans_have_no_text_of_messages_arguments_and_results() 
     Ok(())
 }
 
+/// A redaction may be bound to the runs, or pass the records of the sink.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sink_behind_a_redaction_exports_no_secret() -> Result<(), BoxError> {
-    for dialect in [Dialect::GenAi, Dialect::OpenInference] {
-        let collector = Collector::start([]).await;
-        let agent = agent(EMAIL)?;
-        let otlp = Otlp::to(&collector.url())?.dialect(dialect).content(true);
-        let traces = agent.emitter().pipe_to(Redact::new().sink(otlp.sink()))?;
-        agent.ask(EMAIL).await?;
+async fn with_a_redaction_no_secret_is_exported() -> Result<(), BoxError> {
+    let dialects = [Dialect::GenAi, Dialect::OpenInference];
+    for (dialect, is_bound) in dialects.into_iter().flat_map(|dialect| [(dialect, false), (dialect, true)]) {
+        let (collector, agent) = (Collector::start([]).await, agent(EMAIL)?);
+        let sink = Otlp::to(&collector.url())?.dialect(dialect).content(true).event("message_error").sink();
+        let redact = Redact::new();
+        let traces = if is_bound {
+            let traces = agent.emitter().pipe_to(sink)?;
+            agent.ask(EMAIL).middleware(for_tree(redact)).await?;
+            traces
+        } else {
+            let traces = agent.emitter().pipe_to(redact.sink(sink))?;
+            agent.ask(EMAIL).await?;
+            traces
+        };
         traces.close(LONG).await.complete()?;
         let bytes = bytes(&collector);
         assert!(contains(&bytes, "helper"));
         for secret in SECRETS {
-            assert!(!contains(&bytes, secret), "{dialect:?}: {secret}");
+            assert!(!contains(&bytes, secret), "{dialect:?}, bound {is_bound}: {secret}");
         }
     }
     Ok(())
