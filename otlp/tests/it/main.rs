@@ -9,5 +9,6 @@ mod limits;
 mod outcomes;
 mod records;
 mod secrets;
+mod services;
 mod settings;
 mod spans;
