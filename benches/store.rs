@@ -9,8 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use emitree::middleware::Durable;
 use emitree::middleware::store::{Append, EntryHead, EntryStatus, Filter, Revision, Store};
 use emitree::stores::SqliteStore;
+use emitree::{RunContext, Runnable, runnable_fn};
 use futures_util::future::join_all;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::runtime::Runtime;
@@ -39,6 +41,9 @@ fn main() {
     let together = Extra::from(suite.case(stored.appends(TOGETHER)));
     let row = suite.row("SG", "50 appends to 50 entries at a time, all of them", together);
     row.beside("rusqlite", bare).at_most(5.0, "a transaction", bare);
+    let steps = suite.case(stored.steps());
+    let row = suite.row("SD", "a step of a job, with its beginning and its end", steps);
+    row.beside("rusqlite", bare).at_most(3.0, "a transaction", bare);
     let (claim, among_few) = (suite.case(many.claims()), suite.case(few.claims()));
     suite.row("SC", "a claim without the disk, among 100,000 waiting entries", claim).at_most(
         2.0,
@@ -58,7 +63,7 @@ struct Stored {
 
 impl Stored {
     fn new(path: &Path, entries: usize, sql: &str) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         let store = runtime.block_on(async {
             let store = SqliteStore::open_with(path, sql).await.expect("a store");
             let appends: Vec<_> = (0..entries).map(|n| Append::new(waiting(n)).part(&PART[..])).collect();
@@ -104,6 +109,30 @@ impl Stored {
 
     fn appends(&self, count: u32) -> impl Case + use<> {
         self.changes(count, Some(&PART))
+    }
+
+    /// Steps of one job, one after another.
+    fn steps(&self) -> impl Case + use<> {
+        let (runtime, store) = (Arc::clone(&self.runtime), self.store.clone());
+        let step = Arc::new(runnable_fn("step", |n: u64, _: RunContext| async move { Ok(n) }));
+        let job = runnable_fn("job", move |steps: u64, _: RunContext| {
+            let step = Arc::clone(&step);
+            async move {
+                for n in 0..steps {
+                    step.run(n).key(n.to_string()).await?;
+                }
+                Ok(steps)
+            }
+        });
+        let mut jobs = 0;
+        move |n| {
+            jobs += 1;
+            let durable = Durable::new(&store, format!("job-{jobs}"));
+            let begin = Instant::now();
+            let ended = runtime.block_on(async { job.run(n).middleware(durable).await });
+            assert!(ended.is_ok());
+            begin.elapsed()
+        }
     }
 
     /// A claim changes the head alone.

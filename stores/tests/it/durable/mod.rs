@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use emitree_middleware::durable::{Answered, Durable, JobStore, NoSteps, Unused};
-use emitree_middleware::store::{Append, EntryHead, EntryStatus, Holder, MemoryStore, Store, StoreError};
-use emitree_runtime::{Error, Result, RunContext, Runnable, runnable_fn, wait_for_ends};
+use emitree_middleware::store::{Append, EntryHead, EntryStatus, Holder, Lease, MemoryStore, Store, StoreError};
+use emitree_runtime::{Error, Interrupt, Result, RunContext, Runnable, runnable_fn, wait_for_ends};
+use emitree_stores::SqliteStore;
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -378,4 +379,97 @@ async fn concurrent_steps_are_stored_and_answered() {
     job.run(()).middleware(Durable::new(&store, ID)).await.expect_err("once");
     let all = job.run(()).middleware(Durable::new(&store, ID)).await.expect("an output");
     assert_eq!((all, calls.load(Ordering::Relaxed)), ((0..50).map(|n| json!(n)).collect::<Vec<_>>(), 50));
+}
+
+/// M13, S10
+#[tokio::test]
+async fn a_job_whose_parts_were_replaced_is_answered_as_before() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let step = counted(&calls);
+    let long = "x".repeat(2_000);
+    let job = runnable_fn("job", move |(): (), ctx: RunContext| {
+        let (step, long) = (Arc::clone(&step), long.clone());
+        async move {
+            let mut sum = 0;
+            for n in 0..100 {
+                let output = step.run(json!({"n": n, "text": long})).key(n.to_string()).await?;
+                sum += output["n"].as_u64().unwrap_or_default();
+            }
+            let failed = step.run(json!("fail")).key("fail").await;
+            let more = if ctx.ask(Interrupt::new("more", json!({})))? { 1 } else { 0 };
+            failed.map_or_else(|error| Ok(sum + more + error.details()["at"].as_u64().unwrap_or_default()), |_| Ok(0))
+        }
+    });
+    let handle = Durable::new(&store, ID);
+    let error = job.run(()).middleware(handle.clone()).await.expect_err("a question");
+    handle.answer(&error.interrupt().expect("a question").id, json!(true)).await.expect("stored");
+    let head = store.load(ID).await.expect("a store").expect("an entry").head;
+    assert!(head.whole_bytes > 64 * 1024, "{}", head.whole_bytes);
+    assert_eq!(job.run(()).middleware(handle).await.expect("an output"), 99 * 100 / 2 + 1 + 3);
+    assert_eq!(calls.load(Ordering::Relaxed), 101);
+}
+
+#[tokio::test]
+async fn a_job_that_is_not_as_it_was_stored_is_refused_and_stays_as_it_is() {
+    let table: &[(&[&str], &str)] = &[
+        (&[r#"{"input":{"format":2,"input":1}}"#], "its part 0: the job has format 2, and this version reads format 1"),
+        (
+            &[r#"{"input":{"format":1,"input":1}}"#, r#"{"ended":{"key":"a","output":1}}"#],
+            "its part 1: the step `a` has ended, and not begun",
+        ),
+        (&[r#"{"paused":true}"#], "its part 0 cannot be read: unknown variant `paused`"),
+        (&["{"], "its part 0 cannot be read: EOF"),
+    ];
+    for (parts, problem) in table {
+        let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+        let append = parts.iter().fold(Append::new(EntryHead::new(ID, "job")), |append, part| append.part(*part));
+        store.append(&append).await.expect("a new entry");
+        let before = store.load(ID).await.expect("a store");
+        let handle = Durable::new(&store, ID);
+        let error = counted(&calls).run(json!(1)).middleware(handle.clone()).await.expect_err("damaged").to_string();
+        let expected = format!("the stored entry `{ID}` is damaged: {problem}");
+        assert!(error.starts_with(&expected), "{error}, not {expected}");
+        handle.questions().await.expect_err("damaged");
+        assert_eq!((store.load(ID).await.expect("a store"), calls.load(Ordering::Relaxed)), (before, 0));
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn a_full_disk_is_an_error_before_a_step_is_executed_and_the_next_start_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("jobs.db");
+    let calls = Arc::new(AtomicUsize::new(0));
+    let step = counted(&calls);
+    let job = runnable_fn("job", move |count: u64, _: RunContext| {
+        let step = Arc::clone(&step);
+        async move {
+            for n in 0..count {
+                step.run(json!("x".repeat(10_000))).key(n.to_string()).await?;
+            }
+            Ok(count)
+        }
+    });
+    let store = SqliteStore::open_with(&path, "PRAGMA max_page_count = 40").await.expect("a store");
+    let handle = Durable::new(&store, ID).lease(Lease::new().time(Duration::from_millis(10)));
+    let error = job.run(50).middleware(handle.clone()).await.expect_err("full").explain();
+    assert!(error.contains("jobs.db` cannot be written: free space on its disk"), "{error}");
+    let executed = calls.load(Ordering::Relaxed);
+    assert!((1..20).contains(&executed), "{executed}");
+    drop((store, handle));
+
+    let store = SqliteStore::open(&path).await.expect("a store");
+    // The claim could not be released on the full disk.
+    let output = loop {
+        match job.run(50).middleware(Durable::new(&store, ID)).await {
+            Err(error) if error.find::<StoreError>().is_some() => tokio::task::yield_now().await,
+            Err(error) if error.is_interrupted() => {
+                let handle = Durable::new(&store, ID);
+                handle.answer(&error.interrupt().expect("a question").id, json!("again")).await.expect("stored");
+            }
+            ended => break ended,
+        }
+    };
+    assert_eq!(output.expect("an output"), 50);
+    assert!(calls.load(Ordering::Relaxed) <= 51, "{}", calls.load(Ordering::Relaxed));
 }
