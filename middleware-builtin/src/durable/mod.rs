@@ -143,10 +143,30 @@ impl JobStore {
     }
 }
 
-/// An extension of a run that keeps the runs below it itself, such as the run of an agent with a stored session: these
-/// are no steps of the job.
-#[derive(Clone, Copy, Debug)]
-pub struct NoSteps;
+/// An extension of a run that keeps the runs below it itself: they are no steps of the job around it. It is set before
+/// the layers of the run are called, for example by [`Middleware::bind`].
+///
+/// Such a run goes on where it was when it is executed again, as an agent with a stored session and a job in a job do. So
+/// as a step it counts as idempotent, and runs below it may ask.
+#[derive(Clone, Debug, Default)]
+pub struct OwnSteps {
+    /// The id of a job.
+    job: Option<Arc<str>>,
+}
+
+impl OwnSteps {
+    /// Creates the extension.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { job: None }
+    }
+
+    /// Returns `true` if the runs below a run are steps of this job.
+    fn are_of(run: &RunContext, job: &Durable) -> bool {
+        let own = run.extension::<Self>();
+        own.is_some_and(|own| own.job.as_ref().is_some_and(|id| Arc::ptr_eq(id, &job.id)))
+    }
+}
 
 impl Durable {
     /// Creates the handle of a job. Clones are handles of the same job, also in other processes that use the store.
@@ -203,6 +223,7 @@ impl Middleware for Durable {
         if ctx.key().is_none() {
             ctx.take_key(&self.id)?;
         }
+        ctx.set_extension(OwnSteps { job: Some(Arc::clone(&self.id)) });
         ctx.set_extension(JobStore { store: Arc::clone(&self.store), lease: self.lease.clone() });
         let run = Arc::new(JobRun::new(self.clone()));
         self.stack(&run).bind(ctx)?;

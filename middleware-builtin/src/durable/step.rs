@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use emitree_runtime::{
     AnyRun, Error, Interrupt, JsonRun, Layer, Middleware, Next, Op, Phase, Result, RunContext, RunKey, Stack, Summary,
@@ -14,17 +15,23 @@ use super::job::Job;
 use super::job_layer::{JobRun, other_input};
 use super::record::{AfterBegun, Record};
 use super::state::Found;
-use super::{Answered, NoSteps, inexact};
+use super::{Answered, OwnSteps, inexact};
 
 /// The middleware of all runs below a job.
 pub(super) struct Steps(pub(super) Arc<JobRun>);
 
 impl Middleware for Steps {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let kept = ctx.parent().is_some_and(|above| above.extension::<NoSteps>().is_some());
-        let (Some(job), Some(key)) = (self.0.job.get(), ctx.key().filter(|_| !kept)) else { return Ok(()) };
+        let is_step = ctx.parent().is_some_and(|above| OwnSteps::are_of(above, &self.0.durable));
+        let (Some(job), Some(key)) = (self.0.job.get(), ctx.key().filter(|_| is_step)) else { return Ok(()) };
         let run = Arc::clone(&self.0);
-        let step = Arc::new(Step { run, job: Arc::clone(job), key, input: Mutex::new(Value::Null) });
+        let step = Arc::new(Step {
+            run,
+            job: Arc::clone(job),
+            key,
+            input: Mutex::new(Value::Null),
+            has_begun: AtomicBool::new(false),
+        });
         Stack::<JsonRun>::builder().layer_in(Phase::Observe, AnswerLayer(Arc::clone(&step))).build().bind(ctx)?;
         Stack::<AnyRun>::builder().innermost_in(Phase::Guard, BeginLayer(step)).build().bind(ctx)
     }
@@ -47,6 +54,7 @@ struct Step {
     key: RunKey,
     /// The input that is recorded when the step begins.
     input: Mutex<Value>,
+    has_begun: AtomicBool,
 }
 
 impl Step {
@@ -62,10 +70,10 @@ impl Step {
             if let Some(stop) = &state.start.stop {
                 return Err(stop.clone());
             }
-            state.find(&self.key, input, ctx.is_idempotent())
+            state.find(&self.key, input, ctx.is_idempotent() || self.goes_on(ctx))
         };
         match found {
-            Found::New => self.execute(input, ctx, next).await,
+            Found::New => self.execute(input, next).await,
             Found::Output(output) => {
                 self.emit_answered(ctx, false).await;
                 next.check_output(&output).await?;
@@ -75,20 +83,25 @@ impl Step {
                 self.emit_answered(ctx, true).await;
                 Err((*error).into())
             }
-            Found::Began(question) => self.ask(question, input, ctx, next).await,
+            Found::Began(question) => self.ask(question, input, next).await,
             Found::OtherInput(stored) => Err(self.stop(other_input(&format!("step `{}`", self.key), &stored, input))),
         }
     }
 
+    /// Returns `true` if the run goes on by itself when it is executed again.
+    fn goes_on(&self, ctx: &RunContext) -> bool {
+        !OwnSteps::are_of(ctx, &self.run.durable)
+    }
+
     /// Executes the step, and stores its end.
-    async fn execute(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
+    async fn execute(&self, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
         let before = mem::replace(&mut *self.input.lock(), input.clone());
         drop(before);
         let result = next.run(input).await;
         let key = self.key.to_string();
         let end = match &result {
             // The work was not executed: a guard or a cache inside has decided.
-            _ if !ctx.has_begun() => return result,
+            _ if !self.has_begun.load(Ordering::Relaxed) => return result,
             Ok(_) if !next.is_exact() => return Err(inexact("output of the step")),
             Ok(output) => Record::Ended { key, output: output.clone() },
             Err(error) if error.is_interrupted() || error.is_aborted() || error.is_retry() => return result,
@@ -104,17 +117,11 @@ impl Step {
     }
 
     /// Goes on with the answer to the question about a step that had begun, or asks it.
-    async fn ask(
-        &self,
-        question: Interrupt,
-        input: &Value,
-        ctx: &RunContext,
-        next: Next<'_, JsonRun>,
-    ) -> Result<Value> {
+    async fn ask(&self, question: Interrupt, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
         let answers = self.job.state.lock().answers.clone();
         let Some(answer) = answers.look_up(&question.id) else { return Err(self.stop(Error::interrupted(question))) };
         let refused = match AfterBegun::read(&answer) {
-            Ok(AfterBegun::Again) => return self.execute(input, ctx, next).await,
+            Ok(AfterBegun::Again) => return self.execute(input, next).await,
             Ok(AfterBegun::Output(output)) => match next.check_output(&output).await {
                 Ok(()) => {
                     let (key, ended) = (self.key.to_string(), output.clone());
@@ -168,14 +175,17 @@ struct BeginLayer(Arc<Step>);
 
 impl<O: Op> Layer<O> for BeginLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        if !ctx.has_begun() && !next.is_answered() {
-            let Step { job, key, input, .. } = &*self.0;
-            let input = input.lock().clone();
-            let revision = job.commit(|state| state.begin(key.as_str(), input)).await?;
+        let Step { job, key, input: recorded, has_begun, .. } = &*self.0;
+        if !has_begun.load(Ordering::Relaxed) && !next.is_answered() {
+            let recorded = recorded.lock().clone();
+            let revision = job.commit(|state| state.begin(key.as_str(), recorded)).await?;
             if let Ok(fence) = revision.get().try_into() {
                 ctx.set_fence(fence);
             }
-            ctx.begin();
+            has_begun.store(true, Ordering::Relaxed);
+            if !self.0.goes_on(ctx) {
+                ctx.begin();
+            }
         }
         next.run(input).await
     }

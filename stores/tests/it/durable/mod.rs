@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use emitree_middleware::durable::{Answered, Durable, JobStore, NoSteps, Unused};
+use emitree_middleware::durable::{Answered, Durable, JobStore, OwnSteps, Unused};
 use emitree_middleware::store::{Append, EntryHead, EntryStatus, Holder, Lease, MemoryStore, Store, StoreError};
-use emitree_runtime::{Error, Interrupt, Result, RunContext, Runnable, runnable_fn, wait_for_ends};
+use emitree_runtime::{Error, Interrupt, Result, RunContext, Runnable, middleware_fn, runnable_fn, wait_for_ends};
 use emitree_stores::SqliteStore;
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
@@ -311,28 +311,77 @@ async fn answered_steps_and_steps_that_are_no_longer_started_are_reported() {
     assert_eq!(*events.lock().expect("a lock"), expected);
 }
 
+/// M13
 #[tokio::test]
-async fn runs_below_a_run_that_keeps_them_itself_are_no_steps_and_find_the_store() {
-    let store = MemoryStore::new();
-    let inner = Arc::new(runnable_fn("inner", |(): (), ctx: RunContext| async move {
-        let job = ctx.extension::<JobStore>().expect("the store of the job");
-        let above = ctx.parent().expect("the agent").key().expect("a key").to_string();
-        Ok((format!("{:?}", job.store().store_id()), above, ctx.has_begun()))
-    }));
-    let agent = Arc::new(runnable_fn("agent", {
-        let inner = Arc::clone(&inner);
+async fn a_run_that_keeps_its_steps_itself_goes_on_after_a_kill_and_may_ask() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let call = Arc::new(runnable_fn("call", {
+        let calls = Arc::clone(&calls);
         move |(): (), ctx: RunContext| {
-            ctx.set_extension(NoSteps);
-            let inner = Arc::clone(&inner);
-            async move { inner.run(()).key("call").await }
+            calls.fetch_add(1, Ordering::Relaxed);
+            async move {
+                let job = ctx.extension::<JobStore>().expect("the store of the job");
+                let pay: bool = ctx.ask(Interrupt::new("pay", json!({})))?;
+                let above = ctx.parent().expect("the agent").key().expect("a key");
+                assert!(above.fence().is_some() && ctx.key().expect("a key").fence().is_none());
+                Ok((pay, above.to_string(), format!("{:?}", job.store().store_id())))
+            }
         }
+    }));
+    let agent = Arc::new(runnable_fn("agent", move |(): (), _: RunContext| {
+        let call = Arc::clone(&call);
+        async move { call.run(()).key("call").await }
     }));
     let job = runnable_fn("job", move |(): (), _: RunContext| {
         let agent = Arc::clone(&agent);
-        async move { agent.run(()).key("agent").await }
+        let keeps = |ctx: &RunContext| {
+            ctx.set_extension(OwnSteps::new());
+            Ok(())
+        };
+        async move { agent.run(()).key("agent").middleware(middleware_fn(keeps)).await }
     });
-    let output = job.run(()).middleware(Durable::new(&store, ID)).await.expect("an output");
-    assert_eq!(output, (format!("{:?}", store.store_id()), "import-7/agent".to_owned(), false));
+    let handle = Durable::new(&store, ID);
+    let error = job.run(()).middleware(handle.clone()).await.expect_err("a question");
+    let question = &error.interrupt().expect("a question");
+    assert_eq!(question.kind, "pay", "{error:?}");
+    handle.answer(&question.id, json!(true)).await.expect("stored");
+    // It had begun, and is executed again without a question.
+    let output = job.run(()).middleware(handle.clone()).await.expect("an output");
+    assert_eq!(output, (true, "import-7/agent".to_owned(), format!("{:?}", store.store_id())));
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+/// M13
+#[tokio::test]
+async fn a_job_in_a_job_is_one_step_of_it() {
+    let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let step = counted(&calls);
+    let inner = Arc::new(runnable_fn("inner", move |(): (), ctx: RunContext| {
+        let step = Arc::clone(&step);
+        async move {
+            step.run(json!(1)).key("step").await?;
+            ctx.ask::<u32>(Interrupt::new("more", json!({})))
+        }
+    }));
+    let outer = runnable_fn("outer", {
+        let store = store.clone();
+        move |(): (), _: RunContext| {
+            let (inner, job) = (Arc::clone(&inner), Durable::new(&store, "inner"));
+            async move { inner.run(()).key("inner").middleware(job).await }
+        }
+    });
+    let handle = Durable::new(&store, ID);
+    let error = outer.run(()).middleware(handle.clone()).await.expect_err("a question");
+    let question = error.interrupt().expect("a question").id.clone();
+    assert!(question.starts_with("import-7/inner/"), "{question}");
+    Durable::new(&store, "inner").answer(&question, json!(5)).await.expect("stored");
+    assert_eq!(outer.run(()).middleware(handle).await.expect("an output"), 5);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    let parts = store.load(ID).await.expect("a store").expect("an entry").parts;
+    assert!(
+        !parts.iter().any(|part| String::from_utf8_lossy(part).contains("inner/step")),
+        "the step of the inner job"
+    );
 }
 
 #[tokio::test]
@@ -386,7 +435,7 @@ async fn concurrent_steps_are_stored_and_answered() {
 async fn a_job_whose_parts_were_replaced_is_answered_as_before() {
     let (store, calls) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
     let step = counted(&calls);
-    let long = "x".repeat(2_000);
+    let long = "x".repeat(60_000);
     let job = runnable_fn("job", move |(): (), ctx: RunContext| {
         let (step, long) = (Arc::clone(&step), long.clone());
         async move {
@@ -404,7 +453,7 @@ async fn a_job_whose_parts_were_replaced_is_answered_as_before() {
     let error = job.run(()).middleware(handle.clone()).await.expect_err("a question");
     handle.answer(&error.interrupt().expect("a question").id, json!(true)).await.expect("stored");
     let head = store.load(ID).await.expect("a store").expect("an entry").head;
-    assert!(head.whole_bytes > 64 * 1024, "{}", head.whole_bytes);
+    assert!(head.whole_bytes > 1024 * 1024, "{}", head.whole_bytes);
     assert_eq!(job.run(()).middleware(handle).await.expect("an output"), 99 * 100 / 2 + 1 + 3);
     assert_eq!(calls.load(Ordering::Relaxed), 101);
 }
