@@ -29,6 +29,7 @@ pub struct OpenAiBuilder {
     api_key: Option<String>,
     headers: Vec<(String, String)>,
     stream_usage: bool,
+    sends_trace: bool,
     connect_timeout: Duration,
     limits: Limits,
 }
@@ -79,6 +80,7 @@ impl OpenAiBuilder {
             api_key: None,
             headers: Vec::new(),
             stream_usage: true,
+            sends_trace: false,
             connect_timeout: Duration::from_secs(10),
             limits: Limits {
                 first_byte: Duration::from_secs(600),
@@ -112,6 +114,14 @@ impl OpenAiBuilder {
     /// refuse `stream_options`.
     pub const fn stream_usage(mut self, stream_usage: bool) -> Self {
         self.stream_usage = stream_usage;
+        self
+    }
+
+    /// Sets whether each request names the model's run in the headers `traceparent` and `tracestate`, by default `false`.
+    /// A server that takes part in the trace then shows its work below the run. The headers have no secret, but tell the
+    /// server which requests belong together.
+    pub const fn trace_parent(mut self, is_sent: bool) -> Self {
+        self.sends_trace = is_sent;
         self
     }
 
@@ -149,7 +159,8 @@ impl OpenAiBuilder {
     /// valid in HTTP. Also returns an error if the server needs a key and neither a key nor a base URL is set, or if
     /// the system's certificates cannot be read.
     pub fn build(self) -> Result<OpenAi> {
-        let Self { model, server, base_url, api_key, headers, stream_usage, connect_timeout, limits } = self;
+        let Self { model, server, base_url, api_key, headers, stream_usage, sends_trace, connect_timeout, limits } =
+            self;
         if model.trim().is_empty() {
             return Err(Error::new("the model's name is empty: use the name that the server uses for the model"));
         }
@@ -185,7 +196,8 @@ impl OpenAiBuilder {
         let server = Server { provider: server.name.to_owned(), address: address(&url), proxy, secrets };
         let url = endpoint(url);
         let (server, has_warned) = (Arc::new(server), AtomicBool::new(false));
-        let shared = Shared { model, server, client, url, is_official, stream_usage, limits, demand, has_warned };
+        let shared =
+            Shared { model, server, client, url, is_official, stream_usage, sends_trace, limits, demand, has_warned };
         Ok(OpenAi { shared: Arc::new(shared) })
     }
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use emitree_runtime::{Error, Result, RunContext};
-use reqwest::{Client, Url};
+use emitree_runtime::{Error, Result, RunContext, TraceParent};
+use reqwest::{Client, RequestBuilder, Url};
 
 use crate::model::{emit, log};
 pub use crate::openai::builder::OpenAiBuilder;
@@ -118,6 +118,7 @@ struct Shared {
     /// `true` if the server is OpenAI itself.
     is_official: bool,
     stream_usage: bool,
+    sends_trace: bool,
     limits: Limits,
     /// The field that the server demands of messages with calls.
     demand: Demand,
@@ -152,7 +153,10 @@ impl Provider for OpenAi {
     async fn chat(&self, request: &ChatRequest, ctx: &RunContext) -> Result<DeltaStream> {
         let shared = &self.shared;
         let (body, peer, warnings) = request::body(shared, request)?;
-        let post = shared.client.post(shared.url.clone()).json(&body);
+        let mut post = shared.client.post(shared.url.clone()).json(&body);
+        if shared.sends_trace {
+            post = traced(post, &ctx.trace_parent());
+        }
         let response = match transport::send(post, shared).await {
             Ok(response) => response,
             Err(error) => {
@@ -161,6 +165,15 @@ impl Provider for OpenAi {
             }
         };
         reply::deltas(response, request.options.stream == Some(true), warnings, peer, shared).await
+    }
+}
+
+/// Names the run as the parent of the server's work (R16).
+fn traced(post: RequestBuilder, parent: &TraceParent) -> RequestBuilder {
+    let post = post.header("traceparent", parent.to_string());
+    match parent.state() {
+        Some(state) => post.header("tracestate", state),
+        None => post,
     }
 }
 

@@ -166,7 +166,7 @@ fn an_invalid_tracestate_is_left_out_and_logged() {
     }
 }
 
-/// What a run knows of its trace: its ids, and what it sends to other services.
+/// The ids of a run, and the headers that it sends to other services.
 type Known = (Trace, String, Option<String>);
 
 fn known(ctx: &RunContext) -> Known {

@@ -1,12 +1,12 @@
 //! The requests that a server receives, and providers that cannot be built.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use emitree_agent::{
     Agent, Arguments, ChatModel, ChatRequest, Message, OpenAi, Part, Provider, ResponseFormat, Role, ToolCall,
     ToolChoice, ToolResult, ToolSpec,
 };
-use emitree_runtime::{Result, Runnable};
+use emitree_runtime::{Result, RunContext, Runnable, TraceParent};
 use schemars::JsonSchema;
 use serde_json::{Value, json};
 
@@ -21,6 +21,33 @@ async fn sent(request: ChatRequest) -> Result<(Value, Vec<String>)> {
     let server = Server::start([hello()]).await;
     let response = server.model().run(request).await?;
     Ok((server.requests()[0].body.clone(), response.warnings))
+}
+
+/// R16.
+#[tokio::test]
+async fn a_request_names_its_run_as_the_parent_if_this_is_asked_for() -> Result<()> {
+    let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let parent = || TraceParent::parse(header).map(|parent| parent.with_state("vendor=7,other=8"));
+    for is_sent in [false, true] {
+        let server = Server::start([hello(), hello()]).await;
+        let model = ChatModel::new(server.provider().trace_parent(is_sent).build()?)?;
+        let sent = Arc::new(OnceLock::new());
+        let own = Arc::clone(&sent);
+        let note = move |ctx: &RunContext| -> Result<()> {
+            _ = own.set(ctx.trace_parent().to_string());
+            Ok(())
+        };
+        model.run("Hello.".into()).trace_parent(parent()?).middleware(note).await?;
+        model.run("Hello.".into()).await?;
+        let requests = server.requests();
+        let has = |request: usize, line: &str| requests[request].head.to_lowercase().contains(line);
+        let own = sent.get().expect("a run");
+        assert!(own.starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-") && own.ends_with("-01") && own != header);
+        assert_eq!(has(0, &format!("traceparent: {own}\r\n")), is_sent, "{}", requests[0].head);
+        assert_eq!(has(0, "tracestate: vendor=7,other=8\r\n"), is_sent);
+        assert_eq!([has(1, "traceparent: 00-"), has(1, "tracestate")], [is_sent, false]);
+    }
+    Ok(())
 }
 
 /// E19.
