@@ -3,6 +3,7 @@
 use std::env;
 use std::time::Duration;
 
+use emitree_emitter::Overflow;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -16,6 +17,9 @@ use crate::sink::{Active, OtlpSink};
 use crate::spans::Spans;
 
 /// An exporter of runs as OpenTelemetry spans. Made by [`Otlp::from_env`] or [`Otlp::to`].
+///
+/// Requests are sent through the proxy that `HTTP_PROXY`, `HTTPS_PROXY` or `ALL_PROXY` set, also in lower case, except to
+/// the hosts of `NO_PROXY`. Redirects are not followed, so that no header reaches another server.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -41,6 +45,7 @@ pub struct Otlp {
     asked_for: Vec<String>,
     retry_for: Duration,
     pending_bytes: usize,
+    overflow: Overflow,
     is_disabled: bool,
 }
 
@@ -106,6 +111,7 @@ impl Otlp {
             asked_for: Vec::new(),
             retry_for: Duration::from_secs(60),
             pending_bytes: 64 << 20,
+            overflow: Overflow::DropOldest,
             is_disabled: false,
         })
     }
@@ -204,6 +210,13 @@ impl Otlp {
         self
     }
 
+    /// Sets what happens to an event while the queue of the sink is full. By default, the oldest event is lost. With
+    /// [`Overflow::Block`], emits wait until the sink has read the events before, and no event is lost.
+    pub const fn overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
+        self
+    }
+
     pub(crate) const fn sampler(mut self, sampler: Sampler) -> Self {
         self.sampler = sampler;
         self
@@ -220,7 +233,7 @@ impl Otlp {
         let active = || {
             let spans = Spans::new(self.sampler, self.with_content, self.asked_for.clone());
             let encoder = Encoder { attributes: self.attributes.clone(), names: self.names.clone() };
-            Active { spans, encoder, exporter: Exporter::new(self.settings()) }
+            Active { spans, encoder, exporter: Exporter::new(self.settings()), overflow: self.overflow }
         };
         OtlpSink::new((!self.is_disabled).then(active))
     }

@@ -1,5 +1,7 @@
 //! The sink: records become spans, and spans are sent.
 
+use std::fmt;
+
 use emitree_emitter::{BoxError, Detail, DetailFn, Overflow, Progress, Sink, SinkRecord};
 
 use crate::encode::Encoder;
@@ -16,19 +18,22 @@ use crate::spans::Spans;
 ///
 /// # When the queue is full
 ///
-/// The oldest events are lost, so that no run waits for a collector. Open spans then have the number of lost events in
+/// 8192 events may wait for the sink. Then the oldest are lost, so that no run waits, unless
+/// [`Otlp::overflow`](crate::Otlp::overflow) says otherwise. Open spans have the number of lost events in
 /// `emitree.lost_events`.
-#[derive(Debug)]
+///
+/// A collector that is slow does not fill the queue, because spans are sent on a thread of their own. A flush waits for
+/// this thread, at most for the [time of the retries](crate::Otlp::retry_for) of each request.
 pub struct OtlpSink {
     /// `None` if the exporter is disabled.
     active: Option<Active>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) spans: Spans,
     pub(crate) encoder: Encoder,
     pub(crate) exporter: Exporter,
+    pub(crate) overflow: Overflow,
 }
 
 impl OtlpSink {
@@ -69,12 +74,21 @@ impl Sink for OtlpSink {
     }
 
     fn overflow(&self) -> Overflow {
-        Overflow::DropOldest
+        self.active.as_ref().map_or(Overflow::DropOldest, |active| active.overflow)
     }
 
     /// Asks for heads, and for whole payloads only if they have content that is exported.
     fn detail(&self) -> DetailFn {
         let heads: DetailFn = Box::new(|_, _| Detail::Heads);
         self.active.as_ref().map_or(heads, |active| active.spans.detail())
+    }
+}
+
+/// Prints counts only: open spans may have content.
+impl fmt::Debug for OtlpSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let open = self.active.as_ref().map(|active| active.spans.open());
+        let counts = self.active.as_ref().map(|active| active.exporter.counts());
+        f.debug_struct("OtlpSink").field("open", &open).field("counts", &counts).finish()
     }
 }

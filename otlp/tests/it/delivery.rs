@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
-use emitree_emitter::{BoxError, Emitter, Report, Sink};
+use emitree_emitter::{BoxError, Emitter, Overflow, Report, Sink};
 use emitree_otlp::{Otlp, OtlpSink};
 use emitree_runtime::{Result as RunResult, RunContext, Runnable, runnable_fn};
 use futures_util::stream::{self, StreamExt};
@@ -199,6 +199,19 @@ async fn no_run_waits_for_a_collector_that_does_not_answer() -> Result<()> {
     // The close waits, but not longer than it is told to.
     let report = traces.close(Duration::ZERO).await;
     assert_eq!((report.failed, report.is_complete()), (0, false), "{report}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_block_no_event_is_lost_however_many_there_are() -> Result<()> {
+    let collector = Collector::start([]).await;
+    let set = |otlp: Otlp| otlp.overflow(Overflow::Block);
+    assert_eq!(export(&collector.url(), 5000, set).await?.complete()?, 5000 * EVENTS);
+    assert_eq!(collector.spans().len(), 5000);
+    // Otherwise, the oldest events are lost.
+    let otlp = Otlp::to(&collector.url())?;
+    let overflow = |otlp: &Otlp| otlp.sink().overflow();
+    assert_eq!([overflow(&otlp), overflow(&set(otlp.clone()))], [Overflow::DropOldest, Overflow::Block]);
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use emitree_agent::{Agent, ChatModel, ChatOptions, Reply, ScriptedModel, tool_fn};
-use emitree_emitter::{BoxError, Emitter};
+use emitree_emitter::{BoxError, Emitter, Sink};
 use emitree_middleware::Redact;
 use emitree_otlp::{Dialect, Otlp};
 use emitree_runtime::{Error, RunContext, Runnable, for_tree, runnable_fn};
@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 
 use crate::collector::Collector;
+use crate::records::{TOP, record};
 
 const LONG: Duration = Duration::from_secs(60);
 const EMAIL: &str = "ada.lovelace@example.com";
@@ -101,7 +102,7 @@ async fn with_a_redaction_no_secret_is_exported() -> Result<(), BoxError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_of_a_collector_is_in_no_error_and_no_debug_output() -> Result<(), BoxError> {
+async fn no_key_and_no_content_is_in_an_error_or_in_debug_output() -> Result<(), BoxError> {
     let key = "Bearer key-17";
     let echo = Box::new(|| {
         let mut response = axum::http::Response::new(axum::body::Body::from("bad key: key-17"));
@@ -118,7 +119,11 @@ async fn the_key_of_a_collector_is_in_no_error_and_no_debug_output() -> Result<(
         .run(())
         .await?;
     let report = traces.close(LONG).await;
-    let texts = format!("{report} {otlp:?} {:?}", otlp.sink());
+    let mut sink = otlp.clone().content(true).sink();
+    let secret = json!({"input": "secret-17", "output": null});
+    sink.write(&record(1, "Tool", TOP, "run.start", &secret))?;
+    let texts = format!("{report} {otlp:?} {sink:?}");
+    assert!(texts.contains("open: Some(1)"), "{texts}");
     assert!(texts.contains("answered 401 Unauthorized: …"), "{texts}");
     assert!(!texts.contains("-17"), "{texts}");
     Ok(())
