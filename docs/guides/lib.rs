@@ -17,6 +17,9 @@ pub mod agents {}
 #[doc = include_str!("../workflow.md")]
 pub mod workflow {}
 
+#[doc = include_str!("../what-survives-a-crash.md")]
+pub mod what_survives_a_crash {}
+
 #[doc = include_str!("../durable-steps.md")]
 pub mod durable_steps {}
 
