@@ -24,7 +24,8 @@ pub enum OtlpError {
         /// The values that can be used.
         expected: &'static str,
     },
-    /// A header has a name or a value that HTTP does not allow. The error does not quote the value, which may be a secret.
+    /// A header has a name or a value that HTTP does not allow. The error does not quote the value, which may be a
+    /// secret.
     #[error("the header `{0}` has characters that are not allowed in HTTP, such as a line break")]
     Header(String),
     /// TLS cannot be set up, for example because the system's certificates cannot be read.

@@ -17,13 +17,14 @@
 //!
 //! # Concepts
 //!
-//! - [`Otlp`] has the settings, and [`OtlpSink`] receives **records**. Spans are built from records alone, so a live run, its
-//!   recording and the records of another machine give the same spans: to export a file, write its records to the sink.
-//! - Each run is a **span**, from its `start` to its `finish`. The trace id is the trace of the run, and the span id is the
-//!   last half of the run's id. Its status is an error if the run failed, panicked or timed out. A denial, a halt, an
-//!   abort, a question and a dropped run are control flow; `emitree.outcome` has the outcome of every run.
-//! - A [`Dialect`] is a table of facts about runs and the **attributes** that tools read them from. Content, such as the
-//!   messages of a model, is exported on request only ([`Otlp::content`]).
+//! - [`Otlp`] has the settings, and [`OtlpSink`] receives **records**. Spans are built from records alone, so a live
+//!   run, its recording and the records of another machine give the same spans: to export a file, write its records
+//!   to the sink.
+//! - Each run is a **span**, from its `start` to its `finish`. The trace id is the trace of the run, and the span id
+//!   is the last half of the run's id. Its status is an error if the run failed, panicked or timed out. A denial, a
+//!   halt, an abort, a question and a dropped run are control flow; `emitree.outcome` has the outcome of every run.
+//! - A [`Dialect`] is a table of facts about runs and the **attributes** that tools read them from. Content, such as
+//!   the messages of a model, is exported on request only ([`Otlp::content`]).
 //! - Spans are sent in batches, on a thread of their own. If the collector is not ready, requests are repeated within
 //!   limits of time and bytes, and no run waits for it.
 

@@ -18,8 +18,8 @@ use crate::spans::Spans;
 
 /// An exporter of runs as OpenTelemetry spans. Made by [`Otlp::from_env`] or [`Otlp::to`].
 ///
-/// Requests are sent through the proxy that `HTTP_PROXY`, `HTTPS_PROXY` or `ALL_PROXY` set, also in lower case, except to
-/// the hosts of `NO_PROXY`. Redirects are not followed, so that no header reaches another server.
+/// Requests are sent through the proxy that `HTTP_PROXY`, `HTTPS_PROXY` or `ALL_PROXY` set, also in lower case,
+/// except to the hosts of `NO_PROXY`. Redirects are not followed, so that no header reaches another server.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -71,8 +71,8 @@ impl Otlp {
     ///
     /// # Errors
     ///
-    /// Returns an error that quotes the variable if it has another value, or if it would change how spans are sent and is
-    /// not supported, such as `OTEL_EXPORTER_OTLP_CERTIFICATE`. Values of headers are not quoted.
+    /// Returns an error that quotes the variable if it has another value, or if it would change how spans are sent
+    /// and is not supported, such as `OTEL_EXPORTER_OTLP_CERTIFICATE`. Values of headers are not quoted.
     pub fn from_env() -> Result<Self, OtlpError> {
         crate::env::read(&|name| env::var(name))
     }
@@ -116,8 +116,8 @@ impl Otlp {
         })
     }
 
-    /// Sets the names of the attributes. The default is [`Dialect::GenAi`]. An exporter has one dialect: for two tools that
-    /// read different names, attach two sinks.
+    /// Sets the names of the attributes. The default is [`Dialect::GenAi`]. An exporter has one dialect: for two
+    /// tools that read different names, attach two sinks.
     pub const fn dialect(mut self, dialect: Dialect) -> Self {
         self.attributes.dialect = dialect;
         self
@@ -158,8 +158,8 @@ impl Otlp {
         self
     }
 
-    /// Adds an own event of runs, by the end of its path, to the events of their spans. The events that explain how a run
-    /// went, such as retries, are always there. The event of the span has no attributes.
+    /// Adds an own event of runs, by the end of its path, to the events of their spans. The events that explain how a
+    /// run went, such as retries, are always there. The event of the span has no attributes.
     pub fn event(mut self, name: impl Into<String>) -> Self {
         self.asked_for.push(name.into());
         self
@@ -204,7 +204,8 @@ impl Otlp {
         self
     }
 
-    /// Sets the most bytes of spans that wait for the collector. Above them, the oldest spans fail. The default is 64 MB.
+    /// Sets the most bytes of spans that wait for the collector. Above them, the oldest spans fail. The default is 64
+    /// MB.
     pub const fn pending_bytes(mut self, bytes: usize) -> Self {
         self.pending_bytes = bytes;
         self

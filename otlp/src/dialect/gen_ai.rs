@@ -1,7 +1,7 @@
 //! The GenAI conventions of OpenTelemetry, v0.1.0.
 //!
-//! Source: `docs/gen-ai/gen-ai-spans.md` and `gen-ai-agent-spans.md` of open-telemetry/semantic-conventions-genai. Per its
-//! changelog, v0.1.0 names a workflow in `gen_ai.agent.name`, and its operation stays `invoke_workflow`.
+//! Source: `docs/gen-ai/gen-ai-spans.md` and `gen-ai-agent-spans.md` of open-telemetry/semantic-conventions-genai.
+//! Per its changelog, v0.1.0 names a workflow in `gen_ai.agent.name`, and its operation stays `invoke_workflow`.
 
 use super::{Form, Row};
 use crate::spans::Fact;

@@ -1,7 +1,7 @@
 //! The attributes of a span, from the rows of its dialect.
 //!
-//! 1. If several rows set an attribute, the first that fits and has a value does: rows of the user, of the dialect, of all
-//!    dialects.
+//! 1. If several rows set an attribute, the first that fits and has a value does: rows of the user, of the dialect,
+//!    of all dialects.
 //! 2. Required attributes are never left out, because they are counted first.
 //! 3. What is shortened or left out is named in `emitree.cut`.
 

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::limits::cut;
 
-/// Returns messages in the shape of OpenTelemetry's GenAI conventions. Messages of emitree have this shape, but may have
-/// fields beside it.
+/// Returns messages in the shape of OpenTelemetry's GenAI conventions. Messages of emitree have this shape, but may
+/// have fields beside it.
 pub(super) fn messages(value: &Value) -> Value {
     list(value).map(|message| json!({"role": message["role"], "parts": parts(message)})).collect()
 }
@@ -96,8 +96,8 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 
-/// Returns the JSON of a value, of at most this number of bytes. A list loses its oldest values first, and then the texts
-/// of its last value are cut, so that the result is JSON for every limit above a few bytes.
+/// Returns the JSON of a value, of at most this number of bytes. A list loses its oldest values first, and then the
+/// texts of its last value are cut, so that the result is JSON for every limit above a few bytes.
 pub(super) fn json_within(value: &Value, bytes: usize) -> (String, Option<usize>) {
     let whole = value.to_string();
     if whole.len() <= bytes {

@@ -133,8 +133,8 @@ impl Client {
         format!("the collector at {self} answered {status}{colon}{answer}")
     }
 
-    /// Returns the readable beginning of a text of the collector. A text that contains a header is not quoted, because the
-    /// header may be a key.
+    /// Returns the readable beginning of a text of the collector. A text that contains a header is not quoted,
+    /// because the header may be a key.
     fn quoted(&self, text: &str) -> String {
         let is_secret = |value: &str| {
             let key = value.split_whitespace().last().unwrap_or_default();

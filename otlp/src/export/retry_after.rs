@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// Returns the delay of the header `retry-after`: a number of seconds or an HTTP date. A date in the past is no delay. A
-/// header that cannot be read is ignored.
+/// Returns the delay of the header `retry-after`: a number of seconds or an HTTP date. A date in the past is no
+/// delay. A header that cannot be read is ignored.
 pub(super) fn delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let seconds = || text.parse().ok().map(Duration::from_secs);

@@ -1,4 +1,4 @@
-//! The spans that wait for their request, and the counts of all others.
+//! The spans that wait for their request, and the counts of all others. The numbers are invariants of the module above.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ pub(super) struct Waiting {
 struct State {
     spans: VecDeque<(Message, usize)>,
     bytes: usize,
-    /// The time since which the oldest span waits.
+    /// The time since which spans wait; `None` if none waits.
     since: Option<Instant>,
     pushed: u64,
     delivered: u64,
@@ -60,6 +60,9 @@ impl State {
     fn pop(&mut self) -> Option<Message> {
         let (span, bytes) = self.spans.pop_front()?;
         self.bytes -= bytes;
+        if self.spans.is_empty() {
+            self.since = None;
+        }
         Some(span)
     }
 
@@ -93,6 +96,7 @@ impl Waiting {
         state.spans.push_back((span, bytes));
         state.bytes += bytes;
         state.since.get_or_insert_with(Instant::now);
+        // The oldest spans make room (2). The new one fails too if it is too large by itself.
         while state.bytes > self.most_bytes && state.pop().is_some() {
             let error = format!("more than {} bytes of spans wait for the collector", self.most_bytes);
             state.fail(1, &error);
@@ -122,11 +126,10 @@ impl Waiting {
             bytes += size;
             batch.extend(state.pop());
         }
-        state.since = (!state.spans.is_empty()).then(Instant::now);
         Some(batch)
     }
 
-    /// Counts the spans of a request.
+    /// Counts the spans of a request (1).
     pub(super) fn settle(&self, delivered: usize, failed: usize, error: Option<&str>) {
         let mut state = self.state();
         state.delivered += delivered as u64;
@@ -187,5 +190,50 @@ impl Waiting {
     pub(super) fn counts(&self) -> Counts {
         let state = self.state();
         Counts { pending: state.pushed - state.settled(), failed: state.failed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A span of about this many bytes.
+    fn span(bytes: usize) -> Message {
+        Message { name: "x".repeat(bytes), ..Message::default() }
+    }
+
+    #[test]
+    fn each_span_is_counted_once_and_the_oldest_fail_above_the_limit() {
+        let waiting = Waiting::new(1000);
+        for (bytes, pending, failed) in [(300, 1, 0), (300, 2, 0), (300, 3, 0), (300, 3, 1), (600, 2, 3), (2000, 0, 6)]
+        {
+            waiting.push(span(bytes));
+            assert_eq!(waiting.counts(), Counts { pending, failed }, "{bytes}");
+        }
+        // Nothing waits, so nothing is sent.
+        assert_eq!(waiting.state().due_in(), None);
+    }
+
+    #[test]
+    fn the_spans_of_a_request_are_pending_until_they_are_settled() {
+        let waiting = Waiting::new(1000);
+        (0..3).for_each(|_| waiting.push(span(100)));
+        waiting.close();
+        assert_eq!(waiting.next().map(|spans| spans.len()), Some(3));
+        assert_eq!(waiting.counts(), Counts { pending: 3, failed: 0 });
+        waiting.settle(2, 1, Some("no"));
+        assert_eq!(waiting.counts(), Counts { pending: 0, failed: 1 });
+        assert_eq!((waiting.flush(), waiting.flush()), (Err("no".to_owned()), Ok(())));
+    }
+
+    #[test]
+    fn after_the_end_spans_fail_and_nobody_waits() {
+        let waiting = Waiting::new(1000);
+        waiting.push(span(100));
+        waiting.end("the reason");
+        waiting.push(span(100));
+        assert_eq!(waiting.counts(), Counts { pending: 0, failed: 2 });
+        assert_eq!((waiting.flush(), waiting.next()), (Err("the reason".to_owned()), None));
+        assert!(!waiting.pause(Instant::now() + Duration::from_secs(3600)));
     }
 }

@@ -12,7 +12,7 @@ mod notes;
 mod recent;
 mod status;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use emitree_emitter::{Detail, DetailFn, EventRecord, SinkRecord};
@@ -69,6 +69,8 @@ pub(crate) fn span_id(run: Uuid) -> [u8; 8] {
 pub(crate) struct Spans {
     runs: Runs,
     open: HashMap<Uuid, OpenSpan>,
+    /// The open spans by the runs above them.
+    below: BTreeSet<(Uuid, Uuid)>,
     /// The runs that have ended, with their traces.
     ended: Recent<Uuid>,
     /// The traces of other processes that outermost runs have joined.
@@ -96,9 +98,9 @@ struct OpenSpan {
 
 impl Spans {
     pub(crate) fn new(sampler: Sampler, with_content: bool, asked_for: Vec<String>) -> Self {
-        let (runs, open) = (Runs::default(), HashMap::new());
+        let (runs, open, below) = (Runs::default(), HashMap::new(), BTreeSet::new());
         let (ended, joined) = (Recent::new(REMEMBERED), Recent::new(JOINED));
-        Self { runs, open, ended, joined, sampler, with_content, asked_for }
+        Self { runs, open, below, ended, joined, sampler, with_content, asked_for }
     }
 
     /// Returns the number of open spans.
@@ -127,7 +129,10 @@ impl Spans {
             return None;
         }
         let started = self.runs.add(head)?.started;
-        let open = self.open.entry(run).or_insert_with(|| OpenSpan::new(trace, head.parent, time));
+        let open = self.open.entry(run).or_insert_with(|| {
+            self.below.extend(head.parent.map(|above| (above, run)));
+            OpenSpan::new(trace, head.parent, time)
+        });
         open.last = time;
         facts::read(&mut open.facts, event, head, self.with_content);
         match head.fact {
@@ -157,8 +162,8 @@ impl Spans {
         if self.runs.get(id).is_some_and(|run| run.lost > 0) {
             let mut lost = vec![id];
             while let Some(above) = lost.pop() {
-                let below = self.open.iter().filter(|(_, open)| open.parent == Some(above)).map(|(id, _)| *id);
-                let below: Vec<Uuid> = below.collect();
+                let below = self.below.range((above, Uuid::nil())..=(above, Uuid::max()));
+                let below: Vec<Uuid> = below.map(|(_, run)| *run).collect();
                 ended.extend(below.iter().filter_map(|run| self.end(*run)));
                 lost.extend(below);
             }
@@ -185,6 +190,7 @@ impl Spans {
     fn end(&mut self, id: Uuid) -> Option<Span> {
         let run = self.runs.remove(id)?;
         let mut open = self.open.remove(&id)?;
+        open.parent.inspect(|above| _ = self.below.remove(&(*above, id)));
         self.ended.insert(id, open.trace);
         let start = run.started.unwrap_or(open.first);
         let end = run.duration.and_then(|duration| start.checked_add(duration)).or(run.ended).unwrap_or(open.last);
@@ -216,8 +222,8 @@ impl OpenSpan {
         self.facts.extend(waited.map(|waited| (Fact::TimeToFirstChunk, waited.as_secs_f64().into())));
     }
 
-    /// Adds a link to the run that this run continues. Its trace is known if this sink has seen it; otherwise it is taken
-    /// for the outermost run of its trace.
+    /// Adds a link to the run that this run continues. Its trace is known if this sink has seen it; otherwise it is
+    /// taken for the outermost run of its trace.
     fn add_link(&mut self, event: &EventRecord, ended: &Recent<Uuid>) {
         if event.name() != "resumed" {
             return;
@@ -243,4 +249,34 @@ impl OpenSpan {
 fn nanoseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(run: Uuid, name: &str, payload: &Value) -> SinkRecord {
+        let record = json!({
+            "id": run, "path": name, "created_at": "2026-01-01T00:00:00Z", "creator": null,
+            "context": {"internal": true}, "group_id": null, "payload_type": "T", "payload": payload,
+            "trace": {"id": run, "run_id": run, "parent_run_id": null},
+        });
+        SinkRecord::from_json(&record.to_string()).unwrap()
+    }
+
+    #[test]
+    fn runs_that_are_open_at_a_gap_cost_linear_time() {
+        // With quadratic time, this test is terminated because it takes too long.
+        let ids: Vec<Uuid> = (0..50_000).map(|_| emitree_emitter::new_id()).collect();
+        let mut spans = Spans::new(Sampler::ALWAYS, false, Vec::new());
+        let finish = json!({"outcome": {"status": "success"}, "duration_ns": 1});
+        let starts = ids.iter().map(|id| record(*id, "run.start", &Value::Null));
+        let gap = SinkRecord::from_json(r#"{"gap":{"lost":1}}"#).unwrap();
+        let finishes = ids.iter().map(|id| record(*id, "run.finish", &finish));
+        let ended = starts.chain([gap]).chain(finishes).map(|record| spans.add(&record).len());
+        assert_eq!(ended.sum::<usize>(), ids.len());
+        assert_eq!((spans.open(), spans.runs.iter().count(), spans.below.len()), (0, 0, 0));
+    }
 }

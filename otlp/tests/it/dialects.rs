@@ -27,7 +27,9 @@ fn chat() -> Vec<SinkRecord> {
         "options": {"temperature": 0.5, "max_tokens": 100, "seed": 3, "stop": ["END"], "stream": true},
     });
     let answer = json!({
-        "message": {"role": "assistant", "finish_reason": "stop", "parts": [{"type": "text", "content": "It drizzles."}]},
+        "message": {
+            "role": "assistant", "finish_reason": "stop", "parts": [{"type": "text", "content": "It drizzles."}],
+        },
         "id": "r1", "model": "large-2026",
     });
     let usage = json!({
@@ -150,7 +152,8 @@ async fn gen_ai_content_is_json_with_the_fields_of_the_conventions() {
 
     let expected = json!({
         "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "some", "gen_ai.tool.type": "function",
-        "gen_ai.tool.call.id": "c1", "gen_ai.tool.call.arguments": {"city": "Lima"}, "gen_ai.tool.call.result": "drizzle",
+        "gen_ai.tool.call.id": "c1", "gen_ai.tool.call.arguments": {"city": "Lima"},
+        "gen_ai.tool.call.result": "drizzle",
     });
     check(Dialect::GenAi, true, tool(), expected).await;
     // An answer without a finish reason has one: Phoenix would show no message otherwise.
