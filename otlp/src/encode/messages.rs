@@ -1,21 +1,21 @@
 //! Conversations in the shapes of the dialects.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::limits::cut;
 
-/// Returns messages in the shape of OpenTelemetry's GenAI conventions. Messages of emitree have this shape, but may
-/// have fields beside it.
+/// Returns messages without finish reasons, which only messages that a model returned have.
 pub(super) fn messages(value: &Value) -> Value {
-    list(value).map(|message| json!({"role": message["role"], "parts": parts(message)})).collect()
+    list(value).map(|message| json!({"role": message["role"], "parts": message["parts"]})).collect()
 }
 
 /// Returns messages that a model returned. Phoenix shows no message at all if one has no finish reason.
 pub(super) fn output_messages(value: &Value) -> Value {
-    let reason = |message: &Value| message["finish_reason"].as_str().unwrap_or("unknown").to_owned();
-    let message =
-        |message: &Value| json!({"role": message["role"], "parts": parts(message), "finish_reason": reason(message)});
-    list(value).map(message).collect()
+    let with_reason = |message: &Value| {
+        let reason = message["finish_reason"].as_str().unwrap_or("unknown");
+        json!({"role": message["role"], "parts": message["parts"], "finish_reason": reason})
+    };
+    list(value).map(with_reason).collect()
 }
 
 pub(super) fn instructions(value: &Value) -> Value {
@@ -34,23 +34,6 @@ pub(super) fn tool_definitions(value: &Value) -> Value {
 
 fn list(value: &Value) -> impl DoubleEndedIterator<Item = &Value> {
     value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
-}
-
-/// Returns the parts of a message, with the fields that the conventions have.
-fn parts(message: &Value) -> Value {
-    list(&message["parts"]).map(part).collect()
-}
-
-fn part(part: &Value) -> Value {
-    let fields: &[&str] = match part["type"].as_str() {
-        Some("text" | "reasoning") => &["content"],
-        Some("tool_call") => &["id", "name", "arguments"],
-        Some("tool_call_response") => &["id", "response"],
-        Some("uri") => &["modality", "mime_type", "uri"],
-        _ => return part.clone(),
-    };
-    let fields = std::iter::once(&"type").chain(fields);
-    fields.filter_map(|name| Some(((*name).to_owned(), part.get(name)?.clone()))).collect::<Map<_, _>>().into()
 }
 
 /// Returns messages as lists of attributes, one list for each message, in the order of the messages. The names of the

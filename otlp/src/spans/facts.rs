@@ -7,6 +7,8 @@ use emitree_sinks::runs::{self, Head, Run};
 use rust_decimal::prelude::ToPrimitive;
 use serde_json::{Map, Value, json};
 
+use super::messages;
+
 /// A fact about a run, which a [`Row`](crate::Row) gives to an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -166,13 +168,16 @@ pub(super) fn read(facts: &mut Facts, event: &EventRecord, head: &Head, with_con
     }
     let payload = event.to_json();
     let found = sources.filter_map(|source| Some((source.fact, payload.pointer(source.pointer)?)));
-    facts.extend(found.filter(|(_, value)| !value.is_null()).map(|(fact, value)| (fact, listed(fact, value))));
+    facts.extend(found.filter(|(_, value)| !value.is_null()).map(|(fact, value)| (fact, shaped(fact, value))));
 }
 
-/// Makes a list of the single values of facts that are lists.
-fn listed(fact: Fact, value: &Value) -> Value {
-    let is_list = matches!(fact, Fact::FinishReasons | Fact::OutputMessages);
-    if is_list && !value.is_array() { json!([value]) } else { value.clone() }
+/// Returns the value of a fact: lists as such, and messages with the fields of the conventions.
+fn shaped(fact: Fact, value: &Value) -> Value {
+    match fact {
+        Fact::InputMessages | Fact::OutputMessages => messages::list(value),
+        Fact::FinishReasons => json!([value]),
+        _ => value.clone(),
+    }
 }
 
 /// Adds the facts that the fold of the records knows, and the facts that are derived from others.

@@ -8,6 +8,7 @@
 
 mod facts;
 mod joined;
+mod messages;
 mod notes;
 mod recent;
 mod status;

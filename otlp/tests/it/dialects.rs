@@ -198,7 +198,7 @@ async fn open_inference_content_is_flat() {
         "llm.invocation_parameters": {
             "temperature": 0.5, "max_tokens": 100, "seed": 3, "stop": ["END"], "stream": true,
         },
-        "input.value": [{"type": "tool_call_response", "id": "c1", "response": "drizzle", "is_error": true}],
+        "input.value": [{"type": "tool_call_response", "id": "c1", "response": "drizzle"}],
         "input.mime_type": "application/json", "output.value": "It drizzles.", "output.mime_type": "text/plain",
         "llm.input_messages.0.message.role": "system", "llm.input_messages.0.message.content": "Be brief.",
         "llm.input_messages.1.message.role": "user", "llm.input_messages.1.message.content": "Weather?",

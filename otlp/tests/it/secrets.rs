@@ -14,8 +14,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 
-use crate::collector::Collector;
-use crate::records::{TOP, record};
+use crate::collector::{Collector, attributes};
+use crate::records::{TOP, exported, finish, record};
 
 const LONG: Duration = Duration::from_secs(60);
 const EMAIL: &str = "ada.lovelace@example.com";
@@ -127,6 +127,29 @@ async fn no_key_and_no_content_is_in_an_error_or_in_debug_output() -> Result<(),
     assert!(texts.contains("answered 401 Unauthorized: …"), "{texts}");
     assert!(!texts.contains("-17"), "{texts}");
     Ok(())
+}
+
+/// Data that only a provider reads is not redacted, so it is not exported.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_message_has_the_data_of_its_provider() {
+    for part in [json!({"type": "reasoning", "content": "Hm."}), json!({"type": "tool_call", "id": "1", "name": "x"})] {
+        let mut part = part;
+        part["extra"] = json!({"signature": "MARKED-TEXT"});
+        let message = json!({"role": "assistant", "parts": [part]});
+        let (input, output) = (json!({"messages": [message]}), json!({"message": message, "answer": message}));
+        let dialects = |kind| [(kind, Dialect::GenAi), (kind, Dialect::OpenInference)];
+        for (kind, dialect) in ["Agent", "ChatModel"].into_iter().flat_map(dialects) {
+            let records = [
+                record(1, kind, TOP, "run.start", &json!({"input": input, "output": null})),
+                record(1, kind, TOP, "run.success", &json!({"input": input, "output": output})),
+                finish(2, kind, TOP, 1),
+            ];
+            let spans = exported(records, |otlp| otlp.dialect(dialect).content(true)).await;
+            let facts = json!(attributes(&spans[0].attributes)).to_string();
+            assert!(facts.contains("assistant") || facts.contains("Hm.") || facts.contains("tool_call"), "{facts}");
+            assert!(!facts.contains("MARKED"), "{kind} {dialect:?}: {facts}");
+        }
+    }
 }
 
 /// A value that counts how often it is serialized.
