@@ -60,23 +60,23 @@ impl Emitter {
     /// # Ok::<(), BoxError>(())
     /// ```
     #[inline]
-    pub async fn emit<P: Serialize + Send + Sync + 'static>(
+    pub fn emit<P: Serialize + Send + Sync + 'static>(
         &self,
         name: impl AsName,
         payload: &mut P,
-    ) -> Result<(), EmitError> {
-        self.emit_with(name.as_name(), payload, None).await
+    ) -> impl Future<Output = Result<(), EmitError>> {
+        self.emit_with(name, payload, None)
     }
 
     #[inline]
     async fn emit_with<P: Serialize + Send + Sync + 'static>(
         &self,
-        name: NameRef<'_>,
+        name: impl AsName,
         payload: &mut P,
         facet: Option<&Facet>,
     ) -> Result<(), EmitError> {
         let stamp = const { EventStamp::new() };
-        let emit = Emit::of::<P>(self, name, facet, &stamp);
+        let emit = Emit::of::<P>(self, name.as_name(), facet, &stamp);
         let Some(first) = emit.first_receiver()? else { return Ok(()) };
         // The dispatch stays in this future, so that nothing is moved when a listener has to be awaited (bench WA).
         let mut dispatch = Dispatch::new(&emit);
@@ -95,8 +95,8 @@ impl Emitter {
     /// # Cancel safety
     ///
     /// See [`emit`](Self::emit).
-    pub async fn emit_event<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
-        self.emit_with(E::NAME.as_name(), payload, Some(Facet::of_event::<E>())).await
+    pub fn emit_event<E: Event>(&self, payload: &mut E) -> impl Future<Output = Result<(), EmitError>> {
+        self.emit_with(E::NAME, payload, Some(Facet::of_event::<E>()))
     }
 
     /// Begins to emit an event with a facet, and calls listeners until one has to be awaited.

@@ -12,7 +12,7 @@ use emitree_middleware::redact::{Pseudonyms, Redacted, RunPart, Strategy};
 use emitree_middleware::{Approval, Cache, ExfilGuard, Redact};
 use emitree_runtime::{
     Error, ErrorKind, Guard, GuardOptions, Middleware, Op, RunContext, Runnable, Stack, Stage, Start, Summary,
-    for_tree, map_input, map_output, runnable_fn,
+    TraceParent, for_tree, map_input, map_output, runnable_fn,
 };
 use emitree_secrets::{Kind, PatternError};
 use emitree_sinks::Memory;
@@ -714,6 +714,30 @@ async fn records_of_a_redacting_sink_are_redacted_and_nothing_else() -> TestResu
     assert!(!text(&redacted).contains(MAIL) && !text(&redacted).contains("8.8.4.4"));
     assert!(text(&plain).contains(MAIL) && text(&plain).contains("8.8.4.4"));
     assert_eq!((redacted.paths(), redacted.len()), (plain.paths(), 3));
+    Ok(())
+}
+
+/// R16
+#[tokio::test]
+async fn the_ids_of_traces_are_not_redacted() -> TestResult {
+    let (root, memory) = (Emitter::new(), Memory::new());
+    let handle = root.pipe_to(Redact::new().sink(memory.clone()))?;
+    let echo = Arc::new(echo(&root));
+    let parent = TraceParent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")?;
+    let (inner, state) = (Arc::clone(&echo), "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
+    let linked = parent.with_state(state);
+    let outer = runnable_fn("outer", move |(): (), _: RunContext| {
+        let (inner, linked) = (Arc::clone(&inner), linked.clone());
+        async move { inner.run(json!("hello")).trace_parent(linked).await }
+    });
+    outer.run(()).middleware(for_tree(Redact::new())).await?;
+    handle.close(std::time::Duration::MAX).await.complete()?;
+    let records = memory.records();
+    let trace = records.iter().find_map(|record| record.as_event()?.context.get("trace")).expect("a link");
+    let link = json!({
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7", "flags": 1, "state": state,
+    });
+    assert_eq!(*trace, json!({"links": [link]}));
     Ok(())
 }
 
