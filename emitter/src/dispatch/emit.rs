@@ -65,6 +65,7 @@ impl Emitter {
         name: impl AsName,
         payload: &mut P,
     ) -> impl Future<Output = Result<(), EmitError>> {
+        // Return the inner future itself: another one around it makes an emit without listeners slower (bench W0).
         self.emit_with(name, payload, None)
     }
 
