@@ -34,7 +34,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Writes each record to the sink. Returns a text with the number of records.
+/// Writes each record to the sink. Returns a text with the number of records. A line that is not a record, such as the last
+/// one after a crash, is reported, and the others are exported.
 fn export(file: &str, options: &[&str]) -> Result<String, BoxError> {
     let mut otlp = Otlp::from_env()?;
     for option in options {
@@ -46,8 +47,13 @@ fn export(file: &str, options: &[&str]) -> Result<String, BoxError> {
     }
     let (mut sink, mut count) = (otlp.sink(), 0);
     for record in read_jsonl(file)? {
-        sink.write(&record?)?;
-        count += 1;
+        match record {
+            Ok(record) => {
+                sink.write(&record)?;
+                count += 1;
+            }
+            Err(error) => eprintln!("{error}"),
+        }
     }
     sink.close()?;
     Ok(format!("the spans of {count} records were sent"))
