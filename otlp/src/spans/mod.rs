@@ -254,17 +254,60 @@ fn nanoseconds(time: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::{Just, ProptestConfig, Strategy, prop_assert, prop_assert_eq, prop_oneof, proptest};
     use serde_json::json;
 
     use super::*;
 
-    fn record(run: Uuid, name: &str, payload: &Value) -> SinkRecord {
+    fn record(second: u8, run: Uuid, parent: Option<Uuid>, name: &str) -> SinkRecord {
+        // A `finish` without a payload that can be read has no duration.
+        let is_readable = name == "run.finish" && second % 2 == 0;
+        let payload = is_readable.then(|| json!({"outcome": {"status": "success"}, "duration_ns": 1}));
         let record = json!({
-            "id": run, "path": name, "created_at": "2026-01-01T00:00:00Z", "creator": null,
-            "context": {"internal": true}, "group_id": null, "payload_type": "T", "payload": payload,
-            "trace": {"id": run, "run_id": run, "parent_run_id": null},
+            "id": run, "path": name, "created_at": format!("2026-01-01T00:00:{second:02}Z"), "creator": null,
+            "context": {"internal": name.starts_with("run.")}, "group_id": null, "payload_type": "T",
+            "payload": payload, "trace": {"id": run, "run_id": run, "parent_run_id": parent},
         });
         SinkRecord::from_json(&record.to_string()).unwrap()
+    }
+
+    fn gap() -> SinkRecord {
+        SinkRecord::from_json(r#"{"gap":{"lost":1}}"#).unwrap()
+    }
+
+    /// A record of one of six runs, of which each but the first lies below the run with half of its number; or a gap.
+    fn any_record() -> impl Strategy<Value = Option<(u8, u128, &'static str)>> {
+        let event = prop_oneof![Just("run.start"), Just("retry"), Just("run.error"), Just("run.finish")];
+        prop_oneof![1 => Just(None), 8 => (0..60_u8, 1..7_u128, event).prop_map(Some)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// O2, also if records were lost, repeated or are out of order.
+        #[test]
+        fn each_run_has_one_span_at_most_and_none_stays_open(records in vec(any_record(), 0..40)) {
+            let mut spans = Spans::new(Sampler::ALWAYS, true, Vec::new());
+            let id = |number| Uuid::from_u128(1 << 64 | number);
+            let (mut seen, mut ended) = (BTreeSet::new(), Vec::new());
+            for any in records {
+                let made = any.map_or_else(gap, |(second, run, event)| {
+                    seen.insert(id(run));
+                    let parent = (run > 1).then(|| id(run / 2));
+                    record(second, id(run), parent, event)
+                });
+                ended.extend(spans.add(&made));
+                let below = ended.iter().filter(|span| spans.open.contains_key(&span.run.id)).count();
+                prop_assert_eq!(below, 0, "a span has ended and is open");
+                prop_assert_eq!(seen.len(), spans.open() + ended.len());
+            }
+            ended.extend(spans.close());
+            let runs: BTreeSet<Uuid> = ended.iter().map(|span| span.run.id).collect();
+            prop_assert_eq!((runs.len(), &runs), (ended.len(), &seen));
+            prop_assert!(ended.iter().all(|span| span.start <= span.end));
+            prop_assert_eq!((spans.open(), spans.below.len(), spans.runs.iter().count()), (0, 0, 0));
+        }
     }
 
     #[test]
@@ -272,11 +315,9 @@ mod tests {
         // With quadratic time, this test is terminated because it takes too long.
         let ids: Vec<Uuid> = (0..50_000).map(|_| emitree_emitter::new_id()).collect();
         let mut spans = Spans::new(Sampler::ALWAYS, false, Vec::new());
-        let finish = json!({"outcome": {"status": "success"}, "duration_ns": 1});
-        let starts = ids.iter().map(|id| record(*id, "run.start", &Value::Null));
-        let gap = SinkRecord::from_json(r#"{"gap":{"lost":1}}"#).unwrap();
-        let finishes = ids.iter().map(|id| record(*id, "run.finish", &finish));
-        let ended = starts.chain([gap]).chain(finishes).map(|record| spans.add(&record).len());
+        let starts = ids.iter().map(|id| record(0, *id, None, "run.start"));
+        let finishes = ids.iter().map(|id| record(2, *id, None, "run.finish"));
+        let ended = starts.chain([gap()]).chain(finishes).map(|record| spans.add(&record).len());
         assert_eq!(ended.sum::<usize>(), ids.len());
         assert_eq!((spans.open(), spans.runs.iter().count(), spans.below.len()), (0, 0, 0));
     }
