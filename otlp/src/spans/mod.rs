@@ -262,7 +262,7 @@ mod tests {
 
     fn record(second: u8, run: Uuid, parent: Option<Uuid>, name: &str) -> SinkRecord {
         // A `finish` without a payload that can be read has no duration.
-        let is_readable = name == "run.finish" && second % 2 == 0;
+        let is_readable = name == "run.finish" && second.is_multiple_of(2);
         let payload = is_readable.then(|| json!({"outcome": {"status": "success"}, "duration_ns": 1}));
         let record = json!({
             "id": run, "path": name, "created_at": format!("2026-01-01T00:00:{second:02}Z"), "creator": null,
