@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
@@ -70,7 +71,13 @@ impl Journaled for Notes {
         let fault = self.faults.lock().expect("a lock").pop_front();
         match fault {
             Some(Some(error)) => return Err(error),
-            Some(None) => panic!("no ink"),
+            Some(None) => {
+                // It believes that it has returned the change.
+                let mut lines = self.lines.lock().expect("a lock");
+                lines.1 = lines.0.len();
+                drop(lines);
+                panic!("no ink");
+            }
             None => {}
         }
         let mut lines = self.lines.lock().expect("a lock");
@@ -312,6 +319,10 @@ async fn a_lost_claim_is_noticed_by_the_renewal_of_the_lease() {
     let losses = a.losses.lock().expect("a lock").clone();
     assert!(matches!(&losses[..], [StoreError::Lost { to: None, .. }]), "{losses:?}");
     assert_eq!(store.load(ID).await.expect("a store"), None);
+    // The writer has ended, although the run still has its claim.
+    store.tried();
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(store.tried(), 0);
 }
 
 /// S8
@@ -419,11 +430,28 @@ fn a_runtime_that_is_dropped_in_the_middle_loses_no_change() {
     let (entry, lines) = runtime().block_on(async { (store.entry().await, store.lines().await) });
     assert_eq!((entry.head.revision, lines), (revision, vec!["1".to_owned(), "2".to_owned()]));
 
+    // A commit of another runtime that waits meanwhile starts another writer.
+    let first = runtime();
+    store.fails([Fault::Hangs]);
+    a.add("3");
+    first.spawn({
+        let a = Arc::clone(&a);
+        async move { a.journal().commit().await }
+    });
+    first.block_on(store.hangs.notified());
+    let mut commit = pin!(a.add_and_commit("4"));
+    let second = runtime();
+    let polled = second.block_on(poll_fn(|cx| Poll::Ready(commit.as_mut().poll(cx))));
+    assert!(polled.is_pending());
+    drop(first);
+    second.block_on(commit).expect("another writer");
+    assert_eq!(second.block_on(store.lines()).len(), 4);
+
     // Outside a runtime, nobody waits for ever.
-    let error = a.add_and_commit("3").now_or_never().expect("at once").expect_err("no runtime");
+    let error = a.add_and_commit("5").now_or_never().expect("at once").expect_err("no runtime");
     assert_eq!(error.to_string(), "the entry `order-17` cannot be stored");
     runtime().block_on(a.journal().commit()).expect("another writer");
-    assert_eq!(runtime().block_on(store.lines()), ["1", "2", "3"]);
+    assert_eq!(runtime().block_on(store.lines()), ["1", "2", "3", "4", "5"]);
 }
 
 /// S8
@@ -514,7 +542,8 @@ async fn a_lease_is_renewed_every_third_of_it_with_the_changes_that_wait_until_i
 async fn the_last_claim_releases_the_entry_in_the_append_of_its_changes() {
     let store = Watched::new();
     let a = Notes::open(&store, "a").await;
-    let (first, second) = (a.journal().claim().await.expect("free"), a.journal().claim().await.expect("shared"));
+    let (first, second) = tokio::join!(a.journal().claim(), a.journal().claim());
+    let (first, second) = (first.expect("free"), second.expect("shared"));
     assert_eq!(store.tried(), 1);
     a.add("1");
     first.release().await.expect("the claim");

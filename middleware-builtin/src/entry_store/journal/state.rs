@@ -70,7 +70,6 @@ impl State {
         }
         let lost = self.lost.take();
         self.waiting.releases = lost.is_none();
-        self.is_stale |= lost.is_some();
         lost
     }
 
@@ -108,4 +107,34 @@ pub(super) fn is_renewal_due(head: &EntryHead, lease: Duration) -> bool {
 
 pub(super) fn length(parts: &[Bytes]) -> u64 {
     parts.iter().map(|part| part.len() as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S10
+    #[test]
+    fn all_bytes_that_are_written_are_at_most_three_times_the_bytes_that_were_added() {
+        let mut state = State::new(EntryHead::new("a", "test"), 0);
+        let (part, mut total, mut written, mut replaced) = (Bytes::from(vec![0; 100_000]), 0, 0, 0);
+        for n in 1..=2_000 {
+            total += part.len() as u64;
+            let mut append = Append::new(state.head.clone());
+            append.replaces = state.is_whole_due();
+            append.parts = vec![part.clone(); if append.replaces { n } else { 1 }];
+            if append.replaces {
+                append.head.whole_bytes = total;
+                replaced += 1;
+            }
+            written += length(&append.parts);
+            state.stored(&append, Revision::new(n as u64));
+            assert!(written <= 3 * total, "{written} bytes for {total}");
+            if n % 100 == 0 {
+                // Another process goes on.
+                state = State::new(state.head.clone(), total as usize);
+            }
+        }
+        assert!(replaced > 2, "{replaced}");
+    }
 }

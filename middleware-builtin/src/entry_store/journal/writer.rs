@@ -102,8 +102,7 @@ impl Drop for Writer {
         }
         let mut state = self.journal.state.lock();
         state.has_writer = false;
-        let releases = state.waiting.releases;
-        let dropped = mem::replace(&mut state.waiting, Waiting { releases, ..Waiting::default() });
+        let dropped = mem::take(&mut state.waiting);
         drop(state);
         // The tasks that wait are woken without the lock.
         drop(dropped);
