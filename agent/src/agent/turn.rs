@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
+use emitree_middleware::durable::{JobStore, OwnSteps};
 use emitree_middleware::store::Claim;
 use emitree_runtime::{Answers, Error, Result, RunContext};
 use futures_core::future::BoxFuture;
@@ -25,6 +26,7 @@ use crate::model::passage::{Passage, is_run_of};
 use crate::place::compaction::Compacting;
 use crate::place::values::Values;
 use crate::session::commits;
+use crate::session::entry::SessionEntry;
 use crate::session::keys::CallInTurn;
 use crate::session::run::SessionRun;
 use crate::{Agent, ChatModel, ChatResponse, ChunkStage, History, Message, Session, Usage};
@@ -77,7 +79,7 @@ impl CurrentTurn {
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) session: SessionRun,
-    pub(crate) resumes: Resumes,
+    resumes: Mutex<Resumes>,
     /// The agent above, if its session keeps the session of this run, and its call is made again after an end.
     outer: Option<Arc<Self>>,
     pub(crate) answer: Answer,
@@ -126,7 +128,7 @@ impl LoopState {
         let is_stored = session.own_entry().is_some();
         ctx.set_extension(Self {
             session,
-            resumes,
+            resumes: Mutex::new(resumes),
             outer,
             answer,
             answers: answers.clone(),
@@ -141,7 +143,12 @@ impl LoopState {
             own,
         });
         ctx.set_extension(answers);
-        if is_stored { commits::release_at_end(ctx) } else { Ok(()) }
+        if is_stored {
+            // The session goes on where it was, so a job around it does not keep the calls.
+            ctx.set_extension(OwnSteps::new());
+            commits::release_at_end(ctx)?;
+        }
+        Ok(())
     }
 
     /// Returns the session of a run, and how the run uses it.
@@ -166,7 +173,11 @@ impl LoopState {
         }
         let key = ctx.key().ok_or_else(|| Error::new("the run has no key, although it has taken one"))?;
         let Some(call) = step.own_extension::<CallInTurn>() else {
-            return Ok(UsedSession::of(Session::default().with_key(key)));
+            let session = match ctx.extension::<JobStore>() {
+                Some(job) => SessionEntry::below_job(&key, &job),
+                None => Session::default().with_key(key),
+            };
+            return Ok(UsedSession::of(session));
         };
         let (session, has_begun) = call.calls.session_below(call.position, &key, Session::default);
         let resumes = if has_begun { Resumes::Inside } else { Resumes::No };
@@ -190,6 +201,19 @@ impl LoopState {
     pub(crate) fn forget_answer(&self) {
         self.session.forget_answer();
         self.answer.forget();
+    }
+
+    /// Returns how the run uses its session.
+    pub(crate) fn resumes(&self) -> Resumes {
+        *self.resumes.lock()
+    }
+
+    /// The session that a job keeps was read: if a run has begun to use it, this run goes on with it.
+    pub(crate) fn go_on_inside(&self) {
+        let resumes = &mut *self.resumes.lock();
+        if *resumes == Resumes::No && self.session.is_below_job() && self.session.has_begun() {
+            *resumes = Resumes::Inside;
+        }
     }
 
     /// Returns `true` if a session above is paused, which keeps the session of this run.
@@ -306,7 +330,7 @@ impl Attempt {
         let before = self.before.lock().take();
         let before = match before {
             // The last attempt has ended while it made the calls that an earlier run had left open: they stay (A7).
-            Some(_) if self.resumes != Resumes::No && self.session.has_open_turn() => None,
+            Some(_) if self.resumes() != Resumes::No && self.session.has_open_turn() => None,
             Some(before) => {
                 // A layer or an output middleware requested another attempt: the changes of the previous attempt are
                 // undone.
@@ -321,7 +345,7 @@ impl Attempt {
         match before {
             Some(before) => *self.before.lock() = Some(before),
             None => {
-                let resumed = self.session.stopped_turn().filter(|_| self.resumes != Resumes::No);
+                let resumed = self.session.stopped_turn().filter(|_| self.resumes() != Resumes::No);
                 self.keep(resumed.unwrap_or_default())?;
             }
         }

@@ -20,6 +20,7 @@ impl LoopState {
         Some(Box::pin(async move {
             let claim = entry.claim().await?;
             *self.claim.lock() = Some(claim);
+            self.go_on_inside();
             Ok(())
         }))
     }

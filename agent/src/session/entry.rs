@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use emitree_middleware::durable::JobStore;
 use emitree_middleware::store::{
     Change, Claim, Entry, EntryHead, EntryStatus, Journal, Journaled, Lease, OpenEntries, OpenQuestion, Revision,
     Store, StoreError, check_id, joined_parts,
@@ -40,6 +41,7 @@ pub(crate) struct SessionEntry {
     journal: Journal,
     session: WeakSession,
     known: Mutex<Known>,
+    is_below_job: bool,
     this: Weak<Self>,
 }
 
@@ -86,7 +88,6 @@ impl WeakSession {
 impl SessionEntry {
     /// Returns the session that a store keeps under an id, or a new one.
     async fn open(store: Arc<dyn Store>, id: String, lease: Lease) -> emitree_runtime::Result<Session> {
-        let key = RunKey::new(&id)?;
         check_id(&id)?;
         let store_id = store.store_id();
         if let Some(session) = OPEN.get(store_id, &id).and_then(|entry| entry.session.upgrade()) {
@@ -94,29 +95,57 @@ impl SessionEntry {
         }
         let found = store.load(&id).await?;
         let session = match &found {
+            // The session of a step of a job has the step's key.
             Some(entry) => session_of(entry)?,
-            None => Session::new().with_key(key),
+            None => Session::with_id(&id)?,
         };
         let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
         let written = found.is_some().then(|| Written::of(&session)).transpose()?.unwrap_or_default();
         let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
+        Ok(Self::keep(session, written, store, head, bytes, lease, false))
+    }
+
+    /// Returns the session of an agent in a step of a job. It is read when a run claims it.
+    pub(crate) fn below_job(key: &RunKey, job: &JobStore) -> Session {
+        let (store, lease) = (Arc::clone(job.store()), job.lease().clone());
+        if let Some(session) = OPEN.get(store.store_id(), key.as_str()).and_then(|entry| entry.session.upgrade()) {
+            return session;
+        }
+        let (session, head) = (Session::new().with_key(key.clone()), EntryHead::new(key.as_str(), KIND));
+        Self::keep(session, Written::default(), store, head, 0, lease, true)
+    }
+
+    /// Lets a store keep a session, unless another task has opened it meanwhile. Returns the session.
+    fn keep(
+        session: Session,
+        written: Written,
+        store: Arc<dyn Store>,
+        head: EntryHead,
+        bytes: usize,
+        lease: Lease,
+        is_below_job: bool,
+    ) -> Session {
+        let (store_id, id) = (store.store_id(), head.id.clone());
         let unsaved_from = session.shared.conversation.lock().inbox.sent();
         let known = Mutex::new(Known { written, unsaved_from, listed: Listed::of(&head), ended: head.status });
         let Session { shared, slices, key } = &session;
         let weak = WeakSession { shared: Arc::downgrade(shared), slices: slices.clone(), key: Arc::downgrade(key) };
         let entry = Arc::new_cyclic(|this: &Weak<Self>| {
             let journal = Journal::new(store, head, bytes, lease, this.clone());
-            Self { journal, session: weak, known, this: this.clone() }
+            Self { journal, session: weak, known, is_below_job, this: this.clone() }
         });
         let open = OPEN.insert_or_get(store_id, &id, Arc::clone(&entry));
         if !Arc::ptr_eq(&open, &entry)
             && let Some(session) = open.session.upgrade()
         {
-            // Another task has opened it meanwhile.
-            return Ok(session);
+            return session;
         }
         session.share_entry(&entry);
-        Ok(session)
+        session
+    }
+
+    pub(crate) const fn is_below_job(&self) -> bool {
+        self.is_below_job
     }
 
     /// Returns `true` if this is the entry of this session, and not of a session above it.

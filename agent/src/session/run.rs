@@ -315,6 +315,16 @@ impl SessionRun {
         self.entry().filter(|entry| entry.is_of(&self.session))
     }
 
+    /// Returns `true` if the session belongs to a step of a job.
+    pub(crate) fn is_below_job(&self) -> bool {
+        self.own_entry().is_some_and(|entry| entry.is_below_job())
+    }
+
+    /// Returns `true` if a run has begun to use the session.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.session.has_begun() || !self.history().messages().is_empty()
+    }
+
     /// Closes what an earlier run has left open: its questions are not answered, and its calls not executed.
     pub(crate) fn close_stopped(&self) {
         let Conversation { history, stopped, .. } = &mut *self.session.shared.conversation.lock();

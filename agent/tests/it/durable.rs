@@ -1,6 +1,7 @@
 //! A session that a store keeps (A24 to A27).
 
 mod ends;
+mod jobs;
 mod process;
 mod talking;
 

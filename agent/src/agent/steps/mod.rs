@@ -94,7 +94,7 @@ impl<'a> Loop<'a> {
         })?;
         state.compacting.begin(&installed);
         let state = Attempt::next(state);
-        let resumes = state.resumes != Resumes::No;
+        let resumes = state.resumes() != Resumes::No;
         let resumed = if resumes { state.session.stopped_options() } else { None };
         let options = resumed.as_ref().unwrap_or(&input.options);
         state.session.set_options(options);
@@ -179,7 +179,7 @@ impl<'a> Loop<'a> {
         self.state.begin()?;
         self.state.session.begin_run(self.ctx);
         let begun = self.begin_conversation();
-        let is_over = matches!(begun, Ok(Begun::Resumed(Resumed::Ended(_)))) && self.state.resumes != Resumes::Inside;
+        let is_over = matches!(begun, Ok(Begun::Resumed(Resumed::Ended(_)))) && self.state.resumes() != Resumes::Inside;
         if begun.is_err() || is_over {
             self.state.session.leave();
         }
@@ -187,7 +187,7 @@ impl<'a> Loop<'a> {
     }
 
     fn begin_conversation(&self) -> Result<Begun> {
-        if self.state.resumes != Resumes::No {
+        if self.state.resumes() != Resumes::No {
             return self.state.session.resume().map(Begun::Resumed);
         }
         self.state.session.extend(self.input.messages.iter().cloned())?;

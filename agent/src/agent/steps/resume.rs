@@ -36,7 +36,10 @@ impl<'a> Loop<'a> {
                     self.make_open_calls(run, turn, asks, answer).await?
                 }
                 Resumed::Conversation => None,
-                Resumed::Ended(answer) if self.state.resumes == Resumes::Inside => Some((answer, After::End)),
+                Resumed::Ended(answer) if self.state.resumes() == Resumes::Inside => {
+                    self.state.keep_answer(&answer, self.ctx);
+                    Some((answer, After::End))
+                }
                 Resumed::Ended(_) => {
                     return Err(Error::new(
                         "there is nothing to resume: the conversation of the session ends with an answer",

@@ -1,0 +1,61 @@
+//! An agent in a step of a job (A24, M15).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use emitree_agent::Session;
+use emitree_middleware::Durable;
+use emitree_middleware::store::{EntryStatus, MemoryStore, Store};
+use emitree_runtime::{BoxRunnable, Result, RunContext, Runnable, runnable_fn};
+
+use super::process::{Kill, Process};
+use super::{by_turn, payer};
+use crate::support::{Log, assert_valid};
+
+/// A job whose step asks an agent.
+fn job(asked: &Arc<AtomicUsize>, log: &Log) -> BoxRunnable<String, String> {
+    let agent = payer(by_turn(asked), log).expect("an agent");
+    BoxRunnable::new(runnable_fn("job", move |question: String, _: RunContext| {
+        let agent = agent.clone();
+        async move { Ok(agent.ask(question).key("ask").await?.text()) }
+    }))
+}
+
+#[tokio::test]
+async fn an_agent_in_a_step_of_a_job_goes_on_with_its_own_session_after_a_kill() -> Result<()> {
+    let mut kills = 0;
+    for number in 0.. {
+        let mut is_over = true;
+        for kill in [Kill::Before(number), Kill::After(number)] {
+            let (store, log, asked) = (MemoryStore::new(), Log::default(), Arc::default());
+            let process = Process::killed_at(&store, kill);
+            let first = job(&asked, &log);
+            let is_killed = tokio::select! {
+                ended = first.run("Pay.".to_owned()).middleware(Durable::new(&process, "import-7")) => {
+                    assert_eq!(ended?, "Done.");
+                    false
+                }
+                () = process.killed() => true,
+            };
+            is_over &= !is_killed;
+            kills += usize::from(is_killed);
+            let next = Process::killed_at(&store, Kill::Never);
+            let again = job(&asked, &log).run("Pay.".to_owned()).middleware(Durable::new(&next, "import-7")).await?;
+            assert_eq!(again, "Done.", "{kill:?}");
+            assert!(asked.load(Ordering::SeqCst) <= 4, "{kill:?}: 3 turns and one kill");
+            for paid in ["pay Ada", "pay Bob"] {
+                let effects = log.lines().iter().filter(|line| line.starts_with(paid)).count();
+                assert!(effects <= 1, "{kill:?}: {:?}", log.lines());
+            }
+            let session = Session::open(&Process::killed_at(&store, Kill::Never), "import-7/ask").await?;
+            assert_eq!(assert_valid(&session).messages().last().map(|last| last.text()).as_deref(), Some("Done."));
+            let head = store.load("import-7/ask").await?.expect("an entry").head;
+            assert_eq!((head.status, head.holder), (EntryStatus::Ended, None), "{kill:?}");
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(kills >= 30, "{kills}");
+    Ok(())
+}
