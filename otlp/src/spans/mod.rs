@@ -10,6 +10,7 @@ mod facts;
 mod joined;
 mod messages;
 mod notes;
+mod open;
 mod recent;
 mod status;
 
@@ -18,13 +19,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use emitree_emitter::{Detail, DetailFn, EventRecord, SinkRecord};
 use emitree_sinks::runs::{self, Cursor, Head, Run, Runs};
-use serde_json::Value;
 use uuid::Uuid;
 
 pub use self::facts::Fact;
 pub(crate) use self::facts::Facts;
 use self::joined::Joined;
 pub(crate) use self::notes::Note;
+use self::open::OpenSpan;
 use self::recent::Recent;
 use crate::sampler::Sampler;
 
@@ -80,21 +81,6 @@ pub(crate) struct Spans {
     with_content: bool,
     /// The own events that become events of spans because the user asks for them.
     asked_for: Vec<String>,
-}
-
-#[derive(Debug)]
-struct OpenSpan {
-    trace: Uuid,
-    parent: Option<Uuid>,
-    /// The time of the first event.
-    first: SystemTime,
-    /// The time of the last event.
-    last: SystemTime,
-    has_chunk: bool,
-    facts: Facts,
-    notes: Vec<Note>,
-    lost_notes: u32,
-    links: Vec<Link>,
 }
 
 impl Spans {
@@ -202,47 +188,6 @@ impl Spans {
         let OpenSpan { trace, facts, notes, lost_notes, links, .. } = open;
         let joined = self.joined.get(trace).cloned();
         Some(Span { trace, run, start, end, facts, notes, lost_notes, links, joined, is_error })
-    }
-}
-
-impl OpenSpan {
-    fn new(trace: Uuid, parent: Option<Uuid>, first: SystemTime) -> Self {
-        let (facts, notes, links) = (Facts::new(), Vec::new(), Vec::new());
-        Self { trace, parent, first, last: first, has_chunk: false, facts, notes, lost_notes: 0, links }
-    }
-
-    /// Notes the time of the first piece of a model's answer.
-    fn add_chunk(&mut self, event: &EventRecord, time: SystemTime, started: Option<SystemTime>) {
-        let is_chunk = matches!(event.name(), "new_token" | "tool_call_started");
-        if !is_chunk || self.has_chunk {
-            return;
-        }
-        self.has_chunk = true;
-        let waited = started.and_then(|started| time.duration_since(started).ok());
-        self.facts.insert(Fact::IsStream, true.into());
-        self.facts.extend(waited.map(|waited| (Fact::TimeToFirstChunk, waited.as_secs_f64().into())));
-    }
-
-    /// Adds a link to the run that this run continues. Its trace is known if this sink has seen it; otherwise it is
-    /// taken for the outermost run of its trace.
-    fn add_link(&mut self, event: &EventRecord, ended: &Recent<Uuid>) {
-        if event.name() != "resumed" {
-            return;
-        }
-        let continues = event.to_json().get("continues").and_then(Value::as_str).and_then(|id| id.parse().ok());
-        self.links.extend(continues.map(|run| {
-            let trace = ended.get(run).copied().unwrap_or(run);
-            Link { trace, span: span_id(run), flags: 1, state: String::new() }
-        }));
-    }
-
-    fn add_note(&mut self, note: Option<Note>) {
-        let Some(note) = note else { return };
-        if self.notes.len() < notes::MOST {
-            self.notes.push(note);
-        } else {
-            self.lost_notes += 1;
-        }
     }
 }
 
