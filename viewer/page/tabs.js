@@ -161,7 +161,7 @@ class Tabs {
     ];
     if (model.lostIn(run) > 0) facts.push(["Lost events", formatCount(model.lostIn(run))]);
     facts.push(["Run id", run.id]);
-    if (run.parentId) facts.push(["Parent", run.parent ? titleOf(run.parent) : `${run.parentId} (not recorded)`]);
+    facts.push(...parentOf(run, await this.records.get(run.parentId && !run.parent ? heads[0] : undefined)));
     const list = make("dl", {}, facts.flatMap(([name, value]) => [make("dt", {}, [name]), make("dd", {}, [value])]));
     const [error, end] = [await this.first(heads, "error"), await this.first(heads, "finish")];
     return [list, ...errorOf(error?.payload?.error, end?.payload?.outcome)];

@@ -31,7 +31,8 @@ pub struct Run {
     pub id: Uuid,
     /// The id that the outermost run and all runs below it share.
     pub trace: Option<Uuid>,
-    /// The run in which this run was started.
+    /// The run in which this run was started. 8 zero bytes and the id of a span if a run without a parent continues the
+    /// trace of another process.
     pub parent: Option<Uuid>,
     /// The kind, such as `Tool`; empty if no lifecycle event was recorded.
     pub kind: Box<str>,

@@ -28,7 +28,8 @@ pub struct Head {
     /// The run in which the event happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Uuid>,
-    /// The run in which this run was started.
+    /// The run in which this run was started. 8 zero bytes and the id of a span if a run without a parent continues the
+    /// trace of another process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Uuid>,
     /// The path of the event; empty for a gap or a malformed line.

@@ -100,7 +100,9 @@ export function runsOf(records) {
   const runs = new Map();
   for (const record of records) {
     if (!record.trace) continue;
-    const { run_id: id, parent_run_id: parent } = record.trace;
+    const { run_id: id, parent_run_id: above } = record.trace;
+    // The span of another process is no run of the page.
+    const parent = above?.startsWith("00000000-0000-0000-") ? null : above;
     if (!runs.has(id)) runs.set(id, { id, parent, attempts: 1, tokens: 0, cost: 0, events: 0 });
     const run = runs.get(id);
     const name = record.path.split(".").pop();

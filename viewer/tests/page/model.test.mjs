@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 const files = ["model.js", "format.js", "search.js"].map((name) => new URL(`../../page/${name}`, import.meta.url));
 const source = files.map((file) => readFileSync(file, "utf8")).join("");
-const names = ["Model", "Search", "formatDuration", "formatCost", "formatBytes", "textOfNote", "titleOf"];
+const names = ["Model", "Search", "parentOf", "formatDuration", "formatCost", "formatBytes", "textOfNote", "titleOf"];
 const page = vm.runInThisContext(`(() => {${source}\nreturn {${names}};})()`);
 
 const S = 1e6;
@@ -51,6 +51,17 @@ test("a closed run and a run that is not shown have no rows below", () => {
   const model = modelOf([start("a", 0), start("b", 1, "a"), start("c", 2, "b"), start("d", 3, "a")]);
   assert.deepEqual(shape(model, "a", { isOpen: (run) => run.id !== "b" }), ["1 a 1/1", "2 b 1/2", "2 d 2/2"]);
   assert.deepEqual(shape(model, "a", { isShown: (run) => run.id !== "b" }), ["1 a 1/1", "2 d 1/1"]);
+});
+
+test("a run is named with its parent, which may be a span of another process", () => {
+  const [unknown, span] = ["01a220e5-886a-7301-a57c-a8c375892796", "00000000-0000-0000-00f0-67aa0ba902b7"];
+  const model = modelOf([start("a", 0), start("b", 1, "a"), start("c", 2, unknown), start("d", 3, span), start("e", 3, span)]);
+  const record = { trace: { id: "4bf92f35-77b3-4da6-a3ce-929d0e0e4736" } };
+  const parent = (id, record) => page.parentOf(model.runs.get(id), record);
+  assert.deepEqual(["a", "b", "c"].map((id) => parent(id)), [[], [["Parent", "Tool a"]], [["Parent", `${unknown} (not recorded)`]]]);
+  const expected = "trace 4bf92f3577b34da6a3ce929d0e0e4736, span 00f067aa0ba902b7";
+  assert.deepEqual(["d", "e"].map((id) => parent(id, record)), [[["Continues", expected]], [["Continues", expected]]]);
+  assert.deepEqual(model.roots.map((run) => run.id), ["a", "c", "d", "e"]);
 });
 
 test("batches of any size make the same model", () => {

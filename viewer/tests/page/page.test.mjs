@@ -191,6 +191,14 @@ describe("a recording", () => {
     await page.close();
   });
 
+  test("names the trace of another process that a run continues", async () => {
+    const page = await open(url);
+    const [continuing] = runs.filter(({ kind }) => kind.includes("</script>"));
+    await list(page).locator(`[data-key="${continuing.id}"]`).click();
+    await panel(page).getByText("trace 4bf92f3577b34da6a3ce929d0e0e4736, span 00f067aa0ba902b7").waitFor();
+    await page.close();
+  });
+
   test("shows events outside of runs", async () => {
     const page = await open(url);
     await status(page, "2 events outside of runs");

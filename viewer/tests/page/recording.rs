@@ -19,7 +19,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use emitree_emitter::{Creator, Emitter, Event, EventName, Overflow, SinkHandle};
-use emitree_runtime::{AbortHandle, Error, Interrupt, Result, RunContext, Runnable, RunnableFn, runnable_fn};
+use emitree_runtime::{
+    AbortHandle, Error, Interrupt, Result, RunContext, Runnable, RunnableFn, TraceParent, runnable_fn,
+};
 use emitree_sinks::JsonlFile;
 use emitree_viewer::Viewer;
 use serde::Serialize;
@@ -161,7 +163,7 @@ async fn begin<T>(mut run: std::pin::Pin<&mut impl Future<Output = T>>) {
     .await;
 }
 
-/// A run whose kind, name, input, error, details and context are hostile.
+/// A run whose kind, name, input, error, details and context are hostile. It continues the trace of another process.
 async fn hostile() {
     let emitter = Emitter::root().child_builder("hostile").creator(Creator::new(HOSTILE, HOSTILE)).build();
     let run = runnable_fn(HOSTILE, |_: Value, _: RunContext| async {
@@ -170,7 +172,8 @@ async fn hostile() {
     let run = run.with_emitter(emitter.expect("a name"));
     let message = json!({"role": HOSTILE, "parts": [{"type": "text", "content": HOSTILE}]});
     let context = json!({HOSTILE: HOSTILE});
-    drop(run.run(json!({"messages": [message], HOSTILE: HOSTILE})).context(context).await);
+    let client = TraceParent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").ok();
+    drop(run.run(json!({"messages": [message], HOSTILE: HOSTILE})).context(context).trace_parent(client).await);
 }
 
 /// Writes an event outside of runs, with a path that no emitter has.
