@@ -149,3 +149,26 @@ fn a_record_of_a_head_says_so_in_json_and_is_read_back() {
         assert_eq!(read.as_event().map(|event| event.detail), Some(Detail::Heads));
     }
 }
+
+/// E19.
+#[test]
+fn a_sink_whose_detail_panics_misses_the_event_and_the_emit_succeeds() {
+    struct Picky(Memory);
+    impl Sink for Picky {
+        fn write(&mut self, record: &SinkRecord) -> Result<(), BoxError> {
+            self.0.write(record)
+        }
+
+        fn detail(&self) -> DetailFn {
+            Box::new(|_, event| if event == "odd" { panic!("planned") } else { Detail::Full })
+        }
+    }
+    let (emitter, memory) = (Emitter::new(), Memory::new());
+    let handle = emitter.pipe_to(Picky(memory.clone())).unwrap();
+    for name in ["odd", "even"] {
+        emitter.emit_now(name, &mut 1).unwrap();
+    }
+    assert_eq!(emitter.isolated_failures(), 1);
+    handle.close_blocking(Duration::MAX).complete().unwrap();
+    assert_eq!(memory.paths(), ["even"]);
+}
