@@ -364,10 +364,10 @@ async fn an_append_whose_outcome_is_unknown_is_repeated_until_it_is_known() {
             let store = Watched::new();
             let a = Notes::open(&store, "a").await;
             let claim = if claims { Some(a.journal().claim().await.expect("a free entry")) } else { None };
-            store.fails([fault, fault]);
-            a.add_and_commit("1").await.expect("the third try is stored");
-            // The writer gives up after three tries, and begins the next commit with the same append.
-            store.fails([fault; 3]);
+            store.fails([fault]);
+            a.add_and_commit("1").await.expect("the second try is stored");
+            // The writer gives up after two tries, and begins the next commit with the same append.
+            store.fails([fault; 2]);
             let failed = a.add_and_commit("2").await.expect_err("the disk is away");
             assert_eq!(failed.to_string(), "the disk is away");
             store.tried();
@@ -385,7 +385,7 @@ async fn an_append_whose_outcome_is_unknown_is_repeated_until_it_is_known() {
 async fn a_claim_whose_outcome_is_unknown_is_released_by_the_next_commit() {
     let store = Watched::new();
     let a = Notes::open(&store, "a").await;
-    store.fails([Fault::LosesReply; 3]);
+    store.fails([Fault::LosesReply; 2]);
     assert!(matches!(a.journal().claim().await, Err(StoreError::Failed { .. })));
     assert_ne!(store.entry().await.head.holder, None);
     a.add_and_commit("1").await.expect("the disk is back");
@@ -398,7 +398,7 @@ async fn an_append_whose_reply_was_lost_and_that_others_have_followed_is_a_confl
     let store = Watched::new();
     let a = Notes::open(&store, "a").await;
     a.add_and_commit("1").await.expect("a free entry");
-    store.fails([Fault::LosesReply; 3]);
+    store.fails([Fault::LosesReply; 2]);
     a.add_and_commit("2").await.expect_err("the disk is away");
     store.change(|_| ()).await;
     let conflict = a.add_and_commit("3").await.expect_err("moved");
@@ -528,7 +528,7 @@ async fn a_lease_is_renewed_every_third_of_it_with_the_changes_that_wait_until_i
         assert_eq!(store.lines().await.len() as u64, third);
     }
     // A store that fails meanwhile is asked again at the next third.
-    store.fails([Fault::Fails; 3]);
+    store.fails([Fault::Fails; 2]);
     store.appended.notified().await;
     assert_eq!(began.elapsed().as_secs(), 70);
     store.tried();

@@ -108,8 +108,8 @@ impl fmt::Debug for Change {
 ///
 /// # Failures
 ///
-/// If the store fails, the outcome of an append is unknown. The writer repeats the same append a few times, returns the
-/// error to the requests that wait, and repeats it again before the next request.
+/// If the store fails, the outcome of an append is unknown. The writer repeats the same append once. If that fails too,
+/// it returns the error to the requests that wait, and repeats the append before the next request.
 ///
 /// # Panics
 ///

@@ -11,9 +11,6 @@ use super::{Change, Claim, Holder, Inner, Revision, StoreError, pieces};
 use crate::entry_store::{Append, Entry};
 use crate::shared::panic::caught;
 
-/// How often an append whose outcome is unknown is tried for one batch.
-const TRIES: usize = 3;
-
 /// An entry that was stored for a batch. If a claim was stored, but not the change of the owner, it has the error for
 /// the commits.
 struct Written {
@@ -124,10 +121,9 @@ impl Inner {
     async fn settle(&self) -> Result<(), StoreError> {
         let Some(append) = self.state.lock().pending.clone() else { return Ok(()) };
         let mut result = self.store.append(&append).await;
-        for _ in 1..TRIES {
-            if matches!(result, Err(StoreError::Failed { .. })) {
-                result = self.store.append(&append).await;
-            }
+        if matches!(result, Err(StoreError::Failed { .. })) {
+            // A lost reply is found at once. Further tries would let the batch wait for a lock several times.
+            result = self.store.append(&append).await;
         }
         let lost = self.note(&append, &result);
         if lost { Err(self.lose().await) } else { result.map(drop) }
