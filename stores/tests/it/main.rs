@@ -2,6 +2,7 @@
 
 mod defects;
 mod durable;
+mod frozen;
 mod journal;
 mod memory;
 mod model;
