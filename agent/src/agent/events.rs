@@ -18,6 +18,9 @@ use crate::{Message, NewToken, ToolCall, ToolResult, Turn};
 pub struct AgentStart {
     /// The messages of the input.
     pub messages: Vec<Message>,
+    /// The id of the session ([`Session::id`](crate::Session::id)). A recording of an earlier version has none.
+    #[serde(default)]
+    pub session: String,
 }
 
 /// The event `iteration`: a turn has begun, and the hooks of `model.state` have been called.
@@ -191,6 +194,10 @@ pub(crate) fn declared(emitter: EmitterBuilder) -> EmitterBuilder {
 
 impl Event for AgentStart {
     const NAME: EventName = EventName::new("start");
+
+    fn head(&self) -> Option<Value> {
+        Some(json!({"session": self.session}))
+    }
 }
 
 impl Event for Iteration {

@@ -121,7 +121,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 ///
 /// | event | payload | when |
 /// |---|---|---|
-/// | `start` | [`AgentStart`](crate::AgentStart) | before the first turn |
+/// | `start` | [`AgentStart`](crate::AgentStart) | before the first turn, with the id of the session |
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for each message of the input |
 /// | `resumed` | [`RunResumed`](crate::RunResumed) | in a [resumed](Self::resume) run instead of `message`, before it goes on |
 /// | `message_dropped` | [`MessageDropped`](crate::steering::MessageDropped) | a message of [`Session::send`](crate::Session::send) did not arrive at its middleware |

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use emitree_agent::{
-    ChatModel, ChatRequest, ChatResponse, ChatStart, ChatSuccess, DeltaStream, ModelFellBack, Provider, RunResumed,
-    ScriptedModel, ToolRetry, ToolStart, UsageReported,
+    AgentRun, AgentStart, ChatModel, ChatRequest, ChatResponse, ChatStart, ChatSuccess, DeltaStream, ModelFellBack,
+    Provider, RunResumed, ScriptedModel, Session, ToolRetry, ToolStart, UsageReported,
 };
 use emitree_emitter::Event;
 use emitree_runtime::{Result, RunContext, Runnable};
@@ -45,6 +45,7 @@ fn a_head_has_the_facts_of_its_event_in_the_same_places() {
         (head::<UsageReported>(usage.clone()), usage),
         (head::<ModelFellBack>(json!({"from": "a", "to": "b", "error": error})), json!({"from": "a", "to": "b"})),
         (head::<ToolStart>(json!({"input": VALUE, "call_id": "c1"})), json!({"call_id": "c1"})),
+        (head::<AgentStart>(json!({"messages": [message], "session": "order-17"})), json!({"session": "order-17"})),
         (head::<ToolRetry>(json!({"retry": 1, "error": error})), json!({"retry": 1})),
         (
             head::<RunResumed>(json!({"continues": id, "turn": turn, "executed": [VALUE], "demoted": []})),
@@ -69,6 +70,20 @@ async fn the_start_of_a_tool_names_the_call_that_it_executes() -> Result<()> {
     let calls = output.messages.iter().flat_map(|message| message.tool_calls().map(|call| Some(call.id.clone())));
     assert_eq!(*ids.lock().unwrap(), calls.collect::<Vec<_>>());
     assert_eq!(ids.lock().unwrap().len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_start_of_an_agent_names_its_session() -> Result<()> {
+    let ids = Arc::new(Mutex::new(Vec::new()));
+    let agent = agent(&ScriptedModel::new("m").text("Hi.").text("Hi.")).build()?;
+    let (named, unnamed) = (Session::with_id("order-17")?, Session::new());
+    for session in [&named, &unnamed] {
+        let seen = Arc::clone(&ids);
+        let run = agent.ask("Hello.").session(session);
+        run.observe("start", move |start: &AgentStart, _| seen.lock().unwrap().push(start.session.clone())).await?;
+    }
+    assert_eq!(*ids.lock().unwrap(), ["order-17", unnamed.id()]);
     Ok(())
 }
 

@@ -118,7 +118,7 @@ fn samples() -> Vec<Sample> {
             ToolFinish = json!({});
         }
         Agent {
-            AgentStart = json!({"messages": [message()]});
+            AgentStart = json!({"messages": [message()], "session": SECRET});
             Iteration = json!({"turn": Turn::default(), "messages": 1});
             MessageAdded = json!({"message": message()});
             MessageReplaced = json!({"before": message(), "after": message()});

@@ -12,6 +12,7 @@ const V0_1: &str = "v0.1.0";
 pub(super) const ROWS: &[Row] = &[
     Row::new("Agent", Fact::Constant("invoke_agent"), "gen_ai.operation.name", V0_1).required(),
     Row::new("Agent", Fact::Name, "gen_ai.agent.name", V0_1),
+    Row::new("Agent", Fact::SessionId, "gen_ai.conversation.id", V0_1),
     Row::new("Agent", Fact::InputMessages, "gen_ai.input.messages", V0_1).form(Form::Messages),
     Row::new("Agent", Fact::OutputMessages, "gen_ai.output.messages", V0_1).form(Form::OutputMessages),
     Row::new("Workflow", Fact::Constant("invoke_workflow"), "gen_ai.operation.name", V0_1).required(),
@@ -19,6 +20,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("ChatModel", Fact::Constant("chat"), "gen_ai.operation.name", V0_1).required(),
     Row::new("ChatModel", Fact::Provider, "gen_ai.provider.name", V0_1).form(Form::Provider).required(),
     Row::new("ChatModel", Fact::RequestModel, "gen_ai.request.model", V0_1).required(),
+    Row::new("ChatModel", Fact::SessionId, "gen_ai.conversation.id", V0_1),
     Row::new("ChatModel", Fact::ServerAddress, "server.address", V0_1),
     Row::new("ChatModel", Fact::ServerPort, "server.port", V0_1),
     Row::new("ChatModel", Fact::Temperature, "gen_ai.request.temperature", V0_1),

@@ -43,6 +43,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("Tool", Fact::CallId, "tool.id", V0_1),
     Row::new("Tool", Fact::Result, "output.value", V0_1).form(Form::Text),
     Row::new("Tool", Fact::Result, "output.mime_type", V0_1).form(Form::MimeType),
+    Row::new("*", Fact::SessionId, "session.id", V0_1),
     Row::new("*", Fact::Constant("CHAIN"), "openinference.span.kind", V0_1).required(),
     Row::new("*", Fact::Input, "input.value", V0_1).form(Form::Text),
     Row::new("*", Fact::Input, "input.mime_type", V0_1).form(Form::MimeType),

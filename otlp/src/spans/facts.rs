@@ -68,6 +68,8 @@ pub enum Fact {
     Cost,
     /// The id of a tool call.
     CallId,
+    /// The id of the session of an agent, also for the runs below it. Below another agent, the session of the outermost.
+    SessionId,
     /// The seed of the request. This and all facts below are content.
     Seed,
     /// The texts at which the model stops.
@@ -137,6 +139,7 @@ const SOURCES: &[Source] = &[
     own("ChatModel", "success", "/response/model", Fact::ResponseModel),
     own("ChatModel", "success", "/response/message/finish_reason", Fact::FinishReasons),
     own("Tool", "start", "/call_id", Fact::CallId),
+    own("Agent", "start", "/session", Fact::SessionId),
     content("ChatModel", Stage::Start, "/input/system", Fact::SystemPrompt),
     content("ChatModel", Stage::Start, "/input/messages", Fact::InputMessages),
     content("ChatModel", Stage::Start, "/input/tools", Fact::Tools),
@@ -167,8 +170,11 @@ pub(super) fn read(facts: &mut Facts, event: &EventRecord, head: &Head, with_con
         return;
     }
     let payload = event.to_json();
+    // The session of an agent above takes precedence.
+    let session = facts.remove(&Fact::SessionId);
     let found = sources.filter_map(|source| Some((source.fact, payload.pointer(source.pointer)?)));
     facts.extend(found.filter(|(_, value)| !value.is_null()).map(|(fact, value)| (fact, shaped(fact, value))));
+    facts.extend(session.map(|session| (Fact::SessionId, session)));
 }
 
 /// Returns the value of a fact: lists as such, and messages with the fields of the conventions.

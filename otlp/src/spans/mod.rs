@@ -116,9 +116,13 @@ impl Spans {
             return None;
         }
         let started = self.runs.add(head)?.started;
+        let above = head.parent.filter(|_| !self.open.contains_key(&run));
+        let session = above.and_then(|above| self.open.get(&above)?.facts.get(&Fact::SessionId).cloned());
         let open = self.open.entry(run).or_insert_with(|| {
             self.below.extend(head.parent.map(|above| (above, run)));
-            OpenSpan::new(trace, head.parent, time)
+            let mut open = OpenSpan::new(trace, head.parent, time);
+            open.facts.extend(session.map(|session| (Fact::SessionId, session)));
+            open
         });
         open.last = time;
         facts::read(&mut open.facts, event, head, self.with_content);

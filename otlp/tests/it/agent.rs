@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use emitree_agent::{Agent, ChatModel, ChatOptions, Reply, ScriptedModel, Tool, Usage, tool_fn};
+use emitree_agent::{Agent, AgentRun, ChatModel, ChatOptions, Reply, ScriptedModel, Session, Tool, Usage, tool_fn};
 use emitree_emitter::{BoxError, Sink};
 use emitree_otlp::{Dialect, Otlp};
 use emitree_runtime::{Error, RunContext, Runnable};
@@ -55,7 +55,7 @@ async fn the_runs_of_an_agent_are_spans_with_names_kinds_parents_and_times() -> 
     let otlp = Otlp::to(&collector.url())?;
     let traces = agent.emitter().pipe_to(otlp.sink())?;
     let recording = agent.emitter().pipe_to(memory.clone())?;
-    agent.ask("Shout a.").await?;
+    agent.ask("Shout a.").session(&Session::with_id("order-17")?).await?;
     traces.close(LONG).await.complete()?;
     recording.close(LONG).await.complete()?;
 
@@ -80,6 +80,12 @@ async fn the_runs_of_an_agent_are_spans_with_names_kinds_parents_and_times() -> 
     }
     let tokens = |span: &Span| attributes(&span.attributes).get("gen_ai.usage.input_tokens")?.as_i64();
     assert_eq!(spans.iter().map(tokens).collect::<Vec<_>>(), [None, Some(1000), None, Some(2000)]);
+    let session = |span: &Span| attributes(&span.attributes).get("gen_ai.conversation.id").cloned();
+    let expected = Some(json!("order-17"));
+    assert_eq!(
+        spans.iter().map(session).collect::<Vec<_>>(),
+        [&expected, &expected, &None, &expected].map(Clone::clone)
+    );
     Ok(())
 }
 

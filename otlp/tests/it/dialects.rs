@@ -86,6 +86,31 @@ fn other(kind: &str) -> Vec<SinkRecord> {
     ]
 }
 
+/// The session of the outermost agent is the conversation of all runs below it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_runs_of_an_agent_have_its_session() {
+    let start = |run, session| record(1, "Agent", run, "start", &json!({"messages": [], "session": session}));
+    let begun = || [record(1, "Agent", TOP, "run.start", &json!({})), start(TOP, "order-17")];
+    let sub_agent = || vec![start(CHILD, "order-17/1/0/ask"), finish(2, "Agent", CHILD, 1)];
+    let rows = [
+        (Dialect::GenAi, chat(), Some("gen_ai.conversation.id"), "gen_ai.conversation.id"),
+        (Dialect::GenAi, sub_agent(), Some("gen_ai.conversation.id"), "gen_ai.conversation.id"),
+        // The conventions have none for tools.
+        (Dialect::GenAi, tool(), None, "gen_ai.conversation.id"),
+        (Dialect::OpenInference, chat(), Some("session.id"), "session.id"),
+        (Dialect::OpenInference, sub_agent(), Some("session.id"), "session.id"),
+        (Dialect::OpenInference, tool(), Some("session.id"), "session.id"),
+    ];
+    for (dialect, child, below, above) in rows {
+        let records = begun().into_iter().chain(child).chain([finish(9, "Agent", TOP, 8)]);
+        let spans = exported(records, |otlp| otlp.dialect(dialect)).await;
+        let [child, top] = &*spans else { panic!("{spans:?}") };
+        assert_eq!(attributes(&top.attributes)[above], "order-17");
+        let found = attributes(&child.attributes).get(above).cloned();
+        assert_eq!(found, below.map(|_| json!("order-17")), "{dialect:?} {}", child.name);
+    }
+}
+
 async fn facts(records: Vec<SinkRecord>, set: impl FnOnce(Otlp) -> Otlp) -> BTreeMap<String, Value> {
     let spans = exported(records, set).await;
     assert_eq!(spans.len(), 1);

@@ -212,15 +212,22 @@ impl<'a> Loop<'a> {
             if let Some(commit) = self.commit() {
                 commit.await?;
             }
-            if self.ctx.has_listeners() {
-                emit(self.ctx, &mut AgentStart { messages: self.input.messages.clone() }).await?;
-            }
+            self.report_start(|| self.input.messages.clone()).await?;
             if self.has_starts() {
                 self.start().await?;
             }
             self.announce().await?;
             self.go_on(None).await
         })
+    }
+
+    /// Emits the event `start`. A session gets a random id here only if somebody listens.
+    async fn report_start(&self, messages: impl FnOnce() -> Vec<Message>) -> Result<()> {
+        if !self.ctx.has_listeners() {
+            return Ok(());
+        }
+        let session = self.state.session.key().get().as_str().to_owned();
+        emit(self.ctx, &mut AgentStart { messages: messages(), session }).await
     }
 
     /// Takes turns until there is an answer. `resumed` is the answer of a turn that an earlier run has left open.

@@ -7,10 +7,9 @@ use futures_core::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::agent::calls::report;
-use crate::agent::events::{AgentStart, RunResumed};
+use crate::agent::events::RunResumed;
 use crate::agent::steps::{After, Loop};
 use crate::agent::turn::Resumes;
-use crate::model::emit;
 use crate::session::run::Resumed;
 use crate::session::stopped::Unreturned;
 use crate::{AgentOutput, Message, Role, Turn};
@@ -24,9 +23,7 @@ impl<'a> Loop<'a> {
                 // The number of steps is counted anew, because a run that has reached it could not go on.
                 self.steered_after = turn.number;
             }
-            if self.ctx.has_listeners() {
-                emit(self.ctx, &mut AgentStart { messages: Vec::new() }).await?;
-            }
+            self.report_start(Vec::new).await?;
             if self.has_starts() {
                 self.start().await?;
             }
