@@ -9,12 +9,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use emitree::agent::{Agent, AgentRun, ChatModel, Reply, Role, ScriptedModel, Session, tool_fn};
 use emitree::middleware::Durable;
 use emitree::middleware::store::{Append, EntryHead, EntryStatus, Filter, Revision, Store};
 use emitree::stores::SqliteStore;
 use emitree::{RunContext, Runnable, runnable_fn};
 use futures_util::future::join_all;
 use rusqlite::{Connection, TransactionBehavior};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::support::{Case, Extra, Suite};
@@ -47,6 +51,14 @@ fn main() {
     let steps = suite.case(jobs.steps());
     let row = suite.row("SD", "a step of a job, with its beginning and its end", steps);
     row.beside("rusqlite", bare).at_most(3.0, "a transaction", bare);
+    let turn = Extra::shared(suite.case(stored.turns(1, 11)), suite.case(stored.turns(1, 1)), 10);
+    let row = suite.row("ST", "a turn of an agent with one call", turn);
+    row.beside("rusqlite", bare).at_most(5.0, "a transaction", bare);
+    let turn_of_ten = Extra::shared(suite.case(stored.turns(10, 11)), suite.case(stored.turns(10, 1)), 10);
+    suite.row("SN", "a turn of an agent with ten calls", turn_of_ten).at_most(3.0, "with one call", turn);
+    let (open, parsed) = few.opened_and_parsed();
+    let (open, parsed) = (suite.case(open), suite.case(parsed));
+    suite.row("SO", "opening a session of 1,000 turns", open).at_most(3.0, "parsing its JSON", parsed);
     let (claim, among_few) = (suite.case(many.claims()), suite.case(few.claims()));
     suite.row("SC", "a claim without the disk, among 100,000 waiting entries", claim).at_most(
         2.0,
@@ -138,6 +150,50 @@ impl Stored {
         }
     }
 
+    /// Runs with some turns, each with some calls at a time.
+    fn turns(&self, calls: usize, turns: u32) -> impl Case + use<> {
+        let (runtime, store) = (Arc::clone(&self.runtime), self.store.clone());
+        let mut runs = 0;
+        let agent = caller(calls, turns);
+        move |n| {
+            let begin = Instant::now();
+            for _ in 0..n {
+                runs += 1;
+                let answer = runtime.block_on(async {
+                    let session = Session::open(&store, format!("talk-{calls}-{turns}-{runs}")).await?;
+                    agent.ask("Go.").session(&session).await
+                });
+                assert_eq!(answer.expect("an answer").turns, turns + 1);
+            }
+            begin.elapsed()
+        }
+    }
+
+    /// Opens a session of 1,000 turns, and parses its JSON.
+    fn opened_and_parsed(&self) -> (impl Case + use<>, impl Case + use<>) {
+        let (runtime, store) = (Arc::clone(&self.runtime), self.store.clone());
+        let json = runtime.block_on(async {
+            let session = Session::open(&store, "long").await.expect("a session");
+            caller(1, 1_000).ask("Go.").session(&session).await.expect("an answer");
+            serde_json::to_string(&session).expect("JSON")
+        });
+        let opened = move |n| {
+            let begin = Instant::now();
+            for _ in 0..n {
+                black_box(runtime.block_on(async { Session::open(&store, "long").await }).expect("a session"));
+            }
+            begin.elapsed()
+        };
+        let parsed = move |n| {
+            let begin = Instant::now();
+            for _ in 0..n {
+                black_box(serde_json::from_str::<Session>(black_box(&json)).expect("a session"));
+            }
+            begin.elapsed()
+        };
+        (opened, parsed)
+    }
+
     /// A claim changes the head alone.
     fn claims(&self) -> impl Case + use<> {
         self.changes(1, None)
@@ -155,6 +211,24 @@ impl Stored {
             begin.elapsed()
         }
     }
+}
+
+/// An agent whose model makes calls in each of some turns, and then answers.
+fn caller(calls: usize, turns: u32) -> Agent {
+    #[derive(Deserialize, JsonSchema)]
+    struct Text {
+        text: String,
+    }
+    let shout = tool_fn("shout", "Shouts", |args: Text, _: RunContext| async move { Ok(args.text.to_uppercase()) });
+    let script = ScriptedModel::by("scripted", move |request| {
+        let responses = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+        if responses == turns as usize {
+            return Reply::text("Done.");
+        }
+        Reply::calls((0..calls).map(|n| ("shout", json!({"text": format!("{n} {}", "a".repeat(400))}))))
+    });
+    let agent = Agent::builder("caller", ChatModel::new(script).expect("a model")).tool(shout.expect("a tool"));
+    agent.max_steps(u32::MAX).build().expect("an agent")
 }
 
 fn waiting(n: usize) -> EntryHead {

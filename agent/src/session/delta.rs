@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use crate::message::Message;
 use crate::message::history::History;
 use crate::session::Session;
-use crate::session::stored::{VERSION, version};
+use crate::session::stored::{Stored, StoredStop, VERSION, version};
 
 /// The sessions of an entry, as they were last written, by their ids.
 #[derive(Debug, Default)]
@@ -165,8 +165,7 @@ pub(super) fn read<'a>(id: &str, changes: impl IntoIterator<Item = &'a [u8]>) ->
         }
         change.gone.iter().for_each(|id| _ = folded.remove(id));
     }
-    let session = assemble(&mut folded, id)?;
-    serde_json::from_value(session).map_err(|fault| fault.to_string())
+    assemble(&mut folded, id)
 }
 
 /// A change that was read.
@@ -185,9 +184,9 @@ struct SessionChange {
     turns: Option<u64>,
     history: Option<HistoryChange>,
     #[serde(default)]
-    state: Map<String, Value>,
+    state: BTreeMap<Arc<str>, Value>,
     #[serde(default)]
-    forgotten: Vec<String>,
+    forgotten: Vec<Arc<str>>,
     #[serde(default, deserialize_with = "also_null")]
     open: Option<Value>,
     #[serde(default, deserialize_with = "also_null")]
@@ -199,9 +198,9 @@ struct SessionChange {
 struct HistoryChange {
     keep: usize,
     #[serde(default)]
-    set: BTreeMap<usize, Value>,
+    set: BTreeMap<usize, Arc<Message>>,
     #[serde(default)]
-    add: Vec<Value>,
+    add: Vec<Arc<Message>>,
 }
 
 /// Reads a value that is there, even if it is `null`.
@@ -213,8 +212,8 @@ fn also_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>
 #[derive(Default)]
 struct Folded {
     turns: u64,
-    history: Vec<Value>,
-    state: Map<String, Value>,
+    history: Vec<Arc<Message>>,
+    state: BTreeMap<Arc<str>, Value>,
     open: Value,
     inbox: Value,
     paused: bool,
@@ -246,20 +245,38 @@ impl Folded {
     }
 }
 
-/// Returns the JSON of a session, with the sessions below its open calls.
-fn assemble(folded: &mut BTreeMap<String, Folded>, id: &str) -> Result<Value, String> {
+/// Returns a session, with the sessions below its open calls.
+fn assemble(folded: &mut BTreeMap<String, Folded>, id: &str) -> Result<Session, String> {
     let missing = || format!("its changes have no session with the id `{id}`");
     let Folded { turns, history, state, mut open, inbox, paused } = folded.remove(id).ok_or_else(missing)?;
     let calls = open.pointer_mut("/response/calls").and_then(Value::as_array_mut);
-    for call in calls.into_iter().flatten() {
-        let Some(sessions) = call.get_mut("open").and_then(|open| open.get_mut("sessions")) else { continue };
-        let ids: Vec<String> = serde_json::from_value(take(sessions)).map_err(|fault| fault.to_string())?;
-        let below = ids.into_iter().map(|id| assemble(folded, &id).map(|session| (id, session)));
-        *sessions = Value::Object(below.collect::<Result<_, _>>()?);
+    let mut below = Vec::new();
+    for (position, call) in calls.into_iter().flatten().enumerate() {
+        let open = call.get_mut("open").and_then(Value::as_object_mut);
+        let Some(ids) = open.and_then(|open| open.remove("sessions")) else { continue };
+        below.push((position, serde_json::from_value::<Vec<String>>(ids).map_err(|fault| fault.to_string())?));
     }
-    let inbox = if inbox.is_null() { json!([]) } else { inbox };
-    Ok(json!({
-        "version": VERSION, "id": id, "turns": turns, "history": history, "state": state, "open": open, "inbox": inbox,
-        "paused": paused,
-    }))
+    let mut open: Option<StoredStop> = serde_json::from_value(open).map_err(|fault| format!("at `open`: {fault}"))?;
+    for (position, ids) in below {
+        let sessions = ids.into_iter().map(|id| assemble(folded, &id).map(|session| (id, session)));
+        let sessions = sessions.collect::<Result<_, _>>()?;
+        open.iter_mut().for_each(|open| open.put_sessions(position, &sessions));
+    }
+    let inbox = if inbox.is_null() {
+        Vec::new()
+    } else {
+        serde_json::from_value(inbox).map_err(|fault| format!("at `inbox`: {fault}"))?
+    };
+    let history = History::try_from(history).map_err(|fault| format!("at `history`: {fault}"))?;
+    Session::try_from(Stored {
+        version: VERSION,
+        id: Some(id.to_owned()),
+        turns,
+        history,
+        state,
+        open,
+        inbox,
+        paused,
+        meta: Map::new(),
+    })
 }

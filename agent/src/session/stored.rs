@@ -30,9 +30,9 @@ pub(super) const VERSION: u32 = 3;
 #[derive(Serialize, Deserialize)]
 pub(super) struct Stored {
     #[serde(deserialize_with = "version")]
-    version: u32,
+    pub(super) version: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
+    pub(super) id: Option<String>,
     /// The number of turns so far.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) turns: u64,
@@ -47,7 +47,7 @@ pub(super) struct Stored {
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) paused: bool,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
-    meta: Map<String, Value>,
+    pub(super) meta: Map<String, Value>,
 }
 
 /// A stored [`Stopped`].
@@ -162,6 +162,14 @@ impl StoredStop {
             StoppedCall::Settled(_) => None,
         });
         sessions.filter(|(_, sessions)| !sessions.is_empty()).collect()
+    }
+
+    /// Sets the sessions below the open call at a position.
+    pub(super) fn put_sessions(&mut self, position: usize, sessions: &BTreeMap<String, Session>) {
+        let call = self.response.as_mut().and_then(|turn| turn.calls.get_mut(position));
+        if let Some(StoppedCall::Open(open)) = call {
+            open.sessions.clone_from(sessions);
+        }
     }
 
     fn of(Stopped { run, turn, asks, calling, options, open, answer }: Stopped, history: &History) -> Self {

@@ -98,7 +98,7 @@ impl fmt::Debug for Change {
 /// If its runtime is dropped, the next request starts another.
 ///
 /// The owner replaces all parts, instead of adding to them, once it has added more bytes than it last wrote as a whole,
-/// and more than 8 MiB. So the bytes written grow linearly with the changes.
+/// and more than 8 MiB, or 64 KiB if the append releases the entry. So the bytes written grow linearly with the changes.
 ///
 /// # Losing the claim
 ///

@@ -12,6 +12,8 @@ use crate::entry_store::Append;
 
 /// The number of bytes that may be added to an entry of any size before its parts are replaced.
 const ADDED: u64 = 8 * 1024 * 1024;
+/// The same for the append that releases the entry: the next process reads it whole.
+const ADDED_AT_END: u64 = 64 * 1024;
 
 pub(super) struct State {
     /// The head as it was last read or stored.
@@ -73,9 +75,10 @@ impl State {
         lost
     }
 
-    /// Returns `true` if the next change replaces all parts.
-    pub(super) fn is_whole_due(&self) -> bool {
-        self.needs_whole || self.head.revision == Revision::NONE || self.added > ADDED.max(self.head.whole_bytes)
+    /// Returns `true` if the next change replaces all parts. `releases` is `true` if it releases the entry.
+    pub(super) fn is_whole_due(&self, releases: bool) -> bool {
+        let least = if releases { ADDED_AT_END } else { ADDED };
+        self.needs_whole || self.head.revision == Revision::NONE || self.added > least.max(self.head.whole_bytes)
     }
 
     /// Takes over a head that was read.
@@ -121,7 +124,7 @@ mod tests {
         for n in 1..=2_000 {
             total += part.len() as u64;
             let mut append = Append::new(state.head.clone());
-            append.replaces = state.is_whole_due();
+            append.replaces = state.is_whole_due(true);
             append.parts = vec![part.clone(); if append.replaces { n } else { 1 }];
             if append.replaces {
                 append.head.whole_bytes = total;

@@ -66,7 +66,10 @@ impl Inner {
             if refused.is_some() && !claims {
                 break;
             }
-            let whole = self.state.lock().is_whole_due();
+            let whole = {
+                let state = self.state.lock();
+                state.is_whole_due(!claims && !state.is_claimed() && state.is_held(&self.by))
+            };
             let change = match self.change(whole) {
                 Err(error) if claims => return Err(error),
                 // The lease is renewed or released nevertheless.
