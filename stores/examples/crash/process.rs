@@ -11,7 +11,7 @@ use emitree::agent::{
 };
 use emitree::middleware::Runs;
 use emitree::middleware::approval::{Approval, Decision};
-use emitree::middleware::store::{EntryStatus, Holder, Lease, Store, StoreError};
+use emitree::middleware::store::{Filter, Holder, Lease, Store, StoreError};
 use emitree::{Error, Result, RunContext, for_tree};
 use emitree_stores::SqliteStore;
 use schemars::JsonSchema;
@@ -120,7 +120,9 @@ pub(crate) async fn live(folder: &Path, stop: Option<usize>, swallowed: Option<S
     let store = Points::new(SqliteStore::open(folder.join("agents.db")).await?, &log, swallowed);
     let agent = agent(&Target(folder.join("effects")), &log)?;
     loop {
-        if store.load(ID).await?.is_some_and(|entry| entry.head.status == EntryStatus::Ended) {
+        // What no list has would never go on.
+        let is_listed = !store.list(&Filter::unfinished()).await?.is_empty();
+        if !is_listed && store.load(ID).await?.is_some() {
             return Ok(());
         }
         let session = Session::open(&store, ID).lease(Lease::new().time(LEASE)).await?;
