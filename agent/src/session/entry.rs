@@ -188,7 +188,8 @@ fn not_stored(error: StoreError) -> Error {
 fn session_of(entry: &Entry) -> Result<Session, StoreError> {
     let EntryHead { id, kind, meta, .. } = &entry.head;
     if kind != KIND {
-        return Err(StoreError::damaged(id, format!("it is of the kind `{kind}`, and not a {KIND}")));
+        let problem = format!("it is a `{kind}`, and not a `{KIND}`");
+        return Err(StoreError::Invalid { id: id.clone(), problem });
     }
     let changes = joined_parts(entry)?;
     let session = read(id, changes.iter().map(|change| &**change)).map_err(|fault| StoreError::damaged(id, fault))?;
@@ -203,7 +204,10 @@ impl Journaled for SessionEntry {
             |error: Error| StoreError::failed(format!("the session `{}` cannot be written", session.id()), error);
         let unsaved_from = session.shared.conversation.lock().inbox.sent();
         let (written, questions, meta) = (Written::of(&session).map_err(failed)?, session.questions(), session.meta());
-        let is_live = !session.shared.conversation.lock().live.is_empty();
+        let (is_live, has_messages) = {
+            let conversation = session.shared.conversation.lock();
+            (!conversation.live.is_empty(), conversation.inbox.messages().next().is_some())
+        };
         let known = &mut *self.known.lock();
         let nothing = Written::default();
         let changed = written.since(if whole { &nothing } else { &known.written });
@@ -211,8 +215,9 @@ impl Journaled for SessionEntry {
         let status = match known.ended {
             _ if is_live => EntryStatus::Running,
             _ if !questions.is_empty() => EntryStatus::Waiting,
-            // The questions have answers, so a run can go on.
+            // The questions have answers, or messages wait, so a run can go on.
             EntryStatus::Waiting => EntryStatus::Running,
+            EntryStatus::Ended if has_messages => EntryStatus::Running,
             ended => ended,
         };
         let questions = questions.into_iter().map(|question| OpenQuestion { id: question.id, kind: question.kind });
