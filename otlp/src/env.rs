@@ -29,12 +29,10 @@ pub(crate) fn read(variable: &dyn Fn(&str) -> std::result::Result<String, VarErr
             return Err(invalid(name, &value, "it is not supported: the certificates of the system are used"));
         }
     }
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
-        env.one_of(name, "http/protobuf", "the only protocol is `http/protobuf`")?;
-    }
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"] {
-        env.one_of(name, "none", "the only compression is `none`")?;
-    }
+    let protocol = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+    env.only(protocol, "http/protobuf", "the only protocol is `http/protobuf`")?;
+    let compression = ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"];
+    env.only(compression, "none", "the only compression is `none`")?;
     let mut otlp = env.endpoint()?;
     for (name, value) in env.headers()? {
         otlp = otlp.header(&name, &value)?;
@@ -71,9 +69,9 @@ impl Env<'_> {
         Ok(None)
     }
 
-    fn one_of(&self, name: &'static str, only: &str, expected: &'static str) -> Result<()> {
-        match self.get(name)? {
-            Some(value) if value != only => Err(invalid(name, &value, expected)),
+    fn only(&self, names: [&'static str; 2], only: &str, expected: &'static str) -> Result<()> {
+        match self.either(names)? {
+            Some((name, value)) if value != only => Err(invalid(name, &value, expected)),
             _ => Ok(()),
         }
     }
@@ -98,8 +96,9 @@ impl Env<'_> {
     fn timeout(&self) -> Result<Option<Duration>> {
         let set = self.either(["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"])?;
         let Some((name, value)) = set else { return Ok(None) };
-        let milliseconds = value.parse().map_err(|_| invalid(name, &value, "write a number of milliseconds"))?;
-        Ok(Some(Duration::from_millis(milliseconds)))
+        let milliseconds = value.parse().ok().filter(|milliseconds| *milliseconds > 0);
+        let invalid = || invalid(name, &value, "write a number of milliseconds above 0");
+        Ok(Some(Duration::from_millis(milliseconds.ok_or_else(invalid)?)))
     }
 
     fn resource(&self) -> Result<Vec<(String, String)>> {
@@ -149,14 +148,14 @@ impl Env<'_> {
     }
 }
 
-/// Reads a list such as `a=1,b=2`, whose values are percent-encoded.
+/// Reads a list such as `a=1,b=2`, whose names and values are percent-encoded.
 fn pairs(list: &str) -> Option<Vec<(String, String)>> {
     let pairs = list.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| {
+            let decoded = |text: &str| Some(percent_decode_str(text.trim()).decode_utf8().ok()?.into_owned());
             let (name, value) = pair.split_once('=')?;
-            let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
-            Some((name.trim().to_owned(), value.into_owned())).filter(|(name, _)| !name.is_empty())
+            Some((decoded(name)?, decoded(value)?)).filter(|(name, _)| !name.is_empty())
         })
         .collect()
 }
@@ -183,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_variables_of_opentelemetry_are_read() {
-        let rows: [(&[(&str, &str)], &str); 14] = [
+        let rows: [(&[(&str, &str)], &str); 17] = [
             (&[], "\"http://localhost:4318/v1/traces\""),
             (&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a/b/")], "\"http://a/b/v1/traces\""),
             (&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://a/b")], "\"http://a/b\""),
@@ -210,6 +209,16 @@ mod tests {
                 "threshold: 36028797018963968 ",
             ),
             (&[("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_ONLY")], "with_content: true"),
+            // The other signals of the program may be sent in another way.
+            (
+                &[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")],
+                "\"http://localhost:4318/v1/traces\"",
+            ),
+            (
+                &[("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"), ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "none")],
+                "\"http://localhost:4318/v1/traces\"",
+            ),
+            (&[("OTEL_RESOURCE_ATTRIBUTES", "a%2Cb=c%3Dd")], "(\"a,b\", \"c=d\")"),
         ];
         for (variables, expected) in rows {
             let shown = shown(variables);
@@ -224,7 +233,8 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "the only protocol is `http/protobuf`"),
             ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "the only compression is `none`"),
             ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca.pem", "it is not supported"),
-            ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "write a number of milliseconds"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "write a number of milliseconds above 0"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "0", "write a number of milliseconds above 0"),
             ("OTEL_TRACES_SAMPLER", "always_off", "it is `parentbased_always_on` or `parentbased_traceidratio`"),
             ("OTEL_RESOURCE_ATTRIBUTES", "a", "write a list such as"),
             ("OTEL_RESOURCE_ATTRIBUTES", "=a", "write a list such as"),

@@ -57,11 +57,11 @@ impl Otlp {
     /// | `OTEL_EXPORTER_OTLP_ENDPOINT` | the base URL, as for [`to`](Self::to) | `http://localhost:4318` |
     /// | `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | the whole URL | |
     /// | `OTEL_EXPORTER_OTLP_HEADERS` | headers, as `name=value,…` with percent-encoded values | |
-    /// | `OTEL_EXPORTER_OTLP_TIMEOUT` | [`timeout`](Self::timeout), in milliseconds | 10000 |
+    /// | `OTEL_EXPORTER_OTLP_TIMEOUT` | [`timeout`](Self::timeout), in milliseconds above 0 | 10000 |
     /// | `OTEL_EXPORTER_OTLP_PROTOCOL` | `http/protobuf` | |
     /// | `OTEL_EXPORTER_OTLP_COMPRESSION` | `none` | |
     /// | `OTEL_SERVICE_NAME` | the attribute `service.name` of the resource | `unknown_service:` and the program's name |
-    /// | `OTEL_RESOURCE_ATTRIBUTES` | further attributes of the resource, as for the headers | |
+    /// | `OTEL_RESOURCE_ATTRIBUTES` | further attributes of the resource, with percent-encoded names and values | |
     /// | `OTEL_TRACES_SAMPLER` | `parentbased_always_on`, or `parentbased_traceidratio` with a share of the traces | all traces |
     /// | `OTEL_TRACES_SAMPLER_ARG` | the share, from 0 to 1 | 1 |
     /// | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | [`content`](Self::content) | `false` |
