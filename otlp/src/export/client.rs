@@ -1,11 +1,13 @@
 //! One request to a collector, over HTTP with protobuf.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use percent_encoding::percent_decode_str;
 use prost::Message as _;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use reqwest::redirect::Policy;
@@ -21,6 +23,8 @@ use crate::OtlpError;
 const MOST_ANSWER: usize = 64 * 1024;
 /// The most characters of an answer that an error quotes.
 const MOST_QUOTED: usize = 200;
+/// The fewest bytes of a secret. Headers also have values such as a version, which any answer may contain.
+const LEAST_SECRET: usize = 4;
 
 /// The collector.
 #[derive(Clone)]
@@ -133,17 +137,23 @@ impl Client {
         format!("the collector at {self} answered {status}{colon}{answer}")
     }
 
-    /// Returns the readable beginning of a text of the collector. A text that contains a header is not quoted,
-    /// because the header may be a key.
+    /// Returns the readable beginning of a text of the collector. A text that contains a secret is not quoted.
     fn quoted(&self, text: &str) -> String {
-        let is_secret = |value: &str| {
-            let key = value.split_whitespace().last().unwrap_or_default();
-            !key.is_empty() && text.contains(key)
-        };
-        if self.target.headers.values().filter_map(|value| value.to_str().ok()).any(is_secret) {
+        if self.target.secrets().any(|secret| secret.len() >= LEAST_SECRET && text.contains(&*secret)) {
             return "…".to_owned();
         }
         text.chars().filter(|char| !char.is_control()).take(MOST_QUOTED).collect()
+    }
+}
+
+impl Target {
+    /// Returns what may be a key: the values of the headers, the password, and the values of the query.
+    fn secrets(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let headers = self.headers.values().filter_map(|value| value.to_str().ok()?.split_whitespace().last());
+        let password = self.url.password();
+        let decoded = password.map(|password| percent_decode_str(password).decode_utf8_lossy());
+        let query = self.url.query_pairs().map(|(_, value)| value);
+        headers.chain(password).map(Cow::from).chain(decoded).chain(query)
     }
 }
 

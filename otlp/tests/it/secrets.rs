@@ -103,9 +103,16 @@ async fn with_a_redaction_no_secret_is_exported() -> Result<(), BoxError> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_and_no_content_is_in_an_error_or_in_debug_output() -> Result<(), BoxError> {
+    for echoed in ["bad key: key-17", "bad user: user:pass-17", "bad query: token=token-17"] {
+        no_secret_is_in_the_error_for(echoed).await?;
+    }
+    Ok(())
+}
+
+async fn no_secret_is_in_the_error_for(echoed: &'static str) -> Result<(), BoxError> {
     let key = "Bearer key-17";
-    let echo = Box::new(|| {
-        let mut response = axum::http::Response::new(axum::body::Body::from("bad key: key-17"));
+    let echo = Box::new(move || {
+        let mut response = axum::http::Response::new(axum::body::Body::from(echoed));
         *response.status_mut() = axum::http::StatusCode::UNAUTHORIZED;
         response
     });
