@@ -15,7 +15,7 @@ use super::limits::{Limits, List};
 use super::messages::{
     flat_messages, flat_tools, instructions, json_within, messages, output_messages, tool_definitions,
 };
-use super::value::plain;
+use super::value::{is_nested, plain};
 use crate::dialect::{Dialect, Form, Row};
 use crate::spans::{Fact, Span};
 
@@ -65,13 +65,14 @@ impl Attributes {
         };
         match form {
             Form::Json => json(value),
+            Form::Plain if is_nested(value) => json(value),
             Form::Text if !value.is_string() => json(value),
             Form::Messages => json(&messages(value)),
             Form::OutputMessages => json(&output_messages(value)),
             Form::Instructions => json(&instructions(value)),
             Form::ToolDefinitions => json(&tool_definitions(value)),
             Form::MimeType => (plain(&if value.is_string() { "text/plain" } else { "application/json" }.into()), None),
-            Form::First => (plain(value.get(0).unwrap_or(value)), None),
+            Form::First => self.limits.shortened(plain(value.get(0).unwrap_or(value))),
             Form::Provider => (plain(&self.dialect.provider(value.as_str().unwrap_or_default()).into()), None),
             Form::Plain | Form::Text | Form::FlatMessages | Form::FlatTools => self.limits.shortened(plain(value)),
         }

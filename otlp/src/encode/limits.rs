@@ -1,7 +1,7 @@
 //! Limits of the attributes of a span.
 
-use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use serde_json::Value;
 
 use super::value::{key_value, plain, size};
@@ -51,11 +51,22 @@ impl Limits {
         self
     }
 
-    /// Shortens a string that is too long. Returns the number of bytes that it had, if it was shortened.
+    /// Shortens a string or a list that is too long. Returns the number of bytes that it had, if it was shortened.
     pub(super) fn shortened(&self, value: Any) -> (Any, Option<usize>) {
+        let was = size(&value);
         match value {
-            Any::StringValue(text) if text.len() > self.value_bytes => {
-                (Any::StringValue(cut(&text, self.value_bytes).to_owned() + "…"), Some(text.len()))
+            Any::StringValue(text) if was > self.value_bytes => {
+                (Any::StringValue(cut(&text, self.value_bytes).to_owned() + "…"), Some(was))
+            }
+            Any::ArrayValue(mut list) if was > self.value_bytes => {
+                let mut bytes = 0;
+                let fits = |item: &&AnyValue| {
+                    bytes += item.value.as_ref().map_or(0, size);
+                    bytes <= self.value_bytes
+                };
+                let fitting = list.values.iter().take_while(fits).count();
+                list.values.truncate(fitting);
+                (Any::ArrayValue(list), Some(was))
             }
             value => (value, None),
         }

@@ -21,6 +21,11 @@ pub(super) fn plain(value: &Value) -> Any {
     }
 }
 
+/// Returns `true` if the value of the attribute is JSON.
+pub(super) fn is_nested(value: &Value) -> bool {
+    value.is_object() || value.as_array().is_some_and(|values| !values.iter().all(Value::is_string))
+}
+
 pub(super) fn key_value(key: &str, value: Any) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
 }

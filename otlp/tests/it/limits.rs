@@ -1,6 +1,6 @@
 //! O6: limits of attributes.
 
-use emitree_otlp::{Dialect, Limits, Otlp};
+use emitree_otlp::{Dialect, Fact, Form, Limits, Otlp, Row};
 use serde_json::{Value, json};
 
 use crate::collector::attributes;
@@ -99,4 +99,35 @@ async fn events_and_the_status_have_limits_too() {
         spans[0].events.iter().map(|event| (event.attributes.len(), event.dropped_attributes_count)).collect();
     assert_eq!(sizes, [(2, 0), (2, 0), (1, 1), (1, 1)]);
     assert_eq!(spans[0].status.as_ref().map(|status| status.message.len()), Some(1000));
+}
+
+/// A row of the user may give any value to an attribute.
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_and_objects_that_are_too_long_are_cut_and_keep_their_shape() {
+    let text = "x".repeat(400);
+    let list = vec![text.as_str(); 20];
+    let mixed = json!([list, 7]);
+    for (input, form, is_list) in [
+        (json!(list), Form::Plain, true),
+        (json!({"texts": list}), Form::Plain, false),
+        (mixed, Form::Plain, false),
+        (json!(["x".repeat(8000)]), Form::First, false),
+    ] {
+        let row = Row::new("Retriever", Fact::Input, "retriever.input", "").form(form);
+        let started = record(1, "Retriever", TOP, "run.start", &json!({"input": input, "output": null}));
+        let limits = Limits::default().value_bytes(5000);
+        let set = |otlp: Otlp| otlp.content(true).limits(limits).row(row);
+        let spans = exported([started, finish(2, "Retriever", TOP, 1)], set).await;
+        let facts = attributes(&spans[0].attributes);
+        let value = &facts["retriever.input"];
+        if is_list {
+            assert_eq!(value.as_array().map(Vec::len), Some(12), "12 texts of 400 bytes fit");
+        } else {
+            let text = value.as_str().expect("a text");
+            assert!(text.len() <= 5000 + "…".len(), "{}", text.len());
+            assert!(form == Form::First || serde_json::from_str::<Value>(text).is_ok(), "{text}");
+        }
+        let cut = facts["emitree.cut"][0].as_str().expect("a text");
+        assert!(cut.starts_with("retriever.input (8"), "{cut}");
+    }
 }
