@@ -26,6 +26,8 @@ mod tests {
             (Some(" 0 "), Some(0)),
             (Some("Sun, 06 Nov 1994 08:49:40 GMT"), Some(3)),
             (Some("Sun, 06 Nov 1994 08:49:30 GMT"), Some(0)),
+            (Some("Sunday, 06-Nov-94 08:49:40 GMT"), Some(3)),
+            (Some("Sun Nov  6 08:49:40 1994"), Some(3)),
             (Some("-3"), None),
             (Some("later"), None),
             (Some(""), None),
