@@ -2,6 +2,7 @@
 
 use std::env;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use emitree_emitter::{BoxError, Sink};
 use emitree_otlp::{Dialect, Otlp};
@@ -37,7 +38,8 @@ fn main() -> ExitCode {
 /// Writes each record to the sink. Returns a text with the number of records. A line that is not a record, such as the last
 /// one after a crash, is reported, and the others are exported.
 fn export(file: &str, options: &[&str]) -> Result<String, BoxError> {
-    let mut otlp = Otlp::from_env()?;
+    // Somebody waits for the answer, and a recording can be sent again.
+    let mut otlp = Otlp::from_env()?.retry_for(Duration::from_secs(5));
     for option in options {
         otlp = match *option {
             "--open-inference" => otlp.dialect(Dialect::OpenInference),
