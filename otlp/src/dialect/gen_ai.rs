@@ -12,6 +12,8 @@ const V0_1: &str = "v0.1.0";
 pub(super) const ROWS: &[Row] = &[
     Row::new("Agent", Fact::Constant("invoke_agent"), "gen_ai.operation.name", V0_1).required(),
     Row::new("Agent", Fact::Name, "gen_ai.agent.name", V0_1),
+    Row::new("Agent", Fact::Provider, "gen_ai.provider.name", V0_1).form(Form::Provider).required(),
+    Row::new("Agent", Fact::RequestModel, "gen_ai.request.model", V0_1),
     Row::new("Agent", Fact::SessionId, "gen_ai.conversation.id", V0_1),
     Row::new("Agent", Fact::InputMessages, "gen_ai.input.messages", V0_1).form(Form::Messages),
     Row::new("Agent", Fact::OutputMessages, "gen_ai.output.messages", V0_1).form(Form::OutputMessages),

@@ -30,13 +30,13 @@ pub enum Fact {
     Lost,
     /// The number of attempts that were given up.
     Discarded,
-    /// The provider of a model, such as `openai`.
+    /// The provider of a model, such as `openai`. An agent has the provider of the first model that it asks.
     Provider,
     /// The host of the model's server.
     ServerAddress,
     /// The port of the model's server.
     ServerPort,
-    /// The model that was asked.
+    /// The model that was asked. An agent has the first one.
     RequestModel,
     /// The model that answered.
     ResponseModel,
@@ -211,7 +211,9 @@ pub(super) fn complete(facts: &mut Facts, run: &Run, is_error: bool) {
 }
 
 fn derive(facts: &mut Facts) {
-    if let Some(name) = facts.get(&Fact::Name).cloned() {
+    if facts.get(&Fact::Kind).is_some_and(|kind| kind == "ChatModel")
+        && let Some(name) = facts.get(&Fact::Name).cloned()
+    {
         facts.entry(Fact::RequestModel).or_insert(name);
     }
     let options: Map<String, Value> =

@@ -103,7 +103,19 @@ impl Spans {
             return Vec::new();
         };
         let ended = self.add_event(event, &head);
+        if (&*head.kind, event.name()) == ("ChatModel", "start") {
+            self.name_model(&head);
+        }
         ended.map_or_else(Vec::new, |run| self.end_with_descendants(run))
+    }
+
+    /// Gives the provider and the name of a model to the run above, which the first model that it asks describes.
+    fn name_model(&mut self, head: &Head) {
+        let Some(asked) = head.run.and_then(|run| self.open.get(&run)) else { return };
+        let model = [Fact::Provider, Fact::RequestModel].map(|fact| Some((fact, asked.facts.get(&fact)?.clone())));
+        if let Some(above) = head.parent.and_then(|above| self.open.get_mut(&above)) {
+            model.into_iter().flatten().for_each(|(fact, value)| _ = above.facts.entry(fact).or_insert(value));
+        }
     }
 
     /// Adds an event of a run. Returns the id of the run if it has ended.

@@ -111,6 +111,27 @@ async fn the_runs_of_an_agent_have_its_session() {
     }
 }
 
+/// The conventions require the provider of an agent, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_has_the_provider_and_the_model_that_it_asks_first() {
+    let start = |provider, model| {
+        record(2, "ChatModel", CHILD, "start", &json!({"provider": provider, "model": model, "request": {}}))
+    };
+    let begun = record(1, "Agent", TOP, "run.start", &json!({}));
+    let rows = [
+        (vec![start("xai", "some"), start("openai", "other")], Some("x_ai"), Some("some")),
+        (vec![record(2, "Tool", CHILD, "start", &json!({"call_id": "c1"}))], None, None),
+    ];
+    for (below, provider, model) in rows {
+        // The model's run may still be open when the sink is closed.
+        let spans = exported([begun.clone()].into_iter().chain(below), |otlp| otlp).await;
+        let facts = attributes(&spans[0].attributes);
+        let found =
+            ["gen_ai.provider.name", "gen_ai.request.model"].map(|name| facts.get(name).and_then(Value::as_str));
+        assert_eq!((&*spans[0].name, found), ("invoke_agent some", [provider, model]));
+    }
+}
+
 async fn facts(records: Vec<SinkRecord>, set: impl FnOnce(Otlp) -> Otlp) -> BTreeMap<String, Value> {
     let spans = exported(records, set).await;
     assert_eq!(spans.len(), 1);
