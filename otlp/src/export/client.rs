@@ -78,7 +78,7 @@ impl Client {
         Ok(Self { client: client(&target.url)?, target })
     }
 
-    /// Posts a request. Returns the spans that the collector has rejected, if it has rejected some.
+    /// Posts a request. Returns the spans that the collector has rejected, or its warning.
     pub(super) async fn post(&self, body: Bytes) -> Result<Option<Partial>, Failure> {
         let Target { url, headers, timeout } = &self.target;
         let request = self.client.post(url.clone()).headers(headers.clone()).timeout(*timeout);
@@ -115,12 +115,15 @@ impl Client {
     /// Reads the answer to a request that was accepted. An answer that is no protobuf is none: some servers send JSON.
     fn accepted(&self, answer: &[u8]) -> Result<Option<Partial>, Failure> {
         let partial = ExportTraceServiceResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
-        let rejected = |count: i64| usize::try_from(count).ok().filter(|count| *count > 0);
-        let partial = partial.and_then(|partial| Some((rejected(partial.rejected_spans)?, partial.error_message)));
-        Ok(partial.map(|(rejected, message)| {
-            let message = format!("the collector at {self} rejected {rejected} spans: {}", self.quoted(&message));
-            Partial { rejected, message }
-        }))
+        let Some(partial) = partial else { return Ok(None) };
+        let message = self.quoted(&partial.error_message);
+        let rejected = usize::try_from(partial.rejected_spans).unwrap_or(0);
+        let message = match rejected {
+            0 if message.is_empty() => return Ok(None),
+            0 => format!("the collector at {self} warns: {message}"),
+            _ => format!("the collector at {self} rejected {rejected} spans: {message}"),
+        };
+        Ok(Some(Partial { rejected, message }))
     }
 
     fn disconnected(&self, error: reqwest::Error) -> Failure {

@@ -45,20 +45,22 @@ pub(super) fn run(settings: &Settings, waiting: &Waiting) {
         Err(error) => return waiting.end(&error.to_string()),
     };
     let mut delivery = Delivery { settings, waiting, runtime, client, not_before: None };
-    let mut is_failing = false;
+    let mut logged = None;
     while let Some(spans) = waiting.next() {
         let count = spans.len();
-        let (failed, error) = match delivery.send(spans) {
+        let (failed, report) = match delivery.send(spans) {
             Ok(None) => (0, None),
             Ok(Some(partial)) => (partial.rejected.min(count), Some(partial.message)),
             Err(error) => (count, Some(error)),
         };
-        waiting.settle(count - failed, failed, error.as_deref());
-        // A series of failures is logged once.
-        if let Some(error) = error.as_deref().filter(|_| !is_failing) {
-            tracing::warn!(error, "spans were not exported");
+        let has_failed = failed > 0;
+        waiting.settle(count - failed, failed, report.as_deref().filter(|_| has_failed));
+        // A series of failures, or of warnings of the collector, is logged once.
+        if let Some(report) = report.as_deref().filter(|_| logged != Some(has_failed)) {
+            let what = if has_failed { "spans were not exported" } else { "spans were exported with a warning" };
+            tracing::warn!("{what}: {report}");
         }
-        is_failing = error.is_some();
+        logged = report.map(|_| has_failed);
     }
 }
 
@@ -71,7 +73,7 @@ impl Drop for EndGuard<'_> {
     }
 }
 
-/// The collector has accepted only some of the spans.
+/// The collector has rejected some of the spans, or none and warns.
 pub(super) struct Partial {
     pub(super) rejected: usize,
     pub(super) message: String,

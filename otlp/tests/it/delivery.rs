@@ -14,6 +14,7 @@ use prost::Message;
 use tokio::net::TcpListener;
 
 use crate::collector::{Answer, Collector, attributes};
+use crate::journal::Journal;
 use crate::records::finish;
 
 type Result<T> = std::result::Result<T, BoxError>;
@@ -282,5 +283,36 @@ async fn a_request_has_the_headers_and_the_resource() -> Result<()> {
     let resource = attributes(&request.resource_spans[0].resource.as_ref().expect("a resource").attributes);
     assert_eq!((&resource["service.name"], &resource["team"]), (&"desk".into(), &"b".into()));
     assert_eq!(resource["telemetry.sdk.name"], "emitree");
+    Ok(())
+}
+
+/// Requests of one span each, so that the collector answers once for each run.
+async fn export_each(collector: &Collector, count: usize) -> Result<Report> {
+    let app = Emitter::new();
+    let traces = app.pipe_to(Otlp::to(&collector.url())?.sink())?;
+    for _ in 0..count {
+        runs(&app, 1).await?;
+        drop(traces.flush().await);
+    }
+    Ok(traces.close(LONG).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_series_of_failures_or_of_warnings_is_logged_once() -> Result<()> {
+    let journal = Journal::default();
+    tracing::subscriber::set_global_default(journal.clone())?;
+    let refused = || answer(400, &[], "no");
+    let answers = [partial(0, "soon full"), partial(0, "soon full"), refused(), refused(), partial(1, "too old")];
+    let collector = Collector::start(answers).await;
+    let report = export_each(&collector, 6).await?;
+    assert_eq!((report.failed, collector.requests().len()), (3, 6), "{report}");
+    // Other tests log too.
+    let logged: Vec<_> = journal.take().into_iter().filter(|line| line.contains(&collector.url())).collect();
+    let at = format!("the collector at {}/v1/traces", collector.url());
+    let expected = [
+        format!("spans were exported with a warning: {at} warns: soon full"),
+        format!("spans were not exported: {at} answered 400 Bad Request: no"),
+    ];
+    assert_eq!(logged, expected);
     Ok(())
 }

@@ -5,6 +5,8 @@ mod collector;
 mod delivery;
 mod dialects;
 mod documented;
+#[path = "../../../tests/support/journal.rs"]
+mod journal;
 mod limits;
 mod outcomes;
 mod records;
