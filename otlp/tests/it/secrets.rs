@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use emitree_agent::{Agent, ChatModel, ChatOptions, Reply, ScriptedModel, tool_fn};
+use emitree_agent::{Agent, AgentRun, ChatModel, ChatOptions, Reply, ScriptedModel, Session, tool_fn};
 use emitree_emitter::{BoxError, Emitter, Sink};
 use emitree_middleware::Redact;
 use emitree_otlp::{Dialect, Otlp};
@@ -81,14 +81,14 @@ async fn with_a_redaction_no_secret_is_exported() -> Result<(), BoxError> {
     for (dialect, is_bound) in dialects.into_iter().flat_map(|dialect| [(dialect, false), (dialect, true)]) {
         let (collector, agent) = (Collector::start([]).await, agent(EMAIL)?);
         let sink = Otlp::to(&collector.url())?.dialect(dialect).content(true).event("message_error").sink();
-        let redact = Redact::new();
+        let (redact, session) = (Redact::new(), Session::with_id(EMAIL)?);
         let traces = if is_bound {
             let traces = agent.emitter().pipe_to(sink)?;
-            agent.ask(EMAIL).middleware(for_tree(redact)).await?;
+            agent.ask(EMAIL).session(&session).middleware(for_tree(redact)).await?;
             traces
         } else {
             let traces = agent.emitter().pipe_to(redact.sink(sink))?;
-            agent.ask(EMAIL).await?;
+            agent.ask(EMAIL).session(&session).await?;
             traces
         };
         traces.close(LONG).await.complete()?;
