@@ -10,6 +10,9 @@ use crate::{Otlp, OtlpError};
 
 type Result<T> = std::result::Result<T, OtlpError>;
 
+/// The endpoint without a variable.
+const ENDPOINT: &str = "http://localhost:4318";
+
 /// Variables that would change how spans are sent, and have no effect here. An error is better than spans that are sent
 /// in another way than somebody wants.
 const UNSUPPORTED: [&str; 6] = [
@@ -24,6 +27,9 @@ const UNSUPPORTED: [&str; 6] = [
 /// Reads variables through a function, so that tests do not change the environment.
 pub(crate) fn read(variable: &dyn Fn(&str) -> std::result::Result<String, VarError>) -> Result<Otlp> {
     let env = Env(variable);
+    if env.is_disabled()? {
+        return Ok(Otlp::to(ENDPOINT)?.disabled());
+    }
     for name in UNSUPPORTED {
         if let Some(value) = env.get(name)? {
             return Err(invalid(name, &value, "it is not supported: the certificates of the system are used"));
@@ -40,7 +46,7 @@ pub(crate) fn read(variable: &dyn Fn(&str) -> std::result::Result<String, VarErr
     if let Some(timeout) = env.timeout()? {
         otlp = otlp.timeout(timeout);
     }
-    otlp = otlp.sampler(env.sampler()?).disabled(env.is_disabled()?).content(env.has_content()?);
+    otlp = otlp.sampler(env.sampler()?).content(env.has_content()?);
     for (name, value) in env.resource()? {
         otlp = otlp.resource(&name, &value);
     }
@@ -81,7 +87,7 @@ impl Env<'_> {
             return Otlp::to_exactly(&url);
         }
         let url = self.get("OTEL_EXPORTER_OTLP_ENDPOINT")?;
-        Otlp::to(url.as_deref().unwrap_or("http://localhost:4318"))
+        Otlp::to(url.as_deref().unwrap_or(ENDPOINT))
     }
 
     fn headers(&self) -> Result<Vec<(String, String)>> {
@@ -280,6 +286,9 @@ mod tests {
         let context = serde_json::json!({"internal": true});
         assert_eq!(opened(&[("OTEL_SDK_DISABLED", "true")], &context), Some(0));
         assert_eq!(opened(&[("OTEL_SDK_DISABLED", "false")], &context), Some(1));
+        // The other variables do not matter then, such as those for the SDKs of other programs.
+        let others = [("OTEL_SDK_DISABLED", "TRUE"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")];
+        assert_eq!(opened(&others, &context), Some(0));
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Otlp {
     /// | `OTEL_TRACES_SAMPLER` | `parentbased_always_on`, or `parentbased_traceidratio` with a share of the traces | all traces |
     /// | `OTEL_TRACES_SAMPLER_ARG` | the share, from 0 to 1 | 1 |
     /// | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | [`content`](Self::content) | `false` |
-    /// | `OTEL_SDK_DISABLED` | `true`: the sink ignores all records | `false` |
+    /// | `OTEL_SDK_DISABLED` | `true`: the sink ignores all records, and no other variable is read | `false` |
     ///
     /// Each `OTEL_EXPORTER_OTLP_…` may also be `OTEL_EXPORTER_OTLP_TRACES_…`, which takes precedence.
     ///
@@ -223,8 +223,8 @@ impl Otlp {
         self
     }
 
-    pub(crate) const fn disabled(mut self, is_disabled: bool) -> Self {
-        self.is_disabled = is_disabled;
+    pub(crate) const fn disabled(mut self) -> Self {
+        self.is_disabled = true;
         self
     }
 
