@@ -98,6 +98,8 @@ pub(crate) struct LoopState {
     before: Mutex<Option<Before>>,
     /// The claim of the session, if a store keeps it.
     pub(crate) claim: Mutex<Option<Claim>>,
+    /// `true` once the run has claimed the session.
+    pub(crate) has_claimed: AtomicBool,
     /// The hooks of `context.compact`.
     pub(crate) compacting: Compacting,
     /// Determines which hooks of the middlewares that are bound to the run are replaced.
@@ -124,7 +126,7 @@ impl LoopState {
         let (session, depth) = (SessionRun::new(session), ctx.depth());
         let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
         let (measures, before, handoffs) = (AtomicBool::new(false), Mutex::new(None), HandoffState::of(ctx));
-        let (claim, compacting) = (Mutex::new(None), Compacting::default());
+        let (claim, has_claimed, compacting) = (Mutex::new(None), AtomicBool::new(false), Compacting::default());
         let is_stored = session.own_entry().is_some();
         ctx.set_extension(Self {
             session,
@@ -139,6 +141,7 @@ impl LoopState {
             kept,
             before,
             claim,
+            has_claimed,
             compacting,
             own,
         });

@@ -5,6 +5,8 @@
 //! the end of each turn; the end of the run. The commit that ends the run releases the claim. If the run ends without it,
 //! a listener of `finish` releases the claim, so that whoever waits for the run, or for a shutdown, waits for this too.
 
+use std::sync::atomic::Ordering;
+
 use emitree_middleware::store::{EntryStatus, StoreError};
 use emitree_runtime::{Error, Finish, Outcome, Result, RunContext, Stage};
 use futures_core::future::BoxFuture;
@@ -20,6 +22,7 @@ impl LoopState {
         Some(Box::pin(async move {
             let claim = entry.claim().await?;
             *self.claim.lock() = Some(claim);
+            self.has_claimed.store(true, Ordering::Relaxed);
             self.go_on_inside();
             Ok(())
         }))
@@ -73,8 +76,8 @@ async fn release(state: &LoopState, status: EntryStatus) {
     state.session.forget_answer();
     let claim = state.claim.lock().take();
     let Some(entry) = state.session.own_entry() else { return };
-    if claim.is_none() && status == EntryStatus::Ended {
-        // The answer was stored before.
+    if !state.has_claimed.load(Ordering::Relaxed) || claim.is_none() && status == EntryStatus::Ended {
+        // The run has not used the session, or its answer was stored before.
         return;
     }
     if let Err(error) = entry.release(claim, status).await {

@@ -3,9 +3,9 @@
 use std::future::pending;
 use std::time::Duration;
 
-use emitree_agent::{Agent, AgentOutput, AgentRun, ChatModel, Message, ScriptedModel, Session, tool_fn};
+use emitree_agent::{Agent, AgentInput, AgentOutput, AgentRun, ChatModel, Message, ScriptedModel, Session, tool_fn};
 use emitree_middleware::store::{EntryStatus, MemoryStore, Store};
-use emitree_runtime::{AbortHandle, Error, Interrupt, Result, RunContext, map_output};
+use emitree_runtime::{AbortHandle, Error, Interrupt, Result, RunContext, map_input, map_output};
 use serde_json::json;
 
 use super::process::{Kill, Process};
@@ -111,5 +111,24 @@ async fn the_stored_session_is_the_one_that_the_handle_holds_after_each_kind_of_
         let last = session.history().messages().last().map(|last| last.text());
         assert_eq!(last.as_deref(), Some(texts), "{end:?}");
     }
+    Ok(())
+}
+
+/// A27
+#[tokio::test]
+async fn a_run_that_is_refused_before_it_has_the_session_leaves_it_as_it_is() -> Result<()> {
+    let store = MemoryStore::new();
+    let session = Session::open(&store, "order-17").await?;
+    let agent = Agent::builder("tester", ChatModel::new(ScriptedModel::new("test").text("Done."))?).build()?;
+    session.pause();
+    agent.ask("Go.").session(&session).await.expect_err("it is paused");
+    let before = store.load("order-17").await?;
+    assert_eq!(before.as_ref().expect("an entry").head.status, EntryStatus::Paused);
+
+    let refuses = map_input(|_: &mut AgentInput, _: &RunContext| Err(Error::denied("policy", "not on Sundays")));
+    let error = agent.resume(&session).middleware(refuses).await.expect_err("it is refused");
+    assert!(error.is_denied(), "{error}");
+    assert_eq!(store.load("order-17").await?, before);
+    assert_eq!(agent.resume(&session).await?.text(), "Done.");
     Ok(())
 }
