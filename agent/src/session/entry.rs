@@ -49,11 +49,45 @@ pub(crate) struct SessionEntry {
 #[derive(Debug)]
 struct Known {
     written: Written,
-    /// The number of the first message of the inbox that was not written.
-    unsaved_from: u64,
+    /// The inputs that are stored.
+    saved: Inputs,
+    /// The inputs that were handed over last, and the revision at which they were: they are stored if it has moved.
+    handed: (Inputs, Revision),
     listed: Listed,
     /// The status once no run uses the session.
     ended: EntryStatus,
+}
+
+impl Known {
+    /// Returns the inputs that are stored at the journal's revision.
+    fn saved_at(&self, revision: Revision) -> &Inputs {
+        let (handed, before) = &self.handed;
+        if revision == *before { &self.saved } else { handed }
+    }
+}
+
+/// The part of a session that changes without a run.
+#[derive(Clone, Debug)]
+struct Inputs {
+    /// The number of messages that the inbox has received.
+    sent: u64,
+    is_paused: bool,
+    meta: Map<String, Value>,
+}
+
+impl Inputs {
+    fn of(conversation: &Conversation) -> Self {
+        let Conversation { inbox, is_paused, meta, .. } = conversation;
+        Self { sent: inbox.sent(), is_paused: *is_paused, meta: meta.clone() }
+    }
+
+    /// Adds what a conversation has received since then to a conversation that was read.
+    fn move_new(&self, from: &mut Conversation, to: &mut Conversation) {
+        to.inbox.take_over(&mut from.inbox, self.sent);
+        to.is_paused |= from.is_paused && !self.is_paused;
+        let is_new = |(key, value): &(String, Value)| self.meta.get(key) != Some(value);
+        to.meta.extend(take(&mut from.meta).into_iter().filter(is_new));
+    }
 }
 
 /// The part of a head that depends on the session.
@@ -126,8 +160,9 @@ impl SessionEntry {
         is_below_job: bool,
     ) -> Session {
         let (store_id, id) = (store.store_id(), head.id.clone());
-        let unsaved_from = session.shared.conversation.lock().inbox.sent();
-        let known = Mutex::new(Known { written, unsaved_from, listed: Listed::of(&head), ended: head.status });
+        let saved = Inputs::of(&session.shared.conversation.lock());
+        let handed = (saved.clone(), head.revision);
+        let known = Mutex::new(Known { written, saved, handed, listed: Listed::of(&head), ended: head.status });
         let Session { shared, slices, key } = &session;
         let weak = WeakSession { shared: Arc::downgrade(shared), slices: slices.clone(), key: Arc::downgrade(key) };
         let entry = Arc::new_cyclic(|this: &Weak<Self>| {
@@ -202,7 +237,7 @@ impl Journaled for SessionEntry {
         let Some(session) = self.session.upgrade() else { return Ok(None) };
         let failed =
             |error: Error| StoreError::failed(format!("the session `{}` cannot be written", session.id()), error);
-        let unsaved_from = session.shared.conversation.lock().inbox.sent();
+        let handed = Inputs::of(&session.shared.conversation.lock());
         let (written, questions, meta) = (Written::of(&session).map_err(failed)?, session.questions(), session.meta());
         let (is_live, has_messages) = {
             let conversation = session.shared.conversation.lock();
@@ -223,7 +258,10 @@ impl Journaled for SessionEntry {
         let questions = questions.into_iter().map(|question| OpenQuestion { id: question.id, kind: question.kind });
         let listed = Listed { status, questions: questions.collect(), meta };
         let is_same = changed.is_none() && known.listed == listed;
-        (known.written, known.unsaved_from, known.listed) = (written, unsaved_from, listed.clone());
+        let revision = self.journal.revision();
+        known.saved = if is_same { handed.clone() } else { known.saved_at(revision).clone() };
+        known.handed = (handed, revision);
+        (known.written, known.listed) = (written, listed.clone());
         let Listed { status, questions, meta } = listed;
         let parts = changed.into_iter().map(Bytes::from).collect();
         Ok((!is_same).then_some(Change { status, questions, meta, parts }))
@@ -235,20 +273,21 @@ impl Journaled for SessionEntry {
         let failed = |error: Error| StoreError::failed(format!("the session `{}` cannot be read", session.id()), error);
         let (written, state) = (Written::of(&stored).map_err(failed)?, stored.slices.snapshot().map_err(failed)?);
         let turns = stored.shared.turns.load(Ordering::Relaxed);
-        let stored = take(&mut *stored.shared.conversation.lock());
+        let mut stored = take(&mut *stored.shared.conversation.lock());
+        let saved = Inputs::of(&stored);
         session.shared.turns.store(turns, Ordering::Relaxed);
         session.slices.restore(&state);
         let known = &mut *self.known.lock();
-        let unsaved_from = session.shared.change_inbox(|conversation| {
-            let Conversation { history, mut inbox, is_paused, stopped, meta, .. } = stored;
-            let saved = inbox.sent();
-            // The messages that were not stored yet stay.
-            inbox.take_over(&mut conversation.inbox, known.unsaved_from);
+        let before = known.saved_at(self.journal.revision());
+        session.shared.change_inbox(|conversation| {
+            // What was not stored yet stays.
+            before.move_new(conversation, &mut stored);
+            let Conversation { history, inbox, is_paused, stopped, meta, .. } = stored;
             (conversation.history, conversation.inbox, conversation.is_paused) = (history, inbox, is_paused);
             (conversation.stopped, conversation.meta) = (stopped, meta);
-            saved
         });
-        *known = Known { written, unsaved_from, listed: Listed::of(&entry.head), ended: entry.head.status };
+        let handed = (saved.clone(), entry.head.revision);
+        *known = Known { written, saved, handed, listed: Listed::of(&entry.head), ended: entry.head.status };
         if let Some(this) = self.this.upgrade() {
             session.share_entry(&this);
         }

@@ -241,6 +241,10 @@ impl Session {
 
     /// Appends messages as [`History::extend`] does.
     ///
+    /// A session with a [store](Self::open) stores them with its next commit, or when [`saved`](Self::saved) is called. If
+    /// another process has changed the session meanwhile, it is read again without them: call
+    /// [`refresh`](Self::refresh) before. Messages of [`steer`](Self::steer) stay.
+    ///
     /// # Errors
     ///
     /// Returns an error, and appends nothing, if the messages are not valid by themselves.

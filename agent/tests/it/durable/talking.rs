@@ -87,6 +87,39 @@ async fn a_handle_reads_the_session_again_before_it_changes_it_if_another_proces
     Ok(())
 }
 
+/// A27
+#[tokio::test]
+async fn what_a_stale_handle_has_changed_stays_when_the_session_is_read_again() -> Result<()> {
+    let store = MemoryStore::new();
+    let [late, other] = [Process::of(&store), Process::of(&store)];
+    let (late, other) = (Session::open(&late, ID).await?, Session::open(&other, ID).await?);
+    let script = ScriptedModel::new("test").text("First.").text("Second.");
+    let agent = Agent::builder("speaker", ChatModel::new(script)?).build()?;
+    other.set_meta("theirs", 1);
+    agent.ask("Go.").session(&other).await?;
+
+    late.steer("Slowly.")?;
+    late.pause();
+    late.set_meta("ours", 2);
+    late.saved().await?;
+    for session in [&late, &Session::open(&Process::of(&store), ID).await?] {
+        let waiting: Vec<_> = session.undelivered().iter().map(|message| message.text()).collect();
+        assert_eq!((waiting.as_slice(), texts(session)), (&["Slowly.".to_owned()][..], texts(&other)));
+        assert_eq!(json!(session.meta()), json!({"ours": 2, "theirs": 1}));
+        assert_eq!(serde_json::to_value(session)?["paused"], true);
+    }
+
+    // What was stored is not brought back once another process has used it.
+    other.refresh().await?;
+    assert!(agent.resume(&other).await.expect_err("it is paused").is_interrupted());
+    assert_eq!(agent.resume(&other).await?.text(), "Second.");
+    late.set_meta("ours", 3);
+    late.saved().await?;
+    assert_eq!((late.undelivered().len(), texts(&late)), (0, texts(&other)));
+    assert_eq!(serde_json::to_value(&late)?["paused"], Value::Null);
+    Ok(())
+}
+
 /// An agent whose tool waits until it is let go.
 fn waiting(log: &Log, go: &Arc<Semaphore>) -> Result<Agent> {
     let (log, go) = (log.clone(), Arc::clone(go));
