@@ -176,11 +176,11 @@ impl LoopState {
         }
         let key = ctx.key().ok_or_else(|| Error::new("the run has no key, although it has taken one"))?;
         let Some(call) = step.own_extension::<CallInTurn>() else {
-            let session = match ctx.extension::<JobStore>() {
-                Some(job) => SessionEntry::below_job(&key, &job),
-                None => Session::default().with_key(key),
+            let Some(job) = ctx.extension::<JobStore>() else {
+                return Ok(UsedSession::of(Session::default().with_key(key)));
             };
-            return Ok(UsedSession::of(session));
+            let session = SessionEntry::below_job(&key, &job);
+            return Ok(UsedSession { resumes: Resumes::IfBegun, ..UsedSession::of(session) });
         };
         let (session, has_begun) = call.calls.session_below(call.position, &key, Session::default);
         let resumes = if has_begun { Resumes::Inside } else { Resumes::No };
@@ -211,11 +211,11 @@ impl LoopState {
         *self.resumes.lock()
     }
 
-    /// The session that a job keeps was read: if a run has begun to use it, this run goes on with it.
+    /// The session was read: if a run has begun to use the session of a step, this run goes on with it.
     pub(crate) fn go_on_inside(&self) {
         let resumes = &mut *self.resumes.lock();
-        if *resumes == Resumes::No && self.session.is_below_job() && self.session.has_begun() {
-            *resumes = Resumes::Inside;
+        if *resumes == Resumes::IfBegun {
+            *resumes = if self.session.has_begun() { Resumes::Inside } else { Resumes::No };
         }
     }
 
@@ -267,6 +267,8 @@ pub(crate) enum Resumes {
     Session,
     /// As `Session`, for an agent below a call that is made again: it may have its answer already.
     Inside,
+    /// `Inside` if a run has begun to use the session, which is read when the run claims it, and otherwise `No`.
+    IfBegun,
 }
 
 /// The reason for which the tools of a discarded attempt are aborted.

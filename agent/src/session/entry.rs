@@ -41,7 +41,6 @@ pub(crate) struct SessionEntry {
     journal: Journal,
     session: WeakSession,
     known: Mutex<Known>,
-    is_below_job: bool,
     this: Weak<Self>,
 }
 
@@ -136,7 +135,7 @@ impl SessionEntry {
         let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
         let written = found.is_some().then(|| Written::of(&session)).transpose()?.unwrap_or_default();
         let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
-        Ok(Self::keep(session, written, store, head, bytes, lease, false))
+        Ok(Self::keep(session, written, store, head, bytes, lease))
     }
 
     /// Returns the session of an agent in a step of a job. It is read when a run claims it.
@@ -146,7 +145,7 @@ impl SessionEntry {
             return session;
         }
         let (session, head) = (Session::new().with_key(key.clone()), EntryHead::new(key.as_str(), KIND));
-        Self::keep(session, Written::default(), store, head, 0, lease, true)
+        Self::keep(session, Written::default(), store, head, 0, lease)
     }
 
     /// Lets a store keep a session, unless another task has opened it meanwhile. Returns the session.
@@ -157,7 +156,6 @@ impl SessionEntry {
         head: EntryHead,
         bytes: usize,
         lease: Lease,
-        is_below_job: bool,
     ) -> Session {
         let (store_id, id) = (store.store_id(), head.id.clone());
         let saved = Inputs::of(&session.shared.conversation.lock());
@@ -167,7 +165,7 @@ impl SessionEntry {
         let weak = WeakSession { shared: Arc::downgrade(shared), slices: slices.clone(), key: Arc::downgrade(key) };
         let entry = Arc::new_cyclic(|this: &Weak<Self>| {
             let journal = Journal::new(store, head, bytes, lease, this.clone());
-            Self { journal, session: weak, known, is_below_job, this: this.clone() }
+            Self { journal, session: weak, known, this: this.clone() }
         });
         let open = OPEN.insert_or_get(store_id, &id, Arc::clone(&entry));
         if !Arc::ptr_eq(&open, &entry)
@@ -177,10 +175,6 @@ impl SessionEntry {
         }
         session.share_entry(&entry);
         session
-    }
-
-    pub(crate) const fn is_below_job(&self) -> bool {
-        self.is_below_job
     }
 
     /// Returns `true` if this is the entry of this session, and not of a session above it.

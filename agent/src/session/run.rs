@@ -315,11 +315,6 @@ impl SessionRun {
         self.entry().filter(|entry| entry.is_of(&self.session))
     }
 
-    /// Returns `true` if the session belongs to a step of a job.
-    pub(crate) fn is_below_job(&self) -> bool {
-        self.own_entry().is_some_and(|entry| entry.is_below_job())
-    }
-
     /// Returns `true` if a run has begun to use the session.
     pub(crate) fn has_begun(&self) -> bool {
         self.session.has_begun() || !self.history().messages().is_empty()

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use emitree_agent::Session;
 use emitree_middleware::Durable;
+use emitree_middleware::approval::Decision;
 use emitree_middleware::store::{EntryStatus, MemoryStore, Store};
 use emitree_runtime::{BoxRunnable, Result, RunContext, Runnable, runnable_fn};
 
 use super::process::{Kill, Process};
+use super::talking::payer as asks_first;
 use super::{by_turn, payer};
-use crate::support::{Log, assert_valid};
+use crate::support::{Log, assert_valid, texts};
 
 /// A job whose step asks an agent.
 fn job(asked: &Arc<AtomicUsize>, log: &Log) -> BoxRunnable<String, String> {
@@ -57,5 +59,29 @@ async fn an_agent_in_a_step_of_a_job_goes_on_with_its_own_session_after_a_kill()
         }
     }
     assert!(kills >= 30, "{kills}");
+    Ok(())
+}
+
+/// A23, M15
+#[tokio::test]
+async fn the_agent_in_a_step_goes_on_while_the_program_has_its_session_open() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    let agent = asks_first(&log)?;
+    let job = BoxRunnable::new(runnable_fn("job", move |question: String, _: RunContext| {
+        let agent = agent.clone();
+        async move { Ok(agent.ask(question).key("ask").await?.text()) }
+    }));
+    let first = Process::of(&store);
+    let error = job.run("Pay.".to_owned()).middleware(Durable::new(&first, "import-7")).await.expect_err("it asks");
+    assert!(error.is_interrupted(), "{error}");
+
+    let next = Process::of(&store);
+    let session = Session::open(&next, "import-7/ask").await?;
+    for question in session.questions() {
+        session.answer(&question.id, Decision::Approve).await?;
+    }
+    let answer = job.run("Pay.".to_owned()).middleware(Durable::new(&next, "import-7")).await?;
+    assert_eq!((answer.as_str(), log.lines()), ("Done.", vec!["Ada".to_owned(), "Bob".to_owned()]));
+    assert_eq!(texts(&session).iter().filter(|text| *text == "Pay.").count(), 1);
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::support::{Log, Text, results, texts};
 const ID: &str = "order-17";
 
 /// An agent that pays two people, each with an approval.
-fn payer(log: &Log) -> Result<Agent> {
+pub(super) fn payer(log: &Log) -> Result<Agent> {
     let log = log.clone();
     let pay = tool_fn("pay", "Pays", move |args: Text, _: RunContext| {
         let log = log.clone();
