@@ -31,7 +31,7 @@ impl LoopState {
     /// Stores all changes so far. Returns `None` if no store keeps the session.
     pub(crate) fn commit(&self) -> Option<BoxFuture<'_, Result<()>>> {
         let entry = self.session.entry()?;
-        Some(Box::pin(async move { entry.commit().await.map(drop) }))
+        Some(Box::pin(entry.commit()))
     }
 
     /// Stores the answer that the run returns, and releases the claim. Returns `None` if no store keeps the session.

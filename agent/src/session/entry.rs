@@ -187,9 +187,15 @@ impl SessionEntry {
         self.journal.claim().await.map_err(not_stored)
     }
 
-    /// Stores all changes so far. Returns the number of the commit.
-    pub(crate) async fn commit(&self) -> emitree_runtime::Result<Option<NonZeroU64>> {
-        let revision = self.journal.commit().await.map_err(not_stored)?;
+    /// Stores all changes so far.
+    pub(crate) async fn commit(&self) -> emitree_runtime::Result<()> {
+        self.journal.commit().await.map(drop).map_err(not_stored)
+    }
+
+    /// Stores that a call begins, also if that is known, so that a claim that was lost is noticed. Returns the number of
+    /// the commit.
+    pub(super) async fn commit_begin(&self) -> emitree_runtime::Result<Option<NonZeroU64>> {
+        let revision = self.journal.confirm().await.map_err(not_stored)?;
         Ok(NonZeroU64::new(revision.get()))
     }
 

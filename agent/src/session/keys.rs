@@ -85,7 +85,7 @@ impl CallInTurn {
             return None;
         }
         Some(Box::pin(async move {
-            match entry.commit().await {
+            match entry.commit_begin().await {
                 Ok(fence) => fence.into_iter().for_each(|fence| tool.set_fence(fence)),
                 Err(error) => {
                     self.calls.take_back(self.position);

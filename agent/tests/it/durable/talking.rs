@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emitree_agent::{Agent, AgentRun, AnswerError, ChatModel, ScriptedModel, Session, tool_fn};
 use emitree_middleware::approval::{Approval, Decision};
 use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, MemoryStore, Store, StoreError};
-use emitree_runtime::{Error, Result, RunContext};
+use emitree_runtime::{Error, Result, RunContext, map_input_async};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -227,6 +227,70 @@ async fn a_process_that_has_lost_its_claim_begins_no_further_call() -> Result<()
     assert_eq!(log.lines(), ["first", "second"]);
     session.refresh().await?;
     assert_eq!(texts(&session), texts(&other?));
+    Ok(())
+}
+
+/// An agent whose two calls never end if nobody has made them before. The second one waits until it is let go.
+fn repeating(log: &Log, go: &Arc<Semaphore>) -> Result<Agent> {
+    let (log, go) = (log.clone(), Arc::clone(go));
+    let work = tool_fn("work", "Works", move |args: Text, _: RunContext| {
+        let log = log.clone();
+        async move {
+            log.add(&args.text);
+            if log.lines().len() <= 2 {
+                std::future::pending::<()>().await;
+            }
+            Ok(args.text)
+        }
+    })?;
+    let waits = map_input_async(move |args: &mut Value, _: &RunContext| {
+        let (go, waits) = (Arc::clone(&go), args["text"] == "second");
+        Box::pin(async move {
+            if waits {
+                go.acquire().await.map_err(Error::from)?.forget();
+            }
+            Ok(())
+        })
+    });
+    let script = ScriptedModel::by("test", |request| {
+        if request.messages.len() > 1 {
+            return emitree_agent::Reply::text("Done.");
+        }
+        emitree_agent::Reply::calls(["first", "second"].map(|text| ("work", json!({ "text": text }))))
+    });
+    Agent::builder("worker", ChatModel::new(script)?).tool(work.middleware(waits).idempotent()).build()
+}
+
+/// A25, S7
+#[tokio::test]
+async fn a_process_that_has_lost_its_claim_repeats_no_call_that_had_begun() -> Result<()> {
+    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(1)));
+    let agent = repeating(&log, &go)?;
+    let lines = async |count| {
+        while log.lines().len() < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    let session = Session::open(&Process::of(&store), ID).await?;
+    tokio::select! { _ = agent.ask("Go.").session(&session) => unreachable!(), () = lines(2) => {} }
+    emitree_runtime::wait_for_ends(std::time::Duration::from_secs(5)).await;
+
+    let session = Session::open(&Process::of(&store), ID).await?;
+    let resumed = agent.resume(&session);
+    let meanwhile = async {
+        lines(3).await;
+        // The lease has run out, and another process goes on.
+        let other = Session::open(&Process::killed_at(&store, Kill::Never), ID).await?;
+        let theirs = repeating(&log, &Arc::new(Semaphore::new(1)))?;
+        assert_eq!(theirs.resume(&other).await?.text(), "Done.");
+        let made = log.lines();
+        go.add_permits(1);
+        Ok::<_, Error>(made)
+    };
+    let (ended, made) = tokio::join!(resumed.into_future(), meanwhile);
+    let error = ended.expect_err("it has lost its claim").to_string();
+    assert!(error.contains("lost its claim"), "{error}");
+    assert_eq!(log.lines(), made?);
     Ok(())
 }
 

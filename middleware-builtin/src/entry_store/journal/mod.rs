@@ -27,6 +27,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
 use self::state::State;
+use self::writer::Waiting;
 use super::{Entry, EntryHead, EntryStatus, Holder, Lengths, OpenQuestion, Revision, Store, StoreError};
 
 pub use claim::Claim;
@@ -205,6 +206,25 @@ impl Journal {
     /// If the future is dropped after its first poll, the changes are stored nevertheless.
     pub async fn commit(&self) -> Result<Revision, StoreError> {
         self.0.request(|waiting, reply| waiting.commits.push(reply)).await
+    }
+
+    /// Stores all changes as [`commit`](Self::commit) does. If a run of this journal has the claim, this also renews the
+    /// lease, even if there are no changes. So a claim that was lost is noticed before an effect that must not be
+    /// repeated.
+    ///
+    /// # Errors
+    ///
+    /// As for [`commit`](Self::commit).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`commit`](Self::commit).
+    pub async fn confirm(&self) -> Result<Revision, StoreError> {
+        let push = |waiting: &mut Waiting, reply| {
+            waiting.commits.push(reply);
+            waiting.renews = true;
+        };
+        self.0.request(push).await
     }
 
     /// Reads the entry again if this process has no claim, and calls [`reload`](Journaled::reload) if it has changed.

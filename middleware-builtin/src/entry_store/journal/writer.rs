@@ -19,7 +19,7 @@ pub(super) struct Waiting {
     pub(super) refreshes: Vec<Reply<Revision>>,
     /// Set when the last claim was given up.
     pub(super) releases: bool,
-    /// Set when the lease has to be renewed.
+    /// Set when the lease has to be renewed: it is time, or a commit has to notice a claim that was lost.
     pub(super) renews: bool,
 }
 
