@@ -61,7 +61,8 @@ async fn list(store: &SqliteStore) -> Result<ExitCode, Box<dyn Error>> {
         let Some(last) = heads.last() else { return Ok(ExitCode::SUCCESS) };
         page = page.after(&last.id);
         for head in &heads {
-            println!("{} is {}", head.id, head.status.as_str());
+            let by = head.holder.as_ref().map(|holder| format!(", held by `{}`", holder.by)).unwrap_or_default();
+            println!("{} is {}{by}", head.id, head.status.as_str());
             head.questions.iter().for_each(|question| println!("   {} ({})", question.id, question.kind));
         }
     }
