@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use emitree_agent::{Agent, AgentRun, AnswerError, ChatModel, ScriptedModel, Session, tool_fn};
+use emitree_agent::{
+    Agent, AgentRun, AnswerError, ChatModel, History, Hooks, Message, ScriptedModel, Session, hooks_fn, tool_fn,
+};
 use emitree_middleware::approval::{Approval, Decision};
 use emitree_middleware::store::{Append, EntryHead, EntryStatus, Filter, MemoryStore, Store, StoreError};
 use emitree_runtime::{Error, Result, RunContext, map_input_async};
@@ -384,5 +386,67 @@ async fn the_bytes_that_are_written_grow_with_the_turns_and_not_with_the_history
         written.push(process.bytes());
     }
     assert!(written[1] <= 11 * written[0], "{written:?}");
+    Ok(())
+}
+
+/// A24
+#[tokio::test]
+async fn a_result_that_is_longer_than_a_part_of_a_store_is_read_again() -> Result<()> {
+    let store = MemoryStore::new();
+    let session = Session::open(&Process::of(&store), ID).await?;
+    let script = ScriptedModel::new("test").call("shout", json!({"text": "a".repeat(1_500_000)})).text("Done.");
+    crate::support::agent(&script).build()?.ask("Go.").session(&session).await?;
+    let reread = Session::open(&Process::of(&store), ID).await?;
+    assert_eq!(serde_json::to_value(&reread)?, serde_json::to_value(&session)?);
+    assert_eq!(results(reread.history().messages())[0].len(), 1_500_000);
+    Ok(())
+}
+
+/// A state that cannot be serialized.
+#[derive(Default, serde::Deserialize)]
+struct Secretive;
+
+impl serde::Serialize for Secretive {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> std::result::Result<S::Ok, S::Error> {
+        panic!("a planned panic")
+    }
+}
+
+/// A24
+#[tokio::test]
+async fn a_state_that_panics_when_it_is_serialized_fails_the_run_and_executes_nothing() -> Result<()> {
+    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(9)));
+    let session = Session::open(&store, ID).await?;
+    let secretive = hooks_fn("secretive", |hooks: &mut Hooks| {
+        let state = hooks.state::<Secretive>();
+        hooks.on_action(move |_, ctx| state.with(ctx, |_| ()));
+    });
+    let error = waiting(&log, &go)?.ask("Go.").session(&session).with(secretive).await.expect_err("a panic").explain();
+    assert!(error.contains("a planned panic") || error.contains("panicked"), "{error}");
+    assert_eq!(log.lines(), [""; 0]);
+    Ok(())
+}
+
+/// A24
+#[tokio::test]
+async fn a_history_that_a_middleware_has_rewritten_is_stored_as_it_is() -> Result<()> {
+    let (store, log, go) = (MemoryStore::new(), Log::default(), Arc::new(Semaphore::new(9)));
+    let session = Session::open(&Process::of(&store), ID).await?;
+    session.extend((0..6).map(|n| Message::user(format!("old {n}"))))?;
+    let shorten = hooks_fn("shorten", |hooks: &mut Hooks| {
+        hooks.on_state(|history: &mut History, _| {
+            let messages = history.messages();
+            if let Some(at) = messages.iter().rposition(|message| message.text().starts_with("old")) {
+                let kept = messages[at + 1..].iter().cloned();
+                let summary = Arc::new(Message::user("a summary"));
+                *history = History::try_from(std::iter::once(summary).chain(kept).collect::<Vec<_>>())?;
+            }
+            Ok(())
+        });
+    });
+    waiting(&log, &go)?.ask("Go.").session(&session).with(shorten).await?;
+    let reread = Session::open(&Process::of(&store), ID).await?;
+    assert_eq!(serde_json::to_value(&reread)?, serde_json::to_value(&session)?);
+    assert_eq!(texts(&reread)[..2], ["a summary", "Go."]);
     Ok(())
 }
