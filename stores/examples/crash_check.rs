@@ -23,7 +23,7 @@ mod help;
 
 /// The session of the agent.
 const ID: &str = "order";
-/// All effects, in the order of their calls. Those of `note` are idempotent.
+/// All effects, in the order of their calls. The effects of `note` are idempotent.
 const EFFECTS: [&str; 9] = ["note a", "pay b", "note c", "note d", "pay e", "transfer f", "note g", "pay h", "note i"];
 /// The responses of the model of the agent and of its sub-agent.
 const TURNS: usize = 6;

@@ -3,7 +3,7 @@
 //! A run claims its session before it reads it, and goes on only after these commits: its input, or the beginning of
 //! another attempt; each response, before its calls; each call, before its function is called, and when it has a result;
 //! the end of each turn; the end of the run. The commit that ends the run releases the claim. If the run ends without it,
-//! a listener of `finish` releases the claim, so that whoever waits for the run, or for a shutdown, waits for this too.
+//! a listener of `finish` releases the claim, so a caller that waits for the run, and a shutdown, wait for this too.
 
 use std::sync::atomic::Ordering;
 
@@ -13,6 +13,7 @@ use futures_core::future::BoxFuture;
 
 use crate::agent::steps::{Loop, PAUSED};
 use crate::agent::turn::LoopState;
+use crate::session::entry::not_stored;
 use crate::{AgentInput, AgentOutput};
 
 impl LoopState {
@@ -40,7 +41,7 @@ impl LoopState {
         let Some(entry) = self.session.own_entry() else { return self.commit() };
         Some(Box::pin(async move {
             let claim = self.claim.lock().take();
-            entry.release(claim, EntryStatus::Ended).await.map_err(|error| Error::from(error).fatal(true))
+            entry.release(claim, EntryStatus::Ended).await.map_err(not_stored)
         }))
     }
 }

@@ -1,14 +1,14 @@
 //! The changes of a session, as its store keeps them.
 //!
 //! An entry is a list of changes. The first change, and each that replaces all before it, has the whole session. A change
-//! names each session by its id: the session of the entry, and those of the agents below its open calls, so that a commit
+//! names each session by its id: the session of the entry, and the sessions of agents below its open calls, so a commit
 //! of a sub-agent writes only what the sub-agent has changed. Each change is JSON:
 //!
 //! ```json
 //! {"version": 3, "sessions": [{"id": "order-17", "turns": 2, "history": {"keep": 3, "set": {"2": {}}, "add": [{}]}}]}
 //! ```
 //!
-//! What has not changed is left out. `history` keeps the first `keep` messages, replaces some of them, and adds others.
+//! Fields that have not changed are left out. `history` keeps the first `keep` messages, replaces some of them, and adds others.
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -279,4 +279,42 @@ fn assemble(folded: &mut BTreeMap<String, Folded>, id: &str) -> Result<Session, 
         paused,
         meta: Map::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A session: its messages, of which a change keeps, replaces and removes any, and the states of its middlewares.
+    fn parts() -> impl Strategy<Value = Parts> {
+        let state = btree_map(prop_oneof![Just("a"), Just("b"), Just("c")], 0..3_u8, 0..3);
+        (0..3_u64, vec("[xyz]", 0..6), state, any::<bool>()).prop_map(|(turns, texts, state, paused)| Parts {
+            turns,
+            history: History::try_from(texts.into_iter().map(Message::user).collect::<Vec<_>>()).expect("texts"),
+            state: state.into_iter().map(|(id, value)| (id.into(), json!(value))).collect(),
+            paused,
+            ..Parts::default()
+        })
+    }
+
+    proptest! {
+        // A24
+        #[test]
+        fn the_changes_of_a_session_make_the_session_that_was_written_last(written in vec(parts(), 1..8)) {
+            let (mut before, mut changes) = (Written::default(), Vec::new());
+            for parts in written {
+                let now = Written([("s".to_owned(), parts)].into());
+                changes.extend(now.since(&before).expect("JSON"));
+                prop_assert_eq!(now.since(&now).expect("JSON"), None);
+                before = now;
+            }
+            let session = read("s", changes.iter().map(Vec::as_slice)).expect("a session");
+            let again = Written::of(&session).expect("JSON");
+            prop_assert_eq!(again.since(&before).expect("JSON"), None);
+            prop_assert_eq!(before.since(&again).expect("JSON"), None);
+        }
+    }
 }

@@ -216,7 +216,7 @@ impl SessionEntry {
 }
 
 /// The error of a commit. It ends the run of the agent, because the run must not go on before it is stored.
-fn not_stored(error: StoreError) -> Error {
+pub(super) fn not_stored(error: StoreError) -> Error {
     Error::from(error).fatal(true)
 }
 
@@ -280,7 +280,7 @@ impl Journaled for SessionEntry {
         let known = &mut *self.known.lock();
         let before = known.saved_at(self.journal.revision());
         session.shared.change_inbox(|conversation| {
-            // What was not stored yet stays.
+            // Changes that were not stored yet stay.
             before.move_new(conversation, &mut stored);
             let Conversation { history, inbox, is_paused, stopped, meta, .. } = stored;
             (conversation.history, conversation.inbox, conversation.is_paused) = (history, inbox, is_paused);
@@ -308,7 +308,7 @@ impl Session {
     /// Opens the session with this id in a store: reads it, or makes a new one. From now on, each run of the session
     /// stores it before it goes on, and [`answer`](Self::answer) stores the answer.
     ///
-    /// Opening only reads. A run claims the session with its first commit, and releases it at its end; a second process
+    /// Opening only reads. A run claims the session before it reads it, and releases it at its end; a second process
     /// that runs it, or answers, gets an error that names the holder ([`StoreError::Held`]). A session that is open in
     /// this process, through this store or a clone of it, is returned as a clone, so that one request can steer the run
     /// of another.

@@ -447,7 +447,7 @@ impl TurnCalls {
 }
 
 impl Parts {
-    /// Returns what is kept of the calls, unless all of them have settled.
+    /// Returns the calls that a session keeps, unless all of them have settled.
     fn stop(&self) -> Option<Vec<StoppedCall>> {
         let is_open = |call: &Call| matches!(call.state, CallState::Open(_) | CallState::Waiting { .. });
         let stops = self.executes && self.calls.iter().any(is_open);

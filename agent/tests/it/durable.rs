@@ -8,7 +8,9 @@ mod talking;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use emitree_agent::{Agent, AgentRun, ChatModel, ChatRequest, Reply, Role, ScriptedModel, Session, Tool, tool_fn};
+use emitree_agent::{
+    Agent, AgentRun, ChatModel, ChatRequest, Hooks, Reply, Role, ScriptedModel, Session, Tool, hooks_fn, tool_fn,
+};
 use emitree_middleware::store::{EntryStatus, Filter, MemoryStore, Store};
 use emitree_runtime::{Result, RunContext};
 use serde_json::json;
@@ -48,10 +50,15 @@ fn by_turn(asked: &Arc<AtomicUsize>) -> ScriptedModel {
 
 fn payer(model: ScriptedModel, log: &Log) -> Result<Agent> {
     let (pay, note) = (effect("pay", log), effect("note", log).idempotent());
-    Agent::builder("payer", ChatModel::new(model)?).tool(pay).tool(note).build()
+    // A state that counts the responses.
+    let counts = hooks_fn("counts", |hooks: &mut Hooks| {
+        let responses = hooks.state::<u32>();
+        hooks.on_action(move |_, ctx| responses.with(ctx, |responses| *responses += 1));
+    });
+    Agent::builder("payer", ChatModel::new(model)?).tool(pay).tool(note).with(counts).build()
 }
 
-/// What a process would read now.
+/// Returns the session that another process would read now.
 async fn reread(store: &MemoryStore) -> Result<Session> {
     Session::open(&Process::killed_at(store, Kill::Never), "order-17").await
 }
@@ -120,6 +127,8 @@ async fn check_after_kill(store: &MemoryStore, log: &Log, asked: &Arc<AtomicUsiz
         let answer = payer(by_turn(asked), log)?.resume(&session).await?;
         assert_eq!(answer.text(), "Done.", "{kill:?}");
     }
+    // The state is stored with the response that it has counted.
+    assert_eq!(session.state::<u32>("counts")?, Some(3), "{kill:?}");
     let history = assert_valid(&session);
     let (mut lines, results) = (log.lines(), results(history.messages()));
     lines.sort();

@@ -54,7 +54,7 @@ impl Start {
     }
 }
 
-/// What is stored of a step.
+/// The stored part of a step.
 pub(super) enum Found {
     /// The step has to be executed.
     New,

@@ -3,7 +3,7 @@
 //! 1. If several rows set an attribute, the first that fits and has a value does: rows of the user, of the dialect,
 //!    of all dialects.
 //! 2. Required attributes are never left out, because they are counted first.
-//! 3. What is shortened or left out is named in `emitree.cut`.
+//! 3. `emitree.cut` names the attributes that are shortened or left out.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -230,7 +230,7 @@ async fn spans_above_the_limit_of_bytes_fail_while_the_collector_does_not_answer
     }
     let (waiting, failed) = counts(&sink).expect("counts");
     assert_eq!(waiting + failed, 100);
-    // Those in the first request do not count, because they no longer wait.
+    // The spans in the first request do not count, because they no longer wait.
     assert!((50..100).contains(&failed), "{failed}");
     Ok(())
 }

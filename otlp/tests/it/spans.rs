@@ -158,7 +158,7 @@ async fn a_run_of_a_foreign_trace_lies_below_the_foreign_span() {
     let records = [joined(1, TOP, Some(FOREIGN), &facts)].into_iter().chain(below).chain([finish(4, "Tool", TOP, 3)]);
     let spans = exported(records, none).await;
     let parents: Vec<_> = spans.iter().map(|span| (hex(&span.parent_span_id), span.flags)).collect();
-    // The parent of the first is known to be here, and that of the second to be elsewhere.
+    // The parent of the first is known to be here, and the parent of the second to be elsewhere.
     assert_eq!(parents, [(TOP.replace('-', "")[16..].to_owned(), 0x103), ("00f067aa0ba902b7".to_owned(), 0x303)]);
     assert!(spans.iter().all(|span| span.trace_state == "vendor=7"));
 }

@@ -30,7 +30,8 @@ const QUOTED: usize = 40;
 /// A path that names a run, such as `order-17/charge`, and that stays the same when the run is made again.
 ///
 /// Set by [`Run::key`](crate::Run::key), and returned by [`RunContext::key`]. Pass it to a service that executes a
-/// request with a known key only once. Keys are equal if their parts are equal, whatever their [`fence`](Self::fence).
+/// request with a known key only once. Keys are equal if their parts are equal; their [`fence`](Self::fence) does not
+/// count.
 #[derive(Clone, Debug)]
 pub struct RunKey {
     path: Arc<str>,

@@ -1,4 +1,4 @@
-//! What is stored is what the handle holds, however a run ends (A24).
+//! The stored session is the one that the handle holds, however a run ends (A24).
 
 use std::future::pending;
 use std::time::Duration;

@@ -111,7 +111,7 @@ async fn what_a_stale_handle_has_changed_stays_when_the_session_is_read_again() 
         assert_eq!(serde_json::to_value(session)?["paused"], true);
     }
 
-    // What was stored is not brought back once another process has used it.
+    // A message that was stored is not brought back once another process has used it.
     other.refresh().await?;
     assert!(agent.resume(&other).await.expect_err("it is paused").is_interrupted());
     assert_eq!(agent.resume(&other).await?.text(), "Second.");
