@@ -10,6 +10,7 @@
 
 mod agent;
 pub mod built_in;
+mod handoff;
 pub mod kinds;
 mod message;
 mod model;
@@ -20,6 +21,7 @@ mod place;
 mod session;
 mod sync;
 mod tool;
+pub mod typed;
 pub mod workflow;
 
 /// Repairing conversations that come from elsewhere: the changes that [`History::repair`] reports.
@@ -39,6 +41,7 @@ pub mod steering {
 pub mod stream {
     pub use crate::model::chunks::AsyncChunkStage;
     pub use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
+    pub use crate::model::tool_calls::json_tree::{JsonTree, New, Part};
     pub use crate::model::tool_calls::stream::{StreamToolCall, StreamedCall, ToolCallUpdate, ToolCallsDiscarded};
 }
 
@@ -57,7 +60,7 @@ pub mod values {
 }
 
 pub use agent::Agent;
-pub use agent::builder::{AgentBuilder, IntoTool};
+pub use agent::builder::AgentBuilder;
 pub use agent::events::{
     AgentStart, AgentSuccess, AnswerUnused, Iteration, MessageAdded, MessageError, MessageReplaced, QuestionAnswered,
     QuestionAsked, RunResumed, ToolCallIdentified, ToolResponse,
@@ -65,10 +68,11 @@ pub use agent::events::{
 pub use agent::hooks_fn::{HooksFn, hooks_fn};
 pub use agent::input::{AgentInput, AgentOutput};
 pub use agent::middleware::{AgentMiddleware, AgentRun, Joins, joins};
-pub use agent::turn::{AgentContext, Turn};
+pub use agent::turn::AgentContext;
 
 pub use message::arguments::{Arguments, ToolCall};
 pub use message::history::{History, HistoryError};
+pub use message::turn::Turn;
 pub use message::usage::{FinishReason, Usage};
 pub use message::{Message, Part, Role, ToolResult};
 pub use model::ChatModel;
@@ -91,5 +95,6 @@ pub use place::testing::HookTest;
 pub use session::Session;
 pub use session::questions::AnswerError;
 pub use tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
+pub use tool::into_tool::IntoTool;
 pub use tool::output::ToolOutput;
 pub use tool::{CallId, Tool, ToolError, tool_fn};

@@ -13,8 +13,8 @@ use crate::agent::middleware::{Installed, Prepare, twice};
 use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::spec::AgentSpec;
 use crate::agent::{Agent, AgentParts};
-use crate::kinds::handoff::{Handoff, Handoffs};
-use crate::{AgentMiddleware, ChatModel, ChatOptions, HookResult, Hooks, Tool, ToolError, ToolSpec};
+use crate::handoff::{Handoff, Handoffs};
+use crate::{AgentMiddleware, ChatModel, ChatOptions, HookResult, Hooks, IntoTool, Tool, ToolSpec};
 
 /// Builds an [`Agent`]. Created by [`Agent::builder`].
 #[derive(Debug)]
@@ -37,29 +37,6 @@ pub struct AgentBuilder {
     max_handoffs: u32,
     /// The first error of a tool or a middleware, which `build` returns.
     failure: Option<Error>,
-}
-
-/// A type that [`AgentBuilder::tool`] accepts: a [`Tool`], or the `Result` of a constructor such as
-/// [`tool_fn`](crate::tool_fn).
-pub trait IntoTool {
-    /// Returns the tool.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the tool's constructor.
-    fn into_tool(self) -> Result<Tool, ToolError>;
-}
-
-impl IntoTool for Tool {
-    fn into_tool(self) -> Result<Tool, ToolError> {
-        Ok(self)
-    }
-}
-
-impl IntoTool for Result<Tool, ToolError> {
-    fn into_tool(self) -> Self {
-        self
-    }
 }
 
 impl AgentBuilder {

@@ -11,7 +11,6 @@ use crate::agent::answer;
 use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::spec::AgentSpec;
 use crate::agent::turn::LoopState;
-use crate::model::passage::is_run_of;
 use crate::place::built::Built;
 use crate::place::hooks::Hooks;
 use crate::{Agent, Place, ToolSpec};
@@ -326,7 +325,7 @@ pub struct Joins {
 impl Middleware for Joins {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         // `for_tree` also binds this middleware to the runs of models and tools.
-        if !is_run_of::<Agent>(ctx) {
+        if !ctx.is_run_of_type::<Agent>() {
             return Ok(());
         }
         let installed = self.installed.clone()?;

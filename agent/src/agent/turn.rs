@@ -1,4 +1,4 @@
-//! The state of an agent's loop. Every hook can read the public part, a [`Turn`].
+//! The state of an agent's loop. Every hook can read its public part, a [`Turn`].
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,66 +13,21 @@ use emitree_middleware::store::Claim;
 use emitree_runtime::{Answers, Error, Result, RunContext};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
-use rust_decimal::Decimal;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::answer::Answer;
 use crate::agent::middleware::Joined;
 use crate::agent::own_hooks::OwnHooks;
-use crate::kinds::handoff::{HandoffState, Transferred};
+use crate::handoff::{HandoffState, Transferred};
 use crate::model::chunks::{AsyncChunkStage, ChunkStages};
-use crate::model::passage::{Passage, is_run_of};
+use crate::model::passage::Passage;
 use crate::place::compaction::Compacting;
 use crate::place::values::Values;
 use crate::session::commits;
 use crate::session::entry::SessionEntry;
 use crate::session::keys::CallInTurn;
 use crate::session::run::SessionRun;
-use crate::{Agent, ChatModel, ChatResponse, ChunkStage, History, Message, Session, Usage};
-
-/// The state of an agent's loop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Turn {
-    /// The number of the turn, from 1; 0 before the first turn.
-    pub number: u32,
-    /// The input and output tokens of the model calls so far.
-    pub usage: Usage,
-    /// The cost of the model calls so far; `None` if no response has a cost. See
-    /// [`ChatModel::price`](crate::ChatModel::price).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<Decimal>,
-    /// The number of tool calls so far. The calls of the current turn are included after `turn.action`, if its decision
-    /// is to execute them.
-    pub tool_calls: u32,
-}
-
-impl Turn {
-    /// Adds the tokens and the cost of a response.
-    pub(crate) fn add_response(&mut self, response: &ChatResponse) {
-        if let Some(usage) = response.usage {
-            self.usage += usage;
-        }
-        if let Some(cost) = response.cost {
-            self.cost = Some(self.cost.unwrap_or_default().saturating_add(cost));
-        }
-    }
-}
-
-/// The current [`Turn`] of an agent's run. The mutex is needed because tools may read the turn on other threads.
-#[derive(Debug, Default)]
-pub(crate) struct CurrentTurn(Mutex<Turn>);
-
-impl CurrentTurn {
-    pub(crate) fn get(&self) -> Turn {
-        *self.0.lock()
-    }
-
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Turn)) {
-        change(&mut self.0.lock());
-    }
-}
+use crate::{Agent, ChatModel, ChunkStage, History, Message, Session, Turn};
 
 /// The state of an agent's run. The runs below inherit it as an extension, unless an agent in between has its own
 /// state.
@@ -167,7 +122,7 @@ impl LoopState {
         let above = || std::iter::successors(ctx.parent(), |run| run.parent());
         // The calls of a model or an agent are no steps that are made again: only those below a tool, or another run with
         // a key, are.
-        let is_step = |run: &&RunContext| !is_run_of::<ChatModel>(run) && !is_run_of::<Agent>(run);
+        let is_step = |run: &&RunContext| !run.is_run_of_type::<ChatModel>() && !run.is_run_of_type::<Agent>();
         let Some(step) = above().find(|run| run.key().is_some()).filter(is_step) else {
             return Ok(UsedSession::of(Session::default()));
         };

@@ -20,7 +20,7 @@ pub struct UserQuestion {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
     /// Set this to true if the user may choose several answers.
-    #[serde(default, skip_serializing_if = "crate::message::is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub several: bool,
 }
 

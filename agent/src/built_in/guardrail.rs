@@ -16,7 +16,6 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::model::passage::is_run_of;
 use crate::stream::AsyncChunkStage;
 use crate::{
     Agent, AgentInput, AgentMiddleware, AgentOutput, CallResult, Chunks, Delta, Hooks, How, Message, Part, Role,
@@ -432,7 +431,7 @@ impl Stage {
         };
         // The stage runs in the run of the model, or in the agent's own run if a tool gave the answer. After a handoff, the
         // reply is also the answer of the agents above.
-        for run in successors(Some(ctx), |run| run.parent()).filter(|run| is_run_of::<Agent>(run)) {
+        for run in successors(Some(ctx), |run| run.parent()).filter(|run| run.is_run_of_type::<Agent>()) {
             run.own_extension_or_default::<Passed>().set(&self.guardrail, passed.clone());
         }
         Ok(deltas)

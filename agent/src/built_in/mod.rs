@@ -25,10 +25,10 @@ mod sliding_window;
 pub(crate) mod structured;
 mod summarize;
 mod todo_list;
-mod token_counter;
 mod tool_selector;
 mod transcript;
 
+pub use crate::model::tokens::{EstimatedTokens, TokenCounter};
 pub use ask_user::{ASK_USER, UserQuestion, ask_user};
 pub use call_limit::{CallLimit, Then};
 pub use clear_tool_results::ClearToolResults;
@@ -39,7 +39,6 @@ pub use sliding_window::SlidingWindow;
 pub use structured::Structured;
 pub use summarize::{Summarize, Summarized, SummaryFailed};
 pub use todo_list::{Todo, TodoList, TodoState, TodosWritten};
-pub use token_counter::{EstimatedTokens, TokenCounter};
 pub use tool_selector::{SelectionFailed, ToolSelector, ToolsSelected};
 pub use transcript::transcript;
 

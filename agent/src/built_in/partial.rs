@@ -14,7 +14,6 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::structured::TOOL;
-use crate::model::passage::is_run_of;
 use crate::model::tool_calls::json_tree::{JsonTree, New, Part};
 use crate::stream::ToolCallDelta;
 use crate::{ChatModel, NewToken};
@@ -124,7 +123,7 @@ impl WatchReplies {
 impl Middleware for WatchReplies {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let is_heard = |run: &RunContext| run.run_id() == self.agent && self.own_events.has_listeners(run);
-        if !is_run_of::<ChatModel>(ctx) || !ctx.parent().is_some_and(is_heard) {
+        if !ctx.is_run_of_type::<ChatModel>() || !ctx.parent().is_some_and(is_heard) {
             return Ok(());
         }
         let replies = Arc::new(Replies { own_events: self.own_events.clone(), trees: Mutex::default() });

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::partial::WatchReplies;
 use crate::hook::ModelRequest;
-use crate::tool::parse;
+use crate::typed::from_value;
 use crate::{
     AgentContext, AgentMiddleware, AgentOutput, Hooks, How, Message, ResponseFormat, Tool, ToolChoice, ToolOutput,
     TurnAction, TurnDecision, TurnEnd, tool_fn,
@@ -239,7 +239,7 @@ impl AgentOutput {
     pub fn structured<T: DeserializeOwned>(&self) -> Result<T> {
         let text = self.text();
         let parsed = serde_json::from_str::<Value>(&text).map_err(|fault| format!("it is not JSON: {fault}"));
-        parsed.and_then(|value| parse(&value)).map_err(|fault| {
+        parsed.and_then(|value| from_value(&value)).map_err(|fault| {
             Error::new(format!("the answer does not fit `{}`: {fault}", std::any::type_name::<T>()))
                 .detail("text", text)
         })
@@ -292,7 +292,7 @@ pub(crate) struct Fitting<T> {
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Fitting<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        parse::<T>(&value).map_err(D::Error::custom)?;
+        from_value::<T>(&value).map_err(D::Error::custom)?;
         Ok(Self { value, of: PhantomData })
     }
 }

@@ -6,11 +6,10 @@
 //! | [`Requirements`] | decides which tools may be called, which have to be, and when the run may end |
 //! | [`Handoff`] | transfers the conversation to another agent |
 
-pub(crate) mod handoff;
 mod react;
 mod requirements;
 
-pub use handoff::{HandedOff, Handoff};
+pub use crate::handoff::{HandedOff, Handoff};
 pub use react::{
     ReAct, ReActAgent, ReActError, ReActPartialUpdate, ReActPrompts, ReActRetry, ReActStart, ReActSuccess, ReActUpdate,
 };

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::message::arguments::ToolCall;
 use crate::message::{Message, Part, Role};
-use crate::tool::shortened;
+use crate::typed::shortened;
 
 /// A conversation in which every tool call is followed by exactly one result.
 ///

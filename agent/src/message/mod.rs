@@ -4,6 +4,7 @@ pub(crate) mod arguments;
 mod extra;
 pub(crate) mod history;
 pub(crate) mod repair;
+pub(crate) mod turn;
 pub(crate) mod usage;
 
 use serde::{Deserialize, Serialize};

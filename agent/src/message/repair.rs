@@ -8,7 +8,7 @@ use emitree_emitter::new_id;
 
 use crate::message::history::{History, check, disallowed};
 use crate::message::{Message, Part, Role, ToolResult};
-use crate::tool::shortened;
+use crate::typed::shortened;
 
 /// A change that [`History::repair`] made.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod scripted;
 pub(crate) mod text_stage;
+pub(crate) mod tokens;
 pub(crate) mod tool_calls;
 
 use std::fmt;
@@ -191,7 +192,9 @@ impl ChatModel {
         self
     }
 
-    pub(crate) const fn own_options(&self) -> &ChatOptions {
+    /// Returns the options that this model adds to its requests.
+    #[must_use]
+    pub const fn own_options(&self) -> &ChatOptions {
         &self.backend.options
     }
 }

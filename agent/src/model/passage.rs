@@ -67,7 +67,7 @@ impl Passage {
     ///
     /// Returns an error if this is not the run of a model, or if its work has begun.
     pub(crate) fn append(stages: &ChunkStages, ctx: &RunContext) -> Result<()> {
-        if !is_run_of::<ChatModel>(ctx) {
+        if !ctx.is_run_of_type::<ChatModel>() {
             let of = ctx.creator().map_or("", |creator| creator.kind());
             return Err(Error::new(format!(
                 "`chunks` appends a stage to the run of a `ChatModel`, but `{}` is a run of the kind `{of}`",
@@ -160,13 +160,13 @@ struct RefuseModel;
 
 impl Middleware for RefuseModel {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if !is_run_of::<ChatModel>(ctx) {
+        if !ctx.is_run_of_type::<ChatModel>() {
             return Ok(());
         }
         let is_of_agent = |run: &RunContext| Passage::of(run).is_some_and(|passage| passage.0.is_of_agent);
         // A model that a tool or another agent asks does not answer in place of the model of the call.
         let mut above = std::iter::successors(ctx.parent(), |run| run.parent());
-        let call = above.find(|run| is_run_of::<Agent>(run) || is_run_of::<Tool>(run) || is_of_agent(run));
+        let call = above.find(|run| run.is_run_of_type::<Agent>() || run.is_run_of_type::<Tool>() || is_of_agent(run));
         match call {
             Some(call) if is_of_agent(call) && IN_STAGE.try_get().ok() != Some(call.run_id()) => {
                 Err(Error::new(format!(
@@ -183,11 +183,6 @@ impl Middleware for RefuseModel {
     fn name(&self) -> &str {
         "refuse_models"
     }
-}
-
-/// Returns `true` if this is the run of an `R`, which may be boxed.
-pub(crate) fn is_run_of<R>(ctx: &RunContext) -> bool {
-    ctx.types().runnable == std::any::type_name::<R>()
 }
 
 /// The layer around all layers that may answer.

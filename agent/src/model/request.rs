@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::tool::schema::schema_of;
+use crate::typed::schema_of;
 use crate::{Message, Role};
 
 /// The input of a [`ChatModel`](crate::ChatModel): a conversation, the tools that the model may call, and options.

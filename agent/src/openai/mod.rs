@@ -19,7 +19,6 @@ use std::time::Duration;
 use emitree_runtime::{Error, Result, RunContext, TraceParent};
 use reqwest::{Client, RequestBuilder, Url};
 
-use crate::model::{emit, log};
 pub use crate::openai::builder::OpenAiBuilder;
 use crate::openai::failure::Server;
 pub use crate::openai::failure::{ServerError, ServerErrorKind};
@@ -179,9 +178,13 @@ fn traced(post: RequestBuilder, parent: &TraceParent) -> RequestBuilder {
 
 /// Emits the headers of a response that became an error, because there is no reply that could contain them.
 async fn report_headers(error: &Error, ctx: &RunContext) {
-    let headers = error.find::<ServerError>().map(|cause| &cause.headers);
-    if let Some(headers) = headers.filter(|headers| !headers.is_empty()) {
-        log(emit(ctx, &mut ResponseHeaders::new(headers.clone())).await, "response_headers");
+    let Some(ServerError { headers, .. }) = error.find::<ServerError>() else { return };
+    if headers.is_empty() || !ctx.has_listeners() {
+        return;
+    }
+    // The error of the server is returned, so the error of a listener is logged.
+    if let Err(error) = ctx.emitter().emit_event(&mut ResponseHeaders::new(headers.clone())).await {
+        tracing::warn!(%error, "a listener of `response_headers` failed after the request had failed");
     }
 }
 

@@ -8,7 +8,7 @@ use emitree_runtime::{Error, Result};
 use serde_json::{Map, Value};
 
 use super::LinePrefixParser;
-use crate::tool::shortened;
+use crate::typed::shortened;
 
 type ParseText = dyn Fn(&str) -> Result<Value, String> + Send + Sync;
 type Fallback = Arc<dyn Fn(String) -> Vec<(&'static str, String)> + Send + Sync>;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::builder::{Found, LinePrefixParserBuilder, Nodes};
 use super::error::Failed;
 use super::{ParserError, ParserErrorKind};
-use crate::tool::shortened;
+use crate::typed::shortened;
 
 /// Reads a text whose parts begin with prefixes, such as `Thought:`, while the text arrives.
 ///

@@ -314,12 +314,13 @@ impl GatedCall {
         Ok(None)
     }
 
-    /// Turns the error of a hook into the verdict: an interrupt interrupts the call, and any other failure denies it.
+    /// Turns an error into the verdict, as the gate does with the error of its hook: an interrupt interrupts the call, and
+    /// any other failure denies it. `by` is the name of the middleware.
     ///
     /// # Errors
     ///
     /// Returns the error if it ends the run: a halt, an abort, a request for a retry or a fatal error.
-    pub(crate) fn decide_by(&mut self, by: &str, error: &Error) -> Result<()> {
+    pub fn decide_by(&mut self, by: &str, error: &Error) -> Result<()> {
         if let Some(interrupt) = error.interrupt().filter(|_| error.is_interrupted()) {
             self.decide(Verdict::Interrupt(interrupt.clone()));
             return Ok(());

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::agent::builder::IntoTool;
+use crate::IntoTool;
 use crate::message::history::History;
 use crate::model::chunks::AsyncChunkStage;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
@@ -571,9 +571,9 @@ impl Hooks {
         self
     }
 
-    /// Adds a hook of `model.request` that is called after the hooks of all middlewares: it writes the request in the
-    /// form of a kind. Tools that it removes count as offered.
-    pub(crate) fn writes(
+    /// Adds a hook of `model.request` that is called after the hooks of all middlewares. It writes the request in another
+    /// form, for example the tools as text for a model without tool calls. Tools that it removes count as offered.
+    pub fn encode(
         &mut self,
         hook: impl for<'a> Fn(&'a mut ModelRequest, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
     ) -> &mut Self {
@@ -582,9 +582,9 @@ impl Hooks {
         self
     }
 
-    /// Adds a stage of `model.chunk` before the stages of all middlewares: it reads a provider's reply in the form of a
-    /// kind. Replies that layers return, and answers of tools, do not pass it.
-    pub(crate) fn reads<S: AsyncChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) {
+    /// Adds a stage of `model.chunk` before the stages of all middlewares. It reads a provider's reply in the form that
+    /// [`encode`](Self::encode) asked for. Replies that layers return, and answers of tools, do not pass it.
+    pub fn decode<S: AsyncChunkStage + 'static>(&mut self, make: impl Fn() -> S + Send + Sync + 'static) {
         self.chains.reads = take(&mut self.chains.reads).with_async(make).named(&self.name(Place::ModelChunk));
     }
 

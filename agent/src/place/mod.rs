@@ -6,7 +6,6 @@ pub(crate) mod built;
 pub(crate) mod compaction;
 pub(crate) mod filters;
 pub(crate) mod hooks;
-pub(crate) mod measured;
 pub(crate) mod request;
 pub(crate) mod restore;
 pub(crate) mod state;

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::ChatOptions;
-use crate::agent::turn::CurrentTurn;
 use crate::message::history::History;
+use crate::message::turn::CurrentTurn;
 use crate::session::stopped::{OpenCall, Stopped, StoppedTurn};
 use crate::session::turn_calls::TurnCalls;
 

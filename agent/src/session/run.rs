@@ -7,8 +7,8 @@ use emitree_runtime::{Error, Result, RunContext};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::agent::turn::CurrentTurn;
 use crate::message::history::{History, HistoryError, check};
+use crate::message::turn::CurrentTurn;
 use crate::message::{Message, Role};
 use crate::place::state::Slices;
 use crate::session::entry::SessionEntry;

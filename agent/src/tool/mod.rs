@@ -1,8 +1,8 @@
 //! Tools as runs.
 
 pub(crate) mod events;
+pub(crate) mod into_tool;
 pub(crate) mod output;
-pub(crate) mod schema;
 pub(crate) mod started;
 #[cfg(feature = "json-schema")]
 mod with_schema;
@@ -25,9 +25,9 @@ use thiserror::Error as ThisError;
 use crate::model::{emit, log, not_taken_over};
 use crate::session::keys::CallInTurn;
 use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
-use crate::tool::schema::schema_of;
 #[cfg(feature = "json-schema")]
 use crate::tool::with_schema::Schema;
+use crate::typed::{from_value, schema_of};
 use crate::{ToolOutput, ToolSpec};
 
 /// A tool that models may call. Each call is a run of the kind `Tool`.
@@ -448,7 +448,7 @@ struct Function<F, A> {
 impl<F, A: DeserializeOwned> Function<F, A> {
     /// Deserializes arguments that fit the type and its schema. The type comes first, because its messages are clearer.
     fn parse(&self, arguments: &Value) -> Result<A, String> {
-        let parsed = parse(arguments)?;
+        let parsed = from_value(arguments)?;
         #[cfg(feature = "json-schema")]
         self.schema.check(arguments)?;
         Ok(parsed)
@@ -474,20 +474,6 @@ where
     }
 }
 
-/// A text is shortened if it has more characters than this.
-const MAX_TEXT: usize = 500;
-
-/// Shortens a long name from a model, or a long description of a problem. Only the middle is removed, where the
-/// description may quote a value of any size: the beginning names the place, and the end states what is wrong.
-pub(crate) fn shortened(text: &str) -> String {
-    let chars = text.chars().count();
-    if chars <= MAX_TEXT {
-        return text.to_owned();
-    }
-    let half = MAX_TEXT / 2;
-    text.chars().take(half).chain(" … ".chars()).chain(text.chars().skip(chars - half)).collect()
-}
-
 /// The error of a tool whose call is already answered with "not executed". It is fatal, so that no layer retries.
 pub(crate) fn too_late() -> Error {
     Error::new("the turn of this call has ended, so the call is not executed").fatal(true)
@@ -495,12 +481,4 @@ pub(crate) fn too_late() -> Error {
 
 fn does_not_fit(fault: &str) -> Error {
     Error::new(format!("the arguments are invalid: {fault}"))
-}
-
-/// Deserializes JSON. The error has the path of the fault.
-pub(crate) fn parse<A: DeserializeOwned>(arguments: &Value) -> Result<A, String> {
-    serde_path_to_error::deserialize(arguments).map_err(|error| {
-        let (path, fault) = (error.path().to_string(), error.into_inner());
-        shortened(&if path == "." { fault.to_string() } else { format!("at `{path}`: {fault}") })
-    })
 }

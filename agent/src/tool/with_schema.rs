@@ -11,7 +11,8 @@ use jsonschema::paths::LocationSegment;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::tool::{Tool, ToolError, Work, does_not_fit, shortened};
+use crate::tool::{Tool, ToolError, Work, does_not_fit};
+use crate::typed::shortened;
 use crate::{ToolOutput, ToolSpec};
 
 /// The maximum number of problems that a model receives for one call.

@@ -63,7 +63,6 @@ pub use delegate::{ask, sub_workflow};
 pub use events::{StepFailure, StepStart, StepSuccess};
 pub use step::{Goto, Step, StepOutput};
 
-use crate::model::{emit, log};
 use crate::workflow::builder::listed;
 
 /// Named steps that change a state of type `S`. Each call is a run of the kind `Workflow`, and each step is a run of the
@@ -155,21 +154,24 @@ impl<S: Data + Clone> Workflow<S> {
             let step = || self.0.steps[at].shared_name();
             // The step's run owns the state, so listeners of `error` receive a copy.
             let before = Arc::new(state.clone());
-            let taken = match emit(ctx, &mut StepStart { step: step(), number }).await {
-                Ok(()) => self.take(at, state, ctx).await,
-                Err(error) => Err(in_step(error, &step())),
+            let taken = match ctx.emitter().emit_event(&mut StepStart { step: step(), number }).await {
+                Ok(_) => self.take(at, state, ctx).await,
+                Err(error) => Err(in_step(error.into(), &step())),
             };
             match &taken {
                 Ok((output, next)) => {
                     let next = next.map(|next| self.0.steps[next].shared_name());
                     let state = Arc::new(output.state.clone());
-                    emit(ctx, &mut StepSuccess { step: step(), next, state }).await?;
+                    ctx.emitter().emit_event(&mut StepSuccess { step: step(), next, state }).await?;
                 }
                 // The abort of a workflow may reach it as the error of its step.
                 Err(_) if ctx.is_aborted() => {}
                 Err(error) => {
                     let mut failure = StepFailure { step: step(), error: error.report(), state: before };
-                    log(emit(ctx, &mut failure).await, "error");
+                    // The error of the step is returned, so the error of a listener is logged.
+                    if let Err(error) = ctx.emitter().emit_event(&mut failure).await {
+                        tracing::warn!(%error, "a listener of `error` failed after the step had failed");
+                    }
                 }
             }
             taken

@@ -29,7 +29,6 @@ use tokio::time::Instant;
 use tracing::{Level, Span, level_enabled};
 use uuid::Uuid;
 
-use crate::Instance;
 use crate::abort::AbortNode;
 use crate::context::current::{enter, enter_some, look};
 use crate::context::emitter::{EmitterSpec, LazyEmitter};
@@ -48,6 +47,7 @@ use crate::run::panic::{discard, isolated};
 use crate::run::state::RunState;
 use crate::runnable::value::{Data, RunTypes};
 use crate::tree::parent::Parent;
+use crate::{Instance, Runnable};
 
 /// A handle to a run, for use in its work, middlewares and listeners. Clones are cheap.
 ///
@@ -372,6 +372,12 @@ impl RunContext {
     #[must_use]
     pub fn types(&self) -> RunTypes {
         self.shared().core.stages().types()
+    }
+
+    /// Returns `true` if this is the run of an `R`, which may be boxed.
+    #[must_use]
+    pub fn is_run_of_type<R: Runnable>(&self) -> bool {
+        self.types().runnable == std::any::type_name::<R>()
     }
 
     pub(crate) fn instance_ref(&self) -> &Emitter {

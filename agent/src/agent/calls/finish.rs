@@ -13,7 +13,7 @@ use crate::model::emit;
 use crate::place::action::{CallResult, How};
 use crate::session::open_turn::OpenTurn;
 use crate::session::turn_calls::NOT_EXECUTED;
-use crate::tool::shortened;
+use crate::typed::shortened;
 use crate::{ToolCall, ToolOutput, ToolResult};
 
 /// Passes all results through `tool.result` in call order, and returns the results or the strongest error.

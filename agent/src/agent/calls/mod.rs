@@ -26,7 +26,7 @@ use crate::model::emit;
 use crate::place::action::CallResult;
 use crate::place::batch::{Asks, Batch, GatedCall};
 use crate::session::open_turn::OpenTurn;
-use crate::tool::shortened;
+use crate::typed::shortened;
 use crate::{Arguments, Tool, ToolCall, ToolSpec};
 
 /// Executes the calls of a turn, and returns their results in call order. If the turn was left open by an earlier run,

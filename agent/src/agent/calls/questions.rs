@@ -16,7 +16,7 @@ use crate::session::keys::Required;
 use crate::session::open_turn::OpenTurn;
 use crate::session::questions::{Question, QuestionState};
 use crate::session::stopped::OpenCall;
-use crate::tool::shortened;
+use crate::typed::shortened;
 
 /// The kind of the interrupt that combines the interrupts of a turn's calls.
 pub(super) const BATCH: &str = "agent.batch";

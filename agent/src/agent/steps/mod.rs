@@ -22,9 +22,9 @@ use crate::agent::middleware::{Installed, Joined};
 use crate::agent::spec::{AgentSpec, ExpectedTools};
 use crate::agent::steps::action::{Acted, TurnOutcome};
 use crate::agent::toolset::Toolset;
-use crate::agent::turn::{Attempt, CurrentTurn, LoopState, Resumes, UntilNext};
-use crate::kinds::handoff::Source;
-use crate::model::passage::is_run_of;
+use crate::agent::turn::{Attempt, LoopState, Resumes, UntilNext};
+use crate::handoff::Source;
+use crate::message::turn::CurrentTurn;
 use crate::model::{emit, log};
 use crate::place::built::Chains;
 use crate::session::run::Resumed;
@@ -344,7 +344,7 @@ impl<'a> Loop<'a> {
                 None => self.request().await?,
             };
             let response = self.ask_with_hooks(request).await?;
-            self.turn().change(|turn| turn.add_response(&response));
+            self.turn().change(|turn| turn.add_response(response.usage, response.cost));
             self.warnings.extend(response.warnings.iter().cloned());
             let outcome = match self.act(response).await {
                 Ok(Acted::Calls(turn)) => self.make_calls(turn).await,
@@ -421,7 +421,7 @@ fn check_joined(
 fn check_depth(agent: &AgentParts, ctx: &RunContext) -> Result<()> {
     // Runs of other kinds in between, such as runs of tools, do not count.
     let above = std::iter::successors(ctx.parent(), |run| run.parent());
-    let agents = above.filter(|run| is_run_of::<Agent>(run)).count();
+    let agents = above.filter(|run| run.is_run_of_type::<Agent>()).count();
     if agents > agent.max_depth {
         let error = Error::new(format!(
             "the agent `{}` runs inside {agents} other agents, but at most {} are allowed (`max_depth`)",

@@ -4,12 +4,12 @@ use emitree_runtime::{Result, Run, Runnable};
 use futures_core::future::BoxFuture;
 
 use crate::agent::steps::Loop;
-use crate::kinds::handoff::Answered;
+use crate::handoff::Answered;
 use crate::model::chunks::{ChunkStages, Stages};
 use crate::model::incoming::{IncomingReply, pass_whole};
 use crate::model::passage::{PassReplies, Passage};
 use crate::model::text_stage::TextStage;
-use crate::place::measured::Measured;
+use crate::model::tokens::Measured;
 use crate::{ChatModel, ChatRequest, ChatResponse, Delta, Message, ToolOutput};
 
 impl Loop<'_> {

@@ -325,11 +325,11 @@ impl AgentMiddleware for ReAct {
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
         let (react, events) = (Arc::new(self.clone()), self.events.clone());
         let (again, succeeds) = (AskAgain(self.clone()), Succeed(self.events.clone()));
-        hooks.writes(move |call, ctx| {
+        hooks.encode(move |call, ctx| {
             let react = Arc::clone(&react);
             Box::pin(async move { react.write(call, ctx).await })
         });
-        hooks.reads(move || Reader::new(events.clone()));
+        hooks.decode(move || Reader::new(events.clone()));
         hooks.model_call(|stack| stack.retry(again));
         hooks.agent_run(|stack| stack.layer_in(Phase::Observe, succeeds));
         Ok(())

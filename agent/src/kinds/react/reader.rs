@@ -13,14 +13,13 @@ use serde_json::Value;
 
 use super::events::{ReActPartialUpdate, ReActUpdate};
 use super::{FINAL_ANSWER, InRun, THOUGHT, TOOL_INPUT, TOOL_NAME, turn_of};
-use crate::model::passage::is_run_of;
 use crate::parse::{LinePrefixParser, ParserError, ParserUpdate, json_object};
 use crate::stream::AsyncChunkStage;
 use crate::{Agent, Chunks, Delta, FinishReason, NewToken};
 
 /// Returns the run of the agent that a run belongs to.
 pub(super) fn agent_of(ctx: &RunContext) -> &RunContext {
-    successors(Some(ctx), |run| run.parent()).find(|run| is_run_of::<Agent>(run)).unwrap_or(ctx)
+    successors(Some(ctx), |run| run.parent()).find(|run| run.is_run_of_type::<Agent>()).unwrap_or(ctx)
 }
 
 /// A reply that did not parse: an extension of the model's run.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::in_run::{InRun, StreamedAnswer};
 use crate::built_in::structured::{Fitting, TOOL};
 use crate::stream::{StreamToolCall, ToolCallUpdate};
-use crate::tool::schema::schema_of;
+use crate::typed::schema_of;
 use crate::{NewToken, Tool, ToolOutput, ToolSpec, tool_fn};
 
 const DESCRIPTION: &str = "Gives your final answer. Call it alone, when you need no other tool any more.";

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 128;
 
 /// A JSON value whose text is arriving.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct JsonTree {
+pub struct JsonTree {
     /// The containers that are open, outermost first.
     open: Vec<Open>,
     state: State,
@@ -52,14 +52,16 @@ enum State {
 
 /// Something new about the value at a path.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Part {
+pub struct Part {
     /// A JSON pointer, such as `/items/0/name`.
-    pub(crate) path: String,
-    pub(crate) new: New,
+    pub path: String,
+    /// What is new.
+    pub new: New,
 }
 
+/// What is new about a value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum New {
+pub enum New {
     /// The string has grown by this text.
     Text(String),
     /// The value is complete.
@@ -68,7 +70,7 @@ pub(crate) enum New {
 
 impl JsonTree {
     /// Takes text from the front of `rest`, up to the next part. Returns `None` when nothing is left.
-    pub(crate) fn next(&mut self, rest: &mut &str) -> Option<Part> {
+    pub fn next(&mut self, rest: &mut &str) -> Option<Part> {
         loop {
             match replace(&mut self.state, State::Over) {
                 State::Text(text) if text.status == Status::Ended => {
@@ -204,7 +206,7 @@ impl JsonTree {
     }
 
     /// Returns the value so far: all complete members, and the string that is open as far as its text is certain.
-    pub(crate) fn so_far(&self) -> Value {
+    pub fn so_far(&self) -> Value {
         let mut inner = match &self.state {
             State::Text(_) => Some(Value::String(self.text.clone())),
             _ => self.complete.clone(),

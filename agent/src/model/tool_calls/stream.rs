@@ -13,7 +13,6 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::model::passage::is_run_of;
 use crate::model::tool_calls::events::ToolCallDelta;
 use crate::model::tool_calls::json_path::{Found, Path, Scanner};
 use crate::{Arguments, ChatModel, ChatRequest, ChatResponse, Tool, ToolCall};
@@ -275,7 +274,7 @@ struct Bound(Mutex<Vec<Arc<()>>>);
 
 impl Middleware for StreamToolCall {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if is_run_of::<ChatModel>(ctx) {
+        if ctx.is_run_of_type::<ChatModel>() {
             return self.bind_to_model(ctx);
         }
         self.path()?;
@@ -304,7 +303,7 @@ struct ForModels {
 impl Middleware for ForModels {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
         let is_meant = self.parent.is_none_or(|parent| ctx.parent().is_some_and(|run| run.run_id() == parent));
-        if is_meant && is_run_of::<ChatModel>(ctx) { self.stream.bind_to_model(ctx) } else { Ok(()) }
+        if is_meant && ctx.is_run_of_type::<ChatModel>() { self.stream.bind_to_model(ctx) } else { Ok(()) }
     }
 
     fn name(&self) -> &'static str {
