@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 /// The tables of the page, by the letter of their rows.
 const ROWS: [(char, usize); 7] = [('S', 49), ('C', 32), ('K', 27), ('V', 26), ('B', 46), ('G', 28), ('A', 20)];
 
-const CRATES: [&str; 6] = ["emitter", "runtime", "secrets", "middleware-builtin", "sinks", "agent"];
+const CRATES: [&str; 7] =
+    ["emitter", "runtime", "secrets", "middleware-builtin", "sinks", "agent", "agent-kit"];
 
 fn text_of(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).ok()
@@ -288,7 +289,7 @@ fn no_row_is_missing_and_the_page_counts_its_rows() {
 #[test]
 fn each_kind_of_wrong_row_is_found() {
     let api = Api::read();
-    let test = "`agent/places::a_gate_can_answer_skip_deny_and_edit_calls`";
+    let test = "`agent/places/places::a_gate_can_answer_skip_deny_and_edit_calls`";
     let table = [
         ("`Hooks::on_state`, `Emitter::on`, `for_tree`", test, ""),
         ("`retry: ToolRetry {retry, error}`, `new_token: NewToken {text, is_reasoning}`", test, ""),
@@ -300,7 +301,7 @@ fn each_kind_of_wrong_row_is_found() {
         ("`ToolRetry {retry}`", test, "there is no item `ToolRetry {retry}`"),
         ("`ToolRetry {retry, error, delay}`", test, "there is no item `ToolRetry {retry, error, delay}`"),
         ("`again: ToolRetry {retry, error}`", test, "there is no item `again: ToolRetry {retry, error}`"),
-        ("`Agent`", "`agent/places::mark_at`", "there is no test `agent/places::mark_at`"),
+        ("`Agent`", "`agent/places/places::mark_at`", "there is no test `agent/places/places::mark_at`"),
         ("`Agent`", "`agent/nowhere::a_test`", "there is no test `agent/nowhere::a_test`"),
         ("`Agent`", "", "a row has items and a test"),
         ("an agent", test, "a row has items and a test"),

@@ -5,24 +5,24 @@
 //! layers, guards and the built-in middleware apply to their runs as to any other run. A [`Session`] keeps a
 //! [`History`], which stays valid even if a turn is aborted or dropped. An [`Agent`] calls a model and its tools in a
 //! loop. Each step of the loop that middleware can intercept is a [`Place`], where an [`AgentMiddleware`] adds
-//! [`Hooks`]. A [`Workflow`](workflow::Workflow) runs steps, some of which may ask agents, in an order that the steps
-//! decide.
+//! [`Hooks`]. Built-in middlewares, other kinds of agents, parsers and workflows are in `emitree-agent-kit`.
 
 mod agent;
-pub mod built_in;
 mod handoff;
-pub mod kinds;
 mod message;
 mod model;
 #[cfg(feature = "openai")]
 mod openai;
-pub mod parse;
 mod place;
 mod session;
 mod sync;
 mod tool;
 pub mod typed;
-pub mod workflow;
+
+/// Transfers of a conversation to another agent. Other kinds of agents are in `emitree-agent-kit`.
+pub mod kinds {
+    pub use crate::handoff::{HandedOff, Handoff};
+}
 
 /// Repairing conversations that come from elsewhere: the changes that [`History::repair`] reports.
 pub mod history {
@@ -84,6 +84,7 @@ pub use model::provider::{DeltaStream, Provider, whole};
 pub use model::request::{ChatOptions, ChatRequest, ResponseFormat, ToolChoice, ToolSpec};
 pub use model::response::{ChatResponse, Delta};
 pub use model::scripted::{Reply, ScriptedModel};
+pub use model::tokens::{EstimatedTokens, TokenCounter};
 #[cfg(feature = "openai")]
 pub use openai::{OpenAi, OpenAiBuilder, ServerError, ServerErrorKind};
 pub use place::Place;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A reply of llama.cpp to a request for a stream, as it was received.
-const RECORDED: &str = include_str!("../../agent/tests/it/openai/streams/llama-cpp.txt");
+const RECORDED: &str = include_str!("../../agent/tests/openai/streams/llama-cpp.txt");
 /// The number of tokens of each answer.
 const TOKENS: usize = 200;
 /// The number of tokens of an answer that stalls.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::kinds::HandedOff;
+use crate::handoff::HandedOff;
 use crate::{Message, NewToken, ToolCall, ToolResult, Turn};
 
 /// The event `start`: the loop is about to begin. The event is emitted for each attempt.

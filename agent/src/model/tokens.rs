@@ -19,24 +19,15 @@ use crate::{ChatRequest, Message, Usage};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use emitree_agent::built_in::SlidingWindow;
-/// use emitree_agent::{Agent, ChatModel, Message, ScriptedModel};
+/// use emitree_agent::{Message, TokenCounter};
 /// use emitree_runtime::RunContext;
 ///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> emitree_runtime::Result<()> {
 /// // One token for each word.
-/// let words = |messages: &[Arc<Message>], _: &RunContext| {
-///     messages.iter().map(|message| message.text().split_whitespace().count() as u64).sum::<u64>()
-/// };
-/// let script = ScriptedModel::new("test").text("Fine.");
-/// let agent = Agent::builder("friend", ChatModel::new(script.clone())?)
-///     .with(SlidingWindow::tokens(4).counter(words))
-///     .build()?;
-/// agent.ask(vec![Message::user("I am Ada Lovelace."), Message::user("How are you?")]).await?;
-/// assert_eq!(script.requests()[0].messages.len(), 1);
-/// # Ok(())
-/// # }
+/// fn words(messages: &[Arc<Message>], _: &RunContext) -> u64 {
+///     messages.iter().map(|message| message.text().split_whitespace().count() as u64).sum()
+/// }
+/// fn is_a_counter(_: impl TokenCounter) {}
+/// is_a_counter(words);
 /// ```
 pub trait TokenCounter: Send + Sync + 'static {
     /// Returns the number of tokens. Middlewares may count a conversation in pieces, and add the counts. `ctx` is the

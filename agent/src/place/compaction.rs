@@ -13,7 +13,7 @@ use crate::{History, Message};
 /// [`ContextCompact`](crate::Place::ContextCompact) have let pass.
 ///
 /// A middleware that compacts the history begins it in a hook of [`on_state`](crate::Hooks::on_state), as
-/// [`Summarize`](crate::built_in::Summarize) does:
+/// `Summarize` of `emitree-agent-kit` does:
 ///
 /// ```
 /// use std::sync::Arc;

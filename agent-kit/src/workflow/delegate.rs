@@ -1,0 +1,92 @@
+//! Steps whose work is a run of something else: an agent or another workflow.
+
+use std::sync::Arc;
+
+use emitree_runtime::{Data, Result, RunContext, Runnable};
+use futures_core::future::BoxFuture;
+
+use crate::workflow::{Goto, Workflow, WorkflowOutput};
+use emitree_agent::{Agent, AgentInput, AgentOutput};
+
+/// Makes a step that asks an agent. The first function makes the agent's input from the state, and the second takes the
+/// answer into the state. Pass it to [`WorkflowBuilder::step`](super::WorkflowBuilder::step).
+///
+/// Each run of the step is a conversation of its own. If the agent fails, the step fails with the agent's error. To go on
+/// with a session, or to fail on an answer, run the agent in a function of your own:
+/// `let answer = critic.ask(…).session(&session).await?`.
+pub fn ask<S, I, In, Back>(
+    agent: &Agent,
+    input: In,
+    back: Back,
+) -> impl for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync + use<S, I, In, Back>
+where
+    S: Data,
+    I: Into<AgentInput>,
+    In: Fn(&S) -> I + Send + Sync + 'static,
+    Back: Fn(&mut S, AgentOutput) -> Goto + Send + Sync + 'static,
+{
+    delegate(Arc::new(agent.clone()), move |state: &S| input(state).into(), back)
+}
+
+/// Makes a step that runs another workflow. The first function makes the state of that workflow, and the second takes
+/// its output into the state. Pass it to [`WorkflowBuilder::step`](super::WorkflowBuilder::step).
+///
+/// The workflow runs below the run of the step, with its own number of steps. If it fails, the step fails with its
+/// error, whose detail `step` names the inner step.
+///
+/// ```
+/// use emitree_agent_kit::workflow::{Goto, Workflow, sub_workflow};
+/// use emitree_runtime::Runnable;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> emitree_runtime::Result<()> {
+/// let double = Workflow::builder("double")
+///     .step("add", |state: &mut (u32, u32), _| {
+///         Box::pin(async move {
+///             state.1 += state.0;
+///             Ok(Goto::End)
+///         })
+///     })
+///     .build()?;
+/// let back = |n: &mut u32, done: emitree_agent_kit::workflow::WorkflowOutput<(u32, u32)>| {
+///     *n = done.state.1;
+///     if *n < 100 { Goto::Same } else { Goto::Next }
+/// };
+/// let grow = Workflow::builder("grow").step("twice", sub_workflow(&double, |n: &u32| (*n, *n), back)).build()?;
+/// assert_eq!(grow.run(3).await?.state, 192);
+/// # Ok(())
+/// # }
+/// ```
+pub fn sub_workflow<S, T, In, Back>(
+    workflow: &Workflow<T>,
+    input: In,
+    back: Back,
+) -> impl for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync + use<S, T, In, Back>
+where
+    S: Data,
+    T: Data + Clone,
+    In: Fn(&S) -> T + Send + Sync + 'static,
+    Back: Fn(&mut S, WorkflowOutput<T>) -> Goto + Send + Sync + 'static,
+{
+    delegate(Arc::new(workflow.clone()), input, back)
+}
+
+fn delegate<S, R, In, Back>(
+    runnable: Arc<R>,
+    input: In,
+    back: Back,
+) -> impl for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync
+where
+    S: Data,
+    R: Runnable + 'static,
+    In: Fn(&S) -> R::Input + Send + Sync + 'static,
+    Back: Fn(&mut S, R::Output) -> Goto + Send + Sync + 'static,
+{
+    let back = Arc::new(back);
+    move |state, _| {
+        // The step's run calls this function, and so is the parent.
+        let run = runnable.run_shared(input(state));
+        let back = Arc::clone(&back);
+        Box::pin(async move { Ok(back(state, run.await?)) })
+    }
+}
