@@ -194,7 +194,8 @@ impl CallLimit {
         match then {
             Then::Deny => {}
             Then::Finish => {
-                let (reads, ends) = (counter.clone(), counter.clone());
+                let reads = counter.clone();
+                let ends = counter.clone();
                 hooks.on_action(move |action, ctx| {
                     let has_text = !action.response.text().trim().is_empty();
                     reads.in_run(ctx, |count| count.has_text = has_text);
@@ -226,7 +227,8 @@ impl CallLimit {
         if fails {
             return;
         }
-        let (stops, answers) = (counter.clone(), counter.clone());
+        let stops = counter.clone();
+        let answers = counter.clone();
         hooks.on_stop(move |end, ctx| Ok(!end.response.text().trim().is_empty() && stops.reached(ctx)?.is_some()));
         let layer = layer_fn("call_limit", move |request: &ChatRequest, ctx, next: Next<'_, ChatModel>| {
             // The counts belong to the run of the agent, which is above the run of its model.

@@ -338,7 +338,10 @@ impl Guardrail {
     }
 
     fn install_output(&self, hooks: &mut Hooks) {
-        let (of_stage, of_run, of_answer, of_error) = (self.clone(), self.clone(), self.clone(), self.clone());
+        let of_stage = self.clone();
+        let of_run = self.clone();
+        let of_answer = self.clone();
+        let of_error = self.clone();
         hooks.chunks_async(move || Stage { guardrail: of_stage.clone(), deltas: Vec::new(), left: String::new() });
         if !self.holds() && !self.evaluates_only {
             let guardrail = self.clone();

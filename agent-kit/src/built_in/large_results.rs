@@ -249,10 +249,14 @@ impl LargeResults {
         if let Some(of_run) = ctx.own_extension::<OfRun>() {
             return Ok(of_run);
         }
-        let (this, memory, run) = (self.clone(), memory.clone(), ctx.clone());
+        let this = self.clone();
+        let memory = memory.clone();
+        let run = ctx.clone();
         // Async observers of the end are called even if the run is dropped.
         ctx.emitter().observe_async(Stage::Finish, move |_: &dyn AnyEvent, _| {
-            let (this, memory, run) = (this.clone(), memory.clone(), run.clone());
+            let this = this.clone();
+            let memory = memory.clone();
+            let run = run.clone();
             Box::pin(async move { Ok(this.remove_unused(&memory, &run).await?) })
         })?;
         Ok(ctx.own_extension_or_default::<OfRun>())
@@ -351,11 +355,14 @@ impl AgentMiddleware for LargeResults {
     }
 
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
-        let (this, memory) = (self.clone(), hooks.state::<Memory>());
+        let this = self.clone();
+        let memory = hooks.state::<Memory>();
         hooks.tool(self.tool());
-        let (shortens, remembers) = (this.clone(), memory.clone());
+        let shortens = this.clone();
+        let remembers = memory.clone();
         hooks.on_result_async(move |result, ctx| {
-            let (this, memory) = (shortens.clone(), remembers.clone());
+            let this = shortens.clone();
+            let memory = remembers.clone();
             Box::pin(async move { this.shorten(result, &memory, ctx).await })
         });
         // The run itself may have stored nothing, but have removed messages.

@@ -127,7 +127,8 @@ impl Middleware for WatchReplies {
             return Ok(());
         }
         let replies = Arc::new(Replies { own_events: self.own_events.clone(), trees: Mutex::default() });
-        let (of_tokens, of_calls) = (Arc::clone(&replies), Arc::clone(&replies));
+        let of_tokens = Arc::clone(&replies);
+        let of_calls = Arc::clone(&replies);
         ctx.emitter().observe_async("new_token", move |token: &NewToken, _| advance(&of_tokens, None, token.text()))?;
         ctx.emitter().observe_async("tool_call_delta", move |delta: &ToolCallDelta, _| {
             let text = if *delta.name == *TOOL { &*delta.arguments } else { "" };

@@ -103,7 +103,8 @@ impl SlidingWindow {
 
     /// Counts the messages between two boundaries at a time, from the end, until the limit is exceeded.
     fn start_of_tokens(&self, messages: &[Arc<Message>], at_most: u64, ctx: &RunContext) -> usize {
-        let (mut start, mut left) = (messages.len(), at_most);
+        let mut start = messages.len();
+        let mut left = at_most;
         for at in boundaries(messages).rev() {
             match left.checked_sub(self.counter.count(&messages[at..start], ctx)) {
                 Some(rest) => (start, left) = (at, rest),

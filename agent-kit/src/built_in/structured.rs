@@ -127,7 +127,8 @@ impl Structured {
         let tool = tool_fn(TOOL, description, |answer: Fitting<T>, _: RunContext| async move {
             Ok(ToolOutput::new(answer.value).answer())
         });
-        let (tool, name) = (tool.map_err(Error::from), T::schema_name().into_owned());
+        let tool = tool.map_err(Error::from);
+        let name = T::schema_name().into_owned();
         let own_events = OwnEvents::new(Namespace::new("middleware.structured"));
         Self { tool, name, format: ResponseFormat::of::<T>(), way: Way::Default, attempts: 1, own_events }
     }
@@ -242,7 +243,9 @@ impl AgentMiddleware for Structured {
             ctx.bind_nested(WatchReplies::of(ctx, &own_events));
             Ok(())
         });
-        let (prepares, checks, counts) = (self.clone(), self.clone(), self.clone());
+        let prepares = self.clone();
+        let checks = self.clone();
+        let counts = self.clone();
         let checker = tool.clone();
         hooks.on_request(move |call, ctx| prepares.prepare(&tool, call, ctx));
         hooks.on_action(move |action, ctx| checks.check_text(&checker, action, ctx));

@@ -321,9 +321,11 @@ impl AgentMiddleware for Summarize {
     }
 
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
-        let (this, memory) = (Arc::new(self.clone()), hooks.state::<Memory>());
+        let this = Arc::new(self.clone());
+        let memory = hooks.state::<Memory>();
         hooks.on_state_async(move |history, ctx| {
-            let (this, memory) = (Arc::clone(&this), memory.clone());
+            let this = Arc::clone(&this);
+            let memory = memory.clone();
             Box::pin(async move { this.compact(history, &memory, ctx).await })
         });
         Ok(())

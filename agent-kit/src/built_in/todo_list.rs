@@ -137,7 +137,8 @@ impl TodoList {
     fn tool(&self, list: State<Vec<Todo>>) -> Result<Tool, ToolError> {
         let events = self.0.clone();
         tool_fn(TOOL, "Writes the list of the steps of your task.", move |Todos { todos }, ctx: RunContext| {
-            let (list, events) = (list.clone(), events.clone());
+            let list = list.clone();
+            let events = events.clone();
             async move {
                 let before = list.with(&ctx, |list| std::mem::replace(list, todos.clone()))?;
                 let written = written(&todos);

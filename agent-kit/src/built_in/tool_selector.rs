@@ -226,7 +226,8 @@ impl ToolSelector {
 
     /// Leaves only the selected tools in a request.
     async fn limit(&self, call: &mut ModelRequest, ctx: &RunContext) -> Result<()> {
-        let (message, attempt) = (last_user_message(ctx), ctx.attempt());
+        let message = last_user_message(ctx);
+        let attempt = ctx.attempt();
         let last = ctx.own_extension_or_default::<LastSelection>();
         let known = last.0.lock().clone().filter(|known| known.attempt == attempt);
         let known = known.filter(|known| is_same(known.message.as_ref(), message.as_ref()));

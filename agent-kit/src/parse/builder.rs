@@ -236,7 +236,8 @@ impl fmt::Debug for LinePrefixParserBuilder {
 }
 
 fn check_prefixes(nodes: &[(Arc<str>, Node)]) -> Result<()> {
-    let (mut keys, mut prefixes) = (HashSet::new(), HashSet::new());
+    let mut keys = HashSet::new();
+    let mut prefixes = HashSet::new();
     for (key, node) in nodes {
         if node.prefix.is_empty() || node.prefix.contains('\n') {
             return Err(Error::new(format!("the prefix {:?} of `{key}` must be a part of one line", node.prefix)));

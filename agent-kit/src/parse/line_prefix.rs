@@ -253,7 +253,8 @@ impl LinePrefixParser {
     /// Begins a node, and completes the one before. Returns `false` if its line is ignored.
     fn begin(&mut self, at: usize) -> Result<bool, Fault> {
         let nodes = Arc::clone(&self.nodes);
-        let (key, node) = (nodes.key(at), nodes.node(at));
+        let key = nodes.key(at);
+        let node = nodes.node(at);
         match &self.current {
             Some(before) if !nodes.may_follow(before.at, at) => {
                 let mut expected = nodes.prefixes(|next| nodes.may_follow(before.at, next));
@@ -294,7 +295,8 @@ impl LinePrefixParser {
     /// Completes the current node, if there is one.
     fn complete(&mut self) -> Result<(), Fault> {
         let Some(current) = &self.current else { return Ok(()) };
-        let (key, node) = (self.nodes.key(current.at), self.nodes.node(current.at));
+        let key = self.nodes.key(current.at);
+        let node = self.nodes.node(current.at);
         let value = node.value(&current.text).map_err(|reason| {
             (ParserErrorKind::DoesNotParse, format!("the text after `{}` is wrong: {reason}", node.prefix))
         })?;
@@ -356,7 +358,8 @@ impl LinePrefixParser {
     fn fail(&mut self, (kind, message): Fault) -> ParserError {
         let current = self.current.take();
         let current = current.map(|current| (Arc::clone(self.nodes.key(current.at)), current.text));
-        let (mut lines, values) = (take(&mut self.before), take(&mut self.values));
+        let mut lines = take(&mut self.before);
+        let values = take(&mut self.values);
         lines.push_str(&self.held);
         let failed = Failed { kind, message, lines, values, current, updates: Vec::new() };
         self.error = Some(ParserError(Box::new(failed.clone())));

@@ -255,7 +255,8 @@ impl ReAct {
 
     /// Turns a request into text.
     async fn write(&self, call: &mut ModelRequest, ctx: &RunContext) -> Result<()> {
-        let (request, turn) = (&mut call.request, turn_of(ctx));
+        let request = &mut call.request;
+        let turn = turn_of(ctx);
         let tools = listed(take(&mut request.tools), request.options.tool_choice.take());
         let (instructions, messages) = self.write_messages(request);
         let ForTools { tools, system, parser, .. } = self.for_tools(tools, instructions)?;
@@ -324,8 +325,10 @@ impl AgentMiddleware for ReAct {
     }
 
     fn install(&self, hooks: &mut Hooks) -> Result<()> {
-        let (react, events) = (Arc::new(self.clone()), self.events.clone());
-        let (again, succeeds) = (AskAgain(self.clone()), Succeed(self.events.clone()));
+        let react = Arc::new(self.clone());
+        let events = self.events.clone();
+        let again = AskAgain(self.clone());
+        let succeeds = Succeed(self.events.clone());
         hooks.encode(move |call, ctx| {
             let react = Arc::clone(&react);
             Box::pin(async move { react.write(call, ctx).await })
@@ -359,7 +362,9 @@ impl Layer<ChatModel> for AskAgain {
     async fn call(&self, input: &ChatRequest, ctx: &RunContext, next: Next<'_, ChatModel>) -> Result<ChatResponse> {
         let ReAct { prompts, max_retries_per_step, total_retries, events, .. } = &self.0;
         let agent = agent_of(ctx);
-        let (turn, mut request, mut retries) = (turn_of(agent), Cow::Borrowed(input), 0);
+        let turn = turn_of(agent);
+        let mut request = Cow::Borrowed(input);
+        let mut retries = 0;
         loop {
             let failed = match next.run(&request).await {
                 Err(failed) => failed,

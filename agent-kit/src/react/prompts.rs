@@ -145,7 +145,8 @@ fn user(text: &str) -> String {
 /// Writes the thought, and the calls or the answer.
 fn assistant(message: &Message) -> String {
     let has_calls = message.tool_calls().next().is_some();
-    let (mut thought, mut answer) = (String::new(), String::new());
+    let mut thought = String::new();
+    let mut answer = String::new();
     for part in &message.parts {
         match part {
             Part::Reasoning { content, extra: None, .. } => thought.push_str(content),

@@ -85,7 +85,8 @@ impl Reader {
 
     async fn pass_on(&mut self, updates: &[ParserUpdate], passed: &mut Vec<Delta>, ctx: &RunContext) -> Result<()> {
         for update in updates {
-            let (delta, has_text) = (update.delta.clone(), !update.delta.is_empty());
+            let delta = update.delta.clone();
+            let has_text = !update.delta.is_empty();
             passed.extend(match &*update.key {
                 THOUGHT => has_text.then_some(Delta::Reasoning(delta)),
                 FINAL_ANSWER => has_text.then_some(Delta::Text(delta)),
@@ -109,7 +110,8 @@ impl Reader {
         if !self.events.has_listeners(agent) {
             return Ok(());
         }
-        let (key, turn) = (&update.key, turn_of(agent));
+        let key = &update.key;
+        let turn = turn_of(agent);
         let mut line = self.line.take().unwrap_or_else(|| Line::new(ctx, agent));
         let delta = line.push(&update.delta, update.is_complete)?;
         if !delta.is_empty() {

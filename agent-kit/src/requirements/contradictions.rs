@@ -79,7 +79,8 @@ fn of<'a>(tool: &'a str, all: &'a [Requirement]) -> impl Iterator<Item = &'a Req
 
 /// Returns the tools that have to be called before a tool.
 fn prerequisites<'a>(tool: &'a str, all: &'a [Requirement]) -> BTreeSet<&'a str> {
-    let (mut needed, mut open) = (BTreeSet::new(), vec![tool]);
+    let mut needed = BTreeSet::new();
+    let mut open = vec![tool];
     while let Some(tool) = open.pop() {
         let after = of(tool, all).flat_map(|requirement| &requirement.only_after);
         open.extend(after.map(|after| &**after).filter(|after| needed.insert(*after)));

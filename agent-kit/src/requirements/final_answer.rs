@@ -77,7 +77,8 @@ impl Answer {
         let stream = if self.is_response { stream.key(RESPONSE) } else { stream };
         let events = events.clone();
         stream.emitter().observe_async("update", move |update: &ToolCallUpdate, _| {
-            let (events, update) = (events.clone(), Piece::of(update));
+            let events = events.clone();
+            let update = Piece::of(update);
             Box::pin(async move {
                 // The current run is the model's.
                 if let Some(agent) = RunContext::current().as_ref().and_then(RunContext::parent) {
@@ -110,7 +111,8 @@ impl Piece {
         if self.is_first {
             answer.filter = agent.text_filter(NewToken::NAME.as_str());
         }
-        let (mut delta, is_last) = (self.delta, self.structured.is_some());
+        let mut delta = self.delta;
+        let is_last = self.structured.is_some();
         if let Some(filter) = &mut answer.filter {
             delta = filter.push(&delta)?;
             if is_last {

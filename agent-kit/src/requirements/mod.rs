@@ -231,7 +231,8 @@ impl Requirements {
     /// Denies the calls that the rules do not allow, in call order.
     async fn pass(&self, batch: &mut Batch, ctx: &RunContext) -> Result<()> {
         let run: Arc<InRun> = ctx.own_extension_or_default();
-        let (mut plan, mut steps) = (run.plan(), run.steps());
+        let mut plan = run.plan();
+        let mut steps = run.steps();
         let is_alone = batch.calls().count() == 1;
         for gated in batch.open() {
             let name = gated.call.name.as_str();
@@ -340,7 +341,8 @@ impl AgentMiddleware for Requirements {
         let shared = Arc::new(self.clone());
         if let Some(answer) = &self.answer {
             hooks.tool(answer.tool.clone()?).middleware(answer.streams(&self.events)?);
-            let (all, answer) = (Arc::clone(&shared), answer.clone());
+            let all = Arc::clone(&shared);
+            let answer = answer.clone();
             hooks.on_action(move |action, ctx| all.check_text(&answer, action, ctx));
         }
         let all = Arc::clone(&shared);

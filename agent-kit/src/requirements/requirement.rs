@@ -280,7 +280,8 @@ impl Requirement {
     }
 
     fn remembered(&self, tool: &str, ctx: &RunContext) -> Option<bool> {
-        let (key, answers) = (key(self.responder.as_ref()?), ctx.own_extension::<Answers>()?);
+        let key = key(self.responder.as_ref()?);
+        let answers = ctx.own_extension::<Answers>()?;
         let answers = answers.0.lock();
         answers.iter().find(|(by, name, _)| *by == key && name == tool).map(|(.., is_allowed)| *is_allowed)
     }

@@ -196,7 +196,8 @@ impl<S: Data + Clone> Workflow<S> {
     }
 
     fn misled(&self, at: usize, fault: &str) -> Error {
-        let (step, flow) = (self.0.steps[at].name(), self.name());
+        let step = self.0.steps[at].name();
+        let flow = self.name();
         Error::new(format!("the step `{step}` of the workflow `{flow}` returned {fault}; {}", listed(&self.0.steps)))
     }
 
