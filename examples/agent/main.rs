@@ -4,7 +4,7 @@
 //! cargo run --example agent -- "How many words has README.md, and what is that times 17?"
 //!     --guarded       adds redaction, limits and a budget, and asks you before each tool call
 //!     --record FILE   records every event as JSON lines; `--example replay -- FILE` shows them again
-//!     --model NAME    asks a real model, such as `ollama:granite4` or `openai:gpt-5-mini`
+//!     --model NAME    asks a real model, such as `ollama:granite4` or `openai:gpt-5-mini`; needs `--features openai`
 //!     --base-url URL  sends the requests to the server at this URL
 //! ```
 //!
@@ -22,7 +22,7 @@ use std::io::{Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use emitree::agent::{Agent, AgentRun, ChatModel, ChatSuccess, Message, OpenAi, Role};
+use emitree::agent::{Agent, AgentRun, ChatModel, ChatSuccess, Message, Role};
 use emitree::middleware::approval::{Approval, Decision, Request};
 use emitree::middleware::trajectory::TrajectoryEvent;
 use emitree::middleware::{Budget, Limits, Redact, Runs, Trajectory};
@@ -102,12 +102,24 @@ fn model(arguments: &Arguments) -> Result<ChatModel> {
         eprintln!("The model is `rules`: rules of this example, no language model.");
         return Ok(ChatModel::new(rules::model())?);
     };
-    let Some(url) = &arguments.base_url else {
+    real_model(name, arguments.base_url.as_deref())
+}
+
+#[cfg(feature = "openai")]
+fn real_model(name: &str, url: Option<&str>) -> Result<ChatModel> {
+    let Some(url) = url else {
         eprintln!("The model is `{name}`.");
         return ChatModel::from_name(name);
     };
     eprintln!("The model is `{name}` at {url}.");
-    Ok(ChatModel::new(OpenAi::from_name(name)?.base_url(url).build()?)?)
+    Ok(ChatModel::new(emitree::agent::OpenAi::from_name(name)?.base_url(url).build()?)?)
+}
+
+#[cfg(not(feature = "openai"))]
+fn real_model(name: &str, _: Option<&str>) -> Result<ChatModel> {
+    Err(Error::new(format!(
+        "`--model {name}` needs the feature `openai`: cargo run --features openai --example agent -- --model {name} …"
+    )))
 }
 
 /// Creates a trajectory that prints only the new messages of a model's input: printing the whole conversation for each call

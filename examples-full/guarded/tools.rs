@@ -24,7 +24,7 @@ where
 
 /// Returns the folder of the sample letters.
 pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/guarded")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("guarded")
 }
 
 /// Returns a tool that reads a letter.

@@ -1,7 +1,7 @@
 //! Keeps what an agent is told in a key-value store, with three layers around it: an audit, a cache and encryption.
 //!
 //! ```text
-//! cargo run --example values
+//! cargo run -p emitree-examples --example values
 //! ```
 //!
 //! A scripted model remembers a text with a tool, and recalls it twice. The second time, the cache answers. The audit
@@ -23,7 +23,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-#[path = "shared/help.rs"]
+#[path = "../examples/shared/help.rs"]
 mod help;
 
 /// Prints the input of each operation, and whether it succeeded.

@@ -1,8 +1,8 @@
 //! A desk that answers letters, guarded by five built-in middlewares.
 //!
 //! ```text
-//! cargo run --example guarded
-//! cargo run --example guarded -- your-letter.txt
+//! cargo run -p emitree-examples --example guarded
+//! cargo run -p emitree-examples --example guarded -- your-letter.txt
 //! ```
 //!
 //! By default it answers three letters, one of them twice. The trajectory shows the runs and the events of each middleware.
@@ -17,7 +17,7 @@ use crate::desk::desk;
 
 mod desk;
 mod guards;
-#[path = "../shared/help.rs"]
+#[path = "../../examples/shared/help.rs"]
 mod help;
 mod letter;
 mod tools;
