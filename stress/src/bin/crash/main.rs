@@ -1,9 +1,9 @@
 //! Kills the process of an agent again and again, and checks that no run was lost and no effect was repeated.
 //!
 //! ```text
-//! cargo run -p emitree-stores --release --example crash -- --seed 1 --kills 20
-//! cargo run -p emitree-stores --release --example crash -- --seed 1 --kills 200 --all-points
-//! cargo run -p emitree-stores --release --example crash -- --seed 1 --kills 20 --swallow began
+//! cargo run -p emitree-stress --release --bin crash -- --seed 1 --kills 20
+//! cargo run -p emitree-stress --release --bin crash -- --seed 1 --kills 200 --all-points
+//! cargo run -p emitree-stress --release --bin crash -- --seed 1 --kills 20 --swallow began
 //! ```
 //!
 //! Each run of the agent is a process that gets SIGKILL up to three times, at a random moment or at a point: before or
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-#[path = "../../../examples/shared/help.rs"]
+#[path = "../../../../examples/shared/help.rs"]
 mod help;
 mod points;
 mod process;
@@ -152,16 +152,16 @@ fn kill_runs(folder: &Path, options: &Options) -> Result<(), Box<dyn Error>> {
 /// Returns the path of the program that checks.
 fn checker() -> Result<PathBuf, Box<dyn Error>> {
     let path = std::env::current_exe()?.with_file_name("crash_check");
-    // `cargo run` has built only this example.
+    // `cargo run` has built only this program.
     if let Some(cargo) = std::env::var_os("CARGO") {
         let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "-p", "emitree-stores", "--example", "crash_check"]);
+        build.args(["build", "--quiet", "-p", "emitree-stress", "--bin", "crash_check"]);
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
         build.status()?;
     }
-    if path.exists() { Ok(path) } else { Err(format!("there is no `{}`: build all examples", path.display()).into()) }
+    if path.exists() { Ok(path) } else { Err(format!("there is no `{}`: cargo build -p emitree-stress --bins", path.display()).into()) }
 }
 
 fn test(options: &Options) -> Result<bool, Box<dyn Error>> {

@@ -13,6 +13,8 @@ mod plan;
 mod record;
 mod soak;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod tree;
 

@@ -1,40 +1,9 @@
 //! A short soak: every run that starts ends as it should, and the checker finds each kind of damage to a recording.
 
-#[path = "../examples/soak/bad.rs"]
-mod bad;
-#[path = "../examples/soak/bind.rs"]
-mod bind;
-#[path = "../examples/soak/check.rs"]
-mod check;
-#[path = "../examples/soak/damage.rs"]
-mod damage;
-#[path = "../examples/soak/ending.rs"]
-mod ending;
-#[path = "../examples/soak/hold.rs"]
-mod hold;
-#[path = "../examples/soak/listed.rs"]
-mod listed;
-#[path = "../examples/soak/listen.rs"]
-mod listen;
-#[path = "../examples/soak/memory.rs"]
-mod memory;
-#[path = "../examples/soak/plan.rs"]
-mod plan;
-#[path = "../examples/soak/record.rs"]
-mod record;
-#[path = "../examples/soak/soak.rs"]
-mod soak;
-#[path = "../examples/soak/tally.rs"]
-mod tally;
-#[path = "../examples/soak/threads.rs"]
-mod threads;
-#[path = "../examples/soak/tree.rs"]
-mod tree;
-
-use check::Rule;
-use damage::Damage;
-use memory::resident;
-use soak::{Settings, soak};
+use crate::check::Rule;
+use crate::damage::Damage;
+use crate::memory::resident;
+use crate::soak::{Settings, soak};
 
 // This is a single test, because each soak waits for the ends of all runs of the process.
 #[test]

@@ -1,24 +1,15 @@
 //! A short soak with agents: each history is valid and states truly which functions were called (A1), and each run ends
 //! once, after the runs below it (R4, R13). The checks find each kind of damage.
 
-#[path = "../examples/agent_soak/agents.rs"]
-mod agents;
-#[path = "../examples/agent_soak/history.rs"]
-mod history;
-#[path = "../examples/agent_soak/lives.rs"]
-mod lives;
-#[path = "../examples/agent_soak/plan.rs"]
-mod plan;
-#[path = "../examples/agent_soak/soak.rs"]
-mod soak;
-
 use std::sync::Arc;
 
-use agents::Begun;
 use emitree::agent::{Message, ToolCall, ToolResult};
 use emitree::lifecycle::Stage::{Error, Finish, Start, Success};
-use lives::Lives;
 use serde_json::json;
+
+use crate::agents::Begun;
+use crate::lives::Lives;
+use crate::{history, soak};
 
 #[test]
 fn histories_of_agents_stay_valid_and_their_runs_end_once_whatever_ends_them() {

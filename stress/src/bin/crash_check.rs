@@ -1,8 +1,8 @@
-//! Checks the runs of the example `crash`, whose processes were killed.
+//! Checks the runs of `crash`, whose processes were killed.
 //!
 //! ```text
-//! cargo run -p emitree-stores --example crash_check -- FOLDER
-//! cargo run -p emitree-stores --example crash_check -- FOLDER --all-points
+//! cargo run -p emitree-stress --bin crash_check -- FOLDER
+//! cargo run -p emitree-stress --bin crash_check -- FOLDER --all-points
 //! ```
 //!
 //! `crash` starts this program, which has no code of the library: it reads the tables, the JSON of the changes, the file
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use rusqlite::Connection;
 use serde_json::Value;
 
-#[path = "../../examples/shared/help.rs"]
+#[path = "../../../examples/shared/help.rs"]
 mod help;
 
 /// The session of the agent.

@@ -5,6 +5,8 @@ mod history;
 mod lives;
 mod plan;
 mod soak;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 
