@@ -2,7 +2,16 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
+
+use crate::example::example;
+
+#[path = "support/example.rs"]
+mod example;
+// This file runs the unit tests of the rules: `cargo test` builds no program of an example that has tests of its own.
+#[path = "../examples/agent/rules.rs"]
+#[expect(dead_code, reason = "the unit tests call only some of the functions")]
+mod rules;
 
 /// Runs the example in the repository, with these arguments and this standard input.
 fn run(arguments: &[&str], typed: &str) -> Output {
@@ -10,16 +19,14 @@ fn run(arguments: &[&str], typed: &str) -> Output {
 }
 
 fn run_in(dir: &Path, arguments: &[&str], typed: &str) -> Output {
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let mut child = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--manifest-path", manifest, "--example", "agent", "--"])
+    let mut child = example("agent")
         .current_dir(dir)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("cargo runs");
+        .expect("the example runs");
     child.stdin.take().expect("piped").write_all(typed.as_bytes()).expect("it reads");
     child.wait_with_output().expect("it ends")
 }
@@ -107,17 +114,22 @@ fn a_guarded_agent_asks_before_a_tool_runs_and_records_the_runs_of_agent_model_a
 
 #[test]
 fn an_invalid_model_name_is_quoted_and_a_base_url_needs_a_model() {
-    let refusals = [
-        (&["--model", "granite4", "hi"][..], "`granite4` does not name a provider"),
-        (&["--base-url", "http://localhost:1/v1", "hi"], "`--base-url` needs the name of a model"),
-        (
+    refuses(&["--base-url", "http://localhost:1/v1", "hi"], "`--base-url` needs the name of a model");
+    if cfg!(feature = "openai") {
+        refuses(&["--model", "granite4", "hi"], "`granite4` does not name a provider");
+        refuses(
             &["--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "hi"],
             "`openai` at http://127.0.0.1:1/v1 cannot be reached",
-        ),
-    ];
-    for (arguments, message) in refusals {
-        let output = run(arguments, "");
-        let errors = String::from_utf8(output.stderr).expect("UTF-8");
-        assert!(!output.status.success() && errors.contains(message), "{arguments:?}: {errors}");
+        );
+    } else {
+        let message =
+            "needs the feature `openai`: cargo run --features openai --example agent -- --model ollama:granite4";
+        refuses(&["--model", "ollama:granite4", "hi"], message);
     }
+}
+
+fn refuses(arguments: &[&str], message: &str) {
+    let output = run(arguments, "");
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(!output.status.success() && errors.contains(message), "{arguments:?}: {errors}");
 }

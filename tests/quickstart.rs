@@ -3,26 +3,18 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 
 use emitree::lifecycle::Stage;
 use emitree::sinks::EventRecord;
 use emitree::sinks::read_jsonl;
 use tempfile::TempDir;
 
-/// Returns the program of an example. The first call builds all examples.
-fn example(name: &str) -> Command {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
-        let built = Command::new(env!("CARGO")).args(["build", "--quiet", "--examples"]).status().expect("cargo runs");
-        assert!(built.success(), "the examples do not build");
-        let test = std::env::current_exe().expect("a test has a path");
-        test.ancestors().nth(2).expect("a target folder").join("examples")
-    });
-    Command::new(folder.join(name))
-}
+use crate::example::example;
+
+#[path = "support/example.rs"]
+mod example;
 
 fn quickstart(arguments: &[&str]) -> Output {
     example("quickstart").args(arguments).output().expect("the example runs")

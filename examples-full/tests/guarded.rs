@@ -1,14 +1,17 @@
 //! Each of the five middlewares of the guarded desk affects the answers, and the trajectory shows its events.
 
-use std::process::Command;
 use std::sync::OnceLock;
+
+use crate::example::example;
+
+#[path = "../../tests/support/example.rs"]
+mod example;
 
 /// Returns the output of the example: the trajectory, and a line for each letter.
 fn printed() -> &'static (String, Vec<String>) {
     static PRINTED: OnceLock<(String, Vec<String>)> = OnceLock::new();
     PRINTED.get_or_init(|| {
-        let output = Command::new(env!("CARGO")).args(["run", "--quiet", "--example", "guarded"]).output();
-        let output = output.expect("cargo runs");
+        let output = example("guarded").output().expect("the example runs");
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         let (trajectory, answers) = text.split_once("\n\n").expect("an empty line between");

@@ -161,7 +161,11 @@ fn checker() -> Result<PathBuf, Box<dyn Error>> {
         }
         build.status()?;
     }
-    if path.exists() { Ok(path) } else { Err(format!("there is no `{}`: cargo build -p emitree-stress --bins", path.display()).into()) }
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(format!("there is no `{}`: cargo build -p emitree-stress --bins", path.display()).into())
+    }
 }
 
 fn test(options: &Options) -> Result<bool, Box<dyn Error>> {
