@@ -18,9 +18,10 @@ use serde_json::Value;
 use crate::IntoTool;
 use crate::message::history::History;
 use crate::model::chunks::AsyncChunkStage;
+use crate::place::Chains;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Batch, GatedCall};
-use crate::place::built::{Built, Chains, Gate, ToolSource, kinds_of};
+use crate::place::built::{Built, Gate, ToolSource, kinds_of};
 use crate::place::compaction::Compacted;
 use crate::place::filters::{
     AsyncHook, CONTINUE, Contribution, Observer, Resolver, StopCheck, SyncHook, add, resolved,

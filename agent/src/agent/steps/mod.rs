@@ -26,7 +26,7 @@ use crate::agent::turn::{Attempt, LoopState, Resumes, UntilNext};
 use crate::handoff::Source;
 use crate::message::turn::CurrentTurn;
 use crate::model::{emit, log};
-use crate::place::built::Chains;
+use crate::place::Chains;
 use crate::session::run::Resumed;
 use crate::{Agent, AgentInput, AgentOutput, ChatOptions, Message, ToolSpec};
 
