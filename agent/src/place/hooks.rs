@@ -103,16 +103,17 @@ pub struct Hooks {
     failure: Option<Error>,
 }
 
-/// Defines a sync and an async method for a chain place.
+/// Defines a sync and an async method for a chain place. `$put` adds the filter to the list of the place.
 macro_rules! chain {
-    ($(#[$doc:meta])* $on:ident, $on_async:ident, $field:ident: $value:ty, $place:ident) => {
+    ($(#[$doc:meta])* $on:ident, $on_async:ident: $value:ty, $place:ident, |$hooks:ident, $filter:ident| $put:expr) => {
         $(#[$doc])*
         pub fn $on<Out: HookResult>(
             &mut self,
             hook: impl Fn(&mut $value, &RunContext) -> Out + Send + Sync + 'static,
         ) -> &mut Self {
-            let filter = self.sync(Place::$place, hook);
-            add(&mut self.chains.$field, filter);
+            let $filter = self.sync(Place::$place, hook);
+            let $hooks = &mut *self;
+            $put;
             self
         }
 
@@ -121,8 +122,9 @@ macro_rules! chain {
             &mut self,
             hook: impl for<'a> Fn(&'a mut $value, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
         ) -> &mut Self {
-            let filter = AsyncHook { name: self.name(Place::$place), hook };
-            add(&mut self.chains.$field, filter);
+            let $filter = AsyncHook { name: self.name(Place::$place), hook };
+            let $hooks = &mut *self;
+            $put;
             self
         }
     };
@@ -179,6 +181,10 @@ impl Hooks {
             sources: self.sources,
             middlewares: self.middlewares,
         }
+    }
+
+    fn gate<T: Send + 'static>(&mut self, gate: impl FnOnce(String, Filters<T>) -> Gate, filter: impl Filter<T>) {
+        self.chains.gates.push(gate(self.owner.clone(), Filters::new().with(filter)));
     }
 
     fn name(&self, place: Place) -> String {
@@ -395,17 +401,17 @@ impl Hooks {
 
     chain! {
         /// Adds a hook that changes or removes the messages of [`Session::steer`](crate::Session::steer) and its
-        /// siblings that are about to enter the history. If the hook halts, these messages are dropped, with a warning in
-        /// [`AgentOutput::warnings`](crate::AgentOutput::warnings), and the run goes on. After any other failure, the
-        /// messages wait for the next run.
-        on_inject, on_inject_async, inject: Vec<Message>, SteerInject
+        /// siblings that are about to enter the history. If the hook halts, these messages are dropped, with a warning
+        /// in [`AgentOutput::warnings`](crate::AgentOutput::warnings), and the run goes on. After any other failure,
+        /// the messages wait for the next run.
+        on_inject, on_inject_async: Vec<Message>, SteerInject, |hooks, filter| add(&mut hooks.chains.inject, filter)
     }
 
     chain! {
         /// Adds a hook that changes the history before each model call. The changes stay in the session. If another run
         /// of the session rewrites the history at the same time, all hooks of this place are called again with the new
         /// history.
-        on_state, on_state_async, state: History, ModelState
+        on_state, on_state_async: History, ModelState, |hooks, filter| add(&mut hooks.chains.state, filter)
     }
 
     chain! {
@@ -413,7 +419,7 @@ impl Hooks {
         /// these messages. The middleware reads them as the hooks leave them. If the hook returns a halt, the messages
         /// stay in the history, no later hook is called, and the run continues. See
         /// [`Compaction`](crate::hook::Compaction).
-        on_compact, on_compact_async, compact: Messages, ContextCompact
+        on_compact, on_compact_async: Messages, ContextCompact, |hooks, filter| add(&mut hooks.chains.compact, filter)
     }
 
     /// Adds a hook that is called after a middleware of the agent has replaced older messages of the history.
@@ -439,81 +445,52 @@ impl Hooks {
     chain! {
         /// Adds a hook that changes the messages of one model call, but not the history. The system prompt is not one
         /// of the messages.
-        on_context, on_context_async, context: Messages, ModelContext
+        on_context, on_context_async: Messages, ModelContext, |hooks, filter| add(&mut hooks.chains.context, filter)
     }
 
     chain! {
         /// Adds a hook that changes the system prompt of one model call, after its parts have been joined.
-        on_prompt, on_prompt_async, prompt: String, ModelPrompt
+        on_prompt, on_prompt_async: String, ModelPrompt, |hooks, filter| add(&mut hooks.chains.prompt, filter)
     }
 
     chain! {
         /// Adds a hook that changes the whole request of one model call, and may choose another model for it. See
         /// [`ModelRequest`]. It is called after the hook of `model.wire`.
-        on_request, on_request_async, request: ModelRequest, ModelRequest
+        on_request, on_request_async: ModelRequest, ModelRequest, |hooks, filter| add(&mut hooks.chains.request, filter)
     }
 
-    /// Adds a hook that decides how a turn continues after a response. See [`TurnAction`].
-    ///
-    /// If the hook fails, panics or returns an interrupt, the run ends. The history then keeps the response as the
-    /// hooks before left it, with "not executed" as the result of each call. If the hook returns a denial or a halt,
-    /// the history keeps "(withheld by \<name\>)" in place of the response.
-    pub fn on_action<Out: HookResult>(
-        &mut self,
-        hook: impl Fn(&mut TurnAction, &RunContext) -> Out + Send + Sync + 'static,
-    ) -> &mut Self {
-        let filters = Filters::new().with(self.sync(Place::TurnAction, hook));
-        self.chains.action.push(filters);
-        self
+    chain! {
+        /// Adds a hook that decides how a turn continues after a response. See [`TurnAction`].
+        ///
+        /// If the hook fails, panics or returns an interrupt, the run ends. The history then keeps the response as the
+        /// hooks before left it, with "not executed" as the result of each call. If the hook returns a denial or a
+        /// halt, the history keeps "(withheld by \<name\>)" in place of the response.
+        on_action, on_action_async: TurnAction, TurnAction,
+        |hooks, filter| hooks.chains.action.push(Filters::new().with(filter))
     }
 
-    /// The async form of [`on_action`](Self::on_action).
-    pub fn on_action_async(
-        &mut self,
-        hook: impl for<'a> Fn(&'a mut TurnAction, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
-    ) -> &mut Self {
-        let filters = Filters::new().with(AsyncHook { name: self.name(Place::TurnAction), hook });
-        self.chains.action.push(filters);
-        self
-    }
-
-    /// Adds a hook that changes the result of a call. When all calls of a turn have settled, the hook is called for
-    /// each call, in call order. It is also called for calls that were answered, skipped or denied, and for calls that
-    /// failed, but not for interrupted calls.
-    ///
-    /// If the hook fails or panics, its error becomes the result of the call, and later hooks receive that result. A
-    /// halt, an abort, an interrupt, a fatal error or a request for a retry ends the run instead.
-    pub fn on_result<Out: HookResult>(
-        &mut self,
-        hook: impl Fn(&mut CallResult, &RunContext) -> Out + Send + Sync + 'static,
-    ) -> &mut Self {
-        // Each hook has its own list: a failure ends a list, but later hooks must still be called.
-        let filters = Filters::new().with(self.sync(Place::ToolResult, hook));
-        self.chains.results.push(filters);
-        self
-    }
-
-    /// The async form of [`on_result`](Self::on_result).
-    pub fn on_result_async(
-        &mut self,
-        hook: impl for<'a> Fn(&'a mut CallResult, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
-    ) -> &mut Self {
-        let filters = Filters::new().with(AsyncHook { name: self.name(Place::ToolResult), hook });
-        self.chains.results.push(filters);
-        self
+    chain! {
+        /// Adds a hook that changes the result of a call. When all calls of a turn have settled, the hook is called for
+        /// each call, in call order. It is also called for calls that were answered, skipped or denied, and for calls
+        /// that failed, but not for interrupted calls.
+        ///
+        /// If the hook fails or panics, its error becomes the result of the call, and later hooks receive that result.
+        /// A halt, an abort, an interrupt, a fatal error or a request for a retry ends the run instead.
+        on_result, on_result_async: CallResult, ToolResult,
+        |hooks, filter| hooks.chains.results.push(Filters::new().with(filter))
     }
 
     chain! {
         /// Adds a hook that may refuse a call which an earlier run has left open, before a
-        /// [resumed](crate::Agent::resume) run makes it again. See [`OpenCall`]. If the hook fails or panics, the call is
-        /// refused. A halt, an abort, a request for a retry or a fatal error ends the run.
-        on_restore, on_restore_async, restore: OpenCall, ToolRestore
+        /// [resumed](crate::Agent::resume) run makes it again. See [`OpenCall`]. If the hook fails or panics, the call
+        /// is refused. A halt, an abort, a request for a retry or a fatal error ends the run.
+        on_restore, on_restore_async: OpenCall, ToolRestore, |hooks, filter| add(&mut hooks.chains.restore, filter)
     }
 
     chain! {
         /// Adds a hook that is called when the run is about to end. If the hook adds messages, another round begins; an
         /// attempt that needs more than 100 additional rounds fails.
-        on_end, on_end_async, end: Vec<Message>, RunEnd
+        on_end, on_end_async: Vec<Message>, RunEnd, |hooks, filter| add(&mut hooks.chains.end, filter)
     }
 
     /// Adds a part to the system prompt of each model call. Parts are joined with blank lines, and empty parts are left
@@ -535,24 +512,11 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that changes the final messages of a model call. The first of these messages is the system prompt,
-    /// if there is one. If several middlewares set this hook, only the hook of the last middleware is called.
-    pub fn on_wire<Out: HookResult>(
-        &mut self,
-        hook: impl Fn(&mut Messages, &RunContext) -> Out + Send + Sync + 'static,
-    ) -> &mut Self {
-        self.chains.wire = Filters::new().with(self.sync(Place::ModelWire, hook));
-        self
-    }
-
-    /// The async form of [`on_wire`](Self::on_wire).
-    pub fn on_wire_async(
-        &mut self,
-        hook: impl for<'a> Fn(&'a mut Messages, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
-    ) -> &mut Self {
-        let hook = AsyncHook { name: self.name(Place::ModelWire), hook };
-        self.chains.wire = Filters::new().with(hook);
-        self
+    chain! {
+        /// Sets the hook that changes the final messages of a model call. The first of these messages is the system
+        /// prompt, if there is one. If several middlewares set this hook, only the hook of the last middleware is
+        /// called.
+        on_wire, on_wire_async: Messages, ModelWire, |hooks, filter| hooks.chains.wire = Filters::new().with(filter)
     }
 
     /// Adds a stage for the pieces of each reply (see [`ModelRun::chunks`](crate::ModelRun::chunks)). `make` is called
@@ -619,51 +583,21 @@ impl Hooks {
         self
     }
 
-    /// Adds a hook that decides on all calls of a turn together, and may [change](GatedCall::call) them. If the hook
-    /// fails or panics, all open calls are denied; if it returns an interrupt, all open calls are interrupted. A halt,
-    /// an abort, a fatal error or a request for a retry ends the run.
-    ///
-    /// [`Batch::open`] leaves out calls of unknown tools and calls with invalid arguments. The model receives an error
-    /// for each of them.
-    pub fn on_gate<Out: HookResult>(
-        &mut self,
-        hook: impl Fn(&mut Batch, &RunContext) -> Out + Send + Sync + 'static,
-    ) -> &mut Self {
-        let filters = Filters::new().with(self.sync(Place::ToolGate, hook));
-        self.chains.gates.push(Gate::Batch(self.owner.clone(), filters));
-        self
+    chain! {
+        /// Adds a hook that decides on all calls of a turn together, and may [change](GatedCall::call) them. If the
+        /// hook fails or panics, all open calls are denied; if it returns an interrupt, all open calls are interrupted.
+        /// A halt, an abort, a fatal error or a request for a retry ends the run.
+        ///
+        /// [`Batch::open`] leaves out calls of unknown tools and calls with invalid arguments. The model receives an
+        /// error for each of them.
+        on_gate, on_gate_async: Batch, ToolGate, |hooks, filter| hooks.gate(Gate::Batch, filter)
     }
 
-    /// The async form of [`on_gate`](Self::on_gate).
-    pub fn on_gate_async(
-        &mut self,
-        hook: impl for<'a> Fn(&'a mut Batch, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
-    ) -> &mut Self {
-        let filters = Filters::new().with(AsyncHook { name: self.name(Place::ToolGate), hook });
-        self.chains.gates.push(Gate::Batch(self.owner.clone(), filters));
-        self
-    }
-
-    /// Adds a hook that decides on each [open](Batch::open) call. If the hook fails or panics, this call is denied; if
-    /// it returns an interrupt, this call is interrupted. A halt, an abort, a fatal error or a request for a retry ends
-    /// the run.
-    pub fn on_gate_each<Out: HookResult>(
-        &mut self,
-        hook: impl Fn(&mut GatedCall, &RunContext) -> Out + Send + Sync + 'static,
-    ) -> &mut Self {
-        let filters = Filters::new().with(self.sync(Place::ToolGate, hook));
-        self.chains.gates.push(Gate::Each(self.owner.clone(), filters));
-        self
-    }
-
-    /// The async form of [`on_gate_each`](Self::on_gate_each).
-    pub fn on_gate_each_async(
-        &mut self,
-        hook: impl for<'a> Fn(&'a mut GatedCall, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
-    ) -> &mut Self {
-        let filters = Filters::new().with(AsyncHook { name: self.name(Place::ToolGate), hook });
-        self.chains.gates.push(Gate::Each(self.owner.clone(), filters));
-        self
+    chain! {
+        /// Adds a hook that decides on each [open](Batch::open) call. If the hook fails or panics, this call is denied;
+        /// if it returns an interrupt, this call is interrupted. A halt, an abort, a fatal error or a request for a
+        /// retry ends the run.
+        on_gate_each, on_gate_each_async: GatedCall, ToolGate, |hooks, filter| hooks.gate(Gate::Each, filter)
     }
 
     /// Adds a hook that receives the calls of a turn that were not executed because of
