@@ -1,10 +1,10 @@
 //! Calls hooks without an agent, for tests.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use emitree_middleware::values::KeyValues;
-use emitree_runtime::{Error, Result, RunContext, Runnable, runnable_fn};
-use futures_core::future::BoxFuture;
+use emitree_runtime::{Error, Filters, Op, Result, RunContext, Runnable, Stack, runnable_fn};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -12,6 +12,7 @@ use crate::agent::middleware::Installed;
 use crate::agent::own_hooks::OwnHooks;
 use crate::agent::turn::LoopState;
 use crate::message::history::History;
+use crate::place::Chains;
 use crate::place::action::{CallResult, Messages, TurnAction, TurnEnd};
 use crate::place::batch::{Asks, Batch, GatedCall};
 use crate::place::compaction::{Compacted, is_skipped};
@@ -90,78 +91,66 @@ impl HookTest {
 
     /// Calls the hooks of [`AgentStart`](crate::Place::AgentStart), each time.
     pub async fn start(&self) -> Result<()> {
-        self.pass((), |start, it, ctx| Box::pin(it.hooks.chains.start.apply(start, ctx))).await
+        self.apply(&self.chains().start, ()).await
     }
 
     /// Calls the hooks of [`AgentMessage`](crate::Place::AgentMessage) with a message as JSON.
     pub async fn message(&self, message: impl Into<Value>) -> Result<()> {
-        let message = message.into();
-        self.pass(message, |message, it, ctx| Box::pin(it.hooks.chains.message.apply(message, ctx))).await.map(drop)
+        self.apply(&self.chains().message, message.into()).await.map(drop)
     }
 
     /// Calls the hooks of [`SteerInject`](crate::Place::SteerInject).
     pub async fn inject(&self, messages: impl IntoIterator<Item = Message>) -> Result<Vec<Message>> {
-        let messages = messages.into_iter().collect();
-        self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.inject.apply(messages, ctx))).await
+        self.apply(&self.chains().inject, messages.into_iter().collect()).await
     }
 
     /// Calls the hooks of [`ModelState`](crate::Place::ModelState).
     pub async fn state(&self, history: History) -> Result<History> {
-        self.pass(history, |history, it, ctx| Box::pin(it.hooks.chains.state.apply(history, ctx))).await
+        self.apply(&self.chains().state, history).await
     }
 
     /// Calls the hooks of [`ContextCompact`](crate::Place::ContextCompact) before a compaction. Returns `None` if a hook
     /// skips the compaction.
     pub async fn compact(&self, messages: impl IntoIterator<Item = Message>) -> Result<Option<Messages>> {
-        let messages = messages.into_iter().map(Arc::new).collect();
-        let passed =
-            self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.compact.apply(messages, ctx))).await;
+        let passed = self.apply(&self.chains().compact, shared(messages)).await;
         if is_skipped(&passed) { Ok(None) } else { passed.map(Some) }
     }
 
     /// Calls the hooks of [`ContextCompact`](crate::Place::ContextCompact) after a compaction.
     pub async fn compacted(&self, compacted: Compacted) -> Result<()> {
-        self.pass(compacted, |compacted, it, ctx| Box::pin(it.hooks.chains.compacted.apply(compacted, ctx)))
-            .await
-            .map(drop)
+        self.apply(&self.chains().compacted, compacted).await.map(drop)
     }
 
     /// Calls the hooks of [`ModelContext`](crate::Place::ModelContext).
     pub async fn context(&self, messages: impl IntoIterator<Item = Message>) -> Result<Messages> {
-        let messages = messages.into_iter().map(Arc::new).collect();
-        self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.context.apply(messages, ctx))).await
+        self.apply(&self.chains().context, shared(messages)).await
     }
 
     /// Appends the middleware's prompt parts to `base`, and passes the joined text through the hooks of
     /// [`ModelPrompt`](crate::Place::ModelPrompt). Returns the final prompt.
     pub async fn prompt(&self, base: impl Into<String>) -> Result<String> {
-        let texts = self
-            .pass(vec![base.into()], |texts, it, ctx| Box::pin(it.hooks.chains.contributions.apply(texts, ctx)))
-            .await?;
-        self.pass(join(texts), |prompt, it, ctx| Box::pin(it.hooks.chains.prompt.apply(prompt, ctx))).await
+        let texts = self.apply(&self.chains().contributions, vec![base.into()]).await?;
+        self.apply(&self.chains().prompt, join(texts)).await
     }
 
     /// Calls the hook of [`ModelWire`](crate::Place::ModelWire).
     pub async fn wire(&self, messages: impl IntoIterator<Item = Message>) -> Result<Messages> {
-        let messages = messages.into_iter().map(Arc::new).collect();
-        self.pass(messages, |messages, it, ctx| Box::pin(it.hooks.chains.wire.apply(messages, ctx))).await
+        self.apply(&self.chains().wire, shared(messages)).await
     }
 
     /// Calls the hooks of [`ModelRequest`](crate::Place::ModelRequest).
     pub async fn request(&self, call: ModelRequest) -> Result<ModelRequest> {
-        self.pass(call, |call, it, ctx| Box::pin(it.hooks.chains.request.apply(call, ctx))).await
+        self.apply(&self.chains().request, call).await
     }
 
     /// Returns the tools of the middleware: those that every turn has, and those that it is asked for.
     pub async fn tools(&self) -> Result<Vec<Tool>> {
-        self.in_run(|it, ctx| {
-            Box::pin(async move {
-                let mut tools = it.hooks.tools.clone();
-                for source in &it.hooks.sources {
-                    tools.extend(source.ask(ctx).await?);
-                }
-                Ok(tools)
-            })
+        self.in_run(|it, ctx| async move {
+            let mut tools = it.hooks.tools.clone();
+            for source in &it.hooks.sources {
+                tools.extend(source.ask(&ctx).await?);
+            }
+            Ok(tools)
         })
         .await
     }
@@ -173,62 +162,53 @@ impl HookTest {
         request: ChatRequest,
         model: impl Fn(&ChatRequest) -> Result<ChatResponse> + Send + Sync + 'static,
     ) -> Result<ChatResponse> {
-        self.in_run(move |it, ctx| {
-            Box::pin(async move {
-                let layers = &it.hooks.model_call;
-                layers.call_with(&request, ctx, &model, |model, request, _| ready(model(request))).await
-            })
-        })
-        .await
+        self.call(&self.installed.hooks.model_call, request, model).await
     }
 
     /// Passes the pieces of a reply through the stages of [`ModelChunk`](crate::Place::ModelChunk). Calls the stages
     /// once for each list of pieces, and then once with `ended` set. Returns the pieces that leave the last stage.
     pub async fn chunks(&self, arrivals: impl IntoIterator<Item = Vec<Delta>>) -> Result<Vec<Delta>> {
         let arrivals: Vec<_> = arrivals.into_iter().collect();
-        self.in_run(move |it, ctx| {
-            Box::pin(async move {
-                let mut stages = it.hooks.chains.chunks.begin();
-                let mut passed = Vec::new();
-                for deltas in arrivals {
-                    passed.append(&mut stages.pass(deltas, false, ctx).await?);
-                }
-                passed.append(&mut stages.pass(Vec::new(), true, ctx).await?);
-                Ok(passed)
-            })
+        self.in_run(|it, ctx| async move {
+            let mut stages = it.hooks.chains.chunks.begin();
+            let mut passed = Vec::new();
+            for deltas in arrivals {
+                passed.append(&mut stages.pass(deltas, false, &ctx).await?);
+            }
+            passed.append(&mut stages.pass(Vec::new(), true, &ctx).await?);
+            Ok(passed)
         })
         .await
     }
 
     /// Calls the hooks of [`TurnAction`](crate::Place::TurnAction).
-    pub async fn action(&self, action: TurnAction) -> Result<TurnAction> {
-        self.pass(action, |action, it, ctx| {
-            Box::pin(async move {
-                for hook in &it.hooks.chains.action {
-                    hook.apply(action, ctx).await?;
-                }
-                Ok(())
-            })
+    pub async fn action(&self, mut action: TurnAction) -> Result<TurnAction> {
+        self.in_run(|it, ctx| async move {
+            for hook in &it.hooks.chains.action {
+                hook.apply(&mut action, &ctx).await?;
+            }
+            Ok(action)
         })
         .await
     }
 
     /// Calls the hooks of [`ToolRestore`](crate::Place::ToolRestore). A failure refuses the call, as in a resumed run.
-    pub async fn restore(&self, open: OpenCall) -> Result<OpenCall> {
-        self.pass(open, |open, it, ctx| Box::pin(open.pass(&it.hooks.chains.restore, ctx))).await
+    pub async fn restore(&self, mut open: OpenCall) -> Result<OpenCall> {
+        self.in_run(|it, ctx| async move { open.pass(&it.hooks.chains.restore, &ctx).await.map(|()| open) }).await
     }
 
     /// Calls the hooks of [`ToolResolve`](crate::Place::ToolResolve).
     pub async fn resolve(&self, call: ToolCall) -> Result<ToolCall> {
-        self.pass(call, |call, it, ctx| Box::pin(it.hooks.chains.resolve.apply(call, ctx))).await
+        self.apply(&self.chains().resolve, call).await
     }
 
     /// Calls the hooks of [`ToolGate`](crate::Place::ToolGate).
     pub async fn gate(&self, calls: impl IntoIterator<Item = ToolCall>) -> Result<Batch> {
-        let batch =
-            Batch(calls.into_iter().enumerate().map(|(position, call)| GatedCall::new(position, call, None)).collect());
-        self.pass(batch, |batch, it, ctx| {
-            Box::pin(batch.pass_gates(it.hooks.chains.gates.iter(), ctx, Asks::of_test(ctx)))
+        let calls = calls.into_iter().enumerate();
+        let mut batch = Batch(calls.map(|(position, call)| GatedCall::new(position, call, None)).collect());
+        self.in_run(|it, ctx| async move {
+            batch.pass_gates(it.hooks.chains.gates.iter(), &ctx, Asks::of_test(&ctx)).await?;
+            Ok(batch)
         })
         .await
     }
@@ -239,37 +219,28 @@ impl HookTest {
         arguments: Value,
         tool: impl Fn(&Value) -> Result<ToolOutput> + Send + Sync + 'static,
     ) -> Result<ToolOutput> {
-        self.in_run(move |it, ctx| {
-            Box::pin(async move {
-                let layers = &it.hooks.tool_call;
-                layers.call_with(&arguments, ctx, &tool, |tool, arguments, _| ready(tool(arguments))).await
-            })
-        })
-        .await
+        self.call(&self.installed.hooks.tool_call, arguments, tool).await
     }
 
     /// Calls the hooks of [`ToolResult`](crate::Place::ToolResult).
-    pub async fn result(&self, result: CallResult) -> Result<CallResult> {
-        self.pass(result, |result, it, ctx| Box::pin(result.pass(it.hooks.chains.results.iter(), ctx))).await
+    pub async fn result(&self, mut result: CallResult) -> Result<CallResult> {
+        self.in_run(|it, ctx| async move { result.pass(it.hooks.chains.results.iter(), &ctx).await.map(|()| result) })
+            .await
     }
 
     /// Calls the hooks of [`SteerSkip`](crate::Place::SteerSkip).
     pub async fn skip(&self, calls: impl IntoIterator<Item = ToolCall>) -> Result<()> {
-        let calls: Vec<_> = calls.into_iter().collect();
-        self.pass(calls, |calls, it, ctx| Box::pin(it.hooks.chains.skip.apply(calls, ctx))).await.map(drop)
+        self.apply(&self.chains().skip, calls.into_iter().collect()).await.map(drop)
     }
 
     /// Calls the hooks of [`TurnStop`](crate::Place::TurnStop). Returns `true` if a hook ends the loop.
     pub async fn stop(&self, mut end: TurnEnd) -> Result<bool> {
-        self.in_run(move |it, ctx| {
-            Box::pin(async move { Ok(it.hooks.chains.stop.pass(&mut end, ctx).await?.is_break()) })
-        })
-        .await
+        self.in_run(|it, ctx| async move { Ok(it.hooks.chains.stop.pass(&mut end, &ctx).await?.is_break()) }).await
     }
 
     /// Calls the hooks of [`RunEnd`](crate::Place::RunEnd). Returns the messages that the hooks added.
     pub async fn end(&self) -> Result<Vec<Message>> {
-        self.pass(Vec::new(), |more, it, ctx| Box::pin(it.hooks.chains.end.apply(more, ctx))).await
+        self.apply(&self.chains().end, Vec::new()).await
     }
 
     /// Calls the layers of [`AgentRun`](crate::Place::AgentRun) around a function that stands in for the
@@ -279,56 +250,67 @@ impl HookTest {
         input: AgentInput,
         agent: impl Fn(&AgentInput) -> Result<AgentOutput> + Send + Sync + 'static,
     ) -> Result<AgentOutput> {
-        self.in_run(move |it, ctx| {
-            Box::pin(async move {
-                let layers = &it.hooks.agent_run;
-                layers.call_with(&input, ctx, &agent, |agent, input, _| ready(agent(input))).await
-            })
+        self.call(&self.installed.hooks.agent_run, input, agent).await
+    }
+
+    fn chains(&self) -> &Chains {
+        &self.installed.hooks.chains
+    }
+
+    /// Passes a value through hooks in a new run, and returns the value.
+    async fn apply<T: Send + 'static>(&self, hooks: &Filters<T>, mut value: T) -> Result<T> {
+        let hooks = hooks.clone();
+        self.in_run(|_, ctx| async move {
+            hooks.apply(&mut value, &ctx).await?;
+            Ok(value)
         })
         .await
     }
 
-    /// Calls hooks with a value in a new run, and returns the value.
-    async fn pass<T: Send + 'static>(
+    /// Calls layers around a function in a new run.
+    async fn call<O: Op>(
         &self,
-        mut value: T,
-        hooks: impl for<'a> FnOnce(&'a mut T, &'a Installed, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + 'static,
-    ) -> Result<T> {
-        self.in_run(move |it, ctx| {
-            Box::pin(async move {
-                hooks(&mut value, it, ctx).await?;
-                Ok(value)
-            })
+        layers: &Stack<O>,
+        input: O::In,
+        work: impl Fn(&O::In) -> Result<O::Out> + Send + Sync + 'static,
+    ) -> Result<O::Out> {
+        let layers = layers.clone();
+        self.in_run(|_, ctx| async move {
+            layers.call_with(&input, &ctx, &work, |work, input, _| Box::pin(ready(work(input)))).await
         })
         .await
     }
 
     /// Executes a closure in a run that has the state of an agent's run.
-    async fn in_run<T: Send + 'static>(
+    async fn in_run<T: Send + 'static, F: Future<Output = Result<T>> + Send>(
         &self,
-        work: impl for<'a> FnOnce(&'a Installed, &'a RunContext) -> BoxFuture<'a, Result<T>> + Send + 'static,
+        work: impl FnOnce(Arc<Installed>, RunContext) -> F + Send + 'static,
     ) -> Result<T> {
-        let (installed, work, turn) = (Arc::clone(&self.installed), Mutex::new(Some(work)), self.turn);
+        let work = Mutex::new(Some(work));
+        let installed = Arc::clone(&self.installed);
         // The value is stored here instead of in the run's output, because some values cannot be serialized.
         let output = Arc::new(Mutex::new(None));
         let kept = Arc::clone(&output);
         let run = runnable_fn("hook_test", move |(): (), ctx: RunContext| {
-            let (installed, kept, work) = (Arc::clone(&installed), Arc::clone(&kept), work.lock().take());
+            let installed = Arc::clone(&installed);
+            let kept = Arc::clone(&kept);
+            let work = work.lock().take();
             async move {
                 let work = work.ok_or_else(|| Error::new("a hook test allows only one attempt"))?;
-                let value = work(&installed, &ctx).await?;
+                let value = work(installed, ctx).await?;
                 *kept.lock() = Some(value);
                 Ok(())
             }
         });
+        let turn = self.turn;
         let of_run = [Arc::clone(&self.installed)];
         let own = Arc::new(OwnHooks::of_values(self.values.clone()));
         let prepare = move |ctx: &RunContext| {
             LoopState::prepare(ctx, Arc::clone(&own))?;
-            LoopState::of(ctx).into_iter().for_each(|state| {
+            if let Some(state) = LoopState::of(ctx) {
                 state.session.turn().change(|now| *now = turn);
                 state.compacting.begin(&of_run);
-            });
+            }
             Ok(())
         };
         run.run(()).own_extension(self.session.clone()).middleware(prepare).await?;
@@ -343,6 +325,6 @@ pub(crate) fn join(mut texts: Vec<String>) -> String {
     texts.join("\n\n")
 }
 
-fn ready<'a, T: Send + 'a>(result: Result<T>) -> BoxFuture<'a, Result<T>> {
-    Box::pin(std::future::ready(result))
+fn shared(messages: impl IntoIterator<Item = Message>) -> Messages {
+    messages.into_iter().map(Arc::new).collect()
 }
