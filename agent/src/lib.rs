@@ -41,7 +41,7 @@ pub mod steering {
 pub mod stream {
     pub use crate::model::chunks::AsyncChunkStage;
     pub use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
-    pub use crate::model::tool_calls::json_tree::{JsonTree, New, Part};
+    pub use crate::model::tool_calls::partial_json::{JsonTree, New, Part};
     pub use crate::model::tool_calls::stream::{StreamToolCall, StreamedCall, ToolCallUpdate, ToolCallsDiscarded};
 }
 

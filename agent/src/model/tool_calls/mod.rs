@@ -2,5 +2,5 @@
 
 pub(crate) mod events;
 mod json_path;
-pub(crate) mod json_tree;
+pub(crate) mod partial_json;
 pub(crate) mod stream;
