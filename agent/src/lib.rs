@@ -36,12 +36,12 @@ pub mod steering {
     pub use crate::session::SendError;
 }
 
-/// Streamed replies: stages that may await, the events of the tool calls in a reply, and one argument of a call while the
-/// model writes it.
+/// Streamed replies: stages that may await, the events of the tool calls in a reply, one argument of a call while the
+/// model writes it, and a reader of JSON that arrives in pieces.
 pub mod stream {
     pub use crate::model::chunks::AsyncChunkStage;
     pub use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
-    pub use crate::model::tool_calls::partial_json::{JsonTree, New, Part};
+    pub use crate::model::tool_calls::partial_json::{JsonPart, PartialJson};
     pub use crate::model::tool_calls::stream::{StreamToolCall, StreamedCall, ToolCallUpdate, ToolCallsDiscarded};
 }
 

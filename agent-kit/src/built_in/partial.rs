@@ -14,8 +14,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::structured::TOOL;
-use emitree_agent::stream::ToolCallDelta;
-use emitree_agent::stream::{JsonTree, New, Part};
+use emitree_agent::stream::{PartialJson, ToolCallDelta};
 use emitree_agent::{ChatModel, NewToken};
 
 /// The event `partial` of [`Structured`](super::Structured): a part of the answer that the model is writing. It has
@@ -68,7 +67,7 @@ pub struct Partial {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
     #[serde(skip)]
-    tree: Arc<JsonTree>,
+    answer: Arc<PartialJson>,
 }
 
 impl Partial {
@@ -76,7 +75,7 @@ impl Partial {
     /// the length of the answer, so call it only where you need the whole.
     #[must_use]
     pub fn so_far(&self) -> Value {
-        self.tree.so_far()
+        self.answer.so_far().unwrap_or_default()
     }
 }
 
@@ -126,7 +125,7 @@ impl Middleware for WatchReplies {
         if !ctx.is_run_of_type::<ChatModel>() || !ctx.parent().is_some_and(is_heard) {
             return Ok(());
         }
-        let replies = Arc::new(Replies { own_events: self.own_events.clone(), trees: Mutex::default() });
+        let replies = Arc::new(Replies { own_events: self.own_events.clone(), answers: Mutex::default() });
         let of_tokens = Arc::clone(&replies);
         let of_calls = Arc::clone(&replies);
         ctx.emitter().observe_async("new_token", move |token: &NewToken, _| advance(&of_tokens, None, token.text()))?;
@@ -153,7 +152,7 @@ impl Middleware for WatchReplies {
 struct Replies {
     own_events: OwnEvents,
     /// The answers so far: the text of the reply, and the arguments of the call with each number.
-    trees: Mutex<BTreeMap<Option<usize>, Arc<JsonTree>>>,
+    answers: Mutex<BTreeMap<Option<usize>, Arc<PartialJson>>>,
 }
 
 fn advance<'a>(replies: &Arc<Replies>, call: Option<usize>, text: &'a str) -> BoxFuture<'a, Result<(), BoxError>> {
@@ -170,31 +169,33 @@ impl Replies {
     /// Reads a piece of the answer, and emits its parts.
     async fn advance(&self, call: Option<usize>, mut text: &str) {
         let Some(ctx) = RunContext::current() else { return };
-        let Some(mut tree) = self.take(call) else { return };
-        // Only an event that a listener has kept makes a copy of the tree necessary.
-        while let Some(Part { path, new }) = Arc::make_mut(&mut tree).next(&mut text) {
-            let (delta, value) = match new {
-                New::Text(delta) => (Some(delta), None),
-                New::Value(value) => (None, Some(value)),
+        let Some(mut answer) = self.take(call) else { return };
+        // Only an event that a listener has kept makes a copy of the answer necessary.
+        while let Some(part) = Arc::make_mut(&mut answer).next_part(&mut text) {
+            let mut partial = Partial {
+                run_id: ctx.run_id(),
+                path: part.path(),
+                delta: part.delta().map(str::to_owned),
+                value: part.value().cloned(),
+                answer: Arc::clone(&answer),
             };
-            let mut partial = Partial { run_id: ctx.run_id(), path, delta, value, tree: Arc::clone(&tree) };
             self.own_events.emit_event(&ctx, &mut partial).await;
         }
-        self.trees.lock().insert(call, tree);
+        self.answers.lock().insert(call, answer);
     }
 
-    /// Takes a tree out of the map while listeners are called. Returns `None` for a further call of the tool: only the
+    /// Takes an answer out of the map while listeners are called. Returns `None` for a further call of the tool: only the
     /// first one can be the answer.
-    fn take(&self, call: Option<usize>) -> Option<Arc<JsonTree>> {
-        let mut trees = self.trees.lock();
-        let is_further = call.is_some() && trees.keys().any(|other| other.is_some() && *other != call);
-        (!is_further).then(|| trees.remove(&call).unwrap_or_default())
+    fn take(&self, call: Option<usize>) -> Option<Arc<PartialJson>> {
+        let mut answers = self.answers.lock();
+        let is_further = call.is_some() && answers.keys().any(|other| other.is_some() && *other != call);
+        if is_further { None } else { Some(answers.remove(&call).unwrap_or_default()) }
     }
 
     /// Discards the parts so far, if there are any.
     async fn discard(&self) {
-        let trees = take(&mut *self.trees.lock());
-        let has_parts = trees.values().any(|tree| !tree.so_far().is_null());
+        let answers = take(&mut *self.answers.lock());
+        let has_parts = answers.values().any(|answer| answer.so_far().is_some());
         if let (true, Some(ctx)) = (has_parts, RunContext::current()) {
             self.own_events.emit_event(&ctx, &mut PartialDiscarded { run_id: ctx.run_id() }).await;
         }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::model::tool_calls::events::ToolCallDelta;
-use crate::model::tool_calls::json_path::{Found, Path, Scanner};
+use crate::model::tool_calls::partial_json::PartialJson;
 use crate::{Arguments, ChatModel, ChatRequest, ChatResponse, Tool, ToolCall};
 
 /// Emits one argument of the calls of a tool while the model writes it. Bind it to runs of models, or to an agent's run.
@@ -197,11 +197,11 @@ impl StreamToolCall {
     }
 
     /// Returns the path of the argument, if the schema of the tool has it.
-    fn path(&self) -> Result<Path> {
-        let Some(key) = &self.key else { return Ok(Path::from([])) };
-        let path: Path = match key.strip_prefix('/') {
+    fn path(&self) -> Result<Vec<String>> {
+        let Some(key) = &self.key else { return Ok(Vec::new()) };
+        let path: Vec<_> = match key.strip_prefix('/') {
             Some(pointer) => pointer.split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect(),
-            None => Path::from([key.clone()]),
+            None => vec![key.clone()],
         };
         if has_path(&self.schema, &self.schema, &path, 0) {
             return Ok(path);
@@ -318,7 +318,8 @@ impl Middleware for ForModels {
 /// The calls of one run of a model.
 struct Watch {
     tool: Arc<str>,
-    path: Path,
+    /// The keys and indices that lead to the argument.
+    path: Vec<String>,
     own_events: OwnEvents,
     /// The calls by number. A call is not in the map while its listeners are called.
     calls: Mutex<BTreeMap<usize, Box<Streaming>>>,
@@ -326,7 +327,7 @@ struct Watch {
 
 /// A call that is being written.
 struct Streaming {
-    scanner: Scanner,
+    argument: PartialJson,
     /// The text of the value so far, which listeners cannot change.
     text: String,
     update: ToolCallUpdate,
@@ -334,11 +335,16 @@ struct Streaming {
 }
 
 impl Streaming {
-    fn new(path: Path, call: StreamedCall, ctx: &RunContext) -> Self {
-        let (delta, output, output_structured) = Default::default();
-        let update =
-            ToolCallUpdate { call, delta, output_structured, is_complete: false, run_id: ctx.run_id(), output };
-        Self { scanner: Scanner::new(path), text: String::new(), update, is_complete: false }
+    fn new(path: &[String], call: StreamedCall, ctx: &RunContext) -> Self {
+        let update = ToolCallUpdate {
+            call,
+            delta: String::new(),
+            output_structured: None,
+            is_complete: false,
+            run_id: ctx.run_id(),
+            output: String::new(),
+        };
+        Self { argument: PartialJson::at(path), text: String::new(), update, is_complete: false }
     }
 
     /// Emits the new text in `delta` of the update, and the value if it is complete.
@@ -375,17 +381,23 @@ impl Watch {
     async fn advance(&self, piece: &ToolCallDelta, ctx: &RunContext) {
         let call = || StreamedCall { id: piece.id.clone(), index: piece.index, name: Arc::clone(&piece.name) };
         let streaming = self.calls.lock().remove(&piece.index);
-        let mut streaming = streaming.unwrap_or_else(|| Box::new(Streaming::new(Arc::clone(&self.path), call(), ctx)));
+        let mut streaming = streaming.unwrap_or_else(|| Box::new(Streaming::new(&self.path, call(), ctx)));
         let delta = &mut streaming.update.delta;
         delta.clear();
-        let value = match streaming.scanner.push(&piece.arguments, delta) {
-            None => None,
-            Some(Found::Text) => Some(Value::String(streaming.text.clone() + delta)),
-            Some(Found::Json(value)) => {
-                *delta = value.to_string();
-                Some(value)
+        let mut value = None;
+        let mut rest = &*piece.arguments;
+        while let Some(part) = streaming.argument.next_part(&mut rest) {
+            if part.is_whole() {
+                delta.push_str(part.delta().unwrap_or_default());
+                value = part.value().cloned();
             }
-        };
+        }
+        // A string has been emitted while it arrived.
+        if let Some(other) = &value
+            && !other.is_string()
+        {
+            *delta = other.to_string();
+        }
         if value.is_some() || !delta.is_empty() {
             streaming.update.call = call();
             streaming.emit(value, self, ctx).await;
@@ -419,7 +431,7 @@ impl Watch {
             if !is_malformed && (is_known || value.is_none()) {
                 continue;
             }
-            let new = || Box::new(Streaming::new(Arc::clone(&self.path), call.clone(), ctx));
+            let new = || Box::new(Streaming::new(&self.path, call.clone(), ctx));
             let mut streaming = before.unwrap_or_else(new);
             streaming.update.delta = text.get(streaming.text.len()..).unwrap_or_default().to_owned();
             streaming.update.call = call;
