@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::sync::Mutex;
 
-use emitree::agent::stream::{StreamToolCall, ToolCallDelta, ToolCallUpdate};
+use emitree::agent::reply::{StreamToolCall, ToolCallDelta, ToolCallUpdate};
 use emitree::agent::{ChatModel, ChatRequest, Delta, DeltaStream, Provider, tool_fn};
 use emitree::{Result, RunContext, Runnable};
 use futures_util::stream;

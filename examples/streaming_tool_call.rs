@@ -10,7 +10,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use emitree::agent::stream::{StreamToolCall, ToolCallUpdate};
+use emitree::agent::reply::{StreamToolCall, ToolCallUpdate};
 use emitree::agent::{Agent, ChatModel, Reply, ScriptedModel, tool_fn};
 use emitree::{Result, RunContext};
 use schemars::JsonSchema;

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 /// The tables of the page, by the letter of their rows.
 const ROWS: [(char, usize); 7] = [('S', 49), ('C', 32), ('K', 27), ('V', 26), ('B', 46), ('G', 28), ('A', 20)];
 
-const CRATES: [&str; 7] =
-    ["emitter", "runtime", "secrets", "middleware-builtin", "sinks", "agent", "agent-kit"];
+const CRATES: [&str; 7] = ["emitter", "runtime", "secrets", "middleware-builtin", "sinks", "agent", "agent-kit"];
 
 fn text_of(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).ok()

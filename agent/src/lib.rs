@@ -38,7 +38,7 @@ pub mod steering {
 
 /// Streamed replies: stages that may await, the events of the tool calls in a reply, one argument of a call while the
 /// model writes it, and a reader of JSON that arrives in pieces.
-pub mod stream {
+pub mod reply {
     pub use crate::model::chunks::AsyncChunkStage;
     pub use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
     pub use crate::model::tool_calls::partial_json::{JsonPart, PartialJson};

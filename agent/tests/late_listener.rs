@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use emitree_agent::stream::{ToolCallDelta, ToolCallStarted};
+use emitree_agent::reply::{ToolCallDelta, ToolCallStarted};
 use emitree_agent::{ChatModel, ChatRequest, Delta, Reply, ScriptedModel};
 use emitree_runtime::{Result, RunContext, Runnable};
 

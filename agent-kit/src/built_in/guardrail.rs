@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use emitree_agent::stream::AsyncChunkStage;
+use emitree_agent::reply::AsyncChunkStage;
 use emitree_agent::{
     Agent, AgentInput, AgentMiddleware, AgentOutput, CallResult, Chunks, Delta, Hooks, How, Message, Part, Role,
     ToolOutput, TurnAction,

@@ -14,7 +14,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::structured::TOOL;
-use emitree_agent::stream::{PartialJson, ToolCallDelta};
+use emitree_agent::reply::{PartialJson, ToolCallDelta};
 use emitree_agent::{ChatModel, NewToken};
 
 /// The event `partial` of [`Structured`](super::Structured): a part of the answer that the model is writing. It has

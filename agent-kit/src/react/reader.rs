@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::events::{ReActPartialUpdate, ReActUpdate};
 use super::{FINAL_ANSWER, InRun, THOUGHT, TOOL_INPUT, TOOL_NAME, turn_of};
 use crate::parse::{LinePrefixParser, ParserError, ParserUpdate, json_object};
-use emitree_agent::stream::AsyncChunkStage;
+use emitree_agent::reply::AsyncChunkStage;
 use emitree_agent::{Agent, Chunks, Delta, FinishReason, NewToken};
 
 /// Returns the run of the agent that a run belongs to.

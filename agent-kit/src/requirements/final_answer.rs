@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::in_run::{InRun, StreamedAnswer};
 use crate::built_in::structured::{Fitting, TOOL};
-use emitree_agent::stream::{StreamToolCall, ToolCallUpdate};
+use emitree_agent::reply::{StreamToolCall, ToolCallUpdate};
 use emitree_agent::typed::schema_of;
 use emitree_agent::{NewToken, Tool, ToolOutput, ToolSpec, tool_fn};
 

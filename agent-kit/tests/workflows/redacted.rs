@@ -7,7 +7,7 @@ use std::thread::current;
 
 use emitree_agent::kinds::HandedOff;
 use emitree_agent::steering::MessageDropped;
-use emitree_agent::stream::{ToolCallDelta, ToolCallStarted};
+use emitree_agent::reply::{ToolCallDelta, ToolCallStarted};
 use emitree_agent_kit::workflow::{Goto, StepFailure, StepStart, StepSuccess, Workflow};
 use emitree_agent::*;
 use emitree_emitter::{AnyEvent, Emitter, Event, EventMeta};

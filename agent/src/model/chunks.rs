@@ -45,7 +45,7 @@ impl<F: FnMut(&mut Chunks, &RunContext) -> Result<()> + Send> ChunkStage for F {
 /// Every [`ChunkStage`] is an async stage. Sync and async stages are called in the order in which they were added.
 ///
 /// ```
-/// use emitree_agent::stream::AsyncChunkStage;
+/// use emitree_agent::reply::AsyncChunkStage;
 /// use emitree_agent::{ChatModel, Chunks, Delta, ModelRun, ScriptedModel};
 /// use emitree_runtime::{Error, Result, RunContext, Runnable};
 /// use futures_util::future::BoxFuture;

@@ -1,7 +1,7 @@
 //! No reply escapes the chain: a reply that reaches a listener, the history or the caller of an agent has passed the
 //! agent's stages and its guards at `model.call`, also if a layer answers (M4).
 
-use emitree_agent::stream::AsyncChunkStage;
+use emitree_agent::reply::AsyncChunkStage;
 use emitree_agent::{
     Agent, AgentBuilder, AgentRun, ChatModel, ChatRequest, ChatResponse, ChatSuccess, ChunkStage, Chunks, Delta, Hooks,
     Message, Reply, ScriptedModel, Session, tool_fn,

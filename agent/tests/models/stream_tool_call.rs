@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use emitree_agent::stream::{StreamToolCall, ToolCallUpdate, ToolCallsDiscarded};
+use emitree_agent::reply::{StreamToolCall, ToolCallUpdate, ToolCallsDiscarded};
 use emitree_agent::{
     Agent, ChatModel, ChatOptions, ChatRequest, ChatResponse, Chunks, Delta, Message, ModelRun, Reply, ScriptedModel,
     Tool, ToolCall, tool_fn,

@@ -1,6 +1,6 @@
 //! The events of the tool calls in a streamed reply, and stages that may await.
 
-use emitree_agent::stream::{AsyncChunkStage, ToolCallDelta, ToolCallStarted};
+use emitree_agent::reply::{AsyncChunkStage, ToolCallDelta, ToolCallStarted};
 use emitree_agent::{
     AgentContext, AgentRun, ChatModel, ChatOptions, ChatRequest, ChatResponse, ChunkStage, Chunks, Delta, HookTest,
     ModelRun, Reply, ScriptedModel, hooks_fn,

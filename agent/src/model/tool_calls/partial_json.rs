@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 128;
 /// and each complete member. [`so_far`](Self::so_far) returns the value as far as it is known.
 ///
 /// ```
-/// use emitree_agent::stream::PartialJson;
+/// use emitree_agent::reply::PartialJson;
 /// use serde_json::json;
 ///
 /// let mut json = PartialJson::new();
@@ -35,7 +35,7 @@ const MAX_DEPTH: usize = 128;
 /// With a path, only the value at the path is read, and nothing else is kept:
 ///
 /// ```
-/// use emitree_agent::stream::PartialJson;
+/// use emitree_agent::reply::PartialJson;
 /// use serde_json::json;
 ///
 /// let mut json = PartialJson::at(["items", "1"]);

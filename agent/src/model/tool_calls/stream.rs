@@ -20,7 +20,7 @@ use crate::{Arguments, ChatModel, ChatRequest, ChatResponse, Tool, ToolCall};
 /// Emits one argument of the calls of a tool while the model writes it. Bind it to runs of models, or to an agent's run.
 ///
 /// ```
-/// use emitree_agent::stream::{StreamToolCall, ToolCallUpdate};
+/// use emitree_agent::reply::{StreamToolCall, ToolCallUpdate};
 /// use emitree_agent::{Agent, ChatModel, Reply, ScriptedModel, tool_fn};
 /// use emitree_runtime::RunContext;
 /// use schemars::JsonSchema;
