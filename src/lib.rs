@@ -123,7 +123,7 @@ pub mod emitter {
     pub use emitree_emitter::{
         AsName, BoxError, BuildError, Context, Creator, CreatorRecord, DropGuard, EmitError, EmitErrorKind,
         EmitterBuilder, FnMatcher, IntoMatcher, IntoNamespace, ListenError, ListenerResult, MatcherError, NameError,
-        NameRef, Namespace, OnError, Payload, PipeHandle, Registration, Trace, UncountedCalls, With, json, matcher_fn,
+        NameRef, Namespace, OnError, Payload, PipeHandle, Registration, Trace, With, json, matcher_fn,
         new_id, panic_text,
     };
 }

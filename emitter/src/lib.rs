@@ -80,5 +80,5 @@ pub use panic::panic_text;
 pub use registry::listen::With;
 pub use registry::listener::{ListenerResult, OnError};
 pub use registry::registration::{Options, Registration};
-pub use registry::subscription::{DropGuard, Subscription, UncountedCalls};
+pub use registry::subscription::{DropGuard, Subscription};
 pub use sink::{Detail, DetailFn, EventStream, Incomplete, Overflow, Progress, Report, Sink, SinkError, SinkHandle};

@@ -1,8 +1,6 @@
 //! Interleavings of claims (E8, E9), and of changes and loads (E10), explored by loom. The models include the crate's
 //! own source files.
 
-#[path = "../src/registry/calls.rs"]
-mod calls;
 #[allow(dead_code, reason = "the models use the part that races")]
 #[path = "../src/registry/claim.rs"]
 mod claim;
@@ -14,7 +12,6 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 
-use self::calls::Calls;
 use self::claim::Claims;
 use self::published::Published;
 
@@ -133,33 +130,6 @@ fn no_claim_succeeds_after_the_end() {
             assert!(!both && claims.is_spent());
         });
     }
-}
-
-/// E9: if the end finds no call under way, no call begins afterwards. Otherwise, at least one call that finishes later
-/// reports that a caller may wait for it.
-#[test]
-fn no_call_begins_after_an_idle_end_and_otherwise_a_finishing_call_reports_to_the_waiter() {
-    model(|| {
-        let (calls, freed) = (Arc::new(Calls::new()), Arc::new(AtomicBool::new(false)));
-        let emits: Vec<_> = (0..2)
-            .map(|_| {
-                let (calls, freed) = (Arc::clone(&calls), Arc::clone(&freed));
-                thread::spawn(move || {
-                    if calls.begin() {
-                        assert!(!freed.load(Ordering::Acquire), "called after the wait");
-                    }
-                    calls.finish()
-                })
-            })
-            .collect();
-        calls.end();
-        let is_idle = calls.under_way() == 0;
-        freed.store(is_idle, Ordering::Release);
-        let told = emits.into_iter().map(|emit| emit.join().expect("nobody is called")).filter(|told| *told).count();
-        assert!(is_idle || told > 0, "nobody wakes who waits");
-        assert_eq!(calls.under_way(), 0);
-        assert!(!calls.begin());
-    });
 }
 
 /// E8, E16.

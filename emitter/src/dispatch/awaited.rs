@@ -13,7 +13,6 @@ use super::route::Route;
 use super::sync::{DispatchProgress, PayloadRef};
 use crate::panic::{caught, caught_or, discard, report_drop};
 use crate::registry::listener::{Call, CallResult, Failure, Listener, ListenerFuture, Role, panicked};
-use crate::registry::tracked::UnderWay;
 use crate::rt::Delivery;
 use crate::{AnyEvent, BoxError, EmitError, EventMeta};
 
@@ -81,8 +80,6 @@ fn poll_next<'f>(
 struct Awaited<'f> {
     listener: &'f Arc<Listener>,
     delivery: Option<&'f Delivery>,
-    /// Set while the call is under way, if the listener has `awaitable_off` (E9).
-    under_way: Option<UnderWay<'f>>,
     state: CallState<'f>,
 }
 
@@ -127,23 +124,15 @@ impl<'f> Awaited<'f> {
         delivery: Option<&'f Delivery>,
         call: impl FnOnce() -> ListenerFuture<'f>,
     ) -> Self {
-        let mut awaited = Self { listener, delivery, under_way: None, state: CallState::Answered(Ok(())) };
+        let mut awaited = Self { listener, delivery, state: CallState::Answered(Ok(())) };
         // The claim comes first, so that a skip is counted only for a listener that has a call left. The skip uses up
         // that call.
         if !listener.claims.claim() || delivery.is_some_and(Delivery::skips) {
             return awaited;
         }
-        // If `off_and_wait` was called after the claim, the listener must not be called.
-        if let Some(tracked) = &listener.tracked {
-            awaited.under_way = tracked.begin();
-            if awaited.under_way.is_none() {
-                return awaited;
-            }
-        }
         // The function that makes the future is user code, too: it is part of the call and may panic.
         let make = || call().map_or_else(|| CallState::Answered(Err(Box::new(Failure::Mismatch))), CallState::Running);
-        awaited.state =
-            caught_or(|| counted(awaited.under_way.as_ref(), make), |panic| CallState::Answered(Err(panicked(panic))));
+        awaited.state = caught_or(make, |panic| CallState::Answered(Err(panicked(panic))));
         awaited
     }
 
@@ -179,15 +168,6 @@ impl<'f> Awaited<'f> {
     }
 }
 
-/// Makes or polls a listener's future. If the call is counted, marks this thread as inside the call (E9).
-#[inline]
-fn counted<R>(under_way: Option<&UnderWay<'_>>, call: impl FnOnce() -> R) -> R {
-    match under_way {
-        None => call(),
-        Some(under_way) => under_way.within(call),
-    }
-}
-
 impl CallState<'_> {
     fn take(&mut self) -> Self {
         std::mem::replace(self, CallState::Answered(Ok(())))
@@ -207,14 +187,12 @@ impl<'f> Future for Awaited<'f> {
             CallState::Answered(answer) => std::mem::replace(answer, Ok(())),
             CallState::Running(future) => {
                 let poll = || future.as_mut().poll(cx).map_err(Into::into);
-                match caught_or(|| counted(this.under_way.as_ref(), poll), |panic| Poll::Ready(Err(panicked(panic)))) {
+                match caught_or(poll, |panic| Poll::Ready(Err(panicked(panic)))) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(answer) => this.drop_answered(answer),
                 }
             }
         };
-        // The call has ended: `off_and_wait` no longer waits for it (E9).
-        this.under_way = None;
         this.listener.remove_if_spent();
         Poll::Ready((this.listener, answer))
     }

@@ -1,5 +1,5 @@
-//! Batches: adjacent sync listeners that may change the event and take the same type. Their calls are neither limited
-//! nor counted, and their matchers are not functions.
+//! Batches: adjacent sync listeners that may change the event and take the same type. Their calls are not limited,
+//! and their matchers are not functions.
 //!
 //! A listener that is called alone checks the payload's type. A batch checks the type once, and then calls closures
 //! whose type is known. Downcasting closures is expensive, so batches are stored with the cached matches
@@ -60,8 +60,8 @@ impl<T: ?Sized> OfType<T> {
 }
 
 impl Listener {
-    /// Returns the closure if the listener may be part of a batch: its calls are neither limited nor counted, and its
-    /// matcher is not a function. A matcher function would have to be called for each event.
+    /// Returns the closure if the listener may be part of a batch: its calls are not limited, and its matcher is not a
+    /// function. A matcher function would have to be called for each event.
     fn unlimited_change(&self) -> Option<&Arc<dyn ErasedChange>> {
         match &self.call {
             Call::Change(change) if self.claims.claim_unlimited() && !self.matcher.is_function() => Some(change),

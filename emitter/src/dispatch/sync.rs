@@ -263,23 +263,17 @@ fn call_listener(
 /// Calls a listener if it has a call left. The claim comes just before the call (E8, E9).
 #[inline(always)]
 fn claim_and_call(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
-    if listener.claims.claim_unlimited() { call() } else { claim_and_call_counted(listener, call) }
+    if listener.claims.claim_unlimited() { call() } else { claim_and_call_limited(listener, call) }
 }
 
-/// Calls a listener whose calls are limited or counted, if it has a call left. Never inlined, so that it stays out of
-/// the loop of every emit.
+/// Calls a listener whose calls are limited, if it has a call left. Never inlined, so that it stays out of the loop of
+/// every emit.
 #[inline(never)]
-fn claim_and_call_counted(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
+fn claim_and_call_limited(listener: &Listener, call: impl FnOnce() -> CallResult) -> CallResult {
     if !listener.claims.claim() {
         return Ok(());
     }
-    let answer = match &listener.tracked {
-        None => call(),
-        Some(tracked) => match tracked.begin() {
-            Some(under_way) => under_way.within(call),
-            None => return Ok(()),
-        },
-    };
+    let answer = call();
     // If the listener has used up its limited calls, remove it, so that no later emit looks at it (E8).
     listener.remove_if_spent();
     answer

@@ -20,7 +20,6 @@ use crate::matching::matcher::MatcherKind;
 use crate::name::is_same;
 use crate::panic::discard;
 use crate::registry::claim::Claims;
-use crate::registry::tracked::TrackedCalls;
 use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EventMeta, Matcher, Payload};
 
@@ -186,8 +185,6 @@ pub(crate) struct Listener {
     pub(crate) exact: Exact,
     pub(crate) call: Call,
     pub(crate) claims: Claims,
-    /// Set if calls are counted (E9). The claims are then limited or `counted`, so `claim_unlimited` fails.
-    pub(crate) tracked: Option<Arc<TrackedCalls>>,
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
     pub(crate) persistent: bool,
@@ -257,8 +254,6 @@ impl Listener {
             expected: self.expected,
             call: self.call.clone(),
             claims: self.claims.fork(),
-            // The calls of the copy are counted separately.
-            tracked: self.tracked.as_ref().map(|_| Arc::new(TrackedCalls::new())),
             home,
             ..*self
         }

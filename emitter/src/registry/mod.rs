@@ -2,16 +2,14 @@
 //!
 //! `listen` and `registration` create a [`Listener`](listener::Listener) and add it here; `subscription` removes it.
 //! Emits read a published [`Snapshot`] without a lock. After a change, the next emit derives a new snapshot under the
-//! lock (`published`). Before a listener is called, `claim` and `calls` check whether it may run.
+//! lock (`published`). Before a listener is called, `claim` checks whether it may run.
 
-pub(crate) mod calls;
 pub(crate) mod claim;
 pub(crate) mod listen;
 pub(crate) mod listener;
 pub(crate) mod published;
 pub(crate) mod registration;
 pub(crate) mod subscription;
-pub(crate) mod tracked;
 
 use std::cmp::Reverse;
 use std::mem::take;

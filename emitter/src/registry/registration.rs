@@ -11,7 +11,6 @@ use crate::event::ExpectedType;
 use crate::matching::function::Exact;
 use crate::registry::claim::Claims;
 use crate::registry::listener::{Call, Failure, Listener, Role};
-use crate::registry::tracked::TrackedCalls;
 use crate::{BoxError, Event, EventMeta, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError, Payload};
 
 /// Options of a listener, such as its priority, the maximum number of its calls, and the effect of its failure.
@@ -30,7 +29,6 @@ pub struct Options {
     nested: Option<bool>,
     persistent: bool,
     on_error: Option<OnError>,
-    awaitable_off: bool,
 }
 
 impl Options {
@@ -38,7 +36,7 @@ impl Options {
     /// persistent.
     #[must_use]
     pub const fn new() -> Self {
-        Self { priority: 0, times: None, nested: None, persistent: false, on_error: None, awaitable_off: false }
+        Self { priority: 0, times: None, nested: None, persistent: false, on_error: None }
     }
 
     /// Sets the priority. On one emitter, listeners with a higher priority run first, but every observer runs after all
@@ -89,17 +87,6 @@ impl Options {
     #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
-        self
-    }
-
-    /// Counts the calls of the listener, so that [`Subscription::off_and_wait`](crate::Subscription::off_and_wait) can
-    /// wait for the calls under way.
-    ///
-    /// Each call then costs a few atomic operations and two accesses to a thread-local. An async listener accesses the
-    /// thread-local at each poll. Listeners without this option do not have these costs.
-    #[must_use]
-    pub const fn awaitable_off(mut self) -> Self {
-        self.awaitable_off = true;
         self
     }
 
@@ -221,13 +208,7 @@ impl Registration {
             id: Listener::next_id(),
             takes_nested: options.nested.unwrap_or_else(|| matcher.nested_by_default()),
             exact: if filters { Exact::Nowhere } else { matcher.exact() },
-            claims: match options.times {
-                Some(times) => Claims::times(times),
-                // Not `Claims::unlimited`, because its short path would skip the counting.
-                None if options.awaitable_off => Claims::counted(),
-                None => Claims::unlimited(),
-            },
-            tracked: options.awaitable_off.then(|| Arc::new(TrackedCalls::new())),
+            claims: options.times.map_or_else(Claims::unlimited, Claims::times),
             on_error: options.on_error.unwrap_or(by_role),
             priority: options.priority,
             persistent: options.persistent || is_pipe,

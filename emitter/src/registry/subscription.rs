@@ -1,10 +1,7 @@
 //! Subscriptions: handles that remove a listener (E9).
 
 use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Weak};
-
-use thiserror::Error;
 
 use crate::Emitter;
 use crate::registry::listener::Listener;
@@ -24,7 +21,7 @@ impl Subscription {
     ///
     /// After `off` has returned, no emit begins to call the listener, not even an emit that had already selected it. A
     /// call that has already begun on another thread still completes, and an async listener that is being awaited
-    /// continues. Use [`off_and_wait`](Self::off_and_wait) to wait for such calls.
+    /// continues.
     ///
     /// ```
     /// use emitree_emitter::Emitter;
@@ -45,57 +42,6 @@ impl Subscription {
             listener.remove_from_home();
             ended
         })
-    }
-
-    /// Removes the listener immediately, and returns a future that waits for the calls of the listener that are still
-    /// under way. Such calls run on other threads, or in emits that await the listener. The future resolves to `true`
-    /// if this `off_and_wait` removed the listener.
-    ///
-    /// The listener must be registered with [`Options::awaitable_off`](crate::Options::awaitable_off), so that its
-    /// calls are counted.
-    ///
-    /// Values captured by the listener may live longer than its last call: they are dropped with the last emit under
-    /// way that had selected the listener.
-    ///
-    /// If the future is awaited inside a call of the listener itself, even through nested emits, it does not wait for
-    /// that call. If two concurrent calls of the listener both await such a future, they wait for each other forever.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the calls of the listener are not counted. The listener is removed nevertheless.
-    ///
-    /// # Cancel safety
-    ///
-    /// The listener is removed before the future is first polled. Dropping the future only ends the wait.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use emitree_emitter::{Emitter, Options};
-    ///
-    /// # futures_util::future::FutureExt::now_or_never(async {
-    /// let emitter = Emitter::new();
-    /// let counted = emitter.with(Options::new().awaitable_off());
-    /// let subscription = counted.on("tick", |n: &mut u32, _| *n += 1)?;
-    /// assert!(subscription.off_and_wait().await?);
-    /// // No call of the listener is running any more.
-    /// # Ok::<(), emitree_emitter::BoxError>(())
-    /// # }).unwrap()?;
-    /// # Ok::<(), emitree_emitter::BoxError>(())
-    /// ```
-    pub fn off_and_wait(&self) -> impl Future<Output = Result<bool, UncountedCalls>> + Send + Sync + use<> {
-        // A listener that is already dropped has no call under way: an emit keeps alive the listener that it calls.
-        let calls = self.0.upgrade().map(|listener| listener.tracked.clone().ok_or(UncountedCalls(())));
-        let removed = self.off();
-        if let Some(Ok(tracked)) = &calls {
-            tracked.end();
-        }
-        async move {
-            if let Some(tracked) = calls.transpose()? {
-                tracked.idle().await;
-            }
-            Ok(removed)
-        }
     }
 
     /// Returns `true` if the listener may still be called.
@@ -125,12 +71,6 @@ impl fmt::Debug for Subscription {
         f.debug_struct("Subscription").field("active", &self.is_active()).finish()
     }
 }
-
-/// The error returned by [`Subscription::off_and_wait`] if the listener's calls are not counted. The listener is
-/// removed even so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the listener was removed, but its calls are not counted; register it with `Options::awaitable_off`")]
-pub struct UncountedCalls(());
 
 /// A guard, returned by [`Subscription::drop_guard`], that removes the listener when the guard is dropped.
 #[must_use = "the listener is removed when the guard is dropped"]
