@@ -1,4 +1,4 @@
-//! Limits on the calls of listeners and their forks, and the removal of listeners (E8, E9, E16).
+//! Limits on the calls of listeners, and the removal of listeners (E8, E9).
 
 mod support;
 
@@ -112,21 +112,6 @@ fn events_that_a_listener_does_not_receive_do_not_count_toward_its_limit() -> Te
     }
     recorder.expect(["third x"]);
     assert_eq!((told.load(Ordering::Relaxed), once.is_active(), once.off()), (3, false, false));
-    Ok(())
-}
-
-/// E8, E16: calls made before the fork count for the original and for the fork.
-#[test]
-fn a_forked_listener_starts_with_the_calls_left_and_counts_its_own_calls() -> TestResult {
-    let (recorder, original) = (Recorder::new(), Emitter::new());
-    original.with(Options::new().times(3)).on("*", recorder.hears("counted"))?;
-    emit(&original, "x");
-    let fork = original.fork();
-    for _ in 0..5 {
-        emit(&original, "original");
-        emit(&fork, "fork");
-    }
-    recorder.expect(["counted x", "counted original", "counted fork", "counted original", "counted fork"]);
     Ok(())
 }
 

@@ -132,23 +132,6 @@ fn no_claim_succeeds_after_the_end() {
     }
 }
 
-/// E8, E16.
-#[test]
-fn a_fork_copies_the_remaining_claims_and_does_not_use_them_up() {
-    model(|| {
-        let claims = Arc::new(Claims::times(1));
-        let fork = {
-            let claims = Arc::clone(&claims);
-            thread::spawn(move || claims.fork())
-        };
-        let claimed = claims.claim();
-        let fork = fork.join().expect("it only forks");
-        assert!(claimed && claims.is_spent());
-        let calls = (0..3).filter(|_| fork.claim()).count();
-        assert!(calls <= 1);
-    });
-}
-
 /// E10 depends on this: an emit must find every listener that was registered before the emit began.
 #[test]
 fn a_finished_change_is_visible_to_every_later_load() {

@@ -16,7 +16,6 @@ const WHICH: std::ops::Range<usize> = 0..2520;
 enum Node {
     Child { of: usize },
     Run { of: usize, within: Option<usize> },
-    Fork { of: usize },
 }
 
 #[derive(Clone, Debug)]
@@ -49,7 +48,6 @@ fn node() -> impl Strategy<Value = Node> {
     prop_oneof![
         3 => WHICH.prop_map(|of| Node::Child { of }),
         2 => (WHICH, proptest::option::of(WHICH)).prop_map(|(of, within)| Node::Run { of, within }),
-        1 => WHICH.prop_map(|of| Node::Fork { of }),
     ]
 }
 
@@ -92,12 +90,6 @@ impl World {
             Node::Run { of, within: Some(within) } => {
                 let (of, within) = (self.one(of), self.one(within));
                 (run_within(&self.emitters[of], &self.emitters[within]), vec![of, within])
-            }
-            Node::Fork { of } => {
-                let of = self.one(of);
-                let above =
-                    self.emitters[of].parent().and_then(|parent| self.emitters.iter().position(|it| it == parent));
-                (self.emitters[of].fork(), above.into_iter().collect())
             }
         };
         self.emitters.push(made);

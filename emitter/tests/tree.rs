@@ -174,7 +174,7 @@ fn set_group_id_applies_to_later_events_children_and_runs() -> TestResult {
     (0..1_000).for_each(|_| top.set_group_id("set"));
     emit(&top, "x");
     recorder.expect(["given", "set"]);
-    let late = [top.child("late")?, top.fork(), run_of(&top), top.child_builder("late").build()?];
+    let late = [top.child("late")?, run_of(&top), top.child_builder("late").build()?];
     assert_eq!((top.group_id(), early.group_id()), (Some("set"), Some("given")));
     assert!(late.iter().all(|late| late.group_id() == Some("set")));
     assert_eq!(top.child_builder("own").group_id("own").build()?.group_id(), Some("own"));
@@ -271,7 +271,6 @@ fn events_of_a_nameless_child_of_a_runs_emitter_are_own_events_of_the_run() -> T
         run.child(())?,
         run.child(())?.child(())?,
         run.child_builder(()).context(json!({ "step": 1 })).group_id("own").build()?,
-        run.child(())?.fork(),
     ];
     for emitter in [&run].into_iter().chain(&children) {
         emit(emitter, "ping");

@@ -432,31 +432,6 @@ async fn a_run_that_has_ended_accepts_no_bindings_and_counts_late_emits() -> Tes
     Ok(())
 }
 
-/// A fork that was made before the end has a copy of the redacting listener. The events of a fork that is made later
-/// reach no listener.
-#[tokio::test]
-async fn a_fork_of_the_emitter_of_a_run_that_has_ended_reaches_no_listener() -> TestResult {
-    let (tree, recorder, left) = (Emitter::new(), Recorder::new(), Slot::new());
-    let (heard, leaves) = (recorder.clone(), left.clone());
-    tree.observe("**.progress", move |text: &String, _| heard.note(text.clone()))?;
-    let work = below(&tree, "work", move |(): (), ctx: RunContext| {
-        let redacts = ctx.emitter().on("progress", |text: &mut String, _| "redacted".clone_into(text));
-        leaves.put((ctx.emitter().clone(), ctx.emitter().fork()));
-        async { redacts.map(drop).map_err(Error::from) }
-    });
-    work.run(()).await?;
-    let (emitter, before) = left.take();
-    before.emit("progress", &mut "a secret".to_owned()).await?;
-    recorder.expect(["redacted"]);
-    for (n, fork) in (1..).zip([emitter.fork(), emitter.child("x")?.fork(), emitter.fork().fork()]) {
-        fork.emit("progress", &mut "a secret".to_owned()).await?;
-        recorder.expect([]);
-        assert_eq!((emitter.late_emits(), fork.late_emits()), (n, n));
-        assert!(fork.on("progress", |_: &mut Any, _| ()).is_err());
-    }
-    Ok(())
-}
-
 /// Counts warnings.
 #[derive(Clone, Default)]
 struct Warnings(Arc<AtomicUsize>);

@@ -157,25 +157,6 @@ impl Emitter {
         self.child_unchecked(Some(namespace.as_str()))
     }
 
-    /// Creates an emitter in the same place with the same properties, without listeners (E16).
-    pub(crate) fn copy_without_listeners(&self) -> Self {
-        let (from, mut copy) = (&self.0, Node::root());
-        // Events emitted below a run that has ended are not delivered. The copy becomes a child of the run, so that its
-        // events cannot bypass the run (R14).
-        let has_ended = from.run.is_some() && self.has_run_ended();
-        copy.parent = if has_ended { Some(self.clone()) } else { from.parent.clone() };
-        copy.emits_for_run = from.emits_for_run;
-        copy.is_in_run = copy.parent.as_ref().is_some_and(|parent| parent.0.is_in_run);
-        copy.namespace.clone_from(&from.namespace);
-        copy.namespace_hash = from.namespace_hash;
-        copy.context = OwnContext::new(self.context());
-        copy.group_id = self.shared_group_id();
-        copy.creator.clone_from(&from.creator);
-        copy.trace = self.trace().map(Arc::new);
-        copy.declared = self.declared().cloned();
-        Self::from_node(copy)
-    }
-
     fn child_unchecked(&self, namespace: Option<&str>) -> Self {
         let mut node = Node::below(self, namespace);
         node.context = OwnContext::new(self.context());

@@ -51,9 +51,4 @@ impl Claims {
     pub(crate) fn is_spent(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }
-
-    /// Returns separate claims for the number of calls that are left (E16).
-    pub(crate) fn fork(&self) -> Self {
-        Self { left: AtomicUsize::new(self.left.load(Ordering::Acquire)) }
-    }
 }

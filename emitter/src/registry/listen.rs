@@ -1,4 +1,4 @@
-//! The methods of [`Emitter`] that register and remove listeners and pipes, and create forks (E9, E12, E16).
+//! The methods of [`Emitter`] that register and remove listeners and pipes (E9, E12).
 //!
 //! `on`, `on_async`, `observe` and `observe_async` make a [`Registration`]; `register` checks it and adds it to the
 //! registry. From then on, [`dispatch`](crate::dispatch) finds the listener.
@@ -339,27 +339,6 @@ impl Emitter {
         // Invalidate the caches only after emits can find the listener or pipe (invariant 1 of `no_listener_cache`).
         self.invalidate();
         Ok(())
-    }
-
-    /// Creates a separate emitter under the same parent, with copies of the listeners in the same order.
-    ///
-    /// If a listener has `n` calls left, its copy also starts with `n` calls left. Pipes, sinks and streams are not
-    /// copied. Context, creator, group id, trace and declared events are copied.
-    ///
-    /// If the emitter's run has ended, the fork has no listeners. Events emitted on the fork are then not delivered,
-    /// because listeners that redact the run's events may be missing. The run's emitter counts these events.
-    #[must_use]
-    pub fn fork(&self) -> Self {
-        // Read the listeners before making the copy. If the run ends in between, the copy is made below the ended run,
-        // and delivers no events even if it has listeners.
-        let listeners: Vec<_> = self.registry().into_iter().flat_map(Registry::listeners).collect();
-        let fork = self.copy_without_listeners();
-        for listener in listeners.into_iter().filter(|listener| !listener.is_pipe) {
-            let listener = Arc::new(listener.fork(fork.downgrade()));
-            // An error means that the run has ended, and then no event is delivered here.
-            fork.add_to_registry(|registry| registry.add(listener)).ok();
-        }
-        fork
     }
 }
 

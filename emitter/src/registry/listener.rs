@@ -72,7 +72,6 @@ type HasRoomFn = dyn Fn() -> bool + Send + Sync;
 type TryObserveFn = dyn Fn(&dyn AnyEvent, &EventMeta<'_>) -> bool + Send + Sync;
 
 /// The way a listener is called.
-#[derive(Clone)]
 pub(crate) enum Call {
     Change(Arc<dyn ErasedChange>),
     ChangeAsync(Arc<ChangeAsyncFn>),
@@ -188,7 +187,6 @@ pub(crate) struct Listener {
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
     pub(crate) persistent: bool,
-    pub(crate) is_pipe: bool,
     pub(crate) on_error: OnError,
     /// The source location of the registration.
     pub(crate) at: &'static Location<'static>,
@@ -243,19 +241,6 @@ impl Listener {
     pub(crate) fn remove_if_spent(&self) {
         if self.claims.is_spent() {
             self.remove_from_home();
-        }
-    }
-
-    /// Copies the listener for another emitter, with the same number of calls left (E16).
-    pub(crate) fn fork(&self, home: Weak<Node>) -> Self {
-        Self {
-            id: Self::next_id(),
-            matcher: self.matcher.clone(),
-            expected: self.expected,
-            call: self.call.clone(),
-            claims: self.claims.fork(),
-            home,
-            ..*self
         }
     }
 }

@@ -170,7 +170,6 @@ pub struct Registration {
     matcher: Result<Matcher, MatcherError>,
     pub(crate) expected: Option<ExpectedType>,
     call: Call,
-    is_pipe: bool,
     at: &'static Location<'static>,
 }
 
@@ -182,20 +181,12 @@ impl Registration {
         expected: Option<ExpectedType>,
         call: Call,
     ) -> Self {
-        Self { options, matcher, expected, call, is_pipe: false, at: Location::caller() }
-    }
-
-    /// Marks the listener as part of a pipe, sink or stream: `reset` and `off_matching` do not remove the listener, and
-    /// forks do not copy it.
-    #[doc(hidden)]
-    pub const fn for_pipe(mut self) -> Self {
-        self.is_pipe = true;
-        self
+        Self { options, matcher, expected, call, at: Location::caller() }
     }
 
     /// Converts the registration into a listener that belongs to the emitter `home`.
     pub(crate) fn into_listener(self, home: Weak<Node>) -> Result<Listener, MatcherError> {
-        let Self { options, matcher, expected, call, is_pipe, at } = self;
+        let Self { options, matcher, expected, call, at } = self;
         let matcher = matcher?;
         // An observer cannot change the event, so its failure need not fail the emit.
         let by_role = match call.role() {
@@ -211,8 +202,7 @@ impl Registration {
             claims: options.times.map_or_else(Claims::unlimited, Claims::times),
             on_error: options.on_error.unwrap_or(by_role),
             priority: options.priority,
-            persistent: options.persistent || is_pipe,
-            is_pipe,
+            persistent: options.persistent,
             matcher,
             expected,
             call,

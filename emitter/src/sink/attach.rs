@@ -99,14 +99,14 @@ impl Emitter {
         Ok(EventStream::new(queue, self.listen_for(matcher.into_matcher(), input)?))
     }
 
-    /// Registers the input as a pipe, so that `reset` and `off_matching` leave it in place (E9).
+    /// Registers the input as persistent, so that `reset` and `off_matching` leave it in place (E9).
     #[track_caller]
     fn listen_for(
         &self,
         matcher: Result<Matcher, MatcherError>,
         input: QueueInput,
     ) -> Result<Subscription, ListenError> {
-        self.register(Registration::new(Options::new(), matcher, None, input.into_call()).for_pipe())
+        self.register(Registration::new(Options::new().persistent(), matcher, None, input.into_call()))
     }
 }
 

@@ -248,7 +248,7 @@ pub(crate) type MakeListener<E> = fn(Arc<StreamBuffer<E>>, Matcher, bool) -> Reg
 
 /// Creates an observer that buffers records of events of any type.
 pub(crate) fn records(buffer: Arc<StreamBuffer<Box<EventRecord>>>, matcher: Matcher, _: bool) -> Registration {
-    Options::new().observe(matcher, move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
+    Options::new().persistent().observe(matcher, move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
         buffer.receive(meta, || Box::new(meta.to_record(event)));
     })
 }
@@ -256,10 +256,11 @@ pub(crate) fn records(buffer: Arc<StreamBuffer<Box<EventRecord>>>, matcher: Matc
 /// Creates an observer that buffers clones of events of one type.
 pub(crate) fn payloads<T: Event + Clone>(buffer: Arc<StreamBuffer<T>>, matcher: Matcher, nested: bool) -> Registration {
     let listener = move |event: &T, meta: &EventMeta<'_>| buffer.receive(meta, || event.clone());
+    let options = Options::new().persistent();
     if nested {
-        Options::new().nested(true).observe(|meta: &EventMeta<'_>| is_named(meta, T::NAME.as_str()), listener)
+        options.nested(true).observe(|meta: &EventMeta<'_>| is_named(meta, T::NAME.as_str()), listener)
     } else {
-        Options::new().observe(matcher, listener)
+        options.observe(matcher, listener)
     }
 }
 
@@ -276,7 +277,7 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
         // This observer is registered first and with the highest priority, so that the events of the discarded attempt
         // are removed before the stream's own listener receives `attempt_discarded`. That event and all later events
         // are kept.
-        let first = || Options::new().priority(i32::MAX).nested(true);
+        let first = || Options::new().priority(i32::MAX).nested(true).persistent();
         let discard_from = Arc::clone(buffer);
         let is_discarded = |meta: &EventMeta<'_>| meta.name() == AttemptDiscarded::NAME.as_str();
         let take_back = first().observe(is_discarded, move |_: &AttemptDiscarded, meta: &EventMeta<'_>| {
@@ -284,19 +285,19 @@ impl<E: Send + 'static> Middleware for StreamBinding<E> {
                 discard_from.discard(trace.run_id);
             }
         });
-        // The observer is registered in the same way as a pipe, so that `off_matching` does not remove it with the
-        // run's other listeners.
-        ctx.emitter().register(take_back.for_pipe())?;
+        // All three are persistent, so that `reset` and `off_matching` do not remove them with the run's other listeners.
+        ctx.emitter().register(take_back)?;
         let until_done = Arc::clone(buffer);
         let is_end = |meta: &EventMeta<'_>| matches!(Stage::of(meta), Some(Stage::Success | Stage::Error));
-        let marks_done =
-            Options::new().observe(is_end, move |_: &dyn AnyEvent, _: &EventMeta<'_>| until_done.on_work_done());
-        ctx.emitter().register(marks_done.for_pipe())?;
+        let marks_done = Options::new()
+            .persistent()
+            .observe(is_end, move |_: &dyn AnyEvent, _: &EventMeta<'_>| until_done.on_work_done());
+        ctx.emitter().register(marks_done)?;
         let mut state = buffer.state.lock();
         state.run = Some(ctx.downgrade());
         let nested = state.nested;
         drop(state);
-        ctx.emitter().register(listener(Arc::clone(buffer), matcher.clone()?, nested).for_pipe())?;
+        ctx.emitter().register(listener(Arc::clone(buffer), matcher.clone()?, nested))?;
         Ok(())
     }
 

@@ -174,8 +174,8 @@ impl<'a, R: Runnable> Run<'a, R> {
     pub fn events_of<T: Event + Clone>(self) -> RunStream<'a, R, T> {
         // The stream's own listener is an observer, whose failures are isolated. The listener `check` makes the emit
         // fail if the payload has another type (E7).
-        let check = Options::new().on_event(|_: &mut T, _| ());
-        self.register(check.for_pipe()).stream(Matcher::emitted(T::NAME), payloads::<T>)
+        let check = Options::new().persistent().on_event(|_: &mut T, _| ());
+        self.register(check).stream(Matcher::emitted(T::NAME), payloads::<T>)
     }
 
     /// Returns the run as a stream of all its events and all events of the runs below, followed by its result.
