@@ -20,12 +20,11 @@ fn a_pattern_that_is_too_long_is_refused_at_registration() -> TestResult {
     let emitter = Emitter::new();
     for length in [LONGEST + 1, 200_000] {
         let long = "?".repeat(length);
-        let refusals: [BoxError; 6] = [
+        let refusals: [BoxError; 5] = [
             emitter.on(&long, ignore).expect_err("a glob").into(),
             Matcher::regex(&long.replace('?', "x")).expect_err("a regex").into(),
             emitter.on(Regex::new(&long.replace('?', "x"))?, ignore).expect_err("a ready-made regex").into(),
             emitter.stream(&long, 1).expect_err("a stream").into(),
-            emitter.pipe_matching(&long, &emitter).expect_err("a pipe").into(),
             emitter.off_matching(&long).expect_err("it cannot have been registered").into(),
         ];
         for refusal in refusals {

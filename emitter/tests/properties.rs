@@ -107,7 +107,6 @@ enum Act {
     Pipe {
         from: usize,
         to: usize,
-        pattern: Option<Pattern>,
     },
     Unpipe(usize),
     /// Registers this many patterns that match no event, emits an event, and removes the patterns.
@@ -175,8 +174,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (WHICH, pattern()).prop_map(|(at, pattern)| Act::OffMatching(at, pattern)),
         1 => WHICH.prop_map(Act::Reset),
         1 => WHICH.prop_map(Act::Close),
-        4 => (WHICH, WHICH, prop::option::of(pattern()))
-            .prop_map(|(from, to, pattern)| Act::Pipe { from, to, pattern }),
+        4 => (WHICH, WHICH).prop_map(|(from, to)| Act::Pipe { from, to }),
         1 => WHICH.prop_map(Act::Unpipe),
         1 => (WHICH, select(vec![1_usize, 12, 40])).prop_map(|(at, patterns)| Act::Churn { at, patterns }),
     ]
@@ -210,7 +208,6 @@ struct Heard {
 struct Piped {
     from: usize,
     to: usize,
-    pattern: Pattern,
     there: bool,
 }
 
@@ -264,20 +261,17 @@ impl Model {
 
     /// E5: e, then order(tree parent), then order(run parent), then order of each pipe. An emitter that occurs several
     /// times keeps its last place. Cycles are cut.
-    fn order(&self, e: usize, source: usize, name: &str, below: &[usize]) -> Vec<usize> {
+    fn order(&self, e: usize, below: &[usize]) -> Vec<usize> {
         if below.contains(&e) {
             return Vec::new();
         }
         let place = &self.emitters[e];
-        let pipes = self
-            .pipes
-            .iter()
-            .filter(|pipe| pipe.there && pipe.from == e && self.takes(&pipe.pattern, None, e, source, name));
+        let pipes = self.pipes.iter().filter(|pipe| pipe.there && pipe.from == e);
         let next = place.parent.into_iter().chain(place.run_parent).chain(pipes.map(|pipe| pipe.to));
         let below = [below, &[e]].concat();
         let mut order = vec![e];
         for part in next {
-            let part = self.order(part, source, name, &below);
+            let part = self.order(part, &below);
             order.retain(|earlier| !part.contains(earlier));
             order.extend(part);
         }
@@ -287,7 +281,7 @@ impl Model {
     /// Returns the listeners that receive an event, in order.
     fn plan(&self, source: usize, name: &str) -> Vec<usize> {
         let (mut changing, mut observing) = (Vec::new(), Vec::new());
-        for at in self.order(source, source, name, &[]) {
+        for at in self.order(source, &[]) {
             let takes = |&i: &usize| {
                 let Heard { options, .. } = &self.listeners[i];
                 let here = self.listeners[i].there && self.listeners[i].left != Some(0) && self.listeners[i].at == at;
@@ -403,18 +397,10 @@ impl World {
                 self.model.remove(|l| l.at == at);
                 self.model.pipes.iter_mut().for_each(|pipe| pipe.there &= pipe.from != at);
             }
-            Act::Pipe { from, to, pattern } if self.pipes.len() < 7 => {
+            Act::Pipe { from, to } if self.pipes.len() < 7 => {
                 let (from, to) = (self.pick(from), self.pick(to));
-                let (source, target) = (&self.emitters[from], &self.emitters[to]);
-                let handle = match pattern {
-                    None => source.pipe(target),
-                    Some(pattern) => {
-                        source.pipe_matching(pattern.matcher().expect("a matcher"), target).expect("a matcher")
-                    }
-                };
-                self.pipes.push(handle);
-                let pattern = pattern.clone().unwrap_or(Pattern::Every);
-                self.model.pipes.push(Piped { from, to, pattern, there: true });
+                self.pipes.push(self.emitters[from].pipe(&self.emitters[to]));
+                self.model.pipes.push(Piped { from, to, there: true });
             }
             Act::Unpipe(which) if !self.pipes.is_empty() => {
                 let which = which % self.pipes.len();
@@ -508,7 +494,7 @@ proptest! {
             let pattern = Pattern::Every;
             world.listen(&Listening { at, pattern, verb: Verb::On, priority: 0, times: None, nested: None, persistent: false });
         }
-        pipes.into_iter().for_each(|(from, to)| world.act(&Act::Pipe { from, to, pattern: None }));
+        pipes.into_iter().for_each(|(from, to)| world.act(&Act::Pipe { from, to }));
         for on in 0..world.emitters.len() {
             world.emit(on, "x", true);
         }

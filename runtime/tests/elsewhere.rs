@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::thread;
 
-use emitree_emitter::{BoxError, Emitter, Event, EventMeta, EventName};
+use emitree_emitter::{BoxError, Emitter, Event, EventName};
 use emitree_runtime::{
     AnyRun, Error, Layer, Middleware, Next, Op, Result, RunContext, RunStream, Runnable, Stack, StreamItem, runnable_fn,
 };
@@ -157,11 +157,6 @@ const LEFT: &[(&str, Leave)] = &[
         let call = holding(starts, || ());
         let subscription = ctx.emitter().on("x", move |_: &mut Any, _| call())?;
         Ok(Box::new(move || _ = subscription.off()))
-    }),
-    ("a pipe that is removed", |ctx, starts| {
-        let says = holding(starts, || true);
-        let pipe = ctx.emitter().pipe_matching(move |_: &EventMeta<'_>| says(), &Emitter::new())?;
-        Ok(Box::new(move || _ = pipe.unpipe()))
     }),
     ("a listener at the end of a pipe that is removed", |ctx, starts| {
         let (call, target) = (holding(starts, || ()), Emitter::new());

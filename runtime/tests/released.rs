@@ -126,11 +126,9 @@ const KINDS: [(&str, Bind); 20] = [
         Ok(())
     }),
     ("a pipe", |ctx, kept| {
-        let matcher = move |_: &EventMeta<'_>| {
-            _ = &kept;
-            true
-        };
-        ctx.emitter().pipe_matching(matcher, &Emitter::new())?;
+        let target = Emitter::new();
+        target.on("x", move |_: &mut Any, _| _ = &kept)?;
+        ctx.emitter().pipe(&target);
         Ok(())
     }),
     ("layer", |ctx, kept| layers(kept).bind(ctx)),

@@ -190,7 +190,7 @@ impl Route {
                     let view = view_of(&emitter, meta, || instances().contains(&emitter.address()));
                     let (stop, piped) = emitter.registry().map_or((None, Some(Vec::new())), |registry| {
                         let snapshot = registry.snapshot();
-                        let piped = targets(&snapshot, &view);
+                        let piped = targets(&snapshot);
                         let matches = snapshot.as_ref().map_or(Matches::NONE, |snapshot| snapshot.find(&view));
                         if matches!(matches, Matches::Uncached(_)) {
                             registry.forget_matches();
@@ -275,13 +275,14 @@ enum SearchStep {
     Leave(Option<RouteStop>),
 }
 
-/// Returns the targets of the pipes that take the event. Returns `None` on the emitter of a run that has ended, because
-/// no event rises through that emitter any more (R14).
-fn targets(snapshot: &Guard<Snapshot>, view: &EventView<'_>) -> Option<Vec<Emitter>> {
-    let snapshot = snapshot.as_ref();
-    let pipes = snapshot.map_or(&[][..], |snapshot| &snapshot.pipes);
-    let piped = || pipes.iter().filter_map(|pipe| pipe.target_for(view)).collect();
-    snapshot.is_none_or(|snapshot| !snapshot.is_closed).then(piped)
+/// Returns the targets of the pipes. Returns `None` on the emitter of a run that has ended, because no event rises
+/// through that emitter any more (R14).
+fn targets(snapshot: &Guard<Snapshot>) -> Option<Vec<Emitter>> {
+    let Some(snapshot) = snapshot.as_ref() else { return Some(Vec::new()) };
+    if snapshot.is_closed {
+        return None;
+    }
+    Some(snapshot.pipes.iter().filter_map(|pipe| pipe.target().cloned()).collect())
 }
 
 /// Describes an event for the emitter `listening`: emitted there, nested, or neither (E4).

@@ -1,18 +1,15 @@
 //! Pipes: routes for events from one emitter to another, beside the tree (E12).
 
 use std::fmt;
-use std::mem::replace;
 use std::sync::{Arc, Weak};
 
+use crate::Emitter;
 use crate::emitter::Node;
 use crate::emitter::scope::drop_in_run_of;
 use crate::panic::discard;
-use crate::registry::listener::EventView;
-use crate::{Emitter, Matcher};
 
 /// A route from one emitter to another.
 pub(crate) struct Pipe {
-    matcher: Matcher,
     /// `Some` until the pipe is dropped.
     target: Option<Emitter>,
     /// The emitter from which events are piped.
@@ -20,29 +17,21 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    pub(crate) fn new(home: &Emitter, matcher: Matcher, target: &Emitter) -> Self {
-        Self { matcher, target: Some(target.clone()), home: home.downgrade() }
+    pub(crate) fn new(home: &Emitter, target: &Emitter) -> Self {
+        Self { target: Some(target.clone()), home: home.downgrade() }
     }
 
-    /// Returns the target if the pipe takes the event. If a matcher function panics, the pipe does not take the event.
-    pub(crate) fn target_for(&self, view: &EventView<'_>) -> Option<Emitter> {
-        let takes = (self.matcher.nested_by_default() || !view.nested)
-            && self.matcher.takes(view)
-            // The function is called last, because it is user code.
-            && self.matcher.accepts_or_logs(view.meta);
-        if takes { self.target.clone() } else { None }
+    pub(crate) const fn target(&self) -> Option<&Emitter> {
+        self.target.as_ref()
     }
 }
 
-/// Dropping a matcher function may panic. Dropping the last handle to the target drops its listeners, which may panic,
-/// too. The matcher and the target are dropped inside the scope of the run that the pipe belongs to (R14).
+/// Dropping the last handle to the target drops its listeners, which may panic. The target is dropped inside the scope
+/// of the run that the pipe belongs to (R14).
 impl Drop for Pipe {
     fn drop(&mut self) {
-        let Self { matcher, target, home } = self;
-        drop_in_run_of(home, || {
-            discard("a value captured by a matcher", replace(matcher, Matcher::own()));
-            discard("the target of a pipe", target.take());
-        });
+        let Self { target, home } = self;
+        drop_in_run_of(home, || discard("the target of a pipe", target.take()));
     }
 }
 

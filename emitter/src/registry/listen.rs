@@ -12,8 +12,8 @@ use crate::emitter::pipe::Pipe;
 use crate::panic::log_quietly;
 use crate::registry::{Registry, RegistryClosed};
 use crate::{
-    BoxError, Emitter, Event, EventMeta, IntoMatcher, ListenError, ListenerResult, Matcher, MatcherError, Options,
-    Payload, PipeHandle, Registration, Subscription,
+    BoxError, Emitter, Event, EventMeta, IntoMatcher, ListenError, ListenerResult, MatcherError, Options, Payload,
+    PipeHandle, Registration, Subscription,
 };
 
 /// The methods `on`, `on_async`, `observe`, `observe_async` and `on_event`, of an emitter and of [`With`].
@@ -302,21 +302,7 @@ impl Emitter {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "callers may ignore the result")]
     pub fn pipe(&self, target: &Self) -> PipeHandle {
-        self.add_pipe(Matcher::every(), target)
-    }
-
-    /// Forwards the events selected by a matcher to another emitter, and from there to all emitters above, as
-    /// [`pipe`](Self::pipe) does.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the matcher is not valid.
-    pub fn pipe_matching(&self, matcher: impl IntoMatcher, target: &Self) -> Result<PipeHandle, MatcherError> {
-        Ok(self.add_pipe(matcher.into_matcher()?, target))
-    }
-
-    fn add_pipe(&self, matcher: Matcher, target: &Self) -> PipeHandle {
-        let pipe = Arc::new(Pipe::new(self, matcher, target));
+        let pipe = Arc::new(Pipe::new(self, target));
         let handle = PipeHandle::new(self, &pipe);
         if let Err(error) = self.add_to_registry(|registry| registry.add_pipe(pipe)) {
             log_quietly(|| tracing::warn!(%error, "the pipe was not created"));

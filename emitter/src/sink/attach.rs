@@ -49,20 +49,8 @@ impl Emitter {
     /// ```
     #[track_caller]
     pub fn pipe_to(&self, sink: impl Sink) -> Result<SinkHandle, SinkError> {
-        self.pipe_to_matching(Matcher::every(), sink)
-    }
-
-    /// Attaches a sink that receives records of the events selected by a matcher. See [`pipe_to`](Self::pipe_to).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the matcher is not valid, if the run that the emitter belongs to has ended, or if the sink's thread cannot be
-    /// started. The sink is then dropped.
-    #[track_caller]
-    pub fn pipe_to_matching(&self, matcher: impl IntoMatcher, sink: impl Sink) -> Result<SinkHandle, SinkError> {
-        let matcher = matcher.into_matcher().map_err(ListenError::from)?;
         let (input, control) = start(sink)?;
-        Ok(SinkHandle::new(control, self.listen_for(Ok(matcher), input)?))
+        Ok(SinkHandle::new(control, self.listen_for(Ok(Matcher::every()), input)?))
     }
 
     /// Returns a stream that receives records of all later events selected by a matcher.

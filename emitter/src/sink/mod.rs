@@ -269,7 +269,7 @@ pub enum Overflow {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// The matcher is not valid, or the listener was not registered.
+    /// The emitter belongs to a run that has ended.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The thread of the sink could not be started.
