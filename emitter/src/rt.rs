@@ -2,8 +2,8 @@
 //! must be awaited, and facets. With a facet, listeners can read and change payloads whose types they do not know.
 //!
 //! `emitree-runtime` is built on this module. The methods of [`Emitter`](crate::Emitter) that belong to this interface
-//! are `for_run`, `end_run`, `emit_begin`, `emit_rest`, `emit_now_with` and `record`. They are hidden on its page, because
-//! only a runtime calls them.
+//! are `for_run`, `end_run`, `emit_begin`, `emit_rest` and `record`. They are hidden on its page, because only a runtime
+//! calls them.
 
 pub use crate::dispatch::{Delivery, Emitted, PendingDispatch};
 pub use crate::emitter::builder::RunLinks;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
-use emitree_emitter::rt::{Facet, RunLinks};
-use emitree_emitter::{AnyEvent, Creator, Emitter, EventMeta, EventRecord, SinkRecord};
+use emitree_emitter::rt::{Delivery, Emitted, EventStamp, Facet, RunLinks};
+use emitree_emitter::{AnyEvent, Creator, Emitter, EventMeta, EventName, EventRecord, SinkRecord};
 use futures_util::FutureExt;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -176,8 +176,11 @@ fn a_facet_reaches_listeners_beside_the_payload_and_may_mark_the_context_as_inte
     let (plain, internal) = (Facet::new(&LENGTH), Facet::new(&LENGTH).internal());
     let mut token = Token { text: "four".into() };
     emitter.emit_now("x", &mut token)?;
-    emitter.emit_now_with("x", &mut token, &plain)?;
-    emitter.emit_now_with("x", &mut token, &internal)?;
+    for facet in [plain, internal] {
+        let stamp = EventStamp::new();
+        let emitted = emitter.emit_begin(EventName::new("x"), &mut token, &facet, (&Delivery::new(), &stamp));
+        assert!(matches!(emitted, Emitted::Done(Ok(()))));
+    }
     assert_eq!(*seen.lock().expect("calm"), [(None, None), (Some(4), None), (Some(4), Some(json!(true)))]);
     assert!(emitter.context().is_empty(), "the emitter's own context is as it was");
     Ok(())

@@ -178,23 +178,8 @@ impl Emitter {
     ///
     /// Returns an error in the same cases as [`emit_now`](Self::emit_now).
     pub fn emit_event_now<E: Event>(&self, payload: &mut E) -> Result<(), EmitError> {
-        self.emit_now_with(E::NAME, payload, Facet::of_event::<E>())
-    }
-
-    /// Emits an event with a facet, from code that cannot await. Listeners get the facet's lens from
-    /// [`EventMeta::facet`].
-    ///
-    /// # Errors
-    ///
-    /// Returns an error in the same cases as [`emit_now`](Self::emit_now).
-    #[doc(hidden)]
-    pub fn emit_now_with<P: Serialize + Send + Sync + 'static>(
-        &self,
-        name: impl AsName,
-        payload: &mut P,
-        facet: &Facet,
-    ) -> Result<(), EmitError> {
-        Emit::of::<P>(self, name.as_name(), Some(facet), &const { EventStamp::new() }).now(payload)
+        let facet = Some(Facet::of_event::<E>());
+        Emit::of::<E>(self, E::NAME.as_name(), facet, &const { EventStamp::new() }).now(payload)
     }
 }
 

@@ -61,7 +61,7 @@ impl Facet {
     /// the run's instance.
     ///
     /// ```
-    /// use emitree_emitter::rt::Facet;
+    /// use emitree_emitter::rt::{Delivery, Emitted, EventStamp, Facet};
     /// use emitree_emitter::{Emitter, EventName};
     ///
     /// const RUN_START: Facet = Facet::new(&()).also_named(EventName::new("start"));
@@ -69,10 +69,13 @@ impl Facet {
     /// let emitter = Emitter::new();
     /// emitter.on("start", |n: &mut Option<u32>, _| *n = Some(1))?;
     /// emitter.on("start", |text: &mut String, _| text.clear())?; // not called: another type
+    /// let name = EventName::new("run.start");
     /// let mut n = None::<u32>;
-    /// emitter.emit_now_with("run.start", &mut n, &RUN_START)?;
+    /// let emitted = emitter.emit_begin(name, &mut n, &RUN_START, (&Delivery::new(), &EventStamp::new()));
+    /// assert!(matches!(emitted, Emitted::Done(Ok(()))));
     /// assert_eq!(n, Some(1));
-    /// assert!(emitter.emit_now_with("run.start", &mut None::<u64>, &RUN_START).is_err());
+    /// let emitted = emitter.emit_begin(name, &mut None::<u64>, &RUN_START, (&Delivery::new(), &EventStamp::new()));
+    /// assert!(matches!(emitted, Emitted::Done(Err(_))));
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[must_use]
