@@ -244,7 +244,7 @@ impl<'a> Emit<'a> {
             declared.check_emit(self.name.as_str(), self.carried.id, self.carried.name())?;
         }
         let first = self.source.first_receiver(self.name_bits);
-        // In a run that has ended, an event that may have listeners is counted instead of delivered (R14).
+        // In a run that has ended, no event is delivered, and the first event that may have listeners is logged (R14).
         Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
     }
 

@@ -199,8 +199,8 @@ impl Route {
                     });
                     stack.push(SearchStep::Leave(stop));
                     let Some(piped) = piped else {
-                        // The run has ended: the event is counted and does not rise from here (R14).
-                        emitter.count_late(|| meta.path().to_owned());
+                        // The run has ended: the event does not rise from here (R14).
+                        emitter.log_late(|| meta.path().to_owned());
                         continue;
                     };
                     // The stack is popped from its end, so the last pipe is visited first and the tree parent last: the

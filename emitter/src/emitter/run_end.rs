@@ -1,36 +1,42 @@
 //! The end of a run's emitter (R14). Afterwards, the emitter has no listeners, accepts none, and delivers no events.
 //!
 //! Listeners on the instance and above must not receive a late event either, because the run's own listeners, which may
-//! redact events, are gone. The event is counted instead, and the first late event is logged. The same applies to an
-//! event that would rise through the run from a pipe, or from a run whose instance is below this run in the tree.
+//! redact events, are gone. The first late event is logged. The same applies to an event that would rise through the run
+//! from a pipe, or from a run whose instance is below this run in the tree.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 use crate::Emitter;
 use crate::name::NameRef;
 use crate::panic::log_quietly;
 
-/// The value is 0 while the run lasts, and afterwards 1 plus the number of late events. It has only 32 bits, because
-/// every run has this counter.
-#[derive(Default)]
-pub(crate) struct RunEnd(AtomicU32);
+const LASTS: u8 = 0;
+const ENDED: u8 = 1;
+/// The run has ended, and a late event has been logged.
+const LOGGED: u8 = 2;
+
+/// Whether a run lasts, has ended, or has ended and logged a late event.
+pub(crate) struct RunEnd(AtomicU8);
+
+impl Default for RunEnd {
+    fn default() -> Self {
+        Self(AtomicU8::new(LASTS))
+    }
+}
 
 impl RunEnd {
     fn begin(&self) {
-        self.0.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).ok();
+        // A second call must not make the run log again.
+        self.0.compare_exchange(LASTS, ENDED, Ordering::Relaxed, Ordering::Relaxed).ok();
     }
 
     fn has_begun(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.0.load(Ordering::Relaxed) != LASTS
     }
 
-    fn late_emits(&self) -> u32 {
-        self.0.load(Ordering::Relaxed).saturating_sub(1)
-    }
-
-    /// Counts a late event. Returns `true` for the first late event.
-    fn count(&self) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1)) == Ok(1)
+    /// Returns `true` for the first late event, which is logged.
+    fn is_first_late(&self) -> bool {
+        self.0.compare_exchange(ENDED, LOGGED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -38,10 +44,9 @@ impl Emitter {
     /// Ends the emitter of a run: drops its listeners, including persistent listeners, and its pipes, and refuses new
     /// listeners and pipes. A runtime calls this method on the emitters that it made with [`for_run`](Self::for_run).
     ///
-    /// From then on, events that are emitted on this emitter, or below it in the same run, are not delivered.
-    /// [`late_emits`](Self::late_emits) counts them. If a listener or pipe was ever added here, two other kinds of
-    /// events no longer rise through this emitter either: events piped to it, and events of runs whose instance is
-    /// below it in the tree.
+    /// From then on, events that are emitted on this emitter, or below it in the same run, are not delivered. The first
+    /// of them is logged. If a listener or pipe was ever added here, two other kinds of events no longer rise through
+    /// this emitter either: events piped to it, and events of runs whose instance is below it in the tree.
     ///
     /// Does nothing on an emitter that was not made with `for_run`.
     #[doc(hidden)]
@@ -62,29 +67,20 @@ impl Emitter {
         self.run_end().is_some_and(RunEnd::has_begun)
     }
 
-    /// Returns the number of events that came after the end of this run: events emitted in the run, and events that
-    /// would have risen through it. They were delivered neither here nor above.
-    ///
-    /// Events without listeners are not necessarily counted.
-    #[must_use]
-    pub fn late_emits(&self) -> u32 {
-        self.run_end().map_or(0, RunEnd::late_emits)
-    }
-
-    /// If the run has ended, counts the event and returns `true`.
+    /// If the run has ended, logs the event if it is the first, and returns `true`.
     #[inline]
     pub(crate) fn is_too_late_for(&self, name: NameRef<'_>) -> bool {
         let is_too_late = self.has_run_ended();
         if is_too_late {
-            self.count_late(|| self.join(name.as_str()));
+            self.log_late(|| self.join(name.as_str()));
         }
         is_too_late
     }
 
-    /// Counts an event that came after the end of the run, and logs the first such event.
+    /// Logs an event that came after the end of the run, if it is the first.
     #[cold]
-    pub(crate) fn count_late(&self, path: impl FnOnce() -> String) {
-        if self.run_end().is_some_and(RunEnd::count) {
+    pub(crate) fn log_late(&self, path: impl FnOnce() -> String) {
+        if self.run_end().is_some_and(RunEnd::is_first_late) {
             let path = path();
             log_quietly(|| {
                 tracing::warn!("`{path}` reached a run that has ended: it is not delivered to the run or above it");

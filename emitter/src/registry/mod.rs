@@ -195,7 +195,8 @@ impl RegistryState {
     }
 
     /// Returns the name bits of the events that listeners here may take. All bits are set if there are pipes, because a
-    /// pipe may forward any event. All bits are also set after the end of a run, because every later event is counted.
+    /// pipe may forward any event. All bits are also set after the end of a run, because the first later event is
+    /// logged.
     fn name_bits(&self) -> u64 {
         let is_all = !self.pipes.is_empty() || self.is_closed;
         self.listeners
