@@ -52,7 +52,7 @@ impl Subscription {
 
     /// Returns a guard that removes the listener when the guard is dropped.
     pub fn drop_guard(self) -> DropGuard {
-        DropGuard(Some(self))
+        DropGuard(self)
     }
 }
 
@@ -75,19 +75,10 @@ impl fmt::Debug for Subscription {
 /// A guard, returned by [`Subscription::drop_guard`], that removes the listener when the guard is dropped.
 #[must_use = "the listener is removed when the guard is dropped"]
 #[derive(Debug)]
-pub struct DropGuard(Option<Subscription>);
-
-impl DropGuard {
-    /// Drops the guard without removing the listener.
-    pub fn disarm(mut self) {
-        self.0 = None;
-    }
-}
+pub struct DropGuard(Subscription);
 
 impl Drop for DropGuard {
     fn drop(&mut self) {
-        if let Some(subscription) = &self.0 {
-            subscription.off();
-        }
+        self.0.off();
     }
 }
