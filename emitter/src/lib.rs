@@ -21,7 +21,7 @@
 //! - An [`Emitter`] is a node of a tree. [`Emitter::root`] returns the root of the process, and [`Emitter::new`]
 //!   creates the root of a separate tree. An event that is emitted on an emitter rises to every emitter above it.
 //! - A *listener* is registered with [`on`](Emitter::on) or [`on_async`](Emitter::on_async). It receives the event by
-//!   `&mut` and may change it.
+//!   `&mut` and may change it. An emit awaits each async listener; other libraries call such a listener *blocking*.
 //! - An *observer* is registered with [`observe`](Emitter::observe) or [`observe_async`](Emitter::observe_async). It
 //!   receives the event by `&`, after all listeners.
 //! - A [`Matcher`] selects events: by name, path, glob, regex or function.

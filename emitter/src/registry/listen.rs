@@ -57,6 +57,8 @@ macro_rules! verbs {
 
         /// Registers an async listener that may change the event. It is awaited before the next listener starts.
         ///
+        /// Other libraries call this a *blocking* listener, because the emit waits for it. It does not block the thread.
+        ///
         /// The closure returns a boxed future that may borrow the event: `|data: &mut FetchData, _| Box::pin(async move
         /// { … Ok(()) })`. Clone captured values before the `async move`. An `async fn` is called in the closure: `|data: &mut
         /// FetchData, meta| Box::pin(fetch(data, meta))`.

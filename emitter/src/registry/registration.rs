@@ -104,7 +104,8 @@ impl Options {
         Registration::new(self, matcher.into_matcher(), T::expected(), Call::change(f))
     }
 
-    /// Makes an async listener that may change the event. It is awaited before the next listener starts.
+    /// Makes an async listener that may change the event. It is awaited before the next listener starts (elsewhere called
+    /// a *blocking* listener).
     #[track_caller]
     pub fn on_async<T>(
         self,
