@@ -123,8 +123,8 @@ pub mod emitter {
     pub use emitree_emitter::{
         AsName, BoxError, BuildError, Context, Creator, CreatorRecord, DropGuard, EmitError, EmitErrorKind,
         EmitterBuilder, FnMatcher, IntoMatcher, IntoNamespace, ListenError, ListenerResult, MatcherError, NameError,
-        NameRef, Namespace, OnError, Payload, PipeHandle, Registration, Trace, With, json, matcher_fn,
-        new_id, panic_text,
+        NameRef, Namespace, OnError, Payload, PipeHandle, Registration, Trace, With, json, matcher_fn, new_id,
+        panic_text,
     };
 }
 
@@ -136,9 +136,9 @@ pub mod error {
 /// Kinds of layers, guards and filters, and the explanation of a chain.
 pub mod layer {
     pub use emitree_runtime::{
-        AnyRun, Broken, Checked, Explanation, Filter, FilterFn, Filters, Guard, GuardOptions, HookInfo, JsonRun,
-        LayerFn, LayerInfo, MiddlewareInfo, Nesting, Observe, Position, StackBuilder, Summary, Transform, WouldDeny,
-        filter_fn, layer_fn,
+        AnyRun, Broken, Checked, Description, Explanation, Filter, FilterFn, Filters, Guard, GuardOptions, HookInfo,
+        JsonRun, LayerFn, LayerInfo, MiddlewareInfo, Nesting, Observe, Position, StackBuilder, Summary, Transform,
+        WouldDeny, filter_fn, layer_fn,
     };
 }
 

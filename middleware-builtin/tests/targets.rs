@@ -39,7 +39,7 @@ async fn stdout_and_stderr_accept_lines_by_default() -> TestResult {
 
 #[test]
 fn the_summary_of_a_trajectory_contains_its_target_and_the_options_that_are_not_default() -> TestResult {
-    let said = |trajectory: Trajectory| trajectory.debug_summary().to_string();
+    let said = |trajectory: Trajectory| trajectory.describe().summary().to_string();
     assert_eq!(said(Trajectory::stdout()), "to stdout");
     let busy = Trajectory::builder().stderr().included(Runs::of_kind("Tool"));
     let busy = busy.excluded(Runs::named("think")).prefix_by_kind("Tool", "* ").pretty(true).timing(true);

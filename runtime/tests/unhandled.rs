@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, BoxRunnable, Error, ErrorKind, Guard, HookInfo, LayerInfo, Middleware, Op, Order, Result, RunContext,
-    Runnable, Stack, check_guards, for_nested, for_tree, map_input, ordered, runnable_fn,
+    AnyRun, BoxRunnable, Description, Error, ErrorKind, Guard, HookInfo, Middleware, Op, Order, Result, RunContext,
+    Runnable, Stack, Summary, check_guards, for_nested, for_tree, map_input, ordered, runnable_fn,
 };
 use journal::Journal;
 use support::{TestResult, below};
@@ -30,11 +30,8 @@ impl<M: Middleware> Middleware for Named<M> {
     fn handles(&self, _: &str, name: &str) -> bool {
         name == self.0
     }
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.1.layers()
-    }
-    fn hooks(&self) -> Vec<HookInfo> {
-        self.1.hooks()
+    fn describe(&self) -> Description<'_> {
+        self.1.describe().with_summary(|| Summary::of(self))
     }
 }
 
@@ -80,8 +77,8 @@ impl Middleware for GuardHook {
     fn bind(&self, _: &RunContext) -> Result<()> {
         Ok(())
     }
-    fn hooks(&self) -> Vec<HookInfo> {
-        vec![HookInfo::new("gate", true)]
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_hooks(|| vec![HookInfo::new("gate", true)])
     }
 }
 

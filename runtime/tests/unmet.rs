@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use emitree_emitter::Emitter;
 use emitree_runtime::{
-    AnyRun, Guard, LayerInfo, Middleware, Op, Order, Result, RunContext, Runnable, Stack, for_nested, for_tree, ordered,
+    AnyRun, Description, Guard, Middleware, Op, Order, Result, RunContext, Runnable, Stack, for_nested, for_tree,
+    ordered,
 };
 use journal::Journal;
 use support::{TestResult, below};
@@ -41,11 +42,10 @@ impl Middleware for Named {
     fn handles(&self, _: &str, name: &str) -> bool {
         name == self.name
     }
-    fn near_miss(&self, _: &str, name: &str) -> Option<String> {
-        (name.get(..1) == self.name.get(..1)).then(|| self.name.to_owned())
-    }
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack().layers()
+    fn describe(&self) -> Description<'_> {
+        let near_miss =
+            |_: &str, name: &str| if name.get(..1) == self.name.get(..1) { Some(self.name.to_owned()) } else { None };
+        Description::of(self).with_layers(|| self.stack().layers()).with_near_miss(near_miss)
     }
 }
 
@@ -63,8 +63,8 @@ impl Middleware for Lists {
     fn bind(&self, _: &RunContext) -> Result<()> {
         Ok(())
     }
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        self.0.iter().for_each(|name| see("Tool", name));
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_names_below(|see| self.0.iter().for_each(|name| see("Tool", name)))
     }
 }
 

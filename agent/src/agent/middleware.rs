@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use emitree_runtime::{Error, HookInfo, LayerInfo, Middleware, MiddlewareInfo, Result, Run, RunContext, Summary};
+use emitree_runtime::{Description, Error, HookInfo, Middleware, Result, Run, RunContext, Summary};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
@@ -218,29 +218,24 @@ impl Middleware for Installed {
     /// Returns `false` if a guard among the middlewares does not handle the run, so that `build` refuses it.
     fn handles(&self, kind: &str, name: &str) -> bool {
         let mut parts = self.hooks.middlewares.iter().filter(|part| !part.handles(kind, name));
-        !parts.any(|part| part.layers().iter().any(|layer| layer.position.is_guard()))
-    }
-
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        self.hooks.middlewares.iter().for_each(|middleware| middleware.names_below(see));
+        !parts.any(|part| part.describe().layers().iter().any(|layer| layer.position.is_guard()))
     }
 
     fn name(&self) -> &str {
         &self.id
     }
 
-    fn debug_summary(&self) -> Summary {
-        self.summary.clone()
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        let mut layers = self.hooks.agent_run.layers();
-        layers.extend(self.hooks.middlewares.iter().flat_map(|middleware| middleware.layers()));
-        layers
-    }
-
-    fn hooks(&self) -> Vec<HookInfo> {
-        self.described.clone()
+    fn describe(&self) -> Description<'_> {
+        let middlewares = &self.hooks.middlewares;
+        Description::of(self)
+            .with_summary(|| self.summary.clone())
+            .with_layers(|| {
+                let mut layers = self.hooks.agent_run.layers();
+                layers.extend(middlewares.iter().flat_map(|middleware| middleware.describe().layers()));
+                layers
+            })
+            .with_hooks(|| self.described.clone())
+            .with_names_below(|see| middlewares.iter().for_each(|middleware| middleware.describe().names_below(see)))
     }
 }
 
@@ -268,24 +263,25 @@ impl Middleware for Prepare {
         "agent"
     }
 
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        self.specs.iter().for_each(|spec| see("Tool", &spec.name));
+    fn describe(&self) -> Description<'_> {
+        Description::of(self)
+            .with_summary(|| self.summary_with(&[], Vec::new()))
+            .with_summary_in_run(|bound, ctx| {
+                let (hooks, skipped) = ctx.map_or_else(|| self.own.expect(bound), described);
+                Some(self.summary_with(&hooks, skipped))
+            })
+            .with_names_below(|see| self.specs.iter().for_each(|spec| see("Tool", &spec.name)))
     }
+}
 
-    fn debug_summary(&self) -> Summary {
+impl Prepare {
+    fn summary_with(&self, hooks: &[HookInfo], skipped: Vec<String>) -> Summary {
         let mut fields = self.summary.clone();
-        self.own.describe(&[], &mut fields);
-        fields.into()
-    }
-
-    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
-        let (hooks, skipped) = ctx.map_or_else(|| self.own.expect(bound), described);
-        let mut fields = self.summary.clone();
-        self.own.describe(&hooks, &mut fields);
+        self.own.describe(hooks, &mut fields);
         if !skipped.is_empty() {
             fields.insert("skipped".to_owned(), skipped.into());
         }
-        Some(fields.into())
+        fields.into()
     }
 }
 
@@ -356,27 +352,20 @@ impl Middleware for Joins {
         kind == "Agent"
     }
 
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        if let Ok(installed) = &self.installed {
+    fn describe(&self) -> Description<'_> {
+        let installed = match &self.installed {
+            Ok(installed) => installed,
+            Err(error) => return Description::of(self).with_summary(|| error.to_string()),
+        };
+        let description = installed.describe().with_names_below(|see| {
             installed.hooks.tools.iter().for_each(|tool| see("Tool", &tool.spec().name));
-            installed.names_below(see);
+            installed.describe().names_below(see);
+        });
+        if self.is_on_agent {
+            return description;
         }
-    }
-
-    fn debug_summary(&self) -> Summary {
-        self.installed.as_ref().map_or_else(|error| error.to_string().into(), |installed| installed.summary.clone())
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        match &self.installed {
-            Ok(installed) if self.is_on_agent => installed.layers(),
-            // Layers are bound only to agents' runs, and this run may be of another kind.
-            _ => Vec::new(),
-        }
-    }
-
-    fn hooks(&self) -> Vec<HookInfo> {
-        self.installed.as_ref().map(|installed| installed.described.clone()).unwrap_or_default()
+        // Layers are bound only to agents' runs, and this run may be of another kind.
+        description.with_layers(Vec::new)
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::Namespace;
-use emitree_runtime::{Answers, JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{Answers, Description, JsonRun, Middleware, Phase, Result, RunContext, Stack};
 
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::OwnEvents;
@@ -295,12 +295,10 @@ impl Middleware for Approval {
         self.runs.may_have(kind, name)
     }
 
-    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
-        self.runs.near_miss(kind, name)
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack().layers()
+    fn describe(&self) -> Description<'_> {
+        Description::of(self)
+            .with_layers(|| self.stack().layers())
+            .with_near_miss(|kind, name| self.runs.near_miss(kind, name))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::Namespace;
-use emitree_runtime::{AnyRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{AnyRun, Description, Middleware, Phase, Result, RunContext, Stack};
 use uuid::Uuid;
 
 use crate::shared::built_in::{built_in, debug_as};
@@ -232,8 +232,8 @@ impl Middleware for Budget {
         "budget"
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        stack(Account::new(&self.0, None, Uuid::nil())).layers()
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_layers(|| stack(Account::new(&self.0, None, Uuid::nil())).layers())
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emitree_emitter::{Context, Emitter};
-use emitree_runtime::{JsonRun, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Runnable, Stack};
+use emitree_runtime::{Description, JsonRun, Layer, Middleware, Next, Op, Phase, Result, RunContext, Runnable, Stack};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -218,8 +218,8 @@ impl Middleware for Cache<Value> {
         "cache"
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack::<JsonRun>().layers()
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_layers(|| self.stack::<JsonRun>().layers())
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, Namespace};
 use emitree_runtime::{
-    Answer, Error, Interrupt, JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack, Stage,
+    Answer, Description, Error, Interrupt, JsonRun, Middleware, Phase, Result, RunContext, Stack, Stage,
 };
 
 use crate::entry_store::{Lease, Store};
@@ -239,8 +239,8 @@ impl Middleware for Durable {
         "durable"
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack(&Arc::new(JobRun::new(self.clone()))).layers()
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_layers(|| self.stack(&Arc::new(JobRun::new(self.clone()))).layers())
     }
 }
 

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::Namespace;
-use emitree_runtime::{GuardOptions, JsonRun, LayerInfo, Middleware, Phase, Result, RunContext, Stack};
+use emitree_runtime::{Description, GuardOptions, JsonRun, Middleware, Phase, Result, RunContext, Stack};
 use emitree_secrets::{Kind, PatternError, Scanner};
 use futures_core::future::BoxFuture;
 use serde::Serialize;
@@ -348,8 +348,8 @@ impl Middleware for ExfilGuard {
         NAME
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        stack(self.state(), Arc::default(), self.0.options).layers()
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_layers(|| stack(self.state(), Arc::default(), self.0.options).layers())
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use emitree_emitter::{Emitter, Namespace};
 use emitree_runtime::{
-    AnyRunnable, Error, ErrorKind, IntoShared, JsonRun, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack,
+    AnyRunnable, Description, Error, ErrorKind, IntoShared, JsonRun, Middleware, Op, Result, RunContext, Runnable,
+    Stack,
 };
 use serde::{Deserialize, Serialize};
 
@@ -219,8 +220,8 @@ impl<K: Op> Middleware for Fallback<K> {
         "fallback"
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack().layers()
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_layers(|| self.stack().layers())
     }
 }
 

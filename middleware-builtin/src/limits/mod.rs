@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use emitree_emitter::Namespace;
 use emitree_runtime::{
-    AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
+    AnyRun, Description, Error, Layer, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -248,8 +248,12 @@ impl Middleware for Limits {
         "limits"
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        if self.0.options.on_limit == OnLimit::End { stop_layer(&Arc::default()).layers() } else { Vec::new() }
+    fn describe(&self) -> Description<'_> {
+        let description = Description::of(self);
+        if self.0.options.on_limit != OnLimit::End {
+            return description;
+        }
+        description.with_layers(|| stop_layer(&Arc::default()).layers())
     }
 }
 

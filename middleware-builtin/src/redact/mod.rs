@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use emitree_emitter::{Namespace, Sink};
-use emitree_runtime::{Layer, LayerInfo, Middleware, Next, Op, Result, RunContext};
+use emitree_runtime::{Description, Layer, Middleware, Next, Op, Result, RunContext};
 use emitree_secrets::{Kind, PatternError, Scanner};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -339,8 +339,8 @@ impl Middleware for Redact {
         "redact"
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        RedactLayer::described(self)
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_layers(|| RedactLayer::described(self))
     }
 }
 

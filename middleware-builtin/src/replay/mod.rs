@@ -12,7 +12,7 @@ use std::task::Poll;
 
 use emitree_emitter::{Event, EventName, Namespace};
 use emitree_runtime::{
-    AnyRun, Error, Layer, LayerInfo, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
+    AnyRun, Description, Error, Layer, Middleware, Next, Op, Phase, Result, RunContext, Stack, Summary,
 };
 use serde::{Deserialize, Serialize};
 
@@ -158,8 +158,9 @@ impl Middleware for Replay {
         "replay"
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.stack(&Arc::new(ReplayProgress::of(Arc::clone(&self.journal)))).layers()
+    fn describe(&self) -> Description<'_> {
+        Description::of(self)
+            .with_layers(|| self.stack(&Arc::new(ReplayProgress::of(Arc::clone(&self.journal)))).layers())
     }
 }
 

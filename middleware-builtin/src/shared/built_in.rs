@@ -40,16 +40,13 @@ macro_rules! built_in {
             $(fn handles(&self, kind: &str, name: &str) -> bool {
                 let $this = self;
                 $runs.may_have(kind, name)
-            }
-
-            fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
-                let $this = self;
-                $runs.near_miss(kind, name)
             })?
 
-            fn layers(&self) -> Vec<emitree_runtime::LayerInfo> {
+            fn describe(&self) -> emitree_runtime::Description<'_> {
                 let $this = self;
-                $stack.layers()
+                emitree_runtime::Description::of(self)
+                    .with_layers(|| $stack.layers())
+                    $(.with_near_miss(|kind, name| $runs.near_miss(kind, name)))?
             }
         }
     };

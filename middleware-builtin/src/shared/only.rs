@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use emitree_runtime::{HookInfo, IntoMiddleware, LayerInfo, Middleware, Order, Result, RunContext};
+use emitree_runtime::{Description, IntoMiddleware, Middleware, Order, Result, RunContext, Summary};
 
 use crate::shared::runs::Runs;
 
@@ -56,20 +56,12 @@ impl<M: Middleware> Middleware for Only<M> {
         self.runs.may_have(kind, name) && self.middleware.handles(kind, name)
     }
 
-    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
-        self.runs.near_miss(kind, name).or_else(|| self.middleware.near_miss(kind, name))
-    }
-
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        self.middleware.names_below(see);
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.middleware.layers()
-    }
-
-    fn hooks(&self) -> Vec<HookInfo> {
-        self.middleware.hooks()
+    fn describe(&self) -> Description<'_> {
+        let near_miss = |kind: &str, name: &str| {
+            let own = self.runs.near_miss(kind, name);
+            own.or_else(|| self.middleware.describe().near_miss(kind, name))
+        };
+        self.middleware.describe().with_summary(|| Summary::of(self)).with_near_miss(near_miss)
     }
 
     fn order(&self) -> Option<&Order> {
@@ -79,6 +71,6 @@ impl<M: Middleware> Middleware for Only<M> {
 
 impl<M: Middleware> fmt::Debug for Only<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; only runs {:?}", self.middleware.debug_summary(), self.runs)
+        write!(f, "{}; only runs {:?}", self.middleware.describe().summary(), self.runs)
     }
 }

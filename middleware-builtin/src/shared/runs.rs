@@ -200,7 +200,8 @@ impl Runs {
     /// upper and lower case, in `-` and `_`, or in two letters. In short names fewer letters may differ: one letter if
     /// they have less than six, and none if they have less than four. Swapped neighbours count as one letter.
     ///
-    /// A middleware with a selection returns this value from [`near_miss`](emitree_runtime::Middleware::near_miss).
+    /// A middleware with a selection passes this method to
+    /// [`with_near_miss`](emitree_runtime::Description::with_near_miss).
     ///
     /// ```
     /// use emitree_middleware::Runs;

@@ -287,9 +287,9 @@ async fn a_content_filter_judges_each_of_100_concurrent_runs_separately() -> Tes
 
 #[test]
 fn the_summary_of_a_content_filter_contains_its_settings_but_not_its_words() {
-    let Summary::Text(summary) = rude().mark().debug_summary() else { panic!("a text") };
+    let Summary::Text(summary) = rude().mark().describe().summary() else { panic!("a text") };
     let rules = r#"Rules { patterns: 2, labels: ["rude"], classifiers: 0 }"#;
     let options = r#"action: "mark", timeout: 10s, inputs: true, outputs: true"#;
     assert_eq!(summary, format!("ContentFilter {{ rules: {rules}, {options} }}"));
-    assert_eq!(rude().layers().len(), 1);
+    assert_eq!(rude().describe().layers().len(), 1);
 }

@@ -589,7 +589,7 @@ async fn an_exfil_guard_judges_each_of_100_concurrent_runs_separately() -> TestR
 
 #[test]
 fn the_summary_of_an_exfil_guard_contains_its_settings_but_no_secret() {
-    let Summary::Text(summary) = guard().only([Kind::Jwt]).allow_hosts(["a.org"]).debug_summary() else {
+    let Summary::Text(summary) = guard().only([Kind::Jwt]).allow_hosts(["a.org"]).describe().summary() else {
         panic!("a text")
     };
     let expected = r#"ExfilGuard { kinds: ["jwt"], known: 1, hosts: Some(Hosts(["a.org"])), inputs: true, outputs: true, evaluate_only: false }"#;

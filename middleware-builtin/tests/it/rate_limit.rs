@@ -392,7 +392,7 @@ fn explain_lists_a_rate_limit_with_its_options() -> TestResult {
         "    guard     rate_limit: 10 runs of Tool in 1s, by `user_id` of the context, 3 at once, waits up to 50ms",
     ];
     assert_eq!(echo.run(1).middleware(limit.build()?).explain().to_string(), lines.join("\n"));
-    let summary = |limit: RateLimit| emitree_runtime::Middleware::debug_summary(&limit);
+    let summary = |limit: RateLimit| limit.describe().summary();
     let rows = [
         (RateLimit::builder(1, ms(5)).build()?, "1 runs in 5ms, all together, denies"),
         (RateLimit::builder(1, ms(5)).by(Key::kind()).wait(Duration::MAX).build()?, "1 runs in 5ms, by kind, waits"),

@@ -539,9 +539,9 @@ fn unbounded_long_empty_and_invalid_patterns_are_refused() {
 #[test]
 fn the_summary_of_a_redaction_contains_its_settings_but_no_secret() {
     let redact = Redact::new().only([Kind::Email]).strategy(Strategy::Hash).hash_key("hunter2");
-    let Summary::Text(summary) = redact.debug_summary() else { panic!("a text") };
+    let Summary::Text(summary) = redact.describe().summary() else { panic!("a text") };
     assert_eq!(summary, r#"Redact { kinds: ["email"], strategy: Hash, restore_output: false }"#);
-    assert_eq!(redact.layers().len(), 1);
+    assert_eq!(redact.describe().layers().len(), 1);
 }
 
 #[tokio::test]

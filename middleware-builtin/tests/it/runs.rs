@@ -317,10 +317,10 @@ fn a_selection_names_the_kind_or_name_that_is_nearly_that_of_a_run() {
         let text = format!("{runs:?}");
         assert_eq!(near(runs.clone()).as_deref(), expected, "{text}");
         let approval = Approval::by_interrupt().runs(runs.clone());
-        assert_eq!(approval.near_miss("Tool", "delete").as_deref(), expected, "{text}");
+        assert_eq!(approval.describe().near_miss("Tool", "delete").as_deref(), expected, "{text}");
         let inside = Runs::of_kind("Tool").only(Approval::by_interrupt().runs(runs.clone()));
-        assert_eq!(inside.near_miss("Tool", "delete").as_deref(), expected, "{text}");
-        assert_eq!(runs.only(Notes::default()).near_miss("Tool", "delete").as_deref(), expected, "{text}");
+        assert_eq!(inside.describe().near_miss("Tool", "delete").as_deref(), expected, "{text}");
+        assert_eq!(runs.only(Notes::default()).describe().near_miss("Tool", "delete").as_deref(), expected, "{text}");
     }
 }
 

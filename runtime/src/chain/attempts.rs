@@ -22,7 +22,7 @@ use crate::chain::{Chain, ValueMaps, by_phase};
 use crate::run::config::StartedRun;
 use crate::run::panic::discard;
 use crate::runnable::value::{Data, fit};
-use crate::{Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runnable, Summary};
+use crate::{Description, Error, ErrorKind, Middleware, Result, RetryRequest, RunContext, Runnable};
 
 /// An event that reports that an attempt was given up and another attempt follows. Receivers should discard the events
 /// of the attempt that was given up.
@@ -267,7 +267,7 @@ impl Middleware for MaxMiddlewareRetries {
         "max_middleware_retries"
     }
 
-    fn debug_summary(&self) -> Summary {
-        Summary::Text(self.0.to_string())
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_summary(|| self.0.to_string())
     }
 }

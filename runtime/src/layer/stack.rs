@@ -13,8 +13,8 @@ use crate::layer::nesting::warn_once;
 use crate::layer::observe::ObserveLayer;
 use crate::layer::transform::TransformLayer;
 use crate::{
-    AnyRun, Error, ErrorKind, Guard, GuardOptions, JsonRun, Layer, LayerInfo, Middleware, Next, Observe, Op, Phase,
-    Result, RunContext, Summary, Transform, layer_fn,
+    AnyRun, Description, Error, ErrorKind, Guard, GuardOptions, JsonRun, Layer, LayerInfo, Middleware, Next, Observe,
+    Op, Phase, Result, RunContext, Summary, Transform, layer_fn,
 };
 
 /// A stack of layers for a kind of work, outermost first. Clones share the layers.
@@ -180,6 +180,13 @@ impl<O: Op> Stack<O> {
     pub async fn check_output(&self, output: &O::Out, ctx: &RunContext) -> Result<()> {
         check_output(&self.0, output, ctx).await
     }
+
+    /// Returns the layers, from the outermost to the innermost, for
+    /// [`Description::with_layers`](crate::Description::with_layers).
+    #[must_use]
+    pub fn layers(&self) -> Vec<LayerInfo> {
+        self.0.iter().map(LayerInfo::of).collect()
+    }
 }
 
 struct ClosureWork<F>(F);
@@ -235,15 +242,12 @@ impl<O: Op> Middleware for Stack<O> {
         }
     }
 
-    fn debug_summary(&self) -> Summary {
-        match &*self.0 {
+    fn describe(&self) -> Description<'_> {
+        let summary = || match &*self.0 {
             [only] => only.layer.description().summary(),
             all => Summary::Text(format!("{} layers of {}", all.len(), O::name())),
-        }
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.0.iter().map(LayerInfo::of).collect()
+        };
+        Description::of(self).with_summary(summary).with_layers(|| self.layers())
     }
 }
 

@@ -43,10 +43,10 @@ pub struct MiddlewareInfo {
     /// kind and name. Its layers are then not part of the chain. The `Display` output begins with `never: `.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_never_called: bool,
-    /// The layers that the middleware adds, as [`Middleware::layers`] returns them.
+    /// The layers that the middleware adds, as [`Middleware::describe`] returns them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerInfo>,
-    /// The hooks that the middleware registers, as [`Middleware::hooks`] returns them.
+    /// The hooks that the middleware registers, as [`Middleware::describe`] returns them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookInfo>,
 }
@@ -64,7 +64,7 @@ pub struct HookInfo {
 }
 
 impl HookInfo {
-    /// Creates the description of a hook, for [`Middleware::hooks`].
+    /// Creates the description of a hook, for [`Description::with_hooks`](crate::Description::with_hooks).
     pub fn new(name: impl Into<String>, is_guard: bool) -> Self {
         Self { name: name.into(), is_guard }
     }
@@ -142,7 +142,7 @@ impl From<Phase> for Position {
 }
 
 impl LayerInfo {
-    /// Creates the description of a layer or function, for [`Middleware::layers`].
+    /// Creates the description of a layer or function, for [`Description::with_layers`](crate::Description::with_layers).
     pub fn new(name: impl Into<String>, position: impl Into<Position>, summary: impl Into<Summary>) -> Self {
         Self { name: name.into(), position: position.into(), summary: summary.into() }
     }
@@ -156,15 +156,20 @@ impl LayerInfo {
 
 impl MiddlewareInfo {
     fn of(middleware: &Arc<dyn Middleware>, kind: &str, runnable: &str) -> Self {
-        let (name, summary) = (middleware.name().to_owned(), middleware.debug_summary());
-        let is_never_called = !middleware.handles(kind, runnable);
-        Self { name, summary, is_never_called, layers: middleware.layers(), hooks: middleware.hooks() }
+        let description = middleware.describe();
+        Self {
+            name: middleware.name().to_owned(),
+            summary: description.summary(),
+            is_never_called: !middleware.handles(kind, runnable),
+            layers: description.layers(),
+            hooks: description.hooks(),
+        }
     }
 }
 
 impl Explanation {
     /// Describes a run of this kind and name with these middlewares. The described chain consists of the layers that
-    /// [`Middleware::layers`] returns, except for middlewares that do not handle the run.
+    /// [`Description::layers`](crate::Description::layers) returns, except for middlewares that do not handle the run.
     pub(crate) fn of<'a>(
         kind: &str,
         runnable: &str,
@@ -178,7 +183,7 @@ impl Explanation {
         let mut middlewares: Vec<_> = in_order.iter().map(|it| MiddlewareInfo::of(it, kind, runnable)).collect();
         // Some summaries depend on the other middlewares, so they are computed when the list is complete.
         for (at, middleware) in in_order.into_iter().enumerate() {
-            if let Some(summary) = middleware.summary_in_run(&middlewares, ctx) {
+            if let Some(summary) = middleware.describe().summary_in_run(&middlewares, ctx) {
                 middlewares[at].summary = summary;
             }
         }

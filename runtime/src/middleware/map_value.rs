@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::chain::list::{FreezableList, Frozen};
 use crate::layer::guard::run_check;
 use crate::run::panic::discard;
-use crate::{Error, ErrorKind, LayerInfo, Middleware, Position, Result, RunContext, Summary};
+use crate::{Description, Error, ErrorKind, LayerInfo, Middleware, Position, Result, RunContext};
 
 type MapFn<T> = dyn for<'a> Fn(&'a mut T, &'a RunContext) -> BoxFuture<'a, Result<()>> + Send + Sync;
 
@@ -218,16 +218,14 @@ impl<T: Send + Sync + 'static> Middleware for MapValue<T> {
         &self.map.name
     }
 
-    fn debug_summary(&self) -> Summary {
-        self.name().into()
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        let position = match self.side {
-            Side::Input => Position::Input,
-            Side::Output => Position::Output,
-        };
-        vec![self.map.describe(position)]
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_summary(|| self.name()).with_layers(|| {
+            let position = match self.side {
+                Side::Input => Position::Input,
+                Side::Output => Position::Output,
+            };
+            vec![self.map.describe(position)]
+        })
     }
 }
 

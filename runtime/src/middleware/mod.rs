@@ -1,5 +1,6 @@
 //! Middlewares, which are bound to a run before the run starts.
 
+pub(crate) mod description;
 pub(crate) mod explain;
 pub(crate) mod map_value;
 pub(crate) mod nested;
@@ -13,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::context::inherited::InheritedList;
-use crate::{HookInfo, LayerInfo, MiddlewareInfo, Order, Result, RunContext, Summary, ordered};
+use crate::{Description, Order, Result, RunContext, ordered};
 
 /// A middleware: it is bound to a run before the run starts, and registers listeners, layers or functions on it.
 ///
@@ -80,7 +81,8 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     ///
     /// ```
     /// use emitree_runtime::{
-    ///     AnyRun, Error, ErrorKind, Guard, LayerInfo, Middleware, Op, Result, RunContext, Runnable, Stack, for_tree, runnable_fn,
+    ///     AnyRun, Description, Error, ErrorKind, Guard, Middleware, Op, Result, RunContext, Runnable, Stack, for_tree,
+    ///     runnable_fn,
     /// };
     ///
     /// /// Denies runs with this name.
@@ -106,8 +108,8 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
     ///     fn handles(&self, _kind: &str, name: &str) -> bool {
     ///         name == self.0
     ///     }
-    ///     fn layers(&self) -> Vec<LayerInfo> {
-    ///         self.stack().layers()
+    ///     fn describe(&self) -> Description<'_> {
+    ///         Description::of(self).with_layers(|| self.stack().layers())
     ///     }
     /// }
     ///
@@ -126,52 +128,12 @@ pub trait Middleware: fmt::Debug + Send + Sync + 'static {
         true
     }
 
-    /// Returns the kind or name that the middleware selects and that was probably meant to be this kind or name. By
-    /// default it is `None`.
+    /// Describes the middleware for [`Explanation`](crate::Explanation)s and warnings. By default it is described by its
+    /// `Debug` output.
     ///
-    /// If a guard that is bound with [`for_tree`](crate::for_tree) or [`for_nested`](crate::for_nested) has
-    /// [handled](Self::handles) no run, this method tells a misspelled name from a run that did not occur.
-    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
-        let _ = (kind, name);
-        None
-    }
-
-    /// Calls a function with the kind and the name of each run that a run with this middleware may start, as far as
-    /// they are known. By default there are none. The middleware of an agent lists the agent's tools.
-    ///
-    /// A guard for a run that is listed is not taken for a guard with a misspelled name, even if that run is never
-    /// started.
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        let _ = see;
-    }
-
-    /// Returns a description for [`Explanation`](crate::Explanation). By default it is the `Debug` output, truncated to
-    /// [`Summary::MAX_BYTES`].
-    fn debug_summary(&self) -> Summary {
-        Summary::of(self)
-    }
-
-    /// Returns the layers that the middleware adds to a run, for [`Explanation`](crate::Explanation). By default the
-    /// list is empty.
-    fn layers(&self) -> Vec<LayerInfo> {
-        Vec::new()
-    }
-
-    /// Returns the hooks that the middleware registers, for [`Explanation`](crate::Explanation). A hook is called in a
-    /// step that layers cannot wrap, such as a step of an agent's loop. By default the list is empty.
-    fn hooks(&self) -> Vec<HookInfo> {
-        Vec::new()
-    }
-
-    /// Returns the description of the middleware in the [`Explanation`](crate::Explanation) of one run, if the
-    /// description depends on that run or on the run's other middlewares. By default it is `None`, and the explanation
-    /// contains [`debug_summary`](Self::debug_summary).
-    ///
-    /// `bound` contains the middlewares of the run, in the order in which they are bound. `ctx` is `None` in the
-    /// explanation of a run that has not begun.
-    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
-        let _ = (bound, ctx);
-        None
+    /// A middleware that wraps another returns the description of the other.
+    fn describe(&self) -> Description<'_> {
+        Description::of(self)
     }
 
     /// Returns the order of the middleware relative to other middlewares of the same run. By default it is `None`, and
@@ -265,28 +227,8 @@ impl<M: Middleware + ?Sized> Middleware for Arc<M> {
         (**self).handles(kind, name)
     }
 
-    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
-        (**self).near_miss(kind, name)
-    }
-
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        (**self).names_below(see);
-    }
-
-    fn debug_summary(&self) -> Summary {
-        (**self).debug_summary()
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        (**self).layers()
-    }
-
-    fn hooks(&self) -> Vec<HookInfo> {
-        (**self).hooks()
-    }
-
-    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
-        (**self).summary_in_run(bound, ctx)
+    fn describe(&self) -> Description<'_> {
+        (**self).describe()
     }
 
     fn order(&self) -> Option<&Order> {

@@ -1,7 +1,7 @@
 //! Middleware for all runs below a run, with or without the run itself (M4).
 
 use crate::middleware::unmet::HandedDown;
-use crate::{HookInfo, IntoMiddleware, LayerInfo, Middleware, MiddlewareInfo, Order, Result, RunContext, Summary};
+use crate::{Description, IntoMiddleware, Middleware, Order, Result, RunContext};
 
 /// A middleware for every run below the run that it is bound to. Created by [`for_nested`].
 #[derive(Debug)]
@@ -45,20 +45,21 @@ impl<M: Middleware> Middleware for ForNested<M> {
         self.0.middleware.name()
     }
 
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        self.0.middleware.names_below(see);
-    }
+    // `handles` stays `true`, here and for `ForTree`: the middleware is for the runs below.
 
-    fn debug_summary(&self) -> Summary {
-        let summary = self.0.middleware.debug_summary().to_string();
-        if summary == self.name() {
-            return "for the runs below".into();
-        }
-        format!("{summary} (for the runs below)").into()
+    fn describe(&self) -> Description<'_> {
+        let middleware = &self.0.middleware;
+        // There are no layers and no hooks: the middleware adds neither to the run that it is bound to.
+        Description::of(self)
+            .with_summary(|| {
+                let summary = middleware.describe().summary().to_string();
+                if summary == middleware.name() {
+                    return "for the runs below".to_owned();
+                }
+                format!("{summary} (for the runs below)")
+            })
+            .with_names_below(|see| middleware.describe().names_below(see))
     }
-
-    // `layers` and `hooks` stay empty, because the middleware adds neither to the run that it is bound to. `handles`
-    // stays `true`, here and for `ForTree`: the middleware is for the runs below.
 
     fn order(&self) -> Option<&Order> {
         self.0.middleware.order()
@@ -78,7 +79,7 @@ pub struct ForTree<M>(HandedDown<M>);
 /// `Runs::only`, or bind the middleware without `for_tree` to the run that needs it.
 ///
 /// If a guard that selects runs by kind or name has handled no run when the run ends, and a run below has
-/// [nearly](Middleware::near_miss) a selected kind or name, one warning is logged: the name is probably misspelled.
+/// [nearly](Description::with_near_miss) a selected kind or name, one warning is logged: the name is probably misspelled.
 ///
 /// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of
 /// [`AnyRun`](crate::AnyRun), which fits all runs.
@@ -120,24 +121,8 @@ impl<M: Middleware> Middleware for ForTree<M> {
         self.0.middleware.name()
     }
 
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        self.0.middleware.names_below(see);
-    }
-
-    fn debug_summary(&self) -> Summary {
-        self.0.middleware.debug_summary()
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.0.middleware.layers()
-    }
-
-    fn hooks(&self) -> Vec<HookInfo> {
-        self.0.middleware.hooks()
-    }
-
-    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
-        self.0.middleware.summary_in_run(bound, ctx)
+    fn describe(&self) -> Description<'_> {
+        self.0.middleware.describe()
     }
 
     fn order(&self) -> Option<&Order> {

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::{
-    Error, ErrorKind, HookInfo, IntoMiddleware, LayerInfo, Middleware, MiddlewareInfo, Result, RunContext, Summary,
-};
+use crate::{Description, Error, ErrorKind, IntoMiddleware, Middleware, Result, RunContext, Summary};
 
 type Name = Cow<'static, str>;
 
@@ -128,28 +126,14 @@ impl<M: Middleware> Middleware for Ordered<M> {
         self.middleware.handles(kind, name)
     }
 
-    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
-        self.middleware.near_miss(kind, name)
-    }
-
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        self.middleware.names_below(see);
-    }
-
-    fn debug_summary(&self) -> Summary {
-        self.with_order(&self.middleware.debug_summary())
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.middleware.layers()
-    }
-
-    fn hooks(&self) -> Vec<HookInfo> {
-        self.middleware.hooks()
-    }
-
-    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
-        self.middleware.summary_in_run(bound, ctx).map(|summary| self.with_order(&summary))
+    fn describe(&self) -> Description<'_> {
+        self.middleware
+            .describe()
+            .with_summary(|| self.with_order(&self.middleware.describe().summary()))
+            .with_summary_in_run(|bound, ctx| {
+                let summary = self.middleware.describe().summary_in_run(bound, ctx)?;
+                Some(self.with_order(&summary))
+            })
     }
 
     fn order(&self) -> Option<&Order> {

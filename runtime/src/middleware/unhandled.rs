@@ -29,7 +29,9 @@ const MAX_WARNINGS: usize = 1_000;
 pub fn check_guards(runnable: &impl Runnable) -> Result<()> {
     let (kind, name) = (runnable.kind(), runnable.name());
     let mut unhandled = runnable.middlewares().iter().filter(|middleware| !middleware.handles(kind, name));
-    unhandled.find(|middleware| is_guard(&***middleware)).map_or(Ok(()), |guard| Err(refused(&**guard, kind, name)))
+    unhandled
+        .find(|middleware| middleware.describe().is_guard())
+        .map_or(Ok(()), |guard| Err(refused(&**guard, kind, name)))
 }
 
 /// Returns `true` if a middleware that is bound to this run handles it. Logs a warning otherwise, once for each
@@ -44,23 +46,17 @@ pub(crate) fn check_bound(middleware: &dyn Middleware, ctx: &RunContext) -> Resu
     if middleware.handles(kind, name) {
         return Ok(true);
     }
-    if is_guard(middleware) {
+    if middleware.describe().is_guard() {
         return Err(refused(middleware, kind, name));
     }
     // The creator of a run may be made for this run, so the instance is told apart by the creator of its emitter.
     let instance = ctx.instance_emitter().creator().map_or(0, |creator| creator.id());
     if is_first((instance, kind, name, middleware.name())) {
-        let what = describe(middleware, kind, name);
+        let what = does_nothing(middleware, kind, name);
         // A `tracing` subscriber is user code, and may panic.
         isolated(|| tracing::warn!("the middleware {what}"));
     }
     Ok(false)
-}
-
-/// Returns `true` if the middleware adds a guard: a layer, a function that changes values, or a hook.
-pub(crate) fn is_guard(middleware: &dyn Middleware) -> bool {
-    middleware.layers().iter().any(|layer| layer.position.is_guard())
-        || middleware.hooks().iter().any(|hook| hook.is_guard)
 }
 
 /// Returns `true` for the first of equal keys.
@@ -73,11 +69,12 @@ pub(crate) fn is_first(key: impl std::hash::Hash) -> bool {
 }
 
 fn refused(guard: &dyn Middleware, kind: &str, name: &str) -> Error {
-    Error::of_kind(ErrorKind::Invalid, format!("the guard {}", describe(guard, kind, name)))
+    Error::of_kind(ErrorKind::Invalid, format!("the guard {}", does_nothing(guard, kind, name)))
 }
 
-fn describe(middleware: &dyn Middleware, kind: &str, name: &str) -> String {
-    let (own, summary) = (middleware.name(), middleware.debug_summary());
+fn does_nothing(middleware: &dyn Middleware, kind: &str, name: &str) -> String {
+    let own = middleware.name();
+    let summary = middleware.describe().summary();
     format!(
         "`{own}` ({summary}) is bound to {kind} `{name}`, which it does not handle, so it does nothing: to bind it to \
          the runs below as well, write `.middleware(for_tree(…))`"

@@ -6,16 +6,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::middleware::unhandled::{is_first, is_guard};
+use crate::middleware::unhandled::is_first;
 use crate::run::panic::isolated;
-use crate::{HookInfo, LayerInfo, Middleware, MiddlewareInfo, Order, Result, RunContext, Summary};
+use crate::{Description, Middleware, Order, Result, RunContext};
 
 /// A middleware that `for_tree` and `for_nested` hand down to the runs below.
 #[derive(Debug)]
 pub(crate) struct HandedDown<M> {
     pub(crate) middleware: Arc<M>,
-    /// `true` once the middleware has handled a run, or was warned of: from then on, it is not watched. Made when the
-    /// middleware is watched for the first time.
+    /// `true` once the middleware has handled a run, or was warned of: from then on, it is not watched. Made when a
+    /// middleware that selects runs is handed down for the first time, and `true` at once if it is no guard.
     is_settled: OnceLock<Arc<AtomicBool>>,
 }
 
@@ -27,13 +27,16 @@ impl<M: Middleware> HandedDown<M> {
     /// Binds the middleware to the runs below a run.
     pub(crate) fn bind_nested(&self, ctx: &RunContext) {
         let middleware = Arc::clone(&self.middleware);
-        let is_settled = self.is_settled.get().is_some_and(|is_settled| is_settled.load(Ordering::Relaxed));
         // A middleware that handles a run without kind and name does not select runs by them.
-        if is_settled || middleware.handles("", "") || !is_guard(&*middleware) {
+        if middleware.handles("", "") {
             return ctx.bind_nested(middleware);
         }
-        let watch =
-            Arc::new(Watch { is_settled: Arc::clone(self.is_settled.get_or_init(Arc::default)), ..Watch::default() });
+        // The middleware is described once, and not for each run that it is bound to.
+        let is_settled = self.is_settled.get_or_init(|| Arc::new(AtomicBool::new(!middleware.describe().is_guard())));
+        if is_settled.load(Ordering::Relaxed) {
+            return ctx.bind_nested(middleware);
+        }
+        let watch = Arc::new(Watch { is_settled: Arc::clone(is_settled), ..Watch::default() });
         // Also with `for_nested`, which leaves this run out: a name that this run has is not misspelled.
         watch.see_run(&*middleware, ctx);
         if watch.is_met.load(Ordering::Relaxed) {
@@ -63,7 +66,7 @@ struct NearMiss {
 }
 
 impl Watch {
-    fn see(&self, guard: &dyn Middleware, kind: &str, name: &str) {
+    fn see(&self, guard: &dyn Middleware, description: &Description<'_>, kind: &str, name: &str) {
         if self.is_met.load(Ordering::Relaxed) {
             return;
         }
@@ -71,7 +74,7 @@ impl Watch {
             self.is_met.store(true, Ordering::Relaxed);
             self.is_settled.store(true, Ordering::Relaxed);
         } else if self.near.get().is_none()
-            && let Some(selected) = guard.near_miss(kind, name)
+            && let Some(selected) = description.near_miss(kind, name)
         {
             self.near.set(NearMiss { selected, kind: kind.to_owned(), name: name.to_owned() }).ok();
         }
@@ -80,13 +83,16 @@ impl Watch {
     /// Sees a run, and the runs that it may start, such as the tools of an agent: a guard for a tool that exists and is
     /// not called counts as met.
     fn see_run(&self, guard: &dyn Middleware, ctx: &RunContext) {
-        self.see(guard, ctx.kind(), ctx.name());
+        let description = guard.describe();
+        self.see(guard, &description, ctx.kind(), ctx.name());
         if self.is_met.load(Ordering::Relaxed) {
             return;
         }
-        // `names_below` is user code: call it on a snapshot, with no lock held.
+        // `describe` is user code: call it on a snapshot, with no lock held.
         let bound = ctx.shared().bindings.middlewares.as_ref().map(|bound| bound.lock().clone()).unwrap_or_default();
-        bound.iter().for_each(|middleware| middleware.names_below(&mut |kind, name| self.see(guard, kind, name)));
+        for middleware in &bound {
+            middleware.describe().names_below(&mut |kind, name| self.see(guard, &description, kind, name));
+        }
     }
 
     /// Warns at the end of the run that the guard was bound to, if the guard has met no run, but one that it was
@@ -97,7 +103,7 @@ impl Watch {
             return;
         }
         self.is_settled.store(true, Ordering::Relaxed);
-        let (by, summary, of, run) = (guard.name(), guard.debug_summary(), ctx.kind(), ctx.name());
+        let (by, summary, of, run) = (guard.name(), guard.describe().summary(), ctx.kind(), ctx.name());
         // A `tracing` subscriber is user code, and may panic.
         isolated(|| {
             tracing::warn!(
@@ -129,28 +135,8 @@ impl<M: Middleware> Middleware for Watched<M> {
         self.middleware.handles(kind, name)
     }
 
-    fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
-        self.middleware.near_miss(kind, name)
-    }
-
-    fn names_below(&self, see: &mut dyn FnMut(&str, &str)) {
-        self.middleware.names_below(see);
-    }
-
-    fn debug_summary(&self) -> Summary {
-        self.middleware.debug_summary()
-    }
-
-    fn layers(&self) -> Vec<LayerInfo> {
-        self.middleware.layers()
-    }
-
-    fn hooks(&self) -> Vec<HookInfo> {
-        self.middleware.hooks()
-    }
-
-    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
-        self.middleware.summary_in_run(bound, ctx)
+    fn describe(&self) -> Description<'_> {
+        self.middleware.describe()
     }
 
     fn order(&self) -> Option<&Order> {

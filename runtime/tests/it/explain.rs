@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::TestResult;
 use emitree_runtime::{
-    Explanation, Guard, GuardOptions, HookInfo, JsonRun, Middleware, MiddlewareInfo, Next, Op, Order, Position, Result,
+    Description, Explanation, Guard, GuardOptions, HookInfo, JsonRun, Middleware, Next, Op, Order, Position, Result,
     RunContext, Runnable, Stack, Summary, for_nested, for_tree, layer_fn, map_input, map_output, ordered, runnable_fn,
 };
 use futures_util::FutureExt;
@@ -36,9 +36,9 @@ impl Middleware for Budget {
         "budget"
     }
 
-    fn debug_summary(&self) -> Summary {
+    fn describe(&self) -> Description<'_> {
         let fields = json!({"tokens": 100});
-        fields.as_object().cloned().unwrap_or_default().into()
+        Description::of(self).with_summary(move || fields.as_object().cloned().unwrap_or_default())
     }
 }
 
@@ -144,13 +144,13 @@ impl Middleware for Counts {
         Ok(())
     }
 
-    fn hooks(&self) -> Vec<HookInfo> {
-        vec![HookInfo::new("counts.end", false), HookInfo::new("counts.end", true)]
-    }
-
-    fn summary_in_run(&self, bound: &[MiddlewareInfo], ctx: Option<&RunContext>) -> Option<Summary> {
-        let hooks: usize = bound.iter().map(|info| info.hooks.len()).sum();
-        Some(format!("{hooks} hooks, {}", ctx.map_or("not begun", RunContext::name)).into())
+    fn describe(&self) -> Description<'_> {
+        Description::of(self)
+            .with_hooks(|| vec![HookInfo::new("counts.end", false), HookInfo::new("counts.end", true)])
+            .with_summary_in_run(|bound, ctx| {
+                let hooks: usize = bound.iter().map(|info| info.hooks.len()).sum();
+                Some(format!("{hooks} hooks, {}", ctx.map_or("not begun", RunContext::name)).into())
+            })
     }
 }
 

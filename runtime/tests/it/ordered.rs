@@ -8,8 +8,8 @@ use crate::support::layers::Notes;
 use crate::support::{Any, Recorder, TestResult, below};
 use emitree_emitter::{Emitter, EventMeta, Options};
 use emitree_runtime::{
-    AnyRun, ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Stage, for_nested,
-    for_tree, ordered,
+    AnyRun, Description, ErrorKind, LayerInfo, Middleware, Order, Phase, Result, RunContext, Runnable, Stack, Stage,
+    for_nested, for_tree, ordered,
 };
 use proptest::prelude::*;
 
@@ -33,8 +33,8 @@ impl Middleware for Named {
         self.0
     }
 
-    fn layers(&self) -> Vec<LayerInfo> {
-        vec![LayerInfo::new(self.0, Phase::Guard, self.0)]
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_layers(|| vec![LayerInfo::new(self.0, Phase::Guard, self.0)])
     }
 }
 

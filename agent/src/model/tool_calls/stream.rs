@@ -6,7 +6,7 @@ use std::sync::Arc;
 use emitree_emitter::{Emitter, Event, EventName, Namespace};
 use emitree_middleware::own_events::{OwnEvents, UserTexts};
 use emitree_runtime::{
-    AttemptDiscarded, Error, Failure, Middleware, Result, RunContext, Stage, Start, Success, Summary,
+    AttemptDiscarded, Description, Error, Failure, Middleware, Result, RunContext, Stage, Start, Success,
 };
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -286,9 +286,9 @@ impl Middleware for StreamToolCall {
         "stream_tool_call"
     }
 
-    fn debug_summary(&self) -> Summary {
+    fn describe(&self) -> Description<'_> {
         let key = self.key.as_deref().unwrap_or_default();
-        format!("{} {key}", self.tool).trim_end().to_owned().into()
+        Description::of(self).with_summary(move || format!("{} {key}", self.tool).trim_end().to_owned())
     }
 }
 
@@ -310,8 +310,8 @@ impl Middleware for ForModels {
         "stream_tool_call"
     }
 
-    fn debug_summary(&self) -> Summary {
-        self.stream.debug_summary()
+    fn describe(&self) -> Description<'_> {
+        self.stream.describe()
     }
 }
 
