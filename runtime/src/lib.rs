@@ -49,9 +49,11 @@
 )]
 
 mod abort;
+mod answers;
 mod chain;
 mod context;
 mod error;
+mod key;
 mod layer;
 mod lifecycle;
 mod middleware;
@@ -59,25 +61,25 @@ mod run;
 mod runnable;
 mod stream;
 mod sync;
+mod text_filter;
 #[cfg(feature = "tower")]
 mod tower;
+mod trace_parent;
 mod tree;
 
 pub use abort::handle::{AbortHandle, AbortSignal};
+pub use answers::{Answer, Answers};
 pub use chain::attempts::{AttemptDiscarded, MaxMiddlewareRetries};
 pub use context::RunContext;
-pub use context::answers::{Answer, Answers};
 pub use context::extensions::Extensions;
-pub use context::key::RunKey;
 pub use context::tasks::Task;
-pub use context::text_filter::TextFilter;
-pub use context::trace_parent::{TraceParent, TraceParentError};
 pub use error::interrupt::Interrupt;
 pub use error::kind::ErrorKind;
 pub use error::outcome::{Outcome, Status};
 pub use error::report::ErrorReport;
 pub use error::retry_request::RetryRequest;
 pub use error::{Error, Result};
+pub use key::RunKey;
 pub use layer::any_run::AnyRun;
 pub use layer::filter::{Broken, Filter, FilterFn, Filters, filter_fn};
 pub use layer::guard::{Guard, GuardOptions};
@@ -114,8 +116,10 @@ pub use runnable::function::{RunnableFn, runnable_fn};
 pub use runnable::value::{Data, RunTypes};
 pub use runnable::{IntoShared, Runnable};
 pub use stream::{RunStream, StreamItem};
+pub use text_filter::TextFilter;
 #[cfg(feature = "tower")]
 pub use tower::{
     EnterRun, EnterRunFuture, EnterRunLayer, PropagateRun, PropagateRunLayer, RunLayer, RunService, RunServiceFuture,
     Ticket, TicketFuture, TicketService, TowerLayer, TowerRunnable, WithRun, tower_layer,
 };
+pub use trace_parent::{TraceParent, TraceParentError};

@@ -1,15 +1,11 @@
 //! The context of a run: its ids, emitter, context values, extensions and tasks (R2, R9).
 
-pub(crate) mod answers;
 pub(crate) mod current;
 pub(crate) mod emitter;
 pub(crate) mod extensions;
 pub(crate) mod inherited;
-pub(crate) mod key;
 pub(crate) mod span;
 pub(crate) mod tasks;
-pub(crate) mod text_filter;
-pub(crate) mod trace_parent;
 
 use std::any::Any;
 use std::cell::OnceCell;
@@ -33,9 +29,9 @@ use crate::abort::AbortNode;
 use crate::context::current::{enter, enter_some, look};
 use crate::context::emitter::{EmitterSpec, LazyEmitter};
 use crate::context::extensions::{RunExtensions, Values};
-use crate::context::key::OwnKey;
 use crate::context::span::span;
 use crate::context::tasks::TaskSet;
+use crate::key::OwnKey;
 use crate::lifecycle::subscribers::Subscribers;
 use crate::middleware::Inherited;
 use crate::run::bindings::{Bindings, Bound};
@@ -85,10 +81,10 @@ pub(crate) struct SharedRun<L: ErasedRun + ?Sized = dyn ErasedRun> {
     /// The number of runs above this run.
     depth: usize,
     /// The run's own key, if it has one. Set before the middlewares are bound, or by one of them (R15).
-    taken_key: OnceLock<Box<OwnKey>>,
+    pub(crate) taken_key: OnceLock<Box<OwnKey>>,
     /// The key that the caller of the run has given it with a function.
-    given_key: Option<Box<OwnKey>>,
-    is_idempotent: bool,
+    pub(crate) given_key: Option<Box<OwnKey>>,
+    pub(crate) is_idempotent: bool,
     started: Instant,
     pub(crate) extensions: RunExtensions,
     pub(crate) subscribers: Subscribers,

@@ -22,7 +22,7 @@ use emitree_emitter::{BoxError, Context, EventMeta, IntoMatcher, ListenerResult,
 use futures_core::future::BoxFuture;
 
 use crate::abort::watch::Watch;
-use crate::context::key::OwnKey;
+use crate::key::OwnKey;
 use crate::lifecycle::{Failure, Finish, Start, Success};
 use crate::run::config::{Binding, Overrides, RunConfig, StartedRun};
 use crate::run::future::WorkState;
