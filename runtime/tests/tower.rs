@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{AbortHandle, Error, ErrorKind, RunContext, Runnable, TowerRunnable, runnable_fn};
+use emitree_runtime::{AbortHandle, Error, ErrorKind, Op, RunContext, Runnable, Stack, TowerRunnable, runnable_fn};
 use futures_util::future::join_all;
 use support::pace::{Pace, TEN, begin};
 use support::{Recorder, current_id};
@@ -36,6 +36,13 @@ fn one_at_a_time(recorder: &Recorder) -> impl Runnable<Input = u32, Output = u32
     TowerRunnable::new("one", ServiceBuilder::new().concurrency_limit(1).service(paced(recorder))).with_emitter(tree)
 }
 
+struct Double;
+
+impl Op for Double {
+    type In = u32;
+    type Out = u32;
+}
+
 // R4
 #[tokio::test(start_paused = true)]
 async fn each_call_is_a_run_with_its_events_middlewares_and_layers() {
@@ -46,10 +53,12 @@ async fn each_call_is_a_run_with_its_events_middlewares_and_layers() {
         notes.note("bound");
         Ok(())
     };
+    let plus =
+        Stack::<Double>::builder().layer_fn("plus", |n, _, next| Box::pin(async move { next.run(&(n + 1)).await }));
     let double = TowerRunnable::new("double", paced(&recorder))
         .with_emitter(tree.child("double").expect("a valid name"))
         .middleware(bound)
-        .layers(|stack| stack.layer_fn("plus", |n, _, next| Box::pin(async move { next.run(&(n + 1)).await })));
+        .middleware(plus.build());
     assert_eq!((double.name(), double.kind()), ("double", "Run"));
     assert_eq!(double.run(1).on_start(|start, _| start.input += 1).await.expect("nothing fails"), 6);
     recorder.expect(["bound", "double.run.start", "3 at 0 ms", "double.run.success", "double.run.finish"]);

@@ -69,10 +69,9 @@ async fn the_error_of_a_tower_layer_that_drops_the_ticket_is_the_error_of_the_ru
 
 // M2
 #[tokio::test]
-async fn explain_shows_the_type_of_towers_layer_or_a_name() {
-    let (double, limit) = (doubling(&Recorder::new()), tower_layer(TimeoutLayer::new(TEN)));
-    for (layer, name) in [(limit.clone(), "tower::timeout::layer::TimeoutLayer"), (limit.named("ten"), "ten")] {
-        let explained = double.run(1).layer(layer).explain().to_string();
-        assert!(explained.contains(&format!("transform {name}: TowerLayer {{ service:")), "{explained}");
-    }
+async fn explain_shows_the_type_of_towers_layer() {
+    let double = doubling(&Recorder::new());
+    let explained = double.run(1).layer(tower_layer(TimeoutLayer::new(TEN))).explain().to_string();
+    let line = "transform tower::timeout::layer::TimeoutLayer: TowerLayer { service:";
+    assert!(explained.contains(line), "{explained}");
 }

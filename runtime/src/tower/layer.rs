@@ -17,7 +17,7 @@ use crate::{Error, Layer, Next, Op, Result, RunContext};
 /// service and its limits.
 pub struct TowerLayer<S> {
     service: Arc<Queued<S>>,
-    name: Arc<str>,
+    name: &'static str,
 }
 
 /// Creates a layer that wraps runs with a layer of `tower`, or with several layers in a `ServiceBuilder`, for example
@@ -81,15 +81,7 @@ where
     L: tower_layer::Layer<TicketService, Service: Service<Ticket, Response = (), Error: Into<BoxError>>>,
 {
     let service = Queued::new(layer.layer(TicketService));
-    TowerLayer { service: Arc::new(service), name: type_name::<L>().into() }
-}
-
-impl<S> TowerLayer<S> {
-    /// Sets the name for lists of layers and for the layer's span. By default it is the type name of tower's layer.
-    #[must_use]
-    pub fn named(self, name: impl Into<Arc<str>>) -> Self {
-        Self { name: name.into(), ..self }
-    }
+    TowerLayer { service: Arc::new(service), name: type_name::<L>() }
 }
 
 impl<S, O> Layer<O> for TowerLayer<S>
@@ -113,7 +105,7 @@ where
     }
 
     fn name(&self) -> &str {
-        &self.name
+        self.name
     }
 }
 
@@ -123,7 +115,7 @@ fn without_work() -> Error {
 
 impl<S> Clone for TowerLayer<S> {
     fn clone(&self) -> Self {
-        Self { service: Arc::clone(&self.service), name: Arc::clone(&self.name) }
+        Self { service: Arc::clone(&self.service), name: self.name }
     }
 }
 

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::identity::Identity;
 use super::queued::Queued;
 use crate::runnable::value::Data;
-use crate::{IntoMiddleware, Layer, Middleware, Result, RunContext, Runnable, Stack, StackBuilder};
+use crate::{IntoMiddleware, Middleware, Result, RunContext, Runnable};
 
 /// A `tower` service as a runnable: the work of a run calls the service with a clone of the run's input.
 ///
@@ -85,28 +85,11 @@ impl<S, I> TowerRunnable<S, I> {
         self
     }
 
-    /// Binds a middleware to every run of this runnable.
+    /// Binds a middleware to every run of this runnable. A [`Stack`](crate::Stack) is a middleware with layers.
     #[must_use]
     pub fn middleware<Sort>(mut self, middleware: impl IntoMiddleware<Sort>) -> Self {
         Arc::make_mut(&mut self.identity).middlewares.push(Arc::new(middleware.into_middleware()));
         self
-    }
-}
-
-impl<S, I> TowerRunnable<S, I>
-where
-    Self: Runnable + 'static,
-{
-    /// Wraps the work of every run with a layer, in [`Phase::Transform`](crate::Phase::Transform).
-    #[must_use]
-    pub fn layer(self, layer: impl Layer<Self>) -> Self {
-        self.layers(|stack| stack.layer(layer))
-    }
-
-    /// Wraps the work of every run with several layers: `.layers(|stack| stack.guard(Policy).transform(Trim))`.
-    #[must_use]
-    pub fn layers(self, build: impl FnOnce(StackBuilder<Self>) -> StackBuilder<Self>) -> Self {
-        self.middleware(build(Stack::builder()).build())
     }
 }
 
