@@ -9,7 +9,7 @@ use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::RateLimit;
 use emitree_middleware::key::{Key, Missing};
 use emitree_middleware::rate_limit::{Delayed, Denied};
-use emitree_runtime::{AbortHandle, Error, RunContext, Runnable, Summary, for_tree};
+use emitree_runtime::{AbortHandle, Error, Middleware, RunContext, Runnable, Summary, for_tree};
 use futures_util::FutureExt;
 use serde_json::json;
 use tokio::time::{Instant, advance};
