@@ -94,9 +94,21 @@ impl<I, O> Chain<I, O> {
     }
 }
 
+/// Sorts a short list, and keeps the order of equal items. The sort of the standard library is faster for long lists, but
+/// its code is large, and each pair of input and output types would compile it again.
+pub(crate) fn sort_few<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
+    for end in 1..items.len() {
+        let mut at = end;
+        while at > 0 && key(&items[at - 1]) > key(&items[at]) {
+            items.swap(at - 1, at);
+            at -= 1;
+        }
+    }
+}
+
 /// Sorts layers by phase, innermost layers last. The sort is stable: otherwise the order of binding is kept (M2).
 pub(crate) fn by_phase<I, O>(layers: &mut [LayerEntry<I, O>]) {
-    layers.sort_by_key(|entry| (entry.phase as u8, entry.is_innermost));
+    sort_few(layers, |entry| (entry.phase as u8, entry.is_innermost));
 }
 
 impl<I: Data, O: Data> AnyChain for Chain<I, O> {

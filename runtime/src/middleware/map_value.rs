@@ -9,6 +9,7 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::chain::list::{FreezableList, Frozen};
+use crate::chain::sort_few;
 use crate::layer::guard::run_check;
 use crate::run::panic::discard;
 use crate::{Description, Error, ErrorKind, LayerInfo, Middleware, Position, Result, RunContext};
@@ -323,7 +324,7 @@ impl<T> Maps<T> {
 
 fn guards_last<T>(maps: &mut [NamedMap<T>]) {
     // The sort is stable, so the guards and the other functions each keep their order of binding.
-    maps.sort_by_key(|map| (map.is_last, map.is_guard));
+    sort_few(maps, |map| (map.is_last, map.is_guard));
 }
 
 /// The `map_input` functions of a run, and the input as the caller passed it.

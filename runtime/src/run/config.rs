@@ -111,7 +111,8 @@ impl<R: Runnable> RunConfig<'_, R> {
         let inherited = Inherited::new(parent.and_then(|parent| parent.shared().inherited.all()));
         let has_middlewares =
             !inherited.is_empty() || self.overrides.is_some() || !self.runnable.middlewares().is_empty();
-        let bound = if has_middlewares { self.bound(&inherited) } else { None };
+        let overrides = self.overrides.as_deref();
+        let bound = if has_middlewares { bound(&inherited, self.runnable.middlewares(), overrides) } else { None };
         let may_be_asked = has_listeners || self.overrides.is_some() || bound.is_some() || !subscribers.all.is_empty();
         let input = if may_be_asked { None } else { self.input.take() };
         let creator = own_creator(&*self.runnable);
@@ -145,59 +146,11 @@ impl<R: Runnable> RunConfig<'_, R> {
         })
     }
 
-    /// Returns the middlewares that are going to be bound to the run, if there are any.
-    #[inline(never)]
-    fn bound(&self, inherited: &Inherited) -> Option<Bound> {
-        let mut bound = Bound::new();
-        if let Some(inherited) = inherited.all() {
-            bound.extend(inherited.iter().cloned());
-        }
-        bound.extend(self.runnable.middlewares().iter().cloned());
-        if let Some(overrides) = &self.overrides {
-            bound.extend(overrides.middlewares().cloned());
-        }
-        (!bound.is_empty()).then_some(bound)
-    }
-
-    /// Sets the run's timeout, all signals except the first, and the run's key. Then binds inherited middlewares, the instance's
-    /// middlewares, and the run's own middlewares and listeners in the order of the calls. An `Order` may move a
-    /// middleware (R4).
+    /// Sets the run's timeout, all signals except the first, and the run's key, and binds its middlewares and listeners.
     pub(crate) fn bind(&mut self, ctx: &RunContext, watch: &mut Option<Watch>) -> Result<()> {
-        let Self { runnable, input, overrides, .. } = self;
-        if let Some(overrides) = overrides {
-            for signal in overrides.signals.drain(..) {
-                watch.get_or_insert_default().add(signal, ctx);
-            }
-            if let Some(after) = overrides.timeout {
-                watch.get_or_insert_default().timeout(after)?;
-            }
-            // Before the middlewares, so that they see the key (R15).
-            ctx.take_parts(&overrides.key)?;
-        }
-        // Use a snapshot, because a middleware that is bound here may add middlewares for the runs below to the same
-        // list.
-        let inherited = ctx.shared().inherited.all();
-        let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
-        let inherited = inherited.map(|given| PendingBinding::Inherited(&**given));
-        let middlewares = runnable.middlewares().iter().map(|given| PendingBinding::Middleware(&**given));
-        let own = overrides.iter_mut().flat_map(|overrides| &mut overrides.bindings).map(|binding| match binding {
-            Binding::Listener(registration) => PendingBinding::Listener(registration),
-            Binding::Middleware(middleware) => PendingBinding::Middleware(&**middleware),
-        });
-        for pending in in_order(inherited.chain(middlewares).chain(own))? {
-            match pending {
-                PendingBinding::Inherited(middleware) => middleware.bind(ctx)?,
-                // A middleware that this run or its runnable names is meant for this run (M11).
-                PendingBinding::Middleware(middleware) => ctx.bind(middleware)?,
-                PendingBinding::Listener(registration) => {
-                    if let Some(registration) = registration.take() {
-                        ctx.emitter().register(registration)?;
-                    }
-                }
-            }
-        }
+        bind(self.runnable.middlewares(), self.overrides.as_deref_mut(), ctx, watch)?;
         // No listener has seen the input yet, because `start` comes next: keep the caller's value for `original`.
-        if let (Some(chain), Some(input)) = (ctx.existing_chain(), input) {
+        if let (Some(chain), Some(input)) = (ctx.existing_chain(), &self.input) {
             chain.keep_input(input);
         }
         Ok(())
@@ -208,6 +161,66 @@ impl<R: Runnable> RunConfig<'_, R> {
         let overrides = self.overrides.iter().flat_map(|overrides| overrides.middlewares());
         self.runnable.middlewares().iter().chain(overrides)
     }
+}
+
+// The two functions below have no type parameters: otherwise each type of runnable would compile them again, which took a
+// fifth of the time in which a program with hundreds of runnables compiles.
+
+/// Returns the middlewares that are going to be bound to a run, if there are any.
+#[inline(never)]
+fn bound(inherited: &Inherited, of_instance: &[Arc<dyn Middleware>], overrides: Option<&Overrides>) -> Option<Bound> {
+    let mut bound = Bound::new();
+    if let Some(inherited) = inherited.all() {
+        bound.extend(inherited.iter().cloned());
+    }
+    bound.extend(of_instance.iter().cloned());
+    if let Some(overrides) = overrides {
+        bound.extend(overrides.middlewares().cloned());
+    }
+    (!bound.is_empty()).then_some(bound)
+}
+
+/// Sets a run's timeout, all signals except the first, and the run's key. Then binds inherited middlewares, the instance's
+/// middlewares, and the run's own middlewares and listeners in the order of the calls. An `Order` may move a middleware
+/// (R4).
+fn bind(
+    of_instance: &[Arc<dyn Middleware>],
+    mut overrides: Option<&mut Overrides>,
+    ctx: &RunContext,
+    watch: &mut Option<Watch>,
+) -> Result<()> {
+    if let Some(overrides) = &mut overrides {
+        for signal in overrides.signals.drain(..) {
+            watch.get_or_insert_default().add(signal, ctx);
+        }
+        if let Some(after) = overrides.timeout {
+            watch.get_or_insert_default().timeout(after)?;
+        }
+        // Before the middlewares, so that they see the key (R15).
+        ctx.take_parts(&overrides.key)?;
+    }
+    // Use a snapshot, because a middleware that is bound here may add middlewares for the runs below to the same list.
+    let inherited = ctx.shared().inherited.all();
+    let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
+    let inherited = inherited.map(|given| PendingBinding::Inherited(&**given));
+    let middlewares = of_instance.iter().map(|given| PendingBinding::Middleware(&**given));
+    let own = overrides.into_iter().flat_map(|overrides| &mut overrides.bindings).map(|binding| match binding {
+        Binding::Listener(registration) => PendingBinding::Listener(registration),
+        Binding::Middleware(middleware) => PendingBinding::Middleware(&**middleware),
+    });
+    for pending in in_order(inherited.chain(middlewares).chain(own))? {
+        match pending {
+            PendingBinding::Inherited(middleware) => middleware.bind(ctx)?,
+            // A middleware that this run or its runnable names is meant for this run (M11).
+            PendingBinding::Middleware(middleware) => ctx.bind(middleware)?,
+            PendingBinding::Listener(registration) => {
+                if let Some(registration) = registration.take() {
+                    ctx.emitter().register(registration)?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns a creator for the run, unless the creator of the runnable's emitter has the same kind and name as the
