@@ -41,10 +41,6 @@
     allow(rustdoc::broken_intra_doc_links, reason = "this page links to items of all features")
 )]
 
-#[cfg(feature = "durable")]
-mod entry_store;
-#[cfg(feature = "values")]
-mod key_values;
 mod shared;
 
 #[cfg(feature = "approval")]
@@ -154,18 +150,8 @@ pub use shared::only::Only;
 #[cfg(feature = "runs")]
 pub use shared::runs::{RunInfo, Runs};
 
-/// Stores of entries, such as sessions and jobs, that survive a kill: [`Store`](store::Store).
 #[cfg(feature = "durable")]
-pub mod store {
-    pub use crate::entry_store::{
-        Append, Change, Claim, Entry, EntryHead, EntryStatus, Filter, Holder, Journal, Journaled, Lease,
-        MAX_HEAD_BYTES, MAX_ID_BYTES, MAX_PART_BYTES, MemoryStore, OpenEntries, OpenQuestion, Revision, Store,
-        StoreError, StoreId, check_id, joined_parts,
-    };
-}
+pub mod store;
 
-/// Stores of JSON values under keys, which agents and their middleware share: [`KeyValues`](values::KeyValues).
 #[cfg(feature = "values")]
-pub mod values {
-    pub use crate::key_values::{InvalidKey, KeyValues, MemoryValues, ValueKey};
-}
+pub mod values;

@@ -9,9 +9,7 @@ use parking_lot::Mutex;
 use serde_json::Map;
 
 use super::state::JobState;
-use crate::entry_store::{
-    Change, Entry, EntryHead, Journal, Journaled, Lease, OpenEntries, Revision, Store, StoreError,
-};
+use crate::store::{Change, Entry, EntryHead, Journal, Journaled, Lease, OpenEntries, Revision, Store, StoreError};
 
 /// The kind of the entries of jobs.
 pub(super) const KIND: &str = "job";

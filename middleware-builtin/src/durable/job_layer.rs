@@ -13,8 +13,8 @@ use super::job::Job;
 use super::record::{FORMAT, Record};
 use super::state::Start;
 use super::{Answered, Durable, Unused, inexact};
-use crate::entry_store::{Claim, EntryStatus, Holder, StoreError};
 use crate::shared::difference::{first_difference, quoted};
+use crate::store::{Claim, EntryStatus, Holder, StoreError};
 
 /// One run of a job.
 pub(super) struct JobRun {

@@ -22,9 +22,9 @@ use emitree_runtime::{
     Answer, Description, Error, Interrupt, JsonRun, Middleware, Phase, Result, RunContext, Stack, Stage,
 };
 
-use crate::entry_store::{Lease, Store};
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::OwnEvents;
+use crate::store::{Lease, Store};
 
 pub use events::{Answered, Unused};
 

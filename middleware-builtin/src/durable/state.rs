@@ -10,7 +10,7 @@ use emitree_runtime::{AbortHandle, Answer, Answers, Error, ErrorReport, Interrup
 use serde_json::{Value, json};
 
 use super::record::{AfterBegun, BEGAN, FORMAT, Record};
-use crate::entry_store::{Entry, EntryStatus, OpenQuestion, StoreError, joined_parts};
+use crate::store::{Entry, EntryStatus, OpenQuestion, StoreError, joined_parts};
 
 pub(super) struct JobState {
     pub(super) input: Option<Value>,

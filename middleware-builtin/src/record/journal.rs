@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 /// The runs below a recorded run, with their inputs and outputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Journal {
+pub struct RunJournal {
     /// The kind of the recorded run's instance.
     pub kind: String,
     /// The name of the recorded run's instance.
@@ -123,7 +123,7 @@ struct JournalHead<J> {
     journal: J,
 }
 
-impl Journal {
+impl RunJournal {
     pub(super) const fn new(kind: String, name: String) -> Self {
         Self { kind, name, status: None, entries: Vec::new() }
     }

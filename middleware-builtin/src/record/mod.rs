@@ -13,7 +13,7 @@ use emitree_runtime::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-pub use self::journal::{AttemptResult, Entry, Journal, JournalError};
+pub use self::journal::{AttemptResult, Entry, JournalError, RunJournal};
 
 use self::recording::Recording;
 use crate::shared::built_in::{built_in, default_as_new};
@@ -69,12 +69,12 @@ use crate::shared::own_events::{OwnEvents, own_events};
 pub struct Record(Arc<JournalKeeper>);
 
 struct JournalKeeper {
-    last: Mutex<Option<Arc<Journal>>>,
+    last: Mutex<Option<Arc<RunJournal>>>,
     on_end: Option<OnEndFn>,
     own_events: OwnEvents,
 }
 
-type OnEndFn = Box<dyn Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync>;
+type OnEndFn = Box<dyn Fn(&Arc<RunJournal>) -> Result<(), BoxError> + Send + Sync>;
 
 /// A run was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ impl Record {
     /// Creates a middleware that also passes each journal to a function when the recorded run ends or is dropped.
     /// Errors that the function returns are logged.
     #[must_use]
-    pub fn on_end(f: impl Fn(&Arc<Journal>) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
+    pub fn on_end(f: impl Fn(&Arc<RunJournal>) -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
         Self::with(Some(Box::new(f)))
     }
 
@@ -112,7 +112,7 @@ impl Record {
 
     /// Returns the journal of the run that ended last; `None` before a run has ended.
     #[must_use]
-    pub fn journal(&self) -> Option<Arc<Journal>> {
+    pub fn journal(&self) -> Option<Arc<RunJournal>> {
         self.0.last.lock().clone()
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
-use super::{AttemptResult, Entry, Journal};
+use super::{AttemptResult, Entry, RunJournal};
 use crate::shared::own_events::kind_and_name;
 use crate::shared::run_address::RunAddress;
 
@@ -20,20 +20,20 @@ pub(super) struct Recording {
 }
 
 struct RecordingState {
-    journal: Journal,
+    journal: RunJournal,
     /// The indices of the entries of runs that are under way.
     under_way: FxHashMap<RunAddress, usize>,
     /// The paths of the entries. Each path is stored once, and shared by the entries that have it.
     paths: FxHashSet<Arc<str>>,
     rounds: u32,
     ended: u64,
-    finished: Option<Arc<Journal>>,
+    finished: Option<Arc<RunJournal>>,
 }
 
 impl Recording {
     pub(super) fn of(ctx: &RunContext) -> Self {
         let (kind, name) = kind_and_name(ctx.creator());
-        let (journal, under_way) = (Journal::new(kind, name), FxHashMap::default());
+        let (journal, under_way) = (RunJournal::new(kind, name), FxHashMap::default());
         let paths = FxHashSet::default();
         let state = RecordingState { journal, under_way, paths, rounds: 0, ended: 0, finished: None };
         Self { run: RunAddress::of(ctx), state: Mutex::new(state) }
@@ -45,7 +45,7 @@ impl Recording {
     }
 
     /// Ends the journal with the outcome of the recorded run, and returns the journal; `None` if it has already ended.
-    pub(super) fn finish(&self, status: Status) -> Option<Arc<Journal>> {
+    pub(super) fn finish(&self, status: Status) -> Option<Arc<RunJournal>> {
         let mut state = self.state.lock();
         if state.finished.is_some() {
             return None;
@@ -56,7 +56,7 @@ impl Recording {
     }
 
     /// Returns the journal if the recorded run has ended.
-    pub(super) fn finished(&self) -> Option<Arc<Journal>> {
+    pub(super) fn finished(&self) -> Option<Arc<RunJournal>> {
         self.state.lock().finished.clone()
     }
 

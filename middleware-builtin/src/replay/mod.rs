@@ -20,11 +20,11 @@ pub use self::difference::{Call, Difference};
 
 use self::nested::NestedReplay;
 use self::progress::ReplayProgress;
-use crate::record::Journal;
+use crate::record::RunJournal;
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 
-/// Answers the runs below a run from a [`Journal`], in place of their work, and halts the run at the first difference.
+/// Answers the runs below a run from a [`RunJournal`], in place of their work, and halts the run at the first difference.
 ///
 /// The run that a replay is bound to does its own work. A program that asks models and calls tools runs as usual, but
 /// the journal answers in place of the models and tools.
@@ -89,7 +89,7 @@ use crate::shared::own_events::{OwnEvents, UserTexts, own_events, run_label};
 /// `middleware.replay.differed`, a [`Difference`], before the bound run is halted.
 #[derive(Clone)]
 pub struct Replay {
-    journal: Arc<Journal>,
+    journal: Arc<RunJournal>,
     own_events: OwnEvents,
 }
 
@@ -131,14 +131,14 @@ impl Replay {
     }
 }
 
-impl From<Arc<Journal>> for Replay {
-    fn from(journal: Arc<Journal>) -> Self {
+impl From<Arc<RunJournal>> for Replay {
+    fn from(journal: Arc<RunJournal>) -> Self {
         Self { journal, own_events: OwnEvents::new(Namespace::new("middleware.replay")) }
     }
 }
 
-impl From<Journal> for Replay {
-    fn from(journal: Journal) -> Self {
+impl From<RunJournal> for Replay {
+    fn from(journal: RunJournal) -> Self {
         Arc::new(journal).into()
     }
 }
@@ -166,7 +166,7 @@ impl Middleware for Replay {
 
 impl fmt::Debug for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Journal { kind, name, entries, .. } = &*self.journal;
+        let RunJournal { kind, name, entries, .. } = &*self.journal;
         write!(f, "{} runs below {kind}[{name}]", entries.len())
     }
 }

@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::difference::{Call, Difference};
-use crate::record::{AttemptResult, Entry, Journal};
+use crate::record::{AttemptResult, Entry, RunJournal};
 use crate::shared::difference::first_difference;
 
 #[derive(Debug)]
 pub(super) struct ReplayProgress {
-    journal: Arc<Journal>,
+    journal: Arc<RunJournal>,
     state: Mutex<ReplayState>,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Reply {
 }
 
 impl ReplayProgress {
-    pub(super) fn of(journal: Arc<Journal>) -> Self {
+    pub(super) fn of(journal: Arc<RunJournal>) -> Self {
         let taken = vec![false; journal.entries.len()];
         Self { journal, state: Mutex::new(ReplayState { taken, ..ReplayState::default() }) }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{Any, Failing, TestResult, desk, instance, question};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
-use emitree_middleware::record::{AttemptResult, Entry, Journal, JournalError, Recorded};
+use emitree_middleware::record::{AttemptResult, Entry, JournalError, Recorded, RunJournal};
 use emitree_middleware::replay::{Difference, Replayed};
 use emitree_middleware::{Record, Replay};
 use emitree_runtime::{
@@ -57,13 +57,13 @@ where
 }
 
 /// Runs an agent with a `Record`. Returns the result, and the journal after it was written and read back.
-async fn recorded<R: Runnable>(agent: &R, input: R::Input) -> (Result<R::Output>, Arc<Journal>) {
+async fn recorded<R: Runnable>(agent: &R, input: R::Input) -> (Result<R::Output>, Arc<RunJournal>) {
     let record = Record::new();
     let result = agent.run(input).middleware(record.clone()).await;
     let journal = record.journal().expect("the run has ended");
     let mut file = Vec::new();
     journal.write_to(&mut file).expect("memory can be written to");
-    let read = Journal::read_from(&*file).expect("it was written by us");
+    let read = RunJournal::read_from(&*file).expect("it was written by us");
     assert_eq!(read, *journal);
     (result, Arc::new(read))
 }
@@ -142,7 +142,7 @@ async fn a_recording_and_a_replay_are_shared_by_100_concurrent_runs() -> TestRes
         let random = Arc::clone(&random);
         async move { Ok((random.run(n).await?, random.run(n + 1).await?)) }
     });
-    let journals: Arc<Mutex<Vec<Arc<Journal>>>> = Arc::default();
+    let journals: Arc<Mutex<Vec<Arc<RunJournal>>>> = Arc::default();
     let keep = Arc::clone(&journals);
     let record = Record::on_end(move |journal| {
         keep.lock().expect("nobody panics").push(Arc::clone(journal));
@@ -502,7 +502,7 @@ async fn a_truncated_or_invalid_journal_is_an_error_that_names_the_line_or_versi
     let mut file = Vec::new();
     journal.write_to(&mut file)?;
     let whole = String::from_utf8(file)?;
-    let read = |text: &str| Journal::read_from(text.as_bytes()).map_err(|error: JournalError| error.to_string());
+    let read = |text: &str| RunJournal::read_from(text.as_bytes()).map_err(|error: JournalError| error.to_string());
     assert!(read(&whole).is_ok());
     let torn = read(&whole[..whole.len() - 5]).expect_err("torn");
     assert!(torn.starts_with("line 3 of the journal is incomplete: "), "{torn}");

@@ -11,9 +11,13 @@ const README: &str = include_str!("../../../README.md");
 /// Features that are no built-ins: several built-ins share them, or agents use them.
 const SHARED: [&str; 4] = ["key", "own_events", "runs", "values"];
 
-/// Returns the modules of `lib.rs`, each with the name that it exports at the root.
+/// Modules that are no built-ins: the contracts of stores.
+const CONTRACTS: [&str; 2] = ["store", "values"];
+
+/// Returns the modules of `lib.rs` with a built-in, each with the name that it exports at the root.
 fn built_ins() -> Vec<(&'static str, &'static str)> {
     let modules = LIB.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    let modules = modules.filter(|module| !CONTRACTS.contains(module));
     let name = |module: &str| {
         let gate = format!("#[cfg(feature = \"{module}\")]\n");
         let (_, after) = LIB.split_once(&format!("{gate}pub mod {module};\n{gate}pub use {module}::"))?;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::writer::Waiting;
 use super::{EntryHead, Holder, Revision, StoreError};
-use crate::entry_store::Append;
+use crate::store::Append;
 
 /// The number of bytes that may be added to an entry of any size before its parts are replaced.
 const ADDED: u64 = 8 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! A store of JSON values under keys: the trait, and the store in memory.
+//! Stores of JSON values under keys, which agents and their middleware share: [`KeyValues`], and the store in memory.
 
 mod key;
 mod memory;

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::state::{is_renewal_due, length, other_holder};
 use super::writer::Waiting;
 use super::{Change, Claim, Holder, Inner, Revision, StoreError, pieces};
-use crate::entry_store::{Append, Entry};
 use crate::shared::panic::caught;
+use crate::store::{Append, Entry};
 
 /// An entry that was stored for a batch. If a claim was stored, but not the change of the owner, it has the error for
 /// the commits.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::entry_store::StoreId;
+use crate::store::StoreId;
 
 /// The smallest number of entries at which dropped ones are removed.
 const SWEPT_FROM: usize = 64;

@@ -7,7 +7,7 @@ use std::iter;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::entry_store::{Entry, MAX_PART_BYTES, StoreError};
+use crate::store::{Entry, MAX_PART_BYTES, StoreError};
 
 /// Cuts a part into pieces.
 pub(super) fn cut(part: Bytes) -> impl Iterator<Item = Bytes> {
@@ -48,7 +48,7 @@ pub fn joined_parts(entry: &Entry) -> Result<Vec<Bytes>, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry_store::EntryHead;
+    use crate::store::EntryHead;
 
     #[test]
     fn parts_of_any_length_are_cut_and_joined() {

@@ -1,5 +1,7 @@
-//! Stores of what survives a kill: the contract, the store in memory (S1 to S5), and the journal of an
-//! entry (S7 to S10).
+//! Stores of entries, such as sessions and jobs, that survive a kill: [`Store`], the store in memory, and the [`Journal`]
+//! of an entry.
+
+// The contract of a store is S1 to S5, and that of a journal S7 to S10.
 
 mod append;
 mod error;
