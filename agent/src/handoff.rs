@@ -138,7 +138,8 @@ impl Handoff {
         let mut event = HandedOff { from: from.name().to_owned(), to: target.name().to_owned(), reason };
         emit(&from, &mut event).await?;
 
-        let (mut input, of_source) = (AgentInput::new(question), source.handoffs.source.get());
+        let mut input = AgentInput::new(question);
+        let of_source = source.handoffs.source.get();
         input.options.stream = of_source.filter(|source| source.streams).map(|_| true);
         let append = AppendReplies::new(of_source.map_or(&[], |source| &source.installed), &target);
         let (session, resumes) = session_of(&target, before, ctx)?;

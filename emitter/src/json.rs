@@ -103,7 +103,8 @@ impl<'n, S> Bounded<'n, S> {
 
     /// Goes one level down, or returns an error if that level is too deep.
     fn open<I, E: serde::ser::Error>(self, open: impl FnOnce(S) -> Result<I, E>) -> Result<Bounded<'n, I>, E> {
-        let (depth, loss) = (self.depth + 1, self.loss);
+        let depth = self.depth + 1;
+        let loss = self.loss;
         if depth > MAX_DEPTH {
             return Err(too_deep());
         }

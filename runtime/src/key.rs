@@ -174,7 +174,8 @@ impl Holder {
     /// Returns the error of another run with the same key.
     fn error(&self, key: &RunKey, other: &Self) -> Error {
         let state = if self.has_succeeded { "has succeeded in the same attempt" } else { "is under way" };
-        let (run, other) = (&self.run, &other.run);
+        let run = &self.run;
+        let other = &other.run;
         Error::new(format!(
             "the run {other} cannot have the key `{key}`: the run {run} has this key and {state}; give one of them, or a run above it, another key"
         ))
@@ -316,7 +317,8 @@ impl RunContext {
         let scope = within.last();
         let key = RunKey::below(scope.and_then(|scope| scope.key()).as_ref(), path);
         if let Some(scope) = scope {
-            let (keys, run) = (scope.own_extension_or_default::<KeysBelow>(), Holder::new(self, &within));
+            let keys = scope.own_extension_or_default::<KeysBelow>();
+            let run = Holder::new(self, &within);
             keys.take(path, &run).map_err(|holder| holder.error(&key, &run))?;
             let path = path.to_owned();
             self.on_end(move |_, status| keys.release(&path, status));

@@ -67,7 +67,8 @@ impl TraceParent {
     ///
     /// Returns an error if one of the ids is zero.
     pub fn new(trace_id: [u8; 16], span_id: [u8; 8], flags: u8) -> Result<Self, TraceParentError> {
-        let (trace, span) = (Uuid::from_bytes(trace_id), u64::from_be_bytes(span_id));
+        let trace = Uuid::from_bytes(trace_id);
+        let span = u64::from_be_bytes(span_id);
         let made = Self { trace, span, flags: flags & KNOWN_FLAGS, state: None };
         let fault = match (trace.is_nil(), span) {
             (true, _) => "its trace id is zero",

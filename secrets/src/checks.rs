@@ -285,7 +285,8 @@ fn is_random(value: &str) -> bool {
 /// Returns `true` for 16 or more letters of both cases, as random letters are.
 fn is_mixed_case(value: &str) -> bool {
     let count = |test: fn(&u8) -> bool| value.bytes().filter(test).count();
-    let (upper, lower) = (count(u8::is_ascii_uppercase), count(u8::is_ascii_lowercase));
+    let upper = count(u8::is_ascii_uppercase);
+    let lower = count(u8::is_ascii_lowercase);
     value.len() >= 16 && upper + lower == value.len() && upper.min(lower) > 2 && distinct(value) > 9
 }
 
@@ -313,7 +314,9 @@ fn decoded(text: &str) -> Vec<u8> {
         b'/' => Some(63),
         _ => None,
     };
-    let (mut bytes, mut bits, mut len) = (Vec::new(), 0_u32, 0);
+    let mut bytes = Vec::new();
+    let mut bits = 0_u32;
+    let mut len = 0;
     for value in text.bytes().map_while(digit) {
         (bits, len) = (bits << 6 | u32::from(value), len + 6);
         if len >= 8 {
@@ -328,7 +331,9 @@ fn decoded(text: &str) -> Vec<u8> {
 /// Accepts a US social security number, except numbers that the Social Security Administration never assigns.
 pub(super) fn ssn(candidate: &Candidate<'_>) -> Option<usize> {
     let digits: String = candidate.secret.chars().filter(char::is_ascii_digit).collect();
-    let (area, group, serial) = (digits.get(..3)?, digits.get(3..5)?, digits.get(5..)?);
+    let area = digits.get(..3)?;
+    let group = digits.get(3..5)?;
+    let serial = digits.get(5..)?;
     all(candidate, !["000", "666"].contains(&area) && group != "00" && serial != "0000" && !goes_on(candidate))
 }
 

@@ -54,7 +54,8 @@ struct CompiledRule {
 
 impl CompiledRule {
     fn new(rule: PreparedRule, hir: &Hir) -> Result<Self, PatternError> {
-        let (regex, shortest) = (compile(&rule, hir)?, hir.properties().minimum_len().unwrap_or(0));
+        let regex = compile(&rule, hir)?;
+        let shortest = hir.properties().minimum_len().unwrap_or(0);
         Ok(Self { rule, regex, shortest, first: FirstBytes::of(hir) })
     }
 }

@@ -242,7 +242,9 @@ impl Scanner {
     /// Returns all secrets in a text, from left to right. The findings do not overlap.
     #[must_use]
     pub fn find(&self, text: &str) -> Vec<Finding> {
-        let (engine, visible, mut from) = (self.engine(), Visible::of(text), 0);
+        let engine = self.engine();
+        let visible = Visible::of(text);
+        let mut from = 0;
         let next = || {
             let finding = engine.next(&visible.text, from)?;
             from = finding.span.end;
@@ -256,7 +258,8 @@ impl Scanner {
     pub fn replace<'t>(&self, text: &'t str, mut by: impl FnMut(&Kind, &str) -> String) -> Cow<'t, str> {
         let visible = Visible::of(text);
         let mut replaced: Option<String> = None;
-        let (mut from, mut done) = (0, 0);
+        let mut from = 0;
+        let mut done = 0;
         while let Some(Finding { kind, span, .. }) = self.engine().next(&visible.text, from) {
             let out = replaced.get_or_insert_default();
             *out += &text[done..visible.begin(span.start)];

@@ -28,7 +28,8 @@ pub(super) fn beginning(of: &Hir) -> Hir {
 
 /// Returns a pattern that matches complete repetitions, followed by the beginning of one more repetition.
 fn repeated(repetition: &Repetition) -> Hir {
-    let (unfinished, sub) = (beginning(&repetition.sub), bare(&repetition.sub));
+    let unfinished = beginning(&repetition.sub);
+    let sub = bare(&repetition.sub);
     let max = counted(repetition.max).map(|max| max.saturating_sub(1));
     let before = Hir::repetition(Repetition { min: 0, max, greedy: true, sub: Box::new(sub) });
     Hir::concat(vec![before, unfinished])
@@ -51,7 +52,8 @@ fn bare(hir: &Hir) -> Hir {
         HirKind::Concat(all) => Hir::concat(all.iter().map(bare).collect()),
         HirKind::Alternation(all) => Hir::alternation(all.iter().map(bare).collect()),
         HirKind::Repetition(repetition) => {
-            let (min, max) = (repetition.min.min(COUNTED), counted(repetition.max));
+            let min = repetition.min.min(COUNTED);
+            let max = counted(repetition.max);
             Hir::repetition(Repetition { min, max, greedy: true, sub: Box::new(bare(&repetition.sub)) })
         }
         HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) => hir.clone(),

@@ -77,7 +77,8 @@ fn jwt(text: &str, from: usize, is_whole: bool) -> TailEnd {
     // The end of a part is known if more text follows, or if no more will be read.
     let is_known = is_whole || text.len() > bytes.len();
     let run = |at: usize| at + bytes[at..].iter().take_while(|byte| is_url_safe(**byte)).count();
-    let (mut ends, mut parts) = ([from; 5], 0);
+    let mut ends = [from; 5];
+    let mut parts = 0;
     while parts < ends.len() && (parts == 0 || bytes.get(ends[parts - 1]) == Some(&b'.')) {
         ends[parts] = run(if parts == 0 { from } else { ends[parts - 1] + 1 });
         if ends[parts] == bytes.len() && !is_known {

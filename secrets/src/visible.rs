@@ -48,7 +48,10 @@ impl<'t> Visible<'t> {
         if !has_invisible(text) {
             return Self { text: Cow::Borrowed(text), gaps: Vec::new() };
         }
-        let (mut seen, mut gaps, mut left_out, mut sieve) = (String::new(), Vec::new(), 0, InvisibleFilter::default());
+        let mut seen = String::new();
+        let mut gaps = Vec::new();
+        let mut left_out = 0;
+        let mut sieve = InvisibleFilter::default();
         for c in text.chars() {
             if sieve.takes(c) {
                 left_out += c.len_utf8();

@@ -85,7 +85,9 @@ struct Arguments {
 impl Arguments {
     /// Returns `None` if the command line asks for help.
     fn parse() -> Result<Option<Self>> {
-        let (mut recording, mut export, mut is_remote) = (None, None, false);
+        let mut recording = None;
+        let mut export = None;
+        let mut is_remote = false;
         let mut listen = "127.0.0.1:0".to_owned();
         let mut parser = lexopt::Parser::from_env();
         while let Some(argument) = parser.next()? {

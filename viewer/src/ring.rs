@@ -151,7 +151,8 @@ impl Sink for Ring {
         // The ring sets the cursor when it adds the head.
         let nowhere = Cursor { recording: 0, position: 0, number: 0 };
         let json = serde_json::to_string(record)?;
-        let (bytes, capacity) = (json.len(), self.capacity);
+        let bytes = json.len();
+        let capacity = self.capacity;
         if bytes <= capacity {
             self.push(Head::of(record, nowhere), json.into());
             return Ok(());
@@ -241,7 +242,8 @@ mod tests {
     fn a_reader_of_any_speed_sees_or_misses_each_event_once() {
         for (room, burst, limit) in [(1, 1, 1), (3, 1, 1), (3, 2, 1), (3, 7, 2), (5, 4, 3), (5, 5, 9), (5, 6, 9)] {
             let mut ring = ring(room, []);
-            let (mut after, mut next) = (None, 0);
+            let mut after = None;
+            let mut next = 0;
             for written in 0..200 {
                 ring.write(&event(written)).unwrap();
                 if written % burst != 0 {

@@ -113,7 +113,8 @@ impl Reader {
     /// Waits for further heads.
     async fn next(&mut self) -> Result<Vec<Event>, SourceError> {
         loop {
-            let (shown, after) = (Arc::clone(&self.shown), self.after);
+            let shown = Arc::clone(&self.shown);
+            let after = self.after;
             let batch = blocking(move || shown.source.heads(after, LIMIT)).await?;
             let state = (batch.is_end, batch.incomplete);
             if batch.heads.is_empty() && !batch.has_restarted && self.told == Some(state) {

@@ -82,7 +82,8 @@ impl Viewer {
     /// Awaiting the options returns an error if the address can be reached from other machines and this is not
     /// [allowed](ViewerBuilder::allow_remote), if nothing can be bound to it, or if the token has another form.
     pub fn bind(address: impl Into<String>) -> ViewerBuilder {
-        let (source, title) = (Ring::new(), "recording".to_owned());
+        let source = Ring::new();
+        let title = "recording".to_owned();
         ViewerBuilder { address: address.into(), source, title, is_remote: false, token: None }
     }
 

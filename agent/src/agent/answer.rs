@@ -79,7 +79,8 @@ fn withhold(error: &Error, ctx: &RunContext) {
     // Nothing can be awaited here: the event is emitted when the run emits `finish`.
     let replaced = MessageReplaced { before: (!is_withheld).then_some(before), after };
     let emits = ctx.emitter().on_async(Stage::Finish, move |_: &mut Finish<AgentInput, AgentOutput>, _| {
-        let (mut replaced, ctx) = (replaced.clone(), RunContext::current());
+        let mut replaced = replaced.clone();
+        let ctx = RunContext::current();
         Box::pin(async move {
             if let Some(ctx) = ctx {
                 log(emit(&ctx, &mut replaced).await, "message_replaced");

@@ -259,7 +259,8 @@ impl AgentBuilder {
         // `explain()` lists each middleware under its id. `Prepare` is bound last, because it binds the layers of
         // inherited middleware, which have to follow the agent's own layers.
         middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
-        let (specs, summary) = (specs_of(&tools), summary(&model, &tools));
+        let specs = specs_of(&tools);
+        let summary = summary(&model, &tools);
         middlewares.push(Arc::new(Prepare { summary, specs: Arc::clone(&specs), own: Arc::new(own) }));
         let namespace = name.replace(['-', ' '], "_");
         // The events are not declared, because middlewares emit their own events on the agent's run.

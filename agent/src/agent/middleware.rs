@@ -162,9 +162,11 @@ impl Installed {
         }
         middleware.install(&mut hooks)?;
         hooks.check()?;
-        let (hooks, is_guard) = (hooks.build(), middleware.is_guard());
+        let hooks = hooks.build();
+        let is_guard = middleware.is_guard();
         let described = hooks.describe(is_guard);
-        let (summary, registered) = (middleware.debug_summary(), Arc::default());
+        let summary = middleware.debug_summary();
+        let registered = Arc::default();
         Ok(Self { id, is_guard, hooks, described, summary, middleware: None, registered, is_part: false })
     }
 
@@ -176,7 +178,9 @@ impl Installed {
 
     pub(crate) fn of_builder(hooks: Built) -> Self {
         let described = hooks.describe(false);
-        let (id, summary, registered) = (BUILDER.to_owned(), Summary::from(BUILDER), Arc::default());
+        let id = BUILDER.to_owned();
+        let summary = Summary::from(BUILDER);
+        let registered = Arc::default();
         Self { id, is_guard: false, hooks, described, summary, middleware: None, registered, is_part: false }
     }
 

@@ -21,7 +21,8 @@ pub(crate) struct Toolset {
 impl Toolset {
     /// Returns the tools of the agent and of the middlewares that joined the run.
     pub(crate) fn new(agent: &AgentParts, joined: &[Arc<Installed>], ctx: &RunContext) -> Result<Self> {
-        let (mut tools, mut specs) = (Arc::clone(&agent.tools), Arc::clone(&agent.specs));
+        let mut tools = Arc::clone(&agent.tools);
+        let mut specs = Arc::clone(&agent.specs);
         let more: Vec<_> = joined.iter().flat_map(|installed| installed.hooks.tools.iter().cloned()).collect();
         // Schemas are large, so a run shares the agent's tool specs, unless a middleware of the run adds tools.
         if !more.is_empty() {

@@ -78,10 +78,17 @@ impl LoopState {
             Some(above) => answers.or(above),
             None => answers,
         };
-        let (session, depth) = (SessionRun::new(session), ctx.depth());
-        let (answer, alive, kept) = (Answer::default(), AtomicU32::new(0), Mutex::default());
-        let (measures, before, handoffs) = (AtomicBool::new(false), Mutex::new(None), HandoffState::of(ctx));
-        let (claim, has_claimed, compacting) = (Mutex::new(None), AtomicBool::new(false), Compacting::default());
+        let session = SessionRun::new(session);
+        let depth = ctx.depth();
+        let answer = Answer::default();
+        let alive = AtomicU32::new(0);
+        let kept = Mutex::default();
+        let measures = AtomicBool::new(false);
+        let before = Mutex::new(None);
+        let handoffs = HandoffState::of(ctx);
+        let claim = Mutex::new(None);
+        let has_claimed = AtomicBool::new(false);
+        let compacting = Compacting::default();
         let is_stored = session.own_entry().is_some();
         ctx.set_extension(Self {
             session,
@@ -116,7 +123,8 @@ impl LoopState {
             return Ok(UsedSession { session: Session::clone(&session), resumes, outer: None });
         }
         if let Some(transferred) = ctx.own_extension::<Transferred>() {
-            let (session, resumes) = (transferred.session.clone(), transferred.resumes);
+            let session = transferred.session.clone();
+            let resumes = transferred.resumes;
             return Ok(UsedSession { session, resumes, outer: None });
         }
         let above = || std::iter::successors(ctx.parent(), |run| run.parent());
@@ -263,7 +271,8 @@ impl Attempt {
 
     /// Returns a function that limits the future of this attempt: it ends with an error once another attempt has begun.
     pub(crate) fn until_next<'a, T>(&self) -> impl FnOnce(BoxFuture<'a, Result<T>>) -> UntilNext<'a, T> + use<'a, T> {
-        let (state, number) = (Arc::clone(&self.state), self.number);
+        let state = Arc::clone(&self.state);
+        let number = self.number;
         move |attempt| UntilNext { attempt, state, number }
     }
 

@@ -163,7 +163,8 @@ impl Repairing {
 
     fn begin_slot(&mut self, position: usize, mut message: Message) {
         let mut slot_ids = HashSet::new();
-        let (mut calls, mut by_id) = (Vec::new(), HashMap::<_, VecDeque<_>>::new());
+        let mut calls = Vec::new();
+        let mut by_id = HashMap::<_, VecDeque<_>>::new();
         for part in &mut message.parts {
             let Part::ToolCall(call) = part else { continue };
             let before = call.id.clone();

@@ -132,7 +132,8 @@ impl Layer<ChatModel> for Ask {
                 result => return result.map_err(|error| with_earlier(error, after)),
             };
             let Some(to) = self.models.get(asked + 1) else { return Err(with_earlier(error, after)) };
-            let (from, to) = (&from.name, &to.name);
+            let from = &from.name;
+            let to = &to.name;
             // The tokens of the failed attempt are discarded before the next attempt emits (M7).
             ctx.discard_attempt(error.to_string(), json!({"by": "or", "next": to})).await?;
             emit(ctx, &mut ModelFellBack::new(from, to, error.report())).await?;

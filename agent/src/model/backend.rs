@@ -71,7 +71,8 @@ impl Backend {
         TextStage::of(ctx).into_iter().for_each(|stage| stages.push(stage));
         let mut reply = IncomingReply::new(stages, input.options.stream == Some(true), ctx);
         // A reply that is not streamed passes through the stages in one call.
-        let (mut arrived, mut is_stopped) = (Vec::new(), false);
+        let mut arrived = Vec::new();
+        let mut is_stopped = false;
         while let Some(delta) = deltas.next().await {
             let delta = delta?;
             if let Delta::Usage(usage) = &delta {
@@ -103,7 +104,8 @@ impl Backend {
     /// Returns the event `start` of an attempt.
     fn start(&self, input: &ChatRequest) -> ChatStart {
         let (server_address, server_port) = self.parts.provider.server().unzip();
-        let (provider, model) = (self.parts.provider.name().to_owned(), self.name().to_owned());
+        let provider = self.parts.provider.name().to_owned();
+        let model = self.name().to_owned();
         ChatStart {
             request: input.clone(),
             provider,

@@ -219,7 +219,8 @@ pub(crate) fn not_taken_over(ctx: &RunContext, what: &str, is_warned: &AtomicBoo
     if is_warned.load(Ordering::Relaxed) || is_redacted(ctx) || is_warned.swap(true, Ordering::Relaxed) {
         return;
     }
-    let (kind, name) = (ctx.kind(), ctx.name());
+    let kind = ctx.kind();
+    let name = ctx.name();
     tracing::warn!(
         "a listener changed the {what} in the event `start` of {kind} `{name}`: the change has no effect, because the \
          guards have already decided; change the input in the run's `start` (`on_start`, or a listener of `run.start`), before all layers"

@@ -195,7 +195,8 @@ impl OpenAiBuilder {
         let demand = servers::demand(server, &url);
         let server = Server { provider: server.name.to_owned(), address: address(&url), proxy, secrets };
         let url = endpoint(url);
-        let (server, has_warned) = (Arc::new(server), AtomicBool::new(false));
+        let server = Arc::new(server);
+        let has_warned = AtomicBool::new(false);
         let shared =
             Shared { model, server, client, url, is_official, stream_usage, sends_trace, limits, demand, has_warned };
         Ok(OpenAi { shared: Arc::new(shared) })
@@ -274,7 +275,8 @@ fn endpoint(mut url: Url) -> Url {
 
 /// Returns the headers of each request, and the values that must stay secret.
 fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(HeaderMap, Vec<String>)> {
-    let (mut map, mut secrets) = (HeaderMap::new(), Vec::new());
+    let mut map = HeaderMap::new();
+    let mut secrets = Vec::new();
     if let Some(key) = api_key {
         let value = HeaderValue::try_from(format!("Bearer {key}"));
         let mut value = value.map_err(|_| {

@@ -210,7 +210,8 @@ impl Server {
     pub(super) fn refused(&self, error: &Value) -> Error {
         // The argument is the error itself, or an object with the error as a field.
         let fields = error.get("error").filter(|inner| inner.is_object()).unwrap_or(error);
-        let (code, sort) = (&fields["code"], &fields["type"]);
+        let code = &fields["code"];
+        let sort = &fields["type"];
         let status = code.as_u64().or_else(|| code.as_str()?.parse().ok());
         let status = status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
         let message = match message_of(error) {
@@ -229,8 +230,10 @@ impl Server {
             let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("no address");
             let what =
                 format!("answered {status}, and redirects are not followed: set the base URL to the new address");
-            let (kind, status) = (ServerErrorKind::Redirect, Some(status.as_u16()));
-            let (message, headers) = (self.quote(to, QUOTED), self.reported(headers));
+            let kind = ServerErrorKind::Redirect;
+            let status = Some(status.as_u16());
+            let message = self.quote(to, QUOTED);
+            let headers = self.reported(headers);
             return self.error_of(&what, ServerError { kind, status, message, headers });
         }
         let json: Option<Value> = serde_json::from_str(&text).ok();
@@ -240,7 +243,8 @@ impl Server {
         };
         let is_html = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
         let what = if is_html { format!("answered {status} with an HTML page") } else { format!("answered {status}") };
-        let (kind, status) = (ServerErrorKind::Status, Some(status.as_u16()));
+        let kind = ServerErrorKind::Status;
+        let status = Some(status.as_u16());
         let error = self.error_of(&what, ServerError { kind, status, message, headers: self.reported(headers) });
         match retry_after::milliseconds(headers, SystemTime::now()) {
             Some(time) => error.detail("retry_after_ms", time),

@@ -89,7 +89,8 @@ fn push(list: &mut Vec<Value>, message: &Message, returning: &mut Returning, is_
             ));
         }
         Role::Assistant => {
-            let (text, calls) = (message.text(), message.tool_calls().map(call).collect::<Vec<_>>());
+            let text = message.text();
+            let calls = message.tool_calls().map(call).collect::<Vec<_>>();
             let is_only_calls = text.is_empty() && !calls.is_empty();
             let content = if is_only_calls { Value::Null } else { text.into() };
             let mut sent = Map::from_iter([("role".to_owned(), "assistant".into()), ("content".to_owned(), content)]);

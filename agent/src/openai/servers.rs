@@ -182,7 +182,8 @@ mod tests {
 
     #[test]
     fn the_key_is_read_from_the_first_variable_that_is_set() {
-        let (a, b) = (("GEMINI_API_KEY", "key a".as_ref()), ("GOOGLE_API_KEY", " key b\n".as_ref()));
+        let a = ("GEMINI_API_KEY", "key a".as_ref());
+        let b = ("GOOGLE_API_KEY", " key b\n".as_ref());
         let none: &[&str] = &[];
         let table: [(&str, Variables<'_>, &[&str]); 7] = [
             ("gemini:m", &[a, b], &["key a"]),

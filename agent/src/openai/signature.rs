@@ -198,7 +198,8 @@ impl Returning {
     }
 
     fn add_to_message(&mut self, sent: &mut Map<String, Value>, message: &Message) {
-        let (mut reasoning, mut extras) = (String::new(), Vec::new());
+        let mut reasoning = String::new();
+        let mut extras = Vec::new();
         for part in &message.parts {
             if let Part::Reasoning { content, extra } = part {
                 reasoning.push_str(content);

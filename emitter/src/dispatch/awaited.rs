@@ -36,7 +36,8 @@ impl DispatchProgress {
             next = self.next_awaited(route, PayloadRef::Changing(event), meta);
         }
         // Observers are started in their order and awaited together. From here on the payload is shared.
-        let (event, mut started): (&dyn AnyEvent, _) = (event, None);
+        let event: &dyn AnyEvent = event;
+        let mut started: _ = None;
         while let Some(listener) = next {
             let mut awaited = Awaited::observe(listener, event, meta, delivery);
             // Poll once: an observer that is ready need not be added to `started`.

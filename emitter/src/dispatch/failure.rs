@@ -43,7 +43,8 @@ impl DispatchProgress {
 /// Converts a failure into the error of an emit. If the listener returns the error of a nested emit, and this error
 /// already names a listener, it is not wrapped again (E11, R10).
 fn explain(listener: &Listener, failure: Failure, event: &dyn AnyEvent, meta: &EventMeta<'_>) -> EmitError {
-    let (path, at) = (meta.path().to_owned(), listener.at);
+    let path = meta.path().to_owned();
+    let at = listener.at;
     match failure {
         Failure::Error(source) => wrap(source, path, at),
         Failure::Panic(message) => EmitErrorKind::Panicked { path, at, message }.into(),

@@ -120,7 +120,9 @@ impl Route {
     #[inline(never)]
     fn find_along_runs(&mut self, from: &Emitter, meta: &EventMeta<'_>) -> bool {
         let mut receivers = SmallVec::<[Receiver<'_>; 8]>::new();
-        let (name_bits, origin, mut below) = (meta.emit.name_bits, meta.source().run(), None::<&Emitter>);
+        let name_bits = meta.emit.name_bits;
+        let origin = meta.source().run();
+        let mut below = None::<&Emitter>;
         let over = from.walk_up(|emitter| {
             // The walk visits a run's instance right after the run. For the instance, an event of a run below that run
             // is nested.
@@ -320,7 +322,8 @@ impl Emitter {
     /// Returns the addresses of the instances that have a run above the run of this emitter.
     #[cold]
     fn instances_of_runs_above(&self) -> FxHashSet<*const Node> {
-        let (mut instances, mut visited) = (FxHashSet::default(), FxHashSet::default());
+        let mut instances = FxHashSet::default();
+        let mut visited = FxHashSet::default();
         let Some(run) = self.run() else { return instances };
         let above = |emitter: &Self| [emitter.parent().cloned(), emitter.run_parent().cloned()].into_iter().flatten();
         let mut left: Vec<Self> = above(run).collect();

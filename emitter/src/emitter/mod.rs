@@ -230,7 +230,8 @@ impl Emitter {
     ///
     /// Returns an error if the key is `internal`, which is reserved for the runtime.
     pub fn set_context(&self, key: impl Into<String>, value: impl Into<serde_json::Value>) -> Result<(), BuildError> {
-        let (key, value) = (key.into(), value.into());
+        let key = key.into();
+        let value = value.into();
         if key == RESERVED {
             return Err(BuildError::ReservedKey(RESERVED));
         }

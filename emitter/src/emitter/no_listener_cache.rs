@@ -102,7 +102,8 @@ mod tests {
     /// Other tests of the process may also invalidate the cache, which then calls `look` again.
     #[test]
     fn the_absence_of_listeners_is_cached_until_the_cache_is_invalidated() {
-        let (cache, mut looks) = (NoListenerCache::new(), 0);
+        let cache = NoListenerCache::new();
+        let mut looks = 0;
         while looks < 3 && !cache.holds_or(|| false) {
             looks += 1;
         }

@@ -36,7 +36,8 @@ impl Declared {
     }
 
     pub(crate) fn add_data<E: Event + DeserializeOwned>(&mut self, filters_text: bool) {
-        let (name, payload) = (E::NAME.as_str().to_owned(), ExpectedType::of::<E>());
+        let name = E::NAME.as_str().to_owned();
+        let payload = ExpectedType::of::<E>();
         self.0.push(DeclaredEvent { name, payload, change: Some(change::<E>), filters_text });
     }
 
@@ -119,7 +120,8 @@ impl Declared {
 /// Returns `true` if two different names differ in one letter that was changed, added or left out, or in two
 /// neighbouring letters that were swapped.
 fn is_near(one: &str, other: &str) -> bool {
-    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let one = one.as_bytes();
+    let other = other.as_bytes();
     let (short, long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
     let start = short.iter().zip(long).take_while(|(a, b)| a == b).count();
     let end = short[start..].iter().rev().zip(long.iter().rev()).take_while(|(a, b)| a == b).count();

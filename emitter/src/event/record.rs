@@ -42,7 +42,8 @@ pub struct EventRecord {
 
 impl EventRecord {
     pub(crate) fn new(meta: &EventMeta<'_>, event: &dyn AnyEvent, detail: Detail) -> Self {
-        let (id, time) = (meta.id(), meta.time());
+        let id = meta.id();
+        let time = meta.time();
         let payload = match detail {
             Detail::Full => payload(event),
             Detail::Heads => head(event, meta.emit.facet),

@@ -72,7 +72,8 @@ impl RoleList {
 impl<'a> CacheKey<'a> {
     #[inline]
     pub(crate) fn of(view: &EventView<'a>) -> Self {
-        let (source, name) = (view.meta.emit.source, &view.meta.emit.name);
+        let source = view.meta.emit.source;
+        let name = &view.meta.emit.name;
         let seen = u8::from(view.has_other_name) << 2 | u8::from(view.here) << 1 | u8::from(view.nested);
         let hash = name.hash() ^ source.namespace_hash().rotate_left(20) ^ u64::from(seen);
         Self {

@@ -143,7 +143,9 @@ type Sets<S> = Vec<(S, Vec<u32>)>;
 
 impl CompiledSets {
     fn new(members: &[Member]) -> Self {
-        let (mut names, mut paths, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut names = Vec::new();
+        let mut paths = Vec::new();
+        let mut regexes = Vec::new();
         for (at, (_, matcher)) in (0..).zip(members) {
             match &matcher.0 {
                 MatcherKind::NameGlob(glob) => names.push((at, &glob.glob)),

@@ -171,7 +171,8 @@ impl AsName for EventName {
 impl AsName for str {
     #[inline]
     fn as_name(&self) -> NameRef<'_> {
-        let (bytes, classes) = (self.as_bytes(), classes(self.as_bytes()));
+        let bytes = self.as_bytes();
+        let classes = classes(self.as_bytes());
         let name = HashedName { text: self, hash: fingerprint(bytes), dotted: classes & DOT != 0 };
         // The classes show whether a name of one segment is valid. `check` validates all other names.
         NameRef { name, checked: is_plain(bytes, classes) }
@@ -271,7 +272,8 @@ const CLASSES: [u8; 256] = {
 /// bytes are word characters. If the dot's bit is set, the name contains a dot.
 #[inline]
 const fn classes(name: &[u8]) -> u8 {
-    let (mut at, mut classes) = (0, 0);
+    let mut at = 0;
+    let mut classes = 0;
     while at < name.len() {
         classes |= CLASSES[name[at] as usize];
         at += 1;
@@ -306,7 +308,8 @@ pub(crate) const fn fingerprint(text: &[u8]) -> u64 {
 /// Compares two names. Names of 8 to 16 bytes fit into two overlapping words, which are compared without a call.
 #[inline]
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let a = a.as_bytes();
+    let b = b.as_bytes();
     match a.len() {
         8..=16 => a.len() == b.len() && head_and_tail(a) == head_and_tail(b),
         _ => a == b,

@@ -100,7 +100,8 @@ impl Emitter {
 
 /// Starts the thread of a sink. Events enter through the returned input, and dropping the input closes the sink.
 fn start<S: Sink>(sink: S) -> Result<(QueueInput, SinkControl), SinkError> {
-    let (overflow, detail) = (sink.overflow(), sink.detail());
+    let overflow = sink.overflow();
+    let detail = sink.detail();
     let queue = Arc::new(Queue::new(sink.capacity(), overflow));
     let tally = Arc::new(Tally::default());
     worker::start(sink, Arc::clone(&queue), Arc::clone(&tally)).map_err(SinkError::Thread)?;

@@ -341,7 +341,8 @@ mod tests {
             capacity in 1..5_usize,
             operations in proptest::collection::vec(operation(), 0..60),
         ) {
-            let (mut backlog, mut model) = (Backlog::new(capacity, overflow), Model::default());
+            let mut backlog = Backlog::new(capacity, overflow);
+            let mut model = Model::default();
             for operation in operations {
                 match operation {
                     BacklogOp::Offer => {

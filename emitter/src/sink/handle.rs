@@ -211,7 +211,8 @@ impl Alarm {
     fn set(queue: &Arc<Queue<SinkRecord>>, after: Duration) -> io::Result<Self> {
         let (disarm, disarmed) = mpsc::channel();
         let rang = Arc::new(AtomicBool::new(false));
-        let (queue, ring) = (Arc::clone(queue), Arc::clone(&rang));
+        let queue = Arc::clone(queue);
+        let ring = Arc::clone(&rang);
         let watch = move || {
             // Dropping the sender disconnects the channel, which ends the wait without an alarm.
             if disarmed.recv_timeout(after) == Err(mpsc::RecvTimeoutError::Timeout) {

@@ -38,7 +38,8 @@ impl QueueInput {
     /// twice, but the emit has to wait anyway.
     fn into_waiting_call(self) -> Call {
         let now = Arc::new(self);
-        let (later, room) = (Arc::clone(&now), Arc::clone(&now));
+        let later = Arc::clone(&now);
+        let room = Arc::clone(&now);
         Call::TryObserve {
             has_room: Arc::new(move || room.queue.has_room()),
             now: Arc::new(move |event, meta| now.queue.try_push(now.record(event, meta))),

@@ -88,7 +88,8 @@ pub(super) struct QueueCounts {
 impl<T> Queue<T> {
     pub(super) fn new(capacity: usize, overflow: Overflow) -> Self {
         let state = Mutex::new(QueueState::new(Backlog::new(capacity, overflow)));
-        let (room, progress) = (Event::new(), Event::new());
+        let room = Event::new();
+        let progress = Event::new();
         Self { state, work: Condvar::new(), room, progress, thread: OnceLock::new() }
     }
 
@@ -316,7 +317,8 @@ enum WakeReason {
 
 impl<T> QueueState<T> {
     fn new(backlog: Backlog<T>) -> Self {
-        let (spent, reader) = (VecDeque::new(), ReaderState::Busy);
+        let spent = VecDeque::new();
+        let reader = ReaderState::Busy;
         Self { backlog, spent, reader, closed: false, flushes: Vec::new(), ended: false }
     }
 

@@ -85,7 +85,8 @@ impl ApprovalLayer {
     async fn decide(&self, question: &Question<'_>) -> Result<Decision> {
         let Question { request, answers, ctx, next } = question;
         let known = answers.look_up(&request.id);
-        let (events, own_events) = (RequestEvents { request, remembered: known.is_some() }, &self.0.own_events);
+        let events = RequestEvents { request, remembered: known.is_some() };
+        let own_events = &self.0.own_events;
         let decided = match (&self.0.responder, known) {
             (Responder::Interrupt, known) => self.by_interrupt(&events, known, question).await,
             // The answer may be an edit from before edits were disallowed, or from another approval.

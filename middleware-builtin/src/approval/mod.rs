@@ -270,7 +270,8 @@ impl Approval {
     fn stack(&self) -> Stack<JsonRun> {
         // The recording layer is directly inside the layer that asks, and the verifying layer is the innermost guard:
         // all guards that could change an approved input are between these two layers.
-        let (by, allowed_inputs) = (&self.by, AllowedInputs::default());
+        let by = &self.by;
+        let allowed_inputs = AllowedInputs::default();
         Stack::builder()
             .layer_in(Phase::Guard, ApprovalLayer(self.clone()))
             .layer_in(Phase::Guard, RecordInputLayer { by: Arc::clone(by), allowed_inputs: allowed_inputs.clone() })

@@ -321,7 +321,9 @@ mod tests {
     fn request(path: &str) -> Request {
         let input = json!({ "path": path });
         let input_hash = hash("Tool", "delete", &input);
-        let (by, kind, name) = ("approval".to_owned(), "Tool".to_owned(), "delete".to_owned());
+        let by = "approval".to_owned();
+        let kind = "Tool".to_owned();
+        let name = "delete".to_owned();
         let id = format!("approval-{input_hash}");
         Request { id, by, kind, name, input, input_hash, allowed: vec![Choice::Approve] }
     }

@@ -73,7 +73,9 @@ impl Account {
     }
 
     pub(super) fn new(options: &Arc<BudgetOptions>, above: Option<Arc<Self>>, holder: Uuid) -> Arc<Self> {
-        let (options, stop, state) = (Arc::clone(options), Arc::default(), Mutex::default());
+        let options = Arc::clone(options);
+        let stop = Arc::default();
+        let state = Mutex::default();
         Arc::new(Self { options, above, stop, holder, began: Instant::now(), state })
     }
 

@@ -114,7 +114,8 @@ pub fn spent(ctx: &RunContext) -> Option<Spending> {
 
 impl Remaining {
     fn in_account(account: &Account) -> Self {
-        let (most, spent) = (&account.options.most, account.spent());
+        let most = &account.options.most;
+        let spent = account.spent();
         let left = |most: Decimal| most.checked_sub(spent.cost).unwrap_or_default().max(Decimal::ZERO);
         Self {
             tokens: most.tokens.map(|most| most.saturating_sub(spent.tokens)),

@@ -19,7 +19,8 @@ pub(super) struct BudgetLayer(pub(super) Arc<Account>);
 
 impl<O: Op> Layer<O> for BudgetLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let (account, options) = (&self.0, &self.0.options);
+        let account = &self.0;
+        let options = &self.0.options;
         let end = account.deadline(options.most.wall_time);
         // When the time is over, `by_deadline` drops the work before `closed` is emitted.
         let work = async {
@@ -114,7 +115,8 @@ impl RefusingAccount {
     /// account.
     fn refuse(self, ctx: &RunContext) -> Result<()> {
         let Self { account, closed, is_new } = self;
-        let (error, own_events) = (closed.denial(), &account.options.own_events);
+        let error = closed.denial();
+        let own_events = &account.options.own_events;
         if is_new {
             let stops = Some((Arc::clone(&account.stop), closed.error()));
             return at_start(ctx, own_events, closed, Some(Refusal { error, stops }));

@@ -53,7 +53,8 @@ impl Drop for Wait {
 
 /// Returns `true` if the flight `from` is in `to`, or waits for a flight in `to`, directly or through other flights.
 fn leads_to(waits: &BTreeMap<u64, Vec<u64>>, from: u64, to: &[u64]) -> bool {
-    let (mut left, mut seen) = (vec![from], Vec::new());
+    let mut left = vec![from];
+    let mut seen = Vec::new();
     while let Some(flight) = left.pop() {
         if to.contains(&flight) {
             return true;
@@ -73,7 +74,8 @@ mod tests {
     #[test]
     fn a_dropped_wait_blocks_no_other_wait_and_leaves_no_entry() {
         // Ids that no cache uses.
-        let (one, other) = (u64::MAX, u64::MAX - 1);
+        let one = u64::MAX;
+        let other = u64::MAX - 1;
         let waits = [Wait::of(vec![one], other), Wait::of(vec![one], other)];
         assert!(waits.iter().all(Option::is_some) && Wait::of(vec![other], one).is_none());
         drop(waits);

@@ -101,7 +101,8 @@ pub(super) struct CircuitBreakerOptions {
 
 impl Default for CircuitBreakerOptions {
     fn default() -> Self {
-        let (window, cool_down) = (Duration::from_secs(30), Duration::from_secs(30));
+        let window = Duration::from_secs(30);
+        let cool_down = Duration::from_secs(30);
         let thresholds = Thresholds { failures: 5, window, cool_down, keys: 10_000 };
         Self { thresholds, key: Key::default(), when: None }
     }

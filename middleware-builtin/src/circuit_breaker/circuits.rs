@@ -61,7 +61,8 @@ impl Circuits {
 
     /// Records the end of a call.
     fn settle(&self, key: &OwnedKey, is_probe: bool, outcome: CallOutcome) -> Option<Transition> {
-        let (now, thresholds) = (Instant::now(), self.thresholds);
+        let now = Instant::now();
+        let thresholds = self.thresholds;
         let mut table = self.table.lock();
         if is_probe {
             return table.circuits.get_mut(key)?.on_probe_ended(now, outcome, thresholds);
@@ -217,7 +218,8 @@ mod tests {
         advance(second).await;
         let first = OwnedKey::Text("0".into());
         let probe = Admission::Probes;
-        let (now, nobody) = (Instant::now(), std::iter::empty());
+        let now = Instant::now();
+        let nobody = std::iter::empty();
         let admitted =
             circuits.table.lock().circuits.get_mut(&first).map(|it| it.admit(now, uuid::Uuid::nil(), nobody));
         assert_eq!(admitted, Some(probe));

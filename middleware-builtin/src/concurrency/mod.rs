@@ -165,7 +165,8 @@ impl ConcurrencyBuilder {
         if permits > Semaphore::MAX_PERMITS {
             return Err(ConcurrencyError::TooMany { permits });
         }
-        let (table, own_events) = (PermitTable::new(permits), OwnEvents::new(Namespace::new("middleware.concurrency")));
+        let table = PermitTable::new(permits);
+        let own_events = OwnEvents::new(Namespace::new("middleware.concurrency"));
         let inner = Arc::new(ConcurrencyInner { options: self.0, table, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, ConcurrencyLayer(Arc::clone(&inner))).build();
         Ok(Concurrency { inner, stack })
@@ -210,7 +211,8 @@ impl<O: Op> Layer<O> for ConcurrencyLayer {
     fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
         let run = nesting.run();
         let above = nesting.above().find(|above| self.0.options.limit.key.is_same_for(run, above))?;
-        let (run, above) = (run.name(), above.name());
+        let run = run.name();
+        let above = above.name();
         Some(format!(
             "`{run}` shares the permit of `{above}` above it, so the runs below `{above}` are not limited individually: \
              bind the limit to one level, as `Runs::only` does"
@@ -247,7 +249,8 @@ impl ConcurrencyInner {
     }
 
     async fn wait(&self, handle: KeyHandle, ctx: &RunContext) -> Result<Arc<Permit>> {
-        let (came, key) = (Instant::now(), handle.key());
+        let came = Instant::now();
+        let key = handle.key();
         let permit = match self.options.limit.wait {
             Some(at_most) => handle.acquire(came.checked_add(at_most)).await,
             None => None,
@@ -260,7 +263,8 @@ impl ConcurrencyInner {
     }
 
     async fn deny(&self, key: &OwnedKey, ctx: &RunContext) -> Error {
-        let (permits, retry_after_ms) = (self.options.permits, millis(self.options.retry_after));
+        let permits = self.options.permits;
+        let retry_after_ms = millis(self.options.retry_after);
         let reason = format!("at most {permits} concurrent runs are allowed: retry after {retry_after_ms}ms");
         self.own_events.deny(key, retry_after_ms, reason, ctx).await
     }

@@ -224,7 +224,8 @@ impl ContentFilter {
     }
 
     fn stack(&self) -> Stack<JsonRun> {
-        let (filter, finding) = (Arc::clone(&self.0), Finding::default());
+        let filter = Arc::clone(&self.0);
+        let finding = Finding::default();
         let mut options = GuardOptions::new();
         // Only classifiers wait: without them, the filter needs no timer.
         if filter.rules.has_classifiers() {

@@ -66,7 +66,8 @@ impl Job {
 impl Journaled for Job {
     fn change(&self, whole: bool) -> Result<Option<Change>, StoreError> {
         let mut state = self.state.lock();
-        let (status, questions) = (state.listed_status(), state.listed_questions());
+        let status = state.listed_status();
+        let questions = state.listed_questions();
         let message = || format!("the job `{}` cannot be stored", self.journal.id());
         let everything = if whole { Some(state.whole()) } else { None };
         let everything = everything.transpose().map_err(|error| StoreError::failed(message(), error))?;

@@ -181,7 +181,8 @@ impl Drop for Working {
 /// Returns the error of a job or a step that was stored with another input.
 pub(super) fn other_input(what: &str, stored: &Value, input: &Value) -> Error {
     let place = first_difference(stored, input);
-    let (stored, input) = (quoted(stored), quoted(input));
+    let stored = quoted(stored);
+    let input = quoted(input);
     Error::halted(
         "durable",
         format!(

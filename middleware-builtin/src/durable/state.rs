@@ -138,7 +138,9 @@ impl JobState {
     pub(super) fn whole(&self) -> Result<Vec<Bytes>> {
         let input = self.input.iter().map(|input| Record::Input { format: FORMAT, input: input.clone() });
         let steps = self.steps.iter().flat_map(|(key, step)| {
-            let (key, input, at) = (key.clone(), step.input.clone(), step.began);
+            let key = key.clone();
+            let input = step.input.clone();
+            let at = step.began;
             let end = step.end.clone().map(|end| match end {
                 Ok(output) => Record::Ended { key: key.clone(), output },
                 Err(error) => Record::Failed { key: key.clone(), error },

@@ -124,7 +124,8 @@ impl Step {
             Ok(AfterBegun::Again) => return self.execute(input, next).await,
             Ok(AfterBegun::Output(output)) => match next.check_output(&output).await {
                 Ok(()) => {
-                    let (key, ended) = (self.key.to_string(), output.clone());
+                    let key = self.key.to_string();
+                    let ended = output.clone();
                     self.job.commit(|state| state.push(Record::Ended { key, output: ended })).await?;
                     return Ok(output);
                 }

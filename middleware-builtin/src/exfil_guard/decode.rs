@@ -185,7 +185,9 @@ impl<S: OnDecoded> DecodePass<'_, S> {
     /// Decodes hexadecimal digits in groups: `73 65`, `73:65`, `0x73, 0x65`.
     fn groups(&mut self, text: &str) -> ControlFlow<()> {
         self.budget.spend(text.len() / 2)?;
-        let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+        let bytes = text.as_bytes();
+        let mut out = Vec::new();
+        let mut at = 0;
         while at < bytes.len() {
             let group = HexGroup::read(bytes, at);
             match &group {
@@ -283,7 +285,8 @@ fn percent(text: &str) -> Option<Vec<u8>> {
         hex(pair).first().copied()
     };
     let first = (0..bytes.len()).find(|at| encoded(*at).is_some())?;
-    let (mut out, mut at) = (bytes[..first].to_vec(), first);
+    let mut out = bytes[..first].to_vec();
+    let mut at = first;
     while at < bytes.len() {
         let byte = encoded(at);
         out.push(byte.unwrap_or(bytes[at]));
@@ -295,7 +298,9 @@ fn percent(text: &str) -> Option<Vec<u8>> {
 /// Decodes escapes of JSON, source code and HTML. Returns `None` if the text has no escapes.
 fn unescaped(text: &str) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
-    let (mut out, mut at, mut is_any) = (Vec::with_capacity(bytes.len()), 0, false);
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    let mut is_any = false;
     while at < bytes.len() {
         let escape = match bytes[at] {
             b'\\' => escape(bytes, at),
@@ -384,7 +389,9 @@ pub(super) fn texts(bytes: &[u8], shortest: usize) -> impl Iterator<Item = &str>
 /// characters long.
 pub(super) fn utf_16_texts(bytes: &[u8], shortest: usize) -> Vec<String> {
     let is_text = |byte: u8| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n');
-    let (mut texts, mut text, mut at) = (Vec::new(), String::new(), 0);
+    let mut texts = Vec::new();
+    let mut text = String::new();
+    let mut at = 0;
     while at < bytes.len() {
         let is_wide = is_text(bytes[at]) && bytes.get(at + 1).is_none_or(|next| *next == 0);
         // In big-endian order, no zero byte follows the last character.

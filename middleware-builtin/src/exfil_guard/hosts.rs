@@ -70,7 +70,8 @@ impl<'t> HostReader<'t> {
     /// Returns `true` at the first host that is not allowed, or `false` if all hosts are allowed.
     fn leads_elsewhere(&mut self, hosts: &Hosts) -> bool {
         let bytes = self.text.as_bytes();
-        let (mut word, mut is_blank_so_far) = (0, self.is_beginning);
+        let mut word = 0;
+        let mut is_blank_so_far = self.is_beginning;
         for (at, byte) in bytes.iter().enumerate() {
             self.count_steps(1);
             if *byte == b'@' && self.user_host(at).is_some_and(|host| !hosts.allow_authority(host)) {
@@ -111,7 +112,8 @@ impl<'t> HostReader<'t> {
         const WEB: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
         let scheme = &self.text[word..colon];
         let is = |name: &&str| scheme.eq_ignore_ascii_case(name);
-        let (count, is_web) = (self.count_slashes(colon + 1), WEB.iter().any(is));
+        let count = self.count_slashes(colon + 1);
+        let is_web = WEB.iter().any(is);
         let leads = (count > 0 && is_web) || (self.text[colon + 1..].starts_with("//") && !is(&"file"));
         leads.then_some(colon + 1 + if is_web { count } else { 2 })
     }
@@ -182,7 +184,8 @@ impl<'t> HostReader<'t> {
         if let Some(known) = self.authority.filter(|known| (known.begin..known.end).contains(&begin)) {
             return known;
         }
-        let (mut at_sign, mut backslash) = (None, None);
+        let mut at_sign = None;
+        let mut backslash = None;
         let mut end = self.text.len();
         for (offset, c) in self.text[begin..].char_indices() {
             match c {
@@ -438,7 +441,8 @@ mod tests {
         for part in parts {
             for tail in ["", "@example.org", " //evil.net"] {
                 let text = |len: usize| part.repeat(len / part.len()) + tail;
-                let (short, long) = (steps_of(&text(5_000)), steps_of(&text(50_000)));
+                let short = steps_of(&text(5_000));
+                let long = steps_of(&text(50_000));
                 assert!(long <= 12 * short, "`{part}`, then `{tail}`: {short} and {long} steps");
             }
         }

@@ -263,7 +263,9 @@ mod tests {
     #[test]
     fn text_in_utf_16_counts_as_decoded() {
         // The text is decoded from UTF-16, and then both forms are decoded from other encodings.
-        let (wide, short, long) = ("~\0".repeat(1_000), "~".repeat(1_000), "~".repeat(2_000));
+        let wide = "~\0".repeat(1_000);
+        let short = "~".repeat(1_000);
+        let long = "~".repeat(2_000);
         assert_eq!(decoded_of(&wide), 2_000 + decoded_of(&short) + decoded_of(&long));
     }
 
@@ -298,7 +300,8 @@ mod tests {
         ];
         for part in parts {
             let text = |len: usize| part.repeat(len / part.len());
-            let (short, long) = (decoded_of(&text(2_000)), decoded_of(&text(20_000)));
+            let short = decoded_of(&text(2_000));
+            let long = decoded_of(&text(20_000));
             assert!(long <= 12 * short.max(100), "`{part}`: {short} and {long} bytes are decoded");
             assert!(long <= 400 * 20_000, "`{part}`: {long} bytes are decoded");
         }

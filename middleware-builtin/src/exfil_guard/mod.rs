@@ -314,12 +314,14 @@ built_in!(ExfilGuard, |this| this.0.own_events);
 
 impl Middleware for ExfilGuard {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let (state, options) = (self.state(), self.0.options);
+        let state = self.state();
+        let options = self.0.options;
         let evaluates_only = options.guard.is_evaluate_only();
         // A guard that only evaluates must not hold text back.
         let streams: &[Arc<dyn ChunkedEvents>] = if evaluates_only { &[] } else { &self.0.streams };
         let listen = |stream: &Arc<dyn ChunkedEvents>| {
-            let (name, state) = (stream.name().to_owned(), Arc::clone(&state));
+            let name = stream.name().to_owned();
+            let state = Arc::clone(&state);
             stream.listen(ctx, Box::new(move || Box::new(CheckPassage::new(&name, &state))))
         };
         let held: Arc<[_]> = streams.iter().map(listen).collect::<Result<_>>()?;

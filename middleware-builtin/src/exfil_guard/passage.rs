@@ -97,7 +97,8 @@ impl CheckPassage {
         let back = |bytes: usize| self.text.floor_char_boundary(self.text.len().saturating_sub(bytes));
         // A known value that begins before `known` is already complete, so `release` finds it. `bound` leaves
         // `MAX_WORD` bytes held back: a longer word passes up to `bound`.
-        let (known, bound) = (back(self.guard.detector.longest().saturating_sub(1)), back(MAX_WORD));
+        let known = back(self.guard.detector.longest().saturating_sub(1));
+        let bound = back(MAX_WORD);
         // Search only bytes that were not searched before, so that a word in many small chunks takes linear time.
         if known > self.searched {
             self.word =
@@ -127,13 +128,15 @@ fn after_last_whitespace(text: &str) -> Option<usize> {
 
 impl TextFilter for CheckPassage {
     fn push(&mut self, text: &str) -> Result<String> {
-        let (mut found, clean) = (None, &mut self.text);
+        let mut found = None;
+        let clean = &mut self.text;
         self.chunks.push(text, |piece| collect(piece, clean, &mut found));
         self.refuse_or_release(found, false)
     }
 
     fn finish(&mut self) -> Result<String> {
-        let (mut found, clean) = (None, &mut self.text);
+        let mut found = None;
+        let clean = &mut self.text;
         self.chunks.finish(|piece| collect(piece, clean, &mut found));
         self.refuse_or_release(found, true)
     }

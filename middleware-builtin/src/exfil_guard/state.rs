@@ -74,7 +74,8 @@ impl GuardState {
         }
         // Use one budget for the whole value, so that many small strings cannot decode more bytes than one large
         // string.
-        let (mut denied, mut budget) = (Ok(()), self.detector.budget());
+        let mut denied = Ok(());
+        let mut budget = self.detector.budget();
         let mut look = |at: &Path<'_>, text: &str| {
             if denied.is_ok()
                 && let Some((what, encoding)) = self.detector.find_leak(text, &mut budget)
@@ -92,7 +93,8 @@ impl GuardState {
         if has_deep_value(&error) {
             return self.block(RunPart::Error, "", What::TooDeep, Encoding::Plain);
         }
-        let (mut denied, mut budget) = (None, self.detector.budget());
+        let mut denied = None;
+        let mut budget = self.detector.budget();
         let mut leaks = |at: &Path<'_>, text: &str| {
             let Some((what, encoding)) = self.detector.find_leak(text, &mut budget) else { return false };
             denied.get_or_insert_with(|| self.block(RunPart::Error, &self.pointer(at), what, encoding));

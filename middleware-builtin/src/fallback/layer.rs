@@ -50,7 +50,9 @@ impl<K: Op> Fallback<K> {
         watch: AttemptWatch,
     ) -> Result<K::Out> {
         let own = ctx.name();
-        let (mut error, mut watch, mut after) = (error, watch, Vec::new());
+        let mut error = error;
+        let mut watch = watch;
+        let mut after = Vec::new();
         let mut failed = own;
         for alternative in &self.alternatives {
             let next = alternative.name();

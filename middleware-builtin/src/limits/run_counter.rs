@@ -40,7 +40,10 @@ impl RunCounter {
         let above = Self::of(ctx);
         let is_same = |counter: &&Arc<Self>| Arc::ptr_eq(&counter.limits, limits);
         let counts_groups = !above.iter().flat_map(|above| above.upwards()).any(|counter| is_same(&counter));
-        let (limits, stop, counts, depth) = (Arc::clone(limits), Arc::default(), Mutex::default(), ctx.depth());
+        let limits = Arc::clone(limits);
+        let stop = Arc::default();
+        let counts = Mutex::default();
+        let depth = ctx.depth();
         // Set `encloses` before this counter is visible: from now on, the counter above is not the nearest counter of
         // every run.
         above.iter().for_each(|above| above.encloses.store(true, Ordering::Release));

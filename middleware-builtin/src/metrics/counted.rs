@@ -72,7 +72,8 @@ fn emit_at_finish(own_events: &OwnEvents, run: &RunContext) -> Arc<AtomicBool> {
 }
 
 fn observe_finish(own_events: &OwnEvents, run: &RunContext, is_emitted: &Arc<AtomicBool>) -> Result<()> {
-    let (own_events, is_emitted) = (own_events.clone(), Arc::clone(is_emitted));
+    let own_events = own_events.clone();
+    let is_emitted = Arc::clone(is_emitted);
     run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
         let status = match LifecycleRef::of(event, meta) {
             Some(LifecycleRef::Finish(finish)) => Some(finish.status()),
@@ -81,7 +82,8 @@ fn observe_finish(own_events: &OwnEvents, run: &RunContext, is_emitted: &Arc<Ato
         // Set the flag before the first await, so that an emit that is dropped halfway is not repeated.
         is_emitted.store(true, Ordering::Release);
         // Look up the current run on each call: a listener that owned its run would keep the run alive.
-        let (run, own_events) = (RunContext::current(), own_events.clone());
+        let run = RunContext::current();
+        let own_events = own_events.clone();
         Box::pin(async move {
             if let (Some(run), Some(status)) = (run, status) {
                 own_events.emit(&run, || Counted::of(&run, status)).await;

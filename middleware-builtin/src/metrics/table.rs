@@ -47,7 +47,8 @@ impl SeriesTable {
 
     /// Returns the series of a run; `None` if the recorder panicked.
     pub(super) fn series_of(&self, run: &RunContext) -> Option<Arc<Series>> {
-        let (kind, name) = (run.kind(), run.name());
+        let kind = run.kind();
+        let name = run.name();
         let values = self.options.values(name, run);
         call_user_code(|| with_recorder(|recorder| self.find_or_register(kind, values, recorder)))
     }

@@ -56,7 +56,8 @@ fn empty_values() -> [Value; 6] {
 }
 
 fn no_value(ctx: &RunContext, meta: &EventMeta<'_>) -> Error {
-    let (label, run) = (run_label(ctx), meta.payload_type());
+    let label = run_label(ctx);
+    let run = meta.payload_type();
     Error::new(format!(
         "no empty value fits the output of {label}, whose `start` event is `{run}`: add a value with `Defaults::of`"
     ))

@@ -240,7 +240,8 @@ impl Middleware for OverrideOutput {
             return Ok(());
         }
         // Use the lowest priority, so that other listeners on the run can change the input or set an output first.
-        let (answering, last) = (Arc::clone(&self.0), Options::new().priority(i32::MIN));
+        let answering = Arc::clone(&self.0);
+        let last = Options::new().priority(i32::MIN);
         ctx.emitter().with(last).on_async(Stage::Start, move |event: &mut dyn AnyEvent, meta| {
             let answering = Arc::clone(&answering);
             Box::pin(async move { answering.start(event, meta).await })

@@ -131,7 +131,8 @@ struct KeyedQueues {
 
 impl KeyQueues {
     pub(super) fn new(quota: Quota) -> Self {
-        let (clock, keyed) = (TokioClock::start(), KeyedQueues { queues: HashMap::new(), sweep_at: FEW });
+        let clock = TokioClock::start();
+        let keyed = KeyedQueues { queues: HashMap::new(), sweep_at: FEW };
         Self { quota, clock, common: Arc::new(KeyQueue::new(quota, clock)), keyed: Mutex::new(keyed) }
     }
 

@@ -143,7 +143,8 @@ impl RateLimitBuilder {
     /// takes more than 100 years to replenish a burst.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         let quota = self.0.rate.quota()?;
-        let (queues, own_events) = (KeyQueues::new(quota), OwnEvents::new(Namespace::new("middleware.rate_limit")));
+        let queues = KeyQueues::new(quota);
+        let own_events = OwnEvents::new(Namespace::new("middleware.rate_limit"));
         let state = Arc::new(RateLimiterState { options: self.0, quota, queues, own_events });
         let stack = Stack::builder().layer_in(Phase::Guard, RateLimitLayer(Arc::clone(&state))).build();
         Ok(RateLimit { state, stack })
@@ -188,7 +189,8 @@ impl<O: Op> Layer<O> for RateLimitLayer {
     fn nesting_warning(&self, nesting: &Nesting<'_>) -> Option<String> {
         let run = nesting.run();
         let above = nesting.above().find(|above| self.0.options.limit.key.is_same_for(run, above))?;
-        let (run, above) = (run.name(), above.name());
+        let run = run.name();
+        let above = above.name();
         Some(format!(
             "`{run}` and `{above}` above it count as two runs: bind the limit to one level, as `Runs::only` does"
         ))

@@ -70,7 +70,8 @@ mod tests {
 
     #[test]
     fn a_rate_that_cannot_be_counted_is_an_error_that_quotes_the_rate() {
-        let (second, nano) = (Duration::from_secs(1), Duration::from_nanos(1));
+        let second = Duration::from_secs(1);
+        let nano = Duration::from_nanos(1);
         let rows = [
             (0, second, None, "`0` runs in a period would deny every run: at least 1 is needed"),
             (1, second, Some(0), "a burst of `0` lets no run pass: at least 1 is needed"),

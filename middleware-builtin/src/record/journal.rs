@@ -180,7 +180,8 @@ struct JournalLines<R> {
 
 impl<R: BufRead> JournalLines<R> {
     fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, JournalError> {
-        let (mut text, line) = (Vec::new(), self.line + 1);
+        let mut text = Vec::new();
+        let line = self.line + 1;
         self.reader.read_until(b'\n', &mut text).map_err(|source| JournalError::Io { line, source })?;
         if text.is_empty() {
             return Ok(None);

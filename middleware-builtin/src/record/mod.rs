@@ -142,13 +142,15 @@ impl RecordSubscriber {
     /// Registers an observer of the run's `finish` that keeps the journal and emits [`Recorded`]: unlike a subscriber,
     /// an observer can await the listeners of `Recorded`.
     fn emit_at_finish(&self, run: &RunContext) -> Result<()> {
-        let (record, recording) = (Arc::clone(&self.record), Arc::clone(&self.recording));
+        let record = Arc::clone(&self.record);
+        let recording = Arc::clone(&self.recording);
         run.emitter().observe_async(Stage::Finish, move |event: &dyn AnyEvent, meta| {
             if let Some(LifecycleRef::Finish(finish)) = LifecycleRef::of(event, meta) {
                 // Keep the journal before `Recorded` is emitted, so that its listeners can read the journal.
                 record.keep(&recording, finish.status());
             }
-            let (record, journal) = (Arc::clone(&record), recording.finished());
+            let record = Arc::clone(&record);
+            let journal = recording.finished();
             Box::pin(async move {
                 if let (Some(run), Some(journal)) = (RunContext::current(), journal) {
                     let recorded = || Recorded { runs: journal.entries.len() as u64, status: journal.status };

@@ -33,7 +33,8 @@ struct RecordingState {
 impl Recording {
     pub(super) fn of(ctx: &RunContext) -> Self {
         let (kind, name) = kind_and_name(ctx.creator());
-        let (journal, under_way) = (RunJournal::new(kind, name), FxHashMap::default());
+        let journal = RunJournal::new(kind, name);
+        let under_way = FxHashMap::default();
         let paths = FxHashSet::default();
         let state = RecordingState { journal, under_way, paths, rounds: 0, ended: 0, finished: None };
         Self { run: RunAddress::of(ctx), state: Mutex::new(state) }

@@ -42,7 +42,8 @@ fn redact<T: Serialize + DeserializeOwned>(
     // from its JSON.
     if redactor.event(meta.name(), &mut value) {
         *event = serde_json::from_value(value).map_err(|error| {
-            let (name, of) = (meta.name(), type_name::<T>());
+            let name = meta.name();
+            let of = type_name::<T>();
             Error::new(format!("`{of}` does not accept the replacement of a secret in `{name}`: {error}"))
         })?;
     }

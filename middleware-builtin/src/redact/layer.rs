@@ -72,7 +72,8 @@ impl RedactLayer {
     }
 
     fn stack(redactor: &Arc<Redactor>, own_events: &OwnEvents) -> Stack<JsonRun> {
-        let (redactor, own_events) = (Arc::clone(redactor), own_events.clone());
+        let redactor = Arc::clone(redactor);
+        let own_events = own_events.clone();
         Stack::builder().layer_in(Phase::Transform, Self { redactor, own_events }).build()
     }
 
@@ -94,9 +95,11 @@ fn emit_found_fn(
     redactor: &Arc<Redactor>,
     own_events: &OwnEvents,
 ) -> impl Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static {
-    let (redactor, own_events) = (Arc::clone(redactor), own_events.clone());
+    let redactor = Arc::clone(redactor);
+    let own_events = own_events.clone();
     move |ctx| {
-        let (redactor, own_events) = (Arc::clone(&redactor), own_events.clone());
+        let redactor = Arc::clone(&redactor);
+        let own_events = own_events.clone();
         Box::pin(async move { emit_found(&redactor, &own_events, &ctx).await })
     }
 }
@@ -142,7 +145,8 @@ fn redact_events(redaction: &Redaction, redactor: &Arc<Redactor>, ctx: &RunConte
     let group_id = ctx.emitter().group_id().and_then(|id| redactor.event_text("group_id", id));
     group_id.into_iter().for_each(|id| ctx.set_group_id(id));
     let listen = |stream: &Arc<dyn ChunkedEvents>| {
-        let (name, redactor) = (stream.name().to_owned(), Arc::clone(redactor));
+        let name = stream.name().to_owned();
+        let redactor = Arc::clone(redactor);
         stream.listen(ctx, Box::new(move || Box::new(RedactFilter::new(&name, &redactor))))
     };
     let held: Arc<[_]> = chunked.iter().map(listen).collect::<Result<_>>()?;

@@ -83,7 +83,8 @@ impl Pseudonyms {
     /// Replaces pseudonyms in a text with their secrets; returns `None` if nothing was replaced.
     pub(super) fn restore(&self, text: &str) -> Option<String> {
         let mapping = self.mapping.lock();
-        let (mut out, mut rest) = (String::new(), text);
+        let mut out = String::new();
+        let mut rest = text;
         while let Some(close) = rest.find(']') {
             let (head, tail) = rest.split_at(close + 1);
             // Search back only to the previous bracket, so that the search takes linear time.

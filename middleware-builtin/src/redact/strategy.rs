@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn each_strategy_replaces_a_secret_as_documented() {
-        let (names, key) = (Pseudonyms::new(), HashKey::new(b"key"));
+        let names = Pseudonyms::new();
+        let key = HashKey::new(b"key");
         let rows = [
             (Strategy::Redact, "maria@mailbox.org", "[REDACTED:email]"),
             (Strategy::Mask, "maria@mailbox.org", "*********org"),

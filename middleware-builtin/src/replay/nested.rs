@@ -83,7 +83,8 @@ impl NestedRun {
         let reply = matched.and_then(|index| Ok((index, self.progress.reply(index, attempt)?)));
         let (index, reply) = reply.map_err(|difference| difference.to_error())?;
         if let Some(entry) = self.progress.entry(index) {
-            let (kind, name) = (entry.kind.clone().into_owned(), entry.name.clone().into_owned());
+            let kind = entry.kind.clone().into_owned();
+            let name = entry.name.clone().into_owned();
             self.own_events.emit(ctx, || Replayed { entry: entry.id, kind, name }).await;
         }
         match reply {

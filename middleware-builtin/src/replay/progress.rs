@@ -118,7 +118,8 @@ impl ReplayProgress {
         let is_due = |entry: &Entry| entry.parent.is_none() && entry.round <= round;
         let missing = self.entries().find(|(index, entry)| is_due(entry) && !state.taken[*index]);
         let missing = missing.map(|(_, entry)| {
-            let (within, expected) = (within.to_owned(), Call::of(entry));
+            let within = within.to_owned();
+            let expected = Call::of(entry);
             Box::new(Difference::Missing { within, entry: entry.id, expected })
         });
         state.difference.clone().or(missing)
@@ -133,7 +134,8 @@ impl ReplayProgress {
             let is_last = attempt + 1 == entry.answers.len();
             return Ok(if is_last { Reply::Answer(answer.clone()) } else { Reply::Retried(answer.clone()) });
         }
-        let (came, entry_id) = (Call::of(entry), entry.id);
+        let came = Call::of(entry);
+        let entry_id = entry.id;
         if !entry.was_stopped() {
             // A run may fail without an answer, for example in a listener of `start`: then its error is the answer.
             return match &entry.error {
@@ -151,7 +153,8 @@ impl ReplayProgress {
 
 impl StartedRun {
     fn differs(&self, other: Option<&Entry>, next: Option<&Entry>) -> Difference {
-        let (within, came) = (self.within.clone(), self.call.clone());
+        let within = self.within.clone();
+        let came = self.call.clone();
         match other {
             Some(entry) => Difference::OtherInput {
                 within,

@@ -74,7 +74,8 @@ mod tests {
             (3, 0, 2.0, 0, &[0, 0, 0]),
         ];
         for (max_retries, base, factor, max, expected) in rows {
-            let (base_delay, max_delay) = (Duration::from_millis(base), Duration::from_millis(max));
+            let base_delay = Duration::from_millis(base);
+            let max_delay = Duration::from_millis(max);
             let jitter = Jitter::None;
             let options =
                 RetryOptions { max_retries, base_delay, factor, max_delay, jitter, ..RetryOptions::default() };
@@ -84,7 +85,8 @@ mod tests {
 
     #[test]
     fn jitter_at_most_doubles_a_delay_up_to_the_longest_and_a_seed_repeats_the_delays() {
-        let (max_retries, max_delay) = (4, Duration::from_millis(2_500));
+        let max_retries = 4;
+        let max_delay = Duration::from_millis(2_500);
         for seed in 0..100 {
             let options =
                 RetryOptions { max_retries, max_delay, jitter: Jitter::Seeded(seed), ..RetryOptions::default() };

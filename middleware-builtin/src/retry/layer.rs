@@ -48,7 +48,8 @@ impl<O: Op> Layer<O> for RetryLayer {
         let above = nesting.above().next().filter(|_| attempts > 1)?;
         let levels = u32::try_from(nesting.above().count() + 1).unwrap_or(u32::MAX);
         let all = attempts.saturating_pow(levels);
-        let (run, above) = (nesting.run().name(), above.name());
+        let run = nesting.run().name();
+        let above = above.name();
         Some(format!(
             "attempts multiply: `{run}` is tried up to {attempts} times in each attempt of `{above}` above it, up to {all} \
              times in all: bind the retry to one level, as `Runs::only` does"
@@ -89,8 +90,10 @@ impl RetryPolicy {
         let retry_after = self.options.asked_for(error);
         // A server may ask for hours; the user's longest delay still applies.
         let delay = retry_after.map_or(delay, |after| after.min(self.options.max_delay));
-        let (delay_ms, retry_after_ms) = (millis(delay), retry_after.map(millis));
-        let (cause, kind) = (error.to_string(), error.kind().clone());
+        let delay_ms = millis(delay);
+        let retry_after_ms = retry_after.map(millis);
+        let cause = error.to_string();
+        let kind = error.kind().clone();
         (RetryScheduled { attempt, delay_ms, retry_after_ms, cause, kind }, delay)
     }
 }

@@ -23,7 +23,8 @@ pub(crate) fn at_start<E: Event + UserTexts + Clone>(
     event: E,
     refusal: Option<Refusal>,
 ) -> Result<()> {
-    let (own_events, refusal) = (own_events.clone(), refusal.map(Arc::new));
+    let own_events = own_events.clone();
+    let refusal = refusal.map(Arc::new);
     if let Some(refusal) = refusal.clone() {
         // If another listener makes the run fail first, the listener below is never called. Stop the ancestor at the
         // run's end in any case.

@@ -184,7 +184,8 @@ impl Runs {
             Selection::Type { .. } | Selection::Instance(_) | Selection::Matching(_) => None,
             Selection::Combined(two) => {
                 let (some, combine, others) = &**two;
-                let (some, others) = (some.decide(kind, name), others.decide(kind, name));
+                let some = some.decide(kind, name);
+                let others = others.decide(kind, name);
                 let not = |answer: Option<bool>| answer.map(|is_in| !is_in);
                 match combine {
                     Combinator::And => both(some, others),

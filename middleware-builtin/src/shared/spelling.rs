@@ -7,7 +7,8 @@ pub(crate) fn is_near(one: &str, other: &str) -> bool {
     if one == other {
         return false;
     }
-    let (one, other) = (letters(one), letters(other));
+    let one = letters(one);
+    let other = letters(other);
     let most = match one.len().max(other.len()) {
         0..4 => 0,
         4..6 => 1,
@@ -24,7 +25,8 @@ fn letters(name: &str) -> Vec<char> {
 fn distance(one: &[char], other: &[char]) -> usize {
     // Row `i` has the distances between the first `i` letters of `one` and each beginning of `other`.
     let first: Vec<usize> = (0..=other.len()).collect();
-    let (mut before, mut last) = (first.clone(), first);
+    let mut before = first.clone();
+    let mut last = first;
     for (i, letter) in one.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, against) in other.iter().enumerate() {

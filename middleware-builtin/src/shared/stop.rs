@@ -20,7 +20,8 @@ impl Stop {
     /// Awaits the work until it ends or is stopped. A stop during the last poll of the work still takes effect.
     pub(crate) async fn unless<T>(&self, inside: impl Future<Output = Result<T>>) -> Result<T> {
         self.check()?;
-        let (mut inside, mut stopped) = (pin!(inside), pin!(self.0.wait()));
+        let mut inside = pin!(inside);
+        let mut stopped = pin!(self.0.wait());
         poll_fn(|cx| {
             // Poll the work first and check the stop afterwards, so that a stop by a run below during this poll is not
             // missed.

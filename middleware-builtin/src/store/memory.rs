@@ -70,7 +70,8 @@ impl State {
             before.parts.append(&mut parts);
             parts = std::mem::take(&mut before.parts);
         }
-        let (id, head) = (Arc::<str>::from(id), Arc::new(EntryHead { revision, ..append.head.clone() }));
+        let id = Arc::<str>::from(id);
+        let head = Arc::new(EntryHead { revision, ..append.head.clone() });
         self.by_status.insert((head.status, Arc::clone(&id)));
         self.entries.insert(id, Stored { head, parts, last_append: append.id });
         Ok(revision)

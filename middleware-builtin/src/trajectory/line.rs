@@ -44,7 +44,8 @@ impl Line<'_> {
     /// Returns the rendered text of this line as a terminal shows it. If a listener has changed its head, the text has
     /// neither a color nor a duration.
     pub(super) fn fit(&self, text: &str, options: &TrajectoryOptions, columns: usize) -> String {
-        let (mut plain, mut head) = (String::new(), String::new());
+        let mut plain = String::new();
+        let mut head = String::new();
         // Writing to a string does not fail.
         _ = self.write_head(&mut plain, options, options.is_timed.unwrap_or(false));
         _ = self.write_head(&mut head, options, options.is_timed.unwrap_or(true));

@@ -136,7 +136,8 @@ impl TrajectoryReplay {
     }
 
     fn print(&self, recorded: &RecordedEvent<'_>, position: TreePosition, started: SystemTime) -> io::Result<()> {
-        let (options, event) = (&self.printer.options, recorded.event);
+        let options = &self.printer.options;
+        let event = recorded.event;
         let took = || SystemTime::from(event.created_at).duration_since(started).unwrap_or_default();
         let line = Line {
             position,

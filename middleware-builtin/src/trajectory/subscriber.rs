@@ -28,7 +28,8 @@ impl TreeSubscriber {
     /// Subscribes to a run and the runs below it. Registers a listener only if further events are printed, because a
     /// run with listeners needs its own emitter.
     pub(super) fn bind(printer: &Arc<TrajectoryPrinter>, ctx: &RunContext) -> Result<()> {
-        let (bound, depth) = (RunAddress::of(ctx), ctx.depth());
+        let bound = RunAddress::of(ctx);
+        let depth = ctx.depth();
         let subscriber = Arc::new(Self { printer: Arc::clone(printer), bound, depth, positions: Mutex::default() });
         if !printer.options.events.is_empty() {
             let subscriber = Arc::clone(&subscriber);
@@ -102,7 +103,9 @@ impl TreeSubscriber {
 
 impl RunSubscriber for TreeSubscriber {
     fn event(&self, event: &RunEvent<'_>) {
-        let (run, stage, options) = (event.run(), event.stage(), &self.printer.options);
+        let run = event.run();
+        let stage = event.stage();
+        let options = &self.printer.options;
         let position = self.position(run, Some(stage));
         // `finish` has no line: without listeners of the trajectory's events, there is nothing to do for it.
         let has_listeners = self.printer.emitter.has_listeners();
@@ -111,7 +114,9 @@ impl RunSubscriber for TreeSubscriber {
             return;
         }
         let duration = matches!(stage, Stage::Success | Stage::Error).then(|| run.elapsed());
-        let (kind, name, event_name) = (run.kind(), run.name(), stage.as_str());
+        let kind = run.kind();
+        let name = run.name();
+        let event_name = stage.as_str();
         let line = Line { position, kind, name, event: event_name, stage: Some(stage), duration };
         let mut message = line.render(event.payload().to_json(), options);
         if has_listeners {
@@ -125,7 +130,8 @@ impl RunSubscriber for TreeSubscriber {
 
 /// Returns the run that emitted an event, if it is the current run or a run above it.
 fn run_of(meta: &EventMeta<'_>) -> Option<RunContext> {
-    let (current, run_id) = (RunContext::current()?, meta.trace()?.run_id);
+    let current = RunContext::current()?;
+    let run_id = meta.trace()?.run_id;
     successors(Some(&current), |run| run.parent()).find(|run| run.run_id() == run_id).cloned()
 }
 
@@ -146,9 +152,11 @@ mod tests {
         let known = move |subscriber: &Mutex<Option<Arc<TreeSubscriber>>>| {
             subscriber.lock().as_ref().map(|subscriber| subscriber.positions.lock().len())
         };
-        let (looks, binds) = (Arc::clone(&subscriber), Arc::clone(&subscriber));
+        let looks = Arc::clone(&subscriber);
+        let binds = Arc::clone(&subscriber);
         let top = runnable_fn("top", move |(): (), _: RunContext| {
-            let (below, looks) = (Arc::clone(&below), Arc::clone(&looks));
+            let below = Arc::clone(&below);
+            let looks = Arc::clone(&looks);
             async move {
                 for n in 0..100 {
                     below.run(n).await.ok();
@@ -157,7 +165,9 @@ mod tests {
             }
         });
         let run = top.run(()).middleware(move |ctx: &RunContext| {
-            let (printer, bound, depth) = (Arc::clone(&trajectory.0), RunAddress::of(ctx), ctx.depth());
+            let printer = Arc::clone(&trajectory.0);
+            let bound = RunAddress::of(ctx);
+            let depth = ctx.depth();
             let subscriber = Arc::new(TreeSubscriber { printer, bound, depth, positions: Mutex::default() });
             *binds.lock() = Some(Arc::clone(&subscriber));
             ctx.subscribe(subscriber);

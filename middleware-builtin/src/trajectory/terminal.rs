@@ -86,7 +86,9 @@ mod tests {
 
     #[test]
     fn only_outcomes_have_a_color() {
-        let (green, red, end) = ("\u{1b}[32m", "\u{1b}[31m", "\u{1b}[0m");
+        let green = "\u{1b}[32m";
+        let red = "\u{1b}[31m";
+        let end = "\u{1b}[0m";
         for (stage, event, expected) in [
             (Some(Stage::Start), "start", "<-- Tool[[start]][start]: ".to_owned()),
             (Some(Stage::Success), "success", format!("<-- Tool[[success]]{green}[success]{end} (1.2s): ")),

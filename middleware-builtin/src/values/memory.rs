@@ -32,7 +32,8 @@ impl KeyValues for MemoryValues {
     fn write<'a>(&'a self, key: &'a ValueKey, value: &'a Value) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             // The value is copied before, and the old value is dropped after the lock: both may take long.
-            let (key, value) = (key.clone(), value.clone());
+            let key = key.clone();
+            let value = value.clone();
             let replaced = self.0.write().insert(key, value);
             drop(replaced);
             Ok(())

@@ -111,7 +111,9 @@ impl List {
 
     /// Adds the newest items of a list that fit, each as attributes of its own. Their numbers begin with 0.
     pub(super) fn push_flat(&mut self, name: &str, items: Vec<Vec<(String, String)>>) {
-        let (mut count, mut bytes, mut kept) = (0, 0, 0);
+        let mut count = 0;
+        let mut bytes = 0;
+        let mut kept = 0;
         for item in items.iter().rev() {
             count += item.len();
             bytes += item.iter().map(|(_, text)| text.len().min(self.limits.value_bytes)).sum::<usize>();

@@ -78,7 +78,8 @@ fn event(note: &Note, limits: Limits, room: &mut usize) -> Event {
 }
 
 fn link(link: &spans::Link) -> Link {
-    let (trace_id, span_id) = (link.trace.as_bytes().to_vec(), link.span.to_vec());
+    let trace_id = link.trace.as_bytes().to_vec();
+    let span_id = link.span.to_vec();
     Link { trace_id, span_id, trace_state: link.state.clone(), flags: link.flags.into(), ..Link::default() }
 }
 

@@ -84,7 +84,8 @@ impl Client {
         let request = self.client.post(url.clone()).headers(headers.clone()).timeout(*timeout);
         let request = request.header(CONTENT_TYPE, "application/x-protobuf").body(body);
         let response = request.send().await.map_err(|error| self.disconnected(error))?;
-        let (status, after) = (response.status(), retry_after::delay(response.headers(), SystemTime::now()));
+        let status = response.status();
+        let after = retry_after::delay(response.headers(), SystemTime::now());
         let answer = self.read(response).await;
         if status.is_success() {
             return self.accepted(&answer?);
@@ -127,7 +128,8 @@ impl Client {
     }
 
     fn disconnected(&self, error: reqwest::Error) -> Failure {
-        let (is_final, error) = (error.is_builder(), error.without_url());
+        let is_final = error.is_builder();
+        let error = error.without_url();
         let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
         let causes: Vec<String> = causes.map(ToString::to_string).collect();
         let error = format!("no answer of the collector at {self}: {}", causes.join(": "));

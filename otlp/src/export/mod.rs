@@ -41,7 +41,8 @@ impl Exporter {
     pub(crate) fn push(&mut self, span: Message) {
         if !self.has_thread {
             self.has_thread = true;
-            let (settings, waiting) = (self.settings.clone(), Arc::clone(&self.waiting));
+            let settings = self.settings.clone();
+            let waiting = Arc::clone(&self.waiting);
             let started = thread::Builder::new().name("emitree-otlp".to_owned()).spawn(move || {
                 delivery::run(&settings, &waiting);
             });

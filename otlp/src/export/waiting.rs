@@ -118,7 +118,8 @@ impl Waiting {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let mut batch = Vec::new();
+        let mut bytes = 0;
         while let Some((_, size)) = state.spans.front()
             && batch.len() < BATCH
             && (batch.is_empty() || bytes + size <= BATCH_BYTES)

@@ -85,8 +85,11 @@ pub(crate) struct Spans {
 
 impl Spans {
     pub(crate) fn new(sampler: Sampler, with_content: bool, asked_for: Vec<String>) -> Self {
-        let (runs, open, below) = (Runs::default(), HashMap::new(), BTreeSet::new());
-        let (ended, joined) = (Recent::new(REMEMBERED), Recent::new(JOINED));
+        let runs = Runs::default();
+        let open = HashMap::new();
+        let below = BTreeSet::new();
+        let ended = Recent::new(REMEMBERED);
+        let joined = Recent::new(JOINED);
         Self { runs, open, below, ended, joined, sampler, with_content, asked_for }
     }
 
@@ -120,7 +123,9 @@ impl Spans {
 
     /// Adds an event of a run. Returns the id of the run if it has ended.
     fn add_event(&mut self, event: &EventRecord, head: &Head) -> Option<Uuid> {
-        let (run, trace, time) = (head.run?, head.trace?, head.time?);
+        let run = head.run?;
+        let trace = head.trace?;
+        let time = head.time?;
         if let (runs::Fact::Start, Some(joined)) = (&head.fact, Joined::of(event)) {
             self.joined.insert(trace, joined);
         }
@@ -251,7 +256,8 @@ mod tests {
         fn each_run_has_one_span_at_most_and_none_stays_open(records in vec(any_record(), 0..40)) {
             let mut spans = Spans::new(Sampler::ALWAYS, true, Vec::new());
             let id = |number| Uuid::from_u128(1 << 64 | number);
-            let (mut seen, mut ended) = (BTreeSet::new(), Vec::new());
+            let mut seen = BTreeSet::new();
+            let mut ended = Vec::new();
             for any in records {
                 let made = any.map_or_else(gap, |(second, run, event)| {
                     seen.insert(id(run));

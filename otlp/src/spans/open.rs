@@ -28,7 +28,9 @@ pub(super) struct OpenSpan {
 
 impl OpenSpan {
     pub(super) fn new(trace: Uuid, parent: Option<Uuid>, first: SystemTime) -> Self {
-        let (facts, notes, links) = (Facts::new(), Vec::new(), Vec::new());
+        let facts = Facts::new();
+        let notes = Vec::new();
+        let links = Vec::new();
         Self { trace, parent, first, last: first, has_chunk: false, facts, notes, lost_notes: 0, links }
     }
 

@@ -110,7 +110,8 @@ impl Answers {
     /// Sets the answer to a question, and replaces an earlier answer. If [`Answer::at`] is `None`, it becomes the
     /// current time.
     pub fn answer(&self, id: impl Into<String>, answer: impl Into<Answer>) {
-        let (id, mut answer) = (id.into(), answer.into());
+        let id = id.into();
+        let mut answer = answer.into();
         answer.at.get_or_insert_with(SystemTime::now);
         let mut known = self.table.known.lock();
         known.asked.remove(&id);

@@ -74,7 +74,9 @@ impl RunContext {
     ///
     /// Returns the error of a listener that fails. Do not call `next` again in that case.
     pub async fn discard_attempt(&self, reason: impl Into<String>, metadata: impl Into<Value>) -> Result<()> {
-        let (attempt, reason, metadata) = (self.attempt(), reason.into(), metadata.into());
+        let attempt = self.attempt();
+        let reason = reason.into();
+        let metadata = metadata.into();
         self.emitter().emit_event(&mut AttemptDiscarded { attempt, reason, metadata }).await?;
         self.discard_keys();
         Ok(())

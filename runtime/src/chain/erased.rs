@@ -318,7 +318,8 @@ impl<I, O> Future for Running<'_, I, O> {
     type Output = Result<O>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<O>> {
-        let (noted, outside) = (self.next.call.noted, self.next.frame);
+        let noted = self.next.call.noted;
+        let outside = self.next.frame;
         let frame = match (self.frame, &self.inside) {
             (Some(frame), Some(_)) => frame,
             (Some(_), None) => {

@@ -97,7 +97,8 @@ impl<R: Runnable> Run<'_, R> {
         enter_some(parent, || {
             let inherited = parent.and_then(|parent| parent.shared().inherited.all());
             let inherited = inherited.iter().flat_map(|inherited| inherited.iter());
-            let (kind, name) = (config.runnable.kind(), config.runnable.name());
+            let kind = config.runnable.kind();
+            let name = config.runnable.name();
             Explanation::of(kind, name, inherited.chain(config.middlewares()), None)
         })
     }

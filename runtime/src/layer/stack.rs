@@ -253,7 +253,9 @@ impl<O: Op> Middleware for Stack<O> {
 
 fn type_mismatch<O: Op>(chain: &dyn AnyChain) -> Error {
     let [input, output] = chain.types();
-    let (of, own_input, own_output) = (O::name(), type_name::<O::In>(), type_name::<O::Out>());
+    let of = O::name();
+    let own_input = type_name::<O::In>();
+    let own_output = type_name::<O::Out>();
     let message = format!(
         "layers of `{of}`, from `{own_input}` to `{own_output}`, were bound to a run from `{input}` to `{output}`: \
          layers for runs of any type are `Layer<JsonRun>` or `Layer<AnyRun>`"
@@ -376,7 +378,8 @@ impl<O: Op> StackBuilder<O> {
     pub fn errors_by(mut self, by: impl Into<Arc<str>>) -> Self {
         let by = by.into();
         for entry in &mut self.0 {
-            let (layer, by) = (Arc::clone(&entry.layer), Arc::clone(&by));
+            let layer = Arc::clone(&entry.layer);
+            let by = Arc::clone(&by);
             entry.layer = Arc::new(Named { layer, by });
         }
         self

@@ -162,7 +162,8 @@ impl LifecycleOf {
 impl IntoMatcher for LifecycleOf {
     fn into_matcher(self) -> Result<Matcher, MatcherError> {
         // The names let the emitter skip this matcher for all other events without calling it.
-        let (filters_types, is_of_one) = (self.filters_types, self.instance.is_some());
+        let filters_types = self.filters_types;
+        let is_of_one = self.instance.is_some();
         let names = match &self.only {
             Some(only) => only.iter().map(|stage| stage.event_name()).collect(),
             None => Stage::ALL.map(Stage::event_name).to_vec(),

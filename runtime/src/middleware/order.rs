@@ -177,7 +177,8 @@ impl<'a> OrderGraph<'a> {
         let node = |item: &'a _| InOrder::middleware(item).map(|middleware| (middleware.name(), middleware.order()));
         let (names, orders): (Vec<_>, Vec<_>) = given.iter().map(|item| node(item).unwrap_or_default()).unzip();
         let is_before = |a: usize, b: usize| {
-            let (first, second): (Option<&Order>, Option<&Order>) = (orders[a], orders[b]);
+            let first: Option<&Order> = orders[a];
+            let second: Option<&Order> = orders[b];
             let is_listed = first.is_some_and(|order| order.before.iter().any(|name| name == names[b]));
             a != b && (is_listed || second.is_some_and(|order| order.after.iter().any(|name| name == names[a])))
         };

@@ -27,7 +27,8 @@ const MAX_WARNINGS: usize = 1_000;
 /// Returns the error with which each run of the instance would end: a guard does not [handle](Middleware::handles) runs
 /// of this kind and name.
 pub fn check_guards(runnable: &impl Runnable) -> Result<()> {
-    let (kind, name) = (runnable.kind(), runnable.name());
+    let kind = runnable.kind();
+    let name = runnable.name();
     let mut unhandled = runnable.middlewares().iter().filter(|middleware| !middleware.handles(kind, name));
     unhandled
         .find(|middleware| middleware.describe().is_guard())
@@ -42,7 +43,8 @@ pub fn check_guards(runnable: &impl Runnable) -> Result<()> {
 /// Returns an error if the middleware does not handle the run, and is a guard: a guard that guards nothing is a mistake
 /// that must not go unnoticed.
 pub(crate) fn check_bound(middleware: &dyn Middleware, ctx: &RunContext) -> Result<bool> {
-    let (kind, name) = (ctx.kind(), ctx.name());
+    let kind = ctx.kind();
+    let name = ctx.name();
     if middleware.handles(kind, name) {
         return Ok(true);
     }

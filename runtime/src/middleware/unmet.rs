@@ -42,7 +42,8 @@ impl<M: Middleware> HandedDown<M> {
         if watch.is_met.load(Ordering::Relaxed) {
             return ctx.bind_nested(middleware);
         }
-        let (guard, ended) = (Arc::clone(&middleware), Arc::clone(&watch));
+        let guard = Arc::clone(&middleware);
+        let ended = Arc::clone(&watch);
         ctx.on_end(move |ctx, _| ended.warn(&*guard, ctx));
         ctx.bind_nested(Watched { middleware, watch });
     }
@@ -103,7 +104,10 @@ impl Watch {
             return;
         }
         self.is_settled.store(true, Ordering::Relaxed);
-        let (by, summary, of, run) = (guard.name(), guard.describe().summary(), ctx.kind(), ctx.name());
+        let by = guard.name();
+        let summary = guard.describe().summary();
+        let of = ctx.kind();
+        let run = ctx.name();
         // A `tracing` subscriber is user code, and may panic.
         isolated(|| {
             tracing::warn!(

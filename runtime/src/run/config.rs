@@ -127,7 +127,8 @@ impl<R: Runnable> RunConfig<'_, R> {
             extensions = take(&mut overrides.extensions);
             is_idempotent |= overrides.is_idempotent;
         }
-        let (instance, core) = (self.runnable.emitter(), RunCore::new(self.runnable.face().0, input));
+        let instance = self.runnable.emitter();
+        let core = RunCore::new(self.runnable.face().0, input);
         let seed = Seed {
             instance,
             own,
@@ -226,7 +227,8 @@ fn bind(
 /// Returns a creator for the run, unless the creator of the runnable's emitter has the same kind and name as the
 /// runnable.
 fn own_creator<R: Runnable>(runnable: &R) -> Option<Creator> {
-    let (kind, name) = (runnable.kind(), runnable.name());
+    let kind = runnable.kind();
+    let name = runnable.name();
     let known = runnable.emitter().creator();
     let known_as = known.is_some_and(|creator| same(creator.kind(), kind) && same(creator.name(), name));
     (!known_as).then(|| Creator::new(kind.to_owned(), name.to_owned()))

@@ -124,7 +124,8 @@ impl<I: Data, O: Data> Drop for LeaseGuard<'_, I, O> {
         if !self.is_left {
             return;
         }
-        let (run, lease) = (self.run, &self.run.core().lease);
+        let run = self.run;
+        let lease = &self.run.core().lease;
         if run.has_ended() {
             return lease.over(None);
         }

@@ -238,8 +238,10 @@ fn emit<I: Data, O: Data, P>(
 where
     P: Serialize + Send + Sync + 'static,
 {
-    let (core, stamp) = (run.core(), EventStamp::new());
-    let (name, facet) = (stage.event_name(), core.stages.facets[stage as usize]);
+    let core = run.core();
+    let stamp = EventStamp::new();
+    let name = stage.event_name();
+    let facet = core.stages.facets[stage as usize];
     if stage == Stage::Start
         && let Some(facts) = run.trace_facts()
     {

@@ -52,7 +52,8 @@ pub(crate) fn fit<T: DeserializeOwned>(what: &str, value: &Value) -> Result<T> {
         .map_err(|error| Error::of_kind(ErrorKind::Invalid, format!("the {what} cannot be deserialized: {error}")))?;
     serde_path_to_error::deserialize(value).map_err(|error| {
         let shown = elide(&sorted(value).to_string());
-        let (at, fault) = (error.path().to_string(), error.into_inner());
+        let at = error.path().to_string();
+        let fault = error.into_inner();
         let place = if at == "." { String::new() } else { format!(" at `{at}`") };
         let fault = elide(&fault.to_string());
         let message = format!("the {what} `{shown}` does not fit `{}`{place}: {fault}", type_name::<T>());

@@ -189,7 +189,9 @@ impl<E> StreamBuffer<E> {
     /// Returns `true` while events are held back, in case the attempt that emitted them is given up.
     fn is_holding(&self) -> bool {
         let state = self.state.lock();
-        let (is_work_done, held, run) = (state.is_work_done, state.held, state.run.clone());
+        let is_work_done = state.is_work_done;
+        let held = state.held;
+        let run = state.run.clone();
         drop(state);
         // Upgrade the run outside the lock: the upgraded handle may be the last one, and dropping it then drops the
         // run's values (invariant 1).

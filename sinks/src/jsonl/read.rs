@@ -103,7 +103,8 @@ impl<R> Records<R> {
             },
             Err(error) => error.to_string(),
         };
-        let (line, text) = (self.line, quote(&self.buffer));
+        let line = self.line;
+        let text = quote(&self.buffer);
         Err(if is_whole { ReadError::Malformed { line, text, fault } } else { ReadError::Torn { line, text } })
     }
 }

@@ -41,7 +41,9 @@ impl FromStr for Cursor {
 
 fn parse(text: &str) -> Option<Cursor> {
     let mut numbers = text.split('-').map(|digits| u64::from_str_radix(digits, 16).ok());
-    let (recording, position, number) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    let recording = numbers.next()??;
+    let position = numbers.next()??;
+    let number = numbers.next()??;
     numbers.next().is_none().then_some(Cursor { recording, position, number })
 }
 

@@ -66,7 +66,8 @@ pub(super) async fn an_append_that_is_repeated_is_applied_once(store: Shared) ->
     let create = running("a", Revision::NONE, "1");
     let first = store.append(&create).await?;
     assert_eq!(store.append(&create).await?, first);
-    let (add, replace) = (running("a", first, "2"), running("a", first, "2").replacing());
+    let add = running("a", first, "2");
+    let replace = running("a", first, "2").replacing();
     let second = store.append(&add).await?;
     assert_eq!(store.append(&add).await?, second);
     assert_entry(&store, "a", second, &[b"1", b"2"]).await?;

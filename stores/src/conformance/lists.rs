@@ -47,7 +47,9 @@ pub(super) async fn pages_have_each_of_3_000_entries_once_while_others_change(st
         try_join_all(appends.iter().map(|append| store.append(append))).await?;
     }
     let mut expected: Vec<_> = (0..3_000).filter(|n| STATUSES[n % 5] == EntryStatus::Waiting).map(id).collect();
-    let (mut listed, mut page, mut pages) = (Vec::new(), Filter::waiting().limit(70), 0);
+    let mut listed = Vec::new();
+    let mut page = Filter::waiting().limit(70);
+    let mut pages = 0;
     loop {
         let heads = store.list(&page).await?;
         let Some(last) = heads.last() else { break };

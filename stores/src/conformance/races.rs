@@ -12,7 +12,8 @@ const TASKS: usize = 50;
 
 /// S2
 pub(super) async fn of_50_appends_for_one_revision_one_wins(store: Shared) -> Result<(), StoreError> {
-    let (mut revision, mut parts) = (Revision::NONE, Vec::new());
+    let mut revision = Revision::NONE;
+    let mut parts = Vec::new();
     for _ in 0..10 {
         let appends = (0..TASKS).map(|n| {
             let store = Arc::clone(&store);
@@ -37,7 +38,8 @@ pub(super) async fn of_50_appends_for_one_revision_one_wins(store: Shared) -> Re
 
 /// S1, S3
 pub(super) async fn an_append_whose_future_was_dropped_is_whole_or_absent(store: Shared) -> Result<(), StoreError> {
-    let (mut revision, mut count) = (Revision::NONE, 0);
+    let mut revision = Revision::NONE;
+    let mut count = 0;
     for n in 0..100 {
         let part = vec![b'x'; n * 1_000];
         let dropped = running("a", revision, part.clone()).part(part);

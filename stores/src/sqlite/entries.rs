@@ -20,7 +20,8 @@ struct Stored {
 fn find(db: &Transaction<'_>, id: &str) -> rusqlite::Result<Option<Stored>> {
     let mut find = db.prepare_cached("SELECT number, revision, last_append, parts FROM entry WHERE id = ?1")?;
     let stored = |row: &Row<'_>| {
-        let (number, revision) = (row.get("number")?, revision(row)?);
+        let number = row.get("number")?;
+        let revision = revision(row)?;
         Ok(Stored { number, revision, last_append: row.get("last_append")?, parts: row.get("parts")? })
     };
     find.query_row([id], stored).optional()
@@ -43,7 +44,8 @@ pub(super) fn load(db: &Transaction<'_>, id: &str) -> DbResult<Option<Entry>> {
 
 /// Applies an append whose head is given as JSON, too.
 pub(super) fn append(db: &Transaction<'_>, append: &Append, head: &str) -> DbResult<Revision> {
-    let (id, after) = (&*append.head.id, append.head.revision);
+    let id = &*append.head.id;
+    let after = append.head.revision;
     let stored = find(db, id)?;
     match &stored {
         Some(stored) if stored.last_append == *append.id.as_bytes() => return Ok(Ok(stored.revision)),

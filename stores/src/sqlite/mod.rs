@@ -89,7 +89,8 @@ impl Store for SqliteStore {
 
     fn append<'a>(&'a self, append: &'a Append) -> BoxFuture<'a, Result<Revision, StoreError>> {
         Box::pin(async move {
-            let (head, append) = (append.check()?, append.clone());
+            let head = append.check()?;
+            let append = append.clone();
             self.0.worker.change(move |connection| entries::append(connection, &append, &head)).await
         })
     }
@@ -119,7 +120,8 @@ impl KeyValues for SqliteStore {
 
     fn write<'a>(&'a self, key: &'a ValueKey, value: &'a Value) -> BoxFuture<'a, RunResult<()>> {
         Box::pin(async move {
-            let (bytes, json) = (values::encode(key), values::to_json(key, value)?);
+            let bytes = values::encode(key);
+            let json = values::to_json(key, value)?;
             Ok(self.0.worker.change(move |connection| values::write(connection, &bytes, &json)).await?)
         })
     }

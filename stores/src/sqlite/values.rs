@@ -33,7 +33,9 @@ pub(super) fn encode(key: &ValueKey) -> Vec<u8> {
 
 /// Returns the key with these bytes, or `None` if there is none.
 fn decode(bytes: &[u8]) -> Option<ValueKey> {
-    let (mut segments, mut segment, mut rest) = (Vec::new(), Vec::new(), bytes);
+    let mut segments = Vec::new();
+    let mut segment = Vec::new();
+    let mut rest = bytes;
     while let Some((&byte, after)) = rest.split_first() {
         rest = after;
         match (byte, after.first()) {

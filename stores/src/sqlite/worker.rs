@@ -126,7 +126,8 @@ impl Owner {
     fn serve(mut self, mut queue: mpsc::Receiver<Request>) {
         while let Some(first) = queue.blocking_recv() {
             let waiting = iter::from_fn(|| queue.try_recv().ok());
-            let (mut reads, mut changes) = (Vec::new(), Vec::new());
+            let mut reads = Vec::new();
+            let mut changes = Vec::new();
             for request in iter::once(first).chain(waiting).take(CAPACITY) {
                 match request {
                     Request::Read(read) => reads.push(read),
@@ -208,7 +209,8 @@ mod tests {
         let (owner, other) = open(&folder);
         let (path, (seen, reads)) = (owner.path.clone(), std::sync::mpsc::channel());
         let read = Request::Read(Box::new(move |connection| seen.send(count(connection)).expect("a receiver")));
-        let (mut waiting, mut replies) = (vec![read], Vec::new());
+        let mut waiting = vec![read];
+        let mut replies = Vec::new();
         for n in 0..10 {
             let other = Connection::open(&path).expect("a connection");
             let (request, reply) = change(move |transaction| {

@@ -222,7 +222,8 @@ fn results(messages: &[Value], log: &mut Log) -> BTreeMap<String, String> {
                 result["type"] == "tool_call_response" && result["id"] == call["id"],
                 format!("{call} has no result"),
             );
-            let (name, response) = (text(&call["name"]), text(&result["response"]));
+            let name = text(&call["name"]);
+            let response = text(&result["response"]);
             if name == "helper" {
                 let of_helper = ["note d", "pay e"].map(str::to_owned).into_iter();
                 results.extend(of_helper.zip(response.split("; ").map(str::to_owned)));
@@ -242,7 +243,8 @@ fn check_effects(effects: &str, results: &BTreeMap<String, String>, log: &mut Lo
     for effect in EFFECTS {
         let keys: Vec<_> = effects.lines().filter_map(|line| line.strip_suffix(&format!(" {effect}"))).collect();
         let result = results.get(effect).map(String::as_str).unwrap_or_default();
-        let (is_idempotent, is_lost) = (is_idempotent(effect), result.ends_with(LOST));
+        let is_idempotent = is_idempotent(effect);
+        let is_lost = result.ends_with(LOST);
         log.check(keys.len() <= 1, format!("{effect} has happened {} times", keys.len()));
         log.check(!keys.is_empty() || (is_lost && !is_idempotent), format!("{effect} has not happened: {result:?}"));
         log.check(result == effect || (is_lost && !is_idempotent), format!("{effect} has the result {result:?}"));
@@ -261,7 +263,8 @@ fn check(folder: &Path, kills: &mut Kills) -> Checked<Vec<String>> {
     log.check(is_over, format!("the run has not ended: {head}"));
     let results = results(&messages, &mut log);
     check_effects(&fs::read_to_string(folder.join("effects"))?, &results, &mut log);
-    let (models, most) = (log.models, TURNS + log.kills);
+    let models = log.models;
+    let most = TURNS + log.kills;
     log.check(models <= most, format!("the model was called {models} times, and not at most {most} times"));
     Ok(log.faults)
 }
@@ -270,7 +273,8 @@ fn check(folder: &Path, kills: &mut Kills) -> Checked<Vec<String>> {
 fn check_all(folder: &Path, all_points: bool) -> Checked<Vec<String>> {
     let mut runs = fs::read_dir(folder)?.map(|run| Ok(run?.path())).collect::<Checked<Vec<_>>>()?;
     runs.sort();
-    let (mut kills, mut faults) = (Kills::default(), Vec::new());
+    let mut kills = Kills::default();
+    let mut faults = Vec::new();
     for run in &runs {
         let found = check(run, &mut kills).unwrap_or_else(|error| vec![error.to_string()]);
         faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", run.display())));

@@ -31,7 +31,8 @@ impl Loop<'_> {
                 let called = self.call_or_undo(installed, hooks, &mut ()).await;
                 started.has_ended = true;
                 if let Err(error) = called {
-                    let (id, agent) = (&installed.id, self.ctx.name());
+                    let id = &installed.id;
+                    let agent = self.ctx.name();
                     tracing::warn!("the middleware `{id}` of the agent `{agent}` failed to start: {}", error.explain());
                 }
                 // The hooks are not called again, so another attempt keeps what they have changed.
@@ -50,7 +51,8 @@ impl Loop<'_> {
                 let delivered = self.deliver_to(&taken.to, &mut taken.value).await;
                 self.state.session.remove_value(&taken, self.state.number());
                 if let Err(error) = delivered {
-                    let (to, error) = (taken.to.to_string(), error.explain().to_string());
+                    let to = taken.to.to_string();
+                    let error = error.explain().to_string();
                     tracing::warn!("a message to the middleware `{to}` was dropped: {error}");
                     emit(self.ctx, &mut MessageDropped { to, error }).await?;
                 }
@@ -79,7 +81,8 @@ impl Loop<'_> {
         hooks: &Filters<T>,
         value: &mut T,
     ) -> Result<()> {
-        let (session, id) = (&self.state.session, Arc::from(installed.id.as_str()));
+        let session = &self.state.session;
+        let id = Arc::from(installed.id.as_str());
         let copy = session.slices().copy(&id)?;
         let mut undo = Undo { session, attempt: self.state.number(), id, copy, is_needed: true };
         let called = apply_caught(hooks, value, self.ctx).await;

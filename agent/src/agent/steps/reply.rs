@@ -21,7 +21,8 @@ impl Loop<'_> {
     ) -> BoxFuture<'b, Result<ChatResponse>> {
         Box::pin(async move {
             let estimated = Measured::begin(&self.state, &request);
-            let (session, number) = (self.state.session.key(), self.state.session.turn_number());
+            let session = self.state.session.key();
+            let number = self.state.session.turn_number();
             let mut run = model.run(request).key_with(move || session.turn(number));
             // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
             // inherit them.
@@ -50,7 +51,8 @@ impl Loop<'_> {
 
     /// Returns the passage of a reply, or `None` if the hooks have neither stages nor guards for replies.
     fn passage(&self) -> Option<Passage> {
-        let (mut reads, mut stages) = (ChunkStages::default(), ChunkStages::default());
+        let mut reads = ChunkStages::default();
+        let mut stages = ChunkStages::default();
         for chains in self.chains() {
             reads.extend(&chains.reads);
             stages.extend(&chains.chunks);

@@ -58,7 +58,8 @@ impl<'a> Loop<'a> {
         let Some(turn) = self.state.session.reopen() else {
             let answer = answer.and_then(|answer| self.state.session.take_answer(answer));
             answer.iter().for_each(|answer| self.state.keep_answer(answer, self.ctx));
-            let (executed, demoted) = (Vec::new(), Vec::new());
+            let executed = Vec::new();
+            let demoted = Vec::new();
             report(self, RunResumed { continues, turn: now, executed, demoted }).await;
             if let Some(answer) = answer {
                 return Ok(Some((answer, After::End)));

@@ -440,7 +440,9 @@ mod tests {
     /// Feeds the pieces, and returns the text of a string at a path after each piece, and the value when it is complete.
     fn scan<'a>(pointer: &str, pieces: impl IntoIterator<Item = &'a str>) -> (Vec<String>, Option<Value>) {
         let mut json = at(pointer);
-        let (mut text, mut texts, mut found) = (String::new(), Vec::new(), None);
+        let mut text = String::new();
+        let mut texts = Vec::new();
+        let mut found = None;
         for mut piece in pieces {
             while let Some(part) = json.next_part(&mut piece) {
                 if part.is_whole() {
@@ -703,7 +705,9 @@ mod tests {
             let pointer: String = keys.iter().flat_map(|key| ["/", *key]).collect();
             let expected = value.pointer(&pointer);
 
-            let (mut pieces, mut rest, mut sizes) = (Vec::new(), text.as_str(), sizes.into_iter().cycle());
+            let mut pieces = Vec::new();
+            let mut rest = text.as_str();
+            let mut sizes = sizes.into_iter().cycle();
             while !rest.is_empty() {
                 let end = rest.char_indices().nth(sizes.next().unwrap_or(1)).map_or(rest.len(), |(at, _)| at);
                 let (piece, after) = rest.split_at(end);
@@ -747,7 +751,9 @@ mod tests {
 
     /// Closes the string and the containers that are open at the end of a JSON text, and parses it.
     fn close(text: &mut String) -> Option<Value> {
-        let (mut open, mut in_string, mut is_escaped) = (Vec::new(), false, false);
+        let mut open = Vec::new();
+        let mut in_string = false;
+        let mut is_escaped = false;
         for char in text.chars() {
             match char {
                 _ if is_escaped => is_escaped = false,

@@ -79,7 +79,8 @@ impl<T: Clone + Serialize + Send + Sync + 'static> ChunkedEvents for ChunkedText
         let state = Mutex::new(StreamState { filter: make(), last: None, rest: None, refused: None });
         let stream = Arc::new(TextStream { name: self.name.clone(), text: Arc::clone(&self.text), make, state });
         let first = || ctx.emitter().with(Options::new().priority(i32::MAX));
-        let (passing, discarding) = (Arc::clone(&stream), Arc::clone(&stream));
+        let passing = Arc::clone(&stream);
+        let discarding = Arc::clone(&stream);
         first()
             .on(self.name.as_str(), move |event: &mut T, _: &EventMeta<'_>| Ok::<_, BoxError>(passing.pass(event)?))?;
         first().on(AttemptDiscarded::NAME, move |_: &mut AttemptDiscarded, _: &EventMeta<'_>| discarding.discard())?;
@@ -179,10 +180,12 @@ where
     F: Fn(RunContext) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
 {
     for stage in [Stage::Success, Stage::Error] {
-        let (held, then) = (Arc::clone(held), then.clone());
+        let held = Arc::clone(held);
+        let then = then.clone();
         let first = ctx.emitter().with(Options::new().priority(i32::MAX));
         first.on_async(stage, move |_: &mut dyn AnyEvent, _| {
-            let (held, then) = (Arc::clone(&held), then.clone());
+            let held = Arc::clone(&held);
+            let then = then.clone();
             Box::pin(async move {
                 let Some(ctx) = RunContext::current() else { return Ok(()) };
                 for stream in &*held {

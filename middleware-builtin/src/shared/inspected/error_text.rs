@@ -90,7 +90,8 @@ fn chain(causes: Vec<Value>) -> Option<Box<TextCause>> {
 /// Creates an error of the same kind with other texts. An error that carries data, such as an interrupt, keeps the
 /// data, and gets a cause that hides the old texts.
 fn rebuild(error: Error, message: String, causes: Option<Box<TextCause>>) -> Error {
-    let (is_retryable, is_fatal) = (error.is_retryable(), error.is_fatal());
+    let is_retryable = error.is_retryable();
+    let is_fatal = error.is_fatal();
     let anew = match error.kind() {
         ErrorKind::Failed => Error::new(message),
         ErrorKind::Denied { by } => Error::denied(by, message),

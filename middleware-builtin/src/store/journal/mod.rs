@@ -242,7 +242,8 @@ impl Journal {
 /// Shows the id, the revision and the holder.
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (revision, holder) = (self.revision(), self.holder());
+        let revision = self.revision();
+        let holder = self.holder();
         let mut shown = f.debug_struct("Journal");
         shown.field("id", &self.0.id).field("revision", &revision).field("holder", &holder).finish_non_exhaustive()
     }

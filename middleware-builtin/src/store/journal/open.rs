@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn entries_that_were_dropped_are_removed() {
-        let (open, store) = (OpenEntries::new(), StoreId::new());
+        let open = OpenEntries::new();
+        let store = StoreId::new();
         let kept: Vec<_> = (0..100).map(|n| open.insert_or_get(store, &format!("kept-{n}"), Arc::new(n))).collect();
         for n in 0..10_000 {
             assert_eq!(*open.insert_or_get(store, &format!("dropped-{n}"), Arc::new(n)), n);

@@ -120,7 +120,10 @@ mod tests {
     #[test]
     fn all_bytes_that_are_written_are_at_most_three_times_the_bytes_that_were_added() {
         let mut state = State::new(EntryHead::new("a", "test"), 0);
-        let (part, mut total, mut written, mut replaced) = (Bytes::from(vec![0; 100_000]), 0, 0, 0);
+        let part = Bytes::from(vec![0; 100_000]);
+        let mut total = 0;
+        let mut written = 0;
+        let mut replaced = 0;
         for n in 1..=2_000 {
             total += part.len() as u64;
             let mut append = Append::new(state.head.clone());

@@ -101,7 +101,8 @@ impl Inner {
     /// Returns the append for a batch, or `None` if there is nothing to store.
     fn plan(&self, batch: &Waiting, change: Option<Change>, whole: bool) -> Option<Append> {
         let state = self.state.lock();
-        let (held, claimed) = (state.is_held(&self.by), state.is_claimed() || !batch.claims.is_empty());
+        let held = state.is_held(&self.by);
+        let claimed = state.is_claimed() || !batch.claims.is_empty();
         let renews = claimed && (batch.renews || is_renewal_due(&state.head, self.lease));
         if change.is_none() && held == claimed && !renews {
             return None;

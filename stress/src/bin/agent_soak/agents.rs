@@ -54,7 +54,8 @@ fn model(seed: u64) -> Result<ChatModel> {
 /// after it is a turn.
 fn reply(seed: u64, request: &ChatRequest) -> Reply {
     let asked = request.messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
-    let (number, since) = (request.messages[asked].text(), &request.messages[asked..]);
+    let number = request.messages[asked].text();
+    let since = &request.messages[asked..];
     let turn = since.iter().filter(|message| message.role == Role::Assistant).count();
     Plan::draw(seed, number.parse().unwrap_or(0)).reply(turn)
 }

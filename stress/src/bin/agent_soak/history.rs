@@ -9,7 +9,8 @@ use crate::agents::Begun;
 
 /// Returns the violations in a history.
 pub(crate) fn check(messages: &[Arc<Message>], begun: &Begun) -> Vec<String> {
-    let (mut open, mut broken) = (HashMap::<&str, &ToolCall>::new(), Vec::new());
+    let mut open = HashMap::<&str, &ToolCall>::new();
+    let mut broken = Vec::new();
     for message in messages {
         for result in message.tool_results() {
             match open.remove(result.id.as_str()) {

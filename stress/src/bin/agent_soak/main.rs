@@ -33,7 +33,8 @@ fn main() -> ExitCode {
 /// Parses the command line into a seed and a number of runs. Returns `None` for `--help`.
 fn settings() -> Result<Option<(u64, u64)>> {
     use lexopt::prelude::{Long, ValueExt};
-    let (mut seed, mut runs) = (fastrand::u64(..), 100_000);
+    let mut seed = fastrand::u64(..);
+    let mut runs = 100_000;
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
         match argument {

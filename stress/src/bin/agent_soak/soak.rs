@@ -68,7 +68,9 @@ pub(crate) fn soak(seed: u64, runs: u64) -> Report {
     silence_planned_panics();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("a runtime");
-    let (begun, lives, mut report) = (Begun::default(), Lives::default(), Report::default());
+    let begun = Begun::default();
+    let lives = Lives::default();
+    let mut report = Report::default();
     let agents = Arc::new(agents(seed, &begun).expect("valid agents"));
     let observer = lives.observe(&Emitter::root()).expect("a valid matcher");
     for first in (0..runs.div_ceil(2)).step_by(BATCH as usize) {
@@ -110,7 +112,9 @@ async fn batch(seed: u64, agents: &Arc<[Agent; 2]>, sessions: std::ops::Range<u6
 
 /// Asks twice in one session, so that the second run reads the history that the first run left.
 async fn converse(seed: u64, agents: &[Agent; 2], number: u64) -> Ended {
-    let (session, mut broken, mut outcomes) = (Session::new(), Vec::new(), ["never polled"; 2]);
+    let session = Session::new();
+    let mut broken = Vec::new();
+    let mut outcomes = ["never polled"; 2];
     for (number, outcome) in (2 * number..).zip(&mut outcomes) {
         let plan = Plan::draw(seed, number);
         let run = agents[usize::from(plan.spawns_tools)].ask(number.to_string()).session(&session);

@@ -25,7 +25,8 @@ fn histories_of_agents_stay_valid_and_their_runs_end_once_whatever_ends_them() {
 fn the_check_of_histories_finds_each_kind_of_damage() {
     let call = || Message::assistant("").with_call(ToolCall::new("0", "act", json!({"key": "k"})));
     let result = |result: ToolResult| Message::tool([result]);
-    let (done, error) = (ToolResult::new("0", "done"), ToolResult::error("0", "not executed: the run ends here"));
+    let done = ToolResult::new("0", "done");
+    let error = ToolResult::error("0", "not executed: the run ends here");
     for (calls, messages, broken) in [
         (1, vec![call(), result(done.clone())], 0),
         (0, vec![call(), result(error.clone())], 0),
@@ -46,7 +47,8 @@ fn the_check_of_histories_finds_each_kind_of_damage() {
 
 #[test]
 fn the_check_of_lives_finds_each_kind_of_damage() {
-    let (one, two) = ((1, None), (2, Some(1)));
+    let one = (1, None);
+    let two = (2, Some(1));
     for (events, broken) in [
         (vec![(Start, one), (Start, two), (Success, two), (Finish, two), (Error, one), (Finish, one)], 0),
         (vec![(Start, one), (Success, one)], 1),

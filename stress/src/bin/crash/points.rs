@@ -142,7 +142,8 @@ impl Seen {
     /// Takes over a commit, and returns its kinds, each with the place that it is about, such as `began order/1/0`.
     fn kinds<'a>(&mut self, head: &EntryHead, parts: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
         let mut kinds = Vec::new();
-        let (is_held, has_ended) = (head.holder.is_some(), head.status == EntryStatus::Ended);
+        let is_held = head.holder.is_some();
+        let has_ended = head.status == EntryStatus::Ended;
         if is_held && !self.is_held {
             kinds.push("claim".to_owned());
         }

@@ -49,9 +49,11 @@ impl Target {
 
 /// A tool with an effect. If it is idempotent, its target knows the keys.
 fn tool(name: &'static str, target: &Target, log: &Arc<Log>, is_idempotent: bool) -> Result<Tool> {
-    let (target, log) = (target.clone(), Arc::clone(log));
+    let target = target.clone();
+    let log = Arc::clone(log);
     let tool = tool_fn(name, "Has an effect", move |Text { text }: Text, ctx: RunContext| {
-        let (target, log) = (target.clone(), Arc::clone(&log));
+        let target = target.clone();
+        let log = Arc::clone(&log);
         async move {
             let key = ctx.key().map(|key| key.to_string()).unwrap_or_default();
             let effect = format!("{name} {text}");

@@ -107,7 +107,8 @@ impl<'a> Reported<'a> {
 
     /// Returns the ending of a run, or `None` if the recording is too damaged to determine it.
     pub(crate) fn ending(&self, life: &Life<'_>) -> Option<Ending> {
-        let (begun, drawn) = (life.begun?, self.drawn_for(life)?);
+        let begun = life.begun?;
+        let drawn = self.drawn_for(life)?;
         let raised = |status| life.raised(Stage::Start) == Some(status);
         Some(match life.status(Stage::Finish)? {
             Status::Success if begun.is_answered => Ending::Answered,
@@ -181,7 +182,8 @@ impl<'a> Reported<'a> {
 
     /// Returns the runs above this run, the nearest first.
     pub(crate) fn above(&self, life: &Life<'_>) -> impl Iterator<Item = &'a Life<'a>> {
-        let (lives, next) = (self.lives, |life: &Life<'_>| self.lives.get(&life.parent?));
+        let lives = self.lives;
+        let next = |life: &Life<'_>| self.lives.get(&life.parent?);
         // A damaged recording may nest runs in a circle.
         std::iter::successors(next(life), move |life| lives.get(&life.parent?)).take(lives.len())
     }

@@ -28,7 +28,9 @@ impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MB: f64 = (1 << 20) as f64;
         let (Some(warm), Some(end)) = (self.warm, self.end) else { return f.write_str("memory: not known here") };
-        let (warm, end, most) = (warm as f64 / MB, end as f64 / MB, MOST as f64 / MB);
+        let warm = warm as f64 / MB;
+        let end = end as f64 / MB;
+        let most = MOST as f64 / MB;
         write!(f, "memory: {warm:.1} MB after the warm-up, {end:.1} MB at the end; {most:.0} MB more would be too much")
     }
 }

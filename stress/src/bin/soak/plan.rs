@@ -292,7 +292,8 @@ impl Draw {
     }
 
     fn binding(&mut self) -> Binding {
-        let (place, manner) = (self.rng.usize(0..Place::ALL.len()), self.rng.usize(0..Manner::ALL.len()));
+        let place = self.rng.usize(0..Place::ALL.len());
+        let manner = self.rng.usize(0..Manner::ALL.len());
         Binding { place: Place::ALL[place], manner: Manner::ALL[manner] }
     }
 
@@ -353,7 +354,8 @@ impl Draw {
 
     fn listening(&mut self, depth: usize) -> Listening {
         let at = if self.chance(0.4) { At::Instance } else { At::Run };
-        let (stage, verb) = (STAGES[self.rng.usize(0..4)], VERBS[self.rng.usize(0..4)]);
+        let stage = STAGES[self.rng.usize(0..4)];
+        let verb = VERBS[self.rng.usize(0..4)];
         let is_own = at == At::Run && stage != Stage::Start && verb.is_async();
         if is_own && self.chance(0.3) {
             return Listening { at, stage, nested: false, verb, act: Act::Runs(Box::new(self.leaf(depth))) };
@@ -362,7 +364,8 @@ impl Draw {
     }
 
     fn listening_above(&mut self) -> Listening {
-        let (stage, verb) = (STAGES[self.rng.usize(0..4)], VERBS[self.rng.usize(0..4)]);
+        let stage = STAGES[self.rng.usize(0..4)];
+        let verb = VERBS[self.rng.usize(0..4)];
         Listening { at: At::Instance, stage, nested: true, verb, act: self.act() }
     }
 

@@ -64,7 +64,8 @@ const EXAMPLES: usize = 8;
 /// Runs batches until enough runs have started, or until a batch does not end.
 pub(crate) fn soak(settings: &Settings, mut progress: impl FnMut(&Report)) -> Report {
     silence_planned_panics();
-    let (began, panics) = (Instant::now(), PANICS.load(Relaxed));
+    let began = Instant::now();
+    let panics = PANICS.load(Relaxed);
     let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("a runtime");
     let threads = Threads::new();
     let mut report = Report::default();
@@ -118,7 +119,8 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tally, trees, cuts, broken, examples, memory, took, kept: _ } = self;
-        let (runs, seconds) = (tally.runs, took.as_secs_f64());
+        let runs = tally.runs;
+        let seconds = took.as_secs_f64();
         writeln!(f, "{tally}")?;
         writeln!(f, "{runs} runs in {trees} trees, {cuts} runtimes dropped with runs in them")?;
         writeln!(f, "{seconds:.1} s, {:.0} runs/s", runs as f64 / seconds)?;

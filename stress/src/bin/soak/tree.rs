@@ -188,7 +188,8 @@ impl Branch {
 
     /// Creates a run that owns the branch.
     pub(crate) fn call_shared(self: &Arc<Self>) -> impl Future<Output = Result<u32>> + Send + use<> {
-        let (run, this) = (self.built(self.run_shared(self.index)), Arc::clone(self));
+        let run = self.built(self.run_shared(self.index));
+        let this = Arc::clone(self);
         async move { this.noted(run).await }
     }
 
@@ -215,7 +216,8 @@ impl Branch {
     }
 
     fn stopped<'a>(&self, run: Run<'a, Self>, stop: Stop) -> Run<'a, Self> {
-        let (handle, token) = (AbortHandle::new(), CancellationToken::new());
+        let handle = AbortHandle::new();
+        let token = CancellationToken::new();
         let reason = reason(self.index);
         match stop {
             Stop::Before => {
@@ -258,7 +260,8 @@ impl Branch {
 
     /// Makes a thread abort the run after `working` runs of the tree, including this run, have begun their work.
     fn amid(&self, working: u32, abort: impl FnOnce() + Send + 'static) {
-        let (log, node) = (self.shared.log.clone(), self.index);
+        let log = self.shared.log.clone();
+        let node = self.index;
         let then = Box::new(move || {
             log.aborts(node);
             abort();
@@ -287,7 +290,8 @@ impl Branch {
                 ctx.abort(reason(self.index));
             }
             Some(Stop::ThreadInWork) => {
-                let (handle, reason) = (ctx.abort_handle(), reason(self.index));
+                let handle = ctx.abort_handle();
+                let reason = reason(self.index);
                 self.shared.threads.do_soon(move || handle.abort(reason));
             }
             _ => {}
