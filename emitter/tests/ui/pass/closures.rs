@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use emitree_emitter::{
-    AnyEvent, BoxError, Emitter, EventMeta, EventName, Opaque, Options, matcher_fn,
-};
+use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta, EventName, Opaque, Options, matcher_fn};
+
+const FETCH: EventName = EventName::new("fetch_data");
 
 #[derive(serde::Serialize)]
 struct FetchData {
@@ -28,8 +28,7 @@ fn named(data: &mut FetchData, meta: &EventMeta<'_>) {
     data.url = meta.path().to_owned();
 }
 
-fn main() -> Result<(), BoxError> {
-    const FETCH: EventName = EventName::new("fetch_data");
+pub(crate) fn main() -> Result<(), BoxError> {
     let app = Emitter::new().child("app")?;
     let client = Arc::new(Client("https://".into()));
 
@@ -37,9 +36,7 @@ fn main() -> Result<(), BoxError> {
     app.on("fetch_data", |_: &mut FetchData, _| {})?;
     app.on("fetch_data", |data: &mut FetchData, _| data.url = "x".into())?;
     app.on("fetch_data", |data: &mut FetchData, meta| data.url.push_str(meta.name()))?;
-    app.on("fetch_data", |data: &mut FetchData, _: &EventMeta<'_>| {
-        data.url.parse::<u16>().map(drop).or(Ok(()))
-    })?;
+    app.on("fetch_data", |data: &mut FetchData, _: &EventMeta<'_>| data.url.parse::<u16>().map(drop).or(Ok(())))?;
     app.on("fetch_data", |data: &mut FetchData, _| {
         let _: String = data.url.parse()?;
         Ok(())
@@ -52,7 +49,8 @@ fn main() -> Result<(), BoxError> {
     app.on(matcher_fn(|meta| meta.name().len() > 3), |_: &mut FetchData, _| ())?;
     let prefix = client.0.clone();
     app.on("fetch_data", move |data: &mut FetchData, _| data.url.insert_str(0, &prefix))?;
-    app.with(Options::new().priority(1).once()).on("open", |connection: &mut Opaque<Client>, _| connection.0.0.clear())?;
+    app.with(Options::new().priority(1).once())
+        .on("open", |connection: &mut Opaque<Client>, _| connection.0.0.clear())?;
 
     // `on_async`: closures without and with a captured value, an async fn, an async closure, and a struct.
     app.on_async("fetch_data", |data: &mut FetchData, _| {
@@ -89,7 +87,11 @@ fn main() -> Result<(), BoxError> {
             Ok(())
         })
     })?;
+    emits(&app);
+    Ok(())
+}
 
+fn emits(app: &Emitter) {
     let mut data = FetchData { url: "emitree".into() };
     let emit = app.emit("fetch_data", &mut data);
     fn sends<T: Send>(it: T) -> T {
@@ -98,5 +100,4 @@ fn main() -> Result<(), BoxError> {
     drop(sends(emit));
     let error = app.emit_now(FETCH, &mut data).expect_err("there are async listeners");
     println!("{error}");
-    Ok(())
 }

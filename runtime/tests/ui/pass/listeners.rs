@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_emitter::{AnyEvent, BoxError, Emitter, EventMeta, Options};
 use emitree_runtime::{
-    Failure, Finish, Lifecycle, LifecycleMut, Outcome, Result, RunContext, Runnable, Stage, Start, Success, lifecycle_of,
-    runnable_fn,
+    Failure, Finish, Lifecycle, LifecycleMut, Outcome, Result, RunContext, Runnable, Stage, Start, Success,
+    lifecycle_of, runnable_fn,
 };
 
 #[derive(serde::Serialize)]
@@ -31,10 +31,20 @@ async fn used() -> Result<()> {
             Ok(())
         })
         .on("*.*", |event: &mut dyn AnyEvent, meta| println!("{} {}", meta.path(), event.to_json()))
-        .on_async("new_token", |token: &mut NewToken, _| Box::pin(async move { token.0.parse::<u32>()?; Ok(()) }))
+        .on_async("new_token", |token: &mut NewToken, _| {
+            Box::pin(async move {
+                token.0.parse::<u32>()?;
+                Ok(())
+            })
+        })
         .on_async("new_token", |token: &mut NewToken, meta| Box::pin(slow(token, meta)))
-        .observe("*.*", move |_: &dyn AnyEvent, _| drop(counted.fetch_add(1, Ordering::Relaxed)))
-        .observe_async("*.*", |event: &dyn AnyEvent, _| Box::pin(async move { drop(event.to_json()); Ok(()) }))
+        .observe("*.*", move |_: &dyn AnyEvent, _| _ = counted.fetch_add(1, Ordering::Relaxed))
+        .observe_async("*.*", |event: &dyn AnyEvent, _| {
+            Box::pin(async move {
+                drop(event.to_json());
+                Ok(())
+            })
+        })
         .register(Options::new().priority(1).nested(true).on(Stage::Start, |_: &mut dyn AnyEvent, _| ()))
         .on_start(|start, _| start.input += 1)
         .on_start(|start, _| {
@@ -62,10 +72,10 @@ async fn used() -> Result<()> {
     Emitter::root().on(Stage::Start, |start: &mut Start<u32, String>, _| start.input = 1)?;
     Emitter::root().on(Stage::Success, |success: &mut Success<u32, String>, _| success.output.clear())?;
     Emitter::root().on(Stage::Error, |failure: &mut Failure, _| drop(failure.error().report()))?;
-    Emitter::root().observe(Stage::Finish, |finish: &Finish<u32, String>, _| drop(finish.outcome().status()))?;
+    Emitter::root().observe(Stage::Finish, |finish: &Finish<u32, String>, _| _ = finish.outcome().status())?;
     Ok(())
 }
 
-fn main() {
+pub(crate) fn main() {
     drop(used());
 }

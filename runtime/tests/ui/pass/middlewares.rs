@@ -44,10 +44,10 @@ async fn used() -> Result<()> {
         .middleware(move |ctx: &RunContext| Ok(ctx.set("tag", tag.clone())?))
         .middleware(shared)
         .context(serde_json::json!({"user": "alice"}));
-    drop(run.await?);
+    run.await?;
     Ok(())
 }
 
-fn main() {
+pub(crate) fn main() {
     drop(used());
 }

@@ -102,6 +102,6 @@ async fn spawned() -> Result<()> {
     Ok(())
 }
 
-fn main() {
+pub(crate) fn main() {
     drop((used(String::new()), spawned()));
 }
