@@ -458,7 +458,8 @@ fn encoded_urls_are_checked_too() {
 fn random_base64_text_contains_no_url_to_a_host() {
     let guard = ExfilGuard::new().only([]).allow_hosts(["a.org"]);
     let mut rng = fastrand::Rng::with_seed(4);
-    for _ in 0..40 {
+    let images = if std::env::var_os("EMITREE_LONG").is_some() { 40 } else { 8 };
+    for _ in 0..images {
         let bytes: String = (0..30_000).map(|_| rng.alphanumeric()).collect();
         let image: String = bytes.chars().map(|c| if rng.u8(0..32) == 0 { '/' } else { c }).collect();
         assert_eq!(guard.look(&format!("data:image/png;base64,{image}")), None);
