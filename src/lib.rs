@@ -31,12 +31,15 @@
 //!   `error`, then `finish`.
 //! - A [`RunContext`] is a handle to a run. It provides the run's ids, emitter and context, spawns tasks, and can abort
 //!   the run.
-//! - An [`Emitter`] is a node of a tree. Events rise from it to all emitters above. A [`Matcher`] selects the events
-//!   that a listener receives. A payload may have any serializable type, and that type may define the event's name
-//!   ([`Event`]).
-//! - A [`Middleware`] registers listeners and layers when a run begins. [`for_tree`] binds it to the runs below as
+//! - An [`Emitter`] is a node of a tree. Events rise from it to all emitters above. A [`Matcher`] selects events. A
+//!   payload may have any serializable type, and that type may define the event's name ([`Event`]).
+//! - A *listener* receives events and may change them; an *observer* may not.
+//! - A [`Middleware`] binds listeners and layers to a run when it begins. [`for_tree`] binds it to the runs below as
 //!   well.
 //! - A [`Layer`] wraps the work and calls it with [`Next`]. A [`Stack`] keeps layers in the order of their [`Phase`].
+//!   A *guard* ([`layer::Guard`]) is a layer that only refuses.
+//! - A *place* ([`agent::Place`]) is a named point of an agent's loop, and a *hook* is a listener or a layer that is
+//!   registered there.
 //! - A [`Sink`] writes records of events to a file, a channel or memory.
 //! - An [`Error`] has a kind, details and causes. An [`Outcome`] describes how a run ended.
 //!

@@ -1,6 +1,7 @@
 //! What agents often need, beside the loop: middlewares, kinds of agents, parsers and workflows.
 //!
-//! This crate uses only the public API of [`emitree_agent`], so everything here could be in a crate of yours.
+//! This crate uses only the public API of [`emitree_agent`] and of the crates below it, so everything here could be in a
+//! crate of yours.
 //!
 //! - [`built_in`]: middlewares that limit a conversation, judge replies, or make the model answer with JSON;
 //! - [`react`]: agents whose model calls tools with text;

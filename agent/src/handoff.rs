@@ -130,10 +130,12 @@ impl Handoff {
                  yourself"
             )));
         }
+        // A resumed run has the turn of this call in its history already, and the target must not see it.
         let mut messages = source.session.history_before_turn().messages().to_vec();
         if let Some(filter) = &self.filter {
             filter(&mut messages);
         }
+        // An invalid conversation of the filter is an error here, before listeners hear of a transfer.
         let (before, question) = split_question(&History::try_from(messages)?)?;
         let mut event = HandedOff { from: from.name().to_owned(), to: target.name().to_owned(), reason };
         emit(&from, &mut event).await?;
@@ -146,6 +148,7 @@ impl Handoff {
         let transferred = Transferred { in_a_row: source.handoffs.in_a_row + 1, session, resumes };
         let output = target.ask(input).own_extension(transferred).middleware(append).await?;
         let text = output.text();
+        // Set only after the target has succeeded: after a transfer that failed, the source answers itself.
         *source.handoffs.answered.lock() = Some(Answered::of(&output, &text, ctx));
         Ok(ToolOutput::new(text).answer())
     }
@@ -218,6 +221,7 @@ impl AgentMiddleware for Handoffs {
         let names: HashSet<_> = self.all.iter().map(Handoff::tool_name).collect();
         hooks.on_gate(move |batch, _| {
             let is_transfer = |gated: &GatedCall| names.contains(&gated.call.name);
+            // Among the open calls: a transfer that a gate has decided on does not win (A18).
             let first = batch.open().find(|gated| is_transfer(gated)).map(|gated| gated.call.id.clone());
             let Some(first) = first else { return };
             for gated in batch.open().filter(|gated| gated.call.id != first) {

@@ -31,9 +31,9 @@ async fn never(noted: Noted) -> Result<(), BoxError> {
 /// Cuts a delivery while a listener is awaited. The cut wakes no task, and takes effect when the emit is polled again.
 fn cut_while_awaiting(emitter: &Emitter, delivery: &Delivery) {
     let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
-    let begun = emitter.emit_begin(DONE, &mut payload, &facet, (delivery, &stamp));
+    let begun = emitter.emit_begin(DONE, &mut payload, &facet, delivery, &stamp);
     let Emitted::Waits(waiting) = begun else { panic!("somebody has to be awaited: {begun:?}") };
-    let mut emit = pin!(emitter.emit_rest(waiting, DONE, &mut payload, &facet, (delivery, &stamp)));
+    let mut emit = pin!(emitter.emit_rest(waiting, DONE, &mut payload, &facet, delivery, &stamp));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(emit.as_mut().poll(&mut cx).is_pending());
     assert!(emit.as_mut().poll(&mut cx).is_pending());
@@ -95,7 +95,7 @@ fn emit_begin_completes_an_emit_that_only_sync_listeners_receive() -> TestResult
         if sync_first {
             delivery.sync_first();
         }
-        let begun = emitter.emit_begin(DONE, &mut (), &Facet::new(&()), (&delivery, &EventStamp::new()));
+        let begun = emitter.emit_begin(DONE, &mut (), &Facet::new(&()), &delivery, &EventStamp::new());
         assert!(matches!(begun, Emitted::Done(Ok(()))), "{begun:?}");
         recorder.expect(["listener done", "observer done"]);
     }
@@ -112,10 +112,10 @@ fn sync_listeners_that_come_first_have_received_the_event_when_emit_begin_return
     emitter.observe("done", recorder.sees("observer"))?;
     delivery.sync_first();
     let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
-    let begun = emitter.emit_begin(DONE, &mut payload, &facet, (&delivery, &stamp));
+    let begun = emitter.emit_begin(DONE, &mut payload, &facet, &delivery, &stamp);
     let Emitted::Waits(pending) = begun else { panic!("a listener has to be awaited: {begun:?}") };
     recorder.expect(["listener done", "observer done"]);
-    block_on(emitter.emit_rest(pending, DONE, &mut payload, &facet, (&delivery, &stamp)))?;
+    block_on(emitter.emit_rest(pending, DONE, &mut payload, &facet, &delivery, &stamp))?;
     // Each async listener records its label twice: at its start with the path `done`, at its end with the word `done`.
     recorder.expect(["slow done", "slow done", "slow observer done", "slow observer done"]);
     Ok(())
@@ -132,9 +132,9 @@ fn if_sync_listeners_come_first_a_failure_skips_async_listeners_but_not_observer
     emitter.observe("done", recorder.sees("observer"))?;
     delivery.sync_first();
     let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
-    let begun = emitter.emit_begin(DONE, &mut payload, &facet, (&delivery, &stamp));
+    let begun = emitter.emit_begin(DONE, &mut payload, &facet, &delivery, &stamp);
     let Emitted::Waits(pending) = begun else { panic!("an observer has to be awaited: {begun:?}") };
-    let rest = emitter.emit_rest(pending, DONE, &mut payload, &facet, (&delivery, &stamp));
+    let rest = emitter.emit_rest(pending, DONE, &mut payload, &facet, &delivery, &stamp);
     let error = block_on(rest).expect_err("a listener failed");
     assert!(matches!(error.kind(), EmitErrorKind::Listener { .. }), "{error}");
     recorder.expect(["observer done", "slow observer done", "slow observer done"]);

@@ -37,7 +37,7 @@ fn an_emit_without_listeners_computes_neither_time_nor_context() -> TestResult {
     const X: EventName = EventName::new("x");
     let (emitter, stamp) = (Emitter::new(), EventStamp::new());
     emitter.on("other", |_: &mut dyn AnyEvent, _| ())?;
-    let emitted = emitter.emit_begin(X, &mut (), &Facet::new(&()), (&Delivery::new(), &stamp));
+    let emitted = emitter.emit_begin(X, &mut (), &Facet::new(&()), &Delivery::new(), &stamp);
     assert!(matches!(emitted, Emitted::Done(Ok(()))));
     let (after, later) = (SystemTime::now(), Context::new().with("looked", "later"));
     assert!(after <= stamp.time());

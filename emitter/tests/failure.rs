@@ -137,9 +137,9 @@ fn an_isolated_failure_is_counted_and_does_not_affect_other_listeners() {
 fn emit_with(emitter: &Emitter, facet: &Facet, delivery: &Delivery) -> Result<(), EmitError> {
     const X: EventName = EventName::new("x");
     let stamp = EventStamp::new();
-    match emitter.emit_begin(X, &mut (), facet, (delivery, &stamp)) {
+    match emitter.emit_begin(X, &mut (), facet, delivery, &stamp) {
         Emitted::Done(result) => result,
-        Emitted::Waits(waiting) => block_on(emitter.emit_rest(waiting, X, &mut (), facet, (delivery, &stamp))),
+        Emitted::Waits(waiting) => block_on(emitter.emit_rest(waiting, X, &mut (), facet, delivery, &stamp)),
     }
 }
 

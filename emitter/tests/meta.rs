@@ -178,7 +178,7 @@ fn a_facet_reaches_listeners_beside_the_payload_and_may_mark_the_context_as_inte
     emitter.emit_now("x", &mut token)?;
     for facet in [plain, internal] {
         let stamp = EventStamp::new();
-        let emitted = emitter.emit_begin(EventName::new("x"), &mut token, &facet, (&Delivery::new(), &stamp));
+        let emitted = emitter.emit_begin(EventName::new("x"), &mut token, &facet, &Delivery::new(), &stamp);
         assert!(matches!(emitted, Emitted::Done(Ok(()))));
     }
     assert_eq!(*seen.lock().expect("calm"), [(None, None), (Some(4), None), (Some(4), Some(json!(true)))]);

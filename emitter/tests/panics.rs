@@ -150,8 +150,8 @@ fn no_panic_of_a_matcher_leaves_an_emit_even_if_its_payload_panics_when_dropped(
 fn emit_impatiently(emitter: &Emitter, delivery: &Delivery, cut: bool) {
     const X: EventName = EventName::new("x");
     let (facet, stamp, mut payload) = (Facet::new(&()), EventStamp::new(), ());
-    let Emitted::Waits(waiting) = emitter.emit_begin(X, &mut payload, &facet, (delivery, &stamp)) else { return };
-    let mut emit = Box::pin(emitter.emit_rest(waiting, X, &mut payload, &facet, (delivery, &stamp)));
+    let Emitted::Waits(waiting) = emitter.emit_begin(X, &mut payload, &facet, delivery, &stamp) else { return };
+    let mut emit = Box::pin(emitter.emit_rest(waiting, X, &mut payload, &facet, delivery, &stamp));
     drop((&mut emit).now_or_never());
     if cut {
         delivery.cut();

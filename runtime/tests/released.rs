@@ -388,7 +388,7 @@ async fn bindings_are_dropped_in_the_run_after_on_end_and_before_the_run_above_c
 }
 
 #[tokio::test]
-async fn a_run_that_has_ended_accepts_no_bindings_and_counts_late_emits() -> TestResult {
+async fn a_run_that_has_ended_accepts_no_bindings_and_logs_the_first_late_emit() -> TestResult {
     let (tree, recorder, kept) = (Emitter::new(), Recorder::new(), Arc::new(parking_lot::Mutex::new(None)));
     recorder.watch(&tree);
     let keep = Arc::clone(&kept);

@@ -349,6 +349,7 @@ impl Counter {
     /// Calls a closure with the counts of a run, and with the count of its session, or 0 if it is not limited.
     fn with<R>(&self, ctx: &RunContext, f: impl FnOnce(&mut RunCount, &mut u64) -> R) -> Result<R> {
         match &self.session {
+            // The lock of the session's state is taken before the lock of the run's counts, never the other way round.
             Some((_, calls)) => calls.with(ctx, |calls| self.in_run(ctx, |count| f(count, calls))),
             None => Ok(self.in_run(ctx, |count| f(count, &mut 0))),
         }
@@ -432,6 +433,7 @@ impl Counter {
     fn end_with(&self, result: &mut CallResult, ctx: &RunContext) {
         let refused = self.in_run(ctx, |count| count.refused.clone().map(|refused| (refused, count.has_text)));
         let Some((refused, has_text)) = refused else { return };
+        // The loop ends only if all results of a turn say so, not only the result of the refused call.
         result.output.terminate = true;
         if refused.call == result.call.id && !has_text {
             result.output = ToolOutput::error(sentence(&refused.reason)).answer();

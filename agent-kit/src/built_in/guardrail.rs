@@ -400,6 +400,7 @@ struct Stage {
 
 impl AsyncChunkStage for Stage {
     fn pass<'a>(&'a mut self, chunks: &'a mut Chunks, ctx: &'a RunContext) -> BoxFuture<'a, Result<()>> {
+        // The last pieces wait for the verdict even if nothing is held: if no text has left yet, it can be changed.
         if chunks.ended || self.guardrail.holds() {
             self.deltas.append(&mut chunks.deltas);
         } else {
@@ -424,6 +425,7 @@ impl Stage {
         text.extend(deltas.iter().filter_map(text_of));
         let passed = match self.guardrail.judge(&text, ctx).await? {
             None => PassedText { text, instead_of: None },
+            // Text that has left cannot be taken back, so the pieces stay, and `change_late` changes the message.
             Some(other) if has_left => PassedText { text: other, instead_of: Some(text) },
             Some(other) => {
                 let at = deltas.iter().position(|delta| text_of(delta).is_some()).unwrap_or(deltas.len());

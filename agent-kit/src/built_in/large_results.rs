@@ -168,6 +168,7 @@ impl LargeResults {
         let bytes = text.len();
         match self.store(&text, memory, ctx).await {
             Ok(id) => {
+                // Only once the store has the text: otherwise the id would lead nowhere (A17).
                 output.content = self.short_form(&id, &text);
                 self.own_events.emit(ctx, || LargeResultStored { id, tool: call.name.clone(), bytes }).await;
                 Ok(())
@@ -264,10 +265,14 @@ impl LargeResults {
 
     /// Removes the results of the session and of the run whose ids are in no message.
     async fn remove_unused(&self, memory: &State<Memory>, ctx: &RunContext) -> Result<()> {
-        let is_kept = ctx.own_extension::<Session>().is_some();
-        let text = ctx.history().filter(|_| is_kept).map(|history| transcript(history.messages()));
-        let used = ids_in(text.as_deref().unwrap_or_default());
+        let text = match ctx.history() {
+            // A session that the caller has set goes on after this run.
+            Some(history) if ctx.own_extension::<Session>().is_some() => transcript(history.messages()),
+            _ => String::new(),
+        };
+        let used = ids_in(&text);
         let of_run = take(&mut *ctx.own_extension_or_default::<OfRun>().0.lock());
+        // Results that another run of the session is adding are in that run's `OfRun`, so they stay (A17).
         let unused = memory.with(ctx, |memory| {
             memory.ids.extend(of_run);
             let (used, unused) = take(&mut memory.ids).into_iter().partition(|id| used.contains(id.as_str()));

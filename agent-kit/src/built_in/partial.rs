@@ -121,6 +121,8 @@ impl WatchReplies {
 
 impl Middleware for WatchReplies {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        // Only model calls of this very agent count: agents below have answers of their own. If nobody listens when a
+        // model's run begins, its reply is not parsed.
         let is_heard = |run: &RunContext| run.run_id() == self.agent && self.own_events.has_listeners(run);
         if !ctx.is_run_of_type::<ChatModel>() || !ctx.parent().is_some_and(is_heard) {
             return Ok(());

@@ -183,6 +183,7 @@ impl Structured {
         let run = ctx.own_extension_or_default::<InRun>();
         let mut answers = run.0.lock();
         answers.is_by_tool = is_by_tool;
+        // Another attempt begins with turn 1 again, and without the refusals of the one before (A7).
         if ctx.turn().is_none_or(|turn| turn.number <= 1) {
             answers.refused = 0;
         }

@@ -186,10 +186,13 @@ impl Summarize {
             *history = History::try_from(in_place(text).chain(rest).collect::<Vec<_>>())?;
             return Ok(());
         }
+        // Taken from the history, because hooks may change the messages of the compaction, and `known` compares with
+        // the history.
         let replaced = history.messages()[..part.end].iter().map(Arc::downgrade).collect();
         let Some(compaction) = Compaction::begin(history, part.end, ctx).await? else { return Ok(()) };
         match self.ask(compaction.messages()).await {
             Ok(text) => {
+                // Before `memory`: if a hook fails here, the history stays as it was, and has no summary.
                 compaction.replace_with(in_place(&text)).await?;
                 memory.with(ctx, |memory| memory.succeeded(replaced, &text))?;
                 let event = || Summarized { messages: part.end, tokens, summary: text };
@@ -262,9 +265,11 @@ impl Memory {
         let begin = usize::from(is_first_summary);
         let asked = messages[begin..].iter().rposition(|message| message.role == Role::User).map(|at| begin + at);
         let asked = asked.filter(|&at| at < end);
+        // The part has nothing but the earlier summary and the last question, so another summary would save nothing.
         if (begin..end).all(|at| Some(at) == asked) {
             return None;
         }
+        // After the checks above, so that only turns count that would have asked for a summary.
         if self.pause > 0 {
             self.pause -= 1;
             return None;

@@ -165,6 +165,7 @@ impl LinePrefixParser {
             // Most chunks are read without a copy, because nothing waits.
             let read = self.read(chunk, &mut from, has_ended);
             self.held.push_str(&chunk[from..]);
+            // `seen` counts from the beginning of `held`, from which the first `from` bytes are gone.
             self.seen -= from.min(self.seen);
             return read.map_err(|fault| self.fail(fault));
         }
@@ -198,6 +199,7 @@ impl LinePrefixParser {
         let mut takes_all = self.takes_all();
         let mut at = self.seen;
         loop {
+            // No prefix begins within a line, so the search goes on at the next one.
             if !self.is_line_start || takes_all {
                 let line_end = if takes_all { None } else { text[at..].find('\n') };
                 let Some(len) = line_end else {
@@ -212,6 +214,7 @@ impl LinePrefixParser {
                 break;
             }
             match self.nodes.prefix_of(&text[at..], has_ended) {
+                // `at` stays before the text that may become a prefix, so it is held, and all before it is certain.
                 Found::Undecided => break,
                 Found::Node(node, len) => {
                     // The line before is taken first, because it belongs to the node before.
@@ -243,6 +246,7 @@ impl LinePrefixParser {
         let len = text[seen..to].trim_end().len();
         if len > 0 {
             let is_first = self.current.as_ref().is_some_and(|current| current.text.is_empty());
+            // White space that was held is inside of the text now, because other text follows it.
             let taken = &text[*from..seen + len];
             self.add(if is_first { taken.trim_start() } else { taken });
             *from = seen + len;
@@ -274,6 +278,7 @@ impl LinePrefixParser {
             }
         }
         self.complete()?;
+        // This has to follow `complete`, so that a node after itself is found to be the second one.
         if self.values.contains_key(key) {
             return Err((ParserErrorKind::AlreadyCompleted, format!("`{}` occurs twice", node.prefix)));
         }
@@ -333,8 +338,12 @@ impl LinePrefixParser {
     /// Lets the fallback, if there is one, turn a text without nodes into nodes.
     fn fall_back(&mut self) -> Result<(), Fault> {
         let nodes = Arc::clone(&self.nodes);
-        let Some(fallback) = nodes.fallback.as_ref().filter(|_| !self.before.is_empty()) else { return Ok(()) };
+        if self.before.is_empty() {
+            return Ok(());
+        }
+        let Some(fallback) = &nodes.fallback else { return Ok(()) };
         let fallen = fallback(self.before.trim().to_owned());
+        // `begin` refuses a first node after other text, and these nodes take the place of this text.
         if !fallen.is_empty() {
             self.before.clear();
         }

@@ -233,6 +233,7 @@ impl ReAct {
 
     /// Returns the parser and the system prompt for these tools.
     fn for_tools(&self, tools: Arc<Vec<ToolSpec>>, instructions: String) -> Result<ForTools> {
+        // Tools are compared by address: `last` keeps the list alive, so no other list can have its address.
         let is_same = |last: &&ForTools| Arc::ptr_eq(&last.tools, &tools) && last.instructions == instructions;
         if let Some(last) = self.last.lock().as_ref().filter(is_same) {
             return Ok(last.clone());
@@ -370,17 +371,21 @@ impl Layer<ChatModel> for AskAgain {
                 Err(failed) => failed,
                 reply => return reply,
             };
+            // Only a reply that did not parse is asked for again. It is taken, so that the next failure, which may
+            // have another cause, is not mistaken for it.
             let unread = ctx.own_extension::<Unread>().and_then(|unread| unread.0.lock().take());
             let Some((text, fault)) = unread else { return Err(failed) };
             let error = fault.to_string();
             events.emit(agent, || ReActError { turn, error: error.clone() }).await;
             let run = agent.own_extension_or_default::<InRun>();
+            // The limit of the turn comes first, because `count_retry` uses up a retry of the run.
             if retries == *max_retries_per_step || !run.count_retry(*total_retries) {
                 return Err(Error::new(format!("{failed} (after {retries} retries in this turn)")));
             }
             retries += 1;
             ctx.discard_attempt(error.clone(), json!({"by": ID})).await?;
             events.emit(agent, || ReActRetry { turn, error }).await;
+            // The reply and its fault are only in this copy of the request: they never enter the history (A19).
             let messages = Arc::make_mut(&mut request.to_mut().messages);
             if !text.trim().is_empty() {
                 messages.push(Arc::new(Message::assistant(text)));

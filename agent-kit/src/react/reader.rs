@@ -55,6 +55,7 @@ impl Reader {
     /// Reads more of the text. After a fault, the rest is only kept, so that the model can be shown its whole reply.
     async fn read(&mut self, text: &str, passed: &mut Vec<Delta>, ctx: &RunContext) -> Result<()> {
         self.text.push_str(text);
+        // The parser is put back only without a fault: after one, nothing is read any more.
         let Some(mut parser) = self.parser.take() else { return Ok(()) };
         match parser.push(text) {
             Ok(updates) => self.pass_on(updates, passed, ctx).await?,
@@ -92,6 +93,7 @@ impl Reader {
                 FINAL_ANSWER => has_text.then_some(Delta::Text(delta)),
                 TOOL_INPUT => has_text.then_some(Delta::tool_call(0, None, None, delta)),
                 TOOL_NAME => {
+                    // A call begins with its whole name, so the name waits for the end of its line.
                     self.name += &delta;
                     self.has_call |= update.is_complete;
                     update.is_complete.then(|| Delta::tool_call(0, None, Some(take(&mut self.name)), ""))
@@ -162,6 +164,7 @@ impl AsyncChunkStage for Reader {
             for delta in deltas {
                 match delta {
                     Delta::Text(text) => self.read(&text, passed, ctx).await?,
+                    // The model has stopped at the stop text, but the reply has a call, as that of any model (A19).
                     Delta::Finish(FinishReason::Stop) if self.has_call => {
                         passed.push(Delta::Finish(FinishReason::ToolCall));
                     }

@@ -30,7 +30,9 @@ pub(super) fn check_one(requirement: &Requirement, agent: &AgentSpec) -> Result<
     if requirement.force_at_step == Some(0) {
         return error("forces a step 0: steps are counted from 1".to_owned());
     }
-    if let Some(option) = requirement.option_of_asking().filter(|_| requirement.responder.is_none()) {
+    if let Some(option) = requirement.option_of_asking()
+        && requirement.responder.is_none()
+    {
         return error(format!("asks nobody (`{option}`): set a responder with `by`"));
     }
     Ok(())

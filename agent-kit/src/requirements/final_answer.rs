@@ -56,7 +56,9 @@ impl Answer {
     /// Adds the tool, if a hook has left it out.
     pub(super) fn offer(&self, tools: &mut Arc<Vec<ToolSpec>>) {
         let is_offered = tools.iter().any(|spec| spec.name == Self::NAME);
-        if let Some(tool) = self.tool.as_ref().ok().filter(|_| !is_offered) {
+        if let Ok(tool) = &self.tool
+            && !is_offered
+        {
             Arc::make_mut(tools).push(tool.spec().clone());
         }
     }

@@ -147,12 +147,14 @@ impl InRun {
         let has_succeeded = is_done && !result.output.is_error;
         let step = Step::new(result.call.clone(), Some(result.output.clone()));
         let mut state = self.0.lock();
+        // Failed calls count too: a model that repeats a call that fails is stuck as well.
         match &mut state.repeated {
             Some((last, times)) if last.is_call_like(&step) => *times += 1,
             repeated => *repeated = Some((step.clone(), 1)),
         }
         state.steps.push(step, has_succeeded);
         if has_succeeded {
+            // A step that succeeds is progress: refusals of this turn, earlier and later ones, do not count.
             (state.refused, state.retries, state.has_succeeded) = (None, 0, true);
         }
     }
@@ -168,7 +170,10 @@ impl InRun {
             text: String::new(),
             filter: None,
         };
-        Some(state.answer.take().filter(|_| !is_first).unwrap_or_else(new))
+        match state.answer.take() {
+            Some(answer) if !is_first => Some(answer),
+            _ => Some(new()),
+        }
     }
 
     pub(super) fn put_answer(&self, answer: StreamedAnswer) {

@@ -210,6 +210,7 @@ impl Requirements {
         }
         self.end_turn(&run, ctx).await;
         run.check_retries(self.max_retries_per_step)?;
+        // This forgets the equal calls, so the tool is withheld in one turn only.
         let blocked = run.block_repeated(self.max_equal_calls);
         let plan = Arc::new(self.plan(&call.request.tools, &run.steps(), blocked, ctx));
         if let Some(reason) = plan.dead_end() {
@@ -236,6 +237,7 @@ impl Requirements {
         let is_alone = batch.calls().count() == 1;
         for gated in batch.open() {
             let name = gated.call.name.as_str();
+            // The plan decides before `admit`, so that nobody is asked about a call that is refused anyway.
             let refusal = plan.reason(name).or_else(|| {
                 let is_beside = !is_alone && plan.is_answer(name);
                 is_beside.then(|| "the final answer has to be the only call of its turn".to_owned())
@@ -253,6 +255,7 @@ impl Requirements {
             }
             run.admit(&gated.call);
             if !is_alone {
+                // The next call is decided as if this one had succeeded (A21). The steps here are a copy.
                 steps.expect(&gated.call);
                 plan = Arc::new(self.plan(plan.tools(), &steps, run.blocked(), ctx));
             }
@@ -280,6 +283,8 @@ impl Requirements {
             // Denied at the gate, by this middleware or by another.
             return;
         }
+        // A gate decides on no call with a fault. A tool that the plan withholds has the fault that it was not
+        // offered, so the model is told the reason of the rule instead.
         let plan = run.plan();
         let is_known = plan.tools().iter().any(|spec| spec.name == result.call.name);
         match plan.reason(&result.call.name).filter(|_| is_known) {
@@ -288,6 +293,7 @@ impl Requirements {
                 result.how = How::Denied;
                 run.refuse(format!("`{}`: {reason}", result.call.name));
             }
+            // Arguments that do not fit the answer count as a refusal, which `max_retries_per_step` limits.
             None if plan.is_answer(&result.call.name) => run.refuse(result.output.text()),
             None => run.record(result),
         }
@@ -311,6 +317,7 @@ impl Requirements {
     async fn check_end(&self, more: &mut Vec<Message>, ctx: &RunContext) -> Result<()> {
         let run: Arc<InRun> = ctx.own_extension_or_default();
         self.end_turn(&run, ctx).await;
+        // The rules are merged again, because the calls of the last turn have become steps since its plan was made.
         let plan = self.plan(run.plan().tools(), &run.steps(), None, ctx);
         if plan.may_end() {
             return Ok(());

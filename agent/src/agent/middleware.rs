@@ -185,8 +185,10 @@ impl Installed {
     }
 
     pub(crate) fn check(&self, agent: &AgentSpec) -> Result<()> {
-        let checks = self.middleware.as_ref().filter(|_| !self.is_part);
-        checks.map_or(Ok(()), |middleware| middleware.check(agent))
+        match &self.middleware {
+            Some(middleware) if !self.is_part => middleware.check(agent),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the stages and the guards for replies, or `None` if there are none.

@@ -134,6 +134,7 @@ impl LoopState {
         let Some(step) = above().find(|run| run.key().is_some()).filter(is_step) else {
             return Ok(UsedSession::of(Session::default()));
         };
+        // The session is found by this key, so a call that is made again goes on with the same session (A22).
         if ctx.key().is_none() {
             ctx.take_key(ctx.name())?;
         }
@@ -147,6 +148,7 @@ impl LoopState {
         };
         let (session, has_begun) = call.calls.session_below(call.position, &key, Session::default);
         let resumes = if has_begun { Resumes::Inside } else { Resumes::No };
+        // A pause above ends this run only if its call can be made again (A15).
         let outer = step.extension::<Self>().filter(|_| step.is_idempotent());
         Ok(UsedSession { session, resumes, outer })
     }
@@ -248,6 +250,8 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// Counts another attempt. From now on, the previous attempt can neither start a tool nor change the session.
     pub(crate) fn next(state: Arc<LoopState>) -> Self {
+        // The number counts before the swap: from here on the previous attempt is refused, even if a layer keeps its
+        // future (A7).
         let number = state.session.next_attempt();
         let previous = state.alive.swap(number, Ordering::AcqRel);
         if previous != 0 {

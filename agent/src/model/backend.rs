@@ -68,7 +68,9 @@ impl Backend {
         let mut deltas = self.parts.provider.chat(input, ctx).await?;
         let passage = Passage::of(ctx);
         let mut stages = passage.as_ref().map(Passage::begin_attempt).unwrap_or_default();
-        TextStage::of(ctx).into_iter().for_each(|stage| stages.push(stage));
+        if let Some(stage) = TextStage::of(ctx) {
+            stages.push(stage);
+        }
         let mut reply = IncomingReply::new(stages, input.options.stream == Some(true), ctx);
         // A reply that is not streamed passes through the stages in one call.
         let mut arrived = Vec::new();

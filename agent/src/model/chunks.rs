@@ -212,7 +212,9 @@ impl ChunkStages {
 
     /// Sets the name of the last stage, which its errors get.
     pub(crate) fn named(mut self, name: &str) -> Self {
-        self.0.last_mut().into_iter().for_each(|last| last.0 = Some(name.into()));
+        if let Some(last) = self.0.last_mut() {
+            last.0 = Some(name.into());
+        }
         self
     }
 

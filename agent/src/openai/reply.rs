@@ -350,10 +350,17 @@ impl Assembly {
             self.received.add_reasoning_field();
         }
         let reasoning = reasoning_content.or_else(|| reasoning.and_then(texts));
-        reasoning.into_iter().for_each(|text| self.push(Delta::Reasoning(text)));
+        if let Some(text) = reasoning {
+            self.push(Delta::Reasoning(text));
+        }
         match content {
-            Some(Text::Whole(text)) => texts(text).into_iter().for_each(|text| self.push(Delta::Text(text))),
-            Some(Text::Parts(parts)) => parts.iter().filter_map(part).for_each(|delta| self.push(delta)),
+            Some(Text::Whole(text)) if text.is_empty() => {}
+            Some(Text::Whole(text)) => self.push(Delta::Text(text)),
+            Some(Text::Parts(parts)) => {
+                for delta in parts.iter().filter_map(part) {
+                    self.push(delta);
+                }
+            }
             None => {}
         }
         if let Some(refusal) = refusal.and_then(texts) {

@@ -57,6 +57,7 @@ impl Batch {
                 self.0.extend(passed);
                 self.0.sort_by_key(|gated| gated.position);
             }
+            // After each gate, so that a resume does not call this gate again if a later one ends the run (A22).
             for gated in &mut self.0 {
                 gated.end_gate(&name, &asks);
             }
@@ -213,7 +214,9 @@ impl GatedCall {
             self.asked_by.get_or_insert_with(|| gate.to_owned());
         }
         let is_new = self.is_open() && !self.passed.iter().any(|passed| passed == gate);
-        if let Some(calls) = asks.calls.as_ref().filter(|_| is_new) {
+        if let Some(calls) = &asks.calls
+            && is_new
+        {
             calls.pass(self.position, gate, &self.call, &asks.answers);
         }
     }
@@ -296,7 +299,10 @@ impl GatedCall {
     ///
     /// As [`Answers::ask`](emitree_runtime::Answers::ask), except that an open question is no error.
     pub fn ask<T: DeserializeOwned>(&mut self, question: Interrupt) -> Result<Option<T>> {
-        let Some(asks) = self.asks.clone().filter(|_| self.is_open()) else { return Ok(None) };
+        if !self.is_open() {
+            return Ok(None);
+        }
+        let Some(asks) = self.asks.clone() else { return Ok(None) };
         let asked = match &asks.calls {
             None => asks.answers.ask(question, &asks.ctx),
             Some(calls) => {
@@ -309,8 +315,10 @@ impl GatedCall {
             Ok(answer) => return Ok(Some(answer)),
             Err(error) => error,
         };
-        let question = error.interrupt().filter(|_| error.is_interrupted()).cloned();
-        self.decide(Verdict::Interrupt(question.ok_or(error)?));
+        match error.interrupt() {
+            Some(question) if error.is_interrupted() => self.decide(Verdict::Interrupt(question.clone())),
+            _ => return Err(error),
+        }
         Ok(None)
     }
 
@@ -321,7 +329,9 @@ impl GatedCall {
     ///
     /// Returns the error if it ends the run: a halt, an abort, a request for a retry or a fatal error.
     pub fn decide_by(&mut self, by: &str, error: &Error) -> Result<()> {
-        if let Some(interrupt) = error.interrupt().filter(|_| error.is_interrupted()) {
+        if let Some(interrupt) = error.interrupt()
+            && error.is_interrupted()
+        {
             self.decide(Verdict::Interrupt(interrupt.clone()));
             return Ok(());
         }

@@ -110,7 +110,8 @@ impl Emitter {
         name: EventName,
         payload: &mut P,
         facet: &Facet,
-        (delivery, stamp): (&Delivery, &EventStamp),
+        delivery: &Delivery,
+        stamp: &EventStamp,
     ) -> Emitted {
         let emit = Emit { delivery: Some(delivery), ..Emit::of::<P>(self, name.as_name(), Some(facet), stamp) };
         emit.begin(payload)
@@ -132,7 +133,8 @@ impl Emitter {
         name: EventName,
         payload: &mut P,
         facet: &Facet,
-        (delivery, stamp): (&Delivery, &EventStamp),
+        delivery: &Delivery,
+        stamp: &EventStamp,
     ) -> Result<(), EmitError> {
         let emit = Emit { delivery: Some(delivery), ..Emit::of::<P>(self, name.as_name(), Some(facet), stamp) };
         // The inner future is boxed, because few emits need it, but the future of every run contains the outer future.
@@ -243,9 +245,12 @@ impl<'a> Emit<'a> {
         {
             declared.check_emit(self.name.as_str(), self.carried.id, self.carried.name())?;
         }
-        let first = self.source.first_receiver(self.name_bits);
+        let Some(first) = self.source.first_receiver(self.name_bits) else { return Ok(None) };
         // In a run that has ended, no event is delivered, and the first event that may have listeners is logged (R14).
-        Ok(first.filter(|_| !(self.source.is_in_run() && self.source.is_too_late_for(self.name))))
+        if self.source.is_in_run() && self.source.is_too_late_for(self.name) {
+            return Ok(None);
+        }
+        Ok(Some(first))
     }
 
     /// Calls listeners until one has to be awaited. Returns the result of the emit, or the dispatch that still has to

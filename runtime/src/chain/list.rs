@@ -73,7 +73,11 @@ impl<T> FreezableList<T> {
         let list = replace(&mut *self.0.lock(), ListState::Frozen(None));
         match list {
             ListState::Open(list) => discard_all(list),
-            ListState::Frozen(list) => list.and_then(Arc::into_inner).into_iter().for_each(discard_all),
+            ListState::Frozen(list) => {
+                if let Some(list) = list.and_then(Arc::into_inner) {
+                    discard_all(list);
+                }
+            }
         }
     }
 

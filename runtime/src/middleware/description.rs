@@ -110,8 +110,8 @@ impl<'a> Description<'a> {
         self
     }
 
-    /// Sets the hooks that the middleware registers. A hook is called in a step that layers cannot wrap, such as a step
-    /// of an agent's loop.
+    /// Sets the hooks that the middleware registers: its listeners and layers at named places of a runnable's work, such as
+    /// the places of an agent's loop.
     pub fn with_hooks(mut self, hooks: impl Fn() -> Vec<HookInfo> + 'a) -> Self {
         self.hooks = Some(Box::new(hooks));
         self

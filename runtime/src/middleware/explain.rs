@@ -51,8 +51,8 @@ pub struct MiddlewareInfo {
     pub hooks: Vec<HookInfo>,
 }
 
-/// A hook in an [`Explanation`]: a function that a middleware registers for a step that layers cannot wrap, such as a
-/// step of an agent's loop.
+/// A hook in an [`Explanation`]: what a middleware registers at a named place of a runnable's work, such as a place of an
+/// agent's loop. It is a listener or a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HookInfo {

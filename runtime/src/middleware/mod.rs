@@ -303,7 +303,9 @@ impl RunContext {
             silent.map(|(at, it)| (at, Arc::new(ordered(Arc::clone(it), order.clone())) as Arc<_>)).collect();
         self.shared().inherited.change(|inherited| {
             for (at, ordered) in silent {
-                inherited.get_mut(at).into_iter().for_each(|it| *it = Arc::clone(&ordered));
+                if let Some(middleware) = inherited.get_mut(at) {
+                    *middleware = Arc::clone(&ordered);
+                }
             }
         });
     }

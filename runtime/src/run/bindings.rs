@@ -1,5 +1,5 @@
 //! The bindings of a run, and the end of the run, which drops them (R14). Bindings are listeners, layers, middlewares,
-//! subscribers, end hooks, and the functions that rewrite errors and context values.
+//! subscribers, functions of `on_end`, and the functions that rewrite errors and context values.
 //!
 //! 1. Each binding is dropped once, with no lock held and with the run as the current run. Runs that are started in
 //!    such a drop belong to the nearest run above that accepts runs (R1).
@@ -26,7 +26,7 @@ use crate::{Middleware, RunContext, Status};
 /// The middlewares that a run began with: inherited middlewares, the instance's, then the run's own.
 pub(crate) type Bound = SmallList<Arc<dyn Middleware>>;
 
-type EndHook = Box<dyn FnOnce(&RunContext, Status) + Send>;
+type EndFn = Box<dyn FnOnce(&RunContext, Status) + Send>;
 
 /// The bindings of a run, except its listeners, its subscribers, and the middlewares for the runs below.
 pub(crate) struct Bindings {
@@ -37,9 +37,9 @@ pub(crate) struct Bindings {
     pub(crate) middlewares: Option<Mutex<Bound>>,
     /// Empty for most runs.
     pub(crate) exit_maps: OnceLock<Box<ExitMaps>>,
-    end_hooks: Mutex<SmallVec<[EndHook; 1]>>,
-    /// `true` if there may be end hooks. Checked before the lock is taken, because most runs have none.
-    has_end_hooks: AtomicBool,
+    on_end: Mutex<SmallVec<[EndFn; 1]>>,
+    /// `true` if there may be functions of `on_end`. Checked before the lock is taken, because most runs have none.
+    has_on_end: AtomicBool,
 }
 
 impl Bindings {
@@ -49,15 +49,15 @@ impl Bindings {
             chain: OnceLock::new(),
             middlewares: middlewares.map(Mutex::new),
             exit_maps: OnceLock::new(),
-            end_hooks: Mutex::default(),
-            has_end_hooks: AtomicBool::new(false),
+            on_end: Mutex::default(),
+            has_on_end: AtomicBool::new(false),
         }
     }
 
-    fn take_end_hooks(&self) -> SmallVec<[EndHook; 1]> {
-        let mut hooks = self.end_hooks.lock();
-        self.has_end_hooks.store(false, Ordering::Relaxed);
-        take(&mut *hooks)
+    fn take_on_end(&self) -> SmallVec<[EndFn; 1]> {
+        let mut functions = self.on_end.lock();
+        self.has_on_end.store(false, Ordering::Relaxed);
+        take(&mut *functions)
     }
 }
 
@@ -99,16 +99,16 @@ impl RunContext {
     /// ```
     pub fn on_end(&self, f: impl FnOnce(&Self, Status) + Send + 'static) {
         let bindings = &self.shared().bindings;
-        let hook: EndHook = Box::new(f);
-        let mut hooks = bindings.end_hooks.lock();
+        let function: EndFn = Box::new(f);
+        let mut functions = bindings.on_end.lock();
         // Set the flag before the run is marked as bound: code that releases the run afterwards sees the flag, and waits
         // for the lock.
-        bindings.has_end_hooks.store(true, Ordering::Relaxed);
+        bindings.has_on_end.store(true, Ordering::Relaxed);
         if self.node().state.bind() {
-            return hooks.push(hook);
+            return functions.push(function);
         }
-        drop(hooks);
-        enter(self, || discard(hook));
+        drop(functions);
+        enter(self, || discard(function));
     }
 
     /// Marks the run as bound, after something was bound to it. If the run has been released, drops the bindings here.
@@ -118,19 +118,19 @@ impl RunContext {
         }
     }
 
-    /// Ends the run, after its last event: calls the end hooks, drops the bindings, and deregisters the run from its
-    /// parent. Called inside the run.
+    /// Ends the run, after its last event: calls the functions of `on_end`, drops the bindings, and deregisters the run
+    /// from its parent. Called inside the run.
     pub(crate) fn end(&self, status: impl Fn() -> Status) {
         let run = self.shared();
-        let has_end_hooks = || run.bindings.has_end_hooks.load(Ordering::Acquire);
-        // A hook may add another hook: repeat until no hook is left.
-        while has_end_hooks() {
-            self.call_end_hooks(status());
+        let has_on_end = || run.bindings.has_on_end.load(Ordering::Acquire);
+        // A function may add another function: repeat until none is left.
+        while has_on_end() {
+            self.call_on_end(status());
         }
         if run.node.state.release() {
-            // Another thread may have added hooks just before the release. No hook is added after it.
-            if has_end_hooks() {
-                self.call_end_hooks(status());
+            // Another thread may have added functions just before the release. None is added after it.
+            if has_on_end() {
+                self.call_on_end(status());
             }
             self.drop_bound();
         }
@@ -142,9 +142,11 @@ impl RunContext {
         }
     }
 
-    /// Calls the end hooks that have been added so far.
-    fn call_end_hooks(&self, status: Status) {
-        self.shared().bindings.take_end_hooks().into_iter().for_each(|hook| isolated(|| hook(self, status)));
+    /// Calls the functions of `on_end` that have been added so far.
+    fn call_on_end(&self, status: Status) {
+        for function in self.shared().bindings.take_on_end() {
+            isolated(|| function(self, status));
+        }
     }
 
     /// Drops all bindings. From now on layers are refused, and other bindings are dropped by the code that binds them.

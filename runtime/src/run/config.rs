@@ -178,7 +178,7 @@ fn bound(inherited: &Inherited, of_instance: &[Arc<dyn Middleware>], overrides: 
     if let Some(overrides) = overrides {
         bound.extend(overrides.middlewares().cloned());
     }
-    (!bound.is_empty()).then_some(bound)
+    if bound.is_empty() { None } else { Some(bound) }
 }
 
 /// Sets a run's timeout, all signals except the first, and the run's key. Then binds inherited middlewares, the instance's

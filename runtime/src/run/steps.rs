@@ -249,7 +249,7 @@ where
         stamp.context(|| facet.over(run.context()).with("trace", facts));
     }
     let emitted = match recipients {
-        Recipients::Listeners(emitter) => emitter.emit_begin(name, &mut payload, facet, (&core.delivery, &stamp)),
+        Recipients::Listeners(emitter) => emitter.emit_begin(name, &mut payload, facet, &core.delivery, &stamp),
         Recipients::Subscribers => Emitted::Done(Ok(())),
     };
     let waiting = match emitted {
@@ -262,7 +262,7 @@ where
     let run = run.clone();
     Err(Box::pin(async move {
         let delivery = &run.core().delivery;
-        let delivered = run.emitter().emit_rest(waiting, name, &mut payload, facet, (delivery, &stamp)).await;
+        let delivered = run.emitter().emit_rest(waiting, name, &mut payload, facet, delivery, &stamp).await;
         run.show(stage, &payload, &stamp);
         (payload, delivered)
     }))

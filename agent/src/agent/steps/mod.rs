@@ -190,6 +190,7 @@ impl<'a> Loop<'a> {
         if self.state.resumes() != Resumes::No {
             return self.state.session.resume().map(Begun::Resumed);
         }
+        // `extend` fails first if the input is not valid: then the earlier run can still be resumed (A22).
         self.state.session.extend(self.input.messages.iter().cloned())?;
         self.state.session.close_stopped();
         // A run may continue a session without new messages, but providers refuse a conversation without messages.
@@ -209,6 +210,7 @@ impl<'a> Loop<'a> {
 
     fn take_turns(mut self) -> BoxFuture<'a, Result<AgentOutput>> {
         Box::pin(async move {
+            // The input is stored before listeners and hooks act on it (A24, A27).
             if let Some(commit) = self.commit() {
                 commit.await?;
             }
@@ -260,6 +262,7 @@ impl<'a> Loop<'a> {
                         "hooks of `run.end` have started {MAX_ROUNDS} rounds, which is the limit"
                     )));
                 }
+                // The answer of this round stays in the history, even if the run fails later (A12).
                 self.state.forget_answer();
                 self.state.session.extend(more)?;
                 self.announce().await?;
@@ -283,6 +286,7 @@ impl<'a> Loop<'a> {
                 emit(self.ctx, &mut MessageReplaced { before: Some(before), after }).await?;
             }
             let messages = self.state.session.added_after(self.announced);
+            // Counted before the events, so that no message is announced twice if a listener fails.
             self.announced += messages.len();
             for message in messages {
                 emit(self.ctx, &mut MessageAdded { message: Arc::clone(&message) }).await?;
@@ -318,15 +322,19 @@ impl<'a> Loop<'a> {
     fn take_turn(&mut self) -> BoxFuture<'_, Result<(Arc<Message>, After)>> {
         Box::pin(async move {
             self.state.session.ask();
+            // Before the inbox is read: messages that wait are for the run that goes on (A15). The pause of a session
+            // above is only read, because the agent there takes it.
             if self.state.is_paused_above() || self.state.session.take_pause() {
                 return Err(paused());
             }
             if self.state.session.has_waiting() {
+                // Values reach their hooks before messages enter (A15).
                 self.deliver().await?;
                 let taken = self.state.session.take_steering(self.state.number());
                 self.steer(taken).await?;
                 self.check_not_empty()?;
             }
+            // This has to follow the steering, because `max_steps` counts from the last message that has entered.
             if self.turn().get().number - self.steered_after == self.agent.max_steps {
                 return Err(Error::new(format!(
                     "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
@@ -363,6 +371,8 @@ impl<'a> Loop<'a> {
 
     /// Ends a turn: announces its messages, and passes it through `turn.stop`.
     async fn end_turn(&mut self, outcome: Result<TurnOutcome>) -> Result<(Arc<Message>, After)> {
+        // The commit has the end of the turn, or the questions of an interrupt (A24). An answer is kept before it,
+        // so that a resume returns this answer and does not ask the model again (A26).
         let is_stored = match &outcome {
             Ok(TurnOutcome { answer, after: After::End, .. }) => {
                 self.state.keep_answer(answer, self.ctx);
@@ -387,6 +397,7 @@ impl<'a> Loop<'a> {
             }
         };
         let after = self.stop(end, after).await?;
+        // A hook of `turn.stop` may have ended a loop that was about to go on, so the answer was not kept above.
         if matches!(after, After::End) {
             self.state.keep_answer(&answer, self.ctx);
         }

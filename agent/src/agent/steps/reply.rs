@@ -98,7 +98,9 @@ impl Loop<'_> {
             // The tokens of another agent were emitted by its model.
             let streams = self.options.stream.or(self.agent.model.own_options().stream) == Some(true) && !is_foreign;
             let mut stages = self.begin_stages();
-            TextStage::of(self.ctx).into_iter().for_each(|stage| stages.push(stage));
+            if let Some(stage) = TextStage::of(self.ctx) {
+                stages.push(stage);
+            }
             let mut reply = IncomingReply::new(stages, streams, self.ctx);
             let is_stopped = reply.receive(deltas, true).await?;
             let (reply, is_as_staged) = reply.finish(is_stopped);

@@ -57,7 +57,9 @@ impl<'a> Loop<'a> {
     ) -> Result<Option<(Arc<Message>, After)>> {
         let Some(turn) = self.state.session.reopen() else {
             let answer = answer.and_then(|answer| self.state.session.take_answer(answer));
-            answer.iter().for_each(|answer| self.state.keep_answer(answer, self.ctx));
+            if let Some(answer) = &answer {
+                self.state.keep_answer(answer, self.ctx);
+            }
             let executed = Vec::new();
             let demoted = Vec::new();
             report(self, RunResumed { continues, turn: now, executed, demoted }).await;

@@ -200,6 +200,7 @@ impl PartialJson {
                     if string.status != Status::Broken {
                         self.state = State::Text(string);
                     }
+                    // Otherwise an escape is incomplete, or the string has ended: the next round looks.
                     if self.text.len() > known {
                         return Some(JsonPart { json: self, known: Some(known) });
                     }
@@ -235,6 +236,7 @@ impl PartialJson {
 
     /// Reads a number or a literal. Returns `true` if it is a complete member.
     fn read_scalar(&mut self, is_kept: bool, text: &mut &str) -> bool {
+        // Only a delimiter shows that the scalar is complete. It stays in the text: it belongs to the container.
         let end = text.bytes().position(is_delimiter);
         let (scalar, rest) = text.split_at(end.unwrap_or(text.len()));
         *text = rest;
@@ -334,6 +336,7 @@ impl PartialJson {
     fn relation(&self) -> Relation {
         let depth = self.open.len();
         if let Some(open) = self.open.last() {
+            // Everything in a container at the path, or beside it, relates to the path as the container does.
             if open.relation != Relation::Above {
                 return open.relation;
             }

@@ -159,7 +159,10 @@ fn checker() -> Result<PathBuf, Box<dyn Error>> {
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
-        build.status()?;
+        let status = build.status()?;
+        if !status.success() {
+            return Err(format!("`crash_check` could not be built: {status}").into());
+        }
     }
     if path.exists() {
         Ok(path)
