@@ -27,6 +27,7 @@ const UNSUPPORTED: [&str; 6] = [
 /// Reads variables through a function, so that tests do not change the environment.
 pub(crate) fn read(variable: &dyn Fn(&str) -> std::result::Result<String, VarError>) -> Result<Otlp> {
     let env = Env(variable);
+    // Read first: if the exporter is disabled, no other variable may be an error, however wrong it is.
     if env.is_disabled()? {
         return Ok(Otlp::to(ENDPOINT)?.disabled());
     }
@@ -156,6 +157,7 @@ impl Env<'_> {
 
 /// Reads a list such as `a=1,b=2`, whose names and values are percent-encoded.
 fn pairs(list: &str) -> Option<Vec<(String, String)>> {
+    // The list is split before its parts are decoded, so an encoded comma or `=` belongs to its text.
     let pairs = list.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| {

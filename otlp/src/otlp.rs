@@ -99,6 +99,7 @@ impl Otlp {
     }
 
     fn to_url(url: Url) -> Result<Self, OtlpError> {
+        // A client that cannot be made is an error here, and not later on the thread that sends.
         check(&url)?;
         let attributes = Attributes { dialect: Dialect::default(), own: Vec::new(), limits: Limits::default() };
         Ok(Self {

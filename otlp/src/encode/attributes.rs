@@ -35,6 +35,7 @@ impl Attributes {
         let (required, others): (Vec<_>, Vec<_>) = self.rows(span).into_iter().partition(|(row, _)| row.is_required);
         let is_flat = |row: &Row| matches!(row.form, Form::FlatMessages | Form::FlatTools);
         let (flat, single): (Vec<_>, Vec<_>) = others.into_iter().partition(|(row, _)| is_flat(row));
+        // Required attributes come first (2), and flat lists last: a long conversation gets the room that is left.
         for (row, value) in required.into_iter().chain(single) {
             let (value, was) = self.value(row.form, &value);
             list.push(row, value, was);
@@ -54,6 +55,7 @@ impl Attributes {
         let mut named = HashSet::new();
         let rows = self.own.iter().chain(self.dialect.rows().map(|row| -> &'a Row { row }));
         let with_value = rows.filter(|row| row.fits(&span.run.kind)).filter_map(|row| Some((row, value(&row.fact)?)));
+        // A row without a value is skipped before it takes the name, so that a later row can set the attribute (1).
         with_value.filter(|(row, _)| named.insert(row.attribute)).collect()
     }
 
@@ -65,6 +67,7 @@ impl Attributes {
         };
         match form {
             Form::Json => json(value),
+            // Nested values are cut as JSON and not as text, so that they stay JSON (O6).
             Form::Plain if is_nested(value) => json(value),
             Form::Text if !value.is_string() => json(value),
             Form::Messages => json(&messages(value)),

@@ -98,6 +98,7 @@ impl List {
     /// Adds an attribute, with the number of bytes that its value had before it was shortened.
     pub(super) fn push(&mut self, row: &Row, value: Any, was: Option<usize>) {
         let bytes = size(&value);
+        // Required attributes ignore the limits. They are added first, and leave the rest of the room to others (O6).
         let has_room = row.is_required || self.has_room(1, bytes);
         if let Some(size) = was.or((!has_room).then_some(bytes)) {
             self.cut.push(format!("{} ({size} bytes)", row.attribute).into());
@@ -114,6 +115,8 @@ impl List {
         let mut count = 0;
         let mut bytes = 0;
         let mut kept = 0;
+        // From the end, so that the oldest items are left out, and up to the first that does not fit, so that none is
+        // missing in between. A text counts with at most `value_bytes`, because it is shortened below.
         for item in items.iter().rev() {
             count += item.len();
             bytes += item.iter().map(|(_, text)| text.len().min(self.limits.value_bytes)).sum::<usize>();

@@ -100,6 +100,7 @@ pub(super) fn json_within(value: &Value, bytes: usize) -> (String, Option<usize>
         kept += 1;
     }
     match values.last() {
+        // Not even the last message fits, so its texts are cut: something of it is shown.
         Some(last) if kept == 0 => (shrunk(&Value::Array(vec![last.clone()]), bytes), size),
         _ => (Value::from(&values[values.len() - kept..]).to_string(), size),
     }

@@ -86,6 +86,8 @@ impl Client {
         let response = request.send().await.map_err(|error| self.disconnected(error))?;
         let status = response.status();
         let after = retry_after::delay(response.headers(), SystemTime::now());
+        // No `?` yet: if the collector refuses the request, its status decides, even if the body cannot be read.
+        // After a success the body matters, because it may report rejected spans.
         let answer = self.read(response).await;
         if status.is_success() {
             return self.accepted(&answer?);
@@ -128,6 +130,8 @@ impl Client {
     }
 
     fn disconnected(&self, error: reqwest::Error) -> Failure {
+        // A request that cannot be built would fail again. The error loses its URL, which may contain a password or
+        // a key (O9); `{self}` prints it without them.
         let is_final = error.is_builder();
         let error = error.without_url();
         let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
@@ -144,6 +148,8 @@ impl Client {
 
     /// Returns the readable beginning of a text of the collector. A text that contains a secret is not quoted.
     fn quoted(&self, text: &str) -> String {
+        // A server may send a header back in its answer (O9). This is checked before the text is cut, because the
+        // first half of a secret would not be recognized.
         if self.target.secrets().any(|secret| secret.len() >= LEAST_SECRET && text.contains(&*secret)) {
             return "…".to_owned();
         }
@@ -154,6 +160,7 @@ impl Client {
 impl Target {
     /// Returns what may be a key: the values of the headers, the password, and the values of the query.
     fn secrets(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        // Of `Bearer <key>`, only the key is a secret: the word before it occurs in harmless answers.
         let headers = self.headers.values().filter_map(|value| value.to_str().ok()?.split_whitespace().last());
         let password = self.url.password();
         let decoded = password.map(|password| percent_decode_str(password).decode_utf8_lossy());

@@ -50,10 +50,12 @@ pub(super) fn run(settings: &Settings, waiting: &Waiting) {
         let count = spans.len();
         let (failed, report) = match delivery.send(spans) {
             Ok(None) => (0, None),
+            // A collector may report more rejected spans than it was sent, but each span counts once (O7).
             Ok(Some(partial)) => (partial.rejected.min(count), Some(partial.message)),
             Err(error) => (count, Some(error)),
         };
         let has_failed = failed > 0;
+        // A warning alone is no error of a flush. Failed spans always come with a report, so `settle` counts them.
         waiting.settle(count - failed, failed, report.as_deref().filter(|_| has_failed));
         // A series of failures, or of warnings of the collector, is logged once.
         if let Some(report) = report.as_deref().filter(|_| logged != Some(has_failed)) {
@@ -87,12 +89,15 @@ impl Delivery<'_> {
         let mut delays = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(5))
+            // Time limits the repetitions, not their number.
             .without_max_times()
             .with_jitter()
             .build();
         let began = Instant::now();
         let mut last = "the collector wants no request yet".to_owned();
         loop {
+            // If the batch before was given up while the collector asked to wait, this one waits too (O8).
+            // The deadline comes before the pause: a request that would be too late fails at once.
             if let Some(at) = self.not_before {
                 if at > self.deadline(began) {
                     return Err(format!("{last}; given up, because it would take too long to try again"));
@@ -101,6 +106,7 @@ impl Delivery<'_> {
                     return Err(last);
                 }
             }
+            // Cleared only here: a batch that is given up above leaves the time to the next one.
             self.not_before = None;
             match self.runtime.block_on(self.client.post(body.clone())) {
                 Ok(partial) => return Ok(partial),

@@ -112,12 +112,15 @@ impl Waiting {
             if state.has_ended {
                 return None;
             }
+            // A push, a flush and the close wake this thread too, so the time is computed again after each wake.
             state = match state.due_in() {
                 Some(Duration::ZERO) => break,
                 Some(wait) => self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0,
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
+        // A span above the limit is sent alone, because otherwise it would block the queue. The batch stays pending
+        // until `settle` counts it (1).
         let mut batch = Vec::new();
         let mut bytes = 0;
         while let Some((_, size)) = state.spans.front()
@@ -155,6 +158,7 @@ impl Waiting {
 
     pub(super) fn flush(&self) -> Result<(), String> {
         let mut state = self.state();
+        // Spans that are pushed from now on are not waited for, so a flush ends while runs go on.
         let target = state.pushed;
         state.flush_to = target;
         self.changed.notify_all();

@@ -161,6 +161,8 @@ pub(super) fn read(facts: &mut Facts, event: &EventRecord, head: &Head, with_con
         runs::Fact::Event => Stage::Own(event.name()),
         _ => return,
     };
+    // The payloads of lifecycle events are inputs and outputs, which are content (O9). The facts of own events in the
+    // table are in their heads.
     if !with_content && !matches!(stage, Stage::Own(_)) {
         return;
     }
@@ -198,6 +200,7 @@ pub(super) fn complete(facts: &mut Facts, run: &Run, is_error: bool) {
     add(Fact::IsIncomplete, run.is_unfinished().then_some(true.into()));
     add(Fact::Lost, positive(run.lost));
     add(Fact::Discarded, positive(run.discarded.into()));
+    // A run without tokens has no attribute for them; a run with some has all three, even if one is 0.
     let total = run.input_tokens.saturating_add(run.output_tokens);
     if total > 0 {
         add(Fact::InputTokens, Some(run.input_tokens.into()));
@@ -216,6 +219,7 @@ fn derive(facts: &mut Facts) {
     {
         facts.entry(Fact::RequestModel).or_insert(name);
     }
+    // The seed and the stop texts are content: without it they are no facts here, and so no options (O9).
     let options: Map<String, Value> =
         OPTIONS.iter().filter_map(|(name, fact)| Some(((*name).to_owned(), facts.get(fact)?.clone()))).collect();
     if !options.is_empty() {

@@ -102,10 +102,12 @@ impl Spans {
     pub(crate) fn add(&mut self, record: &SinkRecord) -> Vec<Span> {
         let head = Head::of(record, Cursor { recording: 0, position: 0, number: 0 });
         let Some(event) = record.as_event() else {
+            // A gap belongs to no run. The fold counts it, and so marks each run that is open now (O2).
             self.runs.add(&head);
             return Vec::new();
         };
         let ended = self.add_event(event, &head);
+        // This has to follow `add_event`, which reads the facts that are copied to the run above.
         if (&*head.kind, event.name()) == ("ChatModel", "start") {
             self.name_model(&head);
         }
@@ -126,13 +128,16 @@ impl Spans {
         let run = head.run?;
         let trace = head.trace?;
         let time = head.time?;
+        // Noted before `takes`, because the process that began the trace decides about it, not the sampler (O5).
         if let (runs::Fact::Start, Some(joined)) = (&head.fact, Joined::of(event)) {
             self.joined.insert(trace, joined);
         }
+        // The fold must not see a later event of a run that has ended, because it would begin the run anew (3).
         if self.ended.get(run).is_some() || !self.takes(trace) {
             return None;
         }
         let started = self.runs.add(head)?.started;
+        // Only a new span takes over the session of the run above, so the session of the outermost agent counts (O1).
         let above = head.parent.filter(|_| !self.open.contains_key(&run));
         let session = above.and_then(|above| self.open.get(&above)?.facts.get(&Fact::SessionId).cloned());
         let open = self.open.entry(run).or_insert_with(|| {
@@ -167,9 +172,11 @@ impl Spans {
     /// Ends a span, after the spans below whose `finish` was lost: a run ends after all runs below it.
     fn end_with_descendants(&mut self, id: Uuid) -> Vec<Span> {
         let mut ended = Vec::new();
+        // Without a gap, each run below has ended by its own `finish`, so most runs skip this search.
         if self.runs.get(id).is_some_and(|run| run.lost > 0) {
             let mut lost = vec![id];
             while let Some(above) = lost.pop() {
+                // The children are one range of an ordered set: a scan of all open spans would cost quadratic time.
                 let below = self.below.range((above, Uuid::nil())..=(above, Uuid::max()));
                 let below: Vec<Uuid> = below.map(|(_, run)| *run).collect();
                 ended.extend(below.iter().filter_map(|run| self.end(*run)));
@@ -199,9 +206,12 @@ impl Spans {
         let run = self.runs.remove(id)?;
         let mut open = self.open.remove(&id)?;
         open.parent.inspect(|above| _ = self.below.remove(&(*above, id)));
+        // From here on, events of the run open no span (3), and a link to it finds its trace.
         self.ended.insert(id, open.trace);
         let start = run.started.unwrap_or(open.first);
+        // The duration of `finish` counts before its time (O2). A run without a `finish` ends at its last event.
         let end = run.duration.and_then(|duration| start.checked_add(duration)).or(run.ended).unwrap_or(open.last);
+        // The clock may have been set back, but a span never ends before its start.
         let (start, end) = (nanoseconds(start), nanoseconds(end.max(start)));
         let is_error = status::is_error(&run);
         facts::complete(&mut open.facts, &run, is_error);
