@@ -16,7 +16,6 @@ use emitree::{
 use futures_util::StreamExt;
 use serde::Serialize;
 
-#[expect(clippy::too_many_lines, reason = "the README shows one program")]
 #[tokio::test]
 async fn the_programs_of_the_readme_run() -> Result<()> {
     let shout = runnable_fn("shout", |text: String, _: RunContext| async move { Ok(text.to_uppercase()) });

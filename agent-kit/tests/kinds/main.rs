@@ -1,4 +1,4 @@
-//! ReAct and requirements, by themselves and in one agent.
+//! `ReAct` and requirements, by themselves and in one agent.
 
 mod handoffs;
 mod react;

@@ -17,7 +17,6 @@ use crate::support::{Log, Text, agent, assert_valid, results};
 
 /// Registers a hook at `place`. The hook logs `id`, the place and the id of the tool call, if there is one. At some
 /// places, it also adds `id` to the value.
-#[expect(clippy::too_many_lines, reason = "an arm for each place")]
 fn mark_at(hooks: &mut Hooks, place: Place, id: &'static str, log: &Log) {
     let log = log.clone();
     let add = move |call: &str| log.add(format!("{id} {place} {call}").trim_end());

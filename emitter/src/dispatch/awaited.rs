@@ -37,7 +37,7 @@ impl DispatchProgress {
         }
         // Observers are started in their order and awaited together. From here on the payload is shared.
         let event: &dyn AnyEvent = event;
-        let mut started: _ = None;
+        let mut started = None;
         while let Some(listener) = next {
             let mut awaited = Awaited::observe(listener, event, meta, delivery);
             // Poll once: an observer that is ready need not be added to `started`.
