@@ -102,14 +102,15 @@ pub mod agent {
     pub use emitree_agent::*;
     pub use emitree_agent_kit::{built_in, parse, workflow};
 
-    /// Kinds of agents.
-    ///
-    /// | | |
-    /// |---|---|
-    /// | [`ReAct`], [`ReActAgent`] | calls tools with text, for models without tool calls of their own |
-    /// | [`Requirements`] | decides which tools may be called, which have to be, and when the run may end |
-    /// | [`Handoff`] | transfers the conversation to another agent |
     pub mod kinds {
+        //! Kinds of agents.
+        //!
+        //! | | |
+        //! |---|---|
+        //! | [`ReAct`], [`ReActAgent`] | calls tools with text, for models without tool calls of their own |
+        //! | [`Requirements`] | decides which tools may be called, which have to be, and when the run may end |
+        //! | [`Handoff`] | transfers the conversation to another agent |
+
         pub use emitree_agent::kinds::*;
         pub use emitree_agent_kit::react::*;
         pub use emitree_agent_kit::requirements::*;

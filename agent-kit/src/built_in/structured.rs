@@ -28,7 +28,8 @@ const ID: &str = "structured";
 /// The name of the tool whose result is the answer.
 pub(crate) const TOOL: &str = "final_answer";
 
-/// Makes the model answer with JSON that fits a Rust type. [`AgentOutput::structured`] returns the value.
+/// Makes the model answer with JSON that fits a Rust type. [`AgentOutput::structured`](emitree_agent::AgentOutput::structured)
+/// returns the value.
 ///
 /// An answer that does not fit goes back to the model with the path and the reason, in the same conversation, at most
 /// as often as [`attempts`](Self::attempts) allows. Then the run fails, with the last text in the detail `text`.
@@ -89,7 +90,7 @@ pub(crate) const TOOL: &str = "final_answer";
 /// # When it fails
 ///
 /// A type whose schema is not an object is an error that quotes the schema. If another middleware ends the loop, or
-/// answers, the answer is not checked, and [`AgentOutput::structured`] returns an error if it does not fit.
+/// answers, the answer is not checked, and `AgentOutput::structured` returns an error if it does not fit.
 #[derive(Clone)]
 pub struct Structured {
     /// The tool, which also checks texts, or the reason why the type cannot be an answer.

@@ -1,10 +1,10 @@
 //! Agents whose model calls tools with text: [`ReAct`].
-//!
-//! 1. [`ReAct::write`] is called after all hooks of `model.request`. It turns the request into text: the tools, the
-//!    calls and their results.
-//! 2. [`Reader`] reads the reply before all other stages of `model.chunk`, and turns its lines into reasoning, a call
-//!    and an answer.
-//! 3. [`AskAgain`] is a layer around the model. It asks again if a reply did not parse.
+
+// 1. [`ReAct::write`] is called after all hooks of `model.request`. It turns the request into text: the tools, the
+//    calls and their results.
+// 2. [`Reader`] reads the reply before all other stages of `model.chunk`, and turns its lines into reasoning, a call
+//    and an answer.
+// 3. [`AskAgain`] is a layer around the model. It asks again if a reply did not parse.
 
 mod events;
 mod prompts;

@@ -1,11 +1,11 @@
 //! Requirements for the order of tool calls.
-//!
-//! 1. At `model.request`, the [`rules`] of all requirements for the steps so far are merged into a [`plan`]: the tools
-//!    that are offered, `tool_choice`, and a part of the prompt.
-//! 2. At `tool.gate`, a call that the plan does not offer is denied, and responders are asked. Before each further call of
-//!    the turn, the rules are merged again, as if the calls before it had succeeded.
-//! 3. At `tool.result`, the call becomes a step. A call that the loop has refused gets the reason of the rules.
-//! 4. At `run.end`, another round begins if the run may not end, however its loop has ended.
+
+// 1. At `model.request`, the [`rules`] of all requirements for the steps so far are merged into a [`plan`]: the tools
+//    that are offered, `tool_choice`, and a part of the prompt.
+// 2. At `tool.gate`, a call that the plan does not offer is denied, and responders are asked. Before each further call of
+//    the turn, the rules are merged again, as if the calls before it had succeeded.
+// 3. At `tool.result`, the call becomes a step. A call that the loop has refused gets the reason of the rules.
+// 4. At `run.end`, another round begins if the run may not end, however its loop has ended.
 
 mod contradictions;
 mod events;
