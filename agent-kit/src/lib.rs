@@ -1,4 +1,4 @@
-//! What agents often need, beside the loop: middlewares, kinds of agents, parsers and workflows.
+//! Middlewares, kinds of agents, parsers and workflows that agents often need beside the loop.
 //!
 //! This crate uses only the public API of [`emitree_agent`] and of the crates below it, so everything here could be in a
 //! crate of yours.

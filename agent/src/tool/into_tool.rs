@@ -1,4 +1,4 @@
-//! What an agent takes as a tool: [`IntoTool`].
+//! [`IntoTool`]: the types that an agent accepts as a tool.
 
 use crate::{Tool, ToolError};
 
