@@ -71,10 +71,12 @@ impl Facet {
     /// emitter.on("start", |text: &mut String, _| text.clear())?; // not called: another type
     /// let name = EventName::new("run.start");
     /// let mut n = None::<u32>;
-    /// let emitted = emitter.emit_begin(name, &mut n, &RUN_START, (&Delivery::new(), &EventStamp::new()));
+    /// let delivery = Delivery::new();
+    /// let stamp = EventStamp::new();
+    /// let emitted = emitter.emit_begin(name, &mut n, &RUN_START, &delivery, &stamp);
     /// assert!(matches!(emitted, Emitted::Done(Ok(()))));
     /// assert_eq!(n, Some(1));
-    /// let emitted = emitter.emit_begin(name, &mut None::<u64>, &RUN_START, (&Delivery::new(), &EventStamp::new()));
+    /// let emitted = emitter.emit_begin(name, &mut None::<u64>, &RUN_START, &delivery, &stamp);
     /// assert!(matches!(emitted, Emitted::Done(Err(_))));
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
