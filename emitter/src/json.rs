@@ -3,7 +3,7 @@
 //! By default, `serde_json` reads at most 127 levels, but it writes any number of levels. Serializing a value that is
 //! nested thousands of levels deep may overflow the stack. Here, the depth is checked before each level of recursion.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 
 use serde::ser::{
@@ -33,8 +33,26 @@ pub fn to_value<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Value> {
 /// Returns an error in the same cases as [`to_value`].
 pub fn to_value_noting<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<(Value, bool)> {
     let loss = LossFlag::default();
-    let value = value.serialize(Bounded { inner: serde_json::value::Serializer, depth: 0, loss: &loss })?;
+    let value = value.serialize(Bounded { inner: serde_json::value::Serializer, depth: 0, item: 0, loss: &loss })?;
     Ok((value, !loss.is_lossy.get()))
+}
+
+/// Converts a value to JSON that is read back as data, so nothing may be lost.
+///
+/// # Errors
+///
+/// Returns an error in the same cases as [`to_value`], and if the value contains a NaN or an infinity. The error has the
+/// path of that number, such as `prices[2]`.
+pub fn to_value_exact<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Value> {
+    let loss = LossFlag { path: Some(RefCell::default()), ..LossFlag::default() };
+    let converted = value.serialize(Bounded { inner: serde_json::value::Serializer, depth: 0, item: 0, loss: &loss });
+    converted.map_err(|error| match loss.path {
+        Some(path) if loss.is_lossy.get() => serde::ser::Error::custom(format_args!(
+            "the number at `{}` is NaN or infinite, and JSON has no such numbers: use a finite number or an `Option`",
+            shown(&path.into_inner())
+        )),
+        _ => error,
+    })
 }
 
 /// Calls `f` with a wrapper of the value. Serializing the wrapper fails if the value is nested deeper than
@@ -69,10 +87,50 @@ fn too_deep<E: serde::ser::Error>() -> E {
     E::custom(format_args!("the value is nested deeper than {MAX_DEPTH} levels"))
 }
 
-/// A flag that is set when a number is replaced by `null`.
+/// What becomes of a number that JSON does not have.
 #[derive(Default)]
 pub(crate) struct LossFlag {
+    /// Set when a number is replaced by `null`, or is an error.
     is_lossy: Cell<bool>,
+    /// The path of the value that is being serialized, if such a number is an error. An error leaves the path as it is.
+    path: Option<RefCell<Vec<Step>>>,
+}
+
+/// A step of a path.
+enum Step {
+    Item(usize),
+    Field(String),
+}
+
+/// Returns a path as `serde_path_to_error` writes it; the path of the whole value is `.`.
+fn shown(path: &[Step]) -> String {
+    let mut text = String::new();
+    for step in path {
+        match step {
+            Step::Item(item) => text += &format!("[{item}]"),
+            Step::Field(name) if text.is_empty() => text += name,
+            Step::Field(name) => text += &format!(".{name}"),
+        }
+    }
+    if text.is_empty() { ".".to_owned() } else { text }
+}
+
+impl LossFlag {
+    fn enter(&self, step: impl FnOnce() -> Step) {
+        if let Some(path) = &self.path {
+            path.borrow_mut().push(step());
+        }
+    }
+
+    /// Leaves a part of the value, unless it has failed.
+    fn leave<T, E>(&self, part: Result<T, E>) -> Result<T, E> {
+        if let Some(path) = &self.path
+            && part.is_ok()
+        {
+            path.borrow_mut().pop();
+        }
+        part
+    }
 }
 
 /// A serializer that counts its depth.
@@ -80,6 +138,8 @@ pub(crate) struct LossFlag {
 struct Bounded<'n, S> {
     inner: S,
     depth: usize,
+    /// The number of items of an array that have been serialized.
+    item: usize,
     loss: &'n LossFlag,
 }
 
@@ -92,7 +152,7 @@ pub(crate) struct AtDepth<'n, 't, T: ?Sized> {
 
 impl<T: Serialize + ?Sized> Serialize for AtDepth<'_, '_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.value.serialize(Bounded { inner: serializer, depth: self.depth, loss: self.loss })
+        self.value.serialize(Bounded { inner: serializer, depth: self.depth, item: 0, loss: self.loss })
     }
 }
 
@@ -108,12 +168,17 @@ impl<'n, S> Bounded<'n, S> {
         if depth > MAX_DEPTH {
             return Err(too_deep());
         }
-        Ok(Bounded { inner: open(self.inner)?, depth, loss })
+        Ok(Bounded { inner: open(self.inner)?, depth, item: 0, loss })
     }
 
-    fn note_float(&self, is_finite: bool) {
-        if !is_finite {
-            self.loss.is_lossy.set(true);
+    fn note_float<E: serde::ser::Error>(&self, is_finite: bool) -> Result<(), E> {
+        if is_finite {
+            return Ok(());
+        }
+        self.loss.is_lossy.set(true);
+        match self.loss.path {
+            Some(_) => Err(E::custom("a NaN or an infinity")),
+            None => Ok(()),
         }
     }
 }
@@ -179,14 +244,14 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
     }
 
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
-        self.note_float(value.is_finite());
+        self.note_float(value.is_finite())?;
         // `serde_json` writes the `f32` 0.1 as `0.1`. Converted to `f64`, it would have more digits.
         let shortest = if value.is_finite() { value.to_string().parse() } else { Ok(f64::from(value)) };
         self.inner.serialize_f64(shortest.unwrap_or_else(|_| f64::from(value)))
     }
 
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
-        self.note_float(value.is_finite());
+        self.note_float(value.is_finite())?;
         self.inner.serialize_f64(value)
     }
 
@@ -207,8 +272,9 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let Bounded { inner, depth, loss } = self.open(Ok::<S, S::Error>)?;
-        inner.serialize_newtype_variant(name, index, variant, &AtDepth { value, depth, loss })
+        let Bounded { inner, depth, loss, .. } = self.open(Ok::<S, S::Error>)?;
+        loss.enter(|| Step::Field(variant.to_owned()));
+        loss.leave(inner.serialize_newtype_variant(name, index, variant, &AtDepth { value, depth, loss }))
     }
 
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
@@ -222,21 +288,30 @@ impl<'n, S: Serializer> Serializer for Bounded<'n, S> {
 
 // The parts of arrays and objects, each serialized at the depth of its container.
 macro_rules! compound {
-    ($($trait:ident: $($method:ident($($name:ident: $type:ty),*)),+;)*) => {$(
+    ($($trait:ident: $method:ident($($name:ident: $type:ty)?);)*) => {$(
         impl<C: $trait> $trait for Bounded<'_, C> {
             type Ok = C::Ok;
             type Error = C::Error;
 
-            $(fn $method<T: Serialize + ?Sized>(&mut self, $($name: $type,)* value: &T) -> Result<(), C::Error> {
+            fn $method<T: Serialize + ?Sized>(&mut self, $($name: $type,)? value: &T) -> Result<(), C::Error> {
+                let item = self.item;
+                self.item += 1;
+                self.loss.enter(|| step(item, [$($name)?]));
                 let value = self.at(value);
-                self.inner.$method($($name,)* &value)
-            })+
+                let part = self.inner.$method($($name,)? &value);
+                self.loss.leave(part)
+            }
 
             fn end(self) -> Result<C::Ok, C::Error> {
                 self.inner.end()
             }
         }
     )*};
+}
+
+/// Returns the step to a field, or to an item without a name.
+fn step<const N: usize>(item: usize, name: [&'static str; N]) -> Step {
+    name.first().map_or(Step::Item(item), |name| Step::Field((*name).to_owned()))
 }
 
 compound! {
@@ -253,12 +328,17 @@ impl<C: SerializeMap> SerializeMap for Bounded<'_, C> {
     type Error = C::Error;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), C::Error> {
+        self.loss.enter(|| match serde_json::to_value(key) {
+            Ok(Value::String(key)) => Step::Field(key),
+            key => Step::Field(key.map_or_else(|_| "?".to_owned(), |key| key.to_string())),
+        });
         self.inner.serialize_key(key)
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), C::Error> {
         let value = self.at(value);
-        self.inner.serialize_value(&value)
+        let part = self.inner.serialize_value(&value);
+        self.loss.leave(part)
     }
 
     fn end(self) -> Result<C::Ok, C::Error> {
@@ -268,6 +348,8 @@ impl<C: SerializeMap> SerializeMap for Bounded<'_, C> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
     use serde_json::value::to_raw_value;
 
@@ -326,8 +408,36 @@ mod tests {
         assert_eq!(bounded(&raw, |raw| to_raw_value(raw)).expect("JSON").get(), raw.get());
         let raw = serde_json::value::RawValue::from_string("[1]".to_owned()).expect("JSON");
         assert_eq!(to_value(&raw).ok(), Some(json!([1])));
+        assert_eq!(to_value_exact(&values).ok(), serde_json::to_value(&values).ok());
         for (value, is_all) in [(Sample::New(Some(f64::NAN)), false), (Sample::New(None), true)] {
             assert_eq!(to_value_noting(&[&value]).ok(), Some((json!([{"New": null}]), is_all)));
         }
+    }
+
+    #[test]
+    fn a_number_that_json_cannot_represent_is_an_error_with_its_path() {
+        #[derive(serde::Serialize)]
+        struct Price {
+            amounts: Vec<f64>,
+            by_name: BTreeMap<u8, Option<f32>>,
+        }
+        #[derive(serde::Serialize)]
+        enum Sample {
+            New(Price),
+        }
+        let price =
+            |amount, other| Price { amounts: vec![1.0, amount], by_name: BTreeMap::from([(1, Some(0.5)), (7, other)]) };
+        let path = |value: &dyn Fn() -> serde_json::Result<Value>| value().unwrap_err().to_string();
+        let message = |path: &str| {
+            format!(
+                "the number at `{path}` is NaN or infinite, and JSON has no such numbers: use a finite number or an `Option`"
+            )
+        };
+        assert_eq!(path(&|| to_value_exact(&f64::NAN)), message("."));
+        assert_eq!(path(&|| to_value_exact(&(1, f32::INFINITY))), message("[1]"));
+        assert_eq!(path(&|| to_value_exact(&[price(1.0, None), price(f64::NAN, None)])), message("[1].amounts[1]"));
+        assert_eq!(path(&|| to_value_exact(&Sample::New(price(1.0, Some(f32::NAN))))), message("New.by_name.7"));
+        let fits = price(1.0, None);
+        assert_eq!(to_value_exact(&fits).ok(), serde_json::to_value(&fits).ok());
     }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use emitree_emitter::json::to_value_exact;
 use emitree_runtime::{Error, Result, RunContext};
 use parking_lot::ReentrantMutex;
 use serde::Serialize;
@@ -123,7 +124,8 @@ impl<T: Serialize + Send + 'static> Live for T {
     }
 
     fn to_json(&self) -> serde_json::Result<Value> {
-        serde_json::to_value(self)
+        // The state is read back, so a number that JSON does not have must not become `null`.
+        to_value_exact(self)
     }
 }
 

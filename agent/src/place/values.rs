@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use emitree_emitter::json::to_value_exact;
 use emitree_middleware::values::{KeyValues, MemoryValues, ValueKey};
 use emitree_runtime::{Op, Result, RunContext, Stack};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::place::built::Built;
@@ -140,13 +142,15 @@ impl Values {
     ///
     /// # Errors
     ///
-    /// Returns the error of the store or of a layer, for example the denial of a guard.
+    /// Returns an error with a path if the value contains a NaN or an infinity, and the error of the store or of a layer,
+    /// for example the denial of a guard.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the store either has the change or does not have it.
-    pub async fn write(&self, key: &ValueKey, value: impl Into<Value> + Send) -> Result<Written> {
-        self.change(Change::new(key.clone(), Some(value.into()))).await
+    pub async fn write(&self, key: &ValueKey, value: impl Serialize + Send) -> Result<Written> {
+        let value = to_value_exact(&value)?;
+        self.change(Change::new(key.clone(), Some(value))).await
     }
 
     /// Removes the value of a key, if it has one, as [`write`](Self::write) sets it.

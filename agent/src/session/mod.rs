@@ -17,10 +17,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use emitree_emitter::json::to_value_exact;
 use emitree_runtime::{Result, RunKey};
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -228,9 +229,14 @@ impl Session {
     }
 
     /// Sets a value that the program keeps in the session. Returns the value that was there before.
-    pub fn set_meta(&self, key: impl Into<String>, value: impl Into<Value>) -> Option<Value> {
-        let (key, value) = (key.into(), value.into());
-        self.shared.conversation.lock().meta.insert(key, value)
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the value cannot be serialized. A NaN or an infinity is an error, with its path.
+    pub fn set_meta(&self, key: impl Into<String>, value: impl Serialize) -> Result<Option<Value>> {
+        let key = key.into();
+        let value = to_value_exact(&value)?;
+        Ok(self.shared.conversation.lock().meta.insert(key, value))
     }
 
     /// Returns the conversation so far.

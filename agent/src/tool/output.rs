@@ -2,6 +2,7 @@
 
 use std::any::Any;
 
+use emitree_emitter::json::to_value_exact;
 use emitree_runtime::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -99,7 +100,7 @@ impl ToolOutput {
         if let Some(output) = (&mut value as &mut dyn Any).downcast_mut::<Option<Self>>() {
             return Ok(output.take().unwrap_or_default());
         }
-        Ok(Self::new(serde_json::to_value(value)?))
+        Ok(Self::new(to_value_exact(&value)?))
     }
 
     /// Returns the content as text. A string is returned unchanged, and any other value is returned as JSON.

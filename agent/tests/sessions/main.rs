@@ -2,6 +2,7 @@
 
 #[path = "../../../tests/support/journal.rs"]
 mod journal;
+mod numbers;
 mod sessions;
 mod steering;
 mod stored;

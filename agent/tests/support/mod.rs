@@ -14,6 +14,10 @@ pub(crate) struct Text {
     pub(crate) text: String,
 }
 
+/// The arguments of a tool that takes none.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Nothing {}
+
 /// A tool that returns its argument in upper case.
 pub(crate) fn shout() -> Tool {
     tool_fn("shout", "Shouts", |args: Text, _: RunContext| async move { Ok(args.text.to_uppercase()) }).expect("a tool")

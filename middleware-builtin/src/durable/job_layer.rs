@@ -92,8 +92,8 @@ impl JobRun {
         if next.is_answered() {
             return next.run(input).await;
         }
-        if !next.is_exact() {
-            return Err(inexact("input of the job"));
+        if let Some(reason) = next.inexact() {
+            return Err(inexact("input of the job", &reason));
         }
         let opened = self.durable.open().await?;
         let job = self.job.get_or_init(|| opened);
@@ -122,8 +122,11 @@ impl JobRun {
                 result.inspect_err(|error| next.absorb(error)).err();
                 Err(stop)
             }
-            (None, Ok(_)) if !next.is_exact() => Err(inexact("output of the job")),
-            (None, result) => result,
+            (None, Ok(output)) => match next.inexact() {
+                Some(reason) => Err(inexact("output of the job", &reason)),
+                None => Ok(output),
+            },
+            (None, Err(error)) => Err(error),
         };
         if result.is_ok() {
             let keys = job.state.lock().unused();

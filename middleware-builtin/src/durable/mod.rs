@@ -252,6 +252,6 @@ impl fmt::Debug for Durable {
 }
 
 /// Returns the error of a value whose JSON is incomplete.
-fn inexact(what: &str) -> Error {
-    Error::new(format!("the {what} cannot be stored, because its JSON is incomplete: a NaN, for example, becomes null"))
+fn inexact(what: &str, reason: &str) -> Error {
+    Error::new(format!("the {what} cannot be stored: {reason}"))
 }

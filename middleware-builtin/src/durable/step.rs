@@ -62,8 +62,8 @@ impl Step {
         if next.is_answered() {
             return next.run(input).await;
         }
-        if !next.is_exact() {
-            return Err(inexact("input of the step"));
+        if let Some(reason) = next.inexact() {
+            return Err(inexact("input of the step", &reason));
         }
         let found = {
             let mut state = self.job.state.lock();
@@ -102,8 +102,12 @@ impl Step {
         let end = match &result {
             // The work was not executed: a guard or a cache inside has decided.
             _ if !self.has_begun.load(Ordering::Relaxed) => return result,
-            Ok(_) if !next.is_exact() => return Err(inexact("output of the step")),
-            Ok(output) => Record::Ended { key, output: output.clone() },
+            Ok(output) => {
+                if let Some(reason) = next.inexact() {
+                    return Err(inexact("output of the step", &reason));
+                }
+                Record::Ended { key, output: output.clone() }
+            }
             Err(error) if error.is_interrupted() || error.is_aborted() || error.is_retry() => return result,
             Err(error) => Record::Failed { key, error: Box::new(error.report()) },
         };

@@ -61,9 +61,9 @@ pub(crate) trait Work<I, O>: Send + Sync {
         false
     }
 
-    /// Returns `false` if layers see JSON that lacks a part of the values, such as a NaN.
-    fn is_exact(&self) -> bool {
-        true
+    /// If layers see JSON that lacks a part of the values, such as a NaN, returns the reason.
+    fn inexact(&self) -> Option<String> {
+        None
     }
 }
 
@@ -269,8 +269,8 @@ impl<'a, I, O> RawNext<'a, I, O> {
         self.call.work.is_answered()
     }
 
-    pub(crate) fn is_exact(self) -> bool {
-        self.call.work.is_exact()
+    pub(crate) fn inexact(self) -> Option<String> {
+        self.call.work.inexact()
     }
 
     pub(crate) fn absorb(self, error: &Error) {

@@ -1,6 +1,6 @@
 //! Layers that fit runs of any type, because they see the values as JSON (M1).
 
-use emitree_emitter::json::to_value_noting;
+use emitree_emitter::json::{to_value_exact, to_value_noting};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -10,7 +10,6 @@ use crate::chain::erased::{DynLayer, LayerDescription, LayerEntry, RawNext, Work
 use crate::runnable::value::{Data, fit};
 use crate::{Error, Op, Phase, Result, RunContext};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The [`Op`] of layers that need values, and fit runs of any type. A `Layer<JsonRun>` sees input and output as JSON.
 ///
@@ -72,9 +71,8 @@ impl<I: Data, O: Data> DynLayer<I, O> for JsonAdapter {
         next: RawNext<'a, I, O>,
     ) -> BoxFuture<'a, Result<O>> {
         Box::pin(async move {
-            let (json, is_exact) = to_json("input", input)?;
-            let inside =
-                JsonWork { input, json: &json, next, last: Mutex::new(None), is_exact: AtomicBool::new(is_exact) };
+            let (json, inexact) = to_json("input", input)?;
+            let inside = JsonWork { input, json: &json, next, last: Mutex::new(None), inexact: Mutex::new(inexact) };
             let output = self.0.call(phase, &json, ctx, next.around(&inside).next()).await?;
             // An unchanged output is returned as `next` returned it: parsing would cost time, and the JSON may be
             // incomplete.
@@ -104,8 +102,8 @@ struct JsonWork<'a, I, O> {
     json: &'a Value,
     next: RawNext<'a, I, O>,
     last: Mutex<Option<LastOutput<O>>>,
-    /// `true` as long as the JSON of the input and of all outputs so far is complete.
-    is_exact: AtomicBool,
+    /// The reason why the JSON of the input or of an output is incomplete.
+    inexact: Mutex<Option<String>>,
 }
 
 /// The last output, and its JSON.
@@ -122,8 +120,10 @@ impl<I: Data, O: Data> JsonWork<'_, I, O> {
         } else {
             self.next.run(&fit("input", input)?).await?
         };
-        let (json, is_exact) = to_json("output", &output)?;
-        self.is_exact.fetch_and(is_exact, Ordering::Relaxed);
+        let (json, inexact) = to_json("output", &output)?;
+        if inexact.is_some() {
+            *self.inexact.lock() = inexact;
+        }
         let before = self.last.lock().replace(LastOutput { json: json.clone(), output });
         // The drop of an output may call user code, which must not run under the lock.
         drop(before);
@@ -144,14 +144,16 @@ impl<I: Data, O: Data> Work<Value, Value> for JsonWork<'_, I, O> {
         self.next.is_answered()
     }
 
-    fn is_exact(&self) -> bool {
-        self.is_exact.load(Ordering::Relaxed)
+    fn inexact(&self) -> Option<String> {
+        self.inexact.lock().clone()
     }
 }
 
-/// Converts a value to JSON. The flag is `false` if the JSON is incomplete: a NaN, for example, becomes `null`.
-fn to_json(what: &str, value: &impl Serialize) -> Result<(Value, bool)> {
-    to_value_noting(value).map_err(|error| {
+/// Converts a value to JSON. If the JSON is incomplete, because a NaN becomes `null`, also returns the reason.
+fn to_json(what: &str, value: &impl Serialize) -> Result<(Value, Option<String>)> {
+    let (json, is_exact) = to_value_noting(value).map_err(|error| {
         Error::from(error).message(format!("the {what} cannot be converted to JSON for a layer of `JsonRun`"))
-    })
+    })?;
+    let inexact = if is_exact { None } else { to_value_exact(value).err() };
+    Ok((json, inexact.map(|error| error.to_string())))
 }

@@ -192,7 +192,14 @@ impl<'a, O: Op> Next<'a, O> {
     /// incomplete: a NaN, for example, becomes `null`. Do not store such JSON, and do not compare it with other values.
     #[must_use]
     pub fn is_exact(self) -> bool {
-        self.0.is_exact()
+        self.inexact().is_none()
+    }
+
+    /// Returns the reason why the JSON is not [exact](Self::is_exact), with the path of the number that JSON cannot
+    /// represent.
+    #[must_use]
+    pub fn inexact(self) -> Option<String> {
+        self.0.inexact()
     }
 
     /// Marks an error of `next` as handled, so that the layer may return another result.

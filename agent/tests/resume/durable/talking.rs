@@ -97,12 +97,12 @@ async fn what_a_stale_handle_has_changed_stays_when_the_session_is_read_again() 
     let (late, other) = (Session::open(&late, ID).await?, Session::open(&other, ID).await?);
     let script = ScriptedModel::new("test").text("First.").text("Second.");
     let agent = Agent::builder("speaker", ChatModel::new(script)?).build()?;
-    other.set_meta("theirs", 1);
+    other.set_meta("theirs", 1)?;
     agent.ask("Go.").session(&other).await?;
 
     late.steer("Slowly.")?;
     late.pause();
-    late.set_meta("ours", 2);
+    late.set_meta("ours", 2)?;
     late.saved().await?;
     for session in [&late, &Session::open(&Process::of(&store), ID).await?] {
         let waiting: Vec<_> = session.undelivered().iter().map(|message| message.text()).collect();
@@ -115,7 +115,7 @@ async fn what_a_stale_handle_has_changed_stays_when_the_session_is_read_again() 
     other.refresh().await?;
     assert!(agent.resume(&other).await.expect_err("it is paused").is_interrupted());
     assert_eq!(agent.resume(&other).await?.text(), "Second.");
-    late.set_meta("ours", 3);
+    late.set_meta("ours", 3)?;
     late.saved().await?;
     assert_eq!((late.undelivered().len(), texts(&late)), (0, texts(&other)));
     assert_eq!(serde_json::to_value(&late)?["paused"], Value::Null);
