@@ -17,13 +17,22 @@ pub struct Usage {
     pub cached_input_tokens: u64,
     /// Output tokens spent on reasoning.
     pub reasoning_tokens: u64,
+    /// `true` if a count is an estimate, because the provider reported none. A sum with an estimate is an estimate.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 impl Usage {
     /// Makes the usage of a call without cached tokens or reasoning.
     #[must_use]
     pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
-        Self { input_tokens, output_tokens, cached_input_tokens: 0, reasoning_tokens: 0 }
+        Self { input_tokens, output_tokens, cached_input_tokens: 0, reasoning_tokens: 0, estimated: false }
+    }
+
+    /// Makes the estimate of a call whose provider reported no tokens.
+    #[must_use]
+    pub const fn estimate(input_tokens: u64, output_tokens: u64) -> Self {
+        Self { estimated: true, ..Self::new(input_tokens, output_tokens) }
     }
 
     /// Returns the sum of input and output tokens.
@@ -40,6 +49,7 @@ impl AddAssign for Usage {
         add(&mut self.output_tokens, other.output_tokens);
         add(&mut self.cached_input_tokens, other.cached_input_tokens);
         add(&mut self.reasoning_tokens, other.reasoning_tokens);
+        self.estimated |= other.estimated;
     }
 }
 

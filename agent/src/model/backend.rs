@@ -13,15 +13,19 @@ use crate::model::events::{ChatStart, ChatSuccess, UsageReported};
 use crate::model::incoming::IncomingReply;
 use crate::model::passage::Passage;
 use crate::model::provider::DynProvider;
+use crate::model::received::Received;
+use crate::model::response::drop_repeated_calls;
 use crate::model::text_stage::TextStage;
 use crate::model::{emit, log, not_taken_over};
-use crate::{ChatOptions, ChatRequest, ChatResponse, Delta, Provider, Usage};
+use crate::{ChatOptions, ChatRequest, ChatResponse, EstimatedTokens, Provider, TokenCounter, Usage};
 
 /// A provider, with the settings of its model. Clones share the provider.
 #[derive(Clone)]
 pub(super) struct Backend {
     parts: Arc<Parts>,
     pub(super) price: Option<Price>,
+    /// Counts the tokens of an attempt whose provider reports none.
+    pub(super) counter: Arc<dyn TokenCounter>,
     pub(super) options: ChatOptions,
     /// `true` if the model has alternatives, so that each response has to name the model that answered.
     pub(super) names_replies: bool,
@@ -37,7 +41,8 @@ struct Parts {
 impl Backend {
     pub(super) fn new(provider: impl Provider, emitter: Emitter) -> Self {
         let parts = Arc::new(Parts { provider: Box::new(provider), emitter, is_warned: AtomicBool::new(false) });
-        Self { parts, price: None, options: ChatOptions::default(), names_replies: false }
+        let counter = Arc::new(EstimatedTokens);
+        Self { parts, price: None, counter, options: ChatOptions::default(), names_replies: false }
     }
 
     pub(super) fn emitter(&self) -> &Emitter {
@@ -49,14 +54,14 @@ impl Backend {
         self.emitter().creator().map_or("", |creator| creator.name())
     }
 
-    /// Sends a request and receives the reply. Sets `reported` to the tokens that the provider reports, so that the
-    /// caller has the counts even if the reply fails.
+    /// Sends a request and receives the reply. The caller has `received` even if the reply fails, and charges its tokens.
     pub(super) async fn attempt(
         &self,
         input: &ChatRequest,
         ctx: &RunContext,
-        reported: &mut Option<Usage>,
+        received: &mut Received,
     ) -> Result<ChatResponse> {
+        received.expect(ctx).await?;
         if ctx.has_listeners() {
             let mut start = self.start(input);
             emit(ctx, &mut start).await?;
@@ -66,6 +71,7 @@ impl Backend {
             }
         }
         let mut deltas = self.parts.provider.chat(input, ctx).await?;
+        received.begin();
         let passage = Passage::of(ctx);
         let mut stages = passage.as_ref().map(Passage::begin_attempt).unwrap_or_default();
         if let Some(stage) = TextStage::of(ctx) {
@@ -77,9 +83,7 @@ impl Backend {
         let mut is_stopped = false;
         while let Some(delta) = deltas.next().await {
             let delta = delta?;
-            if let Delta::Usage(usage) = &delta {
-                *reported = Some(*usage);
-            }
+            received.push(&delta);
             if !reply.streams {
                 arrived.push(delta);
             } else if reply.push(delta).await? {
@@ -93,6 +97,8 @@ impl Backend {
         // The stages are called with `ended` in any case, so that they can add the pieces that they kept back.
         is_stopped |= reply.receive(arrived, true).await?;
         let (mut response, is_as_staged) = reply.finish(is_stopped);
+        drop_repeated_calls(&mut response);
+        response.is_empty = !is_stopped && received.is_empty();
         if self.names_replies && response.model.is_none() {
             response.model = Some(self.name().to_owned());
         }
@@ -124,9 +130,14 @@ impl Backend {
             .input_tokens(usage.input_tokens)
             .cached_input_tokens(usage.cached_input_tokens)
             .output_tokens(usage.output_tokens);
-        let cost = self.price.map(|price| price.cost(&tokens));
-        let tokens = cost.into_iter().fold(tokens, budget::Usage::cost);
-        (cost, budget::charge(ctx, tokens).await)
+        let mut tokens = if usage.estimated { tokens.estimated() } else { tokens };
+        tokens.cost = self.price.map(|price| price.cost(&tokens));
+        (tokens.cost, budget::charge(ctx, tokens).await)
+    }
+
+    /// Returns the tokens to charge for an attempt: the provider's counts, or an estimate if a budget limits them.
+    pub(super) fn usage(&self, received: &Received, input: &ChatRequest, ctx: &RunContext) -> Option<Usage> {
+        received.usage(input, &*self.counter, ctx)
     }
 
     /// Charges the tokens of a response, and emits `usage` and `success`.
@@ -134,11 +145,12 @@ impl Backend {
         &self,
         mut response: ChatResponse,
         ctx: &RunContext,
-        reported: Option<Usage>,
+        used: Option<Usage>,
     ) -> Result<ChatResponse> {
         // Stages may have removed the counts. If a listener stopped the stream, the piece with the counts may have been
         // dropped.
-        response.usage = response.usage.or(reported);
+        let staged = response.usage.filter(|usage| usage.total() > 0);
+        response.usage = staged.or(used).or(response.usage);
         if let Some(usage) = response.usage {
             // Charge first, because the tokens are spent even if a listener fails. Emit the event even if a budget is
             // closed.
@@ -157,8 +169,8 @@ impl Backend {
     }
 
     /// Charges the tokens of a failed attempt. Returns the error of the attempt, or the error of a closed budget.
-    pub(super) async fn fail(&self, error: Error, ctx: &RunContext, reported: Option<Usage>) -> Result<ChatResponse> {
-        if let Some(usage) = reported {
+    pub(super) async fn fail(&self, error: Error, ctx: &RunContext, used: Option<Usage>) -> Result<ChatResponse> {
+        if let Some(usage) = used {
             let (cost, charged) = self.charge(usage, ctx).await;
             log(emit(ctx, &mut UsageReported::new(usage, cost, self.name())).await, "usage");
             charged?;

@@ -153,6 +153,7 @@ pub(crate) fn pass_whole(
         let mut passed = builder.finish();
         // The cost, and references to content, are in no piece. The counts are not for stages to remove.
         passed.cost = reply.cost;
+        passed.is_empty = reply.is_empty;
         passed.usage = passed.usage.or(reply.usage);
         passed.message.parts.extend(reply.message.parts.into_iter().filter(|part| matches!(part, Part::Uri { .. })));
         Ok(passed)

@@ -7,6 +7,7 @@ pub(crate) mod events;
 pub(crate) mod incoming;
 pub(crate) mod passage;
 pub(crate) mod provider;
+mod received;
 pub(crate) mod registry;
 pub(crate) mod request;
 pub(crate) mod response;
@@ -29,8 +30,9 @@ use crate::model::backend::Backend;
 use crate::model::events::{
     ChatError, ChatFinish, ChatStart, ChatSuccess, ModelFellBack, NewToken, ResponseHeaders, UsageReported,
 };
+use crate::model::received::Received;
 use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
-use crate::{ChatOptions, ChatRequest, ChatResponse, Provider};
+use crate::{ChatOptions, ChatRequest, ChatResponse, Provider, TokenCounter};
 
 /// A language model. Each call is a run of the kind `ChatModel`.
 ///
@@ -83,9 +85,11 @@ use crate::{ChatOptions, ChatRequest, ChatResponse, Provider};
 /// runs above, under the name of the model. If the model has a [price](Self::price), the cost of these tokens is
 /// computed from it. The response then contains this cost, and budgets use it instead of their own prices.
 ///
-/// Each attempt is charged once, when its reply is complete or fails. If an attempt fails or a listener stops its
-/// stream before the provider has reported tokens, nothing is charged. A response that a layer returns instead of the
-/// model, such as a cached response, is not charged. A cached response keeps the usage and the cost of the original
+/// Each attempt is charged once, when its reply is complete or fails, or a listener stops it. If the provider has
+/// reported no tokens by then, and a budget limits tokens or cost, an estimate of the request and of the text received
+/// is charged, by the [`token_counter`](Self::token_counter), and the usage is marked as
+/// [`estimated`](crate::Usage::estimated). Without such a budget, nothing is charged. A response that a layer returns
+/// instead of the model, such as a cached response, is not charged. A cached response keeps the usage and the cost of the original
 /// call. A [`ChunkStage`](crate::ChunkStage) may change the token counts; if it removes them, the counts of the
 /// provider are used. A listener of `success` that changes the usage or the cost does not change the charge.
 ///
@@ -157,6 +161,16 @@ impl ChatModel {
     #[must_use]
     pub const fn price(mut self, price: Price) -> Self {
         self.backend.price = Some(price);
+        self
+    }
+
+    /// Sets the counter of tokens for this model and its later clones. Default: [`EstimatedTokens`](crate::EstimatedTokens).
+    ///
+    /// It estimates the tokens of a call whose provider reports none, if a budget limits tokens or cost: once for the
+    /// system prompt, the tools and the messages of the request, and once for the text that was received.
+    #[must_use]
+    pub fn token_counter(mut self, counter: impl TokenCounter) -> Self {
+        self.backend.counter = Arc::new(counter);
         self
     }
 
@@ -249,11 +263,13 @@ impl Runnable for ChatModel {
     }
 
     async fn execute(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
-        let mut reported = None;
+        let mut received = Received::default();
         let backend = self.asked(ctx);
-        let result = match backend.attempt(input, ctx, &mut reported).await {
-            Ok(response) => backend.succeed(response, ctx, reported).await,
-            Err(error) => backend.fail(error, ctx, reported).await,
+        let attempted = backend.attempt(input, ctx, &mut received).await;
+        let used = backend.usage(&received, input, ctx);
+        let result = match attempted {
+            Ok(response) => backend.succeed(response, ctx, used).await,
+            Err(error) => backend.fail(error, ctx, used).await,
         };
         if !ctx.has_listeners() {
             return result;

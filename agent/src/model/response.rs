@@ -35,13 +35,25 @@ pub struct ChatResponse {
     /// Warnings about the response, for example about options that the provider ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// `true` if the provider itself has answered with neither text nor calls, whatever stages have added since.
+    #[serde(skip)]
+    pub(crate) is_empty: bool,
 }
 
 impl ChatResponse {
     /// Makes a response from a message. All other fields are empty.
     #[must_use]
     pub const fn new(message: Message) -> Self {
-        Self { message, usage: None, cost: None, model: None, id: None, headers: BTreeMap::new(), warnings: Vec::new() }
+        Self {
+            message,
+            usage: None,
+            cost: None,
+            model: None,
+            id: None,
+            headers: BTreeMap::new(),
+            warnings: Vec::new(),
+            is_empty: false,
+        }
     }
 
     /// Returns the text of the answer.
@@ -53,7 +65,7 @@ impl ChatResponse {
     /// Returns `true` if the responses have the same content. Counts and costs are not compared, because no stage and no
     /// guard protects them.
     pub(crate) fn is_same_reply(&self, other: &Self) -> bool {
-        let Self { message, usage: _, cost: _, model, id, headers, warnings } = self;
+        let Self { message, usage: _, cost: _, model, id, headers, warnings, is_empty: _ } = self;
         *message == other.message
             && *warnings == other.warnings
             && (model, id) == (&other.model, &other.id)
@@ -137,7 +149,7 @@ impl Delta {
     /// References to content ([`Part::Uri`]) and tool results are left out, because no piece can contain them.
     #[must_use]
     pub fn of_response(response: ChatResponse) -> Vec<Self> {
-        let ChatResponse { message, usage, model, id, headers, warnings, cost: _ } = response;
+        let ChatResponse { message, usage, model, id, headers, warnings, cost: _, is_empty: _ } = response;
         let mut deltas = Vec::new();
         if !headers.is_empty() {
             deltas.push(Self::Headers(headers));
@@ -168,6 +180,32 @@ impl Delta {
         deltas.extend(warnings.into_iter().map(Self::Warning));
         deltas
     }
+}
+
+/// Removes calls that a gateway has sent twice, with the same id, name and arguments, so that each is executed once. The
+/// response gets a warning about them.
+pub(crate) fn drop_repeated_calls(response: &mut ChatResponse) {
+    let mut seen: Vec<ToolCall> = Vec::new();
+    let mut repeated = Vec::new();
+    response.message.parts.retain(|part| {
+        let Part::ToolCall(call) = part else { return true };
+        // Calls without an id are told apart by their position only.
+        let is_repeated = !call.id.is_empty() && seen.iter().any(|seen| is_same_call(seen, call));
+        if is_repeated {
+            repeated.push(call.id.clone());
+        } else {
+            seen.push(call.clone());
+        }
+        !is_repeated
+    });
+    for id in repeated {
+        let warning = format!("the server sent the call `{id}` twice: it is executed once");
+        response.warnings.push(warning);
+    }
+}
+
+fn is_same_call(one: &ToolCall, other: &ToolCall) -> bool {
+    one.id == other.id && one.name == other.name && one.arguments == other.arguments
 }
 
 /// Builds a response from pieces.

@@ -92,7 +92,9 @@ impl Measured {
 
     /// Remembers the tokens that the provider reported for a request with this estimate.
     pub(crate) fn end(estimated: Option<u64>, usage: Option<Usage>, ctx: &RunContext) {
-        if let (Some(estimated), Some(Usage { input_tokens: reported @ 1.., .. })) = (estimated, usage) {
+        // An estimate says nothing about the provider's tokenizer.
+        let reported = usage.filter(|usage| !usage.estimated);
+        if let (Some(estimated), Some(Usage { input_tokens: reported @ 1.., .. })) = (estimated, reported) {
             let measured = Self { reported, estimated };
             // If a middleware of the user keeps another type under this id, counts stay uncorrected.
             STATE.with(ctx, |last| *last = measured).ok();

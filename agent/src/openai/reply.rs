@@ -411,6 +411,7 @@ impl Tokens {
             output_tokens: completion_tokens.unwrap_or(0),
             cached_input_tokens: prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0),
             reasoning_tokens: completion_tokens_details.and_then(|details| details.reasoning_tokens).unwrap_or(0),
+            estimated: false,
         })
     }
 }

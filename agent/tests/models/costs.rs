@@ -294,7 +294,8 @@ async fn an_unknown_price_in_a_sub_agent_denies_the_run_that_has_the_budget() ->
         let inner = Agent::builder("inner", ChatModel::new(inner)?);
         let inner = if is_outer { inner } else { inner.middleware(budget()?) }.build()?;
         let outer = ScriptedModel::new("large").reply(calls.clone()).text("done");
-        let agent = Agent::builder("outer", ChatModel::new(outer)?).tool(inner.as_tool("Shouts")).build()?;
+        let outer = ChatModel::new(outer)?.price(per_million(1, 1));
+        let agent = Agent::builder("outer", outer).tool(inner.as_tool("Shouts")).build()?;
         let run = agent.ask("Shout a.");
         if is_outer {
             let error = run.middleware(budget()?).await.unwrap_err();

@@ -9,3 +9,4 @@ mod streamed_calls;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each binary uses a part")]
 mod support;
+mod unreported;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::events::{Amount, BudgetClosed, BudgetLimit, BudgetWarning};
-use super::options::{BudgetOptions, Spending};
+use super::options::{BudgetOptions, Spending, model_name};
 use super::usage::Usage;
 use crate::shared::stop::Stop;
 
@@ -39,6 +39,8 @@ struct AccountState {
     spent: Spending,
     warned: Vec<BudgetLimit>,
     closed: Option<BudgetClosed>,
+    /// The reason why the next call is denied: an earlier call has reported no usage, and the budget requires it.
+    unreported: Option<String>,
 }
 
 /// The events to emit after a check of the limits.
@@ -96,6 +98,12 @@ impl Account {
     /// priced.
     pub(super) fn record(&self, usage: &Usage, cost: Result<Decimal, String>) -> LimitsReached {
         let mut state = self.state.lock();
+        if usage.estimated && self.options.limits_usage() && self.options.requires_reported {
+            let model = model_name(usage);
+            let reason = format!("the usage of {model} is not known: its last call reported none (`require_reported`)");
+            state.unreported.get_or_insert(reason);
+            return LimitsReached::default();
+        }
         state.spent.tokens = state.spent.tokens.saturating_add(usage.tokens());
         match cost {
             // A sum that overflows becomes the largest `Decimal`, which exceeds every smaller limit.
@@ -211,6 +219,15 @@ impl Account {
         let closed = BudgetClosed { reason, limit: Some(limit), holder: self.holder };
         // If the account is already closed, keep the first reason (4).
         state.closed.get_or_insert(closed).clone()
+    }
+
+    /// Closes the account if an earlier call reported no usage, and the budget requires it.
+    pub(super) fn close_unreported(&self) -> LimitsReached {
+        let mut state = self.state.lock();
+        match state.unreported.clone() {
+            Some(reason) if state.closed.is_none() => self.close_unpriced(&mut state, reason, None),
+            _ => LimitsReached::default(),
+        }
     }
 
     fn close_unpriced(&self, state: &mut AccountState, reason: String, limit: Option<BudgetLimit>) -> LimitsReached {

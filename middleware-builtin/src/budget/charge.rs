@@ -46,6 +46,33 @@ pub async fn charge(ctx: &RunContext, usage: Usage) -> Result<()> {
     closed.map_or(Ok(()), |closed| Err(closed.error()))
 }
 
+/// Returns `true` if a budget of the run limits tokens or cost. A call below must then be charged in any case: if its
+/// provider reports no usage, charge an [estimate](Usage::estimated). Call this function before each call of a model.
+///
+/// # Errors
+///
+/// Returns a denial if a budget [requires reported usage](super::BudgetBuilder::require_reported), and an earlier call
+/// was charged an estimate. The budget is then closed, and the work of the run that holds it is stopped.
+///
+/// # Cancel safety
+///
+/// As for [`charge`].
+pub async fn expects_usage(ctx: &RunContext) -> Result<bool> {
+    let Some(nearest) = Account::of(ctx) else { return Ok(false) };
+    if !nearest.upwards().any(|account| account.options.limits_usage()) {
+        return Ok(false);
+    }
+    let mut denial = None;
+    for account in nearest.upwards() {
+        let report = LimitReport::of(account, account.close_unreported());
+        report.emit(ctx).await;
+        if let Some(closed) = &report.closed {
+            denial.get_or_insert_with(|| closed.denial());
+        }
+    }
+    denial.map_or(Ok(true), Err)
+}
+
 /// The events to emit for one account: warnings, and `closed`. If the account closed, dropping the report stops the
 /// work of the run that holds the account.
 pub(super) struct LimitReport {

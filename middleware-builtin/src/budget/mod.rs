@@ -19,7 +19,7 @@ use options::{BudgetOptions, MaxSpending};
 /// The type of costs and prices, from the crate `rust_decimal`.
 pub use rust_decimal::Decimal;
 
-pub use charge::{Remaining, charge, remaining, spent};
+pub use charge::{Remaining, charge, expects_usage, remaining, spent};
 pub use events::{Amount, BudgetClosed, BudgetLimit, BudgetWarning, Charged, StartDenied};
 pub use options::{Spending, UnknownPrice};
 pub use usage::{Price, PriceTable, Prices, Usage};
@@ -69,6 +69,7 @@ mod usage;
 /// | [`runs`](BudgetBuilder::runs), [`of_kind`](BudgetBuilder::of_kind): runs that are counted as calls | all runs below |
 /// | [`prices`](BudgetBuilder::prices): prices of usage | none known |
 /// | [`unknown_prices`](BudgetBuilder::unknown_prices): effect of an unknown price while cost is limited | [`UnknownPrice::Deny`] |
+/// | [`require_reported`](BudgetBuilder::require_reported): after a call that reported no usage, deny the next one | charge an estimate |
 /// | [`warn_at`](BudgetBuilder::warn_at): fraction of a limit at which a warning is emitted | 0.8 |
 ///
 /// # When a limit is exceeded
@@ -127,6 +128,7 @@ impl Budget {
             runs: FilterSpec::default(),
             prices: None,
             unknown_prices: UnknownPrice::default(),
+            requires_reported: false,
         }
     }
 }
@@ -139,6 +141,7 @@ pub struct BudgetBuilder {
     runs: FilterSpec,
     prices: Option<Arc<dyn Prices>>,
     unknown_prices: UnknownPrice,
+    requires_reported: bool,
 }
 
 impl BudgetBuilder {
@@ -190,6 +193,13 @@ impl BudgetBuilder {
         Self { unknown_prices, ..self }
     }
 
+    /// Denies calls whose cost would not be known: after a call that reported no usage, the next call is denied, and the
+    /// budget closes. By default, an estimate is charged for a call that reported no usage. Has no effect without a
+    /// limit on tokens or cost.
+    pub fn require_reported(self) -> Self {
+        Self { requires_reported: true, ..self }
+    }
+
     /// Sets the fraction of a limit, from 0 to 1, at which `warning` is emitted. Default: 0.8.
     pub fn warn_at(self, part: f64) -> Self {
         Self { warn_at: part, ..self }
@@ -201,14 +211,15 @@ impl BudgetBuilder {
     ///
     /// Returns an error if the cost limit is negative, or if the fraction at which to warn is not between 0 and 1.
     pub fn build(self) -> Result<Budget, BudgetError> {
-        let Self { most, warn_at, runs, prices, unknown_prices } = self;
+        let Self { most, warn_at, runs, prices, unknown_prices, requires_reported } = self;
         if let Some(negative) = most.cost.filter(|cost| *cost < Decimal::ZERO) {
             return Err(BudgetError::NegativeCost(negative));
         }
         let part = Decimal::try_from(warn_at).ok().filter(|part| (Decimal::ZERO..=Decimal::ONE).contains(part));
         let warn_from = most.part(part.ok_or(BudgetError::WarnAt(warn_at))?);
         let own_events = OwnEvents::new(Namespace::new("middleware.budget"));
-        Ok(Budget(Arc::new(BudgetOptions { most, warn_from, runs, prices, unknown_prices, own_events })))
+        let options = BudgetOptions { most, warn_from, runs, prices, unknown_prices, requires_reported, own_events };
+        Ok(Budget(Arc::new(options)))
     }
 }
 

@@ -91,6 +91,8 @@ pub(super) struct BudgetOptions {
     pub(super) runs: FilterSpec,
     pub(super) prices: Option<Arc<dyn Prices>>,
     pub(super) unknown_prices: UnknownPrice,
+    /// `true` if an estimate is not charged, and the next call is denied instead.
+    pub(super) requires_reported: bool,
     pub(super) own_events: OwnEvents,
 }
 
@@ -111,6 +113,11 @@ impl BudgetOptions {
             None if self.most.cost.is_none() || self.unknown_prices == UnknownPrice::Free => Ok(Decimal::ZERO),
             None => Err(format!("the price of {} is not known", model_name(usage))),
         }
+    }
+
+    /// Returns `true` if tokens or cost are limited.
+    pub(super) const fn limits_usage(&self) -> bool {
+        self.most.tokens.is_some() || self.most.cost.is_some()
     }
 
     /// Calls the price function, which is user code: a panic becomes a failure (M5).
@@ -152,7 +159,7 @@ impl BudgetOptions {
     }
 }
 
-fn model_name(usage: &Usage) -> String {
+pub(super) fn model_name(usage: &Usage) -> String {
     usage.model.as_ref().map_or_else(|| "usage without a model".to_owned(), |model| format!("`{model}`"))
 }
 

@@ -34,6 +34,9 @@ pub struct Usage {
     /// The cost, if the caller knows it. It takes precedence over the prices.
     #[serde(default)]
     pub cost: Option<Decimal>,
+    /// `true` if the numbers are an estimate, because the provider reported none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 impl Usage {
@@ -65,6 +68,12 @@ impl Usage {
     #[must_use]
     pub fn cached_input_tokens(self, cached_input_tokens: u64) -> Self {
         Self { cached_input_tokens, ..self }
+    }
+
+    /// Marks the numbers as an estimate, because the provider reported none.
+    #[must_use]
+    pub fn estimated(self) -> Self {
+        Self { estimated: true, ..self }
     }
 
     /// Sets the cost, which takes precedence over the prices.

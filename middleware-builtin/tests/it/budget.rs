@@ -9,10 +9,10 @@ use crate::support::{Failing, TestResult, instance};
 use emitree_emitter::{AnyEvent, Emitter, EventMeta};
 use emitree_middleware::budget::{
     BudgetBuilder, BudgetClosed, BudgetWarning, Charged, Price, PriceTable, StartDenied, UnknownPrice, Usage, charge,
-    remaining, spent,
+    expects_usage, remaining, spent,
 };
 use emitree_middleware::{Budget, Limits};
-use emitree_runtime::{Error, Result, Run, RunContext, Runnable, for_tree};
+use emitree_runtime::{Error, Result, Run, RunContext, Runnable, for_tree, runnable_fn};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use proptest::prelude::*;
@@ -671,4 +671,40 @@ async fn interleaved(scripts: Vec<Script>, most: u64, threads: bool) {
     assert!(sum > most || charged == sum);
     // On one thread, no other code runs between the check of the budget and the beginning of a run.
     assert!(threads || witness.began_late.load(Ordering::SeqCst) == 0);
+}
+
+#[tokio::test]
+async fn an_estimate_is_not_charged_if_usage_has_to_be_reported_and_the_next_call_is_denied() {
+    let budget = built(Budget::builder().tokens(10).require_reported());
+    let closed = Arc::new(AtomicU64::new(0));
+    let counts = Arc::clone(&closed);
+    let listener = move |_: &mut BudgetClosed, _: &EventMeta<'_>| drop(counts.fetch_add(1, Ordering::Relaxed));
+    budget.emitter().on("closed", listener).expect("a name");
+    let work = runnable_fn("work", |(): (), ctx: RunContext| async move {
+        assert!(expects_usage(&ctx).await?);
+        charge(&ctx, Usage::of("small").input_tokens(99).estimated()).await?;
+        assert_eq!(spent(&ctx).map(|spent| spent.tokens), Some(0));
+        expects_usage(&ctx).await
+    });
+    let error = work.run(()).middleware(budget).await.expect_err("the second call is denied");
+    assert!(error.is_denied(), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "the usage of `small` is not known: its last call reported none (`require_reported`)"
+    );
+    assert_eq!(closed.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn usage_is_expected_only_below_a_limit_on_tokens_or_cost() {
+    let work = runnable_fn("work", |(): (), ctx: RunContext| async move { expects_usage(&ctx).await });
+    let rows = [
+        (Budget::builder().tokens(1), true),
+        (Budget::builder().cost(cents(1)), true),
+        (Budget::builder().calls(1).require_reported(), false),
+    ];
+    for (budget, expected) in rows {
+        assert_eq!(work.run(()).middleware(built(budget)).await.ok(), Some(expected));
+    }
+    assert_eq!(work.run(()).await.ok(), Some(false));
 }
