@@ -247,3 +247,17 @@ async fn a_type_that_is_no_object_is_an_error_that_quotes_its_schema_and_two_typ
     let twice = plain(&ScriptedModel::new("test")).with(Structured::of::<Person>()).with(Structured::of::<Person>());
     assert!(twice.build().unwrap_err().to_string().contains("`structured` twice"));
 }
+
+// A28
+#[tokio::test]
+async fn an_empty_reply_is_asked_for_once_more_and_then_fails() -> Result<()> {
+    let empty = || Reply::text(" ");
+    let answers = script_of([empty(), Reply::text(RIGHT)]);
+    let output = plain(&answers).with(Structured::of::<Person>()).build()?.ask("Who?").await?;
+    assert_eq!((json_of(&output.text()), answers.requests().len()), (json_of(RIGHT), 2));
+
+    let silent = script_of([empty(), empty(), Reply::text(RIGHT)]);
+    let error = plain(&silent).with(Structured::of::<Person>()).build()?.ask("Who?").await.unwrap_err().to_string();
+    assert!(error.starts_with("the model `test` has answered twice without text"), "{error}");
+    Ok(())
+}

@@ -458,3 +458,16 @@ async fn stop_texts_of_the_options_and_of_the_model_stay() -> Result<()> {
     assert_eq!(stops, [["END", "\nFunction Output:"], ["STOP", "\nFunction Output:"]]);
     Ok(())
 }
+
+// A28
+#[tokio::test]
+async fn an_empty_reply_is_no_answer_and_is_asked_about_again() -> Result<()> {
+    let empty = || Reply::deltas([Delta::Reasoning("Hm.".to_owned()), Delta::Finish(FinishReason::Stop)]);
+    let script = ScriptedModel::new("test").reply(empty()).reply(empty()).text(ANSWER);
+    assert_eq!(agent(&script).build()?.ask("Shout.").await?.text(), "It is\n\nA.");
+
+    let silent = ScriptedModel::by("test", move |_| empty());
+    let error = agent(&silent).build()?.ask("Shout.").await.unwrap_err();
+    assert!(error.to_string().contains("Final Answer"), "{error}");
+    Ok(())
+}

@@ -30,6 +30,7 @@ pub struct AgentBuilder {
     middlewares: Vec<Arc<dyn Middleware>>,
     values: Arc<dyn KeyValues>,
     max_steps: u32,
+    allow_empty: bool,
     max_depth: usize,
     spawn_tools: bool,
     parallel_tools: bool,
@@ -52,6 +53,7 @@ impl AgentBuilder {
             middlewares: Vec::new(),
             values: Arc::new(MemoryValues::new()),
             max_steps: 20,
+            allow_empty: false,
             max_depth: 20,
             spawn_tools: false,
             parallel_tools: true,
@@ -164,6 +166,17 @@ impl AgentBuilder {
         self
     }
 
+    /// Sets whether a reply of the model without text and without calls is an answer, by default `false`.
+    ///
+    /// With `false`, the model is asked once more, and if that reply is empty too, the run fails. A reply is empty if
+    /// the provider itself has sent neither text that is not blank nor a call, at most reasoning; text that a stage
+    /// removes does not count. A reply that was stopped, cut off by the token limit or filtered by the provider, is
+    /// never judged.
+    pub const fn allow_empty(mut self, allow_empty: bool) -> Self {
+        self.allow_empty = allow_empty;
+        self
+    }
+
     /// Sets how often a run's whole attempt may start again if a middleware, a hook or a layer requests that with
     /// [`Error::retry`](emitree_runtime::Error::retry), by default 0.
     /// [`Run::max_middleware_retries`](emitree_runtime::Run::max_middleware_retries) sets another number for one run.
@@ -228,8 +241,8 @@ impl AgentBuilder {
     /// bound to the agent, its model or a tool, but does not handle its runs ([`check_guards`]).
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
-        let Self { values, max_steps, max_depth, spawn_tools, parallel_tools, handoffs, max_handoffs, failure, .. } =
-            self;
+        let Self { values, max_steps, allow_empty, max_depth, spawn_tools, parallel_tools, .. } = self;
+        let Self { handoffs, max_handoffs, failure, .. } = self;
         if let Some(error) = failure {
             return Err(error);
         }
@@ -281,6 +294,7 @@ impl AgentBuilder {
             installed,
             expected,
             max_steps,
+            allow_empty,
             max_depth,
             spawn_tools,
             parallel_tools,

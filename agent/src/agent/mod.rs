@@ -166,6 +166,8 @@ pub(crate) struct AgentParts {
     /// The tools that middlewares name, and that the first run may get.
     pub(crate) expected: ExpectedTools,
     pub(crate) max_steps: u32,
+    /// `true` if an empty reply of the model is an answer.
+    pub(crate) allow_empty: bool,
     pub(crate) max_depth: usize,
     pub(crate) spawn_tools: bool,
     pub(crate) parallel_tools: bool,

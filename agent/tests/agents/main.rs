@@ -4,6 +4,7 @@ mod agents;
 mod answers;
 mod attempts;
 mod built_ins;
+mod empty;
 mod explain;
 mod handoff;
 mod heads;

@@ -67,8 +67,10 @@ async fn a_hook_of_the_builder_replaces_all_middleware_hooks_at_its_place_except
         let kept = Arc::clone(&kept);
         hooks.on_state(move |_, ctx| *kept.lock().unwrap() = Some(ctx.explain()));
     });
-    let outer =
-        Agent::builder("outer", ChatModel::new(ScriptedModel::new("outer").call("ask", json!({"text": ""})).text(""))?);
+    let outer = Agent::builder(
+        "outer",
+        ChatModel::new(ScriptedModel::new("outer").call("ask", json!({"text": ""})).text("."))?,
+    );
     let to = log.clone();
     let ask = emitree_agent::tool_fn("ask", "Asks", move |_: crate::support::Text, _: RunContext| {
         let (agent, of_run, explains) = (agent.clone(), logging("r", &to), explains.clone());

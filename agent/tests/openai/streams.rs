@@ -456,8 +456,9 @@ async fn the_pieces_of_a_call_stay_together_even_if_later_ids_or_indices_differ(
 
 #[tokio::test]
 async fn calls_of_a_whole_reply_stay_separate_even_if_their_ids_are_equal() -> Result<()> {
-    let call = json!({"id": "x", "function": {"name": "now", "arguments": ""}});
-    let whole = json!({"choices": [{"message": {"tool_calls": [call, call]}}]});
+    let call =
+        |zone: &str| json!({"id": "x", "function": {"name": "now", "arguments": format!("{{\"zone\":\"{zone}\"}}")}});
+    let whole = json!({"choices": [{"message": {"tool_calls": [call("UTC"), call("CET")]}}]});
     let server = Server::start([Answer::json("200 OK", &whole)]).await;
     assert_eq!(server.model().run("hi".into()).await?.message.tool_calls().count(), 2);
     Ok(())

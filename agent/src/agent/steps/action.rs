@@ -14,7 +14,11 @@ use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
 use crate::session::open_turn::OpenTurn;
 use crate::session::turn_calls::UNANSWERED;
-use crate::{ChatResponse, Message};
+use crate::{ChatResponse, FinishReason, Message};
+
+/// The result of each call of a reply that was cut off.
+const CUT_OFF: &str =
+    "not executed: the reply was cut off by the token limit (finish reason `length`), so the call may be incomplete";
 
 /// A response that has passed `turn.action`.
 pub(super) enum Acted<'a> {
@@ -53,8 +57,14 @@ impl Loop<'_> {
             let asks_again = !inject.is_empty();
             turn.inject(inject)?;
             let response = Arc::clone(turn.response());
+            let has_calls = response.tool_calls().next().is_some();
             let after = match decision.unwrap_or(TurnDecision::Natural) {
-                TurnDecision::Natural if response.tool_calls().next().is_some() => {
+                // The calls of a reply that was cut off may lack arguments, even if what has arrived is valid (A5).
+                TurnDecision::Natural if has_calls && response.finish_reason == Some(FinishReason::Length) => {
+                    turn.leave_out(CUT_OFF);
+                    After::AskAgain
+                }
+                TurnDecision::Natural if has_calls => {
                     if let Some(commit) = self.commit() {
                         commit.await?;
                     }

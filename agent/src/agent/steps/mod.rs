@@ -347,11 +347,7 @@ impl<'a> Loop<'a> {
             if self.agent.hands_off {
                 self.state.handoffs.begin_turn();
             }
-            let request = match self.plain_request() {
-                Some(request) => request,
-                None => self.request().await?,
-            };
-            let response = self.ask_with_hooks(request).await?;
+            let response = self.ask().await?;
             self.turn().change(|turn| turn.add_response(response.usage, response.cost));
             self.warnings.extend(response.warnings.iter().cloned());
             let outcome = match self.act(response).await {

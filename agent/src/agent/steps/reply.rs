@@ -1,6 +1,6 @@
 //! The reply of a turn: `model.call`, and the stages and guards that each reply passes.
 
-use emitree_runtime::{Result, Run, Runnable};
+use emitree_runtime::{Error, Result, Run, Runnable};
 use futures_core::future::BoxFuture;
 
 use crate::agent::steps::Loop;
@@ -13,7 +13,8 @@ use crate::model::tokens::Measured;
 use crate::{ChatModel, ChatRequest, ChatResponse, Delta, Message, ToolOutput};
 
 impl Loop<'_> {
-    /// Runs the model, with the hooks of `model.call` and `model.chunk` bound to its run.
+    /// Runs the model, with the hooks of `model.call` and `model.chunk` bound to its run. If its reply is empty, runs it
+    /// once more, with the same key, and fails if that reply is empty too.
     pub(super) fn ask_model<'b>(
         &'b self,
         model: &'b ChatModel,
@@ -21,23 +22,47 @@ impl Loop<'_> {
     ) -> BoxFuture<'b, Result<ChatResponse>> {
         Box::pin(async move {
             let estimated = Measured::begin(&self.state, &request);
-            let session = self.state.session.key();
-            let number = self.state.session.turn_number();
-            let mut run = model.run(request).key_with(move || session.turn(number));
-            // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do not
-            // inherit them.
-            for installed in &self.installed {
-                if !installed.hooks.model_call.is_empty() {
-                    run = run.middleware(installed.hooks.model_call.clone());
+            let mut again = (!self.agent.allow_empty).then(|| request.clone());
+            let mut request = request;
+            loop {
+                let session = self.state.session.key();
+                let number = self.state.session.turn_number();
+                let mut run = model.run(request).key_with(move || session.turn(number));
+                // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do
+                // not inherit them.
+                for installed in &self.installed {
+                    if !installed.hooks.model_call.is_empty() {
+                        run = run.middleware(installed.hooks.model_call.clone());
+                    }
+                }
+                let response = match self.passage() {
+                    None => run.await,
+                    Some(passage) => self.ask_through(run, passage).await,
+                }?;
+                Measured::end(estimated, response.usage, self.ctx);
+                if !response.is_empty || self.agent.allow_empty {
+                    return Ok(response);
+                }
+                // Each call is charged, so each one counts, also if the run fails.
+                self.turn().change(|turn| turn.add_response(response.usage, response.cost));
+                match again.take() {
+                    Some(same) => request = same,
+                    None => return Err(Self::twice_empty(model, &response)),
                 }
             }
-            let response = match self.passage() {
-                None => run.await,
-                Some(passage) => self.ask_through(run, passage).await,
-            }?;
-            Measured::end(estimated, response.usage, self.ctx);
-            Ok(response)
         })
+    }
+
+    fn twice_empty(model: &ChatModel, response: &ChatResponse) -> Error {
+        let model = response.model.as_deref().unwrap_or(model.name());
+        let reason = match &response.message.finish_reason {
+            Some(reason) => format!("finish reason `{}`", String::from(reason.clone())),
+            None => "no finish reason".to_owned(),
+        };
+        Error::new(format!(
+            "the model `{model}` has answered twice without text and without a call ({reason}); if that is an answer, \
+             use `allow_empty(true)`"
+        ))
     }
 
     /// Runs the model, and passes its reply through stages and guards.

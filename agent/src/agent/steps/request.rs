@@ -14,9 +14,21 @@ use crate::place::testing::join;
 use crate::{ChatOptions, ChatRequest, ChatResponse, History, Message};
 
 impl Loop<'_> {
+    /// Prepares the request of a turn, and asks the model. The request is not in the frame of the turn, which is on the
+    /// stack once for each nested agent.
+    pub(super) fn ask(&mut self) -> BoxFuture<'_, Result<ChatResponse>> {
+        if let Some(request) = self.plain_request() {
+            return self.ask_with_hooks(request);
+        }
+        Box::pin(async move {
+            let request = self.request().await?;
+            self.ask_with_hooks(request).await
+        })
+    }
+
     /// Returns the request if nobody listens and no hook takes part in its preparation. Most turns need no more, so they
     /// need no future for it.
-    pub(super) fn plain_request(&mut self) -> Option<ChatRequest> {
+    fn plain_request(&mut self) -> Option<ChatRequest> {
         let is_plain = !self.ctx.has_listeners()
             && self.ctx.attempt() == 0
             && self.installed.iter().all(|installed| !installed.hooks.prepares_requests());
@@ -32,7 +44,7 @@ impl Loop<'_> {
     }
 
     /// Prepares the request, and calls the hooks of `model.state`, `model.context`, `model.prompt` and `model.wire`.
-    pub(super) fn request(&mut self) -> BoxFuture<'_, Result<ChatRequest>> {
+    fn request(&mut self) -> BoxFuture<'_, Result<ChatRequest>> {
         Box::pin(async move {
             self.change_history().await?;
             self.announce().await?;
@@ -125,7 +137,7 @@ impl Loop<'_> {
     }
 
     /// Passes a request through the hooks of `model.request`, if there are any, and asks the model.
-    pub(super) fn ask_with_hooks(&mut self, request: ChatRequest) -> BoxFuture<'_, Result<ChatResponse>> {
+    fn ask_with_hooks(&mut self, request: ChatRequest) -> BoxFuture<'_, Result<ChatResponse>> {
         if self.chains().all(|chains| chains.request.is_empty() && chains.writes.is_empty()) {
             return self.ask_model(&self.agent.model, request);
         }
