@@ -47,6 +47,7 @@ impl OpenAi {
     /// | server | base URL, and the variable that overrides it | variables that may contain the key |
     /// |---|---|---|
     /// | `openai` | `https://api.openai.com/v1`, `OPENAI_BASE_URL` | `OPENAI_API_KEY` |
+    /// | `anthropic` | `https://api.anthropic.com/v1` | `ANTHROPIC_API_KEY` |
     /// | `deepseek` | `https://api.deepseek.com/v1` | `DEEPSEEK_API_KEY` |
     /// | `gemini` | `https://generativelanguage.googleapis.com/v1beta/openai` | `GEMINI_API_KEY`, `GOOGLE_API_KEY` |
     /// | `groq` | `https://api.groq.com/openai/v1` | `GROQ_API_KEY` |
@@ -190,15 +191,14 @@ impl OpenAiBuilder {
             .tls_backend_preconfigured(tls(url.scheme() == "https")?)
             .build()
             .map_err(|error| Error::from(error.without_url()).message("the HTTP client cannot be built"))?;
-        // OpenAI's regions have their own hosts, such as `eu.api.openai.com`.
-        let is_official = url.host_str().is_some_and(|host| format!(".{host}").ends_with(".api.openai.com"));
-        let demand = servers::demand(server, &url);
+        let is_official = servers::is_openai(&url);
+        let rules = servers::rules(server, &url);
         let server = Server { provider: server.name.to_owned(), address: address(&url), proxy, secrets };
         let url = endpoint(url);
         let server = Arc::new(server);
         let has_warned = AtomicBool::new(false);
         let shared =
-            Shared { model, server, client, url, is_official, stream_usage, sends_trace, limits, demand, has_warned };
+            Shared { model, server, client, url, is_official, stream_usage, sends_trace, limits, rules, has_warned };
         Ok(OpenAi { shared: Arc::new(shared) })
     }
 }

@@ -7,6 +7,7 @@ mod failure;
 mod reply;
 mod request;
 mod retry_after;
+mod rules;
 pub(crate) mod servers;
 mod signature;
 mod transport;
@@ -22,7 +23,7 @@ use reqwest::{Client, RequestBuilder, Url};
 pub use crate::openai::builder::OpenAiBuilder;
 use crate::openai::failure::Server;
 pub use crate::openai::failure::{ServerError, ServerErrorKind};
-use crate::openai::signature::Demand;
+use crate::openai::rules::Rules;
 use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 
 /// A [`Provider`] for OpenAI and for all servers that speak its chat completions protocol, such as Ollama, vLLM,
@@ -62,6 +63,11 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// - `options.extra` is merged into the request last. Its values replace fields of the same name, and `null` removes
 ///   the field.
 /// - A tool choice without tools is not sent, and the response has a warning.
+///
+/// Requests are adapted to what their server accepts, as far as it is known, and the history is not changed. The server
+/// is known by its base URL, or else by the name in [`OpenAi::from_name`]:
+///
+/// - An id of a call that the server refuses is replaced, in the call and in its result.
 ///
 /// # Replies
 ///
@@ -119,8 +125,8 @@ struct Shared {
     stream_usage: bool,
     sends_trace: bool,
     limits: Limits,
-    /// The field that the server demands of messages with calls.
-    demand: Demand,
+    /// What the server accepts.
+    rules: Rules,
     /// `true` if a response has had the warning about data that is not sent back.
     has_warned: AtomicBool,
 }

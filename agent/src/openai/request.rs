@@ -6,6 +6,7 @@ use emitree_runtime::{Error, Result};
 use serde_json::{Map, Value, json};
 
 use crate::openai::Shared;
+use crate::openai::rules::Rules;
 use crate::openai::signature::{Peer, Returning};
 use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, Role, ToolCall, ToolChoice, ToolSpec};
 
@@ -65,7 +66,7 @@ fn push_all(list: &mut Vec<Value>, shared: &Shared, request: &ChatRequest, warni
     // `extra` may replace the model.
     let model = options.extra.get("model").and_then(Value::as_str).unwrap_or(&shared.model);
     let peer = Peer { server: shared.server.address.clone(), model: model.to_owned() };
-    let mut returning = Returning { peer, demand: shared.demand, has_changed: false };
+    let mut returning = Returning { peer, rules: shared.rules.with_model(model), has_changed: false };
     let turn = messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
     for (position, message) in messages.iter().enumerate() {
         push(list, message, &mut returning, position >= turn)?;
@@ -83,14 +84,14 @@ fn push_all(list: &mut Vec<Value>, shared: &Shared, request: &ChatRequest, warni
 fn push(list: &mut Vec<Value>, message: &Message, returning: &mut Returning, is_current: bool) -> Result<()> {
     match message.role {
         Role::Tool => {
-            let results = message.tool_results();
-            list.extend(results.map(
-                |result| json!({"role": "tool", "tool_call_id": result.id, "content": text_of(&result.response)}),
-            ));
+            for result in message.tool_results() {
+                let id = returning.rules.ids.fit(&result.id);
+                list.push(json!({"role": "tool", "tool_call_id": id, "content": text_of(&result.response)}));
+            }
         }
         Role::Assistant => {
             let text = message.text();
-            let calls = message.tool_calls().map(call).collect::<Vec<_>>();
+            let calls = message.tool_calls().map(|one| call(one, returning.rules)).collect::<Vec<_>>();
             let is_only_calls = text.is_empty() && !calls.is_empty();
             let content = if is_only_calls { Value::Null } else { text.into() };
             let mut sent = Map::from_iter([("role".to_owned(), "assistant".into()), ("content".to_owned(), content)]);
@@ -131,12 +132,12 @@ fn content(message: &Message) -> Result<Value> {
     Ok(parts.into())
 }
 
-fn call(call: &ToolCall) -> Value {
+fn call(call: &ToolCall, rules: Rules) -> Value {
     let arguments = match &call.arguments {
         Arguments::Json(value) => value.to_string(),
         Arguments::Malformed(text) => json!({"malformed": text}).to_string(),
     };
-    json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    json!({"id": rules.ids.fit(&call.id), "type": "function", "function": {"name": call.name, "arguments": arguments}})
 }
 
 fn tool(spec: &ToolSpec) -> Value {

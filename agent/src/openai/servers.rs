@@ -8,7 +8,7 @@ use reqwest::Url;
 
 use crate::model::registry::split;
 use crate::openai::OpenAiBuilder;
-use crate::openai::signature::Demand;
+use crate::openai::rules::{self, Rules};
 
 /// A server that [`OpenAi::from_name`](crate::OpenAi::from_name) supports.
 pub(crate) struct Known {
@@ -20,17 +20,17 @@ pub(crate) struct Known {
     pub(super) key_variables: &'static [&'static str],
     /// `true` if the server at `base_url` refuses requests without a key.
     pub(super) needs_key: bool,
-    /// The field that the server demands of messages with calls.
-    demand: Demand,
+    /// What the server accepts.
+    pub(super) rules: Rules,
 }
 
 impl Known {
     const fn hosted(name: &'static str, base_url: &'static str, key_variables: &'static [&'static str]) -> Self {
-        Self { name, base_url, url_variable: None, key_variables, needs_key: true, demand: Demand::Nothing }
+        Self { name, base_url, url_variable: None, key_variables, needs_key: true, rules: rules::ANY }
     }
 
     const fn local(name: &'static str, base_url: &'static str, key_variables: &'static [&'static str]) -> Self {
-        Self { name, base_url, url_variable: None, key_variables, needs_key: false, demand: Demand::Nothing }
+        Self { name, base_url, url_variable: None, key_variables, needs_key: false, rules: rules::ANY }
     }
 
     const fn url_variable(mut self, variable: &'static str) -> Self {
@@ -38,34 +38,40 @@ impl Known {
         self
     }
 
-    const fn demands(mut self, demand: Demand) -> Self {
-        self.demand = demand;
+    const fn rules(mut self, rules: Rules) -> Self {
+        self.rules = rules;
         self
     }
 }
 
 /// The default server of `OpenAi::builder`.
-pub(super) static OPENAI: Known =
-    Known::hosted("openai", "https://api.openai.com/v1", &["OPENAI_API_KEY"]).url_variable("OPENAI_BASE_URL");
+pub(super) static OPENAI: Known = Known::hosted("openai", "https://api.openai.com/v1", &["OPENAI_API_KEY"])
+    .url_variable("OPENAI_BASE_URL")
+    .rules(rules::OPENAI);
 
 /// The other servers, sorted by name.
-static OTHERS: [Known; 11] = [
-    Known::hosted("deepseek", "https://api.deepseek.com/v1", &["DEEPSEEK_API_KEY"]).demands(Demand::Reasoning),
+static OTHERS: [Known; 12] = [
+    Known::hosted("anthropic", "https://api.anthropic.com/v1", &["ANTHROPIC_API_KEY"]).rules(rules::ANTHROPIC),
+    Known::hosted("deepseek", "https://api.deepseek.com/v1", &["DEEPSEEK_API_KEY"]).rules(rules::DEEPSEEK),
     Known::hosted(
         "gemini",
         "https://generativelanguage.googleapis.com/v1beta/openai",
         &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
     )
-    .demands(Demand::Signature),
+    .rules(rules::GEMINI),
     Known::hosted("groq", "https://api.groq.com/openai/v1", &["GROQ_API_KEY"]),
-    Known::local("llamacpp", "http://localhost:8080/v1", &["LLAMA_API_KEY"]),
-    Known::local("lmstudio", "http://localhost:1234/v1", &["LM_STUDIO_API_KEY"]).url_variable("LM_STUDIO_API_BASE"),
-    Known::hosted("mistral", "https://api.mistral.ai/v1", &["MISTRAL_API_KEY"]),
+    Known::local("llamacpp", "http://localhost:8080/v1", &["LLAMA_API_KEY"]).rules(rules::LLAMA_CPP),
+    Known::local("lmstudio", "http://localhost:1234/v1", &["LM_STUDIO_API_KEY"])
+        .url_variable("LM_STUDIO_API_BASE")
+        .rules(rules::LLAMA_CPP),
+    Known::hosted("mistral", "https://api.mistral.ai/v1", &["MISTRAL_API_KEY"]).rules(rules::MISTRAL),
     Known::local("ollama", "http://localhost:11434/v1", &["OLLAMA_API_KEY"]).url_variable("OLLAMA_HOST"),
-    Known::hosted("openrouter", "https://openrouter.ai/api/v1", &["OPENROUTER_API_KEY"]),
+    Known::hosted("openrouter", "https://openrouter.ai/api/v1", &["OPENROUTER_API_KEY"]).rules(rules::OPENROUTER),
     Known::hosted("together", "https://api.together.xyz/v1", &["TOGETHER_API_KEY"]),
-    Known::local("vllm", "http://localhost:8000/v1", &["VLLM_API_KEY"]).url_variable("HOSTED_VLLM_API_BASE"),
-    Known::hosted("xai", "https://api.x.ai/v1", &["XAI_API_KEY"]),
+    Known::local("vllm", "http://localhost:8000/v1", &["VLLM_API_KEY"])
+        .url_variable("HOSTED_VLLM_API_BASE")
+        .rules(rules::VLLM),
+    Known::hosted("xai", "https://api.x.ai/v1", &["XAI_API_KEY"]).rules(rules::XAI),
 ];
 
 /// Iterates over all servers.
@@ -73,12 +79,22 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Known> {
     [&OPENAI].into_iter().chain(&OTHERS)
 }
 
-/// Returns what the server at an address demands. An address of a known server counts, even if the builder is for
-/// another server.
-pub(super) fn demand(server: &Known, url: &Url) -> Demand {
+/// Returns the rules of the server at an address. The address of a known server counts, even if the builder is for
+/// another server. Nothing is known about the server at any other address of `OpenAi::builder`.
+pub(super) fn rules(server: &Known, url: &Url) -> Rules {
     let is_at = |known: &&Known| Url::parse(known.base_url).is_ok_and(|own| own.host_str() == url.host_str());
-    let at_address = all().filter(|known| known.needs_key).find(is_at);
-    at_address.unwrap_or(server).demand
+    if let Some(known) = all().filter(|known| known.needs_key).find(is_at) {
+        return known.rules;
+    }
+    if is_openai(url) || url.host_str().is_some_and(|host| host.ends_with(".openai.azure.com")) {
+        return OPENAI.rules;
+    }
+    if server.name == OPENAI.name { rules::ANY } else { server.rules }
+}
+
+/// Returns `true` for the address of OpenAI. Its regions have their own hosts, such as `eu.api.openai.com`.
+pub(super) fn is_openai(url: &Url) -> bool {
+    url.host_str().is_some_and(|host| format!(".{host}").ends_with(".api.openai.com"))
 }
 
 /// Returns the builder for the model with this name. `environment` returns the value of a variable.

@@ -9,6 +9,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::openai::calls::CallData;
+use crate::openai::rules::{Demand, Rules};
 use crate::{Arguments, Message, Part, ToolCall};
 
 /// The field of a message with its reasoning. Its text is not stored twice: `fields` has `null`, because the text is
@@ -18,16 +19,6 @@ const REASONING: &str = "reasoning_content";
 const DETAILS: &str = "reasoning_details";
 /// The field of a message or of a call with Gemini's signature.
 const CONTENT: &str = "extra_content";
-
-/// The field that a server demands of each message with calls, even if another model made the calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Demand {
-    Nothing,
-    /// `DeepSeek` demands `reasoning_content`, which may be empty.
-    Reasoning,
-    /// Gemini demands a signature on the first call of each message of the current turn.
-    Signature,
-}
 
 /// A checksum of text that arrives in pieces (FNV-1a). It finds changes by middleware; nobody attacks it.
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +162,7 @@ impl Received {
 /// Adds the fields that a server needs back to the messages of a request.
 pub(super) struct Returning {
     pub(super) peer: Peer,
-    pub(super) demand: Demand,
+    pub(super) rules: Rules,
     /// `true` if fields are not sent, because middleware has changed the text that they belong to.
     pub(super) has_changed: bool,
 }
@@ -187,7 +178,7 @@ impl Returning {
                 sent[CONTENT] = content;
             }
         }
-        match self.demand {
+        match self.rules.demand {
             Demand::Signature if is_current && calls[0].get(CONTENT).is_none() => {
                 // The value that Gemini's documentation names for calls of other models.
                 calls[0][CONTENT] = json!({"google": {"thought_signature": "skip_thought_signature_validator"}});

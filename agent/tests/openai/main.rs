@@ -13,3 +13,4 @@ mod streams;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each binary uses a part")]
 mod support;
+mod wire;

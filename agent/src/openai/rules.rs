@@ -1,0 +1,164 @@
+//! What each server accepts, as far as its documentation, its source or public reports say. `docs/models.md` shows the
+//! same facts as a table, with their sources.
+//!
+//! The wire is adapted, and the history is not: a session can move from any server to any other. A rule that nobody
+//! needs is not applied, so that a server receives its own messages back as it wrote them.
+
+use std::borrow::Cow;
+
+use sha2::{Digest, Sha256};
+
+/// What a server accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    pub(super) demand: Demand,
+    pub(super) ids: Ids,
+}
+
+/// The field that a server demands of each message with calls, even if another model made the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    Nothing,
+    /// `DeepSeek` demands `reasoning_content`, which may be empty.
+    Reasoning,
+    /// Gemini demands a signature on the first call of each message of the current turn.
+    Signature,
+}
+
+/// The ids of calls that a server accepts, from all ids to few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ids {
+    /// Any text. A gateway may keep data in its ids, so they are not changed without need.
+    Any,
+    /// At most 40 characters.
+    Short,
+    /// At most 40 letters, digits, `_` and `-`.
+    Word,
+    /// Nine letters or digits.
+    Nine,
+}
+
+/// The rules of servers about which nothing is known, of Groq, Ollama and Together.
+pub(super) const ANY: Rules = Rules { demand: Demand::Nothing, ids: Ids::Any };
+
+/// Also of Azure.
+///
+/// - ids: <https://github.com/vercel/ai/issues/5171>
+pub(super) const OPENAI: Rules = Rules { ids: Ids::Short, ..ANY };
+
+/// - ids: <https://docs.claude.com/en/api/messages> (`tool_use.id` has the pattern `^[a-zA-Z0-9_-]+$`)
+pub(super) const ANTHROPIC: Rules = Rules { ids: Ids::Word, ..ANY };
+
+/// - reasoning: <https://api-docs.deepseek.com/guides/thinking_mode>
+pub(super) const DEEPSEEK: Rules = Rules { demand: Demand::Reasoning, ..ANY };
+
+/// - signatures: <https://ai.google.dev/gemini-api/docs/thought-signatures>
+pub(super) const GEMINI: Rules = Rules { demand: Demand::Signature, ..ANY };
+
+/// - ids: <https://github.com/mistralai/mistral-common/blob/main/src/mistral_common/protocol/instruct/validator.py>
+pub(super) const MISTRAL: Rules = Rules { ids: Ids::Nine, ..ANY };
+
+/// Also of LM Studio, which runs llama.cpp. The name of a model says little about its template, so the strictest
+/// templates count.
+///
+/// - ids: <https://github.com/ggml-org/llama.cpp/issues/26359>
+pub(super) const LLAMA_CPP: Rules = Rules { ids: Ids::Nine, ..ANY };
+
+/// - ids of models of OpenAI: <https://github.com/openclaw/openclaw/pull/875>
+pub(super) const OPENROUTER: Rules = Rules { ids: Ids::Short, ..ANY };
+
+/// The ids of Kimi are a part of its prompt, so ids are changed only for models that refuse them.
+pub(super) const VLLM: Rules = ANY;
+
+pub(super) const XAI: Rules = ANY;
+
+/// Models that bring their rules to each server: the words in their names, and the rules.
+///
+/// - Claude: gateways pass ids on
+/// - Mistral: <https://github.com/NousResearch/hermes-agent/issues/20154>, <https://github.com/vllm-project/vllm/issues/9019>
+static FAMILIES: [(&[&str], Rules); 2] = [
+    (&["claude"], ANTHROPIC),
+    (&["codestral", "devstral", "magistral", "ministral", "mistral", "mixtral", "pixtral", "voxtral"], MISTRAL),
+];
+
+impl Rules {
+    /// Returns the rules for one of the server's models.
+    pub(super) fn with_model(self, model: &str) -> Self {
+        let model = model.to_ascii_lowercase();
+        let mut rules = self;
+        for (words, family) in &FAMILIES {
+            if words.iter().any(|word| model.contains(word)) {
+                rules.ids = rules.ids.max(family.ids);
+            }
+        }
+        rules
+    }
+}
+
+impl Ids {
+    fn accepts(self, id: &str) -> bool {
+        let is_alphanumeric = || id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let is_word = || id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+        match self {
+            Self::Any => true,
+            Self::Short => id.chars().count() <= 40,
+            Self::Word => id.len() <= 40 && is_word(),
+            Self::Nine => id.len() == 9 && is_alphanumeric(),
+        }
+    }
+
+    /// Returns an id that the server accepts. It depends on nothing but the id, so a call and its result get the same
+    /// one, in each request.
+    pub(super) fn fit(self, id: &str) -> Cow<'_, str> {
+        const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+        if self.accepts(id) {
+            return id.into();
+        }
+        let hash = Sha256::digest(id);
+        let mut number = hash.iter().take(8).fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+        let mut fitting = String::with_capacity(9);
+        for _ in 0..9 {
+            fitting.push(char::from(DIGITS[(number % 62) as usize]));
+            number /= 62;
+        }
+        fitting.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_fits_stays_and_any_other_becomes_nine_characters_of_its_hash() {
+        let long = "c".repeat(41);
+        let table = [
+            (Ids::Any, &*long, true),
+            (Ids::Short, &long, false),
+            (Ids::Short, &long[..40], true),
+            (Ids::Short, "functions.get:0", true),
+            (Ids::Word, "functions.get:0", false),
+            (Ids::Word, "toolu_01-x", true),
+            (Ids::Nine, "call_1234", false),
+            (Ids::Nine, "abcDEF123", true),
+            (Ids::Nine, "abcDEF12", false),
+            (Ids::Nine, "äbcDEF12", false),
+        ];
+        for (ids, id, stays) in table {
+            let fitting = ids.fit(id);
+            assert_eq!(fitting == id, stays, "{ids:?} {id}");
+            assert!(ids.accepts(&fitting) && ids.fit(&fitting) == fitting, "{ids:?} {id}: {fitting}");
+        }
+        assert_eq!(Ids::Nine.fit("call_1"), "Bu09e4fdz");
+        assert_ne!(Ids::Nine.fit("call_1"), Ids::Nine.fit("call_2"));
+    }
+
+    #[test]
+    fn a_model_of_a_family_brings_its_rules_to_each_server() {
+        for model in ["mistralai/Devstral-Small-2507", "mistral-large-latest", "Ministral-8B"] {
+            assert_eq!((ANY.with_model(model).ids, OPENROUTER.with_model(model).ids), (Ids::Nine, Ids::Nine));
+        }
+        assert_eq!(OPENROUTER.with_model("anthropic/claude-sonnet-4").ids, Ids::Word);
+        assert_eq!(VLLM.with_model("moonshotai/Kimi-K2-Instruct"), VLLM);
+    }
+}
