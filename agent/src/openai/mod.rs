@@ -57,8 +57,8 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 ///   Any other attachment in such a message makes the call fail.
 /// - Attachments of an earlier answer are not sent back. Its reasoning is sent back in `reasoning_content`, if it came in
 ///   this field; see [below](#data-that-a-server-needs-back).
-/// - Malformed arguments of an earlier tool call are sent as `{"malformed": "<text>"}`, because many servers refuse a
-///   conversation with arguments that are not JSON.
+/// - Arguments of an earlier tool call that are not a JSON object are sent as `{"malformed": "<text>"}`, because many
+///   servers refuse a conversation with them; `null` is sent as `{}`.
 /// - `max_tokens` is sent as `max_completion_tokens` to OpenAI itself, and as `max_tokens` to any other server.
 /// - `options.extra` is merged into the request last. Its values replace fields of the same name, and `null` removes
 ///   the field.
@@ -67,7 +67,12 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// Requests are adapted to what their server accepts, as far as it is known, and the history is not changed. The server
 /// is known by its base URL, or else by the name in [`OpenAi::from_name`]:
 ///
-/// - An id of a call that the server refuses is replaced, in the call and in its result.
+/// - An id of a call that the server refuses is replaced, in the call and in its result. A name of a call that a model
+///   invented goes back with `_` in place of other characters than letters, digits and `-`.
+/// - A message of the model without text, calls and data that the server needs back is left out.
+/// - If the server refuses an order of roles, neighbours of one role are joined, with a blank line between their texts,
+///   and a fixed text stands between a result and a message of the user, and before a model's message at the beginning.
+///   A system message that must not stand behind others is sent as a message of the user.
 ///
 /// # Replies
 ///

@@ -6,7 +6,7 @@ use emitree_runtime::{Error, Result};
 use serde_json::{Map, Value, json};
 
 use crate::openai::Shared;
-use crate::openai::rules::Rules;
+use crate::openai::rules::{self, Order, Rules};
 use crate::openai::signature::{Peer, Returning};
 use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, Role, ToolCall, ToolChoice, ToolSpec};
 
@@ -16,15 +16,23 @@ use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, 
 ///
 /// Returns an error if a system or user message has an attachment that is not an image.
 pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String, Value>, Peer, Vec<String>)> {
-    let ChatRequest { system, messages: _, tools, options } = request;
+    let ChatRequest { tools, options, .. } = request;
     let mut warnings = Vec::new();
-    let mut list = Vec::new();
-    if let Some(system) = system {
-        list.push(json!({"role": "system", "content": system}));
+    // `extra` may replace the model.
+    let model = options.extra.get("model").and_then(Value::as_str).unwrap_or(&shared.model);
+    let peer = Peer { server: shared.server.address.clone(), model: model.to_owned() };
+    let rules = shared.rules.with_model(model);
+    let mut returning = Returning { peer, rules, has_changed: false };
+    let messages = ordered(written(request, &mut returning)?, rules.order);
+    if returning.has_changed && !shared.has_warned.swap(true, Ordering::Relaxed) {
+        warnings.push(format!(
+            "data that `{}` needs back was not sent, because middleware has changed the text or the call that it belongs to",
+            shared.server.provider
+        ));
     }
-    let peer = push_all(&mut list, shared, request, &mut warnings)?;
+    let messages = messages.into_iter().map(Value::Object).collect::<Vec<_>>();
     let mut body =
-        Map::from_iter([("model".to_owned(), shared.model.as_str().into()), ("messages".to_owned(), list.into())]);
+        Map::from_iter([("model".to_owned(), shared.model.as_str().into()), ("messages".to_owned(), messages.into())]);
     let ChatOptions { temperature, max_tokens, stop, seed, response_format, tool_choice, stream, extra } = options;
     let mut set = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -57,55 +65,133 @@ pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String
             value => drop(body.insert(name.clone(), value.clone())),
         }
     }
-    Ok((body, peer, warnings))
+    Ok((body, returning.peer, warnings))
 }
 
-/// Appends the messages of a request, with the data that the server needs back.
-fn push_all(list: &mut Vec<Value>, shared: &Shared, request: &ChatRequest, warnings: &mut Vec<String>) -> Result<Peer> {
-    let ChatRequest { messages, options, .. } = request;
-    // `extra` may replace the model.
-    let model = options.extra.get("model").and_then(Value::as_str).unwrap_or(&shared.model);
-    let peer = Peer { server: shared.server.address.clone(), model: model.to_owned() };
-    let mut returning = Returning { peer, rules: shared.rules.with_model(model), has_changed: false };
+/// A message in the form of the protocol.
+type Sent = Map<String, Value>;
+
+fn message_of(role: &str, content: impl Into<Value>) -> Sent {
+    Map::from_iter([("role".to_owned(), role.into()), ("content".to_owned(), content.into())])
+}
+
+/// Returns the messages of a request in the form of the protocol, with the data that the server needs back.
+fn written(request: &ChatRequest, returning: &mut Returning) -> Result<Vec<Sent>> {
+    let ChatRequest { system, messages, .. } = request;
+    let mut list = Vec::with_capacity(messages.len() + 1);
+    if let Some(system) = system {
+        list.push(message_of("system", system.as_str()));
+    }
     let turn = messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
     for (position, message) in messages.iter().enumerate() {
-        push(list, message, &mut returning, position >= turn)?;
+        write(&mut list, message, returning, position >= turn)?;
     }
-    if returning.has_changed && !shared.has_warned.swap(true, Ordering::Relaxed) {
-        warnings.push(format!(
-            "data that `{}` needs back was not sent, because middleware has changed the text or the call that it belongs to",
-            shared.server.provider
-        ));
-    }
-    Ok(returning.peer)
+    Ok(list)
 }
 
 /// Appends a message. Each tool result becomes a message of its own.
-fn push(list: &mut Vec<Value>, message: &Message, returning: &mut Returning, is_current: bool) -> Result<()> {
+fn write(list: &mut Vec<Sent>, message: &Message, returning: &mut Returning, is_current: bool) -> Result<()> {
     match message.role {
         Role::Tool => {
             for result in message.tool_results() {
-                let id = returning.rules.ids.fit(&result.id);
-                list.push(json!({"role": "tool", "tool_call_id": id, "content": text_of(&result.response)}));
+                let mut sent = message_of("tool", text_of(&result.response));
+                sent.insert("tool_call_id".to_owned(), returning.rules.ids.fit(&result.id).into());
+                list.push(sent);
             }
         }
         Role::Assistant => {
             let text = message.text();
             let calls = message.tool_calls().map(|one| call(one, returning.rules)).collect::<Vec<_>>();
-            let is_only_calls = text.is_empty() && !calls.is_empty();
-            let content = if is_only_calls { Value::Null } else { text.into() };
-            let mut sent = Map::from_iter([("role".to_owned(), "assistant".into()), ("content".to_owned(), content)]);
-            if !calls.is_empty() {
+            let is_silent = text.trim().is_empty();
+            let content = match (is_silent, returning.rules.content_of_calls) {
+                (true, Some(content)) if !calls.is_empty() => content.into(),
+                (true, None) if !calls.is_empty() => Value::Null,
+                _ => text.into(),
+            };
+            let mut sent = message_of("assistant", content);
+            let has_calls = !calls.is_empty();
+            if has_calls {
                 sent.insert("tool_calls".to_owned(), calls.into());
             }
             returning.add(&mut sent, message, is_current);
-            list.push(sent.into());
+            // Most servers refuse a message of the model without content, which says nothing anyway.
+            if !is_silent || has_calls || Returning::needs(&sent) {
+                list.push(sent);
+            }
         }
-        Role::System | Role::User => {
-            list.push(json!({"role": message.role.as_str(), "content": content(message)?}));
-        }
+        Role::System | Role::User => list.push(message_of(message.role.as_str(), content(message)?)),
     }
     Ok(())
+}
+
+/// Stands before a model's message at the beginning, if a conversation must begin with the user.
+const BEGINNING: &str = "(The beginning of the conversation is left out.)";
+/// Stands between a result and a message of the user, if the server refuses this order. The user has interrupted the
+/// model, for example.
+const BETWEEN: &str = "(The user sends a message.)";
+
+/// Returns messages in an order of roles that the server accepts. What comes before a message depends on no later
+/// message, so a server's cache of prompts keeps its use.
+fn ordered(messages: Vec<Sent>, order: Order) -> Vec<Sent> {
+    if order == Order::Any {
+        return messages;
+    }
+    let alternates = order == Order::Alternating;
+    let mut ordered = Vec::<Sent>::with_capacity(messages.len() + 1);
+    for mut message in messages {
+        let before = ordered.last().map(role);
+        if alternates && role(&message) == "system" && before.is_some_and(|before| before != "system") {
+            message.insert("role".to_owned(), "user".into());
+        }
+        match (before, role(&message)) {
+            (None | Some("system"), "assistant") => ordered.push(message_of("user", BEGINNING)),
+            (Some("tool"), "user") if alternates => ordered.push(message_of("assistant", BETWEEN)),
+            _ => {}
+        }
+        match ordered.last_mut() {
+            Some(last) if is_joined(last, &message, alternates) => join(last, message),
+            _ => ordered.push(message),
+        }
+    }
+    ordered
+}
+
+fn role(message: &Sent) -> &str {
+    message.get("role").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns `true` if a message must become a part of the message before it.
+fn is_joined(last: &Sent, message: &Sent, alternates: bool) -> bool {
+    let role = role(message);
+    // Results follow directly behind their calls, and each is a message of its own.
+    let is_answer = role == "assistant" && !last.contains_key("tool_calls");
+    role == self::role(last) && (is_answer || alternates && matches!(role, "user" | "system"))
+}
+
+/// Appends a message to a message of the same role: its texts after a blank line, its parts and its calls.
+fn join(last: &mut Sent, message: Sent) {
+    for (name, value) in message {
+        if name == "role" || value.is_null() {
+            continue;
+        }
+        let joined = match (last.remove(&name), value) {
+            (None | Some(Value::Null), value) => value,
+            (Some(Value::String(text)), Value::String(more)) if text.is_empty() => more.into(),
+            (Some(Value::String(text)), Value::String(more)) => format!("{text}\n\n{more}").into(),
+            (Some(before), value) if name == "content" => [content_parts(before), content_parts(value)].concat().into(),
+            (Some(Value::Array(before)), Value::Array(more)) => [before, more].concat().into(),
+            (Some(_), value) => value,
+        };
+        last.insert(name, joined);
+    }
+}
+
+/// Returns the parts of a content that is a text or a list.
+fn content_parts(content: Value) -> Vec<Value> {
+    match content {
+        Value::Array(parts) => parts,
+        text => vec![json!({"type": "text", "text": text})],
+    }
 }
 
 /// Returns the content of a message: a text, or a list of parts if the message has attachments.
@@ -132,12 +218,15 @@ fn content(message: &Message) -> Result<Value> {
     Ok(parts.into())
 }
 
+/// Returns a call. Its arguments are an object: many servers refuse a conversation with any other value.
 fn call(call: &ToolCall, rules: Rules) -> Value {
     let arguments = match &call.arguments {
-        Arguments::Json(value) => value.to_string(),
-        Arguments::Malformed(text) => json!({"malformed": text}).to_string(),
+        Arguments::Json(value @ Value::Object(_)) => value.to_string(),
+        Arguments::Json(Value::Null) => "{}".to_owned(),
+        other => json!({"malformed": other.to_string()}).to_string(),
     };
-    json!({"id": rules.ids.fit(&call.id), "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    let function = json!({"name": rules::fit_name(&call.name), "arguments": arguments});
+    json!({"id": rules.ids.fit(&call.id), "type": "function", "function": function})
 }
 
 fn tool(spec: &ToolSpec) -> Value {

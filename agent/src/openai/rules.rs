@@ -13,6 +13,9 @@ use sha2::{Digest, Sha256};
 pub(super) struct Rules {
     pub(super) demand: Demand,
     pub(super) ids: Ids,
+    pub(super) order: Order,
+    /// The content of a message that has only calls, if it must not be `null`.
+    pub(super) content_of_calls: Option<&'static str>,
 }
 
 /// The field that a server demands of each message with calls, even if another model made the calls.
@@ -38,8 +41,20 @@ pub(super) enum Ids {
     Nine,
 }
 
+/// The order of roles that a server accepts, from any order to few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    Any,
+    /// The conversation begins with the user, and no message of the model follows directly behind another.
+    Joined,
+    /// As `Joined`, and no message of the user follows directly behind another or behind a result. System messages
+    /// stand at the beginning only, as one message.
+    Alternating,
+}
+
 /// The rules of servers about which nothing is known, of Groq, Ollama and Together.
-pub(super) const ANY: Rules = Rules { demand: Demand::Nothing, ids: Ids::Any };
+pub(super) const ANY: Rules =
+    Rules { demand: Demand::Nothing, ids: Ids::Any, order: Order::Any, content_of_calls: None };
 
 /// Also of Azure.
 ///
@@ -53,31 +68,44 @@ pub(super) const ANTHROPIC: Rules = Rules { ids: Ids::Word, ..ANY };
 pub(super) const DEEPSEEK: Rules = Rules { demand: Demand::Reasoning, ..ANY };
 
 /// - signatures: <https://ai.google.dev/gemini-api/docs/thought-signatures>
-pub(super) const GEMINI: Rules = Rules { demand: Demand::Signature, ..ANY };
+/// - order: <https://github.com/google-gemini/gemini-cli/issues/11814> (a call follows the user or a result)
+pub(super) const GEMINI: Rules =
+    Rules { demand: Demand::Signature, order: Order::Joined, ..ANY };
 
-/// - ids: <https://github.com/mistralai/mistral-common/blob/main/src/mistral_common/protocol/instruct/validator.py>
-pub(super) const MISTRAL: Rules = Rules { ids: Ids::Nine, ..ANY };
+/// - ids, order: <https://github.com/mistralai/mistral-common/blob/main/src/mistral_common/protocol/instruct/validator.py>
+///   (no user behind a result, no system message behind a result or an answer). Neighbours of one role are accepted, and
+///   joined by Mistral itself.
+pub(super) const MISTRAL: Rules = Rules { ids: Ids::Nine, order: Order::Alternating, ..ANY };
 
 /// Also of LM Studio, which runs llama.cpp. The name of a model says little about its template, so the strictest
 /// templates count.
 ///
 /// - ids: <https://github.com/ggml-org/llama.cpp/issues/26359>
-pub(super) const LLAMA_CPP: Rules = Rules { ids: Ids::Nine, ..ANY };
+/// - order: <https://github.com/ggml-org/llama.cpp/pull/10572> (Mistral's template skips calls and results when it counts
+///   roles), <https://github.com/ggml-org/llama.cpp/pull/14246> (one system message, at the beginning)
+pub(super) const LLAMA_CPP: Rules =
+    Rules { ids: Ids::Nine, order: Order::Alternating, ..ANY };
 
 /// - ids of models of OpenAI: <https://github.com/openclaw/openclaw/pull/875>
 pub(super) const OPENROUTER: Rules = Rules { ids: Ids::Short, ..ANY };
 
 /// The ids of Kimi are a part of its prompt, so ids are changed only for models that refuse them.
-pub(super) const VLLM: Rules = ANY;
+///
+/// - order: <https://github.com/microsoft/autogen/issues/3597>, <https://github.com/google/adk-python/issues/1373>,
+///   <https://github.com/vllm-project/vllm/issues/41114> (templates of Mistral, Gemma and Qwen)
+pub(super) const VLLM: Rules = Rules { order: Order::Alternating, ..ANY };
 
-pub(super) const XAI: Rules = ANY;
+/// - content of calls: <https://github.com/langchain-ai/langchain/issues/34140>
+pub(super) const XAI: Rules = Rules { content_of_calls: Some(""), ..ANY };
 
 /// Models that bring their rules to each server: the words in their names, and the rules.
 ///
 /// - Claude: gateways pass ids on
 /// - Mistral: <https://github.com/NousResearch/hermes-agent/issues/20154>, <https://github.com/vllm-project/vllm/issues/9019>
-static FAMILIES: [(&[&str], Rules); 2] = [
+/// - Gemma: <https://github.com/google/adk-python/issues/1373>
+static FAMILIES: [(&[&str], Rules); 3] = [
     (&["claude"], ANTHROPIC),
+    (&["gemma"], Rules { order: Order::Alternating, ..ANY }),
     (&["codestral", "devstral", "magistral", "ministral", "mistral", "mixtral", "pixtral", "voxtral"], MISTRAL),
 ];
 
@@ -89,10 +117,30 @@ impl Rules {
         for (words, family) in &FAMILIES {
             if words.iter().any(|word| model.contains(word)) {
                 rules.ids = rules.ids.max(family.ids);
+                rules.order = rules.order.max(family.order);
             }
         }
         rules
     }
+}
+
+/// Returns a name of a call that every server accepts: a model may invent names, such as one with its special tokens.
+///
+/// All servers take 1 to 64 letters, digits, `_` and `-`, and Gemini's names do not begin with a digit or `-`:
+/// <https://portkey.ai/error-library/pattern-mismatch-error-10474>,
+/// <https://cloud.google.com/vertex-ai/generative-ai/docs/reference/nodejs/latest/vertexai/functiondeclaration>
+pub(super) fn fit_name(name: &str) -> Cow<'_, str> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    // A tool's name fits, and goes back as it is declared.
+    if (1..=64).contains(&name.len()) && name.chars().all(fits) {
+        return name.into();
+    }
+    let mut fitting: String = name.chars().take(64).map(|c| if fits(c) { c } else { '_' }).collect();
+    if !fitting.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        fitting.insert(0, '_');
+        fitting.truncate(64);
+    }
+    fitting.into()
 }
 
 impl Ids {
@@ -151,6 +199,24 @@ mod tests {
         }
         assert_eq!(Ids::Nine.fit("call_1"), "Bu09e4fdz");
         assert_ne!(Ids::Nine.fit("call_1"), Ids::Nine.fit("call_2"));
+    }
+
+    #[test]
+    fn a_name_of_a_call_that_a_server_refuses_goes_back_in_a_form_that_every_server_takes() {
+        let long = "n".repeat(65);
+        let table = [
+            ("get_weather-2", "get_weather-2"),
+            ("browser.open<|channel|>commentary", "browser_open__channel__commentary"),
+            ("get weather", "get_weather"),
+            ("", "_"),
+            ("$READFILE", "_READFILE"),
+            ("2 words", "_2_words"),
+            ("größe", "gr__e"),
+            (&long, &long[..64]),
+        ];
+        for (name, expected) in table {
+            assert_eq!(fit_name(name), expected, "{name}");
+        }
     }
 
     #[test]

@@ -183,6 +183,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_rules_are_those_of_the_address_or_else_of_the_name() {
+        let table = [
+            ("openai", "https://eu.api.openai.com/v1", rules::OPENAI),
+            ("openai", "https://mine.openai.azure.com/openai/v1", rules::OPENAI),
+            ("openai", "https://api.mistral.ai/v1", rules::MISTRAL),
+            ("openai", "http://localhost:8000/v1", rules::ANY),
+            ("gemini", "http://localhost:8000/v1", rules::GEMINI),
+            ("vllm", "https://api.anthropic.com/v1", rules::ANTHROPIC),
+        ];
+        for (name, url, expected) in table {
+            let known = all().find(|known| known.name == name).unwrap();
+            assert_eq!(super::rules(known, &Url::parse(url).unwrap()), expected, "{name} {url}");
+        }
+    }
+
     type Variables<'a> = &'a [(&'a str, &'a OsStr)];
 
     /// Builds a provider with these variables. Returns its address and its keys.

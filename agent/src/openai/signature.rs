@@ -188,6 +188,12 @@ impl Returning {
         }
     }
 
+    /// Returns `true` if the server needs a message back even if it has neither text nor calls. Reasoning is needed
+    /// with calls only.
+    pub(super) fn needs(sent: &Map<String, Value>) -> bool {
+        sent.contains_key(DETAILS) || sent.contains_key(CONTENT)
+    }
+
     fn add_to_message(&mut self, sent: &mut Map<String, Value>, message: &Message) {
         let mut reasoning = String::new();
         let mut extras = Vec::new();

@@ -1,10 +1,13 @@
 //! A conversation is sent in a form that the server accepts, and the history stays as it is.
 
-use emitree_agent::{ChatModel, ChatRequest, Message, OpenAi, ToolCall, ToolResult};
+use emitree_agent::{
+    Agent, AgentRun, Arguments, ChatModel, ChatRequest, Message, OpenAi, Part, Role, Session, ToolCall, ToolResult,
+};
 use emitree_runtime::{Result, Runnable};
 use serde_json::{Value, json};
 
 use super::server::{Answer, Server};
+use crate::support::*;
 
 fn done() -> Answer {
     Answer::json("200 OK", &json!({"choices": [{"message": {"content": "Done."}, "finish_reason": "stop"}]}))
@@ -47,3 +50,135 @@ async fn an_id_that_a_server_refuses_is_replaced_in_the_call_and_its_result_alik
     assert_eq!(first[1..], moved[moved.len() - 6..]);
     Ok(())
 }
+
+/// Shows each message: its role, and the begin of its text or the number of its calls.
+fn shown(messages: &[Value]) -> Vec<String> {
+    let shown = messages.iter().map(|message| {
+        let role = message["role"].as_str().expect("a role");
+        match (message["tool_calls"].as_array(), message["content"].as_str()) {
+            (Some(calls), None) => format!("{role} calls {}", calls.len()),
+            (Some(calls), Some(text)) => format!("{role} {text:?} calls {}", calls.len()),
+            (None, text) => format!("{role} {:?}", text.unwrap_or_default()),
+        }
+    });
+    shown.collect()
+}
+
+const BEGINNING: &str = r#"user "(The beginning of the conversation is left out.)""#;
+const BETWEEN: &str = r#"assistant "(The user sends a message.)""#;
+
+/// A11
+#[tokio::test]
+async fn roles_stand_in_an_order_that_the_server_accepts() -> Result<()> {
+    let say = Message::assistant;
+    let ask = Message::user;
+    let system = Message::system;
+    let table: [(&str, Vec<Message>, Vec<&str>); 8] = [
+        // The user steers, interjects, or goes on after a cancelled tool or `max_steps`.
+        (
+            "mistral:m",
+            vec![ask("a"), asks("abcdef123"), gives("abcdef123"), ask("b")],
+            vec![r#"user "a""#, "assistant calls 1", r#"tool "4""#, BETWEEN, r#"user "b""#],
+        ),
+        ("openai:m", vec![asks("1"), gives("1"), ask("b")], vec!["assistant calls 1", r#"tool "4""#, r#"user "b""#]),
+        // The user asks again after a failed call.
+        ("vllm:gemma-3", vec![ask("a"), ask("b"), say("c")], vec![r#"user "a\n\nb""#, r#"assistant "c""#]),
+        ("openai:m", vec![ask("a"), ask("b")], vec![r#"user "a""#, r#"user "b""#]),
+        // A filter of the context has removed the beginning.
+        (
+            "llamacpp:m",
+            vec![say("a"), asks("1"), gives("1"), ask("b")],
+            vec![BEGINNING, r#"assistant "a" calls 1"#, r#"tool "4""#, BETWEEN, r#"user "b""#],
+        ),
+        (
+            "gemini:m",
+            vec![asks("1"), gives("1"), ask("b"), ask("c")],
+            vec![BEGINNING, "assistant calls 1", r#"tool "4""#, r#"user "b""#, r#"user "c""#],
+        ),
+        (
+            "together:mistral-7b",
+            vec![system("s"), system("t"), ask("a"), say("b"), system("u"), ask("c")],
+            vec![r#"system "s\n\nt""#, r#"user "a""#, r#"assistant "b""#, r#"user "u\n\nc""#],
+        ),
+        ("openai:m", vec![ask("a"), system("u")], vec![r#"user "a""#, r#"system "u""#]),
+    ];
+    for (name, messages, expected) in table {
+        assert_eq!(shown(&sent(name, messages).await?), expected, "{name}");
+    }
+    // A text and an attachment become one list of parts.
+    let image = Part::Uri { modality: "image".into(), mime_type: None, uri: "data:,a".into() };
+    let joined = sent("mistral:m", [ask("a"), Message::new(Role::User, [image])]).await?;
+    assert_eq!(
+        joined,
+        [json!({"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,a"}},
+        ]})]
+    );
+    Ok(())
+}
+
+/// A11
+#[tokio::test]
+async fn an_empty_message_of_the_model_is_left_out_and_the_order_stays_valid() -> Result<()> {
+    let thought = || Message::new(Role::Assistant, [Part::reasoning("Hm.", None)]);
+    let messages = |empty: Message| {
+        [
+            Message::user("a"),
+            asks("abcdef123"),
+            gives("abcdef123"),
+            empty,
+            Message::user("b"),
+            thought(),
+            Message::user("c"),
+        ]
+    };
+    let free = [r#"user "a""#, "assistant calls 1", r#"tool "4""#, r#"user "b""#, r#"user "c""#];
+    let alternating = [r#"user "a""#, "assistant calls 1", r#"tool "4""#, BETWEEN, r#"user "b\n\nc""#];
+    for empty in [Message::assistant(""), Message::assistant(" \n"), thought()] {
+        assert_eq!(shown(&sent("openai:m", messages(empty.clone())).await?), free);
+        assert_eq!(shown(&sent("mistral:m", messages(empty)).await?), alternating);
+    }
+    // A message with calls stays, with the content that the server accepts.
+    assert_eq!(sent("xai:m", [asks("1"), gives("1")]).await?[0]["content"], "");
+    assert_eq!(sent("anthropic:m", [asks("1"), gives("1")]).await?[0]["content"], Value::Null);
+    Ok(())
+}
+
+/// A11
+#[tokio::test]
+async fn a_name_that_a_model_invented_gets_an_error_result_and_goes_back_in_a_form_that_every_server_takes()
+-> Result<()> {
+    let name = "shout loudly<|channel|>commentary";
+    let call = json!({"id": "c", "type": "function", "function": {"name": name, "arguments": "{}"}});
+    let asks = Answer::json(
+        "200 OK",
+        &json!({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}),
+    );
+    let server = Server::start([asks, done()]).await;
+    let agent = Agent::builder("tester", server.model()).tool(shout()).build()?;
+    let session = Session::new();
+    agent.ask("go").session(&session).await?;
+    let sent = &server.requests()[1].body["messages"];
+    assert_eq!(sent[1]["tool_calls"][0]["function"]["name"], "shout_loudly__channel__commentary");
+    assert!(sent[2]["content"].as_str().expect("a text").contains(name), "{}", sent[2]);
+    // The history is as the model wrote it.
+    assert_eq!(session.history().messages()[1].tool_calls().next().expect("a call").name, name);
+    Ok(())
+}
+
+/// A11
+#[tokio::test]
+async fn arguments_that_are_no_object_are_sent_as_one() -> Result<()> {
+    let table = [
+        (Arguments::parse(""), "{}"),
+        (Arguments::parse("null"), "{}"),
+        (Arguments::parse("[1]"), r#"{"malformed":"[1]"}"#),
+        (Arguments::parse(r#"{"a": 1"#), r#"{"malformed":"{\"a\": 1"}"#),
+    ];
+    for (arguments, expected) in table {
+        let asks = Message::assistant("").with_call(ToolCall::new("1", "count", arguments));
+        assert_eq!(sent("openai:m", [asks, gives("1")]).await?[0]["tool_calls"][0]["function"]["arguments"], expected);
+    }
+    Ok(())
+}
+
