@@ -237,8 +237,10 @@ impl AgentBuilder {
     ///
     /// Returns the first error of a tool, a middleware or [`hooks`](Self::hooks), unchanged. Also returns an error if
     /// the agent's name cannot be part of a namespace, if two tools have the same name, if two middlewares have the
-    /// same id, if `max_steps` is 0, if `max_handoffs` is 0 and there are handoffs, if the [`check`](AgentMiddleware::check) of a middleware fails, or if a guard is
-    /// bound to the agent, its model or a tool, but does not handle its runs ([`check_guards`]).
+    /// same id, if `max_steps` is 0, if `max_handoffs` is 0 and there are handoffs, if the
+    /// [`check`](AgentMiddleware::check) of a middleware fails, if the server of the model or of one of its
+    /// alternatives refuses a tool ([`Provider::check`](crate::Provider::check)), or if a guard is bound to the agent,
+    /// its model or a tool, but does not handle its runs ([`check_guards`]).
     pub fn build(self) -> Result<Agent> {
         let Self { name, model, prompt, options, mut tools, hooks, mut installed, mut middlewares, .. } = self;
         let Self { values, max_steps, allow_empty, max_depth, spawn_tools, parallel_tools, .. } = self;
@@ -273,6 +275,7 @@ impl AgentBuilder {
         // inherited middleware, which have to follow the agent's own layers.
         middlewares.extend(installed.iter().map(|installed| Arc::clone(installed) as Arc<dyn Middleware>));
         let specs = specs_of(&tools);
+        model.check(&specs)?;
         let summary = summary(&model, &tools);
         middlewares.push(Arc::new(Prepare { summary, specs: Arc::clone(&specs), own: Arc::new(own) }));
         let namespace = name.replace(['-', ' '], "_");

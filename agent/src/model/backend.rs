@@ -17,7 +17,7 @@ use crate::model::received::Received;
 use crate::model::response::drop_repeated_calls;
 use crate::model::text_stage::TextStage;
 use crate::model::{emit, log, not_taken_over};
-use crate::{ChatOptions, ChatRequest, ChatResponse, EstimatedTokens, Provider, TokenCounter, Usage};
+use crate::{ChatOptions, ChatRequest, ChatResponse, EstimatedTokens, Provider, TokenCounter, ToolSpec, Usage};
 
 /// A provider, with the settings of its model. Clones share the provider.
 #[derive(Clone)]
@@ -54,6 +54,11 @@ impl Backend {
         self.emitter().creator().map_or("", |creator| creator.name())
     }
 
+    /// Checks that the provider accepts tools.
+    pub(super) fn check(&self, tools: &[ToolSpec]) -> Result<()> {
+        self.parts.provider.check(tools).map_err(|error| error.detail("model", self.name()))
+    }
+
     /// Sends a request and receives the reply. The caller has `received` even if the reply fails, and charges its tokens.
     pub(super) async fn attempt(
         &self,
@@ -70,6 +75,7 @@ impl Backend {
                 not_taken_over(ctx, "request", &self.parts.is_warned);
             }
         }
+        self.check(&input.tools)?;
         let mut deltas = self.parts.provider.chat(input, ctx).await?;
         received.begin();
         let passage = Passage::of(ctx);

@@ -32,7 +32,7 @@ use crate::model::events::{
 };
 use crate::model::received::Received;
 use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
-use crate::{ChatOptions, ChatRequest, ChatResponse, Provider, TokenCounter};
+use crate::{ChatOptions, ChatRequest, ChatResponse, Provider, TokenCounter, ToolSpec};
 
 /// A language model. Each call is a run of the kind `ChatModel`.
 ///
@@ -204,6 +204,11 @@ impl ChatModel {
         self.backend.options = options;
         self.bind_ask();
         self
+    }
+
+    /// Checks that the providers of this model and of its alternatives accept tools.
+    pub(crate) fn check(&self, tools: &[ToolSpec]) -> Result<()> {
+        [&self.backend].into_iter().chain(&self.alternatives).try_for_each(|backend| backend.check(tools))
     }
 
     /// Returns the options that this model adds to its requests.

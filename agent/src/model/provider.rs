@@ -8,7 +8,7 @@ use futures_core::Stream;
 use futures_core::future::BoxFuture;
 use futures_util::stream;
 
-use crate::{ChatRequest, ChatResponse, Delta};
+use crate::{ChatRequest, ChatResponse, Delta, ToolSpec};
 
 /// The pieces of a reply, as they arrive.
 pub type DeltaStream = Pin<Box<dyn Stream<Item = Result<Delta>> + Send>>;
@@ -58,6 +58,19 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
+    /// Checks that the server accepts these tools. By default, all tools are accepted.
+    ///
+    /// An agent checks its own tools when it is built, with the providers of all alternatives of its model. The tools of
+    /// each request are checked before the request is sent.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the tool and the part of its schema that the server refuses.
+    fn check(&self, tools: &[ToolSpec]) -> Result<()> {
+        let _ = tools;
+        Ok(())
+    }
+
     /// Sends a request.
     ///
     /// The reply is always a stream of pieces. If [`stream`](crate::ChatOptions::stream) is not `Some(true)`, a
@@ -80,6 +93,7 @@ pub fn whole(response: ChatResponse) -> DeltaStream {
 pub(crate) trait DynProvider: Send + Sync {
     fn name(&self) -> &str;
     fn server(&self) -> Option<(&str, u16)>;
+    fn check(&self, tools: &[ToolSpec]) -> Result<()>;
     fn chat<'a>(&'a self, request: &'a ChatRequest, ctx: &'a RunContext) -> BoxFuture<'a, Result<DeltaStream>>;
 }
 
@@ -90,6 +104,10 @@ impl<P: Provider> DynProvider for P {
 
     fn server(&self) -> Option<(&str, u16)> {
         Provider::server(self)
+    }
+
+    fn check(&self, tools: &[ToolSpec]) -> Result<()> {
+        Provider::check(self, tools)
     }
 
     fn chat<'a>(&'a self, request: &'a ChatRequest, ctx: &'a RunContext) -> BoxFuture<'a, Result<DeltaStream>> {

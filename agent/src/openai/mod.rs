@@ -8,6 +8,7 @@ mod reply;
 mod request;
 mod retry_after;
 mod rules;
+mod schema;
 pub(crate) mod servers;
 mod signature;
 mod transport;
@@ -24,7 +25,7 @@ pub use crate::openai::builder::OpenAiBuilder;
 use crate::openai::failure::Server;
 pub use crate::openai::failure::{ServerError, ServerErrorKind};
 use crate::openai::rules::Rules;
-use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
+use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders, ToolSpec};
 
 /// A [`Provider`] for OpenAI and for all servers that speak its chat completions protocol, such as Ollama, vLLM,
 /// llama.cpp and `OpenRouter`.
@@ -73,6 +74,9 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders};
 /// - If the server refuses an order of roles, neighbours of one role are joined, with a blank line between their texts,
 ///   and a fixed text stands between a result and a message of the user, and before a model's message at the beginning.
 ///   A system message that must not stand behind others is sent as a message of the user.
+/// - The schema of a tool is written in the dialect of the server. A keyword that the server does not know moves as text
+///   into the description. A schema that cannot be expressed is an error, which names the tool and the keyword: when an
+///   agent with the tool is built, or else before the request.
 ///
 /// # Replies
 ///
@@ -158,6 +162,14 @@ impl Provider for OpenAi {
 
     fn model(&self) -> &str {
         &self.shared.model
+    }
+
+    fn check(&self, tools: &[ToolSpec]) -> Result<()> {
+        let dialect = self.shared.rules.with_model(&self.shared.model).dialect;
+        for spec in tools {
+            schema::adapted(spec, dialect)?;
+        }
+        Ok(())
     }
 
     async fn chat(&self, request: &ChatRequest, ctx: &RunContext) -> Result<DeltaStream> {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::openai::Shared;
 use crate::openai::rules::{self, Order, Rules};
+use crate::openai::schema;
 use crate::openai::signature::{Peer, Returning};
 use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, Role, ToolCall, ToolChoice, ToolSpec};
 
@@ -14,7 +15,8 @@ use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, 
 ///
 /// # Errors
 ///
-/// Returns an error if a system or user message has an attachment that is not an image.
+/// Returns an error if a system or user message has an attachment that is not an image, or if the server refuses the
+/// schema of a tool.
 pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String, Value>, Peer, Vec<String>)> {
     let ChatRequest { tools, options, .. } = request;
     let mut warnings = Vec::new();
@@ -52,7 +54,8 @@ pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String
             warnings.push(format!("the tool choice {choice:?} was not sent, because the request has no tools"));
         }
     } else {
-        set("tools", Some(tools.iter().map(tool).collect()));
+        let tools = tools.iter().map(|spec| tool(spec, rules)).collect::<Result<Vec<_>>>()?;
+        set("tools", Some(tools.into()));
         set("tool_choice", tool_choice.as_ref().map(choice));
     }
     if *stream == Some(true) {
@@ -229,9 +232,10 @@ fn call(call: &ToolCall, rules: Rules) -> Value {
     json!({"id": rules.ids.fit(&call.id), "type": "function", "function": function})
 }
 
-fn tool(spec: &ToolSpec) -> Value {
-    let ToolSpec { name, description, parameters } = spec;
-    json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}})
+fn tool(spec: &ToolSpec, rules: Rules) -> Result<Value> {
+    let ToolSpec { name, description, .. } = spec;
+    let parameters = schema::adapted(spec, rules.dialect)?;
+    Ok(json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}))
 }
 
 fn choice(choice: &ToolChoice) -> Value {

@@ -16,6 +16,7 @@ pub(super) struct Rules {
     pub(super) order: Order,
     /// The content of a message that has only calls, if it must not be `null`.
     pub(super) content_of_calls: Option<&'static str>,
+    pub(super) dialect: Dialect,
 }
 
 /// The field that a server demands of each message with calls, even if another model made the calls.
@@ -52,25 +53,44 @@ pub(super) enum Order {
     Alternating,
 }
 
+/// The part of JSON Schema that a server accepts in tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Any,
+    /// The root is an object without a choice of schemas.
+    OpenAi,
+    /// As `OpenAi`, and the names of properties are short words.
+    Anthropic,
+    /// Patterns have both anchors.
+    LlamaCpp,
+    /// A part of OpenAPI 3.0.
+    Gemini,
+}
+
 /// The rules of servers about which nothing is known, of Groq, Ollama and Together.
 pub(super) const ANY: Rules =
-    Rules { demand: Demand::Nothing, ids: Ids::Any, order: Order::Any, content_of_calls: None };
+    Rules { demand: Demand::Nothing, ids: Ids::Any, order: Order::Any, content_of_calls: None, dialect: Dialect::Any };
 
 /// Also of Azure.
 ///
 /// - ids: <https://github.com/vercel/ai/issues/5171>
-pub(super) const OPENAI: Rules = Rules { ids: Ids::Short, ..ANY };
+/// - schemas: <https://github.com/cecli-dev/cecli/issues/281>
+pub(super) const OPENAI: Rules = Rules { ids: Ids::Short, dialect: Dialect::OpenAi, ..ANY };
 
 /// - ids: <https://docs.claude.com/en/api/messages> (`tool_use.id` has the pattern `^[a-zA-Z0-9_-]+$`)
-pub(super) const ANTHROPIC: Rules = Rules { ids: Ids::Word, ..ANY };
+/// - schemas: <https://github.com/dearlordylord/huly-mcp/issues/66>, <https://github.com/anthropics/claude-code/issues/79418>
+pub(super) const ANTHROPIC: Rules = Rules { ids: Ids::Word, dialect: Dialect::Anthropic, ..ANY };
 
 /// - reasoning: <https://api-docs.deepseek.com/guides/thinking_mode>
 pub(super) const DEEPSEEK: Rules = Rules { demand: Demand::Reasoning, ..ANY };
 
 /// - signatures: <https://ai.google.dev/gemini-api/docs/thought-signatures>
 /// - order: <https://github.com/google-gemini/gemini-cli/issues/11814> (a call follows the user or a result)
+/// - schemas: <https://ai.google.dev/api/caching#Schema>, <https://github.com/taylorwilsdon/google_workspace_mcp/issues/1099>,
+///   <https://github.com/google-gemini/gemini-cli/issues/3178> (`format`),
+///   <https://github.com/google-gemini/gemini-cli/issues/5923> (nesting)
 pub(super) const GEMINI: Rules =
-    Rules { demand: Demand::Signature, order: Order::Joined, ..ANY };
+    Rules { demand: Demand::Signature, order: Order::Joined, dialect: Dialect::Gemini, ..ANY };
 
 /// - ids, order: <https://github.com/mistralai/mistral-common/blob/main/src/mistral_common/protocol/instruct/validator.py>
 ///   (no user behind a result, no system message behind a result or an answer). Neighbours of one role are accepted, and
@@ -83,8 +103,9 @@ pub(super) const MISTRAL: Rules = Rules { ids: Ids::Nine, order: Order::Alternat
 /// - ids: <https://github.com/ggml-org/llama.cpp/issues/26359>
 /// - order: <https://github.com/ggml-org/llama.cpp/pull/10572> (Mistral's template skips calls and results when it counts
 ///   roles), <https://github.com/ggml-org/llama.cpp/pull/14246> (one system message, at the beginning)
+/// - schemas: <https://github.com/ggml-org/llama.cpp/issues/26930>
 pub(super) const LLAMA_CPP: Rules =
-    Rules { ids: Ids::Nine, order: Order::Alternating, ..ANY };
+    Rules { ids: Ids::Nine, order: Order::Alternating, dialect: Dialect::LlamaCpp, ..ANY };
 
 /// - ids of models of OpenAI: <https://github.com/openclaw/openclaw/pull/875>
 pub(super) const OPENROUTER: Rules = Rules { ids: Ids::Short, ..ANY };
@@ -118,6 +139,9 @@ impl Rules {
             if words.iter().any(|word| model.contains(word)) {
                 rules.ids = rules.ids.max(family.ids);
                 rules.order = rules.order.max(family.order);
+                if rules.dialect == Dialect::Any {
+                    rules.dialect = family.dialect;
+                }
             }
         }
         rules

@@ -135,7 +135,7 @@ async fn each_option_is_sent_under_its_name() -> Result<()> {
             "model": "m-1", "temperature": 0.25, "max_tokens": 100, "stop": ["END"], "reasoning_effort": "low",
             "response_format": {"type": "json_schema", "json_schema": {"name": "Person", "schema": schema}},
             "tools": [{"type": "function", "function": {
-                "name": "count", "description": "Counts", "parameters": {"type": "object"},
+                "name": "count", "description": "Counts", "parameters": {"type": "object", "properties": {}},
             }}],
             "tool_choice": {"type": "function", "function": {"name": "count"}},
         })

@@ -1,9 +1,14 @@
 //! A conversation is sent in a form that the server accepts, and the history stays as it is.
 
+use std::sync::Arc;
+
 use emitree_agent::{
     Agent, AgentRun, Arguments, ChatModel, ChatRequest, Message, OpenAi, Part, Role, Session, ToolCall, ToolResult,
+    hooks_fn, tool_fn,
 };
-use emitree_runtime::{Result, Runnable};
+use emitree_runtime::{Result, RunContext, Runnable};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::server::{Answer, Server};
@@ -182,3 +187,40 @@ async fn arguments_that_are_no_object_are_sent_as_one() -> Result<()> {
     Ok(())
 }
 
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+#[derive(Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Tree {
+    children: Vec<Tree>,
+}
+
+/// A11
+#[tokio::test]
+async fn a_tool_whose_schema_the_server_refuses_is_an_error_at_build_or_before_the_request() -> Result<()> {
+    let server = Server::start([done(), done()]).await;
+    let model = |name: &str| -> Result<ChatModel> {
+        Ok(ChatModel::new(OpenAi::from_name(name)?.base_url(server.url()).build()?)?)
+    };
+    let tree = || tool_fn("grow", "Grows", |_: Tree, _: RunContext| async { Ok(0) });
+    let refused = "the server refuses `$ref` in the schema of the tool `grow`: a type that contains itself cannot be written without references";
+    for asked in [model("gemini:m")?, model("vllm:m")?.or(model("gemini:m")?)?] {
+        let error = Agent::builder("tester", asked.clone()).tool(tree()).build().unwrap_err();
+        assert_eq!(error.to_string(), refused);
+        // Tools that middlewares are asked for are checked before the request.
+        let offers = hooks_fn("offers", move |hooks| {
+            hooks.tools(move |_| Ok(vec![tree()?]));
+        });
+        if let Err(error) = Agent::builder("tester", asked).with(offers).build()?.ask("go").await {
+            assert_eq!(error.to_string(), refused);
+        }
+    }
+    // The first request is from the model that accepts the tool.
+    assert_eq!(server.requests().len(), 1);
+    let none = tool_fn("none", "Does nothing", |_: Nothing, _: RunContext| async { Ok(0) });
+    Agent::builder("tester", model("gemini:m")?).tool(none).build()?.ask("go").await?;
+    let tool = &server.requests()[1].body["tools"][0]["function"];
+    assert_eq!(tool["parameters"], json!({"type": "object", "properties": {}}));
+    Ok(())
+}
