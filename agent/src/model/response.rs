@@ -1,6 +1,6 @@
 //! The output of a model's run, and the pieces of a reply.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::take;
 
 use rust_decimal::Decimal;
@@ -73,7 +73,7 @@ impl ChatResponse {
     }
 }
 
-/// A piece of a provider's reply.
+/// A piece of a provider's reply. The parts of the message are in the order in which their first pieces arrive.
 ///
 /// A provider that does not stream returns the whole reply as a few large pieces (see [`whole`](crate::whole)).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,7 +87,8 @@ pub enum Delta {
     /// More of a tool call. The pieces of several calls may be interleaved. Made by [`Delta::tool_call`].
     #[non_exhaustive]
     ToolCall {
-        /// The number of the call, which all its pieces have. The calls of the response are in the order of their numbers.
+        /// The number of the call, which all its pieces have. The calls of the response are in the order of their
+        /// numbers. If texts or thoughts are between them, a place among those is taken by the first piece of a call.
         index: usize,
         /// The call's id, usually only in the first piece of the call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -209,14 +210,15 @@ fn is_same_call(one: &ToolCall, other: &ToolCall) -> bool {
 }
 
 /// Builds a response from pieces.
+///
+/// Invariant: the parts of the message are in the order in which their first pieces arrived. For each call there is a
+/// part that keeps its place.
 #[derive(Debug)]
 pub(crate) struct ResponseBuilder {
     response: ChatResponse,
     calls: BTreeMap<usize, PartialCall>,
     /// The data that belongs to the calls, by their position. It is kept apart, because a stage may have removed a call.
     extras: BTreeMap<usize, Value>,
-    /// The data that belongs to reasoning of which no piece has arrived.
-    waiting: Option<Value>,
 }
 
 #[derive(Debug, Default)]
@@ -224,12 +226,14 @@ struct PartialCall {
     id: String,
     name: String,
     arguments: String,
+    /// `true` for a call that does not become a part of the message.
+    is_dropped: bool,
 }
 
 impl ResponseBuilder {
     pub(crate) fn new() -> Self {
         let response = ChatResponse::new(Message::new(Role::Assistant, []));
-        Self { response, calls: BTreeMap::new(), extras: BTreeMap::new(), waiting: None }
+        Self { response, calls: BTreeMap::new(), extras: BTreeMap::new() }
     }
 
     pub(crate) fn push(&mut self, delta: Delta) {
@@ -248,7 +252,10 @@ impl ResponseBuilder {
                 _ => parts.push(Part::reasoning(text, None)),
             },
             Delta::ToolCall { index, id, name, arguments } => {
-                let call = self.calls.entry(index).or_default();
+                let call = self.calls.entry(index).or_insert_with(|| {
+                    parts.push(Part::ToolCall(ToolCall::new("", "", Value::Null)));
+                    PartialCall::default()
+                });
                 // Some servers repeat the id and the name in every piece, and some send empty strings after the first
                 // piece.
                 call.id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| take(&mut call.id));
@@ -256,7 +263,7 @@ impl ResponseBuilder {
                 call.arguments.push_str(&arguments);
             }
             Delta::Signature { index: Some(index), extra } => drop(self.extras.insert(index, extra)),
-            Delta::Signature { index: None, extra } => self.waiting = sign(parts, extra).or(self.waiting.take()),
+            Delta::Signature { index: None, extra } => sign(parts, extra),
             Delta::Headers(headers) => response.headers.extend(headers),
             Delta::Usage(usage) => response.usage = Some(usage),
             Delta::Finish(reason) => response.message.finish_reason = Some(reason),
@@ -276,13 +283,20 @@ impl ResponseBuilder {
     /// Builds the response from a reply that was received completely.
     pub(crate) fn finish(mut self) -> ChatResponse {
         let parts = &mut self.response.message.parts;
-        // A stage may have kept the reasoning back until after its data. Data without reasoning is a part of its own.
-        if let Some(extra) = self.waiting.take().and_then(|extra| sign(parts, extra)) {
-            parts.insert(0, Part::reasoning("", Some(extra)));
-        }
-        for (index, PartialCall { id, name, arguments }) in take(&mut self.calls) {
-            let extra = self.extras.remove(&index);
-            parts.push(Part::ToolCall(ToolCall { id, name, arguments: Arguments::parse(&arguments), extra }));
+        sign_late_reasoning(parts);
+        // The places of calls are taken in the order of their numbers, which is usually the order of their arrival.
+        let mut calls = take(&mut self.calls).into_iter();
+        for part in take(parts) {
+            if !matches!(part, Part::ToolCall(_)) {
+                parts.push(part);
+                continue;
+            }
+            let Some((index, call)) = calls.next() else { continue };
+            let PartialCall { id, name, arguments, is_dropped } = call;
+            if !is_dropped {
+                let extra = self.extras.remove(&index);
+                parts.push(Part::ToolCall(ToolCall { extra, ..ToolCall::new(id, name, Arguments::parse(&arguments)) }));
+            }
         }
         self.response
     }
@@ -296,9 +310,11 @@ impl ResponseBuilder {
             let is_whole = serde_json::from_str::<serde_json::Map<String, Value>>(&call.arguments).is_ok();
             !call.name.is_empty() && is_whole
         };
-        let before = self.calls.len();
-        self.calls.retain(|_, call| is_complete(call));
-        let dropped = before - self.calls.len();
+        let mut dropped = 0;
+        for call in self.calls.values_mut().filter(|call| !is_complete(call)) {
+            call.is_dropped = true;
+            dropped += 1;
+        }
         if dropped > 0 {
             let warning = format!("the stream was stopped: {dropped} incomplete tool calls were dropped");
             self.response.warnings.push(warning);
@@ -308,17 +324,103 @@ impl ResponseBuilder {
     }
 }
 
-/// Adds data to the last reasoning that has none. Returns the data if there is no such reasoning.
-fn sign(parts: &mut [Part], data: Value) -> Option<Value> {
+/// Adds data to the last reasoning that has none. Without such reasoning, the data is a part of its own.
+fn sign(parts: &mut Vec<Part>, data: Value) {
     let reasoning = parts.iter_mut().rev().find_map(|part| match part {
         Part::Reasoning { extra, .. } if extra.is_none() => Some(extra),
         _ => None,
     });
     match reasoning {
-        Some(extra) => {
-            *extra = Some(data);
-            None
+        Some(extra) => *extra = Some(data),
+        None => parts.push(Part::reasoning("", Some(data))),
+    }
+}
+
+/// Moves data to the reasoning that it belongs to, if a stage has kept the reasoning back until after the data.
+fn sign_late_reasoning(parts: &mut Vec<Part>) {
+    let mut waiting = VecDeque::new();
+    for at in 0..parts.len() {
+        match &parts[at] {
+            Part::Reasoning { content, extra: Some(_) } if content.is_empty() => waiting.push_back(at),
+            Part::Reasoning { extra: None, .. } => {
+                let Some(Part::Reasoning { extra: data, .. }) = waiting.pop_front().map(|from| &mut parts[from]) else {
+                    continue;
+                };
+                let data = data.take();
+                if let Part::Reasoning { extra, .. } = &mut parts[at] {
+                    *extra = data;
+                }
+            }
+            _ => {}
         }
-        None => Some(data),
+    }
+    parts.retain(|part| !matches!(part, Part::Reasoning { content, extra: None } if content.is_empty()));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn call(index: usize, name: &str) -> Delta {
+        Delta::tool_call(index, Some(format!("c{index}")), Some(name.to_owned()), "{}")
+    }
+
+    fn text(text: &str) -> Delta {
+        Delta::Text(text.to_owned())
+    }
+
+    fn thought(text: &str) -> Delta {
+        Delta::Reasoning(text.to_owned())
+    }
+
+    /// Shows each part of the message that pieces make.
+    fn parts(deltas: impl IntoIterator<Item = Delta>, is_stopped: bool) -> Vec<String> {
+        let mut builder = ResponseBuilder::new();
+        deltas.into_iter().for_each(|delta| builder.push(delta));
+        let response = if is_stopped { builder.stopped() } else { builder.finish() };
+        let shown = response.message.parts.iter().map(|part| match part {
+            Part::Text { content } => content.clone(),
+            Part::Reasoning { content, extra } => format!("({content}) {}", extra.clone().unwrap_or_default()),
+            Part::ToolCall(call) => format!("{} {}", call.name, call.extra.clone().unwrap_or_default()),
+            other => format!("{other:?}"),
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn the_parts_of_a_reply_keep_the_order_in_which_they_arrived() {
+        let sign = |data: i32| Delta::signature(None, json!(data));
+        let deltas = [thought("a"), sign(1), call(0, "x"), thought("b"), sign(2), text("t"), call(1, "y"), text("u")];
+        let more = [Delta::tool_call(0, None, None, ""), Delta::signature(Some(1), json!(3))];
+        let expected = ["(a) 1", "x null", "(b) 2", "t", "y 3", "u"];
+        assert_eq!(parts(deltas.into_iter().chain(more), false), expected);
+        // Several calls without a text between them are in the order of their numbers.
+        assert_eq!(parts([call(1, "y"), call(0, "x"), text("t")], false), ["x null", "y null", "t"]);
+        // A call that may be incomplete takes its place along.
+        let cut = Delta::tool_call(0, None, Some("cut".to_owned()), "{");
+        assert_eq!(parts([cut, text("t"), call(1, "y")], true), ["t", "y null"]);
+    }
+
+    #[test]
+    fn of_two_signed_pieces_without_text_none_is_lost() {
+        let sign = |data: i32| Delta::signature(None, json!(data));
+        assert_eq!(parts([sign(1), sign(2)], false), ["() 1", "() 2"]);
+        assert_eq!(parts([sign(1), call(0, "x"), sign(2), text("t")], false), ["() 1", "x null", "() 2", "t"]);
+        assert_eq!(parts([thought("a"), sign(1), sign(2)], false), ["(a) 1", "() 2"]);
+        // A stage may keep reasoning back until after its data.
+        assert_eq!(parts([sign(1), text("t"), thought("a")], false), ["t", "(a) 1"]);
+    }
+
+    #[test]
+    fn a_response_that_is_split_into_pieces_is_the_same_again() {
+        let call = |id: &str| Part::ToolCall(ToolCall::new(id, "x", json!({"b": 1, "a": 2})));
+        let text = |content: &str| Part::Text { content: content.to_owned() };
+        let signed = |data: i32| Part::reasoning("", Some(json!(data)));
+        let message = Message::new(Role::Assistant, [signed(1), call("a"), text("t"), signed(2), call("b"), text("u")]);
+        let mut builder = ResponseBuilder::new();
+        Delta::of_response(ChatResponse::new(message.clone())).into_iter().for_each(|delta| builder.push(delta));
+        assert_eq!(builder.finish().message, message);
     }
 }
