@@ -1,6 +1,9 @@
 //! Tool calls and their arguments.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,13 +23,78 @@ pub struct ToolCall {
     pub arguments: Arguments,
     /// Data that the provider needs back with the call, as in [`Part::Reasoning`](crate::Part::Reasoning).
     pub extra: Option<Value>,
+    /// The arguments as the model wrote them.
+    pub(crate) written: Written,
 }
 
 impl ToolCall {
     /// Makes a call, without data of a provider.
     pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<Arguments>) -> Self {
-        Self { id: id.into(), name: name.into(), arguments: arguments.into(), extra: None }
+        let written = Written::default();
+        Self { id: id.into(), name: name.into(), arguments: arguments.into(), extra: None, written }
     }
+
+    /// Makes a call from the text of its arguments, as the model wrote it.
+    pub(crate) fn parsed(id: String, name: String, text: &str, extra: Option<Value>) -> Self {
+        let arguments = Arguments::parse(text);
+        // The text of the value itself need not be kept.
+        let written = if arguments.to_string() == text { Written::default() } else { Written(Some(text.into())) };
+        Self { id, name, arguments, extra, written }
+    }
+
+    /// Returns the text of the arguments: as the model wrote it, unless they have been edited.
+    pub(crate) fn arguments_text(&self) -> Cow<'_, str> {
+        match self.written_text() {
+            Some(text) => Cow::Borrowed(text),
+            None => Cow::Owned(self.arguments.to_string()),
+        }
+    }
+
+    /// Returns the text that the model wrote if it says the same as the arguments, so an edit needs no notice.
+    fn written_text(&self) -> Option<&Arc<str>> {
+        let text = self.written.0.as_ref()?;
+        let value = self.arguments.json()?;
+        let is_same = serde_json::from_str::<Value>(text).is_ok_and(|written| written == *value);
+        is_same.then_some(text)
+    }
+}
+
+/// The text of a call's arguments, with the order of keys, the spaces and the escapes of the model, if it differs from
+/// the text of the JSON value. A server's cache of prompts compares texts.
+///
+/// Invariant: the text is used only where it says the same as the arguments. It is no part of what a call says: calls
+/// are equal with any text, and neither `Debug` nor the JSON of an event shows it. There, a redaction might not find a
+/// secret behind the model's escapes. A [stored session](storing) has the text.
+#[derive(Clone, Default)]
+pub(crate) struct Written(Option<Arc<str>>);
+
+impl PartialEq for Written {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+thread_local! {
+    /// `true` while a session is being stored.
+    static IS_STORING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a function that serializes a session. The JSON of calls then has the text that the model wrote.
+pub(crate) fn storing<T>(serialize: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_STORING.set(self.0);
+        }
+    }
+    let _restore = Restore(IS_STORING.replace(true));
+    serialize()
 }
 
 /// The maximum nesting of arguments and results. `serde_json` reads at most 127 levels, and a stored session adds a few
@@ -108,25 +176,30 @@ struct CallRepr {
     malformed: bool,
     #[serde(default, with = "extra", skip_serializing_if = "extra::is_left_out")]
     extra: Option<Value>,
+    /// The arguments as the model wrote them, in a stored session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    written: Option<Arc<str>>,
 }
 
 impl From<ToolCall> for CallRepr {
-    fn from(ToolCall { id, name, arguments, extra }: ToolCall) -> Self {
+    fn from(call: ToolCall) -> Self {
+        let written = if IS_STORING.get() { call.written_text().cloned() } else { None };
+        let ToolCall { id, name, arguments, extra, .. } = call;
         let malformed = matches!(arguments, Arguments::Malformed(_));
         let arguments = match arguments {
             Arguments::Json(value) => value,
             Arguments::Malformed(text) => Value::String(text),
         };
-        Self { id, name, arguments, malformed, extra }
+        Self { id, name, arguments, malformed, extra, written }
     }
 }
 
 impl From<CallRepr> for ToolCall {
-    fn from(CallRepr { id, name, arguments, malformed, extra }: CallRepr) -> Self {
+    fn from(CallRepr { id, name, arguments, malformed, extra, written }: CallRepr) -> Self {
         let arguments = match arguments {
             Value::String(text) if malformed => Arguments::Malformed(text),
             value => Arguments::Json(value),
         };
-        Self { id, name, arguments, extra }
+        Self { id, name, arguments, extra, written: Written(written) }
     }
 }

@@ -7,7 +7,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::message::arguments::{Arguments, ToolCall};
+use crate::message::arguments::ToolCall;
 use crate::message::usage::{FinishReason, Usage};
 use crate::{Message, Part, Role};
 
@@ -167,7 +167,7 @@ impl Delta {
                     deltas.extend(extra.map(|extra| Self::signature(None, extra)));
                 }
                 Part::ToolCall(call) => {
-                    let arguments = call.arguments.to_string();
+                    let arguments = call.arguments_text().into_owned();
                     deltas.push(Self::tool_call(index, Some(call.id), Some(call.name), arguments));
                     deltas.extend(call.extra.map(|extra| Self::signature(Some(index), extra)));
                     index += 1;
@@ -295,7 +295,7 @@ impl ResponseBuilder {
             let PartialCall { id, name, arguments, is_dropped } = call;
             if !is_dropped {
                 let extra = self.extras.remove(&index);
-                parts.push(Part::ToolCall(ToolCall { extra, ..ToolCall::new(id, name, Arguments::parse(&arguments)) }));
+                parts.push(Part::ToolCall(ToolCall::parsed(id, name, &arguments, extra)));
             }
         }
         self.response
@@ -415,12 +415,15 @@ mod tests {
 
     #[test]
     fn a_response_that_is_split_into_pieces_is_the_same_again() {
-        let call = |id: &str| Part::ToolCall(ToolCall::new(id, "x", json!({"b": 1, "a": 2})));
+        let call =
+            |id: &str| Part::ToolCall(ToolCall::parsed(id.to_owned(), "x".to_owned(), r#"{"b": 1, "a": 2}"#, None));
         let text = |content: &str| Part::Text { content: content.to_owned() };
         let signed = |data: i32| Part::reasoning("", Some(json!(data)));
         let message = Message::new(Role::Assistant, [signed(1), call("a"), text("t"), signed(2), call("b"), text("u")]);
         let mut builder = ResponseBuilder::new();
         Delta::of_response(ChatResponse::new(message.clone())).into_iter().for_each(|delta| builder.push(delta));
-        assert_eq!(builder.finish().message, message);
+        let built = builder.finish().message;
+        assert_eq!(built, message);
+        assert!(built.tool_calls().all(|call| call.arguments_text() == r#"{"b": 1, "a": 2}"#));
     }
 }

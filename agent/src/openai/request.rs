@@ -224,7 +224,7 @@ fn content(message: &Message) -> Result<Value> {
 /// Returns a call. Its arguments are an object: many servers refuse a conversation with any other value.
 fn call(call: &ToolCall, rules: Rules) -> Value {
     let arguments = match &call.arguments {
-        Arguments::Json(value @ Value::Object(_)) => value.to_string(),
+        Arguments::Json(Value::Object(_)) => call.arguments_text().into_owned(),
         Arguments::Json(Value::Null) => "{}".to_owned(),
         other => json!({"malformed": other.to_string()}).to_string(),
     };

@@ -18,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::message::Message;
+use crate::message::arguments::storing;
 use crate::message::history::History;
 use crate::session::Session;
 use crate::session::stored::{Stored, StoredStop, VERSION, version};
@@ -112,7 +113,7 @@ impl Written {
         let gone = before.0.keys().filter(|id| !self.0.contains_key(*id)).map(String::as_str).collect();
         let delta = Delta { version: VERSION, sessions: sessions.collect(), gone };
         let has_changed = !delta.sessions.is_empty() || !delta.gone.is_empty();
-        Ok(if has_changed { Some(serde_json::to_vec(&delta)?) } else { None })
+        Ok(if has_changed { Some(storing(|| serde_json::to_vec(&delta))?) } else { None })
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use crate::message::arguments::storing;
 use crate::message::history::{History, check};
 use crate::message::{Role, is_false};
 use crate::place::state::Slices;
@@ -108,7 +109,8 @@ impl Session {
 
 impl Serialize for Session {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.to_stored().map_err(S::Error::custom)?.serialize(serializer)
+        let stored = self.to_stored().map_err(S::Error::custom)?;
+        storing(|| stored.serialize(serializer))
     }
 }
 

@@ -187,6 +187,39 @@ async fn arguments_that_are_no_object_are_sent_as_one() -> Result<()> {
     Ok(())
 }
 
+/// A11
+#[tokio::test]
+async fn arguments_keep_the_text_that_the_model_wrote_until_somebody_edits_them() -> Result<()> {
+    const WRITTEN: &str = r#"{"text": "\u0078", "loud": true, "again": {"b": 1.0, "a": null}}"#;
+    let call = json!({"id": "c", "type": "function", "function": {"name": "shout", "arguments": WRITTEN}});
+    let asks = json!({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]});
+    let edits = hooks_fn("edits", |hooks| {
+        hooks.on_context(|messages, _| {
+            for message in messages {
+                for part in &mut Arc::make_mut(message).parts {
+                    if let Part::ToolCall(call) = part {
+                        call.arguments = json!({"text": "y"}).into();
+                    }
+                }
+            }
+        });
+    });
+    let server = Server::start([Answer::json("200 OK", &asks), done(), done(), done()]).await;
+    let agent = Agent::builder("tester", server.model()).tool(shout()).build()?;
+    let session = Session::new();
+    agent.ask("go").session(&session).await?;
+    // The text is stored with the session, and events do not show it.
+    let stored: Session = serde_json::from_str(&serde_json::to_string(&session)?)?;
+    agent.ask("on").session(&stored).await?;
+    let editor = Agent::builder("tester", server.model()).tool(shout()).with(edits).build()?;
+    editor.ask("on").session(&stored).await?;
+    let sent = |at: usize| server.requests()[at].body["messages"][1]["tool_calls"][0]["function"]["arguments"].clone();
+    assert_eq!([sent(1), sent(2), sent(3)], [WRITTEN, WRITTEN, r#"{"text":"y"}"#]);
+    let shown = format!("{:?} {}", session.history(), serde_json::to_string(&session.history())?);
+    assert!(!shown.contains("0078"), "{shown}");
+    Ok(())
+}
+
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
