@@ -4,6 +4,8 @@ mod builder;
 mod calls;
 mod encoded;
 mod failure;
+#[cfg(test)]
+mod histories;
 mod reply;
 mod request;
 mod retry_after;
