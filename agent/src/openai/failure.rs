@@ -18,14 +18,22 @@ const QUOTED: usize = 200;
 /// stream parser.
 const MESSAGE: usize = 1000;
 
-/// The types and codes of errors that are retryable even without a status.
-const TRANSIENT: [&str; 6] = [
+/// The types and codes of errors that are retryable even without a status. Some gateways pass on names of other
+/// protocols: of Anthropic (<https://docs.claude.com/en/api/errors>) and of Google
+/// (<https://cloud.google.com/apis/design/errors>).
+const TRANSIENT: [&str; 12] = [
     "server_error",
     "internal_server_error",
     "InternalServerError",
     "overloaded_error",
     "rate_limit_error",
     "rate_limit_exceeded",
+    "timeout_error",
+    "unavailable_error",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+    "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE",
 ];
 
 /// The cause of an error of [`OpenAi`](crate::OpenAi). The `Display` output of the cause names only the kind, because
@@ -191,9 +199,10 @@ impl Server {
         self.error(ServerErrorKind::Malformed, None, "sent a stream that cannot be read", fault)
     }
 
-    pub(super) fn incomplete(&self) -> Error {
+    /// Makes the error for a stream without an end. `ignored` is a text that is no part of a reply, or empty.
+    pub(super) fn incomplete(&self, ignored: &str) -> Error {
         let what = "ended the stream without `[DONE]` and without a finish reason";
-        self.error(ServerErrorKind::Incomplete, None, what, String::new())
+        self.error(ServerErrorKind::Incomplete, None, what, self.quote(ignored, QUOTED))
     }
 
     /// Makes the error for a text that is not JSON, or whose JSON does not fit the protocol. If the text was cut off,
@@ -208,19 +217,22 @@ impl Server {
 
     /// Converts an error that a server sent instead of a reply or a chunk.
     pub(super) fn refused(&self, error: &Value) -> Error {
-        // The argument is the error itself, or an object with the error as a field.
-        let fields = error.get("error").filter(|inner| inner.is_object()).unwrap_or(error);
-        let code = &fields["code"];
-        let sort = &fields["type"];
-        let status = code.as_u64().or_else(|| code.as_str()?.parse().ok());
-        let status = status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
+        // The argument is the error itself, or an object with the error as a field. The status and the code may stand in
+        // either.
+        let inner = error.get("error").filter(|inner| inner.is_object()).unwrap_or(error);
+        let fields = ["code", "status", "status_code", "type"].into_iter();
+        let fields = fields.flat_map(|name| [&inner[name], &error[name]]);
+        let status = fields.clone().find_map(|field| {
+            let number = field.as_u64().or_else(|| field.as_str()?.parse().ok());
+            StatusCode::from_u16(u16::try_from(number?).ok()?).ok()
+        });
         let message = match message_of(error) {
             Some(message) => self.quote(message, MESSAGE),
             None => self.quote(&error.to_string(), QUOTED),
         };
         let refused = self.error(ServerErrorKind::Status, status, "answered with an error", message);
-        let is_transient = |name: &Value| name.as_str().is_some_and(|name| TRANSIENT.contains(&name));
-        if status.is_none() && (is_transient(code) || is_transient(sort)) { refused.retryable(true) } else { refused }
+        let mut names = fields.filter_map(Value::as_str);
+        if status.is_none() && names.any(|name| TRANSIENT.contains(&name)) { refused.retryable(true) } else { refused }
     }
 
     /// Makes the error for a redirect or for a response with an error status.
@@ -255,7 +267,7 @@ impl Server {
 
 /// Returns the message in a server's error. Servers send the message as a string, or in a field `error`, `message`,
 /// `detail` or `msg`, possibly inside other fields or lists.
-fn message_of(error: &Value) -> Option<&str> {
+pub(super) fn message_of(error: &Value) -> Option<&str> {
     match error {
         Value::String(text) => Some(text),
         Value::Array(list) => message_of(list.first()?),

@@ -4,6 +4,7 @@ mod builder;
 mod calls;
 mod encoded;
 mod failure;
+mod frames;
 #[cfg(test)]
 mod histories;
 mod reply;
@@ -84,8 +85,10 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders, ToolSpec};
 ///
 /// Some servers deviate from the protocol. The provider also accepts reasoning in `reasoning_content` or `reasoning`,
 /// content in parts, tool calls without an index or with a repeated index, arguments as an object, and a whole reply to
-/// a request for a stream. A refusal becomes the text of the answer, and the response has a warning. All headers of a
-/// response are reported, even for an error status; the values of `set-cookie` are replaced by `…`.
+/// a request for a stream. The body of a reply decides whether it is a stream of events, and not its label. An error in any
+/// form fails the call, and comments that keep a connection open are ignored. The guide to models lists what servers send,
+/// with sources. A refusal becomes the text of the answer, and the response has a warning. All headers of a response are
+/// reported, even for an error status; the values of `set-cookie` are replaced by `…`.
 ///
 /// # Data that a server needs back
 ///

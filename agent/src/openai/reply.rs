@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +21,8 @@ use tokio::time::timeout;
 
 use crate::openai::Shared;
 use crate::openai::calls::{Call, Calls};
-use crate::openai::failure::{Server, ServerError, ServerErrorKind};
+use crate::openai::failure::{Server, ServerError, ServerErrorKind, message_of};
+use crate::openai::frames::{Frames, Seen, is_framed};
 use crate::openai::signature::{Peer, Received};
 use crate::openai::transport::{BytesError, Incoming};
 use crate::{Delta, DeltaStream, FinishReason, Usage};
@@ -50,6 +51,8 @@ struct Choice {
     /// The part of the message that a chunk adds.
     delta: Option<Box<Content>>,
     finish_reason: Option<String>,
+    /// The error that ended this answer.
+    error: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -120,33 +123,63 @@ pub(super) async fn deltas(
 ) -> Result<DeltaStream> {
     let server = Arc::clone(&shared.server);
     let headers = incoming.response.headers();
-    let content_type = headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
-    // Some servers return a whole reply although a stream was requested, and some omit the content type of a stream.
-    let streams = content_type.map_or(asked_to_stream, |value| value.starts_with(b"text/event-stream"));
+    let label = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase());
     let mut reply = Assembly::default();
     reply.pending.push_back(Delta::Headers(server.reported(headers)));
     reply.pending.extend(warnings.into_iter().map(Delta::Warning));
-    let bytes = incoming.bytes(shared);
+    let mut bytes = Box::pin(incoming.bytes(shared));
+    let (head, streams) = if label.as_ref().is_some_and(|label| label.starts_with("text/event-stream")) {
+        (Bytes::new(), true)
+    } else {
+        // Some servers return a whole reply although a stream was requested, and some label a stream as something else,
+        // or not at all. Lines of JSON are framed as events below.
+        let head = begin(&mut bytes).await?;
+        let may_stream = match &label {
+            Some(label) => label.contains("ndjson") || label.contains("jsonl"),
+            None => asked_to_stream,
+        };
+        let streams = may_stream || is_framed(&head) == Some(true);
+        (Bytes::from(head), streams)
+    };
+    let bytes = stream::iter([Ok(head)]).chain(bytes);
     if !streams {
         reply.receive_whole(&collect(bytes).await?, &server)?;
         reply.sign(&peer);
         return Ok(Box::pin(stream::iter(reply.pending.into_iter().map(Ok))));
     }
+    let seen = Arc::new(Seen::default());
+    let (framed, ended) = (Arc::clone(&seen), Arc::clone(&seen));
+    let mut frames = Frames::default();
+    let bytes = bytes.map(move |piece| piece.map(|piece| frames.frame(piece, &framed)));
     // The parser drops an event that is not followed by an empty line. Some servers leave out the last empty line, so
     // it is added here.
-    let has_ended = Arc::new(AtomicBool::new(false));
-    let ended = Arc::clone(&has_ended);
     let bytes = bytes.chain(stream::once(async move {
-        ended.store(true, Ordering::Relaxed);
+        ended.has_ended.store(true, Ordering::Relaxed);
         Ok(Bytes::from_static(b"\n\n"))
     }));
     let events = Box::pin(SseByteStream::new(Box::pin(bytes)));
-    let chunks = Chunks { events, has_ended, reply, server, peer, is_done: false };
+    let chunks = Chunks { events, seen, reply, server, peer, is_done: false };
     // The state is boxed, because it is moved for each piece.
     Ok(Box::pin(stream::try_unfold(Box::new(chunks), |mut chunks| async {
         let delta = chunks.next().await?;
         Ok(delta.map(|delta| (delta, chunks)))
     })))
+}
+
+/// Reads the beginning of a body, up to the bytes that show whether it is a stream of events.
+async fn begin(bytes: &mut (impl Stream<Item = Result<Bytes, BytesError>> + Unpin)) -> Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while is_framed(&head).is_none()
+        && let Some(piece) = bytes.next().await
+    {
+        head.extend_from_slice(&piece.map_err(|error| error.0)?);
+        // Blank space has no meaning here, and some servers keep a connection open with it. It is left out, so that it is
+        // read once.
+        if head.trim_ascii_start().is_empty() {
+            head.clear();
+        }
+    }
+    Ok(head)
 }
 
 async fn collect(bytes: impl Stream<Item = Result<Bytes, BytesError>>) -> Result<Vec<u8>> {
@@ -163,9 +196,7 @@ type Events = Pin<Box<dyn Stream<Item = Result<Sse, EventError>> + Send>>;
 /// The state of a streamed reply: the events of the server, and the reply that is assembled from them.
 struct Chunks {
     events: Events,
-    /// `true` after the last byte from the server has been read. An event that is read afterwards was not terminated,
-    /// so its text may be cut off.
-    has_ended: Arc<AtomicBool>,
+    seen: Arc<Seen>,
     reply: Assembly,
     server: Arc<Server>,
     peer: Peer,
@@ -190,7 +221,7 @@ impl Chunks {
                     self.finish();
                     Ok(())
                 }
-                None => Err(self.server.incomplete()),
+                None => Err(self.incomplete()),
             };
             match received {
                 Ok(()) => {}
@@ -208,21 +239,32 @@ impl Chunks {
     }
 
     async fn receive(&mut self, event: &Sse) -> Result<()> {
-        match event.data.as_deref().map(str::trim) {
-            Some("[DONE]") => self.end().await,
-            Some(data) if event.event.as_deref() == Some("error") => {
-                let error = serde_json::from_str(data).unwrap_or_else(|_| data.into());
-                return Err(self.server.refused(&error));
-            }
-            Some(data) if !data.is_empty() => {
-                let chunk = serde_json::from_str(data);
-                let is_cut = self.has_ended.load(Ordering::Relaxed);
-                let chunk = chunk.map_err(|fault| self.server.malformed("a chunk", &fault, data, is_cut))?;
-                self.reply.receive(chunk, &self.server)?;
-            }
-            _ => {}
+        let name = event.event.as_deref().unwrap_or_default();
+        let data = event.data.as_deref().unwrap_or_default().trim();
+        if data == "[DONE]" {
+            self.end().await;
+            return Ok(());
+        }
+        if name == "error" {
+            let error = serde_json::from_str(data).unwrap_or_else(|_| data.into());
+            return Err(self.server.refused(&error));
+        }
+        if is_keep_alive(name, data) {
+            return Ok(());
+        }
+        let is_cut = self.seen.has_ended.load(Ordering::Relaxed);
+        self.reply.read("a chunk", data, is_cut, &self.server)?;
+        if !self.reply.has_choices {
+            // Only the first text counts.
+            let _ = self.seen.ignored.set(data.to_owned());
         }
         Ok(())
+    }
+
+    /// Makes the error for a stream without an end. If it contained no piece of a reply, the error quotes what came.
+    fn incomplete(&self) -> Error {
+        let ignored = self.seen.ignored.get().filter(|_| !self.reply.has_choices);
+        self.server.incomplete(ignored.map_or("", String::as_str))
     }
 
     /// Converts an error of the event parser into an error of the provider.
@@ -233,7 +275,7 @@ impl Chunks {
                 Err(error) => self.server.unreadable(&error.to_string()),
             },
             // An error after the last byte means that the stream ended inside a UTF-8 character.
-            _ if self.has_ended.load(Ordering::Relaxed) => self.server.incomplete(),
+            _ if self.seen.has_ended.load(Ordering::Relaxed) => self.incomplete(),
             error => self.server.unreadable(&error.to_string()),
         }
     }
@@ -259,12 +301,51 @@ fn is_cut(error: &Error) -> bool {
     error.find::<ServerError>().is_some_and(|cause| matches!(cause.kind, Connection | Incomplete | Timeout))
 }
 
+/// Returns `true` if an event only keeps the connection open. Some gateways send the comments of another server as data
+/// (<https://github.com/mnfst/llm-gateway/issues/2053>, <https://github.com/anomalyco/opencode/issues/50871>), and some
+/// send an event of their own (<https://github.com/lanqian528/chat2api/pull/25>).
+fn is_keep_alive(name: &str, data: &str) -> bool {
+    const NAMES: [&str; 5] = ["ping", "[ping]", "keepalive", "keep-alive", "heartbeat"];
+    let is_name = |text: &str| NAMES.iter().any(|name| text.eq_ignore_ascii_case(name));
+    data.starts_with(':')
+        || ["", "\"\"", "null", "OPENROUTER PROCESSING"].contains(&data)
+        || is_name(name)
+        || is_name(data)
+}
+
+/// Returns the error that JSON reports, in any of the forms that servers send with a success status: as a field, as an
+/// element of a list (Gemini), or as the object itself (vLLM, FastAPI).
+fn reported(text: &str) -> Option<Value> {
+    let mut value: Value = serde_json::from_str(text).ok()?;
+    if let Value::Array(list) = &mut value {
+        value = list.first_mut()?.take();
+    }
+    let is_kind = |name: &str| value[name] == "error";
+    if is_error(&value["error"]) || is_kind("object") || is_kind("type") {
+        return Some(value);
+    }
+    let has_message = value.is_object() && value["choices"].is_null() && message_of(&value).is_some();
+    if has_message { Some(value) } else { None }
+}
+
+/// Returns `true` unless a field for an error only says that there is none.
+fn is_error(field: &Value) -> bool {
+    match field {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(true) | Value::Number(_) => true,
+    }
+}
+
 /// Assembles a reply from its chunks, and keeps the pieces that have not been returned yet.
 #[derive(Default)]
 struct Assembly {
     pending: VecDeque<Delta>,
     calls: Calls,
     received: Received,
+    has_choices: bool,
     is_named: bool,
     is_finished: bool,
     has_other_choices: bool,
@@ -274,26 +355,50 @@ struct Assembly {
 impl Assembly {
     fn receive_whole(&mut self, body: &[u8], server: &Server) -> Result<()> {
         let text = String::from_utf8_lossy(body);
-        let malformed = |fault| server.malformed("a reply", &fault, &text, false);
-        let reply: Reply = serde_json::from_str(&text).map_err(malformed)?;
+        // Some servers begin UTF-8 with a mark.
+        let text = text.trim_start_matches('\u{feff}');
+        self.read("a reply", text, false, server)?;
         // JSON of another protocol must not become an empty answer.
-        if reply.choices.is_none() && reply.error.is_none() {
-            return Err(malformed(serde::de::Error::missing_field("choices")));
+        if !self.has_choices {
+            let fault = serde::de::Error::missing_field("choices");
+            return Err(server.malformed("a reply", &fault, text, false));
         }
-        self.receive(reply, server)
+        Ok(())
     }
 
-    fn receive(&mut self, reply: Reply, server: &Server) -> Result<()> {
+    /// Reads the JSON of a whole reply or of a chunk. `what` names it in an error.
+    fn read(&mut self, what: &str, text: &str, is_cut: bool, server: &Server) -> Result<()> {
+        let fault = match serde_json::from_str(text) {
+            Ok(reply) => return self.receive(reply, text, server),
+            Err(fault) => fault,
+        };
+        Err(match reported(text) {
+            Some(error) => server.refused(&error),
+            None => server.malformed(what, &fault, text, is_cut),
+        })
+    }
+
+    fn receive(&mut self, reply: Reply, text: &str, server: &Server) -> Result<()> {
         let Reply { id, model, choices, usage, error } = reply;
-        if let Some(error) = error {
+        let may_be_error = error.is_some() || (choices.is_none() && usage.is_none());
+        if may_be_error && let Some(error) = reported(text) {
             return Err(server.refused(&error));
         }
+        self.has_choices |= choices.is_some();
         // Each chunk repeats the id and the model, so only the first pair is passed on.
         if !self.is_named && (id.is_some() || model.is_some()) {
             self.is_named = true;
             self.pending.push_back(Delta::Response { id, model });
         }
         for choice in choices.into_iter().flatten() {
+            // Only the first answer is used.
+            let is_first = choice.index.unwrap_or(0) == 0;
+            if let Some(error) = choice.error.as_ref()
+                && is_first
+                && is_error(error)
+            {
+                return Err(server.refused(error));
+            }
             self.receive_choice(choice);
         }
         if let Some(usage) = usage {
@@ -316,7 +421,7 @@ impl Assembly {
     }
 
     fn receive_choice(&mut self, choice: Choice) {
-        let Choice { index, message, delta, finish_reason } = choice;
+        let Choice { index, message, delta, finish_reason, error: _ } = choice;
         if index.is_some_and(|index| index > 0) {
             if !std::mem::replace(&mut self.has_other_choices, true) {
                 let warning = "the server sent several answers: only the first is used".to_owned();

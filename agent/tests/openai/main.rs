@@ -2,6 +2,7 @@
 
 #![cfg(feature = "openai")]
 
+mod dialects;
 mod failures;
 mod loops;
 mod real;

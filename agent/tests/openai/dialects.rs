@@ -1,0 +1,184 @@
+//! What servers send beside the protocol: each thing is read as its sender meant it, or the error says what came. The
+//! sources are in `docs/models.md`.
+
+use emitree_agent::{ChatRequest, ChatResponse, NewToken, ServerError, ServerErrorKind};
+use emitree_runtime::{Error, Result, Runnable};
+use serde_json::{Value, json};
+
+use super::server::{Answer, Server};
+use crate::support::Log;
+
+const TEXT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n";
+const END: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"lo.\"},\"finish_reason\":\"stop\"}]}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+fn streaming() -> ChatRequest {
+    let mut request = ChatRequest::from("hi");
+    request.options.stream = Some(true);
+    request
+}
+
+fn labelled(label: &str, body: impl AsRef<[u8]>) -> Answer {
+    Answer::new("200 OK", &[("content-type", label)], body)
+}
+
+async fn receive(answer: Answer) -> Result<ChatResponse> {
+    Server::start([answer]).await.model().run(streaming()).await
+}
+
+fn cause(error: &Error) -> &ServerError {
+    error.find::<ServerError>().expect("a typed cause")
+}
+
+#[tokio::test]
+async fn an_event_stream_is_read_as_one_whatever_its_label_says() -> Result<()> {
+    let labels = ["text/plain", "application/octet-stream", "application/json; charset=utf-8", "application/x-ndjson"];
+    let begins = ["", "\n", "\u{feff}", ": wait\n\n", "event: message\n", "id: 1\r\n", "retry:5\n"];
+    for label in labels {
+        for begin in begins {
+            for request in [streaming(), ChatRequest::from("hi")] {
+                let server = Server::start([labelled(label, [begin, TEXT, END, DONE].concat())]).await;
+                let log = Log::default();
+                let to = log.clone();
+                let model = server.model();
+                let run = model.run(request.clone());
+                let run = run.on("new_token", move |token: &mut NewToken, _| to.add(token.text()));
+                assert_eq!(run.await?.text(), "Hello.", "{label}, {begin:?}");
+                if request == streaming() {
+                    assert_eq!(log.lines(), ["Hel", "lo."], "{label}, {begin:?}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn chunks_and_whole_replies_without_the_framing_of_events_are_read() -> Result<()> {
+    let chunk = |text: &str, end: Value| json!({"choices": [{"delta": {"content": text}, "finish_reason": end}]});
+    let lines = format!("{}\n{}\n", chunk("Hel", Value::Null), chunk("lo.", json!("stop")));
+    let whole = json!({"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]});
+    let pretty = serde_json::to_string_pretty(&whole)?;
+    let table = [
+        ("application/x-ndjson", lines.clone()),
+        ("application/jsonl", lines.clone()),
+        ("text/event-stream", lines),
+        ("text/event-stream", pretty.clone()),
+        ("text/event-stream", pretty.replace('\n', "\r\n")),
+        ("text/event-stream", whole.to_string()),
+        ("text/plain", pretty.clone()),
+        ("application/octet-stream", whole.to_string()),
+        ("application/json", format!("\u{feff}{whole}")),
+    ];
+    for (label, body) in table {
+        assert_eq!(receive(labelled(label, &body)).await?.text(), "Hello.", "{label}: {body}");
+    }
+    Ok(())
+}
+
+/// An error that a server sends with the status 200, its message, status and whether it is retryable.
+type Refusal = (String, &'static str, Option<u16>, bool);
+
+fn refusals() -> Vec<Refusal> {
+    let llama_cpp = r#"{"code":500,"message":"out of memory","type":"server_error"}"#;
+    let context = r#"{"error":{"code":400,"message":"too long","type":"exceed_context_size_error"}}"#;
+    let pretty = "{\n  \"error\": {\n    \"code\": 429,\n    \"message\": \"quota\",\n    \"status\": \"RESOURCE_EXHAUSTED\"\n  }\n}";
+    let of = |text: &str, message, status, is_retryable| (text.to_owned(), message, status, is_retryable);
+    vec![
+        of(&format!("error: {llama_cpp}\n\n"), "out of memory", Some(500), true),
+        of(&format!("error:{llama_cpp}\n"), "out of memory", Some(500), true),
+        of(&format!("error: {context}\r\n\r\n"), "too long", Some(400), false),
+        of("error: slot unavailable\n\n", "slot unavailable", None, false),
+        of("error: {\"type\":\"rate_limit_error\",\"message\":\"slow\"}\n\n", "slow", None, true),
+        of(&format!("{context}\n"), "too long", Some(400), false),
+        of(&format!("{context}\n\n"), "too long", Some(400), false),
+        of(&format!("{pretty}\n\n"), "quota", Some(429), true),
+        of(&format!("[{pretty}]\n\n").replace('\n', "\r\n"), "quota", Some(429), true),
+        of("{\"error\":\"busy\",\"status\":503}\n\n", "busy", Some(503), true),
+        of("data: {\"error\":\"busy\",\"status_code\":\"503\"}\n\n", "busy", Some(503), true),
+        of("data: {\"error\":{\"message\":\"busy\"},\"code\":503}\n\n", "busy", Some(503), true),
+        of("data: [{\"error\":{\"code\":503,\"message\":\"busy\"}}]\n\n", "busy", Some(503), true),
+        of("data: {\"object\":\"error\",\"message\":\"bad\",\"code\":400}\n\n", "bad", Some(400), false),
+        of("data: {\"detail\":\"Method Not Allowed\"}\n\n", "Method Not Allowed", None, false),
+        of("{\"message\":\"upstream\",\"code\":\"502\"}\n\n", "upstream", Some(502), true),
+        of("data: {\"choices\":[{\"error\":{\"code\":502,\"message\":\"gone\"}}]}\n\n", "gone", Some(502), true),
+        of("data: {\"error\":{\"message\":\"m\"},\"choices\":\"none\"}\n\n", "m", None, false),
+        of("event: error\ndata: {\"message\":\"m\",\"code\":\"overloaded_error\"}\n\n", "m", None, true),
+    ]
+}
+
+#[tokio::test]
+async fn an_error_in_any_form_is_the_servers_message_and_never_a_success() {
+    for (text, message, status, is_retryable) in refusals() {
+        for (before, after) in [("", ""), ("", DONE), (TEXT, ""), (TEXT, DONE), (": wait\n\n", DONE)] {
+            let body = [before, &text, after].concat();
+            let answer = Answer::stream([body.as_bytes()]);
+            let error = receive(answer).await.expect_err(&body);
+            assert!(error.to_string().ends_with(&format!(" answered with an error: {message}")), "{body}: {error}");
+            assert_eq!((cause(&error).kind, cause(&error).status), (ServerErrorKind::Status, status), "{body}");
+            assert_eq!(error.is_retryable(), is_retryable, "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_without_framing_is_found_wherever_its_bytes_are_split() {
+    let (llama_cpp, _, pretty) = (&refusals()[0].0, (), &refusals()[7].0);
+    for text in [llama_cpp, pretty] {
+        let body = [TEXT, text, DONE].concat();
+        let cuts = body.len() - DONE.len();
+        let answers = (TEXT.len() - 2..cuts).map(|cut| {
+            let (begin, end) = body.as_bytes().split_at(cut);
+            Answer::stream([begin, end])
+        });
+        let server = Server::start(answers.chain([Answer::stream(body.as_bytes().chunks(1))])).await;
+        let model = server.model();
+        for cut in TEXT.len() - 2..=cuts {
+            let error = model.run(streaming()).await.expect_err("an error");
+            assert!(error.to_string().contains(" answered with an error: "), "{cut}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_whole_reply_that_is_an_error_in_any_form_fails_with_the_servers_message() {
+    let table = [
+        json!([{"error": {"code": 429, "message": "m"}}]),
+        json!({"object": "error", "message": "m", "code": 429}),
+        json!({"detail": "m", "status": 429}),
+        json!({"error": "m", "code": 429, "choices": null}),
+    ];
+    for body in table {
+        let error = receive(Answer::json("200 OK", &body)).await.unwrap_err();
+        assert!(error.to_string().ends_with(" answered with an error: m"), "{body}: {error}");
+        assert_eq!((cause(&error).status, error.is_retryable()), (Some(429), true), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn keep_alive_comments_that_arrive_as_data_are_ignored() -> Result<()> {
+    let comments = [
+        "data: : OPENROUTER PROCESSING\n\n",
+        "data: : keepalive\n\n",
+        "data::\n\n",
+        "data: : ping - 2024-01-03 08:15:18.493163\n\n",
+        "data: ping\n\n",
+        "data: [PING]\n\n",
+        "data: OPENROUTER PROCESSING\n\n",
+        "data: {\"type\":\"ping\"}\n\n",
+        "data: {}\n\n",
+        "data: null\n\n",
+        "data:\n\n",
+        "data: \"\"\n\n",
+        "event: ping\ndata: 2024-04-07 20:20:50.554328\n\n",
+        "event: keepalive\ndata: {\"message\": \"still here\"}\n\n",
+        "ping\n\n",
+        "data\n\n",
+    ];
+    for comment in comments {
+        let body = [comment, TEXT, comment, END, comment, DONE].concat();
+        let response = receive(Answer::stream([body.as_bytes()])).await?;
+        assert_eq!((response.text().as_str(), response.warnings.len()), ("Hello.", 0), "{comment:?}: {response:?}");
+    }
+    Ok(())
+}
