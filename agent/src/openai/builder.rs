@@ -10,7 +10,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use emitree_runtime::{Error, Result};
 use hyper_util::client::proxy::matcher::Matcher;
 use percent_encoding::percent_decode_str;
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
 use rustls::{ClientConfig, RootCertStore};
@@ -277,6 +277,8 @@ fn endpoint(mut url: Url) -> Url {
 fn header_map(headers: &[(String, String)], api_key: Option<&str>) -> Result<(HeaderMap, Vec<String>)> {
     let mut map = HeaderMap::new();
     let mut secrets = Vec::new();
+    // Without this header, a server may choose any compression (<https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3>).
+    map.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if let Some(key) = api_key {
         let value = HeaderValue::try_from(format!("Bearer {key}"));
         let mut value = value.map_err(|_| {

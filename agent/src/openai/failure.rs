@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use emitree_runtime::Error;
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, LOCATION, SET_COOKIE};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, LOCATION, SET_COOKIE};
 use serde_json::Value;
 use thiserror::Error as ThisError;
 
@@ -205,6 +205,15 @@ impl Server {
         self.error(ServerErrorKind::Incomplete, None, what, self.quote(ignored, QUOTED))
     }
 
+    /// Makes the error for a reply that cannot be read because it is compressed.
+    pub(super) fn compressed(&self, name: &str) -> Error {
+        let what = format!(
+            "sent a reply that is compressed with `{name}`, although the request asks for no compression: turn it off in the \
+             server, or in a proxy in front of it"
+        );
+        self.error(ServerErrorKind::Malformed, None, &what, String::new())
+    }
+
     /// Makes the error for a text that is not JSON, or whose JSON does not fit the protocol. If the text was cut off,
     /// the error is retryable, because the next reply may be complete.
     pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str, is_cut: bool) -> Error {
@@ -248,13 +257,19 @@ impl Server {
             let headers = self.reported(headers);
             return self.error_of(&what, ServerError { kind, status, message, headers });
         }
+        let compression = compression(headers, body);
         let json: Option<Value> = serde_json::from_str(&text).ok();
         let message = match json.as_ref().and_then(message_of) {
             Some(message) => self.quote(message, MESSAGE),
+            None if compression.is_some() => String::new(),
             None => self.quote(&text, QUOTED),
         };
         let is_html = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
-        let what = if is_html { format!("answered {status} with an HTML page") } else { format!("answered {status}") };
+        let what = match compression {
+            Some(name) => format!("answered {status} with a text that is compressed with `{name}`"),
+            None if is_html => format!("answered {status} with an HTML page"),
+            None => format!("answered {status}"),
+        };
         let kind = ServerErrorKind::Status;
         let status = Some(status.as_u16());
         let error = self.error_of(&what, ServerError { kind, status, message, headers: self.reported(headers) });
@@ -276,6 +291,20 @@ pub(super) fn message_of(error: &Value) -> Option<&str> {
         }
         _ => None,
     }
+}
+
+/// Returns the compression of a body, if it has one. The request asks for none, because a server or proxy that compresses
+/// a stream keeps its pieces back until it has a block of them.
+///
+/// Some gateways compress anyway (<https://github.com/Anionex/agent-vision-toolkit/pull/36>), and some do not say so
+/// (<https://github.com/Pasta-Devs/Marinara-Engine/pull/801>). A text never begins with the first byte of `gzip`, so this
+/// byte decides, and not the label.
+pub(super) fn compression(headers: &HeaderMap, body: &[u8]) -> Option<&'static str> {
+    if body.first() == Some(&0x1f) {
+        return Some("gzip");
+    }
+    let label = headers.get(CONTENT_ENCODING)?.as_bytes().trim_ascii();
+    ["br", "zstd", "deflate", "compress"].into_iter().find(|name| label.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// Returns the texts of an error and its causes. The client's error alone is often just "error sending request".

@@ -13,7 +13,7 @@ use futures_util::stream;
 use reqwest::{RequestBuilder, Response};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use crate::openai::failure::Server;
+use crate::openai::failure::{Server, compression};
 use crate::openai::{Limits, Shared};
 
 /// The longest timeout. Longer timeouts are shortened, because an `Instant` may be unable to represent the deadline.
@@ -94,12 +94,16 @@ struct Body {
 impl Body {
     async fn next(&mut self) -> Result<Option<Bytes>> {
         let Self { response, timer, first_byte, received, limits, server } = self;
+        let is_first = first_byte.is_some();
         let (deadline, late) = match first_byte.take() {
             Some(deadline) => (deadline, "did not answer in time"),
             None => (Instant::now() + limits.between_chunks.min(ENDLESS), "stopped in the middle of a reply"),
         };
         let bytes = timer.until(deadline, response.chunk()).await.ok_or_else(|| server.timed_out(late));
         let bytes = bytes?.map_err(|error| server.disconnected(error))?;
+        if is_first && let Some(name) = compression(response.headers(), bytes.as_deref().unwrap_or_default()) {
+            return Err(server.compressed(name));
+        }
         *received += bytes.as_ref().map_or(0, Bytes::len);
         if *received > limits.max_bytes {
             return Err(server.too_large(limits.max_bytes));

@@ -76,6 +76,43 @@ async fn chunks_and_whole_replies_without_the_framing_of_events_are_read() -> Re
     Ok(())
 }
 
+/// A `gzip` stream with one stored block, whose contents do not matter.
+const GZIP: &[u8] = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x01\x02\0\xfd\xff{}\xa3\xef\xbf\x43\x02\0\0\0";
+
+#[tokio::test]
+async fn a_reply_that_nobody_asked_to_compress_is_an_error_that_names_the_compression() -> Result<()> {
+    let json = ("content-type", "application/json");
+    let stream = ("content-type", "text/event-stream");
+    let table: [(&str, &[(&str, &str)], &[u8], &str, bool); 6] = [
+        ("200 OK", &[json, ("content-encoding", "gzip")], GZIP, "gzip", false),
+        ("200 OK", &[stream, ("content-encoding", "gzip")], GZIP, "gzip", false),
+        ("200 OK", &[stream], GZIP, "gzip", false),
+        ("200 OK", &[json, ("content-encoding", "br")], b"\x0b\x01\x80{}\x03", "br", false),
+        ("500 Internal Server Error", &[json, ("content-encoding", "gzip")], GZIP, "gzip", true),
+        ("400 Bad Request", &[json, ("content-encoding", "Zstd")], b"(\xb5/\xfd", "zstd", false),
+    ];
+    for (status, headers, body, name, is_retryable) in table {
+        let server = Server::start([Answer::new(status, headers, body)]).await;
+        let error = server.model().run(streaming()).await.unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains(&format!("compressed with `{name}`")), "{message}");
+        assert!(!message.contains(char::REPLACEMENT_CHARACTER) && !message.contains('\u{1f}'), "{message}");
+        assert_eq!(error.is_retryable(), is_retryable, "{message}");
+        let is_error_status = status != "200 OK";
+        let kind = if is_error_status { ServerErrorKind::Status } else { ServerErrorKind::Malformed };
+        assert_eq!((cause(&error).kind, cause(&error).status.is_some()), (kind, is_error_status));
+        // Without this header, a server may choose any compression.
+        let head = &server.requests()[0].head;
+        assert!(head.contains("accept-encoding: identity\r\n"), "{head}");
+    }
+    // The header is wrong: the reply is not compressed.
+    for encoding in ["gzip", "identity", "utf-8", ""] {
+        let answer = Answer::new("200 OK", &[stream, ("content-encoding", encoding)], [TEXT, END].concat());
+        assert_eq!(receive(answer).await?.text(), "Hello.", "{encoding}");
+    }
+    Ok(())
+}
+
 /// An error that a server sends with the status 200, its message, status and whether it is retryable.
 type Refusal = (String, &'static str, Option<u16>, bool);
 
