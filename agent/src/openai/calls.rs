@@ -6,11 +6,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::Delta;
+use crate::openai::scalar;
 
 /// A tool call, or a piece of it.
 #[derive(Deserialize)]
 pub(super) struct Call {
     index: Option<u64>,
+    #[serde(default, deserialize_with = "scalar::text")]
     id: Option<String>,
     function: Option<Function>,
     /// Data that the server needs back with the call.

@@ -11,6 +11,7 @@ mod reply;
 mod request;
 mod retry_after;
 mod rules;
+mod scalar;
 mod schema;
 pub(crate) mod servers;
 mod signature;

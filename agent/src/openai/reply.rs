@@ -23,6 +23,7 @@ use crate::openai::Shared;
 use crate::openai::calls::{Call, Calls};
 use crate::openai::failure::{Server, ServerError, ServerErrorKind, message_of};
 use crate::openai::frames::{Frames, Seen, is_framed};
+use crate::openai::scalar;
 use crate::openai::signature::{Peer, Received};
 use crate::openai::transport::{BytesError, Incoming};
 use crate::{Delta, DeltaStream, FinishReason, Usage};
@@ -33,7 +34,9 @@ const LINGER: Duration = Duration::from_millis(50);
 /// A whole reply, or a chunk of a stream.
 #[derive(Deserialize)]
 struct Reply {
+    #[serde(default, deserialize_with = "scalar::text")]
     id: Option<String>,
+    #[serde(default, deserialize_with = "scalar::text")]
     model: Option<String>,
     choices: Option<Vec<Choice>>,
     /// The token counts. They are read apart, because unreadable counts must not fail a reply.

@@ -26,8 +26,32 @@ async fn receive(answer: Answer) -> Result<ChatResponse> {
     Server::start([answer]).await.model().run(streaming()).await
 }
 
+fn stream(chunks: &[Value]) -> Answer {
+    let events: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    Answer::stream([events.as_bytes(), DONE.as_bytes()])
+}
+
 fn cause(error: &Error) -> &ServerError {
     error.find::<ServerError>().expect("a typed cause")
+}
+
+#[tokio::test]
+async fn numeric_ids_are_read_as_text() -> Result<()> {
+    let call = json!({"index": 0, "id": 123, "function": {"name": "now", "arguments": "{}"}});
+    let message = json!({"tool_calls": [call]});
+    let stream = stream(&[
+        json!({"id": 7, "model": 4.5, "choices": [{"delta": message}]}),
+        json!({"id": 7, "model": 4.5, "choices": [{"delta": {}, "finish_reason": "tool_calls"}]}),
+    ]);
+    let choice = json!({"message": message, "finish_reason": "tool_calls"});
+    let whole = Answer::json("200 OK", &json!({"id": 7, "model": 4.5, "choices": [choice]}));
+    for answer in [stream, whole] {
+        let response = receive(answer).await?;
+        assert_eq!((response.id.as_deref(), response.model.as_deref()), (Some("7"), Some("4.5")));
+        let ids: Vec<_> = response.message.tool_calls().map(|call| call.id.as_str()).collect();
+        assert_eq!(ids, ["123"]);
+    }
+    Ok(())
 }
 
 #[tokio::test]
