@@ -15,6 +15,7 @@ mod scalar;
 mod schema;
 pub(crate) mod servers;
 mod signature;
+mod surrogates;
 mod transport;
 
 use std::fmt;

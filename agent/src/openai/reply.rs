@@ -25,6 +25,7 @@ use crate::openai::failure::{Server, ServerError, ServerErrorKind, message_of};
 use crate::openai::frames::{Frames, Seen, is_framed};
 use crate::openai::scalar;
 use crate::openai::signature::{Peer, Received};
+use crate::openai::surrogates::Halves;
 use crate::openai::transport::{BytesError, Incoming};
 use crate::{Delta, DeltaStream, FinishReason, Usage};
 
@@ -348,6 +349,7 @@ struct Assembly {
     pending: VecDeque<Delta>,
     calls: Calls,
     received: Received,
+    halves: Halves,
     has_choices: bool,
     is_named: bool,
     is_finished: bool,
@@ -375,6 +377,12 @@ impl Assembly {
             Ok(reply) => return self.receive(reply, text, server),
             Err(fault) => fault,
         };
+        // Half a character makes the text unreadable, so whole texts are not searched for it.
+        if let Some(mended) = self.halves.mend(text)
+            && let Ok(reply) = serde_json::from_str(&mended)
+        {
+            return self.receive(reply, &mended, server);
+        }
         Err(match reported(text) {
             Some(error) => server.refused(&error),
             None => server.malformed(what, &fault, text, is_cut),

@@ -1,7 +1,7 @@
 //! What servers send beside the protocol: each thing is read as its sender meant it, or the error says what came. The
 //! sources are in `docs/models.md`.
 
-use emitree_agent::{ChatRequest, ChatResponse, NewToken, ServerError, ServerErrorKind};
+use emitree_agent::{ChatRequest, ChatResponse, NewToken, Part, ServerError, ServerErrorKind};
 use emitree_runtime::{Error, Result, Runnable};
 use serde_json::{Value, json};
 
@@ -214,6 +214,48 @@ async fn a_whole_reply_that_is_an_error_in_any_form_fails_with_the_servers_messa
         assert!(error.to_string().ends_with(" answered with an error: m"), "{body}: {error}");
         assert_eq!((cause(&error).status, error.is_retryable()), (Some(429), true), "{body}");
     }
+}
+
+#[tokio::test]
+async fn halves_of_a_surrogate_pair_in_two_chunks_are_one_character() -> Result<()> {
+    let chunk = |delta: &str| format!("data: {{\"choices\":[{{\"delta\":{delta}}}]}}\n\n");
+    let of = |[first, second]: [&str; 2]| [&chunk(first), &chunk(second), DONE].concat();
+    let text = [r#"{"content":"a \ud83d"}"#, r#"{"content":"\ude00 b"}"#];
+    let reasoning = [
+        r#"{"reasoning":"a \ud83d","reasoning_content":"a \ud83d"}"#,
+        r#"{"reasoning":"\ude00 b","reasoning_content":"\ude00 b"}"#,
+    ];
+    let parts = [r#"{"content":[{"type":"text","text":"a \ud83d"}]}"#, r#"{"content":[{"text":"\ude00 b"}]}"#];
+    let both = [r#"{"content":"a \ud83d"}"#, r#"{"content":"\ude00 b \\ud83d\""}"#];
+    let table = [
+        (of(text), Part::Text { content: "a 😀 b".into() }),
+        (
+            of(text.map(|delta| delta.replace("\\ud83d", "\\uD83D")).each_ref().map(String::as_str)),
+            Part::Text { content: "a 😀 b".into() },
+        ),
+        (of(parts), Part::Text { content: "a 😀 b".into() }),
+        (of(both), Part::Text { content: "a 😀 b \\ud83d\"".into() }),
+        // A half without its other half is a replacement character, as everywhere else.
+        (of([r#"{"content":"a \ud83d b"}"#, r#"{"content":" \ude00 c"}"#]), Part::Text { content: "a � b � c".into() }),
+        (of([r#"{"content":"\ude00"}"#, r#"{"content":"\ud83d\ude00\ud83d"}"#]), Part::Text { content: "�😀".into() }),
+    ];
+    for (body, expected) in table {
+        let response = receive(Answer::stream([body.as_bytes()])).await?;
+        assert_eq!(response.message.parts, [expected], "{body}");
+    }
+    let response = receive(Answer::stream([of(reasoning).as_bytes()])).await?;
+    let [Part::Reasoning { content, .. }] = &*response.message.parts else { panic!("{response:?}") };
+    assert_eq!(content, "a 😀 b");
+
+    let piece = |arguments: &str| format!(r#"{{"tool_calls":[{{"index":0,"function":{arguments}}}]}}"#);
+    let pieces = [
+        piece(r#"{"name":"say","arguments":"{\"text\":\"\ud83d"}"#),
+        piece(r#"{"arguments":"\ude00\\ud83d\\ude00\"}"}"#),
+    ];
+    let response = receive(Answer::stream([of(pieces.each_ref().map(String::as_str)).as_bytes()])).await?;
+    let arguments = response.message.tool_calls().next().and_then(|call| call.arguments.json().cloned());
+    assert_eq!(arguments, Some(json!({"text": "😀😀"})));
+    Ok(())
 }
 
 #[tokio::test]
