@@ -124,16 +124,21 @@ pub enum Arguments {
 }
 
 impl Arguments {
-    /// Parses arguments from a model's text. Empty text becomes an empty object, because some models send empty text
-    /// for a tool without parameters. JSON that is nested more than 64 levels deep counts as malformed, so that a
-    /// stored session can be read again.
+    /// Parses arguments from a model's text. Empty text, `null` and `[]` become an empty object, because some models and
+    /// servers send them for a tool without parameters. An object that is written several times is read once, because
+    /// some servers repeat it at the end of a stream. JSON that is nested more than 64 levels deep counts as malformed,
+    /// so that a stored session can be read again.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {
             return Self::Json(Value::Object(Map::new()));
         }
-        match serde_json::from_str(text) {
-            Ok(value) if !is_too_deep(&value) => Self::Json(value),
+        // `null`: <https://github.com/openclaw/openclaw/pull/72628>. `[]` is how PHP writes an empty map:
+        // <https://github.com/prism-php/prism/pull/896>.
+        match serde_json::from_str(text).ok().or_else(|| repeated(text)) {
+            Some(Value::Null) => Self::Json(Value::Object(Map::new())),
+            Some(Value::Array(list)) if list.is_empty() => Self::Json(Value::Object(Map::new())),
+            Some(value) if !is_too_deep(&value) => Self::Json(value),
             _ => Self::Malformed(text.to_owned()),
         }
     }
@@ -146,6 +151,19 @@ impl Arguments {
             Self::Malformed(_) => None,
         }
     }
+}
+
+/// Returns the object that a text repeats. vLLM and others have sent the whole arguments again after their pieces
+/// (<https://github.com/vllm-project/vllm/issues/51697>, <https://github.com/lidge-jun/opencodex/issues/361>).
+fn repeated(text: &str) -> Option<Value> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let first = values.next()?.ok()?;
+    for other in values {
+        if other.ok()? != first {
+            return None;
+        }
+    }
+    if first.is_object() { Some(first) } else { None }
 }
 
 impl From<Value> for Arguments {

@@ -1,12 +1,19 @@
 //! What servers send beside the protocol: each thing is read as its sender meant it, or the error says what came. The
 //! sources are in `docs/models.md`.
 
-use emitree_agent::{ChatRequest, ChatResponse, NewToken, Part, ServerError, ServerErrorKind};
-use emitree_runtime::{Error, Result, Runnable};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use emitree_agent::{
+    Agent, ChatRequest, ChatResponse, NewToken, Part, ServerError, ServerErrorKind, ToolCall, tool_fn,
+};
+use emitree_runtime::{Error, Result, RunContext, Runnable};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::server::{Answer, Server};
-use crate::support::Log;
+use crate::support::{Log, results};
 
 const TEXT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n";
 const END: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"lo.\"},\"finish_reason\":\"stop\"}]}\n\n";
@@ -33,6 +40,14 @@ fn stream(chunks: &[Value]) -> Answer {
 
 fn cause(error: &Error) -> &ServerError {
     error.find::<ServerError>().expect("a typed cause")
+}
+
+/// Chunks with one call, whose arguments have these pieces.
+fn call(pieces: &[&str]) -> Vec<Value> {
+    let first = json!({"index": 0, "id": "a", "function": {"name": "now", "arguments": ""}});
+    let later = pieces.iter().map(|piece| json!({"index": 0, "function": {"arguments": piece}}));
+    let chunks = [first].into_iter().chain(later).map(|call| json!({"choices": [{"delta": {"tool_calls": [call]}}]}));
+    chunks.chain([json!({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})]).collect()
 }
 
 #[tokio::test]
@@ -255,6 +270,57 @@ async fn halves_of_a_surrogate_pair_in_two_chunks_are_one_character() -> Result<
     let response = receive(Answer::stream([of(pieces.each_ref().map(String::as_str)).as_bytes()])).await?;
     let arguments = response.message.tool_calls().next().and_then(|call| call.arguments.json().cloned());
     assert_eq!(arguments, Some(json!({"text": "😀😀"})));
+    Ok(())
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+#[tokio::test]
+async fn null_and_an_empty_list_are_no_arguments() -> Result<()> {
+    for arguments in [&["null"][..], &["nu", "ll"], &["[]"], &["[", " ]"], &[" null\n"], &[]] {
+        let said = json!({"choices": [{"delta": {"content": "Noon."}, "finish_reason": "stop"}]});
+        let server = Server::start([stream(&call(arguments)), stream(&[said])]).await;
+        let calls = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&calls);
+        let now = tool_fn("now", "Returns the time", move |_: Nothing, _: RunContext| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async { Ok("12:00") }
+        });
+        let answer = Agent::builder("tester", server.model()).tool(now).build()?.ask("What time is it?").await?;
+        assert_eq!((answer.text().as_str(), calls.load(Ordering::Relaxed)), ("Noon.", 1), "{arguments:?}");
+        assert_eq!(results(&answer.messages), ["12:00"]);
+        let back = &server.requests()[1].body["messages"][1]["tool_calls"][0]["function"]["arguments"];
+        assert_eq!(back, "{}", "{arguments:?}");
+    }
+    // The same values where a server sends arguments as JSON.
+    for arguments in [json!(null), json!([]), json!({})] {
+        let call = json!({"id": "a", "function": {"name": "now", "arguments": arguments}});
+        let whole = json!({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]});
+        let response = receive(Answer::json("200 OK", &whole)).await?;
+        let call = response.message.tool_calls().next().expect("a call");
+        assert_eq!(*call, ToolCall::new("a", "now", json!({})));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn arguments_that_are_sent_twice_are_read_once() -> Result<()> {
+    let once = "{\"city\": \"Köln}{\"}";
+    let table: [(&[&str], Option<Value>); 6] = [
+        (&[once, once], Some(json!({"city": "Köln}{"}))),
+        (&["{\"city\": ", "\"Köln}{\"}", once], Some(json!({"city": "Köln}{"}))),
+        (&[once, "\n", "{\"city\"", ":\"Köln}{\"}"], Some(json!({"city": "Köln}{"}))),
+        (&["{}", "{}"], Some(json!({}))),
+        // Different values are not one, and the end of a repetition is missing.
+        (&["{\"a\":1}", "{\"a\":2}"], None),
+        (&["{\"a\":1}", "{\"a\":"], None),
+    ];
+    for (pieces, expected) in table {
+        let response = receive(stream(&call(pieces))).await?;
+        let calls: Vec<_> = response.message.tool_calls().map(|call| call.arguments.json().cloned()).collect();
+        assert_eq!(calls, [expected], "{pieces:?}");
+    }
     Ok(())
 }
 
