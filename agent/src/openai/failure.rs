@@ -14,6 +14,8 @@ use crate::openai::retry_after;
 
 /// The maximum number of characters that an error quotes from a server's text, except from error messages.
 const QUOTED: usize = 200;
+/// The maximum number of these characters in the description of a fault.
+const FAULT: usize = 100;
 /// The maximum number of characters that an error quotes from an error message of the server, the connection or the
 /// stream parser.
 const MESSAGE: usize = 1000;
@@ -126,13 +128,21 @@ impl Server {
         reported
     }
 
-    /// Prepares a text from the server for an error: replaces secrets, joins lines and truncates the text.
+    /// Prepares a text from the server for an error: replaces secrets, joins lines, escapes what cannot be printed, and
+    /// truncates the text.
     fn quote(&self, text: &str, characters: usize) -> String {
         // Secrets are replaced before the text is truncated, because a truncated secret would not be found.
         let Some(scrubbed) = self.scrub(text) else {
             return "(not quoted, because the text contains the key in an encoded form)".to_owned();
         };
-        let line = scrubbed.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut line = String::new();
+        for char in scrubbed.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
+            if is_printable(char) {
+                line.push(char);
+            } else {
+                line.extend(char.escape_unicode());
+            }
+        }
         match line.char_indices().nth(characters) {
             Some((end, _)) => format!("{}…", &line[..end]),
             None => line,
@@ -219,9 +229,10 @@ impl Server {
     pub(super) fn malformed(&self, what: &str, fault: &serde_json::Error, text: &str, is_cut: bool) -> Error {
         let kind = if is_cut || fault.is_eof() { ServerErrorKind::Incomplete } else { ServerErrorKind::Malformed };
         // The fault may quote a secret from the text, so secrets are replaced in the fault too.
-        let fault = self.quote(&fault.to_string(), QUOTED);
+        let fault = self.quote(&fault.to_string(), FAULT);
+        let text = self.quote(text, QUOTED.saturating_sub(fault.chars().count()));
         let what = format!("sent {what} that does not match the protocol ({fault})");
-        self.error(kind, None, &what, self.quote(text, QUOTED))
+        self.error(kind, None, &what, text)
     }
 
     /// Converts an error that a server sent instead of a reply or a chunk.
@@ -305,6 +316,12 @@ pub(super) fn compression(headers: &HeaderMap, body: &[u8]) -> Option<&'static s
     }
     let label = headers.get(CONTENT_ENCODING)?.as_bytes().trim_ascii();
     ["br", "zstd", "deflate", "compress"].into_iter().find(|name| label.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Returns `false` for a character that controls a terminal, or the direction of a text.
+fn is_printable(char: char) -> bool {
+    let is_format = matches!(char, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    !char.is_control() && !is_format
 }
 
 /// Returns the texts of an error and its causes. The client's error alone is often just "error sending request".

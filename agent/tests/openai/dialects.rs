@@ -351,3 +351,32 @@ async fn keep_alive_comments_that_arrive_as_data_are_ignored() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn an_error_quotes_at_most_200_printable_characters_of_what_cannot_be_read() {
+    let page = format!("<html>\x1b[2J\u{202e}\u{7}{}</html>", "<p>Ä</p> ".repeat(200));
+    let value = format!("{{\"choices\": \"{}\"}}", "\u{1b}ab\u{85}".repeat(1000).escape_default());
+    let table = [
+        labelled("text/html", &page),
+        labelled("text/event-stream", &page),
+        labelled("text/event-stream", format!("data: {page}\n\n")),
+        labelled("application/json", &value),
+        labelled("text/event-stream", format!("data: {value}\n\n")),
+        labelled("text/event-stream", format!("data: {}\n\n", json!({"choices": page}))),
+        labelled("text/event-stream", format!("{}\n\n", json!({"choices": page}))),
+        labelled("text/event-stream", format!("{}\n\n", json!({"data": page}))),
+        labelled("text/event-stream", "Internal Server Error\n".repeat(100)),
+        labelled("application/octet-stream", [0, 1, 2, 3, 0xff, 0xfe].repeat(200)),
+    ];
+    for answer in table {
+        let server = Server::start([answer.clone()]).await;
+        let error = server.model().run(streaming()).await.unwrap_err();
+        let message = error.to_string();
+        let (_, said) = message.split_once(&server.url()).expect("the address");
+        assert!(said.chars().count() < 330, "{} characters: {said}", said.chars().count());
+        let is_unprintable = |c: char| c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}');
+        assert!(!said.contains(is_unprintable), "{said:?}");
+        assert!(cause(&error).message.chars().count() <= 201, "{}", cause(&error).message);
+        assert!(!cause(&error).message.is_empty(), "{answer:?}: nothing is quoted: {message}");
+    }
+}
