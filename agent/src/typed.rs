@@ -19,10 +19,14 @@
 //! # Ok::<(), String>(())
 //! ```
 
+pub(crate) mod in_text;
+
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+pub use in_text::json_in;
 
 /// Makes the JSON Schema of a type, as models receive it. The schema has no `$schema` and no `title`, because they cost tokens and do
 /// not help a model. Only the schema of a recursive type has references, because some servers do not resolve them.

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::typed::from_value;
+use crate::typed::{from_value, json_in};
 use crate::{ChatOptions, FinishReason, Message, Role, ToolCall, Usage};
 
 /// The input of an [`Agent`](crate::Agent): messages, and options for the model calls of the run.
@@ -116,17 +116,16 @@ pub struct AgentOutput {
 }
 
 impl AgentOutput {
-    /// Parses the text of the answer as JSON. `Structured` of `emitree-agent-kit` makes the model
-    /// answer so.
+    /// Returns the value in the text of the answer, as [`json_in`] finds it. `Structured` of `emitree-agent-kit` makes the
+    /// model answer so.
     ///
     /// # Errors
     ///
-    /// Returns an error with the path and the reason, and with the text in the detail `text`, if the text is not JSON
-    /// or does not fit the type.
+    /// Returns an error with the path and the reason, and with the text in the detail `text`, if the text has no JSON, or
+    /// none that fits the type.
     pub fn structured<T: DeserializeOwned>(&self) -> Result<T> {
         let text = self.text();
-        let parsed = serde_json::from_str::<Value>(&text).map_err(|fault| format!("it is not JSON: {fault}"));
-        parsed.and_then(|value| from_value(&value)).map_err(|fault| {
+        json_in(&text, from_value).map_err(|fault| {
             Error::new(format!("the answer does not fit `{}`: {fault}", std::any::type_name::<T>()))
                 .detail("text", text)
         })

@@ -5,6 +5,7 @@ use std::mem::{replace, swap, take};
 use serde_json::{Map, Value};
 
 use super::json_text::{Status, Text};
+use crate::typed::in_text::{Found, JsonSearch};
 
 /// The number of open containers at which a text is no longer read, as in `serde_json`.
 const MAX_DEPTH: usize = 128;
@@ -70,6 +71,8 @@ pub struct PartialJson {
     text: String,
     /// The whole value, when it is complete.
     complete: Option<Value>,
+    /// The search for an object in a text that has more than JSON.
+    search: Option<JsonSearch>,
 }
 
 /// An object or an array that is open.
@@ -172,6 +175,24 @@ impl PartialJson {
         Self::default()
     }
 
+    /// Makes a reader of the first object in a text that a model writes. What stands before the object, such as a thought in
+    /// `<think>` tags, a sentence or a Markdown fence, is skipped, as in [`json_in`](crate::typed::json_in). A brace that
+    /// no key follows is skipped too.
+    ///
+    /// ```
+    /// use emitree_agent::reply::PartialJson;
+    /// use serde_json::json;
+    ///
+    /// let mut json = PartialJson::in_text();
+    /// let mut text = "<think>{\"n\": 1}?</think>\n```json\n{\"n\": 2, \"why\": \"Be";
+    /// while json.next_part(&mut text).is_some() {}
+    /// assert_eq!(json.so_far(), Some(json!({"n": 2, "why": "Be"})));
+    /// ```
+    #[must_use]
+    pub fn in_text() -> Self {
+        Self { search: Some(JsonSearch::default()), ..Self::default() }
+    }
+
     /// Makes a reader of the value that these keys and indices lead to.
     #[must_use]
     pub fn at(path: impl IntoIterator<Item = impl Into<String>>) -> Self {
@@ -181,8 +202,16 @@ impl PartialJson {
     /// Takes text from the front of `text`, up to the next part. Returns `None` when nothing is left, or when the rest
     /// does not count.
     pub fn next_part(&mut self, text: &mut &str) -> Option<JsonPart<'_>> {
+        if self.search.is_some()
+            && self.open.is_empty()
+            && matches!(self.state, State::Value)
+            && !self.find_object(text)
+        {
+            return None;
+        }
         loop {
             let known = self.text.len();
+            let before = *text;
             // Until an arm below sets another state, the text has a mistake.
             let is_complete = match replace(&mut self.state, State::Over) {
                 // Its last text was a part too, so there may be nothing left to take.
@@ -216,7 +245,38 @@ impl PartialJson {
             if is_complete {
                 return Some(JsonPart { json: self, known: None });
             }
+            if self.is_no_object() {
+                // The brace belonged to a sentence. The text that shows it may begin an object itself.
+                *text = before;
+                if !self.find_object(text) {
+                    return None;
+                }
+            }
         }
+    }
+
+    /// Takes text up to the next object, and forgets what was read before. Returns `false` if none has begun.
+    fn find_object(&mut self, text: &mut &str) -> bool {
+        let Some(search) = &mut self.search else { return false };
+        self.open.clear();
+        self.text.clear();
+        self.state = State::Value;
+        while let Some(found) = search.find(text) {
+            if found == Found::Container {
+                if text.starts_with('{') {
+                    return true;
+                }
+                *text = &text[1..];
+            }
+        }
+        false
+    }
+
+    /// Returns `true` if the text has a mistake before the first part of an object that was searched for.
+    fn is_no_object(&self) -> bool {
+        let [only] = self.open.as_slice() else { return false };
+        let is_empty = only.index == 0 && only.value.as_object().is_some_and(Map::is_empty) && self.text.is_empty();
+        self.search.is_some() && matches!(self.state, State::Over) && is_empty
     }
 
     fn read_key(&mut self, mut key: Text, text: &mut &str) {
@@ -592,6 +652,29 @@ mod tests {
         let (texts, found) = scan("/a", [long.as_str()]);
         assert_eq!(texts[0].len(), 900_000);
         assert_eq!(found, Some(Value::String(texts[0].clone())));
+    }
+
+    #[test]
+    fn an_object_in_a_text_is_read_however_the_text_is_cut() {
+        let object = r#"{"a": "<think>{", "b": [{}]}"#;
+        let whole = json!({"a": "<think>{", "b": [{}]});
+        let table = [
+            (object.to_owned(), whole.clone()),
+            (format!("<think>{{\"a\": 2}}</think> ```json\n{object}\n``` {{\"a\": 3}}"), whole.clone()),
+            (format!("<think>So {{</think>Of {{x}} and [{{1}}] <b>: {{{object}}}"), whole.clone()),
+            (format!("{{\"no key\" {object}"), whole),
+            ("<think>{\"a\": 2}".to_owned(), Value::Null),
+            // A mistake after the first part ends the value.
+            (format!("{{\"a\": \"x\\q\", {object}"), json!({})),
+            (format!("{{\"a\": 1, x {object}"), json!({"a": 1})),
+        ];
+        for (text, expected) in table {
+            let (parts, so_far) = read_by(&mut PartialJson::in_text(), [text.as_str()]);
+            assert_eq!(so_far.last().cloned().flatten().unwrap_or_default(), expected, "{text}");
+            let (by_char, _) = read_by(&mut PartialJson::in_text(), chars(&text));
+            let values = |parts: Vec<(String, New)>| parts.into_iter().filter(|(_, new)| matches!(new, New::Value(_)));
+            assert_eq!(values(by_char).collect::<Vec<_>>(), values(parts).collect::<Vec<_>>(), "{text}");
+        }
     }
 
     #[test]
