@@ -22,7 +22,8 @@ use emitree_agent::{ChatModel, NewToken};
 ///
 /// A string has an event with [`delta`](Self::delta) for each of its pieces. Each complete member, also such a string,
 /// has an event with [`value`](Self::value), after the events of its own members. The last one is the whole answer, with
-/// an empty path. A text that is no JSON has no events.
+/// an empty path. What stands before the object, such as a sentence or a thought, has no events: see
+/// [`PartialJson::in_text`].
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -191,7 +192,11 @@ impl Replies {
     fn take(&self, call: Option<usize>) -> Option<Arc<PartialJson>> {
         let mut answers = self.answers.lock();
         let is_further = call.is_some() && answers.keys().any(|other| other.is_some() && *other != call);
-        if is_further { None } else { Some(answers.remove(&call).unwrap_or_default()) }
+        if is_further {
+            return None;
+        }
+        let begin = || Arc::new(if call.is_some() { PartialJson::new() } else { PartialJson::in_text() });
+        Some(answers.remove(&call).unwrap_or_else(begin))
     }
 
     /// Discards the parts so far, if there are any.

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::partial::WatchReplies;
 use emitree_agent::hook::ModelRequest;
-use emitree_agent::typed::from_value;
+use emitree_agent::typed::{from_value, json_in};
 use emitree_agent::{
     AgentContext, AgentMiddleware, Hooks, How, Message, ResponseFormat, Tool, ToolChoice, ToolOutput, TurnAction,
     TurnDecision, TurnEnd, tool_fn,
@@ -63,7 +63,8 @@ pub(crate) const TOOL: &str = "final_answer";
 /// | [`by_response_format`](Self::by_response_format) | is asked for a response format with the schema of the type | if the request offers no tools |
 /// | [`by_tool`](Self::by_tool) | gets a tool, `final_answer`, whose arguments are the answer, and must call a tool in each turn, unless the options have a `tool_choice` | if the request offers tools, because many servers refuse a format beside tools |
 ///
-/// A text that fits is an answer in both ways. If the model calls other tools beside `final_answer`, the loop goes on.
+/// A text that fits is an answer in both ways, also in a Markdown fence, behind a sentence and behind a thought in `<think>`
+/// tags (see [`json_in`]). If the model calls other tools beside `final_answer`, the loop goes on.
 /// With the feature `json-schema`, the answer is checked against the schema as well, such as a range.
 ///
 /// # What it remembers
@@ -197,11 +198,7 @@ impl Structured {
             return Ok(());
         }
         let text = action.response.text();
-        let fault = match serde_json::from_str::<Value>(&text) {
-            Ok(value) => tool.check(&value).err(),
-            Err(fault) => Some(format!("it is not JSON: {fault}")),
-        };
-        let Some(fault) = fault else { return Ok(()) };
+        let Err(fault) = json_in(&text, |value| tool.check(value)) else { return Ok(()) };
         let again = match self.refuse(&fault, text, ctx)? {
             true => format!("Call the tool `{TOOL}` with the whole answer."),
             false => "Answer again, with the whole JSON and nothing else.".to_owned(),

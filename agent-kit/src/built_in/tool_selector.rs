@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::ends_the_run;
 use emitree_agent::hook::{AgentSpec, ModelRequest};
+use emitree_agent::typed::{from_value, json_in};
 use emitree_agent::{
     AgentContext, AgentMiddleware, ChatModel, ChatOptions, ChatRequest, Hooks, Message, ResponseFormat, Role,
     ToolChoice, ToolSpec,
@@ -285,8 +286,8 @@ impl ToolSelector {
             Select::Function(function) => function(request, ctx).await,
             Select::Model(model) => {
                 let reply = model.run(self.question(request)).await?.text();
-                let answer: Answer = serde_json::from_str(&reply).map_err(|fault| {
-                    Error::new(format!("the answer of `{}` is not JSON with a list `tools`: {fault}", model.name()))
+                let answer: Answer = json_in(&reply, from_value).map_err(|fault| {
+                    Error::new(format!("the answer of `{}` has no list `tools`: {fault}", model.name()))
                         .detail("text", reply)
                 })?;
                 Ok(answer.tools)

@@ -8,7 +8,7 @@ use emitree_runtime::{Error, Result};
 use serde_json::{Map, Value};
 
 use super::LinePrefixParser;
-use emitree_agent::typed::shortened;
+use emitree_agent::typed::{json_in, shortened};
 
 type ParseText = dyn Fn(&str) -> Result<Value, String> + Send + Sync;
 type Fallback = Arc<dyn Fn(String) -> Vec<(&'static str, String)> + Send + Sync>;
@@ -294,12 +294,16 @@ pub fn one_of<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> Box<ParseT
     })
 }
 
-/// Parses a text as a JSON object, for [`Node::parse`].
+/// Parses a text as a JSON object, for [`Node::parse`]. The object may stand in a Markdown fence or behind a sentence, as
+/// in [`json_in`].
 ///
 /// # Errors
 ///
-/// Returns the reason if the text is not JSON, or not an object.
+/// Returns the reason if the text has no JSON object.
 pub fn json_object(text: &str) -> Result<Value, String> {
-    let object = serde_json::from_str::<Map<String, Value>>(text);
-    object.map(Value::Object).map_err(|error| format!("`{}` is not a JSON object: {error}", shortened(text)))
+    let object = |value: &Value| if value.is_object() { Ok(value.clone()) } else { Err(String::new()) };
+    json_in(text, object).or_else(|_| {
+        let object = serde_json::from_str::<Map<String, Value>>(text);
+        object.map(Value::Object).map_err(|error| format!("`{}` is not a JSON object: {error}", shortened(text)))
+    })
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::in_run::{InRun, StreamedAnswer};
 use crate::built_in::structured::{Fitting, TOOL};
 use emitree_agent::reply::{StreamToolCall, ToolCallUpdate};
-use emitree_agent::typed::schema_of;
+use emitree_agent::typed::{json_in, schema_of};
 use emitree_agent::{NewToken, Tool, ToolOutput, ToolSpec, tool_fn};
 
 const DESCRIPTION: &str = "Gives your final answer. Call it alone, when you need no other tool any more.";
@@ -70,7 +70,7 @@ impl Answer {
         if self.is_response && check(text.into()).is_ok() {
             return Ok(());
         }
-        check(serde_json::from_str(text).map_err(|fault| format!("it is not JSON: {fault}"))?)
+        json_in(text, |value| check(value.clone()))
     }
 
     /// Returns a middleware for the agent's run that emits [`FinalAnswer`](super::FinalAnswer) on this run.

@@ -7,6 +7,7 @@ mod clear_tool_results;
 mod compactions;
 mod guardrail;
 mod large_results;
+mod more_than_json;
 mod partial;
 mod properties;
 mod sliding_window;

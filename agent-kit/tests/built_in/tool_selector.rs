@@ -108,7 +108,10 @@ async fn without_a_usable_answer_all_tools_are_offered_or_a_strict_run_fails() -
     let fails = || ScriptedModel::new("small").error(Error::new("no server"));
     let denies = || ScriptedModel::new("small").error(Error::denied("rude", "a rude word"));
     let cases = [
-        (selects("all"), "the answer of `small` is not JSON with a list `tools`: expected value at line 1 column 1"),
+        (
+            selects("all"),
+            "the answer of `small` has no list `tools`: it is not JSON: expected value at line 1 column 1",
+        ),
         (selects(r#"{"tools": ["fly", "swim"]}"#), "only unknown tools were selected: `fly`, `swim`"),
         (fails(), "no server"),
         (denies(), "a rude word"),

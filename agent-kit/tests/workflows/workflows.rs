@@ -482,3 +482,32 @@ fn names_with_spaces_and_hyphens_keep_them_and_namespaces_get_underscores() -> R
     assert!(format!("{flow:?}").contains("Step(\"first-draft\")"), "{flow:?}");
     Ok(())
 }
+
+#[derive(Deserialize)]
+struct Route {
+    next: String,
+}
+
+#[tokio::test]
+async fn a_workflow_routes_by_an_answer_in_a_fence_behind_thoughts_or_behind_a_sentence() -> Result<()> {
+    let route = r#"{"next": "c"}"#;
+    let texts = [
+        format!("```json\n{route}\n```"),
+        format!("<think>Not {{\"next\": \"b\"}}.</think>\n{route}"),
+        format!("Step c is right: {route}"),
+    ];
+    for text in texts {
+        let router = Agent::builder("router", ChatModel::new(ScriptedModel::new("small").text(&text))?).build()?;
+        let back = |_: &mut Script, answer: emitree_agent::AgentOutput| match answer.structured::<Route>() {
+            Ok(route) => to(&route.next),
+            Err(error) => to(&error.to_string()),
+        };
+        let routed = Workflow::builder("letters")
+            .step("a", ask(&router, |_: &Script| "Which step is next?", back))
+            .step("b", scripted("b"))
+            .step("c", scripted("c"))
+            .build()?;
+        assert_eq!(routed.run(Script::default()).await?.state.done, ["c"], "{text}");
+    }
+    Ok(())
+}
