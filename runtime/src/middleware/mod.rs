@@ -9,6 +9,7 @@ pub(crate) mod summary;
 pub(crate) mod unhandled;
 pub(crate) mod unmet;
 
+pub(crate) mod warned;
 use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;

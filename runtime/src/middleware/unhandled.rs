@@ -1,16 +1,6 @@
 //! Middlewares that are bound to a run that they do not handle, and would therefore do nothing (M11).
 
-use std::collections::HashSet;
-use std::hash::BuildHasher;
-
-use parking_lot::Mutex;
-
-use crate::run::panic::isolated;
-use crate::{AsInstance, Error, ErrorKind, Middleware, Result, RunContext, Runnable};
-
-/// The maximum number of warnings that are remembered. After that, nothing is warned of any more, so that a program
-/// that creates new instances for ever neither fills its log nor its memory.
-const MAX_WARNINGS: usize = 1_000;
+use crate::{Error, ErrorKind, Middleware, Result, RunContext, Runnable};
 
 /// Checks that the guards among the middlewares of an instance handle its runs. Builders of instances call this
 /// function, so that a mistake is found before the first run.
@@ -51,23 +41,8 @@ pub(crate) fn check_bound(middleware: &dyn Middleware, ctx: &RunContext) -> Resu
     if middleware.describe().is_guard() {
         return Err(refused(middleware, kind, name));
     }
-    // The creator of a run may be made for this run, so the instance is told apart by the creator of its emitter.
-    let instance = ctx.instance_emitter().creator().map_or(0, |creator| creator.id());
-    if is_first((instance, kind, name, middleware.name())) {
-        let what = does_nothing(middleware, kind, name);
-        // A `tracing` subscriber is user code, and may panic.
-        isolated(|| tracing::warn!("the middleware {what}"));
-    }
+    ctx.warn_once(middleware.name(), || format!("the middleware {}", does_nothing(middleware, kind, name)));
     Ok(false)
-}
-
-/// Returns `true` for the first of equal keys.
-pub(crate) fn is_first(key: impl std::hash::Hash) -> bool {
-    static WARNED: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
-    let mut warned = WARNED.lock();
-    let warned = warned.get_or_insert_default();
-    let hash = warned.hasher().hash_one(key);
-    warned.len() < MAX_WARNINGS && warned.insert(hash)
 }
 
 fn refused(guard: &dyn Middleware, kind: &str, name: &str) -> Error {

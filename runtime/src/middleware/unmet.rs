@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::middleware::unhandled::is_first;
+use crate::middleware::warned::is_first;
 use crate::run::panic::isolated;
 use crate::{Description, Middleware, Order, Result, RunContext};
 
