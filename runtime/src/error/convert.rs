@@ -91,7 +91,7 @@ impl Error {
             Some(deeper) => error.with(|data| {
                 data.kind = deeper.0.kind.clone();
                 data.control = deeper.0.control.clone();
-                data.is_retryable = deeper.0.is_retryable;
+                data.retryable = deeper.0.retryable;
                 data.note = deeper.0.note;
             }),
             None => error,
@@ -129,7 +129,7 @@ impl From<ErrorReport> for Error {
             message: Some(report.message),
             source: causes.map(|cause| Arc::new(*cause) as Arc<_>),
             details: report.details,
-            is_retryable: report.is_retryable,
+            retryable: Some(report.is_retryable),
             is_fatal: report.is_fatal,
             control: interrupt.or(retry),
             note: 0,

@@ -7,6 +7,7 @@ pub(crate) mod kind;
 pub(crate) mod outcome;
 pub(crate) mod report;
 pub(crate) mod retry_request;
+pub(crate) mod temporary;
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -51,7 +52,8 @@ struct ErrorData {
     message: Option<String>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     details: Map<String, Value>,
-    is_retryable: bool,
+    /// `None` if nobody has said whether a retry may help: then the causes decide.
+    retryable: Option<bool>,
     is_fatal: bool,
     control: Option<ControlData>,
     /// The number of the error's note in [`SwallowedControlFlow`](crate::layer::swallowed::SwallowedControlFlow); 0
@@ -170,7 +172,8 @@ impl Error {
         if self.0.details.contains_key(key) { self } else { self.detail(key, value()) }
     }
 
-    /// Sets whether a retry may help. Control flow is never retryable, except for a timeout.
+    /// Sets whether a retry may help, whatever the causes of the error are. Control flow is never retryable, except for
+    /// a timeout.
     ///
     /// ```
     /// use emitree_runtime::Error;
@@ -181,7 +184,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn retryable(self, is_retryable: bool) -> Self {
-        self.with(|data| data.is_retryable = is_retryable)
+        self.with(|data| data.retryable = Some(is_retryable))
     }
 
     /// Sets whether the error is fatal, which means that all work that depends on the run must stop. The caller of the
@@ -265,10 +268,32 @@ impl Error {
         &self.0.kind
     }
 
-    /// Returns `true` if a retry may help. The default is `false`; [`retryable`](Self::retryable) sets the value.
+    /// Returns `true` if a retry may help. [`retryable`](Self::retryable) sets the value. By default, a failure is
+    /// retryable if one of its causes is a temporary [`std::io::Error`], such as a refused or reset connection, unless a
+    /// nearer cause is an `Error` that is set to be not retryable.
+    ///
+    /// ```
+    /// use std::io;
+    /// use emitree_runtime::Error;
+    ///
+    /// let refused = Error::from(io::Error::from(io::ErrorKind::ConnectionRefused)).message("no answer");
+    /// assert!(refused.is_retryable());
+    /// assert!(!refused.retryable(false).is_retryable());
+    /// assert!(!Error::from(io::Error::from(io::ErrorKind::NotFound)).is_retryable());
+    /// ```
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.0.is_retryable && self.0.kind.may_be_retryable()
+        match self.0.retryable {
+            Some(is_retryable) => is_retryable && self.0.kind.may_be_retryable(),
+            None => !self.0.kind.is_control_flow() && self.chain_is_temporary(),
+        }
+    }
+
+    /// Returns the value that [`retryable`](Self::retryable) has set, or `None` if it was not called. A retry of all
+    /// errors except those that are known to be permanent selects errors whose value is not `Some(false)`.
+    #[must_use]
+    pub fn retryable_mark(&self) -> Option<bool> {
+        self.0.retryable
     }
 
     /// Returns `true` if all work that depends on the run must stop. The default is `false`; [`fatal`](Self::fatal)
@@ -358,7 +383,7 @@ impl ErrorData {
             message: None,
             source: None,
             details,
-            is_retryable: false,
+            retryable: None,
             is_fatal: false,
             control: None,
             note: 0,

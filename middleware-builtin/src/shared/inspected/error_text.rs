@@ -90,7 +90,9 @@ fn chain(causes: Vec<Value>) -> Option<Box<TextCause>> {
 /// Creates an error of the same kind with other texts. An error that carries data, such as an interrupt, keeps the
 /// data, and gets a cause that hides the old texts.
 fn rebuild(error: Error, message: String, causes: Option<Box<TextCause>>) -> Error {
+    // The new causes are texts, so they no longer decide whether the error is retryable.
     let is_retryable = error.is_retryable();
+    let mark = if is_retryable { Some(true) } else { error.retryable_mark() };
     let is_fatal = error.is_fatal();
     let anew = match error.kind() {
         ErrorKind::Failed => Error::new(message),
@@ -101,13 +103,20 @@ fn rebuild(error: Error, message: String, causes: Option<Box<TextCause>>) -> Err
         _ => {
             let text = "the original text is withheld".to_owned();
             let hiding = causes.unwrap_or_else(|| Box::new(TextCause { text, source: None }));
-            return error.message(message).caused_by(hiding);
+            return with_mark(error.message(message).caused_by(hiding), mark);
         }
     };
-    let anew = anew.retryable(is_retryable).fatal(is_fatal);
+    let anew = with_mark(anew, mark).fatal(is_fatal);
     match causes {
         Some(causes) => anew.caused_by(causes),
         None => anew,
+    }
+}
+
+fn with_mark(error: Error, mark: Option<bool>) -> Error {
+    match mark {
+        Some(is_retryable) => error.retryable(is_retryable),
+        None => error,
     }
 }
 
