@@ -78,6 +78,7 @@ impl RetryBuilder {
 
     /// Sets which errors are retried. Default: errors that [are retryable](Error::is_retryable). The predicate is not
     /// called for a denial, a halt, an abort, an interrupt or a request for a retry, because these are never retried.
+    /// [`Retry::when`] is short for a retry with this option only.
     ///
     /// If the predicate panics, the panic is logged and the error is not retried.
     pub fn when(mut self, predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {

@@ -1,9 +1,10 @@
 //! The layer that calls the inner layers again, until an attempt needs no retry or all retries are used.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use emitree_runtime::{Error, Layer, Nesting, Next, Op, Result, RunContext};
+use emitree_runtime::{Error, ErrorKind, Layer, Nesting, Next, Op, Result, RunContext};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -12,6 +13,7 @@ use super::{RetriesExhausted, RetryPolicy, RetryScheduled};
 use crate::shared::attempt_watch::AttemptWatch;
 use crate::shared::built_in::debug_as;
 use crate::shared::millis::millis;
+use crate::shared::own_events::run_label;
 use crate::shared::panic::caught;
 
 pub(super) struct RetryLayer(pub(super) Arc<RetryPolicy>);
@@ -27,8 +29,13 @@ impl<O: Op> Layer<O> for RetryLayer {
             let error = match next.run(input).await {
                 // An aborted run must end; another attempt would only be dropped (R7).
                 Err(error) if self.0.options.may_retry(&error) && !ctx.is_aborted() => error,
-                result => return result,
+                Err(error) => {
+                    self.0.warn_of_unretried(&error, ctx);
+                    return Err(error);
+                }
+                Ok(output) => return Ok(output),
             };
+            self.0.is_settled.store(true, Ordering::Relaxed);
             let delays = delays.get_or_insert_with(|| Box::new((0..).zip(self.0.options.delays())));
             // Box the rare cases, so that they do not enlarge the future of runs that succeed at once.
             let Some((attempt, delay)) = delays.next() else {
@@ -75,6 +82,25 @@ impl RetryPolicy {
         self.own_events.emit(ctx, || scheduled).await;
         sleep(delay).await;
         Ok(())
+    }
+
+    /// Warns of a failure that nobody has marked as retryable or not, if the retry has not retried any error so far:
+    /// probably it will never retry one.
+    fn warn_of_unretried(&self, error: &Error, ctx: &RunContext) {
+        let is_meant = self.options.when.is_some() || self.options.max_retries == 0;
+        // A panic, or a value that does not fit, is a mistake in the program, and another attempt would fail as well.
+        let is_plain = *error.kind() == ErrorKind::Failed && error.retryable_mark().is_none();
+        if is_meant || !is_plain || self.is_settled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let label = run_label(ctx);
+        ctx.warn_once("retry.when", || {
+            format!(
+                "the retry of {label} has retried no error so far, and did not retry this failure, because it is not \
+                 marked as retryable: write `Retry::when(|error| error.retryable_mark() != Some(false))` to retry all \
+                 failures, or mark the error with `.retryable(true)`"
+            )
+        });
     }
 
     /// Emits [`RetriesExhausted`], unless no retries are allowed.

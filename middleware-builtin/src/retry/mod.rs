@@ -5,9 +5,10 @@ mod delay;
 mod layer;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use emitree_emitter::Namespace;
-use emitree_runtime::{AnyRun, ErrorKind, Stack};
+use emitree_runtime::{AnyRun, Error, ErrorKind, Stack};
 use serde::{Deserialize, Serialize};
 
 pub use builder::{RetryBuilder, RetryError};
@@ -55,7 +56,10 @@ use layer::RetryLayer;
 /// | a denial, a halt, an abort, an interrupt, a request for a retry | never |
 /// | a failure, a panic, a value that does not fit, a time-out | if [`when`](RetryBuilder::when) returns `true`; by default, if it [is retryable](emitree_runtime::Error::is_retryable) |
 ///
-/// The time-out of an attempt, by `Timeout`, is retryable; the time-out of all attempts together is not.
+/// An error is retryable if it is [marked](emitree_runtime::Error::retryable), or if one of its causes is a temporary
+/// `std::io::Error`, such as a refused connection. If the first error that a retry meets is neither, one warning says so:
+/// mark such errors, or select them with [`Retry::when`]. The time-out of an attempt, by `Timeout`, is retryable; the
+/// time-out of all attempts together is not.
 ///
 /// After the last retry, the caller gets the last error, unchanged.
 ///
@@ -103,6 +107,8 @@ pub struct Retry {
 struct RetryPolicy {
     options: RetryOptions,
     own_events: OwnEvents,
+    /// `true` once an error was retried, or a warning says that none was.
+    is_settled: AtomicBool,
 }
 
 /// An attempt has failed, and another attempt follows after a delay.
@@ -144,13 +150,29 @@ impl Retry {
         Self::of(RetryOptions::default())
     }
 
+    /// Creates a retry like [`new`](Self::new), for the errors that a predicate selects; see
+    /// [`RetryBuilder::when`].
+    ///
+    /// ```
+    /// use emitree_middleware::Retry;
+    ///
+    /// // Retries all failures except those that are known to be permanent.
+    /// let retry = Retry::when(|error| error.retryable_mark() != Some(false));
+    /// # drop(retry);
+    /// ```
+    #[must_use]
+    pub fn when(predicate: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
+        Self::of(RetryOptions { when: Some(Arc::new(predicate)), ..RetryOptions::default() })
+    }
+
     /// Returns a builder that starts with the options of [`new`](Self::new).
     pub fn builder() -> RetryBuilder {
         RetryBuilder::default()
     }
 
     fn of(options: RetryOptions) -> Self {
-        let policy = Arc::new(RetryPolicy { options, own_events: OwnEvents::new(Namespace::new("middleware.retry")) });
+        let own_events = OwnEvents::new(Namespace::new("middleware.retry"));
+        let policy = Arc::new(RetryPolicy { options, own_events, is_settled: AtomicBool::new(false) });
         let stack = Stack::builder().retry(RetryLayer(Arc::clone(&policy))).build();
         Self { policy, stack }
     }
