@@ -19,11 +19,13 @@ use crate::shared::own_events::{OwnEvents, own_events};
 /// [`TimedOut`](emitree_runtime::ErrorKind::TimedOut), whose detail `timeout` is `attempt` or `overall`. The error
 /// of the limit per attempt [is retryable](Error::is_retryable); the error of the overall limit is not.
 ///
-/// - *Per attempt* limits each call of the inner layers. Its layer is in [`Phase::Transform`]. A `Retry` is outside
-///   that layer, so each attempt of the `Retry` has this limit. Without [`per_attempt`](Self::per_attempt), attempts
-///   have no limit.
+/// - *Per attempt* limits each call of the work. Its layer is
+///   [innermost](emitree_runtime::StackBuilder::innermost), inside all guards, whatever the order in which they are
+///   bound. So each attempt of a `Retry` has this limit, and the time that the run itself waits in a `RateLimit`, a
+///   `Concurrency` or an `Approval` does not count. The time that the runs below it wait there counts. Without
+///   [`per_attempt`](Self::per_attempt), attempts have no limit.
 /// - *Overall* limits the time from the first poll of the run, before `start`, to the end of the last attempt. Its
-///   layer is in [`Phase::Observe`]. [`Run::timeout`](emitree_runtime::Run::timeout) limits a single run from outside,
+///   layer is in [`Phase::Observe`], so all waits count. [`Run::timeout`](emitree_runtime::Run::timeout) limits a single run from outside,
 ///   including its listeners and its input and output middlewares.
 ///
 /// ```
@@ -106,7 +108,8 @@ impl Timeout {
             stack = stack.layer_in(Phase::Observe, layer(TimeLimit::Overall, after));
         }
         if let Some(after) = per_attempt {
-            stack = stack.layer_in(Phase::Transform, layer(TimeLimit::Attempt, after));
+            // Inside the guards: the time in which a guard lets the run wait is not the work's.
+            stack = stack.innermost(layer(TimeLimit::Attempt, after));
         }
         let stack = stack.build();
         Self { per_attempt, overall, own_events, stack }

@@ -60,7 +60,7 @@ mod permits;
 ///
 /// The layer belongs to [`Phase::Guard`], so a permit is held only during the work and the guards inside this layer. A
 /// run that a cache answers needs no permit, and a retried run holds no permit between attempts. A time-out per attempt
-/// includes the wait for a permit.
+/// does not include the wait for a permit.
 ///
 /// Runs get permits in the order in which they arrive.
 ///

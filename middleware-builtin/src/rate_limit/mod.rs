@@ -69,7 +69,7 @@ mod quota;
 /// # Order
 ///
 /// The layer belongs to [`Phase::Guard`]: a run that a cache answers is not counted, and each attempt of a `Retry` is
-/// counted. A time-out per attempt includes the time that a run waits.
+/// counted. A time-out per attempt does not include the time that the run waits.
 ///
 /// Runs with the same key pass in the order of their arrival. A run that would have to wait longer than
 /// [`wait`](RateLimitBuilder::wait) allows is denied as soon as this is known, and at the latest when the allowed time

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use crate::support::{Failing, TestResult, instance};
 use emitree_emitter::Emitter;
-use emitree_middleware::Timeout;
+use emitree_middleware::approval::Decision;
 use emitree_middleware::timeout::{TimeLimit, TimedOut};
-use emitree_runtime::{Error, RunContext, Runnable, for_tree};
+use emitree_middleware::{Approval, Concurrency, RateLimit, Retry, Timeout};
+use emitree_runtime::{Error, Middleware, RunContext, Runnable, for_tree};
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
 const fn ms(ms: u64) -> Duration {
@@ -101,6 +103,79 @@ async fn events_of_a_timeout_reach_its_emitter_and_the_run_with_the_run_s_ids() 
     Ok(())
 }
 
+/// Middlewares that let a run wait before its work begins: of three runs at once, the last waits for 200 ms or more.
+fn waits() -> Vec<(&'static str, Arc<dyn Middleware>)> {
+    let rate = RateLimit::builder(1, ms(100)).wait(Duration::MAX).build().expect("fine");
+    let one = Concurrency::builder(1).wait(Duration::MAX).build().expect("fine");
+    let asked = Approval::by(|_| async {
+        sleep(ms(200)).await;
+        Ok(Decision::Approve)
+    });
+    vec![("rate limit", Arc::new(rate)), ("concurrency", Arc::new(one)), ("approval", Arc::new(asked))]
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_waits_of_a_run_s_own_middlewares_do_not_count_towards_an_attempt_in_any_order_of_binding() {
+    for timeout_first in [true, false] {
+        for (name, waits) in waits() {
+            let wait = wait(&Emitter::new());
+            let begun = Instant::now();
+            let runs = (0..3).map(|_| {
+                let timeout = Timeout::per_attempt(ms(110));
+                let run = wait.run(100);
+                if timeout_first {
+                    run.middleware(timeout).middleware(Arc::clone(&waits))
+                } else {
+                    run.middleware(Arc::clone(&waits)).middleware(timeout)
+                }
+            });
+            let results = join_all(runs).await;
+            assert!(results.iter().all(Result::is_ok), "{name}, timeout first: {timeout_first}: {results:?}");
+            assert!(begun.elapsed() >= ms(300), "{name}: the runs waited");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_waits_of_a_run_s_own_middlewares_count_towards_the_overall_limit() {
+    for (name, waits) in waits() {
+        let wait = wait(&Emitter::new());
+        let runs = (0..3).map(|_| wait.run(100).middleware(Arc::clone(&waits)).middleware(Timeout::overall(ms(110))));
+        let results = join_all(runs).await;
+        let error = results[2].as_ref().expect_err("it waits too long");
+        assert_eq!(error.details()["timeout"], "overall", "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_waits_of_runs_below_count_towards_an_attempt() {
+    for (name, waits) in waits() {
+        let root = Emitter::new();
+        let inner = Arc::new(wait(&root));
+        let outer = instance(&root, "Assistant", "Desk", move |(): (), _: RunContext| {
+            let (inner, waits) = (Arc::clone(&inner), Arc::clone(&waits));
+            async move {
+                let runs = (0..3).map(|_| inner.run(100).middleware(Arc::clone(&waits)));
+                join_all(runs).await.into_iter().try_for_each(|result| result.map(drop))
+            }
+        });
+        let error = outer.run(()).middleware(Timeout::per_attempt(ms(110))).await.expect_err("it takes too long");
+        assert_eq!(error.details()["timeout"], "attempt", "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_of_a_retry_has_its_own_time_limit_behind_a_rate_limit() {
+    let limit = RateLimit::builder(1, ms(300)).wait(Duration::MAX).build().expect("fine");
+    let retry = Retry::builder().max_retries(1).base_delay(ms(0)).without_jitter().build().expect("fine");
+    let begun = Instant::now();
+    let wait = wait(&Emitter::new());
+    let run = wait.run(1_000).middleware(Timeout::per_attempt(ms(100))).middleware(retry).middleware(limit);
+    assert!(run.await.expect_err("each attempt takes too long").is_timed_out());
+    // The first attempt ends after 100 ms, and the second begins after 300 ms.
+    assert_eq!(begun.elapsed(), ms(400));
+}
+
 // M5: observers fail open.
 #[tokio::test(start_paused = true)]
 async fn a_failing_listener_does_not_affect_a_timeout() {
@@ -133,7 +208,7 @@ async fn for_tree_limits_the_bound_run_and_the_run_below_it() {
 async fn a_timeout_is_shared_by_100_concurrent_runs() {
     let (timeout, wait) = (Timeout::overall(ms(100)), wait(&Emitter::new()));
     let runs = (0..100).map(|n| wait.run(n * 2 + 1).middleware(timeout.clone()));
-    let results = futures_util::future::join_all(runs).await;
+    let results = join_all(runs).await;
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 50);
 }
 
@@ -147,7 +222,7 @@ fn explain_lists_a_timeout_with_its_limits() {
         "    timeout: 10ms per attempt, 20ms overall",
         "  passes:",
         "    observe   timeout overall: 20ms",
-        "    transform timeout per attempt: 10ms",
+        "    innermost_guard timeout per attempt: 10ms",
     ];
     assert_eq!(run.explain().to_string(), lines.join("\n"));
 }
