@@ -6,9 +6,11 @@ mod journal;
 mod support;
 
 use std::io;
+use std::sync::Arc;
 
 use emitree_emitter::Emitter;
-use emitree_middleware::Retry;
+use emitree_middleware::store::MemoryStore;
+use emitree_middleware::{Durable, Retry};
 use emitree_runtime::{Error, RunContext, Runnable};
 use journal::Journal;
 use support::instance;
@@ -66,4 +68,54 @@ async fn a_retry_does_not_warn_if_it_retried_an_error_or_somebody_said_that_the_
         let work = fails("some", error);
         assert_eq!(logged(async { work.run(()).middleware(retry).await }).await, [""; 0], "{text}");
     }
+}
+
+// M13
+#[tokio::test]
+async fn a_run_without_a_key_below_a_job_is_warned_of_once_with_the_line_to_write() {
+    let tree = Emitter::new();
+    let fetch = Arc::new(instance(&tree, "Tool", "fetch", |(): (), _: RunContext| async { Ok(()) }));
+    let job = instance(&tree, "Job", "import", move |(): (), _: RunContext| {
+        let fetch = Arc::clone(&fetch);
+        async move {
+            fetch.run(()).await?;
+            fetch.run(()).await
+        }
+    });
+    let lines = logged(job.run(()).middleware(Durable::new(&MemoryStore::new(), "import-7"))).await;
+    let [line] = &*lines else { panic!("{lines:?}") };
+    assert!(["Tool[fetch]", "`import-7`", ".key(", ".idempotent()"].iter().all(|part| line.contains(part)), "{line}");
+}
+
+// M13
+#[tokio::test]
+async fn a_run_below_a_job_is_not_warned_of_if_it_is_stored_repeatable_part_of_a_step_or_only_starts_runs() {
+    let tree = Emitter::new();
+    let leaf = Arc::new(instance(&tree, "Tool", "leaf", |(): (), _: RunContext| async { Ok(()) }));
+    let inner = Arc::clone(&leaf);
+    let step = Arc::new(instance(&tree, "Tool", "step", move |(): (), _: RunContext| {
+        let inner = Arc::clone(&inner);
+        async move { inner.run(()).await }
+    }));
+    let starts = Arc::clone(&leaf);
+    let group = Arc::new(instance(&tree, "Tool", "group", move |(): (), _: RunContext| {
+        let starts = Arc::clone(&starts);
+        async move { starts.run(()).key("leaf in a group").await }
+    }));
+    let inner_job = Durable::new(&MemoryStore::new(), "inner");
+    let job = instance(&tree, "Job", "import", move |(): (), _: RunContext| {
+        let (leaf, step, group, inner_job) =
+            (Arc::clone(&leaf), Arc::clone(&step), Arc::clone(&group), inner_job.clone());
+        async move {
+            leaf.run(()).key("leaf").await?;
+            leaf.run(()).idempotent().await?;
+            step.run(()).key("step").await?;
+            group.run(()).await?;
+            leaf.run(()).middleware(inner_job).await
+        }
+    });
+    let run = job.run(()).middleware(Durable::new(&MemoryStore::new(), "import-8"));
+    assert_eq!(logged(run).await, [""; 0]);
+    // Outside a job, no run needs a key.
+    assert_eq!(logged(fails("plain", Error::denied("x", "y")).run(())).await, [""; 0]);
 }

@@ -30,7 +30,7 @@ pub use events::{Answered, Unused};
 
 use job::{Job, open};
 use job_layer::{JobLayer, JobRun};
-use step::Steps;
+use step::{Remade, Steps};
 
 /// Stores a run as a *job*, and the runs below it that have a [key](emitree_runtime::Run::key) as its *steps*. After a
 /// kill of the process, the job is run again with the same id: steps that have ended are answered from the
@@ -76,7 +76,8 @@ use step::Steps;
 /// ```
 ///
 /// The function of the job is called again from its start, so it may ask, and everything that it does outside of steps
-/// must be repeatable. The id of the job becomes part of its key, and follows the
+/// must be repeatable. A run below that has no key is made again as well: unless it is
+/// [idempotent](emitree_runtime::Run::idempotent) or has started other runs, one warning says so. The id of the job becomes part of its key, and follows the
 /// [rules for keys](emitree_runtime::Run::key).
 ///
 /// # Order of a step
@@ -223,6 +224,7 @@ impl Middleware for Durable {
         if ctx.key().is_none() {
             ctx.take_key(&self.id)?;
         }
+        ctx.set_own_extension(Remade::default());
         ctx.set_extension(OwnSteps { job: Some(Arc::clone(&self.id)) });
         ctx.set_extension(JobStore { store: Arc::clone(&self.store), lease: self.lease.clone() });
         let run = Arc::new(JobRun::new(self.clone()));

@@ -16,14 +16,25 @@ use super::job_layer::{JobRun, other_input};
 use super::record::{AfterBegun, Record};
 use super::state::Found;
 use super::{Answered, OwnSteps, inexact};
+use crate::shared::own_events::run_label;
 
 /// The middleware of all runs below a job.
 pub(super) struct Steps(pub(super) Arc<JobRun>);
 
 impl Middleware for Steps {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
-        let is_step = ctx.parent().is_some_and(|above| OwnSteps::are_of(above, &self.0.durable));
-        let (Some(job), Some(key)) = (self.0.job.get(), ctx.key().filter(|_| is_step)) else { return Ok(()) };
+        let Some(above) = ctx.parent() else { return Ok(()) };
+        if !OwnSteps::are_of(above, &self.0.durable) {
+            return Ok(());
+        }
+        let Some(key) = ctx.key() else {
+            self.watch_remade(above, ctx);
+            return Ok(());
+        };
+        if let Some(remade) = above.own_extension::<Remade>() {
+            remade.has_runs.store(true, Ordering::Relaxed);
+        }
+        let Some(job) = self.0.job.get() else { return Ok(()) };
         let run = Arc::clone(&self.0);
         let step = Arc::new(Step {
             run,
@@ -45,6 +56,40 @@ impl fmt::Debug for Steps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "steps of {:?}", self.0.durable)
     }
+}
+
+impl Steps {
+    /// Warns at the end of a run without a key that it is made again after a kill, unless it is repeatable, it is part of
+    /// a step, or it has started runs, which are stored or warned of themselves.
+    fn watch_remade(&self, above: &RunContext, ctx: &RunContext) {
+        let Some(above) = above.own_extension::<Remade>() else { return };
+        above.has_runs.store(true, Ordering::Relaxed);
+        if ctx.is_idempotent() {
+            return;
+        }
+        let remade = ctx.own_extension_or_default::<Remade>();
+        let job = Arc::clone(&self.0.durable.id);
+        ctx.on_end(move |ctx, _| {
+            // A middleware that was bound later may have given the run a key.
+            if ctx.key().is_some() || remade.has_runs.load(Ordering::Relaxed) {
+                return;
+            }
+            let label = run_label(ctx);
+            ctx.warn_once("durable.key", || {
+                format!(
+                    "the run {label} has no key, so the job `{job}` makes it again after a kill: write `.key(\"…\")` on \
+                     the run to store it, or `.idempotent()` if it may be made again"
+                )
+            });
+        });
+    }
+}
+
+/// A run that is made again with its job: the job itself, or a run without a key that is not part of a step.
+#[derive(Default)]
+pub(super) struct Remade {
+    /// `true` once it has started a run below.
+    has_runs: AtomicBool,
 }
 
 /// A run below a job that has a key.
