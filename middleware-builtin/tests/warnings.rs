@@ -7,11 +7,12 @@ mod support;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use emitree_emitter::Emitter;
 use emitree_middleware::store::MemoryStore;
-use emitree_middleware::{Durable, Retry};
-use emitree_runtime::{Error, RunContext, Runnable};
+use emitree_middleware::{Budget, Durable, Limits, Retry, Runs, Timeout};
+use emitree_runtime::{Error, Middleware, RunContext, Runnable, for_nested, for_tree};
 use journal::Journal;
 use support::instance;
 
@@ -67,6 +68,59 @@ async fn a_retry_does_not_warn_if_it_retried_an_error_or_somebody_said_that_the_
         let text = error.to_string();
         let work = fails("some", error);
         assert_eq!(logged(async { work.run(()).middleware(retry).await }).await, [""; 0], "{text}");
+    }
+}
+
+/// Runs `Assistant[desk]`, which runs `Tool[fetch]`, with a middleware, and returns the warnings.
+async fn logged_below(middleware: Arc<dyn Middleware>) -> Vec<String> {
+    let tree = Emitter::new();
+    let fetch = Arc::new(instance(&tree, "Tool", "fetch", |(): (), _: RunContext| async { Ok(()) }));
+    let desk = instance(&tree, "Assistant", "desk", move |(): (), _: RunContext| {
+        let fetch = Arc::clone(&fetch);
+        async move { fetch.run(()).await }
+    });
+    logged(desk.run(()).middleware(middleware)).await
+}
+
+// M12
+#[tokio::test]
+async fn a_selection_by_a_misspelled_name_or_kind_is_warned_of_in_every_middleware() {
+    let second = Duration::from_secs(1);
+    let calls = |runs| Budget::builder().calls(9).runs(runs).build().expect("fine");
+    let rows: [(&str, &str, Arc<dyn Middleware>); 8] = [
+        ("fetsh", "fetch", Arc::new(for_tree(Runs::named("fetsh").only(Retry::new())))),
+        ("Tol", "Tool", Arc::new(for_nested(Runs::of_kind("Tol").only(Retry::new())))),
+        ("fecth", "fetch", Arc::new(for_tree(Runs::named("fecth").only(Timeout::overall(second))))),
+        ("tool", "Tool", Arc::new(Limits::builder().of_kind("tool", 0).build())),
+        ("Toool", "Tool", Arc::new(Limits::builder().of_kind("Assistant", 3).group_of_kind("Toool", 3).build())),
+        ("tools", "Tool", Arc::new(for_tree(Limits::builder().of_kind("tools", 3).build()))),
+        ("TOOL", "Tool", Arc::new(calls(Runs::of_kind("TOOL")))),
+        ("ftch", "fetch", Arc::new(calls(Runs::named("ftch")))),
+    ];
+    for (selected, meant, middleware) in rows {
+        let lines = logged_below(Arc::clone(&middleware)).await;
+        let [line] = &*lines else { panic!("{selected}: {lines:?}") };
+        let selects = format!("it selects `{selected}`");
+        assert!([&*selects, meant, "there is Tool `fetch`"].iter().all(|part| line.contains(part)), "{line}");
+        assert_eq!(logged_below(middleware).await, [""; 0], "it is logged once");
+    }
+}
+
+// M12
+#[tokio::test]
+async fn a_selection_that_met_a_run_or_is_near_to_none_is_not_warned_of() {
+    let calls = |runs| Budget::builder().calls(9).runs(runs).build().expect("fine");
+    let rows: [Arc<dyn Middleware>; 6] = [
+        Arc::new(Limits::builder().of_kind("Tool", 9).build()),
+        Arc::new(Limits::builder().of_kind("ChatModel", 0).build()),
+        Arc::new(Limits::builder().runs(9).depth(3).build()),
+        Arc::new(calls(Runs::of_kind("Tool"))),
+        Arc::new(calls(Runs::named("write"))),
+        Arc::new(for_tree(Runs::named("fetch").only(Retry::new()))),
+    ];
+    for middleware in rows {
+        let text = format!("{middleware:?}");
+        assert_eq!(logged_below(middleware).await, [""; 0], "{text}");
     }
 }
 

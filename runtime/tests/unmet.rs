@@ -1,4 +1,4 @@
-//! M12: a guard for the runs below a run that has guarded none of them is warned of, if its name is misspelled.
+//! M12: a middleware for the runs below a run that has handled none of them is warned of, if its name is misspelled.
 
 #[path = "../../tests/support/journal.rs"]
 mod journal;
@@ -97,20 +97,24 @@ async fn logged(middleware: Vec<Arc<dyn Middleware>>, runs: Names) -> Result<Vec
 
 // M12
 #[tokio::test]
-async fn a_guard_that_guarded_no_run_is_warned_of_at_the_end_if_a_run_below_has_nearly_its_name() -> TestResult {
+async fn a_middleware_that_handled_no_run_is_warned_of_at_the_end_if_a_run_below_has_nearly_its_name() -> TestResult {
     let order = Order::new().after("nothing");
     // Each row has a name of its own, because a warning is logged once.
-    let rows: [(Arc<dyn Middleware>, Names); 5] = [
-        (Arc::new(for_tree(guard("raed"))), &["write", "read"]),
-        (Arc::new(for_nested(guard("raed2"))), &["read"]),
-        (Arc::new(for_tree(guard("raed3"))), &["middle/read"]),
-        (Arc::new(ordered(for_tree(guard("raed4")), order.clone())), &["read"]),
-        (Arc::new(for_tree(Arc::new(ordered(guard("raed5"), order)))), &["read", "read"]),
+    let other = |name| Named { name, is_guard: false };
+    let rows: [(&str, Arc<dyn Middleware>, Names); 7] = [
+        ("guard", Arc::new(for_tree(guard("raed"))), &["write", "read"]),
+        ("guard", Arc::new(for_nested(guard("raed2"))), &["read"]),
+        ("guard", Arc::new(for_tree(guard("raed3"))), &["middle/read"]),
+        ("guard", Arc::new(ordered(for_tree(guard("raed4")), order.clone())), &["read"]),
+        ("guard", Arc::new(for_tree(Arc::new(ordered(guard("raed5"), order)))), &["read", "read"]),
+        ("middleware", Arc::new(for_tree(other("raed6"))), &["read"]),
+        ("middleware", Arc::new(for_nested(other("raed7"))), &["middle/read"]),
     ];
-    for (guard, runs) in rows {
-        let logged = logged(vec![Arc::clone(&guard)], runs).await?;
-        let [line] = &*logged else { panic!("{guard:?}: {logged:?}") };
-        let parts = ["the guard `named`", "no run of Run `outer`", "it selects `raed", "there is Run `read`"];
+    for (what, middleware, runs) in rows {
+        let logged = logged(vec![Arc::clone(&middleware)], runs).await?;
+        let [line] = &*logged else { panic!("{middleware:?}: {logged:?}") };
+        let what = format!("the {what} `named`");
+        let parts = [&*what, "no run of Run `outer`", "it selects `raed", "there is Run `read`"];
         assert!(parts.iter().all(|part| line.contains(part)), "{line}");
     }
     Ok(())
@@ -128,15 +132,15 @@ async fn a_misspelled_guard_is_warned_of_once_in_a_process() -> TestResult {
 
 // M12
 #[tokio::test]
-async fn a_guard_is_not_warned_of_if_it_met_a_run_or_its_run_may_be_started_or_no_name_is_near() -> TestResult {
+async fn a_middleware_is_not_warned_of_if_it_met_a_run_or_its_run_may_be_started_or_no_name_is_near() -> TestResult {
     let lists = || Arc::new(Lists(&["delete", "deletes"]));
     let rows: [(Vec<Arc<dyn Middleware>>, Names); 7] = [
         (vec![Arc::new(for_tree(guard("read")))], &["reads", "read"]),
+        (vec![Arc::new(for_tree(Named { name: "read", is_guard: false }))], &["reads", "read"]),
         (vec![Arc::new(for_tree(guard("read")))], &["middle/read", "reads"]),
         (vec![Arc::new(for_tree(guard("outer")))], &["other"]),
         (vec![Arc::new(for_tree(guard("delete"))), lists()], &["deletes"]),
         (vec![Arc::new(for_tree(guard("xyz")))], &["read"]),
-        (vec![Arc::new(for_tree(Named { name: "raed9", is_guard: false }))], &["read"]),
         (vec![Arc::new(for_tree(Stack::<AnyRun>::builder().guard(Lets).build()))], &["read"]),
     ];
     for (middleware, runs) in rows {

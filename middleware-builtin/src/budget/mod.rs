@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::runs::{FilterSpec, Runs};
+use crate::shared::selected_below::SelectedBelow;
 use account::Account;
 use layer::{BudgetLayer, CallCounter};
 use options::{BudgetOptions, MaxSpending};
@@ -218,7 +219,9 @@ impl BudgetBuilder {
         let part = Decimal::try_from(warn_at).ok().filter(|part| (Decimal::ZERO..=Decimal::ONE).contains(part));
         let warn_from = most.part(part.ok_or(BudgetError::WarnAt(warn_at))?);
         let own_events = OwnEvents::new(Namespace::new("middleware.budget"));
-        let options = BudgetOptions { most, warn_from, runs, prices, unknown_prices, requires_reported, own_events };
+        let calls_below = most.calls.and(runs.selection()).map(|runs| SelectedBelow::new("budget", runs.clone()));
+        let options =
+            BudgetOptions { most, warn_from, runs, calls_below, prices, unknown_prices, requires_reported, own_events };
         Ok(Budget(Arc::new(options)))
     }
 }
@@ -236,6 +239,9 @@ impl Middleware for Budget {
         let account = Account::open(&self.0, ctx);
         // The counter is bound to every run below, but counts only the runs whose nearest account is this one.
         ctx.bind_nested(CallCounter(Arc::clone(&account)));
+        if let Some(calls) = &self.0.calls_below {
+            calls.bind(ctx)?;
+        }
         stack(account).bind(ctx)
     }
 

@@ -12,6 +12,7 @@ use super::usage::{Prices, Usage};
 use crate::shared::own_events::OwnEvents;
 use crate::shared::panic::caught;
 use crate::shared::runs::FilterSpec;
+use crate::shared::selected_below::SelectedBelow;
 
 /// The effect of an unknown price while cost is limited. Without a limit on cost, an unknown price counts as zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -89,6 +90,8 @@ pub(super) struct BudgetOptions {
     /// The amounts at which a warning is due.
     pub(super) warn_from: MaxSpending,
     pub(super) runs: FilterSpec,
+    /// Warns if the selection of calls is misspelled (M12).
+    pub(super) calls_below: Option<SelectedBelow>,
     pub(super) prices: Option<Arc<dyn Prices>>,
     pub(super) unknown_prices: UnknownPrice,
     /// `true` if an estimate is not charged, and the next call is denied instead.

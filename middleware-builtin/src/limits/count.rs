@@ -35,6 +35,11 @@ impl MaxRuns {
         self.all.is_none() && self.kinds.is_empty()
     }
 
+    /// Returns the kinds that have a maximum.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = &Cow<'static, str>> {
+        self.kinds.iter().map(|(kind, _)| kind)
+    }
+
     /// Returns the limit that one more run of a kind would exceed.
     pub(super) fn reached(&self, kind: &str, counts: &Counts, scope: Scope) -> Option<Reached> {
         let of_kind = self.index_of(kind).filter(|&at| counts.of(at) >= self.kinds[at].1);

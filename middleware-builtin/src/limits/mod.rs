@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::built_in::{built_in, debug_as};
 use crate::shared::own_events::{OwnEvents, own_events};
+use crate::shared::runs::Runs;
+use crate::shared::selected_below::SelectedBelow;
 use crate::shared::stop::Stop;
 use count::{Counts, MaxRuns};
 use run_counter::RunCounter;
@@ -94,6 +96,8 @@ pub struct Limits(Arc<LimitsState>);
 
 struct LimitsState {
     options: LimitsOptions,
+    /// One for each kind that has a maximum: warns if the kind is misspelled (M12).
+    kinds: Vec<SelectedBelow>,
     groups: Mutex<HashMap<Box<str>, Counts>>,
     own_events: OwnEvents,
 }
@@ -220,8 +224,11 @@ impl LimitsBuilder {
     /// Builds the [`Limits`].
     #[must_use]
     pub fn build(self) -> Limits {
+        let kinds = self.0.run.kinds().chain(self.0.group.kinds());
+        let kinds = kinds.map(|kind| SelectedBelow::new("limits", Runs::of_kind(kind.clone()))).collect();
         Limits(Arc::new(LimitsState {
             options: self.0,
+            kinds,
             groups: Mutex::default(),
             own_events: OwnEvents::new(Namespace::new("middleware.limits")),
         }))
@@ -241,7 +248,7 @@ impl Middleware for Limits {
             stop_layer(&counter.stop).bind(ctx)?;
         }
         ctx.bind_nested(CountRun(counter));
-        Ok(())
+        self.0.kinds.iter().try_for_each(|kind| kind.bind(ctx))
     }
 
     fn name(&self) -> &str {

@@ -9,7 +9,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, BoxError, EventMeta, Namespace, Options};
-use emitree_runtime::{Data, LifecycleMut, Middleware, Result, RunContext, Stage};
+use emitree_runtime::{Data, Description, LifecycleMut, Middleware, Result, RunContext, Stage};
 use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -255,6 +255,10 @@ impl Middleware for OverrideOutput {
 
     fn handles(&self, kind: &str, name: &str) -> bool {
         self.0.runs.may_have(kind, name)
+    }
+
+    fn describe(&self) -> Description<'_> {
+        Description::of(self).with_near_miss(|kind, name| self.0.runs.near_miss(kind, name))
     }
 }
 

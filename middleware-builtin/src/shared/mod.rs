@@ -28,6 +28,8 @@ pub(crate) mod run_address;
 pub(crate) mod run_part;
 #[cfg(feature = "runs")]
 pub(crate) mod runs;
+#[cfg(any(feature = "budget", feature = "limits"))]
+pub(crate) mod selected_below;
 #[cfg(feature = "runs")]
 pub(crate) mod spelling;
 #[cfg(any(feature = "budget", feature = "limits"))]

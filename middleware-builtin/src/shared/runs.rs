@@ -329,6 +329,11 @@ impl FilterSpec {
         self.0.as_ref()?.near_miss(kind, name)
     }
 
+    /// Returns the selection, or `None` for all runs.
+    pub(crate) const fn selection(&self) -> Option<&Runs> {
+        self.0.as_ref()
+    }
+
     /// Returns `true` if a guard applies to a run; returns a denial if the predicate panics (M5).
     #[inline]
     pub(crate) fn guards(&self, run: &RunContext, by: &str) -> Result<bool> {

@@ -120,7 +120,7 @@ impl<'a> Description<'a> {
     /// Sets a function that takes a kind and a name, and returns the kind or name that the middleware selects and that
     /// was probably meant to be this kind or name.
     ///
-    /// If a guard that is bound with [`for_tree`](crate::for_tree) or [`for_nested`](crate::for_nested) has
+    /// If a middleware that is bound with [`for_tree`](crate::for_tree) or [`for_nested`](crate::for_nested) has
     /// [handled](crate::Middleware::handles) no run, this function distinguishes a misspelled name from a run
     /// that did not occur.
     pub fn with_near_miss(mut self, near_miss: impl Fn(&str, &str) -> Option<String> + 'a) -> Self {
@@ -131,7 +131,7 @@ impl<'a> Description<'a> {
     /// Sets a function that calls another with the kind and the name of each run that a run with this middleware may
     /// start, as far as they are known. The middleware of an agent lists the agent's tools.
     ///
-    /// A guard for a run that is listed is not taken for a guard with a misspelled name, even if that run is never
+    /// A middleware for a run that is listed is not taken for one with a misspelled name, even if that run is never
     /// started.
     pub fn with_names_below(mut self, names: impl Fn(&mut dyn FnMut(&str, &str)) + 'a) -> Self {
         self.names_below = Some(Box::new(names));
@@ -166,6 +166,11 @@ impl<'a> Description<'a> {
     #[must_use]
     pub fn near_miss(&self, kind: &str, name: &str) -> Option<String> {
         self.near_miss.as_ref()?(kind, name)
+    }
+
+    /// Returns `true` if the middleware may have a misspelled kind or name.
+    pub(crate) const fn may_miss(&self) -> bool {
+        self.near_miss.is_some()
     }
 
     /// Calls a function with the runs that may be started. See [`with_names_below`](Self::with_names_below).

@@ -78,7 +78,7 @@ pub struct ForTree<M>(HandedDown<M>);
 /// [warn](crate::Layer::nesting_warning) about this once. Apply such a middleware at one level: select the runs with
 /// `Runs::only`, or bind the middleware without `for_tree` to the run that needs it.
 ///
-/// If a guard that selects runs by kind or name has handled no run when the run ends, and a run below has
+/// If a middleware that selects runs by kind or name has handled no run when the run ends, and a run below has
 /// [nearly](Description::with_near_miss) a selected kind or name, one warning is logged: the name is probably misspelled.
 ///
 /// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of

@@ -1,7 +1,7 @@
-//! Guards for the runs below a run that handled none of them, probably because a name is misspelled (M12).
+//! Middlewares for the runs below a run that handled none of them, probably because a name is misspelled (M12).
 //!
-//! Only a guard that selects runs by kind or name is watched, and only until it has handled a run. Other middleware is
-//! handed down as it is.
+//! Only a middleware that selects runs by kind or name is watched, and only until it has handled a run. Other middleware
+//! is handed down as it is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,8 @@ use crate::{Description, Middleware, Order, Result, RunContext};
 pub(crate) struct HandedDown<M> {
     pub(crate) middleware: Arc<M>,
     /// `true` once the middleware has handled a run, or was warned of: from then on, it is not watched. Made when a
-    /// middleware that selects runs is handed down for the first time, and `true` at once if it is no guard.
+    /// middleware that selects runs is handed down for the first time, and `true` at once if it names nothing that could
+    /// be misspelled.
     is_settled: OnceLock<Arc<AtomicBool>>,
 }
 
@@ -32,7 +33,7 @@ impl<M: Middleware> HandedDown<M> {
             return ctx.bind_nested(middleware);
         }
         // The middleware is described once, and not for each run that it is bound to.
-        let is_settled = self.is_settled.get_or_init(|| Arc::new(AtomicBool::new(!middleware.describe().is_guard())));
+        let is_settled = self.is_settled.get_or_init(|| Arc::new(AtomicBool::new(!middleware.describe().may_miss())));
         if is_settled.load(Ordering::Relaxed) {
             return ctx.bind_nested(middleware);
         }
@@ -42,23 +43,23 @@ impl<M: Middleware> HandedDown<M> {
         if watch.is_met.load(Ordering::Relaxed) {
             return ctx.bind_nested(middleware);
         }
-        let guard = Arc::clone(&middleware);
+        let ending = Arc::clone(&middleware);
         let ended = Arc::clone(&watch);
-        ctx.on_end(move |ctx, _| ended.warn(&*guard, ctx));
+        ctx.on_end(move |ctx, _| ended.warn(&*ending, ctx));
         ctx.bind_nested(Watched { middleware, watch });
     }
 }
 
-/// The runs that a guard has met in one tree.
+/// The runs that a middleware has met in one tree.
 #[derive(Debug, Default)]
 struct Watch {
-    /// `true` once the guard handles a run of the tree, or a run that the tree may start.
+    /// `true` once the middleware handles a run of the tree, or a run that the tree may start.
     is_met: AtomicBool,
     is_settled: Arc<AtomicBool>,
     near: OnceLock<NearMiss>,
 }
 
-/// A kind or name that a guard selects, and a run that it was probably meant for.
+/// A kind or name that a middleware selects, and a run that it was probably meant for.
 #[derive(Debug)]
 struct NearMiss {
     selected: String,
@@ -67,11 +68,11 @@ struct NearMiss {
 }
 
 impl Watch {
-    fn see(&self, guard: &dyn Middleware, description: &Description<'_>, kind: &str, name: &str) {
+    fn see(&self, watched: &dyn Middleware, description: &Description<'_>, kind: &str, name: &str) {
         if self.is_met.load(Ordering::Relaxed) {
             return;
         }
-        if guard.handles(kind, name) {
+        if watched.handles(kind, name) {
             self.is_met.store(true, Ordering::Relaxed);
             self.is_settled.store(true, Ordering::Relaxed);
         } else if self.near.get().is_none()
@@ -81,44 +82,46 @@ impl Watch {
         }
     }
 
-    /// Sees a run, and the runs that it may start, such as the tools of an agent: a guard for a tool that exists and is
-    /// not called counts as met.
-    fn see_run(&self, guard: &dyn Middleware, ctx: &RunContext) {
-        let description = guard.describe();
-        self.see(guard, &description, ctx.kind(), ctx.name());
+    /// Sees a run, and the runs that it may start, such as the tools of an agent: a middleware for a tool that exists and
+    /// is not called counts as met.
+    fn see_run(&self, watched: &dyn Middleware, ctx: &RunContext) {
+        let description = watched.describe();
+        self.see(watched, &description, ctx.kind(), ctx.name());
         if self.is_met.load(Ordering::Relaxed) {
             return;
         }
         // `describe` is user code: call it on a snapshot, with no lock held.
         let bound = ctx.shared().bindings.middlewares.as_ref().map(|bound| bound.lock().clone()).unwrap_or_default();
         for middleware in &bound {
-            middleware.describe().names_below(&mut |kind, name| self.see(guard, &description, kind, name));
+            middleware.describe().names_below(&mut |kind, name| self.see(watched, &description, kind, name));
         }
     }
 
-    /// Warns at the end of the run that the guard was bound to, if the guard has met no run, but one that it was
-    /// probably meant for.
-    fn warn(&self, guard: &dyn Middleware, ctx: &RunContext) {
+    /// Warns at the end of the run that the middleware was bound to, if it has met no run, but one that it was probably
+    /// meant for.
+    fn warn(&self, watched: &dyn Middleware, ctx: &RunContext) {
         let Some(NearMiss { selected, kind, name }) = self.near.get() else { return };
-        if self.is_met.load(Ordering::Relaxed) || !is_first(("unmet", guard.name(), selected, kind, name)) {
+        if self.is_met.load(Ordering::Relaxed) || !is_first(("unmet", watched.name(), selected, kind, name)) {
             return;
         }
         self.is_settled.store(true, Ordering::Relaxed);
-        let by = guard.name();
-        let summary = guard.describe().summary();
+        let description = watched.describe();
+        let what = if description.is_guard() { "guard" } else { "middleware" };
+        let by = watched.name();
+        let summary = description.summary();
         let of = ctx.kind();
         let run = ctx.name();
         // A `tracing` subscriber is user code, and may panic.
         isolated(|| {
             tracing::warn!(
-                "the guard `{by}` ({summary}) has guarded no run of {of} `{run}`: it selects `{selected}`, but there is \
+                "the {what} `{by}` ({summary}) has handled no run of {of} `{run}`: it selects `{selected}`, but there is \
                  {kind} `{name}`; check the spelling"
             );
         });
     }
 }
 
-/// A guard that is watched: each run that it is bound to is seen first.
+/// A middleware that is watched: each run that it is bound to is seen first.
 #[derive(Debug)]
 struct Watched<M> {
     middleware: Arc<M>,
