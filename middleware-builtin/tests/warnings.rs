@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use emitree_emitter::Emitter;
 use emitree_middleware::store::MemoryStore;
-use emitree_middleware::{Budget, Durable, Limits, Retry, Runs, Timeout};
+use emitree_middleware::{Budget, Cache, Durable, Limits, Retry, Runs, Timeout};
 use emitree_runtime::{Error, Middleware, RunContext, Runnable, for_nested, for_tree};
 use journal::Journal;
-use support::instance;
+use support::{TestResult, instance};
 
 /// Returns the warnings that are logged while a future is awaited.
 async fn logged<T>(work: impl Future<Output = T>) -> Vec<String> {
@@ -172,4 +172,45 @@ async fn a_run_below_a_job_is_not_warned_of_if_it_is_stored_repeatable_part_of_a
     assert_eq!(logged(run).await, [""; 0]);
     // Outside a job, no run needs a key.
     assert_eq!(logged(fails("plain", Error::denied("x", "y")).run(())).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_cache_over_a_runnable_that_is_made_anew_for_each_call_is_warned_of_once_after_32_instances() -> TestResult {
+    let tree = Emitter::new();
+    let anew = || instance(&tree, "Tool", "anew", |n: u32, _: RunContext| async move { Ok(n) });
+    let calls = |cache: Cache, times: u32| async move {
+        for _ in 0..times {
+            anew().run(1).middleware(cache.clone()).await.expect("fine");
+        }
+    };
+    let cache = Cache::json().build()?;
+    assert_eq!(logged(calls(cache.clone(), 31)).await, [""; 0]);
+    let lines = logged(calls(cache, 40)).await;
+    let [line] = &*lines else { panic!("{lines:?}") };
+    assert!(["32", "Tool[anew]", "Cache::json().by_name()"].iter().all(|part| line.contains(part)), "{line}");
+    assert_eq!(logged(calls(Cache::json().by_name().build()?, 40)).await, [""; 0]);
+    assert_eq!(logged(calls(Cache::json().scope("all").build()?, 40)).await, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cache_is_not_warned_of_if_an_instance_of_the_name_had_a_hit_or_all_misses_are_of_few_instances() -> TestResult
+{
+    let tree = Emitter::new();
+    let make = |name| instance(&tree, "Tool", name, |n: u32, _: RunContext| async move { Ok(n) });
+    let cache = Cache::json().build()?;
+    let run = async {
+        let few = [make("few"), make("few")];
+        for n in 0..40 {
+            few[0].run(n).middleware(cache.clone()).await?;
+            few[1].run(n).middleware(cache.clone()).await?;
+            // Each instance answers its second run from the cache.
+            let hits = make("hits");
+            hits.run(1).middleware(cache.clone()).await?;
+            hits.run(1).middleware(cache.clone()).await?;
+        }
+        Ok::<(), Error>(())
+    };
+    assert_eq!(logged(run).await, [""; 0]);
+    Ok(())
 }

@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::flight::Flights;
 use super::key::CacheKey;
 use super::lookup::CacheEntry;
-use super::{Cache, CacheInner, CacheOptions};
+use super::new_instances::NewInstances;
+use super::{Cache, CacheInner, CacheOptions, CacheScope};
 use crate::shared::own_events::OwnEvents;
 
 const DEFAULT_MAX_ENTRIES: u64 = 10_000;
@@ -48,7 +49,7 @@ pub enum CacheError {
 impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     pub(super) const fn new() -> Self {
         let options = CacheOptions {
-            scope: None,
+            scope: CacheScope::Instance,
             context_keys: Vec::new(),
             ttl: None,
             keeps_errors: false,
@@ -85,7 +86,28 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
     /// Shares entries among all instances that this cache is bound to: equal inputs get equal answers, even if kinds
     /// and names differ. By default each instance has its own entries.
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
-        self.options.scope = Some(scope.into());
+        self.options.scope = CacheScope::Shared(scope.into());
+        self
+    }
+
+    /// Shares entries among instances with the same kind and name, such as those of a runnable that is made anew for
+    /// each call. By default each instance has its own entries.
+    ///
+    /// ```
+    /// use emitree_middleware::Cache;
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let cache = Cache::json().by_name().build()?;
+    /// let double = || runnable_fn("double", |n: u32, ctx: RunContext| async move { Ok((n * 2, ctx.run_id())) });
+    /// let first = double().run(2).middleware(cache.clone()).await?;
+    /// assert_eq!(double().run(2).middleware(cache).await?, first);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn by_name(mut self) -> Self {
+        self.options.scope = CacheScope::Name;
         self
     }
 
@@ -124,6 +146,7 @@ impl<T: Clone + Send + Sync + 'static> CacheBuilder<T> {
             entries: new_entries(&self.options),
             flights: Flights::default(),
             options: self.options,
+            new_instances: NewInstances::default(),
             own_events: OwnEvents::new(Namespace::new("middleware.cache")),
         })))
     }

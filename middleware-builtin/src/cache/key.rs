@@ -8,7 +8,7 @@ use emitree_emitter::json::to_value_noting;
 use emitree_emitter::{Context, Emitter};
 use serde::Serialize;
 
-use super::CacheOptions;
+use super::{CacheOptions, CacheScope};
 
 /// Separates the parts of a key's text. JSON text never contains it.
 const SEPARATOR: char = '\0';
@@ -46,9 +46,11 @@ impl<T> CacheOptions<T> {
     /// Returns the key of a request, or `None` if its input or a context value in the key cannot be represented exactly
     /// as JSON, or is nested too deeply.
     pub(super) fn key(&self, input: &impl Serialize, parts: &KeyParts<'_>) -> Option<CacheKey> {
+        let by_name = || format!("{}{SEPARATOR}{}", parts.kind, parts.name);
         let (instance, mut text) = match &self.scope {
-            None => (Some(parts.instance.clone()), format!("{}{SEPARATOR}{}", parts.kind, parts.name)),
-            Some(scope) => (None, scope.clone()),
+            CacheScope::Instance => (Some(parts.instance.clone()), by_name()),
+            CacheScope::Name => (None, by_name()),
+            CacheScope::Shared(scope) => (None, scope.clone()),
         };
         push_json(&mut text, input)?;
         if !self.context_keys.is_empty() {

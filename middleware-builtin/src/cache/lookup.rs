@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::events::{Hit, Joined, Miss, Why};
 use super::flight::{Leader, Role};
 use super::key::{CacheKey, KeyParts};
-use super::{CacheInner, CacheOptions};
+use super::{CacheInner, CacheOptions, CacheScope};
 use crate::shared::millis::millis;
 
 /// A stored result.
@@ -59,6 +59,7 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
     }
 
     async fn hit(&self, entry: &CacheEntry<T>, ctx: &RunContext) -> Result<T> {
+        self.new_instances.hit(ctx);
         let event = || Hit { key: entry.key.to_hex(), age_ms: millis(entry.at.elapsed()) };
         self.own_events.emit(ctx, event).await;
         entry.result.clone()
@@ -69,6 +70,9 @@ impl<T: Clone + Send + Sync + 'static> CacheInner<T> {
     where
         O: Op<Out = T>,
     {
+        if matches!(self.options.scope, CacheScope::Instance) && why == Why::Absent {
+            self.new_instances.missed(ctx);
+        }
         loop {
             // Each round either returns or waits for one leader. A leader that leaves without a result sends its
             // followers into the next round, where one of the followers leads.

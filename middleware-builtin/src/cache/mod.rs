@@ -6,6 +6,7 @@ mod events;
 mod flight;
 mod key;
 mod lookup;
+mod new_instances;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub use self::events::{Hit, Joined, Miss, Why};
 use self::flight::Flights;
 use self::key::{CacheKey, KeyParts};
 use self::lookup::CacheEntry;
+use self::new_instances::NewInstances;
 use crate::shared::own_events::OwnEvents;
 
 /// A cache that stores the outputs of runs by input. Equal concurrent requests are executed once.
@@ -58,7 +60,9 @@ use crate::shared::own_events::OwnEvents;
 /// # Equal requests
 ///
 /// Two runs share an answer if their instances, kinds and names are equal, and if their inputs are equal as JSON with
-/// sorted keys. [`scope`](CacheBuilder::scope) shares answers among instances.
+/// sorted keys. [`by_name`](CacheBuilder::by_name) shares answers among the instances of one kind and name, for a
+/// runnable that is made anew for each call; without it, a cache over such a runnable never has a hit, and one warning
+/// says so. [`scope`](CacheBuilder::scope) shares answers among all instances.
 /// [`context_keys`](CacheBuilder::context_keys) separates runs by values of their context. A run bypasses the cache if
 /// JSON cannot represent its input exactly. If a run has several cache layers, use a separate cache for each of them.
 ///
@@ -109,13 +113,13 @@ struct CacheInner<T> {
     entries: moka::sync::Cache<CacheKey, Arc<CacheEntry<T>>>,
     flights: Flights<T>,
     options: CacheOptions<T>,
+    new_instances: NewInstances,
     own_events: OwnEvents,
 }
 
 /// The options of a cache.
 struct CacheOptions<T> {
-    /// The scope that instances share; `None` if each instance has its own entries.
-    scope: Option<String>,
+    scope: CacheScope,
     /// The context keys, sorted and without duplicates.
     context_keys: Vec<String>,
     ttl: Option<Duration>,
@@ -124,6 +128,17 @@ struct CacheOptions<T> {
     size: u64,
     /// Returns the weight of an output; `None` if each entry weighs 1.
     weigh: Option<fn(&T) -> u64>,
+}
+
+/// The runs whose equal inputs get equal answers.
+#[derive(Debug)]
+enum CacheScope {
+    /// The runs of one instance.
+    Instance,
+    /// The runs of instances with the same kind and name.
+    Name,
+    /// All runs.
+    Shared(String),
 }
 
 impl Cache<Value> {
@@ -234,7 +249,11 @@ impl<T> fmt::Debug for Cache<T> {
         let CacheOptions { scope, context_keys, ttl, keeps_errors, size, weigh, .. } = &self.0.options;
         write!(f, "{size} {}", if weigh.is_some() { "bytes" } else { "entries" })?;
         ttl.map_or(Ok(()), |ttl| write!(f, ", for {ttl:?}"))?;
-        scope.as_ref().map_or(Ok(()), |scope| write!(f, ", in {scope}"))?;
+        match scope {
+            CacheScope::Instance => {}
+            CacheScope::Name => f.write_str(", by name")?,
+            CacheScope::Shared(scope) => write!(f, ", in {scope}")?,
+        }
         if !context_keys.is_empty() {
             write!(f, ", by {}", context_keys.join(", "))?;
         }
