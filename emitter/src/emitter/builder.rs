@@ -1,5 +1,6 @@
 //! Builds emitters with a context, creator, group id, trace or declared events, and the emitters of runs (E3, R2).
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 
 use serde::de::DeserializeOwned;
@@ -256,6 +257,7 @@ impl Emitter {
         });
         let inherited_group = || links.parent.and_then(Self::shared_group_id).or_else(|| self.shared_group_id());
         let group_id = links.group_id.or_else(inherited_group);
+        self.node().note_below();
         Self::from_node(Node {
             parent: Some(self.clone()),
             run: Some(RunLink {
@@ -267,6 +269,7 @@ impl Emitter {
             }),
             is_in_run: true,
             emits_for_run: false,
+            has_below: AtomicBool::new(false),
             registry: OnceLock::new(),
             no_listener_cache: NoListenerCache::new(),
             namespace: None,

@@ -13,10 +13,12 @@ pub(crate) mod no_listener_cache;
 pub(crate) mod pipe;
 pub(crate) mod run_end;
 pub(crate) mod scope;
+pub(crate) mod unreached;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::iter::successors;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use uuid::Uuid;
@@ -64,6 +66,8 @@ pub(crate) struct Node {
     /// `true` if events emitted here count as emitted by the run above (E4). This applies to a `()` child of a run's
     /// emitter, and to a `()` child of such a child. A child with its own creator or trace is an exception.
     pub(crate) emits_for_run: bool,
+    /// `true` once a child or the emitter of a run was made below this emitter.
+    pub(crate) has_below: AtomicBool,
     /// Allocated with the first listener or pipe.
     pub(crate) registry: OnceLock<Box<Registry>>,
     /// Only used outside runs.
@@ -443,6 +447,7 @@ impl Node {
             run: None,
             is_in_run: false,
             emits_for_run: false,
+            has_below: AtomicBool::new(false),
             registry: OnceLock::new(),
             no_listener_cache: NoListenerCache::new(),
             namespace: None,
@@ -471,6 +476,7 @@ impl Node {
     /// Releases the nodes above this one. Nodes without another handle are pushed to `orphans`, so that the caller can
     /// drop them without recursion.
     fn detach(&mut self, orphans: &mut Vec<Self>) {
+        self.warn_if_unreached();
         // Drop the listeners first, while the run above can still be found, because their drop enters its scope (R14).
         self.drop_in_run();
         if let Some(run_parent) = self.run.as_mut().and_then(|run| run.parent.take()) {
@@ -481,9 +487,22 @@ impl Node {
         }
     }
 
+    /// Records that a child or the emitter of a run was made below this emitter.
+    pub(crate) fn note_below(&self) {
+        // Mostly read, so that many runs of one instance do not contend for it.
+        if !self.has_below() {
+            self.has_below.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn has_below(&self) -> bool {
+        self.has_below.load(Ordering::Relaxed)
+    }
+
     /// Creates a node below `parent`, in a namespace below the parent's or in the same namespace. The caller sets the
     /// context.
     pub(crate) fn below(parent: &Emitter, namespace: Option<&str>) -> Self {
+        parent.0.note_below();
         let mut node = Self::root();
         node.group_id = parent.shared_group_id();
         node.parent = Some(parent.clone());

@@ -14,7 +14,7 @@ pub(crate) mod subscription;
 use std::cmp::Reverse;
 use std::mem::take;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::Matcher;
 use crate::emitter::pipe::Pipe;
@@ -29,6 +29,8 @@ pub(crate) struct Registry {
     /// The name bits of the events that listeners and pipes here may take. Every emit that passes this emitter reads
     /// them.
     name_bits: AtomicU64,
+    /// `true` once an event has passed this emitter, or somebody has checked whether it has listeners.
+    is_reached: AtomicBool,
     isolated: AtomicU64,
     published: Published<RegistryState, Snapshot>,
 }
@@ -57,16 +59,26 @@ impl Registry {
     pub(crate) fn new() -> Self {
         Self {
             name_bits: AtomicU64::new(0),
+            is_reached: AtomicBool::new(false),
             isolated: AtomicU64::new(0),
             published: Published::new(RegistryState::default()),
         }
     }
 
     /// Returns `true` if a listener or pipe here may take an event whose name has one of these bits. The check costs
-    /// one load (E15).
+    /// two loads (E15).
     #[inline]
     pub(crate) fn may_receive(&self, name_bits: u64) -> bool {
+        // Written by the first event only, so later events find it unchanged in their caches.
+        if !self.is_reached() {
+            self.is_reached.store(true, Ordering::Relaxed);
+        }
         self.name_bits.load(Ordering::Acquire) & name_bits != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_reached(&self) -> bool {
+        self.is_reached.load(Ordering::Relaxed)
     }
 
     #[inline]
