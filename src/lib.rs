@@ -160,8 +160,8 @@ pub mod middleware {
     #[allow(unused_imports, unreachable_pub, reason = "without its features, the crate has no names")]
     pub use emitree_middleware::*;
     pub use emitree_runtime::{
-        ForNested, ForTree, IntoMiddleware, MapValue, MiddlewareFn, Order, Ordered, check_guards, map_input,
-        map_input_async, map_output, map_output_async, middleware_fn, ordered,
+        ForNested, ForTree, IntoMiddleware, MapValue, MiddlewareFn, Needs, Order, Ordered, check_guards, map_input,
+        map_input_async, map_output, map_output_async, middleware_fn, needs, ordered,
     };
 }
 

@@ -102,6 +102,7 @@ pub use lifecycle::{Failure, Finish, Start, Success};
 pub use middleware::description::Description;
 pub use middleware::explain::{Explanation, HookInfo, LayerInfo, MiddlewareInfo, Position};
 pub use middleware::map_value::{MapValue, map_input, map_input_async, map_output, map_output_async};
+pub use middleware::needs::{Needs, needs};
 pub use middleware::nested::{ForNested, ForTree, for_nested, for_tree};
 pub use middleware::order::{Order, Ordered, ordered};
 pub use middleware::summary::Summary;

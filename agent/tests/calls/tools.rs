@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use emitree_agent::{AgentMiddleware, ChatStart, Hooks, ScriptedModel, Tool, ToolFinish, ToolStart, tool_fn};
 use emitree_middleware::Redact;
-use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree};
+use emitree_runtime::{Error, Result, RunContext, Runnable, for_tree, needs};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -372,4 +372,22 @@ mod with_schema {
         let error = tool_fn("broken", "", |_: Broken, _| async { Ok(()) }).unwrap_err();
         assert!(matches!(&error, ToolError::Schema { name, .. } if name == "broken"), "{error:?}");
     }
+}
+
+struct Db;
+
+#[tokio::test]
+async fn an_extension_that_a_tool_needs_is_checked_before_the_agent_starts() -> Result<()> {
+    let look_up = tool_fn("look_up", "Looks up", |_: Text, ctx: RunContext| async move {
+        Ok(if ctx.extension::<Db>().is_some() { "found" } else { "no database" })
+    })?;
+    let script = ScriptedModel::new("test").call("look_up", json!({"text": "x"})).text("Done.");
+    let agent = agent(&script).tool(look_up).middleware(needs::<Db>()).build()?;
+    let error = agent.ask("Look.").await.expect_err("there is no database");
+    let text = error.to_string();
+    assert!(text.contains("`Agent ") && text.contains("Db`") && text.contains(".extension("), "{text}");
+    assert_eq!(script.requests().len(), 0);
+
+    assert_eq!(agent.ask("Look.").extension(Db).await?.text(), "Done.");
+    Ok(())
 }

@@ -3,13 +3,14 @@
 pub(crate) mod description;
 pub(crate) mod explain;
 pub(crate) mod map_value;
+pub(crate) mod needs;
 pub(crate) mod nested;
 pub(crate) mod order;
 pub(crate) mod summary;
 pub(crate) mod unhandled;
 pub(crate) mod unmet;
-
 pub(crate) mod warned;
+
 use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;

@@ -19,13 +19,20 @@ type Name = Cow<'static, str>;
 pub struct Order {
     before: Vec<Name>,
     after: Vec<Name>,
+    is_last: bool,
 }
 
 impl Order {
     /// Creates an order without constraints.
     #[must_use]
     pub const fn new() -> Self {
-        Self { before: Vec::new(), after: Vec::new() }
+        Self { before: Vec::new(), after: Vec::new(), is_last: false }
+    }
+
+    /// Creates an order that binds the middleware after all middlewares and listeners that are not last.
+    #[must_use]
+    pub const fn last() -> Self {
+        Self { before: Vec::new(), after: Vec::new(), is_last: true }
     }
 
     /// Binds the middleware before the middlewares with this name. At equal priority, its listeners are called before
@@ -50,6 +57,9 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let before = self.before.iter().map(|name| ("before", name));
         let all = before.chain(self.after.iter().map(|name| ("after", name)));
+        if self.is_last {
+            f.write_str(if self.before.is_empty() && self.after.is_empty() { "last" } else { "last, " })?;
+        }
         all.enumerate().try_for_each(|(i, (place, name))| {
             let comma = if i == 0 { "" } else { ", " };
             write!(f, "{comma}{place} {name}")
@@ -180,7 +190,9 @@ impl<'a> OrderGraph<'a> {
             let first: Option<&Order> = orders[a];
             let second: Option<&Order> = orders[b];
             let is_listed = first.is_some_and(|order| order.before.iter().any(|name| name == names[b]));
-            a != b && (is_listed || second.is_some_and(|order| order.after.iter().any(|name| name == names[a])))
+            let is_last = |order: Option<&Order>| order.is_some_and(|order| order.is_last);
+            let is_in_front = is_listed || (is_last(second) && !is_last(first));
+            a != b && (is_in_front || second.is_some_and(|order| order.after.iter().any(|name| name == names[a])))
         };
         let all = 0..names.len();
         let earlier = all.clone().map(|b| all.clone().filter(|&a| is_before(a, b)).collect()).collect();

@@ -35,6 +35,7 @@ mod keys;
 mod layers;
 mod lifecycle;
 mod map_value;
+mod needs;
 mod nested_layers;
 mod on_end;
 mod order;
