@@ -119,7 +119,9 @@ pub mod agent {
 
 /// Tasks, keys, typed values, answers and the trace of a run; see [`RunContext`].
 pub mod context {
-    pub use emitree_runtime::{Answer, Answers, Extensions, RunKey, Task, TextFilter, TraceParent, TraceParentError};
+    pub use emitree_runtime::{
+        Answer, Answers, Extensions, RunKey, Task, TextFilter, TraceParent, TraceParentError, UnmatchedAnswers,
+    };
 }
 
 /// Declared events, builders, names, listener adapters, and the errors of emitting and listening.

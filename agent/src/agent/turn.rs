@@ -73,11 +73,8 @@ impl LoopState {
     /// Creates the state of a run, as an extension that the runs below inherit.
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) -> Result<()> {
         let UsedSession { session, resumes, outer } = Self::session_of(ctx)?;
-        let answers = Answers::new().settling_edits();
-        let answers = match Answers::of(ctx) {
-            Some(above) => answers.or(above),
-            None => answers,
-        };
+        // The answers of the session are no answers that the run was given, also if there are no others.
+        let answers = Answers::new().settling_edits().or(Answers::of(ctx).unwrap_or_default());
         let session = SessionRun::new(session);
         let depth = ctx.depth();
         let answer = Answer::default();

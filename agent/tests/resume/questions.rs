@@ -11,7 +11,7 @@ use emitree_agent::{
 };
 use emitree_middleware::Runs;
 use emitree_middleware::approval::{Approval, Decision, Request};
-use emitree_runtime::{Answers, Error, Interrupt, Result, RunContext, for_tree};
+use emitree_runtime::{Answers, Error, Interrupt, Result, RunContext, UnmatchedAnswers, for_tree};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -293,6 +293,54 @@ async fn a_gate_asks_and_is_called_again_and_gates_before_it_are_not() -> Result
     assert_eq!(gates.lines()[4..].join(", "), "asks, asks, behind 0, asks, behind 1");
     assert_eq!(log.lines(), ["note", "eve 9"]);
     assert_eq!(results(session.history().messages())[..2], ["!denied by cashier: refused", "paid eve"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn answers_of_another_turn_match_no_question_and_are_reported() -> Result<()> {
+    let log = Log::default();
+    let script = ScriptedModel::new("test").call("pay", payment("bob", 5)).call("pay", payment("bob", 5)).text("Done.");
+    let agent = approved(builder(&script, &log));
+    let session = Session::new();
+    agent.ask("Pay.").session(&session).await.expect_err("a question");
+    let first = ids(&session).remove(0);
+
+    // A new question of the session would be right to answer with `session.answer`.
+    let answers = Answers::new();
+    answers.answer(&*first, Decision::Approve);
+    let seen = Log::default();
+    let sees = seen.clone();
+    let run = agent.ask("Pay again.").session(&session).extension(answers.clone());
+    let run = run.observe("unmatched_answers", move |event: &UnmatchedAnswers, _| {
+        assert_ne!(event.question, event.ids[0]);
+        sees.add(event.ids.join(", "));
+    });
+    assert!(run.await.expect_err("another question").is_interrupted());
+    assert_eq!((seen.lines(), log.lines()), (vec![first.clone()], vec![]));
+
+    // The answer to the question of this turn is found in the same extension.
+    let second = ids(&session).remove(0);
+    answers.answer(second, Decision::Approve);
+    let sees = seen.clone();
+    let run = agent.resume(&session).extension(answers);
+    let run = run.observe("unmatched_answers", move |_: &UnmatchedAnswers, _| sees.add("again"));
+    assert_eq!(run.await?.text(), "Done.");
+    assert_eq!((seen.lines(), log.lines()), (vec![first], vec!["bob 5".to_owned()]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_answers_of_a_session_are_not_reported_if_another_call_asks() -> Result<()> {
+    let (log, script) = (Log::default(), bills());
+    let agent = approved(builder(&script, &log));
+    let session = Session::new();
+    agent.ask("Pay.").session(&session).await.expect_err("questions");
+    session.answer(&ids(&session)[1], Decision::Approve).await?;
+    let seen = Log::default();
+    let sees = seen.clone();
+    let run = agent.resume(&session).observe("unmatched_answers", move |_: &UnmatchedAnswers, _| sees.add("x"));
+    assert!(run.await.expect_err("two questions are left").is_interrupted());
+    assert_eq!(seen.lines(), [""; 0]);
     Ok(())
 }
 

@@ -83,8 +83,8 @@ impl JobRun {
             ctx.set_fence(fence);
         }
         let answers = job.state.lock().answers.clone();
-        let outside = Answers::of(ctx);
-        ctx.set_extension(outside.into_iter().fold(answers, Answers::or));
+        // The answers of the job are no answers that the run was given, also if there are no others.
+        ctx.set_extension(answers.or(Answers::of(ctx).unwrap_or_default()));
         Ok(None)
     }
 

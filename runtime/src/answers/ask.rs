@@ -58,7 +58,10 @@ impl Answers {
     pub fn interrupt(&self, question: Interrupt, run: &RunContext, refused: Option<(&Answer, &str)>) -> Error {
         match (check_restart(run, &question), refused) {
             (Err(error), _) => error,
-            (Ok(()), None) => Error::interrupted(question),
+            (Ok(()), None) => {
+                self.watch_unmatched(&question.id, run);
+                Error::interrupted(question)
+            }
             (Ok(()), Some((answer, reason))) => Error::interrupted(self.refuse(question, answer, reason)),
         }
     }

@@ -7,6 +7,7 @@ mod answer;
 mod ask;
 mod pending;
 mod question;
+mod unmatched;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::OnceCell;
 
 pub use answer::Answer;
+pub use unmatched::UnmatchedAnswers;
 
 use crate::{Result, RunContext};
 
@@ -25,7 +27,8 @@ use crate::{Result, RunContext};
 ///
 /// Put a value of this type into the [extensions](crate::Run::extension) of a run: the run, and the runs below it, find
 /// their answers there when they [ask](RunContext::ask). Clones share their answers. Answers stay until
-/// [`forget`](Self::forget) removes them.
+/// [`forget`](Self::forget) removes them. If the run is interrupted, and nobody has asked for one of the answers, it
+/// emits [`UnmatchedAnswers`].
 ///
 /// The JSON is an object from ids to [`Answer`]s. It can be stored, and restored for runs of another process.
 ///

@@ -1,13 +1,14 @@
 //! M8: a question of a run has an id that lasts, its answer serves that question only, and an answer that does not fit
 //! is struck out.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::support::{TestResult, poll_once};
 use emitree_runtime::{
-    AbortHandle, Answer, Answers, Data, Error, ErrorKind, Interrupt, Result, RunContext, RunKey, Runnable, runnable_fn,
+    AbortHandle, Answer, Answers, Data, Error, ErrorKind, Interrupt, Result, RunContext, RunKey, Runnable,
+    UnmatchedAnswers, runnable_fn,
 };
 use futures_core::future::BoxFuture;
 use futures_util::future::join_all;
@@ -417,4 +418,49 @@ proptest! {
 fn is_same_question(a: &Value, b: &Value) -> bool {
     let only = |value: &Value, data: &Value| *value == json!({ "data": data });
     only(a, b) || only(b, a)
+}
+
+/// Runs `paint` with answers, and returns the events `unmatched_answers`.
+async fn unmatched(answers: &Answers) -> Vec<UnmatchedAnswers> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sees = Arc::clone(&seen);
+    let paint = paint("paint");
+    let run = paint.run(()).key("order-17").extension(answers.clone());
+    run.observe("unmatched_answers", move |event: &UnmatchedAnswers, _| sees.lock().unwrap().push(event.clone()))
+        .await
+        .ok();
+    let seen = seen.lock().unwrap();
+    seen.clone()
+}
+
+#[tokio::test]
+async fn answers_that_match_no_question_of_an_interrupted_run_are_reported_at_its_end() {
+    let answers = Answers::new();
+    answers.answer("order-16/e856c6101c622a5f", json!("red"));
+    let question = "order-17/e856c6101c622a5f".to_owned();
+    let of_other = "order-16/e856c6101c622a5f".to_owned();
+    let [event] = &*unmatched(&answers).await else { panic!("one event is expected") };
+    assert_eq!((&event.question, &event.ids), (&question, &vec![of_other]));
+    answers.answer(question, json!("red"));
+    assert_eq!(unmatched(&answers).await, [], "the run is not interrupted");
+    assert_eq!(unmatched(&Answers::new()).await, [], "there are no answers");
+}
+
+#[tokio::test]
+async fn an_answer_that_a_run_has_asked_for_is_not_reported_if_another_question_interrupts_it() {
+    let both = work("both", |ctx| {
+        Box::pin(async move {
+            let colour: String = ctx.ask(colour())?;
+            ctx.ask::<String>(Interrupt::new("size", json!({}))).map(|size| colour + &size)
+        })
+    });
+    let answers = Answers::new();
+    let run = || both.run(()).key("order-19").extension(answers.clone());
+    let first = question(run().await);
+    answers.answer(&*first.id, json!("red"));
+    let seen = Arc::new(Mutex::new(0));
+    let sees = Arc::clone(&seen);
+    let second = run().observe("unmatched_answers", move |_: &UnmatchedAnswers, _| *sees.lock().unwrap() += 1).await;
+    assert_eq!(question(second).kind, "size");
+    assert_eq!(*seen.lock().unwrap(), 0);
 }
