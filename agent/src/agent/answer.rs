@@ -155,6 +155,8 @@ async fn settle_foreign(output: &mut AgentOutput, state: &LoopState, ctx: &RunCo
     state.session.append(vec![Arc::clone(&answer)], state.session.attempt());
     state.keep_answer(&answer, ctx);
     output.end_with(answer);
+    // The layer does not know which messages this run has added.
+    output.messages = state.session.added();
     for message in state.session.added_after(known) {
         emit(ctx, &mut MessageAdded { message }).await?;
     }

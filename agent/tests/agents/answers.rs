@@ -298,7 +298,8 @@ async fn a_layer_that_answers_instead_of_the_agent_leaves_question_and_answer_in
         assert_eq!(answer.text(), "from the layer!");
         assert_eq!(texts(&session), ["hi", "from the layer!"], "{by}");
         assert_eq!(log.lines(), ["hi", "from the layer!"], "{by}");
-        assert_eq!(last(&answer.messages).text(), "from the layer!");
+        let messages: Vec<_> = answer.messages.iter().map(|message| message.text()).collect();
+        assert_eq!(messages, ["hi", "from the layer!"], "{by}: the messages contain the question");
         assert!(script.requests().is_empty());
     }
     Ok(())
@@ -310,8 +311,11 @@ async fn the_answer_of_an_alternative_agent_follows_the_question_in_the_session(
     let spare = Agent::builder("spare", ChatModel::new(says(&["from the spare agent"]))?).build()?;
     let script = ScriptedModel::new("test").error(Error::new("down"));
     let agent = agent(&script).middleware(Fallback::to(spare)).build()?;
-    assert_eq!(agent.ask("hi").session(&session).await?.text(), "from the spare agent");
+    let answer = agent.ask("hi").session(&session).await?;
+    assert_eq!(answer.text(), "from the spare agent");
     assert_eq!(texts(&session), ["hi", "from the spare agent"]);
+    let messages: Vec<_> = answer.messages.iter().map(|message| message.text()).collect();
+    assert_eq!(messages, ["hi", "from the spare agent"]);
     Ok(())
 }
 
