@@ -135,6 +135,6 @@ impl CircuitBreaker {
 
 default_as_new!(CircuitBreaker);
 
-built_in!(CircuitBreaker, |this| this.inner.own_events, "circuit_breaker", this.stack);
+built_in!(CircuitBreaker, |this| this.inner.own_events, "circuit_breaker", this.stack; this.inner.options.key);
 
 debug_as!(CircuitBreaker, |this| this.inner.options);

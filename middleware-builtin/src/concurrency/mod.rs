@@ -175,7 +175,7 @@ impl ConcurrencyBuilder {
 
 debug_as!(ConcurrencyBuilder, |this| this.0);
 
-built_in!(Concurrency, |this| this.inner.own_events, "concurrency", this.stack, this.inner.options.limit.runs);
+built_in!(Concurrency, |this| this.inner.own_events, "concurrency", this.stack, this.inner.options.limit.runs; this.inner.options.limit.key);
 
 debug_as!(Concurrency, |this| this.inner.options);
 

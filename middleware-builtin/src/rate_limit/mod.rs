@@ -153,7 +153,7 @@ impl RateLimitBuilder {
 
 debug_as!(RateLimitBuilder, |this| this.0);
 
-built_in!(RateLimit, |this| this.state.own_events, "rate_limit", this.stack, this.state.options.limit.runs);
+built_in!(RateLimit, |this| this.state.own_events, "rate_limit", this.stack, this.state.options.limit.runs; this.state.options.limit.key);
 
 debug_as!(RateLimit, |this| this.state.options);
 

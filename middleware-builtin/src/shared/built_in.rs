@@ -9,7 +9,8 @@
 /// built_in!(RateLimit, |limit| limit.state.own_events, "rate_limit", limit.stack, limit.state.runs);
 /// ```
 ///
-/// The fifth argument selects the runs to limit. If a predicate of the selection panics, the run is denied (M5).
+/// The fifth argument selects the runs to limit. If a predicate of the selection panics, the run is denied (M5). A key by
+/// which runs are counted follows after a semicolon.
 macro_rules! built_in {
     ($type:ty, |$this:ident| $own_events:expr) => {
         impl $type {
@@ -21,7 +22,7 @@ macro_rules! built_in {
             }
         }
     };
-    ($type:ty, |$this:ident| $own_events:expr, $name:expr, $stack:expr $(, $runs:expr)?) => {
+    ($type:ty, |$this:ident| $own_events:expr, $name:expr, $stack:expr $(, $runs:expr)? $(; $key:expr)?) => {
         built_in!($type, |$this| $own_events);
 
         impl emitree_runtime::Middleware for $type {
@@ -30,6 +31,7 @@ macro_rules! built_in {
                 $(if !$runs.guards(ctx, $name)? {
                     return Ok(());
                 })?
+                $($key.bind(ctx)?;)?
                 $stack.bind(ctx)
             }
 

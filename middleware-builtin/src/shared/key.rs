@@ -2,13 +2,16 @@
 //!
 //! A known key is looked up without a copy: a `KeyRef` borrows from the run, and an `OwnedKey` is the stored copy.
 
+use std::any::type_name;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{AsInstance, Error, Result, RunContext};
+use emitree_runtime::{AsInstance, Error, Middleware, Result, RunContext, map_input};
 use hashbrown::Equivalent;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -26,7 +29,8 @@ use crate::shared::panic::caught;
 /// let per_user = Key::context("user_id").when_missing(Missing::Deny);
 /// let per_kind = Key::kind();
 /// let per_path = Key::of(|ctx: &RunContext| Ok(Some(ctx.emitter().namespace().to_owned())));
-/// # drop([per_user, per_kind, per_path]);
+/// let per_host = Key::input(|url: &String| url.split('/').nth(2).map(str::to_owned));
+/// # drop([per_user, per_kind, per_path, per_host]);
 /// ```
 #[derive(Clone)]
 pub struct Key {
@@ -44,6 +48,34 @@ enum KeySource {
     Instance,
     Group,
     Function(Arc<KeyFn>),
+    Input(InputKey),
+}
+
+/// A key that a function computes from the input of a run.
+#[derive(Clone)]
+struct InputKey {
+    /// Distinguishes the keys of several limits of one run.
+    id: usize,
+    /// Binds the function to a run. A run with another input has no key.
+    bind: Arc<dyn Fn(&RunContext) -> Result<()> + Send + Sync>,
+}
+
+/// The keys of a run that were computed from its input, or the message of a panic. An extension of the run alone.
+#[derive(Default)]
+struct InputKeys(Mutex<Vec<(usize, Result<Option<String>, String>)>>);
+
+impl InputKeys {
+    fn set(&self, id: usize, key: Result<Option<String>, String>) {
+        let mut keys = self.0.lock();
+        // Another attempt may have another input.
+        keys.retain(|(known, _)| *known != id);
+        keys.push((id, key));
+    }
+
+    fn get(&self, id: usize) -> Result<Option<String>, String> {
+        let keys = self.0.lock();
+        keys.iter().find(|(known, _)| *known == id).map_or(Ok(None), |(_, key)| key.clone())
+    }
 }
 
 /// Selects how runs without a key are handled.
@@ -101,6 +133,45 @@ impl Key {
         Self::from_source(KeySource::Function(Arc::new(f)))
     }
 
+    /// Returns a key that a function computes from the run's input, as the functions that change the input left it. A run
+    /// with another type of input has no key, and so has a run for which the function returns `None`. If the function
+    /// panics, the run is denied.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use emitree_middleware::RateLimit;
+    /// use emitree_middleware::key::Key;
+    ///
+    /// #[derive(Clone)]
+    /// struct Url {
+    ///     host: String,
+    /// }
+    ///
+    /// // Two requests a second for each host.
+    /// let polite = RateLimit::builder(2, Duration::from_secs(1)).by(Key::input(|url: &Url| url.host.clone()));
+    /// # drop(polite);
+    /// ```
+    #[must_use]
+    pub fn input<I, K>(f: impl Fn(&I) -> K + Send + Sync + 'static) -> Self
+    where
+        I: Clone + Send + Sync + 'static,
+        K: Into<Option<String>>,
+    {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let note = map_input(move |input: &mut I, ctx: &RunContext| {
+            // A panic denies the run when the limit reads the key (M5).
+            ctx.own_extension_or_default::<InputKeys>().set(id, caught(|| f(input).into()));
+            Ok(())
+        });
+        let note = note.named("key").last();
+        let bind = move |ctx: &RunContext| {
+            let has_input = ctx.types().input == type_name::<I>();
+            if has_input { note.bind(ctx) } else { Ok(()) }
+        };
+        Self::from_source(KeySource::Input(InputKey { id, bind: Arc::new(bind) }))
+    }
+
     /// Sets how runs without a key are treated. Default: [`Missing::Together`].
     #[must_use]
     pub fn when_missing(self, missing: Missing) -> Self {
@@ -109,6 +180,14 @@ impl Key {
 
     const fn from_source(source: KeySource) -> Self {
         Self { source, missing: Missing::Together }
+    }
+
+    /// Prepares the key of a run, before the layer that [looks](Self::look) at it is bound.
+    pub(crate) fn bind(&self, ctx: &RunContext) -> Result<()> {
+        match &self.source {
+            KeySource::Input(input) => (input.bind)(ctx),
+            _ => Ok(()),
+        }
     }
 
     /// Calls a function with the key of a run, or with `None` if the run is not counted.
@@ -131,11 +210,22 @@ impl Key {
                 let key = call_key_fn(&**f, ctx)?;
                 Ok(look(self.or_missing(key.as_deref().map(KeyRef::Text))?))
             }
+            KeySource::Input(input) => {
+                let key = match ctx.own_extension::<InputKeys>() {
+                    Some(keys) => keys.get(input.id).map_err(|panic| panicked(&panic))?,
+                    None => None,
+                };
+                Ok(look(self.or_missing(key.as_deref().map(KeyRef::Text))?))
+            }
         }
     }
 
     /// Returns `true` if two runs have the same key, and so are counted together.
     pub(crate) fn is_same_for(&self, run: &RunContext, other: &RunContext) -> bool {
+        // The input of the run is not known yet.
+        if matches!(self.source, KeySource::Input(_)) {
+            return false;
+        }
         let same = self.look(run, |key| self.look(other, |other| key.is_some() && key == other));
         same.is_ok_and(|same| same.unwrap_or(false))
     }
@@ -154,8 +244,12 @@ fn call_key_fn(f: &KeyFn, ctx: &RunContext) -> Result<Option<String>> {
     let failed = |error: Error| Error::new(format!("the key function failed: {error}")).caused_by(error);
     match caught(|| f(ctx)) {
         Ok(key) => key.map_err(failed),
-        Err(panic) => Err(Error::new(format!("the key function panicked: {panic}"))),
+        Err(panic) => Err(panicked(&panic)),
     }
+}
+
+fn panicked(panic: &str) -> Error {
+    Error::new(format!("the key function panicked: {panic}"))
 }
 
 impl Default for Key {
@@ -173,6 +267,7 @@ impl fmt::Debug for Key {
             KeySource::Instance => f.write_str("by instance"),
             KeySource::Group => f.write_str("by group"),
             KeySource::Function(_) => f.write_str("by a function"),
+            KeySource::Input(_) => f.write_str("by the input"),
         }
     }
 }

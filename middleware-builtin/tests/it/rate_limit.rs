@@ -9,7 +9,7 @@ use emitree_emitter::{Emitter, EventMeta};
 use emitree_middleware::RateLimit;
 use emitree_middleware::key::{Key, Missing};
 use emitree_middleware::rate_limit::{Delayed, Denied};
-use emitree_runtime::{AbortHandle, Error, Middleware, RunContext, Runnable, Summary, for_tree};
+use emitree_runtime::{AbortHandle, Error, Middleware, RunContext, Runnable, Summary, for_tree, map_input};
 use futures_util::FutureExt;
 use serde_json::json;
 use tokio::time::{Instant, advance};
@@ -43,6 +43,46 @@ async fn a_burst_begins_at_once_and_the_next_run_is_denied_with_the_time_to_retr
     advance(ms(1)).await;
     run().await?;
     assert!(run().await.expect_err("one at a time is regained").is_denied());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_computed_from_the_input_as_the_functions_that_change_it_left_it() -> TestResult {
+    let root = Emitter::new();
+    let fetch = instance(&root, "Tool", "fetch", |url: String, _: RunContext| async move { Ok(url) });
+    let trim = map_input(|url: &mut String, _: &RunContext| {
+        *url = url.trim().to_owned();
+        Ok(())
+    });
+    let host = || Key::input(|url: &String| url.split('/').next().map(str::to_owned));
+    let limit = RateLimit::builder(1, ms(1_000)).by(host()).build()?;
+    // Another limit of the same run has its own key.
+    let path = Key::input(|url: &String| url.clone()).when_missing(Missing::Deny);
+    let of_path = RateLimit::builder(1, ms(1_000)).by(path).build()?;
+    let run = |url: &str| {
+        fetch.run(url.to_owned()).middleware(limit.clone()).middleware(of_path.clone()).middleware(trim.clone())
+    };
+    run("a/1").await?;
+    let denied = run(" a/2").await.expect_err("the second of this host");
+    assert!(denied.to_string().contains("at most 1 runs in 1s"), "{denied}");
+    run("b/1").await?;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_with_another_input_has_no_key_of_the_input_and_a_panic_of_the_function_denies_the_run() -> TestResult {
+    let echo = echo(&Emitter::new());
+    let of_text = || Key::input(|text: &String| text.clone());
+    let together = RateLimit::builder(1, ms(1_000)).by(of_text()).build()?;
+    echo.run(1).middleware(together.clone()).await?;
+    assert!(echo.run(2).middleware(together).await.is_err(), "runs without a key are counted together");
+    let deny = RateLimit::builder(9, ms(1_000)).by(of_text().when_missing(Missing::Deny)).build()?;
+    assert!(echo.run(1).middleware(deny).await.expect_err("no key").is_denied());
+    let panics = Key::input(|_: &u64| -> String { panic!("oh no") });
+    let error = echo.run(1).middleware(RateLimit::builder(9, ms(1_000)).by(panics).build()?).await;
+    let error = error.expect_err("it panics");
+    assert!(error.is_denied());
+    assert_eq!(error.to_string(), "the key function panicked: oh no");
     Ok(())
 }
 
