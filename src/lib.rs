@@ -58,6 +58,7 @@
 //! | [`lifecycle`] | the four events of a run, and the ways to receive them |
 //! | [`middleware`] | built-in middleware, one feature each; middleware made from functions |
 //! | [`otlp`] | runs as OpenTelemetry spans (feature `otlp`) |
+//! | [`prelude`] | the names that the programs of the README use |
 //! | [`runnable`] | type-erased runnables, bounds of inputs and outputs |
 //! | [`secrets`] | a scanner for secrets and personal data in text (feature `secrets`) |
 //! | [`sinks`] | sinks, one feature each; records and reports |
@@ -171,6 +172,30 @@ pub mod middleware {
 #[cfg(feature = "otlp")]
 pub mod otlp {
     pub use emitree_otlp::*;
+}
+
+/// The names that the programs of the README use, for `use emitree::prelude::*`.
+///
+/// ```
+/// use emitree::prelude::*;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let shout = runnable_fn("shout", |text: String, _: RunContext| async move { Ok(text.to_uppercase()) });
+/// assert_eq!(shout.run("hello".to_owned()).await?, "HELLO");
+/// # Ok(())
+/// # }
+/// ```
+pub mod prelude {
+    pub use emitree_emitter::{AnyEvent, BoxError, Emitter, Event, EventName, Options};
+    #[cfg(feature = "trajectory")]
+    pub use emitree_middleware::Trajectory;
+    pub use emitree_runtime::{
+        AbortHandle, AnyRun, Error, Result, RunContext, RunEvent, Runnable, Stack, Stage, Start, for_tree, map_input,
+        middleware_fn, runnable_fn,
+    };
+    #[cfg(feature = "memory")]
+    pub use emitree_sinks::Memory;
 }
 
 /// Runnables made from closures, type-erased runnables, and the bounds of inputs and outputs.

@@ -1,23 +1,17 @@
 //! The programs of the README. This test runs them in the order of the README, and checks that the README contains
 //! exactly these programs.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use emitree::abort::AbortHandle;
-use emitree::emitter::BoxError;
-use emitree::layer::AnyRun;
-use emitree::lifecycle::{RunEvent, Stage, Start};
-use emitree::middleware::{map_input, middleware_fn};
-use emitree::sinks::Memory;
-use emitree::{
-    AnyEvent, Emitter, Error, Event, EventName, Options, Result, RunContext, Runnable, Stack, for_tree, runnable_fn,
-};
-use futures_util::StreamExt;
-use serde::Serialize;
+use emitree::Result;
 
 #[tokio::test]
 async fn the_programs_of_the_readme_run() -> Result<()> {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use emitree::prelude::*;
+    use futures_util::StreamExt;
+    use serde::Serialize;
+
     let shout = runnable_fn("shout", |text: String, _: RunContext| async move { Ok(text.to_uppercase()) });
     assert_eq!(shout.run("hello".to_owned()).await?, "HELLO");
 
@@ -42,6 +36,11 @@ async fn the_programs_of_the_readme_run() -> Result<()> {
     app.emit("count", &mut count).await?;
     assert_eq!(count, 2);
 
+    async fn lookup(n: &mut u32) -> Result<(), BoxError> {
+        tokio::task::yield_now().await;
+        *n += 1;
+        Ok(())
+    }
     app.on_async("count", |n: &mut u32, _| Box::pin(lookup(n)))?;
     app.observe("count", |n: &u32, meta| println!("{}: {n}", meta.path()))?;
     let first = app.with(Options::new().priority(5).once()).on("count", |n: &mut u32, _| *n *= 2)?;
@@ -92,12 +91,6 @@ async fn the_programs_of_the_readme_run() -> Result<()> {
 
     let error = Error::from("x".parse::<u32>().unwrap_err()).message("`x` is no port").detail("line", 3);
     assert!(error.explain().starts_with("`x` is no port\n"));
-    Ok(())
-}
-
-async fn lookup(n: &mut u32) -> Result<(), BoxError> {
-    tokio::task::yield_now().await;
-    *n += 1;
     Ok(())
 }
 
