@@ -49,7 +49,7 @@ impl AddAssign for Usage {
         add(&mut self.output_tokens, other.output_tokens);
         add(&mut self.cached_input_tokens, other.cached_input_tokens);
         add(&mut self.reasoning_tokens, other.reasoning_tokens);
-        self.estimated |= other.estimated;
+        self.estimated = self.estimated || other.estimated;
     }
 }
 

@@ -678,7 +678,9 @@ async fn an_estimate_is_not_charged_if_usage_has_to_be_reported_and_the_next_cal
     let budget = built(Budget::builder().tokens(10).require_reported());
     let closed = Arc::new(AtomicU64::new(0));
     let counts = Arc::clone(&closed);
-    let listener = move |_: &mut BudgetClosed, _: &EventMeta<'_>| drop(counts.fetch_add(1, Ordering::Relaxed));
+    let listener = move |_: &mut BudgetClosed, _: &EventMeta<'_>| {
+        counts.fetch_add(1, Ordering::Relaxed);
+    };
     budget.emitter().on("closed", listener).expect("a name");
     let work = runnable_fn("work", |(): (), ctx: RunContext| async move {
         assert!(expects_usage(&ctx).await?);
