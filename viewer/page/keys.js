@@ -130,6 +130,8 @@ function listen() {
     });
   }
   window.addEventListener("hashchange", () => {
+    // The address of a server that was started again, opened in this tab.
+    if (model.isLive && takeToken()) follow();
     readUrl();
     schedule();
   });

@@ -1,15 +1,22 @@
-//! The right to read: the token, the cookie and the host of a request.
+//! The right to read: the host of each request, and the token of a request for records.
+//!
+//! The files of the page need no token: they are the same for every recording. The page takes the token from the
+//! fragment of its address, which no browser sends, and sends it as a header. A cookie would not do, because browsers
+//! send the cookies of a host to all of its ports.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS,
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+
+use crate::connections::Connection;
 
 /// The page loads only its own files, and no other site may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
@@ -23,71 +30,51 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// The token of a server, and the name of the cookie that it is exchanged for.
+/// The token of a server.
 #[derive(Clone)]
-pub(crate) struct Guard {
-    token: String,
-    cookie: String,
-}
+pub(crate) struct Token(pub(crate) Arc<str>);
 
-impl Guard {
-    /// Makes the guard of a port. Browsers send the cookies of a host to all of its ports, so the cookie's name contains
-    /// the port.
-    pub(crate) fn new(token: String, port: u16) -> Self {
-        Self { token, cookie: format!("emitree_view_{port}") }
-    }
-
-    pub(crate) fn token(&self) -> &str {
-        &self.token
+impl Token {
+    /// Returns `true` if a request has the token, as `Authorization: Bearer <token>`.
+    fn is_in(&self, headers: &HeaderMap) -> bool {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        // Two headers could be read differently elsewhere.
+        let (Some(value), None) = (values.next(), values.next()) else { return false };
+        value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|guess| self.is(guess))
     }
 
     /// Compares without stopping at the first difference, so that the time does not tell how much of a guess was right.
-    fn is_token(&self, guess: &str) -> bool {
-        let differences = self.token.bytes().zip(guess.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
-        self.token.len() == guess.len() && differences == 0
-    }
-
-    fn has_cookie(&self, headers: &HeaderMap) -> bool {
-        let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
-        let mut cookies =
-            cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
-        cookies.any(|(name, value)| name == self.cookie && self.is_token(value))
-    }
-
-    /// Exchanges the token of the URL for a cookie.
-    fn exchange(&self, path: &str) -> Response {
-        let cookie = format!("{}={}; HttpOnly; SameSite=Strict; Path=/", self.cookie, self.token);
-        (StatusCode::SEE_OTHER, [(SET_COOKIE, cookie), (LOCATION, path.to_owned())]).into_response()
+    fn is(&self, guess: &str) -> bool {
+        let differences = self.0.bytes().zip(guess.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
+        self.0.len() == guess.len() && differences == 0
     }
 }
 
-/// Lets a request through if its host and its cookie are right, and adds the headers of every answer.
-pub(crate) async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let mut response = match refusal(&guard, &request) {
-        Some(refusal) => refusal,
-        None => next.run(request).await,
+/// Lets a request for records through if it has the token.
+pub(crate) async fn check_token(State(token): State<Token>, request: Request, next: Next) -> Response {
+    if !token.is_in(request.headers()) {
+        let text = "the token is missing or wrong; open the address that was printed when the server started";
+        return (StatusCode::UNAUTHORIZED, text).into_response();
+    }
+    if let Some(connection) = request.extensions().get::<Connection>() {
+        connection.admit();
+    }
+    next.run(request).await
+}
+
+/// Lets a request through if its host is right, and adds the headers of every answer.
+pub(crate) async fn check_host(request: Request, next: Next) -> Response {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let mut response = if is_address(host) {
+        next.run(request).await
+    } else {
+        let text =
+            format!("the host `{host}` is neither an IP address nor `localhost`; open the address that was printed");
+        (StatusCode::FORBIDDEN, text).into_response()
     };
     let headers = HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value)));
     response.headers_mut().extend(headers);
     response
-}
-
-fn refusal(guard: &Guard, request: &Request) -> Option<Response> {
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    if !is_address(host) {
-        let text =
-            format!("the host `{host}` is neither an IP address nor `localhost`; open the address that was printed");
-        return Some((StatusCode::FORBIDDEN, text).into_response());
-    }
-    let query = request.uri().query().unwrap_or_default();
-    match query.split('&').find_map(|pair| pair.strip_prefix("token=")) {
-        Some(token) if guard.is_token(token) => Some(guard.exchange(request.uri().path())),
-        None if guard.has_cookie(request.headers()) => None,
-        _ => {
-            let text = "the token is missing or wrong; open the address that was printed when the server started";
-            Some((StatusCode::UNAUTHORIZED, text).into_response())
-        }
-    }
 }
 
 /// Returns `true` for an IP address or `localhost`, with or without a port. A page of another site that has resolved its

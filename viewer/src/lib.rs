@@ -26,13 +26,16 @@
 //!
 //! # Who can read the page
 //!
-//! A recording may contain secrets, so the server answers only who knows a random token.
+//! A recording may contain secrets, so the server sends records only to who knows a random token.
 //!
 //! - The server listens on loopback, unless [`allow_remote`](ViewerBuilder::allow_remote) is called.
-//! - [`Viewer::url`] contains the token. The first request exchanges it for a cookie that no script can read and no
-//!   other site can send, and redirects to an address without the token.
+//! - [`Viewer::url`] has the token in its fragment, which no browser sends. The page keeps the token for its tab, removes
+//!   it from the address, and sends it as a header. There is no cookie, which other servers of the host would receive,
+//!   and no redirect.
 //! - A request whose `Host` is neither an IP address nor `localhost` is refused: another site could have resolved its
 //!   own name to this address (DNS rebinding).
+//! - A connection is closed if the head of a request takes longer than 10 s. Of the connections without a valid request,
+//!   at most 64 are open: for one more, the oldest is closed.
 //! - All requests are `GET`. The page loads nothing from elsewhere, and its content security policy forbids it. Text of
 //!   a recording is never read as HTML.
 
@@ -49,6 +52,7 @@
     )
 )]
 
+mod connections;
 mod error;
 mod export;
 mod guard;

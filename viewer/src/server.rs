@@ -1,6 +1,6 @@
 //! The routes of the page: its files, the heads as server-sent events, and single records.
 //!
-//! 1. The id of each event is the cursor of its last head. A browser that connects again sends the id, so no head is
+//! 1. The id of each event is the cursor of its last head. A page that connects again sends the id, so no head is
 //!    missed and none is sent twice, even after a restart of the server.
 //! 2. Reading blocks, so it is done on the threads for blocking work.
 //! 3. A feed ends when its viewer is dropped: without that, an open page would keep its connection, and the source.
@@ -13,7 +13,7 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::guard::{self, Guard};
+use crate::guard::{Token, check_host, check_token};
 use crate::page::{ASSETS, INDEX};
 use crate::viewer::Shown;
 
@@ -33,20 +33,19 @@ use crate::viewer::Shown;
 const LIMIT: usize = 500;
 /// The time between two looks at a recording that has no new records.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The time after which a page connects again.
-const RETRY: Duration = Duration::from_secs(1);
 
-pub(crate) fn routes(shown: Arc<Shown>, guard: Guard) -> Router {
-    let mut router = Router::new().route("/", get(|| async { Html(INDEX) }));
+pub(crate) fn routes(shown: Arc<Shown>, token: Token) -> Router {
+    let records = Router::new()
+        .route("/heads", get(heads))
+        .route("/record/{cursor}", get(record))
+        .with_state(shown)
+        .layer(from_fn_with_state(token, check_token));
+    let mut router = records.route("/", get(|| async { Html(INDEX) }));
     for asset in ASSETS {
         let send = move || async move { ([(CONTENT_TYPE, asset.media_type)], asset.text) };
         router = router.route(&format!("/{}", asset.name), get(send));
     }
-    router
-        .route("/heads", get(heads))
-        .route("/record/{cursor}", get(record))
-        .with_state(shown)
-        .layer(from_fn_with_state(guard, guard::check))
+    router.layer(from_fn(check_host))
 }
 
 async fn record(State(shown): State<Arc<Shown>>, Path(cursor): Path<String>) -> Response {
@@ -68,7 +67,7 @@ async fn heads(State(shown): State<Arc<Shown>>, headers: HeaderMap) -> Response 
         Ok(after) => after,
         Err(error) => return refused(StatusCode::BAD_REQUEST, &error),
     };
-    let about = event("about", &json!({"title": shown.title})).retry(RETRY);
+    let about = event("about", &json!({"title": shown.title}));
     let stopped = stopped(shown.stop.clone());
     let feed = stream::iter([about]).chain(feed(shown, after)).map(Ok::<_, Infallible>);
     Sse::new(feed.take_until(stopped)).keep_alive(KeepAlive::default()).into_response()
@@ -93,7 +92,7 @@ struct Reader {
     has_failed: bool,
 }
 
-/// Returns the events that follow a cursor. After a failure, the stream ends, and the browser connects again.
+/// Returns the events that follow a cursor. After a failure, the stream ends, and the page connects again.
 fn feed(shown: Arc<Shown>, after: Option<Cursor>) -> impl Stream<Item = Event> {
     let reader = Reader { shown, after, told: None, has_failed: false };
     let events = stream::unfold(reader, |mut reader| async {
@@ -130,7 +129,7 @@ impl Reader {
         let mut events = Vec::new();
         if batch.has_restarted {
             self.after = None;
-            // An empty id makes the browser forget the old cursor.
+            // An empty id makes the page forget the old cursor.
             events.push(event("restart", &()).id(""));
         }
         let last = batch.heads.last().map(|head| head.cursor).or(self.after);

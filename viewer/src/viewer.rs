@@ -11,8 +11,9 @@ use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::connections;
 use crate::error::ViewerError;
-use crate::guard::Guard;
+use crate::guard::Token;
 use crate::ring::Ring;
 use crate::server;
 
@@ -50,8 +51,8 @@ pub struct Viewer<S = Ring> {
     source: Arc<S>,
     title: String,
     address: SocketAddr,
-    guard: Guard,
-    server: JoinHandle<io::Result<()>>,
+    token: Token,
+    server: JoinHandle<()>,
     /// Dropping it stops the server and the feeds.
     stop: watch::Sender<()>,
 }
@@ -98,10 +99,10 @@ impl Viewer {
 }
 
 impl<S> Viewer<S> {
-    /// Returns the address of the page, with the token.
+    /// Returns the address of the page, with the token in its fragment.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("http://{}/?token={}", self.address, self.guard.token())
+        format!("http://{}/#token={}", self.address, self.token.0)
     }
 
     /// Returns the address that the server listens on.
@@ -114,7 +115,7 @@ impl<S> Viewer<S> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server cannot accept connections.
+    /// Returns an error if the task of the server was lost, because its runtime shuts down.
     ///
     /// # Cancel safety
     ///
@@ -122,7 +123,7 @@ impl<S> Viewer<S> {
     pub async fn serve(self) -> io::Result<()> {
         // The sender is kept until the server has ended.
         let Self { server, stop: _stop, .. } = self;
-        server.await?
+        Ok(server.await?)
     }
 }
 
@@ -162,14 +163,13 @@ impl<S: Source> ViewerBuilder<S> {
             return Err(ViewerError::Token);
         }
         let (listener, address) = listen(&address, is_remote).await?;
-        let guard = Guard::new(token.map_or_else(random_token, Ok)?, address.port());
+        let token = Token(token.map_or_else(random_token, Ok)?.into());
         let source = Arc::new(source);
         let (stop, stopped) = watch::channel(());
         let shown = Shown { source: source.clone(), title: title.clone(), stop: stopped.clone() };
-        let routes = server::routes(Arc::new(shown), guard.clone());
-        let server = axum::serve(listener, routes).with_graceful_shutdown(server::stopped(stopped));
-        let server = tokio::spawn(server.into_future());
-        Ok(Viewer { source, title, address, guard, server, stop })
+        let routes = server::routes(Arc::new(shown), token.clone());
+        let server = tokio::spawn(connections::serve(listener, routes, stopped));
+        Ok(Viewer { source, title, address, token, server, stop })
     }
 }
 
@@ -194,7 +194,7 @@ async fn listen(address: &str, is_remote: bool) -> Result<(TcpListener, SocketAd
     Ok((listener, address))
 }
 
-/// Returns `true` if a token needs no escape in a URL or a cookie, and is hard to guess.
+/// Returns `true` if a token needs no escape in a URL or a header, and is hard to guess.
 fn is_token(token: &str) -> bool {
     token.len() >= 16 && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }

@@ -1,4 +1,4 @@
-//! The server answers only who knows the token, and each reader receives each head once.
+//! The server sends records only to who knows the token, and each reader receives each head once (V1, V3).
 
 mod shared;
 
@@ -14,6 +14,7 @@ use emitree_sinks::runs::{RecordingFile, Source};
 use emitree_viewer::{Viewer, ViewerError};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::shared::{Client, Result, status};
 
@@ -74,37 +75,56 @@ impl Server {
     }
 }
 
+const RECORDS: [&str; 3] = ["/heads", "/record/0-0-1", "/nothing"];
+const SHELL: [&str; 3] = ["/", "/style.css", "/live.js"];
+
 #[tokio::test]
-async fn the_token_is_exchanged_for_a_cookie_and_leaves_the_url() -> Result<()> {
+async fn the_shell_needs_no_token() -> Result<()> {
     let server = Server::start().await?;
-    let (head, _) =
-        server.ask(&format!("GET /?token={}", server.token), &format!("Host: {}\r\n", server.address)).await?;
-    assert!(head.starts_with("HTTP/1.1 303"), "{head}");
-    assert!(head.contains("\r\nlocation: /\r\n"), "{head}");
-    let (name, token) = (format!("emitree_view_{}", server.address.port()), &server.token);
-    assert!(head.contains(&format!("\r\nset-cookie: {name}={token}; HttpOnly; SameSite=Strict; Path=/")), "{head}");
-    assert_eq!(status(&server.get("/").await?), "200");
+    let host = format!("Host: {}\r\n", server.address);
+    for path in SHELL {
+        assert_eq!(status(&server.ask(&format!("GET {path}"), &host).await?), "200", "{path}");
+    }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_request_without_the_token_or_with_another_host_is_refused() -> Result<()> {
+async fn records_are_sent_only_with_the_token_as_a_header() -> Result<()> {
     let server = Server::start().await?;
     server.record(0..1).await?;
     let cursor = RecordingFile::new(&server.path).heads(None, 1)?.heads[0].cursor;
-    let (host, cookie) = (format!("Host: {}\r\n", server.address), server.cookie());
-    let wrong = cookie.replace(&server.token[..4], "0000");
-    let other_port = cookie.replace("emitree_view_", "emitree_view_1");
-    for path in ["/", "/heads", "/model.js", &format!("/record/{cursor}"), "/nothing"] {
-        for headers in [host.clone(), format!("{host}{wrong}"), format!("{host}{other_port}")] {
-            assert_eq!(status(&server.ask(&format!("GET {path}"), &headers).await?), "401", "{path} {headers}");
+    let (host, right, token) = (format!("Host: {}\r\n", server.address), server.authorization(), &server.token);
+    let path = format!("GET /record/{cursor}");
+    assert_eq!(status(&server.ask(&path, &format!("{host}{right}")).await?), "200");
+    let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    let headers = [
+        String::new(),
+        bearer(""),
+        bearer(&token[1..]),
+        bearer(&format!("{token}0")),
+        bearer(&format!("0000{}", &token[4..])),
+        format!("Authorization: Basic {token}\r\n"),
+        format!("Authorization: {token}\r\n"),
+        format!("{right}{right}"),
+        format!("Cookie: emitree_view_{}={token}\r\n", server.address.port()),
+    ];
+    for path in [&*path, "GET /heads", "GET /nothing", &format!("GET /heads?token={token}")] {
+        for headers in &headers {
+            let answer = server.ask(path, &format!("{host}{headers}")).await?;
+            assert_eq!(status(&answer), "401", "{path} {headers}");
+            assert!(answer.1.contains("open the address that was printed"), "{}", answer.1);
         }
-        for token in ["", "0", &server.token[1..], &format!("{}0", server.token)] {
-            let answer = server.ask(&format!("GET {path}?token={token}"), &format!("{host}{cookie}")).await?;
-            assert_eq!(status(&answer), "401", "{path} {token}");
-        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_for_another_host_is_refused() -> Result<()> {
+    let server = Server::start().await?;
+    for path in SHELL.into_iter().chain(RECORDS) {
         for host in ["evil.example", "127.0.0.1.evil.example", ""] {
-            let answer = server.ask(&format!("GET {path}"), &format!("Host: {host}\r\n{cookie}")).await?;
+            let headers = format!("Host: {host}\r\n{}", server.authorization());
+            let answer = server.ask(&format!("GET {path}"), &headers).await?;
             assert_eq!(status(&answer), "403", "{path} {host}");
             assert!(answer.1.contains(&format!("`{host}`")), "{}", answer.1);
         }
@@ -113,21 +133,92 @@ async fn a_request_without_the_token_or_with_another_host_is_refused() -> Result
 }
 
 #[tokio::test]
+async fn no_answer_redirects_or_sets_a_cookie() -> Result<()> {
+    let server = Server::start().await?;
+    let token = &server.token;
+    let host = format!("Host: {}\r\n", server.address);
+    for path in ["/", "//evil.example/", "//evil.example/..", "/\\evil.example", "/heads/", "http://evil.example/"] {
+        for query in [String::new(), format!("?token={token}")] {
+            for headers in [host.clone(), format!("{host}{}", server.authorization())] {
+                let (head, _) = server.ask(&format!("GET {path}{query}"), &headers).await?;
+                assert!(!head.starts_with("HTTP/1.1 3"), "{path}: {head}");
+                let head = head.to_lowercase();
+                assert!(!head.contains("\r\nlocation:") && !head.contains("\r\nset-cookie:"), "{path}: {head}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn only_get_is_answered_and_each_answer_has_the_policy() -> Result<()> {
     let server = Server::start().await?;
-    let headers = format!("Host: {}\r\n{}", server.address, server.cookie());
+    let headers = format!("Host: {}\r\n{}", server.address, server.authorization());
     for path in ["/", "/heads", "/style.css", "/record/0-0-1"] {
         for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
             assert_eq!(status(&server.ask(&format!("{method} {path}"), &headers).await?), "405", "{method} {path}");
         }
     }
-    for path in ["/", "/live.js", "/record/0-0-1", "/nothing", "/?token=wrong"] {
-        let (head, _) = server.get(path).await?;
-        assert!(head.contains("\r\ncontent-security-policy: default-src 'none'; script-src 'self';"), "{path}: {head}");
-        assert!(
-            head.contains("\r\nx-content-type-options: nosniff") && head.contains("\r\nreferrer-policy: no-referrer")
-        );
+    for path in SHELL.into_iter().chain(["/record/0-0-1", "/nothing"]) {
+        for headers in [&headers, "Host: evil.example\r\n", "Host: localhost\r\n"] {
+            let (head, _) = server.ask(&format!("GET {path}"), headers).await?;
+            let policy = "\r\ncontent-security-policy: default-src 'none'; script-src 'self';";
+            assert!(head.contains(policy), "{path}: {head}");
+            assert!(head.contains("\r\nx-content-type-options: nosniff"), "{path}: {head}");
+            assert!(head.contains("\r\nreferrer-policy: no-referrer"), "{path}: {head}");
+        }
     }
+    Ok(())
+}
+
+/// The clock is paused, so it goes on to the next timer whenever the program only waits.
+#[tokio::test(start_paused = true)]
+async fn a_request_head_that_does_not_end_within_10_s_is_closed() -> Result<()> {
+    let server = Server::start().await?;
+    let answered = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+    // Nothing, the half of a head, and the half of a second head.
+    for sent in ["", "GET / HTTP/1.1\r\nHost: ", &format!("{answered}GET / HTTP/1.1\r\n")] {
+        let mut stream = server.send(sent).await?;
+        let began = tokio::time::Instant::now();
+        let mut answer = Vec::new();
+        // A connection that is reset is closed as well.
+        let _ = stream.read_to_end(&mut answer).await;
+        assert_eq!(began.elapsed().as_secs(), 10, "{sent}");
+        assert_eq!(answer.starts_with(b"HTTP/1.1 200"), sent.starts_with(&answered), "{sent}");
+    }
+    Ok(())
+}
+
+/// Sends a request, and reads the beginning of its answer.
+async fn answered(server: &Server, stream: &mut tokio::net::TcpStream, headers: &str) -> Result<String> {
+    let request = format!("GET /record/0-0-1 HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", server.address);
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await?;
+    Ok(String::from_utf8(answer.to_vec())?)
+}
+
+#[tokio::test]
+async fn of_65_connections_without_a_valid_request_the_oldest_is_closed() -> Result<()> {
+    let server = Server::start().await?;
+    // These connections have the token, so they stay open, and do not count.
+    let mut feed = server.feed("").await?;
+    feed.next().await?;
+    let mut known = server.send("").await?;
+    assert_eq!(answered(&server, &mut known, &server.authorization()).await?, "HTTP/1.1 404");
+    let mut unknown = Vec::new();
+    for _ in 0..65 {
+        unknown.push(server.send("").await?);
+    }
+    let mut oldest = unknown.remove(0);
+    assert_eq!(oldest.read(&mut [0; 1]).await?, 0);
+    // All others are still there, whether or not they send a request.
+    for stream in &mut unknown {
+        assert_eq!(answered(&server, stream, "").await?, "HTTP/1.1 401");
+    }
+    assert_eq!(answered(&server, &mut server.send("").await?, &server.authorization()).await?, "HTTP/1.1 404");
+    server.record(0..1).await?;
+    assert_eq!(feed.paths(1).await?, ["n0"]);
     Ok(())
 }
 
@@ -149,7 +240,7 @@ async fn a_token_that_is_short_or_needs_an_escape_is_refused() -> Result<()> {
         assert!(matches!(bound, Err(ViewerError::Token)), "{token}");
     }
     let viewer = Viewer::bind("127.0.0.1:0").token("1234567890-ABC_x").await?;
-    assert!(viewer.url().ends_with("/?token=1234567890-ABC_x"));
+    assert!(viewer.url().ends_with("/#token=1234567890-ABC_x"));
     Ok(())
 }
 
@@ -226,7 +317,7 @@ async fn an_id_that_the_recording_never_had_is_quoted() -> Result<()> {
     let server = Server::start().await?;
     server.record(0..2).await?;
     let answer = {
-        let headers = format!("Host: {}\r\n{}Last-Event-ID: nonsense\r\n", server.address, server.cookie());
+        let headers = format!("Host: {}\r\n{}Last-Event-ID: nonsense\r\n", server.address, server.authorization());
         server.ask("GET /heads", &headers).await?
     };
     assert_eq!((status(&answer), answer.1.contains("`nonsense`")), ("400", true));

@@ -252,6 +252,48 @@ describe("a recording", () => {
   });
 });
 
+describe("the token", () => {
+  test("leaves the address, is sent as a header and never as a cookie", async () => {
+    const { url } = await view((await started("token")).path);
+    const token = url.split("#token=")[1];
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    const requests = [];
+    page.on("request", (request) => requests.push(request));
+    await page.goto(`${url}&tab=2`);
+    await status(page, "13 runs");
+    await list(page).getByRole("option", { name: "Agent guide" }).click();
+    await panel(page).getByText("How high is K2?").waitFor();
+    assert.ok(!page.url().includes("token") && page.url().includes("tab=2"), page.url());
+    assert.ok(requests.length > 10);
+    for (const request of requests) {
+      const path = new URL(request.url()).pathname;
+      const headers = await request.allHeaders();
+      const isForRecords = path === "/heads" || path.startsWith("/record/");
+      assert.equal(headers.authorization, isForRecords ? `Bearer ${token}` : undefined, path);
+      assert.ok(!request.url().includes(token) && headers.cookie === undefined && !(headers.referer ?? "").includes(token), path);
+    }
+    assert.deepEqual(await context.cookies(), []);
+    await page.reload();
+    await panel(page).getByText("How high is K2?").waitFor();
+    await context.close();
+  });
+
+  test("that is missing or wrong is reported, and a new address in the same tab connects", async () => {
+    const { url } = await view((await started("refused")).path);
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    for (const hash of ["", "#token=1234567890123456"]) {
+      await page.goto(url.replace(/#.*/, hash));
+      await status(page, "the server refuses this page: open the address that it printed");
+    }
+    await page.goto(url);
+    await status(page, "13 runs");
+    assert.ok(!page.url().includes("token"), page.url());
+    await context.close();
+  });
+});
+
 describe("a recording that grows", () => {
   test("of the example `agent` is seen live", async () => {
     const path = join(temporary, "agent.jsonl");

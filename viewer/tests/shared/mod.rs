@@ -19,12 +19,12 @@ impl Client {
     pub(crate) fn of<S>(viewer: &Viewer<S>) -> Result<Self> {
         let (address, url) = (viewer.address(), viewer.url());
         let token = url.split_once("token=").ok_or("no token")?.1.to_owned();
-        assert_eq!(url, format!("http://{address}/?token={token}"));
+        assert_eq!(url, format!("http://{address}/#token={token}"));
         Ok(Self { address, token })
     }
 
-    pub(crate) fn cookie(&self) -> String {
-        format!("Cookie: emitree_view_{}={}\r\n", self.address.port(), self.token)
+    pub(crate) fn authorization(&self) -> String {
+        format!("Authorization: Bearer {}\r\n", self.token)
     }
 
     pub(crate) async fn send(&self, request: &str) -> Result<TcpStream> {
@@ -43,14 +43,14 @@ impl Client {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Result<(String, String)> {
-        self.ask(&format!("GET {path}"), &format!("Host: {}\r\n{}", self.address, self.cookie())).await
+        self.ask(&format!("GET {path}"), &format!("Host: {}\r\n{}", self.address, self.authorization())).await
     }
 
     /// Opens the feed of heads, after the event with an id.
     pub(crate) async fn feed(&self, after: &str) -> Result<Feed> {
-        let (host, cookie) = (self.address, self.cookie());
+        let (host, authorization) = (self.address, self.authorization());
         let after = if after.is_empty() { String::new() } else { format!("Last-Event-ID: {after}\r\n") };
-        let stream = self.send(&format!("GET /heads HTTP/1.1\r\nHost: {host}\r\n{cookie}{after}\r\n")).await?;
+        let stream = self.send(&format!("GET /heads HTTP/1.1\r\nHost: {host}\r\n{authorization}{after}\r\n")).await?;
         Ok(Feed { lines: BufReader::new(stream).lines(), id: String::new() })
     }
 }
