@@ -49,11 +49,14 @@ function textOfNote({ head }) {
   return head.reason ?? "";
 }
 
+const CYCLE = "a cycle: this run is also above its parent";
+
 /** What a run was started in: a run, or a span of another process. @param {Run} run @param {any} record @returns {[string, string][]} */
 function parentOf(run, record) {
   const plain = (/** @type {unknown} */ id) => String(id ?? "not recorded").replaceAll("-", "");
   if (run.parent) return [["Parent", titleOf(run.parent)]];
   if (!run.parentId) return [];
+  if (run.isInCycle) return [["Parent", `${run.parentId} (⚠ ${CYCLE})`]];
   // An id that begins with eight zero bytes has the id of a span.
   if (!run.parentId.startsWith("00000000-0000-0000-")) return [["Parent", `${run.parentId} (not recorded)`]];
   return [["Continues", `trace ${plain(record?.trace?.id)}, span ${plain(run.parentId).slice(16)}`]];

@@ -59,6 +59,8 @@ class Run {
     this.order = order;
     /** @type {Run | undefined} */
     this.parent = undefined;
+    /** `true` if the recorded parent is the run itself or a run below it, so the run is shown as a top-level run. */
+    this.isInCycle = false;
     this.children = NO_RUNS;
     /** The number of heads of the run. */
     this.count = 0;
@@ -131,6 +133,8 @@ class Model {
     /** The number of runs without an end. */
     this.open = 0;
     this.lost = 0;
+    /** The number of runs whose recorded parents form a cycle. */
+    this.cycles = 0;
     this.malformed = 0;
     this.incomplete = 0;
     this.isEnd = false;
@@ -193,15 +197,22 @@ class Model {
     this.open += 1;
     this.runs.set(id, run);
     const parent = head.parent === undefined ? undefined : this.runs.get(head.parent);
-    if (parent) {
+    if (parent && parent !== run) {
       run.parent = parent;
       addChild(parent, run);
     } else {
       this.roots.push(run);
-      if (head.parent !== undefined) this.orphans.set(head.parent, [...(this.orphans.get(head.parent) ?? []), run]);
+      if (parent) this.markCycle(run);
+      else if (head.parent !== undefined) this.orphans.set(head.parent, [...(this.orphans.get(head.parent) ?? []), run]);
     }
     this.adopt(run);
     return run;
+  }
+
+  /** @param {Run} run */
+  markCycle(run) {
+    run.isInCycle = true;
+    this.cycles += 1;
   }
 
   /** Moves runs below their parent, if its first event was recorded after theirs. @param {Run} parent */
@@ -209,9 +220,13 @@ class Model {
     const children = this.orphans.get(parent.id);
     if (!children) return;
     this.orphans.delete(parent.id);
+    // Orphans are top-level runs, so the only one that can be above the parent is its root. Below it, it would close a
+    // cycle, in which no walk to the top would end.
+    const root = parent.root;
     const adopted = new Set(children);
+    if (adopted.delete(root)) this.markCycle(root);
     this.roots = this.roots.filter((root) => !adopted.has(root));
-    for (const child of children) {
+    for (const child of adopted) {
       child.parent = parent;
       addChild(parent, child);
       addUsage(parent, child.total);

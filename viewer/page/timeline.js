@@ -149,5 +149,6 @@ function labelOf(model, run) {
   if (run.tokens > 0) facts.push(`${formatCount(run.tokens)} tokens`);
   if (run.total.hasCost) facts.push(`cost ${formatCost(run.total.cost)}`);
   if (run.discarded > 0) facts.push(`${run.discarded + 1} attempts`);
+  if (run.isInCycle) facts.push(CYCLE);
   return facts.join(", ");
 }

@@ -124,6 +124,7 @@ function cardOf(run) {
   const facts = [formatDuration(model.durationOf(run))];
   if (run.tokens > 0) facts.push(`${formatCount(run.tokens)} tokens`);
   if (run.total.hasCost) facts.push(`cost ${formatCost(run.total.cost)}`);
+  if (run.isInCycle) facts.push("⚠ parent cycle");
   return [
     make("span", { class: "name" }, [titleOf(run)]),
     outcomeElement(run),
@@ -141,6 +142,7 @@ function rowOf({ run, level }) {
     twisty,
     make("span", { class: `kind ${hueOf(model, run.kind)}` }, [run.kind || "run"]),
     make("span", { class: "name" }, [run.name || titleOf(run)]),
+    ...(run.isInCycle ? [make("span", { class: "note" }, ["⚠ parent cycle"])] : []),
     ...(run.discarded > 0 ? [make("span", { class: "facts" }, [`${run.discarded + 1} attempts`])] : []),
     ...(run.tokens > 0 ? [make("span", { class: "facts" }, [`${formatCount(run.tokens)} tokens`])] : []),
   ]);
@@ -259,6 +261,7 @@ function drawStatus() {
   const facts = [`${formatCount(model.count)} records`, `${formatCount(model.runs.size)} runs`];
   if (model.open > 0) facts.push(`${formatCount(model.open)} ${OUTCOMES[model.isLive ? "running" : "unfinished"].word}`);
   if (model.lost > 0) facts.push(`${formatCount(model.lost)} events lost`);
+  if (model.cycles > 0) facts.push(`${formatCount(model.cycles)} cycles of parents`);
   if (model.malformed > 0) facts.push(`${formatCount(model.malformed)} malformed lines`);
   if (model.outside.count > 0) facts.push(`${formatCount(model.outside.count)} events outside of runs`);
   if (model.incomplete > 0) facts.push(`the last line is not complete: ${formatBytes(model.incomplete)}`);

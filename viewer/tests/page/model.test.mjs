@@ -47,6 +47,29 @@ test("a run whose parent is recorded later moves below it, with its tokens", () 
   assert.deepEqual([model.roots.length, model.runs.get("a").tokens, model.runs.get("c").tokens], [1, 7, 0]);
 });
 
+test("runs that are each other's parents are shown, and one of them is a marked top-level run", () => {
+  const usage = (run, parent) => head("usage", run, 1, { parent, input_tokens: 3, output_tokens: 4 });
+  // The parent of each run, in the order of the records.
+  const cases = [
+    [{ a: "a" }, ["1 a 1/1"]],
+    [{ a: "b", b: "a" }, ["1 a 1/1", "2 b 1/1"]],
+    [{ a: "b", b: "c", c: "a" }, ["1 b 1/1", "2 a 1/1", "3 c 1/1"]],
+    [{ a: "c", b: "a", c: "b" }, ["1 a 1/1", "2 b 1/1", "3 c 1/1"]],
+    [{ a: "b", d: "b", b: "a" }, ["1 a 1/1", "2 b 1/1", "3 d 1/1"]],
+  ];
+  for (const [parents, expected] of cases) {
+    const heads = Object.entries(parents).map(([run, parent]) => usage(run, parent));
+    const model = modelOf(heads);
+    const [top, ...others] = model.roots;
+    assert.deepEqual([shape(model, top.id), others], [expected, []]);
+    assert.equal(top.tokens, heads.length * 7);
+    assert.deepEqual([...model.runs.values()].filter((run) => run.isInCycle), [top]);
+    assert.equal(model.cycles, 1);
+    assert.deepEqual(page.parentOf(top), [["Parent", `${parents[top.id]} (⚠ a cycle: this run is also above its parent)`]]);
+    assert.equal(model.boxes(top).length, heads.length);
+  }
+});
+
 test("a closed run and a run that is not shown have no rows below", () => {
   const model = modelOf([start("a", 0), start("b", 1, "a"), start("c", 2, "b"), start("d", 3, "a")]);
   assert.deepEqual(shape(model, "a", { isOpen: (run) => run.id !== "b" }), ["1 a 1/1", "2 b 1/2", "2 d 2/2"]);

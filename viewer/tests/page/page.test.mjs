@@ -252,6 +252,49 @@ describe("a recording", () => {
   });
 });
 
+/** Writes a recording of records that a program would not write. */
+function forged(name, lines) {
+  const path = join(temporary, `${name}.jsonl`);
+  writeFileSync(path, lines.map((line) => `${JSON.stringify(line)}\n`).join(""));
+  return path;
+}
+
+/** The id of a run, by a number. */
+const idOf = (number) => `01a220d4-9313-70f2-b2ad-${String(number).padStart(12, "0")}`;
+
+/** The record of an event of a run, at a second of 1970. An event with a `run.` is a lifecycle event. */
+function event(second, run, parent, name, payload, creator = { kind: "Tool", name: `t${run}`, id: run }) {
+  const context = name.startsWith("run.") ? { internal: true } : {};
+  const trace = { id: idOf(1), run_id: idOf(run), parent_run_id: parent === undefined ? null : idOf(parent) };
+  const created_at = new Date(second * 1000).toISOString();
+  return { id: idOf(900), path: `tool.${name}`, created_at, creator, context, group_id: null, trace, payload_type: "T", payload };
+}
+
+const begun = (second, run, parent, input = {}) => event(second, run, parent, "run.start", { input, output: null });
+const finished = (second, run, parent, seconds, status = "success") =>
+  event(second, run, parent, "run.finish", { input: {}, outcome: { status }, duration_ns: seconds * 1e9 });
+
+describe("a recording that a program would not write", () => {
+  test("of runs that are each other's parents is shown and exported, with a mark", async () => {
+    const records = [begun(0, 1, 2), begun(1, 2, 1), finished(2, 2, 1, 1), finished(3, 1, 2, 3), begun(4, 3, 3), finished(5, 3, 3, 1)];
+    const path = forged("cycle", records);
+    const to = join(temporary, "cycle.html");
+    run("emitree-view", path, "--export", to);
+    for (const url of [(await view(path)).url, `file://${to}`]) {
+      const page = await open(url);
+      await status(page, "6 records · 3 runs · 2 cycles of parents");
+      await list(page).getByRole("option", { name: /Tool t3.*parent cycle/ }).click();
+      await panel(page).getByText(`${idOf(3)} (⚠ a cycle: this run is also above its parent)`).waitFor();
+      await list(page).getByRole("option", { name: /Tool t1.*parent cycle/ }).click();
+      await row(page, /Tool t1 ⚠ parent cycle success/).waitFor();
+      await row(page, "Tool t2 success").click();
+      assert.equal(await fact(page, "Parent"), "Tool t1");
+      for (const key of ["t", "z", "e", "n"]) await page.keyboard.press(key);
+      await page.close();
+    }
+  });
+});
+
 describe("the token", () => {
   test("leaves the address, is sent as a header and never as a cookie", async () => {
     const { url } = await view((await started("token")).path);
