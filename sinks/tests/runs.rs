@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use emitree_emitter::{Emitter, SinkRecord};
 use emitree_sinks::JsonlFile;
@@ -334,4 +334,17 @@ fn a_run_whose_start_was_lost_begins_at_its_end_minus_its_duration() {
         (&*run.kind, run.started.map(|at| run.ended.unwrap() - (Duration::from_secs(8)) == at)),
         ("Tool", Some(true))
     );
+}
+
+#[test]
+fn a_run_whose_start_was_recorded_late_begins_at_its_end_minus_its_duration() {
+    let finish = json!({"outcome": {"status": "success"}, "duration_ns": 6_000_000_000_u64});
+    // The second of `start`, and the beginning in tenths of seconds.
+    for (second, began) in [(2, 25), (3, 35), (5, 35), (9, 35)] {
+        let mut runs = Runs::default();
+        runs.add(&head(second, "run.start", &json!({}), RUN));
+        runs.add(&head(9, "run.finish", &finish, RUN));
+        let started = runs.iter().next().and_then(|run| run.started).unwrap();
+        assert_eq!(started, UNIX_EPOCH + Duration::from_millis(began * 100), "{second}");
+    }
 }

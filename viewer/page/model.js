@@ -237,7 +237,7 @@ class Model {
   fold(run, head) {
     switch (head.fact) {
       case "start":
-        run.started = head.time;
+        run.started ??= head.time;
         break;
       case "error":
         run.error = head.message;
@@ -249,8 +249,12 @@ class Model {
         run.duration = head.duration_ns ?? undefined;
         run.outcome = head.outcome ?? "unknown";
         run.lost = this.lost - run.lost;
-        if (run.started === undefined && head.time !== undefined && run.duration !== undefined) {
-          run.started = head.time - run.duration / 1000;
+        if (head.time !== undefined && run.duration !== undefined) {
+          // Whatever waits before a run's `start` is part of its duration, so `start` may be recorded late, or not at
+          // all. `finish` may be recorded late too. The bar always has the length of the duration.
+          const began = head.time - run.duration / 1000;
+          run.started = Math.min(run.started ?? began, began);
+          run.ended = run.started + run.duration / 1000;
         }
         break;
       case "discarded":

@@ -200,10 +200,10 @@ class Tabs {
     return [...before, ...(Array.isArray(asked) ? asked : []), success?.payload?.output?.message].filter(isMessage);
   }
 
-  /** @param {Head[]} heads */
-  async events(heads) {
+  /** @param {Head[]} heads @param {Run} run */
+  async events(heads, run) {
     const shown = heads.filter((head) => this.showsTrajectory || !isOfTrajectory(head));
-    const rows = shown.slice(0, this.listed).map((head) => this.eventRow(head, heads[0].time ?? 0));
+    const rows = shown.slice(0, this.listed).map((head) => this.eventRow(head, run.started ?? heads[0].time ?? 0));
     const names = ["Time", "Event", "Size"].map((name) => make("th", { scope: "col" }, [name]));
     const table = make("table", {}, [make("thead", {}, [make("tr", {}, names)]), make("tbody", {}, rows)]);
     const check = /** @type {HTMLInputElement} */ (make("input", { type: "checkbox" }));

@@ -28,6 +28,12 @@ async fn a_span_lasts_from_start_for_the_duration_of_its_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_start_was_recorded_late_begins_at_its_end_minus_its_duration() {
+    let spans = exported([start(5, TOP), finish(9, "Tool", TOP, 6)], none).await;
+    assert_eq!(spans.iter().map(times).collect::<Vec<_>>(), [(35, 95)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_start_was_lost_begins_at_its_end_minus_its_duration() {
     let records = [gap(3), record(4, "Tool", TOP, "start", &json!({"call_id": "c"})), finish(9, "Tool", TOP, 8)];
     let spans = exported(records, none).await;

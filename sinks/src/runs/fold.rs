@@ -38,7 +38,8 @@ pub struct Run {
     pub kind: Box<str>,
     /// The name, such as `read_file`; empty if no lifecycle event was recorded.
     pub name: Box<str>,
-    /// The time of `start`. If it was not recorded, the time of `finish` minus the duration.
+    /// The time of `start`, or the time of `finish` minus the duration if that is earlier, or if `start` was not
+    /// recorded.
     pub started: Option<SystemTime>,
     /// The time of `finish`.
     pub ended: Option<SystemTime>,
@@ -139,15 +140,18 @@ impl Run {
             self.name.clone_from(&head.name);
         }
         match &head.fact {
-            Fact::Start => self.started = head.time,
+            Fact::Start => self.started = self.started.or(head.time),
             Fact::Error { message, details } => {
                 (self.error, self.error_details) = (Some(message.clone()), Some(details.clone()));
             }
             Fact::Finish { outcome, duration } if self.is_unfinished() => {
                 (self.ended, self.duration) = (head.time, *duration);
                 self.outcome.clone_from(outcome);
-                let began = || head.time?.checked_sub((*duration)?);
-                self.started = self.started.or_else(began);
+                // Whatever waits before the `start` of a run is part of its duration, so its record may be late.
+                let began = head.time.zip(*duration).and_then(|(ended, duration)| ended.checked_sub(duration));
+                if let Some(began) = began {
+                    self.started = Some(self.started.map_or(began, |started| started.min(began)));
+                }
                 self.lost = lost - self.lost;
             }
             Fact::Discarded { .. } => self.discarded += 1,

@@ -120,6 +120,17 @@ test("a run whose start was lost begins at its end minus its duration", () => {
   assert.equal(model.startOf(model.runs.get("a")), 1 * S);
 });
 
+test("the bar of a run is as long as its duration, also if its start or its end was recorded late", () => {
+  // The seconds of `start` and `finish`, the duration, and the beginning and the end of the bar.
+  for (const [started, ended, duration, from, to] of [[4, 9, 8, 1, 9], [1, 9, 8, 1, 9], [1, 9, 5, 1, 6], [9, 9, 0, 9, 9]]) {
+    const model = modelOf([start("a", started), finish("a", ended, duration)]);
+    const run = model.runs.get("a");
+    assert.deepEqual([model.startOf(run), model.endOf(run), run.started], [from * S, to * S, from * S]);
+    assert.equal(model.durationOf(run), duration * 1e9);
+    assert.equal(model.ownTimeOf(run), duration * 1e9);
+  }
+});
+
 test("the own time of a run leaves out the time of the runs below, once if they overlap", () => {
   const below = [start("b", 1, "a"), start("c", 2, "a"), finish("b", 4, 3, "success", "a"), finish("c", 5, 3, "success", "a")];
   const model = modelOf([start("a", 0), ...below, start("d", 8, "a"), finish("d", 9, 1, "success", "a"), finish("a", 10, 10)]);

@@ -293,6 +293,18 @@ describe("a recording that a program would not write", () => {
       await page.close();
     }
   });
+
+  test("has bars, an axis and a start that fit the duration, also if `start` is late", async () => {
+    const records = [begun(8, 1), begun(9, 2, 1), finished(10, 2, 1, 8), finished(11, 1, undefined, 10)];
+    const page = await open((await view(forged("late", records))).url, { timezoneId: "UTC" });
+    await list(page).getByRole("option", { name: "Tool t1" }).click();
+    assert.equal(await fact(page, "Started"), "1970-01-01 00:00:01.000");
+    assert.equal(await fact(page, "Duration"), "10.0 s");
+    assert.match(await page.locator("#axis").innerText(), /10\.0 s/);
+    const bar = await row(page, "Tool t2").locator(".time i").evaluate(({ style }) => [style.left, style.width]);
+    assert.deepEqual(bar, ["10%", "max(2px, 80%)"]);
+    await page.close();
+  });
 });
 
 describe("the token", () => {
