@@ -23,6 +23,14 @@ function formatCount(number) {
   return number.toLocaleString("en-US");
 }
 
+/**
+ * Characters that reverse or reorder the text around them, as escapes: a name or an error must look like what it is.
+ * @param {string} text
+ */
+function visible(text) {
+  return text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 /** Cost in the unit of the recording, without the errors of binary fractions. @param {number} cost */
 function formatCost(cost) {
   return String(Number(cost.toFixed(9)));

@@ -28,7 +28,7 @@ async function copy() {
 
 /** @param {string} text */
 function announce(text) {
-  byId("announcement").textContent = text;
+  setText(byId("announcement"), text);
 }
 
 /** @param {KeyboardEvent} event */
@@ -73,7 +73,7 @@ function moveIn(view, index, key) {
 function openOrClose(run, opens) {
   const isOpen = run.children.length > 0 && !state.closed.has(run.id);
   if (isOpen !== opens && run.children.length > 0) toggle(run);
-  else if (opens && isOpen) visit(run.children[0]);
+  else if (opens && isOpen) visit(run.children.find(isShown) ?? run);
   else if (!opens && run.parent && run !== shown.run) visit(run.parent);
   return true;
 }
@@ -82,12 +82,12 @@ function openOrClose(run, opens) {
 function moveInFlame(key) {
   const run = model.get(state.run) ?? shown.run;
   if (!run) return false;
-  const beside = run === shown.run ? [run] : (run.parent?.children ?? [run]);
+  const beside = run === shown.run ? [run] : (run.parent?.children ?? [run]).filter(isShown);
   const at = beside.indexOf(run);
   /** @type {Record<string, Run>} */
   const steps = {
     ArrowUp: run === shown.run ? run : (run.parent ?? run),
-    ArrowDown: run.children[0] ?? run,
+    ArrowDown: run.children.find(isShown) ?? run,
     ArrowLeft: beside[at - 1] ?? run,
     ArrowRight: beside[at + 1] ?? run,
     Home: shown.run,
@@ -100,7 +100,7 @@ function moveInFlame(key) {
 
 function listen() {
   const outcomes = Object.entries(OUTCOMES).map(([name, { word }]) => make("option", { value: name }, [word]));
-  byId("find-outcome").append(...outcomes);
+  byId("find-outcome").append(make("option", { value: ALL_ERRORS }, ["all errors"]), ...outcomes);
   byId("keys").append(
     ...[["Arrows, Home, End, page keys", "move in a list, open and close"], ...KEYS].flatMap(([key, text]) => [
       make("dt", {}, [make("kbd", {}, [String(key)])]),

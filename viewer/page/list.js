@@ -2,15 +2,21 @@
 "use strict";
 
 /**
- * Makes an element. All text is set by `textContent`, so nothing in a recording is read as HTML.
+ * Makes an element. All text is set as text, so nothing in a recording is read as HTML, and no character of it changes
+ * the direction of other texts.
  * @param {string} tag @param {Record<string, string>} [attributes] @param {(Node | string)[]} [children]
  * @returns {HTMLElement}
  */
 function make(tag, attributes = {}, children = []) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
+  element.append(...children.map((child) => (typeof child === "string" ? visible(child) : child)));
   return element;
+}
+
+/** @param {Element} element @param {string} text */
+function setText(element, text) {
+  element.textContent = visible(text);
 }
 
 /** @param {string} id @returns {any} */

@@ -40,8 +40,8 @@ function openExported() {
 
 /** @param {string} title */
 function show(title) {
-  byId("title").textContent = title;
-  document.title = `${title} – emitree`;
+  setText(byId("title"), title);
+  document.title = visible(`${title} – emitree`);
 }
 
 // ---- The server
@@ -139,6 +139,9 @@ function onEvent(name, data, id) {
   if (name === "restart") {
     model.clear();
     records.clear();
+    change({ run: undefined, note: undefined, root: undefined, focus: undefined, follows: true });
+    // As after a reload.
+    state.isOpening = true;
     announce("the recording has begun anew");
   }
   schedule();

@@ -38,8 +38,8 @@ const OUTCOMES = {
   none: { sign: "·", word: "no run" },
 };
 
-/** Outcomes that `e` visits. */
-const ERRORS = new Set(["failed", "panicked", "denied", "timed_out", "aborted", "dropped"]);
+/** The outcomes that are errors: `e` visits them, *all errors* selects them, and the runs above count them. */
+const ERRORS = new Set(["failed", "panicked", "denied", "timed_out", "aborted"]);
 
 /** @typedef {Readonly<{ input: number, output: number, cost: number, hasCost: boolean }>} Usage */
 
@@ -77,6 +77,8 @@ class Run {
     /** @type {string | undefined} */
     this.error = undefined;
     this.discarded = 0;
+    /** The number of runs below that ended with an error. */
+    this.errorsBelow = 0;
     /** Tokens and cost of the run and the runs below. */
     this.total = NO_USAGE;
     /** Until the end, the events that were lost before the run; then those that were lost during the run. */
@@ -95,6 +97,10 @@ class Run {
     return this.ended !== undefined;
   }
 
+  get isError() {
+    return this.outcome !== undefined && ERRORS.has(this.outcome);
+  }
+
   get root() {
     /** @type {Run} */
     let run = this;
@@ -103,7 +109,7 @@ class Run {
   }
 }
 
-/** All runs of a recording. The cost of adding a head is constant, except that tokens are added to the runs above. */
+/** All runs of a recording. The cost of adding a head is constant, except that tokens and errors are added to the runs above. */
 class Model {
   /** @param {boolean} isLive */
   constructor(isLive) {
@@ -130,6 +136,8 @@ class Model {
     /** Runs whose parent has not been seen. @type {Map<string, Run[]>} */
     this.orphans = new Map();
     this.count = 0;
+    /** The run that was the first to end with an error: if it made others fail, these have ended after it. @type {Run | undefined} */
+    this.firstError = undefined;
     /** The number of runs without an end. */
     this.open = 0;
     this.lost = 0;
@@ -230,6 +238,7 @@ class Model {
       child.parent = parent;
       addChild(parent, child);
       addUsage(parent, child.total);
+      addErrors(parent, child.errorsBelow + (child.isError ? 1 : 0));
     }
   }
 
@@ -248,6 +257,10 @@ class Model {
         this.open -= 1;
         run.duration = head.duration_ns ?? undefined;
         run.outcome = head.outcome ?? "unknown";
+        if (run.isError) {
+          this.firstError ??= run;
+          addErrors(run.parent, 1);
+        }
         run.lost = this.lost - run.lost;
         if (head.time !== undefined && run.duration !== undefined) {
           // Whatever waits before a run's `start` is part of its duration, so `start` may be recorded late, or not at
@@ -375,11 +388,11 @@ class Model {
 
   /**
    * Boxes of a flame view: each run is at least one row below its parent, and overlaps no other run of its row.
-   * @param {Run} top
+   * @param {Run} top @param {(run: Run) => boolean} [isShown]
    * @returns {{ run: Run, row: number, start: number, end: number }[]}
    */
-  boxes(top) {
-    const runs = this.rows(top).flatMap(({ run }) => (run ? [run] : []));
+  boxes(top, isShown) {
+    const runs = this.rows(top, { isShown }).flatMap(({ run }) => (run ? [run] : []));
     runs.sort((a, b) => this.startOf(a) - this.startOf(b) || a.order - b.order);
     /** The end of the last run of each row. @type {number[]} */
     const ends = [];
@@ -421,6 +434,11 @@ function sum(a, b) {
 /** Adds a usage to the totals of a run and of all runs above. @param {Run} run @param {Usage} usage */
 function addUsage(run, usage) {
   for (/** @type {Run | undefined} */ let above = run; above; above = above.parent) above.total = sum(above.total, usage);
+}
+
+/** Adds errors to the counts of a run and of all runs above. @param {Run | undefined} run @param {number} count */
+function addErrors(run, count) {
+  if (count > 0) for (let above = run; above; above = above.parent) above.errorsBelow += count;
 }
 
 /** Events of a trajectory repeat other events, so they are hidden unless asked for. @param {Head} head */

@@ -1,6 +1,9 @@
 // The search: what it finds, and its form.
 "use strict";
 
+/** The outcome of the search that selects all errors. */
+const ALL_ERRORS = "errors";
+
 /** What a person searches for. An empty field selects all runs. */
 class Search {
   /** @param {{ text?: string, kind?: string, outcome?: string, longer?: number, tokens?: number, hides?: boolean }} fields */
@@ -21,7 +24,7 @@ class Search {
   /** @param {Model} model @param {Run} run */
   matches(model, run) {
     if (this.kind && run.kind !== this.kind) return false;
-    if (this.outcome && model.outcomeOf(run) !== this.outcome) return false;
+    if (this.outcome === ALL_ERRORS ? !run.isError : this.outcome && model.outcomeOf(run) !== this.outcome) return false;
     if (this.longer && model.durationOf(run) <= this.longer * 1e6) return false;
     if (this.tokens && run.tokens <= this.tokens) return false;
     return !this.text || searchedText(model, run).includes(this.text);
@@ -57,6 +60,15 @@ function updateFound() {
   for (const run of found.runs) {
     for (let above = /** @type {Run | undefined} */ (run); above && !found.kept.has(above); above = above.parent) found.kept.add(above);
   }
+}
+
+/** Returns `true` if a run stays in view: all do, unless the others of a search are hidden. @param {Run} run */
+function isShown(run) {
+  return !hidesOthers() || found.kept.has(run);
+}
+
+function hidesOthers() {
+  return state.search.hides && !state.search.isEmpty;
 }
 
 function writeSearch() {

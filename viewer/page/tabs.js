@@ -87,7 +87,7 @@ class Tabs {
       byId(`tab-${index + 1}`).tabIndex = index === tab ? 0 : -1;
     });
     byId("panel").setAttribute("aria-labelledby", `tab-${tab + 1}`);
-    byId("details-title").textContent = run ? titleOf(run) : note ? "Note" : "Details";
+    setText(byId("details-title"), run ? titleOf(run) : note ? "Note" : "Details");
     this.fill(model, run, note, tab, isSame);
   }
 
@@ -120,7 +120,7 @@ class Tabs {
       async () => this.first(heads, "finish"),
       async () => (await this.first(heads, "start"))?.payload?.input,
       async () => (await this.first(heads, "success"))?.payload?.output,
-      async () => this.conversation(heads),
+      async () => this.conversation(heads, run),
       async () => (this.event ? this.records.get(this.event) : heads),
       async () => (await this.records.get(heads[0]))?.context,
       async () => this.records.get(this.rawHead(heads)),
@@ -159,6 +159,7 @@ class Tabs {
       ["Runs below", formatCount(below(run))],
       ["Events", formatCount(run.count)],
     ];
+    if (run.errorsBelow > 0) facts.push(["Errors below", formatCount(run.errorsBelow)]);
     if (model.lostIn(run) > 0) facts.push(["Lost events", formatCount(model.lostIn(run))]);
     facts.push(["Run id", run.id]);
     facts.push(...parentOf(run, await this.records.get(run.parentId && !run.parent ? heads[0] : undefined)));
@@ -181,23 +182,31 @@ class Tabs {
     return [jsonOf(success.payload?.output)];
   }
 
-  /** @param {Head[]} heads */
-  async messages(heads) {
-    const messages = await this.conversation(heads);
+  /** @param {Head[]} heads @param {Run} run */
+  async messages(heads, run) {
+    const messages = await this.conversation(heads, run);
     if (messages.length === 0) return [hint("The run has no messages.")];
-    return [make("ol", { class: "chat", "aria-label": "Messages" }, messages.map(messageOf))];
+    const names = namesOfCalls(messages);
+    return [make("ol", { class: "chat", "aria-label": "Messages" }, messages.map((message) => messageOf(message, names)))];
   }
 
-  /** The messages of an agent in the order in which they were added, or those of one call of a model. @param {Head[]} heads */
-  async conversation(heads) {
+  /**
+   * The messages of an agent in the order in which they were added, or those of one call of a model, after the system
+   * prompt. The first model that the agent asks has its prompt.
+   * @param {Head[]} heads @param {Run} run
+   */
+  async conversation(heads, run) {
     const added = heads.filter((head) => head.fact === "event" && (head.path ?? "").endsWith(".message"));
     const records = await Promise.all(added.map((head) => this.records.get(head)));
     const messages = records.map((record) => record.payload?.message).filter(isMessage);
-    if (messages.length > 0) return messages;
+    if (messages.length > 0) {
+      const asked = run.children.find((child) => child.kind === "ChatModel");
+      const request = asked && (await this.first(model.headsOf(asked), "start"));
+      return [...systemOf(request), ...messages];
+    }
     const [start, success] = [await this.first(heads, "start"), await this.first(heads, "success")];
-    const { system, messages: asked } = start?.payload?.input ?? {};
-    const before = typeof system === "string" ? [{ role: "system", parts: [{ type: "text", content: system }] }] : [];
-    return [...before, ...(Array.isArray(asked) ? asked : []), success?.payload?.output?.message].filter(isMessage);
+    const { messages: asked } = start?.payload?.input ?? {};
+    return [...systemOf(start), ...(Array.isArray(asked) ? asked : []), success?.payload?.output?.message].filter(isMessage);
   }
 
   /** @param {Head[]} heads @param {Run} run */
@@ -260,39 +269,50 @@ function isMessage(value) {
 
 /** A value as text: a string as it is, anything else as indented JSON. @param {any} value */
 function jsonOf(value) {
-  const text = typeof value === "string" ? value : jsonText(value);
-  const shown = make("pre", {}, [text.slice(0, SHOWN)]);
+  return longText("pre", "", typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "nothing"));
+}
+
+/** A text, of which the beginning is shown at first if it is long. @param {string} tag @param {string} name @param {string} text */
+function longText(tag, name, text) {
+  const shown = make(tag, name ? { class: name } : {}, [text.slice(0, SHOWN)]);
   if (text.length <= SHOWN) return shown;
   const more = button(`show all ${formatCount(text.length)} characters`, () => {
-    shown.textContent = text;
+    setText(shown, text);
     more.remove();
   });
   return make("div", {}, [shown, more]);
 }
 
-/** JSON in which characters that reverse the text around them are escaped. @param {any} value */
-function jsonText(value) {
-  const escape = (/** @type {string} */ character) => `\\u${character.charCodeAt(0).toString(16)}`;
-  return (JSON.stringify(value, null, 2) ?? "nothing").replace(/[\u202a-\u202e\u2066-\u2069]/g, escape);
+/** The system prompt of a model's request, as messages. @param {any} start */
+function systemOf(start) {
+  const system = start?.payload?.input?.system;
+  return typeof system === "string" ? [{ role: "system", parts: [{ type: "text", content: system }] }] : [];
 }
 
-/** @param {any} message */
-function messageOf({ role, parts, finish_reason: reason }) {
+/** The names of the tools of calls, by the ids of the calls. @param {any[]} messages @returns {Map<string, string>} */
+function namesOfCalls(messages) {
+  const calls = messages.flatMap(({ parts }) => parts).filter((part) => part?.type === "tool_call");
+  return new Map(calls.map(({ id, name }) => [id, String(name)]));
+}
+
+/** @param {any} message @param {Map<string, string>} names */
+function messageOf({ role, parts, finish_reason: reason }, names) {
   const heading = [role, ...(reason && reason !== "stop" ? [` (${reason})`] : [])].map(String);
   return make("li", { class: `role-${["user", "assistant", "system", "tool"].includes(role) ? role : "other"}` }, [
     make("h3", {}, heading),
-    ...parts.map(partOf),
+    ...parts.map((/** @type {any} */ part) => partOf(part, names)),
   ]);
 }
 
-/** @param {any} part */
-function partOf(part) {
-  const result = part?.is_error ? "error" : "result";
-  const names = new Map([["tool_call", `calls ${part?.name}`], ["tool_call_response", result], ["reasoning", "reasoning"]]);
-  const name = names.get(part?.type);
+/** @param {any} part @param {Map<string, string>} names */
+function partOf(part, names) {
+  const of = names.has(part?.id) ? ` of ${names.get(part.id)}` : "";
+  const result = `${part?.is_error ? "error" : "result"}${of}`;
+  const titles = new Map([["tool_call", `calls ${part?.name}`], ["tool_call_response", result], ["reasoning", "reasoning"]]);
+  const name = titles.get(part?.type);
   const value = part?.content ?? part?.arguments ?? part?.response ?? part?.uri ?? part;
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
-  const body = make("div", { class: "part" }, [text.slice(0, SHOWN)]);
+  const body = longText("div", "part", text);
   return name ? make("div", { class: `part-${part.type}` }, [make("h4", {}, [name]), body]) : body;
 }
 

@@ -69,6 +69,8 @@ class Flame {
     this.space = make("div", { role: "presentation", class: "space" });
     element.append(this.space);
     this.look = "";
+    /** The number of boxes in view that are too narrow to be drawn. */
+    this.narrow = 0;
     /** @type {ReturnType<Model["boxes"]>} */
     this.boxes = [];
     /** @type {Map<Run, number>} */
@@ -85,13 +87,14 @@ class Flame {
 
   /**
    * @param {Model} model @param {Run} top @param {string} by
-   * @param {{ selected?: Run, isMatch: (run: Run) => boolean }} state
+   * @param {{ selected?: Run, isMatch: (run: Run) => boolean, filter: string }} state `filter` is a text that differs when
+   *   other runs are shown.
    */
-  draw(model, top, by, { selected, isMatch }) {
-    const look = `${model.version} ${top.id}`;
+  draw(model, top, by, { selected, isMatch, filter }) {
+    const look = `${model.version} ${top.id} ${filter}`;
     if (this.look !== look) {
       this.look = look;
-      this.boxes = model.boxes(top);
+      this.boxes = model.boxes(top, isShown);
       this.rowOf = new Map(this.boxes.map(({ run, row }) => [run, row]));
     }
     const height = parseFloat(getComputedStyle(this.element).getPropertyValue("--row")) * rootFontSize();
@@ -106,11 +109,15 @@ class Flame {
     const edges = [];
     const before = this.drawn;
     this.drawn = new Map();
+    this.narrow = 0;
     for (const { run, row, start, end } of this.boxes) {
       if (row < from || row > to) continue;
       const [left, right] = [scale.at(start), scale.at(end)];
       // Boxes within one hair of each other would only cover each other.
-      if (run !== selected && right - (edges[row] ?? -1) < pixel) continue;
+      if (run !== selected && right - (edges[row] ?? -1) < pixel) {
+        this.narrow += 1;
+        continue;
+      }
       edges[row] = Math.max(right, left + pixel);
       const element = before.get(run) ?? this.space.appendChild(make("div", { role: "treeitem", id: `flame-${run.id}`, "data-key": run.id }));
       before.delete(run);
@@ -143,12 +150,18 @@ class Flame {
   }
 }
 
+/** The number of errors below a run. @param {Run} run */
+function errorsOf(run) {
+  return `${formatCount(run.errorsBelow)} ${run.errorsBelow === 1 ? "error" : "errors"} below`;
+}
+
 /** The whole text of a run, as a screen reader reads it. @param {Model} model @param {Run} run */
 function labelOf(model, run) {
   const facts = [titleOf(run), OUTCOMES[model.outcomeOf(run)].word, formatDuration(model.durationOf(run))];
   if (run.tokens > 0) facts.push(`${formatCount(run.tokens)} tokens`);
   if (run.total.hasCost) facts.push(`cost ${formatCost(run.total.cost)}`);
   if (run.discarded > 0) facts.push(`${run.discarded + 1} attempts`);
+  if (run.errorsBelow > 0) facts.push(errorsOf(run));
   if (run.isInCycle) facts.push(CYCLE);
-  return facts.join(", ");
+  return visible(facts.join(", "));
 }

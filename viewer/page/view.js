@@ -15,6 +15,12 @@ const state = {
   focus: undefined,
   tab: 0,
   follows: model.isLive,
+  /** `true` until the recording was read to its end for the first time. */
+  isOpening: true,
+  /** `true` until the selection that the page opens with is in view. */
+  isRevealing: false,
+  /** The version of the model in which it was last brought into view. */
+  revealed: -1,
   isFlame: false,
   color: "kind",
   search: new Search(),
@@ -39,7 +45,7 @@ function schedule() {
 
 /** Changes the state, writes it to the URL, and draws. @param {Partial<typeof state>} changes */
 function change(changes) {
-  Object.assign(state, changes);
+  Object.assign(state, changes, { isOpening: false, isRevealing: false });
   writeUrl();
   schedule();
 }
@@ -56,6 +62,7 @@ const list = new VirtualList(byId("runs"), {
     "aria-selected": String(run ? run === shownRoot() : note.head.number === state.note),
     "aria-posinset": String(index + 1),
     "aria-setsize": String(listed().length),
+    title: run ? labelOf(model, run) : visible(textOfNote(note)),
     class: run ? classesOf(run, "card") : "card note",
   }),
   choose: (item) => select(item),
@@ -76,6 +83,7 @@ const tree = new VirtualList(byId("tree"), {
     "aria-setsize": String(size),
     "aria-selected": String(run ? run.id === state.run : note.head.number === state.note),
     ...(run && run.children.length > 0 ? { "aria-expanded": String(!state.closed.has(run.id)) } : {}),
+    title: run ? labelOf(model, run) : visible(textOfNote(note)),
     class: run ? classesOf(run, "row") : "row note",
   }),
   choose: (row, event) => {
@@ -106,8 +114,8 @@ function classesOf(run, name) {
 
 /** @param {number} level */
 function indent(level) {
-  const space = make("span", { class: "indent" });
-  // Deep trees must not push the names out of view.
+  // Deep trees must not push the names out of view, so a row that is not indented further says how deep it is.
+  const space = make("span", { class: "indent" }, level > 21 ? [`level ${level}`] : []);
   space.style.width = `${Math.min(level - 1, 20) * 0.9}rem`;
   return space;
 }
@@ -124,6 +132,7 @@ function cardOf(run) {
   const facts = [formatDuration(model.durationOf(run))];
   if (run.tokens > 0) facts.push(`${formatCount(run.tokens)} tokens`);
   if (run.total.hasCost) facts.push(`cost ${formatCost(run.total.cost)}`);
+  if (run.errorsBelow > 0) facts.push(errorsOf(run));
   if (run.isInCycle) facts.push("⚠ parent cycle");
   return [
     make("span", { class: "name" }, [titleOf(run)]),
@@ -142,6 +151,7 @@ function rowOf({ run, level }) {
     twisty,
     make("span", { class: `kind ${hueOf(model, run.kind)}` }, [run.kind || "run"]),
     make("span", { class: "name" }, [run.name || titleOf(run)]),
+    ...(run.errorsBelow > 0 ? [make("span", { class: "facts text-failed" }, [errorsOf(run)])] : []),
     ...(run.isInCycle ? [make("span", { class: "note" }, ["⚠ parent cycle"])] : []),
     ...(run.discarded > 0 ? [make("span", { class: "facts" }, [`${run.discarded + 1} attempts`])] : []),
     ...(run.tokens > 0 ? [make("span", { class: "facts" }, [`${formatCount(run.tokens)} tokens`])] : []),
@@ -164,6 +174,7 @@ function shownRoot() {
 
 function draw() {
   updateFound();
+  if (state.isOpening && model.isEnd) choose();
   const run = model.get(state.run);
   const root = shownRoot();
   shown.run = (!state.follows && model.get(state.focus)) || root;
@@ -174,10 +185,25 @@ function draw() {
   tabs.draw(model, run, note, state.tab);
   drawSwitches();
   drawStatus();
+  if (state.isRevealing && (run || note) && state.revealed !== model.version) {
+    // Records that are read later may move the selected row.
+    state.isRevealing = !model.isEnd;
+    state.revealed = model.version;
+    reveal();
+  }
+}
+
+/** Chooses what the page of a finished recording opens on: its first error, or else its beginning. */
+function choose() {
+  state.isOpening = false;
+  const isFinished = !model.isLive || model.open === 0;
+  if (!isFinished || state.run !== undefined || state.note !== undefined) return;
+  const run = model.firstError ?? model.roots[0];
+  if (run) Object.assign(state, { run: run.id, root: run.root.id, follows: false, isRevealing: true });
 }
 
 function drawTree() {
-  byId("tree-title").textContent = shown.run ? titleOf(shown.run) : "Tree";
+  setText(byId("tree-title"), shown.run ? titleOf(shown.run) : "Tree");
   byId("tree").hidden = state.isFlame;
   byId("flame").hidden = !state.isFlame;
   if (!shown.run) {
@@ -189,7 +215,8 @@ function drawTree() {
   drawAxis(byId("axis"), shown.scale);
   const isMatch = (/** @type {Run} */ run) => found.ids.has(run.id);
   if (state.isFlame) {
-    flame.draw(model, shown.run, state.color, { selected: model.get(state.run), isMatch });
+    const filter = hidesOthers() ? found.look : "";
+    flame.draw(model, shown.run, state.color, { selected: model.get(state.run), isMatch, filter });
     mark(byId("flame"), state.run === undefined ? undefined : `flame-${state.run}`);
     return;
   }
@@ -206,7 +233,7 @@ function drawTree() {
 const cachedList = { look: "", items: /** @type {Item[]} */ ([]) };
 
 function listed() {
-  const hides = state.search.hides && !state.search.isEmpty;
+  const hides = hidesOthers();
   const look = `${model.version} ${hides && found.look}`;
   if (cachedList.look !== look) {
     cachedList.look = look;
@@ -220,12 +247,10 @@ const cachedRows = { look: "", rows: /** @type {Row[]} */ ([]) };
 
 function shownRows() {
   if (!shown.run) return [];
-  const hides = state.search.hides && !state.search.isEmpty;
-  const look = `${model.version} ${shown.run.id} ${[...state.closed].join()} ${hides && found.look}`;
+  const look = `${model.version} ${shown.run.id} ${[...state.closed].join()} ${hidesOthers() && found.look}`;
   if (cachedRows.look !== look) {
     cachedRows.look = look;
-    const isShown = hides ? (/** @type {Run} */ run) => found.kept.has(run) : undefined;
-    cachedRows.rows = model.rows(shown.run, { isOpen: (run) => !state.closed.has(run.id), ...(isShown && { isShown }) });
+    cachedRows.rows = model.rows(shown.run, { isOpen: (run) => !state.closed.has(run.id), isShown });
   }
   return cachedRows.rows;
 }
@@ -265,8 +290,9 @@ function drawStatus() {
   if (model.malformed > 0) facts.push(`${formatCount(model.malformed)} malformed lines`);
   if (model.outside.count > 0) facts.push(`${formatCount(model.outside.count)} events outside of runs`);
   if (model.incomplete > 0) facts.push(`the last line is not complete: ${formatBytes(model.incomplete)}`);
+  if (state.isFlame && flame.narrow > 0) facts.push(`${formatCount(flame.narrow)} runs are too narrow to be drawn`);
   if (connection) facts.push(connection);
-  byId("status").textContent = facts.join(" · ");
+  setText(byId("status"), facts.join(" · "));
 }
 
 // ---- Selecting
@@ -299,15 +325,12 @@ function visit(run) {
 }
 
 function reveal() {
-  if (state.isFlame) {
-    const run = model.get(state.run);
-    if (run) flame.show(run);
-    schedule();
-    return;
-  }
+  const selected = model.get(state.run);
   const index = indexOfSelected(tree.rows);
-  if (index >= 0) tree.show(index);
-  const inList = list.rows.findIndex(({ run }) => run !== undefined && run === shownRoot());
+  if (state.isFlame && selected) flame.show(selected);
+  else if (index >= 0) tree.show(index);
+  const root = selected ? shownRoot() : undefined;
+  const inList = list.rows.findIndex(({ run, note }) => (run ? run === root : note.head.number === state.note));
   if (inList >= 0) list.show(inList);
   schedule();
 }
@@ -379,6 +402,10 @@ function readUrl() {
     tokens: number("tokens"),
     hides: text("hides") === "1",
   });
-  if (state.run !== undefined || state.note !== undefined) state.follows = false;
+  if (state.run !== undefined || state.note !== undefined) {
+    state.follows = false;
+    state.isRevealing = true;
+    state.revealed = -1;
+  }
   writeSearch();
 }

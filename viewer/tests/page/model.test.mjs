@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 const files = ["model.js", "format.js", "search.js"].map((name) => new URL(`../../page/${name}`, import.meta.url));
 const source = files.map((file) => readFileSync(file, "utf8")).join("");
-const names = ["Model", "Search", "parentOf", "formatDuration", "formatCost", "formatBytes", "textOfNote", "titleOf"];
+const names = ["Model", "Search", "parentOf", "formatDuration", "formatCost", "formatBytes", "textOfNote", "titleOf", "visible"];
 const page = vm.runInThisContext(`(() => {${source}\nreturn {${names}};})()`);
 
 const S = 1e6;
@@ -180,6 +180,35 @@ test("a search finds runs by text, kind, outcome, duration and tokens", () => {
   const trajectory = head("event", "a", 9, { path: "middleware.trajectory.progress" });
   model.add({ recording: "r", heads: [trajectory], end: true, incomplete: 0 });
   assert.equal(found({ text: "PROGRESS" }), "bc");
+});
+
+test("all errors is a filter: failed, timed out, panicked, aborted and denied runs", () => {
+  const outcomes = ["success", "failed", "timed_out", "panicked", "aborted", "denied", "halted", "interrupted", "dropped", "exploded"];
+  const model = modelOf([...outcomes.flatMap((outcome, at) => [start(outcome, at), finish(outcome, at, 1, outcome)]), start("running", 99)]);
+  const found = new page.Search({ outcome: "errors" }).find(model).map((run) => run.id);
+  assert.deepEqual(found, ["failed", "timed_out", "panicked", "aborted", "denied"]);
+});
+
+test("errors are counted on the runs above, in any order of the records", () => {
+  const heads = [start("a", 0), start("b", 1, "a"), start("c", 2, "b"), finish("c", 3, 1, "failed", "b"), start("d", 3, "b")];
+  heads.push(finish("d", 4, 1, "denied", "b"), finish("b", 5, 4, "failed", "a"), finish("a", 6, 6, "success"));
+  const counts = (model) => ["a", "b", "c", "d"].map((run) => model.runs.get(run).errorsBelow);
+  assert.deepEqual(counts(modelOf(heads)), [3, 2, 0, 0]);
+  // The runs above are recorded later.
+  const late = modelOf([...heads.slice(2), heads[0], heads[1]]);
+  assert.deepEqual(counts(late), [3, 2, 0, 0]);
+  assert.equal(late.firstError.id, "c");
+});
+
+test("the flame view has no boxes of runs that the filter hides", () => {
+  const model = modelOf([start("a", 0), start("b", 1, "a"), start("c", 2, "b"), start("d", 3, "a")]);
+  const boxes = model.boxes(model.runs.get("a"), (run) => run.id !== "b");
+  assert.deepEqual(boxes.map(({ run }) => run.id), ["a", "d"]);
+});
+
+test("characters that reverse or reorder text are shown as escapes", () => {
+  assert.equal(page.visible("a\u202eb\u2066c\u200fd\u061ce"), "a\\u202eb\\u2066c\\u200fd\\u061ce");
+  assert.equal(page.visible("naïve 日本 עברית 👩‍🚀"), "naïve 日本 עברית 👩‍🚀");
 });
 
 test("durations, costs and sizes have three digits and a unit", () => {

@@ -123,7 +123,7 @@ describe("a recording", () => {
     await checkTree(page, runs);
     await checkGaps(page, records);
     const snapshot = await tree(page).ariaSnapshot();
-    assert.match(snapshot, /treeitem "Agent guide 2,468 tokens success [^"]*" \[expanded\] \[level=1\]/);
+    assert.match(snapshot, /treeitem "Agent guide 5 errors below 2,468 tokens success [^"]*" \[expanded\] \[level=1\]/);
     const names = [...snapshot.matchAll(/treeitem "(?:⚠ )?(\S+ \S+)/g)].map(([, name]) => name);
     const tools = ["failed", "denied", "halted", "timed_out", "interrupted", "panicked", "aborted", "dropped"];
     const models = ["ChatModel granite", "ChatModel granite"];
@@ -185,6 +185,12 @@ describe("a recording", () => {
       assert.equal(await page.locator("main img, main script").count(), 0);
     }
     await panel(page).getByText("\\u202eevil").first().waitFor();
+    // In names and titles too.
+    const shown = await page.evaluate(() => {
+      const labels = [...document.querySelectorAll("[title], [aria-label]")].flatMap((element) => [element.title, element.ariaLabel]);
+      return [document.title, document.body.innerText, ...labels].join("\n");
+    });
+    assert.ok(shown.includes("\\u202eevil") && !/[\u202a-\u202e\u2066-\u2069]/.test(shown), shown);
     await page.keyboard.press("t");
     await page.getByRole("tree", { name: "Flame view" }).getByRole("treeitem", { name: "onerror=" }).waitFor();
     assert.equal(await page.title(), "outcomes.jsonl – emitree");
@@ -307,6 +313,136 @@ describe("a recording that a program would not write", () => {
   });
 });
 
+/** Waits until the selected row of the tree, or of the list, is in view. */
+function isInView(page, selector) {
+  return page.waitForFunction((selector) => {
+    const [view, row] = [document.querySelector(selector), document.querySelector(`${selector} [aria-selected=true]`)];
+    if (!row) return false;
+    const [outer, inner] = [view.getBoundingClientRect(), row.getBoundingClientRect()];
+    return inner.top >= outer.top - 1 && inner.bottom <= outer.bottom + 1;
+  }, selector);
+}
+
+describe("a page opens", () => {
+  /** 40 top-level runs with 60 runs below each. Errors are below the runs with these numbers. */
+  function many(name, errors) {
+    const records = [];
+    for (let top = 1; top <= 40; top++) {
+      const id = top * 100;
+      records.push(begun(id, id));
+      for (let below = 1; below <= 60; below++) {
+        const isError = below === 50 && errors.includes(top);
+        records.push(begun(id, id + below, id), finished(id + 1, id + below, id, 1, isError ? "failed" : "success"));
+      }
+      records.push(finished(id + 2, id, undefined, 2, errors.includes(top) ? "failed" : "success"));
+    }
+    return forged(name, records);
+  }
+  /** The addresses of the recording: served, and exported. */
+  async function addressesOf(path) {
+    const to = path.replace(".jsonl", ".html");
+    run("emitree-view", path, "--export", to);
+    return [(await view(path)).url, `file://${to}#`];
+  }
+
+  test("from a shared link with its run selected and in view", async () => {
+    for (const url of await addressesOf(many("link", []))) {
+      const page = await open(`${url}&run=${idOf(755)}`);
+      await tree(page).getByRole("treeitem", { name: "Tool t755", selected: true }).waitFor();
+      await list(page).getByRole("option", { name: "Tool t700", selected: true }).waitFor();
+      await isInView(page, "#tree");
+      await isInView(page, "#runs");
+      await page.goto(`${url}&run=${idOf(1255)}&view=flame`);
+      await page.getByRole("tree", { name: "Flame view" }).getByRole("treeitem", { name: "Tool t1255", selected: true }).waitFor();
+      await isInView(page, "#runs");
+      await page.close();
+    }
+  });
+
+  test("on the first failure of a finished recording", async () => {
+    for (const url of await addressesOf(many("failure", [9, 20]))) {
+      const page = await open(url);
+      await tree(page).getByRole("treeitem", { name: "Tool t950", selected: true }).waitFor();
+      await isInView(page, "#tree");
+      await isInView(page, "#runs");
+      assert.equal(await fact(page, "Outcome"), "✗ failed");
+      await page.close();
+    }
+  });
+
+  test("at the beginning of a finished recording without failures", async () => {
+    for (const url of await addressesOf(many("success", []))) {
+      const page = await open(url);
+      await tree(page).getByRole("treeitem", { name: "Tool t100", selected: true }).waitFor();
+      await isInView(page, "#runs");
+      await page.close();
+    }
+  });
+});
+
+describe("the filter of all errors", () => {
+  test("has failed, timed out, panicked, aborted and denied runs, in the tree and in the flame view", async () => {
+    const page = await open((await view((await started("errors")).path)).url);
+    await list(page).getByRole("option", { name: "Agent guide" }).click();
+    await row(page, /Agent guide.*5 errors below/).waitFor();
+    assert.equal(await fact(page, "Errors below"), "5");
+    await page.getByLabel("Outcome", { exact: true }).selectOption("all errors");
+    await page.getByRole("checkbox", { name: "hide others" }).check();
+    const expected = ["Agent guide", ...["failed", "denied", "timed_out", "panicked", "aborted"].map((name) => `Tool ${name}`)];
+    const namesIn = async (tree) => {
+      const labels = await tree.locator("[role=treeitem]:not(.note)").evaluateAll((items) => items.map((item) => item.title.split(",")[0]));
+      return labels.sort();
+    };
+    await page.waitForFunction((count) => document.querySelectorAll("#tree [role=treeitem]:not(.note)").length === count, expected.length);
+    assert.deepEqual(await namesIn(tree(page)), [...expected].sort());
+    await page.keyboard.press("Escape");
+    await tree(page).focus();
+    await page.keyboard.press("t");
+    const flame = page.getByRole("tree", { name: "Flame view" });
+    await flame.getByRole("treeitem", { name: "Agent guide" }).waitFor();
+    const shown = await namesIn(flame);
+    assert.deepEqual(shown.filter((name) => !expected.includes(name)), []);
+    await flame.focus();
+    await page.keyboard.press("Home");
+    await page.keyboard.press("ArrowDown");
+    await flame.getByRole("treeitem", { name: "Tool failed", selected: true }).waitFor();
+    await page.close();
+  });
+});
+
+describe("the messages of an agent", () => {
+  const message = (role, ...parts) => ({ role, parts });
+  const text = (content) => ({ type: "text", content });
+  const agent = { kind: "Agent", name: "clerk", id: 1 };
+  const added = (second, message) => ({ ...event(second, 1, undefined, "message", { message }, agent), path: "agent.clerk.message" });
+  const long = "x".repeat(100_001);
+
+  test("begin with its system prompt, and results have the name of their tool", async () => {
+    const model = { kind: "ChatModel", name: "m", id: 2 };
+    const request = { system: "Answer briefly.", messages: [] };
+    const calls = [{ type: "tool_call", id: "c1", name: "read_file", arguments: {} }, { type: "tool_call", id: "c2", name: "count", arguments: {} }];
+    const responses = [{ type: "tool_call_response", id: "c1", response: long }, { type: "tool_call_response", id: "c2", response: "no", is_error: true }];
+    const records = [
+      event(0, 1, undefined, "run.start", { input: {} }, agent), added(1, message("user", text("How many?"))),
+      event(2, 2, 1, "run.start", { input: request }, model), event(3, 2, 1, "run.finish", { outcome: { status: "success" }, duration_ns: 1e9 }, model),
+      added(4, message("assistant", ...calls)), added(5, message("tool", ...responses)), added(6, message("assistant", text("5"))),
+      event(7, 1, undefined, "run.finish", { outcome: { status: "success" }, duration_ns: 7e9 }, agent),
+    ];
+    const page = await open((await view(forged("messages", records))).url);
+    await list(page).getByRole("option", { name: "Agent clerk" }).click();
+    await page.getByRole("tab", { name: "Messages" }).click();
+    await panel(page).getByText("Answer briefly.").waitFor();
+    const headings = await panel(page).getByRole("heading").allInnerTexts();
+    const results = ["result of read_file", "error of count"];
+    assert.deepEqual(headings, ["system", "user", "assistant", "calls read_file", "calls count", "tool", ...results, "assistant"]);
+    // Nothing is cut without a word.
+    assert.equal((await panel(page).innerText()).includes(long), false);
+    await panel(page).getByRole("button", { name: "show all 100,001 characters" }).click();
+    await panel(page).getByText(long).waitFor();
+    await page.close();
+  });
+});
+
 describe("the token", () => {
   test("leaves the address, is sent as a header and never as a cookie", async () => {
     const { url } = await view((await started("token")).path);
@@ -365,7 +501,7 @@ describe("a recording that grows", () => {
     // The messages of an agent are those that were added to its history.
     await row(page, "Agent librarian").click();
     const roles = await panel(page).getByRole("heading", { level: 3 }).allInnerTexts();
-    const expected = ["user", "assistant (tool_call)", "tool", "assistant (tool_call)", "tool", "assistant"];
+    const expected = ["system", "user", "assistant (tool_call)", "tool", "assistant (tool_call)", "tool", "assistant"];
     assert.deepEqual(roles, expected);
     await page.getByRole("tab", { name: "Events" }).click();
     await panel(page).getByRole("button", { name: "agent.librarian.message" }).first().waitFor();
