@@ -73,7 +73,8 @@ struct ToolParts {
     is_warned: AtomicBool,
 }
 
-/// The id of the tool call that a tool's run executes. An agent sets the id as the run's own extension.
+/// The id of the tool call that a tool's run executes. An agent sets the id as the run's own extension. If there are
+/// listeners, the context of the run's `start` has the id under `call_id`, also if a guard then denies the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallId(pub String);
 

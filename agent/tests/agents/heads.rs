@@ -6,8 +6,10 @@ use emitree_agent::{
     AgentRun, AgentStart, ChatModel, ChatRequest, ChatResponse, ChatStart, ChatSuccess, DeltaStream, ModelFellBack,
     Provider, RunResumed, ScriptedModel, Session, ToolRetry, ToolStart, UsageReported,
 };
-use emitree_emitter::Event;
-use emitree_runtime::{Result, RunContext, Runnable};
+use emitree_emitter::{AnyEvent, Event, EventMeta};
+use emitree_middleware::Runs;
+use emitree_middleware::approval::{Approval, Decision};
+use emitree_runtime::{Result, RunContext, Runnable, for_tree};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -70,6 +72,24 @@ async fn the_start_of_a_tool_names_the_call_that_it_executes() -> Result<()> {
     let calls = output.messages.iter().flat_map(|message| message.tool_calls().map(|call| Some(call.id.clone())));
     assert_eq!(*ids.lock().unwrap(), calls.collect::<Vec<_>>());
     assert_eq!(ids.lock().unwrap().len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_start_of_a_run_names_its_call_even_if_the_call_is_denied() -> Result<()> {
+    let ids = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&ids);
+    let script = ScriptedModel::new("m").call("shout", json!({"text": "a"})).text("A");
+    let rejects = Approval::by(|_| async { Ok(Decision::reject("no")) }).runs(Runs::named("shout"));
+    let agent = agent(&script).build()?;
+    let note = move |_: &dyn AnyEvent, meta: &EventMeta<'_>| {
+        let id = meta.context().get("call_id").and_then(Value::as_str).map(ToOwned::to_owned);
+        seen.lock().unwrap().push((meta.path().to_owned(), id));
+    };
+    let output = agent.ask("Shout.").middleware(for_tree(rejects)).observe("tool.shout.run.*", note).await?;
+    let call = output.messages.iter().find_map(|message| message.tool_calls().next()).map(|call| call.id.clone());
+    let of = |name: &str, id| (format!("tool.shout.run.{name}"), id);
+    assert_eq!(*ids.lock().unwrap(), [of("start", call), of("error", None), of("finish", None)]);
     Ok(())
 }
 

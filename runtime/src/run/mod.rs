@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use emitree_emitter::{BoxError, Context, EventMeta, IntoMatcher, ListenerResult, Options, Payload, Registration};
 use futures_core::future::BoxFuture;
+use serde_json::Value;
 
 use crate::abort::watch::Watch;
 use crate::key::OwnKey;
@@ -28,6 +29,12 @@ use crate::run::config::{Binding, Overrides, RunConfig, StartedRun};
 use crate::run::future::WorkState;
 use crate::run::shutdown::Listed;
 use crate::{AbortSignal, IntoMiddleware, Result, RunContext, RunKey, Runnable, Stage, TraceParent};
+
+/// A fact for the context of a run's `start` ([`Run::start_fact`]), as the run's own extension.
+pub(crate) struct StartFact {
+    pub(crate) name: &'static str,
+    pub(crate) value: Value,
+}
 
 /// A future that runs a [`Runnable`] once and returns its result. Created by [`Runnable::run`].
 ///
@@ -259,6 +266,28 @@ impl<'a, R: Runnable> Run<'a, R> {
     /// ([`RunContext::own_extension`]).
     pub fn own_extension<T: Send + Sync + 'static>(self, value: T) -> Self {
         self.with(|overrides| overrides.extensions.own.insert(value))
+    }
+
+    /// Adds a fact to the context of the run's `start`, and of no other event: something that a reader of events cannot
+    /// know from the input, such as the id of the call that the run executes. A run has one such fact. The names `internal`
+    /// and `trace` are reserved.
+    ///
+    /// ```
+    /// use emitree_runtime::{RunContext, Runnable, Start, runnable_fn};
+    /// use serde_json::json;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let work = runnable_fn("work", |n: u32, _: RunContext| async move { Ok(n) });
+    /// let run = work.run(1).start_fact("call_id", "call-17").on("start", |_: &mut Start<u32, u32>, meta| {
+    ///     assert_eq!(meta.context().get("call_id"), Some(&json!("call-17")));
+    /// });
+    /// run.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start_fact(self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.own_extension(StartFact { name, value: value.into() })
     }
 
     /// Gives the run a key: a name that stays the same when the run is made again. The run's

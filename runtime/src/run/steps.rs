@@ -20,6 +20,7 @@ use crate::abort::{AbortNode, Stop};
 use crate::context::TypedRun;
 use crate::lifecycle::subscribers::Recipients;
 use crate::lifecycle::{Failure, Finish, Input, Measured, Start, Success};
+use crate::run::StartFact;
 use crate::run::cleanup::{Cleanup, Deferred};
 use crate::run::panic::{discard, isolated};
 use crate::runnable::value::Data;
@@ -242,11 +243,21 @@ where
     let stamp = EventStamp::new();
     let name = stage.event_name();
     let facet = core.stages.facets[stage as usize];
-    if stage == Stage::Start
-        && let Some(facts) = run.trace_facts()
-    {
-        // Fix the context of this event alone (R16).
-        stamp.context(|| facet.over(run.context()).with("trace", facts));
+    if stage == Stage::Start {
+        let (trace, fact) = (run.trace_facts(), run.own_extension::<StartFact>());
+        if trace.is_some() || fact.is_some() {
+            // Fix the context of this event alone (R16).
+            stamp.context(|| {
+                let mut context = facet.over(run.context());
+                if let Some(fact) = fact {
+                    context = context.with(fact.name, fact.value.clone());
+                }
+                match trace {
+                    Some(trace) => context.with("trace", trace),
+                    None => context,
+                }
+            });
+        }
     }
     let emitted = match recipients {
         Recipients::Listeners(emitter) => emitter.emit_begin(name, &mut payload, facet, &core.delivery, &stamp),

@@ -28,6 +28,7 @@ pub(super) struct ToolRun {
     layers: Vec<Stack<Tool>>,
     /// `true` if the agent's run hands down middlewares to the run.
     is_bound_from_above: bool,
+    has_listeners: bool,
 }
 
 impl ToolRun {
@@ -44,7 +45,8 @@ impl ToolRun {
         let place = CallInTurn { calls, position, started: turn.work_started(position), required };
         let layers = agent.installed().iter().map(|installed| &installed.hooks.tool_call);
         let layers = layers.filter(|stack| !stack.is_empty()).cloned().collect();
-        Self { arguments, id, changed, place, layers, is_bound_from_above: agent.ctx.binds_nested() }
+        let (is_bound_from_above, has_listeners) = (agent.ctx.binds_nested(), agent.ctx.has_listeners());
+        Self { arguments, id, changed, place, layers, is_bound_from_above, has_listeners }
     }
 
     pub(super) fn execute<'a>(self, agent: &Loop<'a>, tool: &'a Tool) -> BoxFuture<'a, Result<ToolOutput>> {
@@ -61,7 +63,12 @@ impl ToolRun {
         // Runs that the tool starts are not calls of this agent, so they must not inherit these extensions.
         let (started, of_key, changed) = (self.place.started.clone(), self.place.clone(), self.changed);
         let of_begin = self.place.clone();
-        let run = tool.run(self.arguments).own_extension(self.id).own_extension(self.place);
+        let mut run = tool.run(self.arguments);
+        if self.has_listeners {
+            // The tool's own `start` has the id too, but a call that is denied does not reach it.
+            run = run.start_fact("call_id", self.id.0.clone());
+        }
+        let run = run.own_extension(self.id).own_extension(self.place);
         let run = run.key_with(move || of_key.key(changed.as_ref()));
         // A middleware, such as a fallback, may do the work in a run below.
         let has_middlewares = self.is_bound_from_above || tool.has_middlewares() || !self.layers.is_empty();
