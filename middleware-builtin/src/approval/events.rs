@@ -23,6 +23,9 @@ pub struct Asked {
 pub struct Approved {
     /// The id of the question.
     pub id: String,
+    /// The author of the answer ([`Answer::by`](emitree_runtime::Answer::by)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// The hash of the run's kind, name and input.
     pub input_hash: String,
     /// `true` if the answer was known and no question was asked.
@@ -35,6 +38,9 @@ pub struct Approved {
 pub struct Responded {
     /// The id of the question.
     pub id: String,
+    /// The author of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// The hash of the run's kind, name and input.
     pub input_hash: String,
     /// The output of the run, as JSON.
@@ -49,6 +55,9 @@ pub struct Responded {
 pub struct Edited {
     /// The id of the question.
     pub id: String,
+    /// The author of the edit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// The hash of the run's kind, name and original input.
     pub input_hash: String,
     /// The edited input. The work receives this input if it fits the input type.
@@ -63,6 +72,9 @@ pub struct Edited {
 pub struct Rejected {
     /// The id of the question.
     pub id: String,
+    /// The author of the answer, if it is valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// The hash of the run's kind, name and input.
     pub input_hash: String,
     /// The reason for the denial.
@@ -76,16 +88,18 @@ pub struct Rejected {
 
 own_events! {
     Asked = "asked" { request };
-    Approved = "approved";
-    Edited = "edited" { input };
-    Rejected = "rejected" { reason };
-    Responded = "responded" { output };
+    Approved = "approved" { by } head { by };
+    Edited = "edited" { input, by } head { by };
+    Rejected = "rejected" { reason, by } head { by };
+    Responded = "responded" { output, by } head { by };
 }
 
 /// Builds the events about one request.
 pub(super) struct RequestEvents<'a> {
     pub(super) request: &'a Request,
     pub(super) remembered: bool,
+    /// The author of the answer, once it is known.
+    pub(super) by: Option<String>,
 }
 
 impl RequestEvents<'_> {
@@ -94,22 +108,23 @@ impl RequestEvents<'_> {
     }
 
     pub(super) fn approved(&self) -> Approved {
-        let Self { request, remembered } = *self;
-        Approved { id: request.id.clone(), input_hash: request.input_hash.clone(), remembered }
+        let Self { request, remembered, by } = self;
+        let (id, input_hash) = (request.id.clone(), request.input_hash.clone());
+        Approved { id, by: by.clone(), input_hash, remembered: *remembered }
     }
 
     pub(super) fn edited(&self, input: &Value) -> Edited {
-        let Approved { id, input_hash, remembered } = self.approved();
-        Edited { id, input_hash, input: input.clone(), remembered }
+        let Approved { id, by, input_hash, remembered } = self.approved();
+        Edited { id, by, input_hash, input: input.clone(), remembered }
     }
 
     pub(super) fn responded(&self, output: &Value) -> Responded {
-        let Approved { id, input_hash, remembered } = self.approved();
-        Responded { id, input_hash, output: output.clone(), remembered }
+        let Approved { id, by, input_hash, remembered } = self.approved();
+        Responded { id, by, input_hash, output: output.clone(), remembered }
     }
 
     pub(super) fn rejected(&self, reason: &impl ToString, failed: bool) -> Rejected {
-        let Approved { id, input_hash, remembered } = self.approved();
-        Rejected { id, input_hash, reason: reason.to_string(), remembered, failed }
+        let Approved { id, by, input_hash, remembered } = self.approved();
+        Rejected { id, by, input_hash, reason: reason.to_string(), remembered, failed }
     }
 }

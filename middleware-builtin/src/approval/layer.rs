@@ -30,6 +30,12 @@ struct Question<'a> {
     next: Next<'a, JsonRun>,
 }
 
+/// A decision, and its author.
+struct Decided {
+    decision: Decision,
+    by: Option<String>,
+}
+
 /// The reason why an answer is not used.
 enum Fault {
     /// The answer does not fit, or is not allowed.
@@ -85,13 +91,20 @@ impl ApprovalLayer {
     async fn decide(&self, question: &Question<'_>) -> Result<Decision> {
         let Question { request, answers, ctx, next } = question;
         let known = answers.look_up(&request.id);
-        let events = RequestEvents { request, remembered: known.is_some() };
+        let mut events = RequestEvents { request, remembered: known.is_some(), by: None };
         let own_events = &self.0.own_events;
         let decided = match (&self.0.responder, known) {
             (Responder::Interrupt, known) => self.by_interrupt(&events, known, question).await,
             // The answer may be an edit from before edits were disallowed, or from another approval.
             (Responder::Live(_), Some(answer)) => self.read(&answer, *next).await.map_err(|fault| self.error(fault)),
             (Responder::Live(f), None) => self.ask(&**f, &events, question).await,
+        };
+        let decided = match decided {
+            Ok(Decided { decision, by }) => {
+                events.by = by;
+                Ok(decision)
+            }
+            Err(error) => Err(error),
         };
         match &decided {
             Ok(Decision::Approve) => own_events.emit(ctx, || events.approved()).await,
@@ -119,13 +132,13 @@ impl ApprovalLayer {
         events: &RequestEvents<'_>,
         known: Option<Answer>,
         question: &Question<'_>,
-    ) -> Result<Decision> {
+    ) -> Result<Decided> {
         let Question { request, answers, ctx, next } = question;
         let interrupt = |refused| answers.interrupt(request.to_interrupt(), ctx, refused);
         let error = match &known {
             None => interrupt(None),
             Some(answer) => match self.read(answer, *next).await {
-                Ok(decision) => return Ok(decision),
+                Ok(decided) => return Ok(decided),
                 Err(Fault::Ended(error)) => return Err(error),
                 Err(Fault::Unfit(reason)) => interrupt(Some((answer, &reason))),
             },
@@ -137,7 +150,7 @@ impl ApprovalLayer {
     }
 
     /// Calls the responder, or waits for another run that asks the same question.
-    async fn ask(&self, f: &AskFn, events: &RequestEvents<'_>, question: &Question<'_>) -> Result<Decision> {
+    async fn ask(&self, f: &AskFn, events: &RequestEvents<'_>, question: &Question<'_>) -> Result<Decided> {
         let Question { request, answers, ctx, next } = question;
         // Boxed, because the futures below each have room for it.
         let ask = Box::pin(async {
@@ -179,8 +192,9 @@ impl ApprovalLayer {
     }
 
     /// Reads a decision that is allowed and fits the run.
-    async fn read(&self, answer: &Answer, next: Next<'_, JsonRun>) -> Result<Decision, Fault> {
-        self.checked(answer.read()?, next).await
+    async fn read(&self, answer: &Answer, next: Next<'_, JsonRun>) -> Result<Decided, Fault> {
+        let decision = self.checked(answer.read()?, next).await?;
+        Ok(Decided { decision, by: answer.by.clone() })
     }
 
     async fn checked(&self, decision: Decision, next: Next<'_, JsonRun>) -> Result<Decision, Fault> {

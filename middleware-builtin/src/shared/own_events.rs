@@ -67,11 +67,16 @@ impl UserTexts for Value {
     }
 }
 
-/// Sets the names of a built-in's events; the braces list the fields that contain [users' texts](UserTexts).
+/// Sets the names of a built-in's events; the braces list the fields that contain [users' texts](UserTexts), and those of
+/// the event's [head](emitree_emitter::Event::head).
 macro_rules! own_events {
-    ($($event:ty = $name:literal $({ $($text:ident),+ })?;)+) => { $(
+    ($($event:ty = $name:literal $({ $($text:ident),+ })? $(head { $($head:ident),+ })?;)+) => { $(
         impl emitree_emitter::Event for $event {
             const NAME: emitree_emitter::EventName = emitree_emitter::EventName::new($name);
+
+            $(fn head(&self) -> Option<serde_json::Value> {
+                Some([$((stringify!($head), serde_json::json!(self.$head))),+].into_iter().collect())
+            })?
         }
 
         impl $crate::shared::own_events::UserTexts for $event {

@@ -914,6 +914,32 @@ async fn approvals_with_different_names_do_not_share_answers() -> TestResult {
 }
 
 #[tokio::test]
+async fn events_of_an_answer_name_its_author() -> TestResult {
+    let done = Done::default();
+    let rows = [
+        (Decision::Approve, "approved"),
+        (Decision::Edit(json!({"path": "/x", "force": true})), "edited"),
+        (Decision::reject("no"), "rejected"),
+    ];
+    for (decision, name) in rows {
+        let approval = Approval::by_interrupt();
+        let tool = done.tool(&Emitter::new());
+        let error = tool.run(delete("/tmp")).middleware(approval.clone()).await.expect_err("a question");
+        let answers = Answers::new();
+        answers.answer(error.interrupt().expect("a question").id.clone(), Answer::from(decision).by("ada"));
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let note = Arc::clone(&heard);
+        let see = move |event: &dyn AnyEvent, _: &EventMeta<'_>| {
+            note.lock().expect("nobody panics").push(event.to_json()["by"].clone());
+        };
+        let run = tool.run(delete("/tmp")).middleware(approval).extension(answers);
+        run.observe(format!("middleware.approval.{name}"), see).await.ok();
+        assert_eq!(*heard.lock().expect("nobody panics"), ["ada"], "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn events_of_an_approval_reach_its_emitter_and_the_run_with_the_answer_and_run_ids() -> TestResult {
     let done = Done::default();
     let rows = [
