@@ -132,7 +132,7 @@ fn samples() -> Vec<Sample> {
                 "demoted": [SECRET],
             });
             QuestionAsked = json!({"id": SECRET, "kind": SECRET, "by": SECRET});
-            QuestionAnswered = json!({"id": SECRET, "by": SECRET, "at": null});
+            QuestionAnswered = json!({"id": SECRET, "call": SECRET, "by": SECRET, "at": null, "edited": true});
             AnswerUnused = json!({"id": SECRET, "by": SECRET});
             HandedOff = json!({"from": SECRET, "to": SECRET, "reason": SECRET});
         }

@@ -149,15 +149,21 @@ pub struct QuestionAsked {
 pub struct QuestionAnswered {
     /// The id of the question.
     pub id: String,
+    /// The id of the call. A recording of an earlier version has none.
+    #[serde(default)]
+    pub call: String,
     /// The author of the answer.
     pub by: Option<String>,
     /// The time of the answer.
     pub at: Option<SystemTime>,
+    /// `true` if the call is made with the arguments of an edit.
+    #[serde(default)]
+    pub edited: bool,
 }
 
 impl QuestionAnswered {
-    pub(crate) fn of(id: String, answer: &Answer) -> Self {
-        Self { id, by: answer.by.clone(), at: answer.at }
+    pub(crate) fn of(id: String, call: &str, answer: &Answer) -> Self {
+        Self { id, call: call.to_owned(), by: answer.by.clone(), at: answer.at, edited: false }
     }
 }
 
@@ -242,6 +248,10 @@ impl Event for QuestionAsked {
 
 impl Event for QuestionAnswered {
     const NAME: EventName = EventName::new("answered");
+
+    fn head(&self) -> Option<Value> {
+        Some(json!({"call": self.call, "by": self.by, "edited": self.edited}))
+    }
 }
 
 impl Event for AnswerUnused {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use emitree_agent::{
     AgentRun, AgentStart, ChatModel, ChatRequest, ChatResponse, ChatStart, ChatSuccess, DeltaStream, ModelFellBack,
-    Provider, RunResumed, ScriptedModel, Session, ToolRetry, ToolStart, UsageReported,
+    Provider, QuestionAnswered, RunResumed, ScriptedModel, Session, ToolRetry, ToolStart, UsageReported,
 };
 use emitree_emitter::{AnyEvent, Event, EventMeta};
 use emitree_middleware::Runs;
@@ -48,6 +48,10 @@ fn a_head_has_the_facts_of_its_event_in_the_same_places() {
         (head::<ModelFellBack>(json!({"from": "a", "to": "b", "error": error})), json!({"from": "a", "to": "b"})),
         (head::<ToolStart>(json!({"input": VALUE, "call_id": "c1"})), json!({"call_id": "c1"})),
         (head::<AgentStart>(json!({"messages": [message], "session": "order-17"})), json!({"session": "order-17"})),
+        (
+            head::<QuestionAnswered>(json!({"id": VALUE, "call": "c1", "by": "ada", "at": null, "edited": true})),
+            json!({"call": "c1", "by": "ada", "edited": true}),
+        ),
         (head::<ToolRetry>(json!({"retry": 1, "error": error})), json!({"retry": 1})),
         (
             head::<RunResumed>(json!({"continues": id, "turn": turn, "executed": [VALUE], "demoted": []})),

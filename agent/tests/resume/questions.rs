@@ -499,6 +499,34 @@ async fn of_two_runs_that_leave_calls_open_the_later_one_goes_on_and_the_calls_o
     Ok(())
 }
 
+fn call_ids(session: &Session) -> Vec<String> {
+    let history = session.history();
+    history.messages().iter().flat_map(|message| message.tool_calls().map(|call| call.id.clone())).collect()
+}
+
+#[tokio::test]
+async fn the_run_reports_which_call_an_edit_changes_and_who_has_made_it() -> Result<()> {
+    let (log, script) = (Log::default(), ScriptedModel::new("test").call("pay", payment("bob", 5)).text("Done."));
+    let agent = approved(builder(&script, &log));
+    let session = Session::new();
+    agent.ask("Pay.").session(&session).await.expect_err("a question");
+    let call = call_ids(&session).remove(0);
+    // The first edit does not fit, so the call is not made with it.
+    for (edit, edited) in [(json!({"to": 4}), false), (payment("bob", 4), true)] {
+        let answer = emitree_runtime::Answer::from(Decision::Edit(edit)).by("ada");
+        session.answer(&ids(&session)[0], answer).await?;
+        let events = Log::default();
+        let seen = events.clone();
+        let run = agent.resume(&session).on("answered", move |event: &mut QuestionAnswered, _| {
+            seen.add(format!("{} {:?} {}", event.call, event.by, event.edited));
+        });
+        assert_eq!(run.await.is_ok(), edited);
+        assert_eq!(events.lines(), [format!("{call} Some(\"ada\") {edited}")]);
+    }
+    assert_eq!(log.lines(), ["bob 4"]);
+    Ok(())
+}
+
 fn texts_of(message: &Message) -> String {
     message.tool_results().filter_map(|result| result.response.as_str()).collect()
 }
@@ -526,13 +554,15 @@ async fn the_run_reports_questions_answers_and_replaced_results_without_the_valu
         })
         .on("message", move |event: &mut MessageAdded, _| added.add(event.message.text()))
         .on("answered", move |event: &mut QuestionAnswered, _| {
-            seen.add(format!("{} {:?} {}", event.id, event.by, event.at.is_some()));
+            let QuestionAnswered { id, call, by, at, edited, .. } = event;
+            seen.add(format!("{id} {call} {by:?} {} {edited}", at.is_some()));
         })
         .on("resumed", move |event: &mut emitree_agent::RunResumed, _| {
             resumed.add(format!("{} {:?} {:?}", event.turn.number, event.executed.len(), event.demoted));
         });
     let answer = run.await?;
-    let answered = format!("{id} Some(\"ada\") true");
+    let call = call_ids(&session).remove(0);
+    let answered = format!("{id} {call} Some(\"ada\") true false");
     assert_eq!(events.lines()[1..], ["1 1 []", &answered, "not executed: interrupted -> paid bob", "Done."]);
     assert_eq!(answer.messages.iter().map(|message| message.text()).collect::<Vec<_>>(), ["Done."]);
     Ok(())

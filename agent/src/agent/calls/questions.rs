@@ -119,9 +119,11 @@ pub(super) async fn edit(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize,
     };
     let (at, asked, arguments) = turn.calls().read(position, find)??;
     let answer = asked.answer.clone()?;
-    report(agent, QuestionAnswered::of(asked.question.id.clone(), &answer)).await;
     let edited = ToolCall { arguments: arguments.into(), ..call.clone() };
-    if let Err(fault) = check_call(agent, &edited) {
+    let checked = check_call(agent, &edited);
+    let answered = QuestionAnswered::of(asked.question.id.clone(), &call.id, &answer);
+    report(agent, QuestionAnswered { edited: checked.is_ok(), ..answered }).await;
+    if let Err(fault) = checked {
         let question = answers.refuse(asked.question, &answer, &shortened(&fault));
         turn.calls().change(position, |open| {
             let asked = &mut open.questions[at];
@@ -171,7 +173,8 @@ pub(super) fn report_answers<'a>(
             let is_taken = question.is_taken(answers);
             let Question { question: Interrupt { id, .. }, by, answer, .. } = question;
             if let Some(answer) = answer.filter(|_| is_taken) {
-                report(agent, QuestionAnswered::of(id, &answer)).await;
+                let call = turn.response().tool_calls().nth(position).map_or("", |call| &call.id);
+                report(agent, QuestionAnswered::of(id, call, &answer)).await;
             } else {
                 tracing::warn!(question = id, by, "an answer was not used: nobody has asked its question again");
                 report(agent, AnswerUnused { id, by }).await;
