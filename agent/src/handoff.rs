@@ -23,8 +23,8 @@ use crate::place::action::CallResult;
 use crate::place::batch::GatedCall;
 use crate::session::keys::CallInTurn;
 use crate::{
-    Agent, AgentInput, AgentMiddleware, AgentOutput, CallId, History, Hooks, Message, Messages, Role, Session, Tool,
-    ToolError, ToolOutput, tool_fn,
+    Agent, AgentInput, AgentMiddleware, AgentOutput, CallId, FinishReason, History, Hooks, Message, Messages, Role,
+    Session, Tool, ToolError, ToolOutput, tool_fn,
 };
 
 /// Another agent to which a model may transfer the conversation, with
@@ -298,6 +298,8 @@ pub(crate) struct Answered {
     by: Arc<str>,
     /// The text, if it has passed the stages and the guards of the source.
     pub(crate) passed: Option<String>,
+    /// The reason why the model of the target stopped.
+    pub(crate) finish_reason: Option<FinishReason>,
 }
 
 impl Answered {
@@ -305,7 +307,8 @@ impl Answered {
         let call = ctx.own_extension::<CallId>().map(|id| id.0.clone());
         // Layers that answer instead of the loop count no turns.
         let has_passed = output.turns > 0 && output.model_answer().text() == text;
-        Self { call, by: output.last_agent().into(), passed: has_passed.then(|| text.to_owned()) }
+        let finish_reason = output.finish_reason.clone();
+        Self { call, by: output.last_agent().into(), passed: has_passed.then(|| text.to_owned()), finish_reason }
     }
 }
 

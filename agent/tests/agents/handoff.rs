@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use emitree_agent::kinds::{HandedOff, Handoff};
 use emitree_agent::{
-    Agent, AgentBuilder, AgentRun, ChatModel, ChatOptions, Chunks, Delta, HooksFn, Message, Reply, Role, ScriptedModel,
-    Session, hooks_fn, joins,
+    Agent, AgentBuilder, AgentRun, ChatModel, ChatOptions, Chunks, Delta, FinishReason, HooksFn, Message, Reply, Role,
+    ScriptedModel, Session, hooks_fn, joins,
 };
 use emitree_middleware::Budget;
 use emitree_runtime::{AbortHandle, Error, Result, RunContext, for_tree, map_output};
@@ -38,6 +38,23 @@ fn marks(id: &'static str) -> HooksFn {
             }
         });
     })
+}
+
+#[tokio::test]
+async fn after_a_handoff_the_answer_has_the_finish_reason_of_the_target() -> Result<()> {
+    for stages in [Vec::new(), vec![marks("source")]] {
+        let cut = Reply::deltas([Delta::Text("You have".into()), Delta::Finish(FinishReason::Length)]);
+        let clerk = ScriptedModel::new("clerk").reply(cut);
+        let billing = agent("billing", &clerk).build()?;
+        let support = agent("support", &transfers("billing")).handoff(Handoff::to(&billing, "Invoices"));
+        let support = stages.into_iter().fold(support, AgentBuilder::with).build()?;
+        let session = Session::new();
+        let answer = support.ask("My invoice is wrong.").session(&session).await?;
+        assert_eq!((answer.last_agent(), &answer.finish_reason), ("billing", &Some(FinishReason::Length)));
+        let history = assert_valid(&session);
+        assert_eq!(history.messages()[3].finish_reason, Some(FinishReason::Length));
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -116,10 +116,14 @@ impl Loop<'_> {
     ) -> BoxFuture<'b, Result<Message>> {
         Box::pin(async move {
             let is_foreign = answered.is_some();
-            if answered.and_then(|answered| answered.passed).is_some_and(|text| text == output.text()) {
-                return Ok(Message::assistant(output.text()));
+            let mut answer = Message::assistant(output.text());
+            if let Some(answered) = answered {
+                answer.finish_reason = answered.finish_reason;
+                if answered.passed.is_some_and(|text| text == output.text()) {
+                    return Ok(answer);
+                }
             }
-            let deltas = Delta::of_response(ChatResponse::new(Message::assistant(output.text())));
+            let deltas = Delta::of_response(ChatResponse::new(answer));
             // The tokens of another agent were emitted by its model.
             let streams = self.options.stream.or(self.agent.model.own_options().stream) == Some(true) && !is_foreign;
             let mut stages = self.begin_stages();
