@@ -318,6 +318,22 @@ fn a_run_that_is_removed_is_returned_with_its_facts_and_begins_anew_with_a_later
 }
 
 #[test]
+fn a_usage_that_says_so_is_an_estimate_and_so_is_its_sum() {
+    let usage = |estimated: Value| json!({"usage": {"input_tokens": 5, "output_tokens": 1, "estimated": estimated}});
+    for (estimated, expected) in
+        [(json!(true), true), (json!(false), false), (json!(null), false), (json!("***"), false)]
+    {
+        let mut runs = Runs::default();
+        let head = head(1, "usage", &usage(estimated.clone()), RUN);
+        assert_eq!(serde_json::to_value(&head).unwrap().get("estimated").is_some(), expected, "{estimated}");
+        runs.add(&head);
+        runs.add(&self::head(2, "usage", &usage(json!(false)), RUN));
+        let run = runs.iter().next().unwrap();
+        assert_eq!((run.is_estimated, run.input_tokens), (expected, 10), "{estimated}");
+    }
+}
+
+#[test]
 fn a_run_whose_start_was_lost_begins_at_its_end_minus_its_duration() {
     let mut runs = Runs::default();
     runs.add(&head(3, "progress", &json!(50), CHILD));

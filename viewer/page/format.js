@@ -36,6 +36,17 @@ function formatCost(cost) {
   return String(Number(cost.toFixed(9)));
 }
 
+/** A number of a run with the runs below, with a `~` if a part of it is an estimate. @param {Run} run @param {string} text */
+function estimated(run, text) {
+  return run.total.isEstimated ? `~${text}` : text;
+}
+
+/** The tokens and the cost of a run with the runs below, if there are any. @param {Run} run @returns {string[]} */
+function usageOf(run) {
+  const tokens = run.tokens > 0 ? [`${estimated(run, formatCount(run.tokens))} tokens`] : [];
+  return run.total.hasCost ? [...tokens, `cost ${estimated(run, formatCost(run.total.cost))}`] : tokens;
+}
+
 /** @param {number} bytes */
 function formatBytes(bytes) {
   if (bytes < 1000) return `${bytes} B`;

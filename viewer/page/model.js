@@ -6,7 +6,7 @@
  * @typedef {{
  *   at: number, number: number, fact: string, time?: number, run?: string, parent?: string, path?: string,
  *   kind?: string, name?: string, bytes: number, message?: string, outcome?: string | null, reason?: string,
- *   duration_ns?: number | null, input_tokens?: number, output_tokens?: number, cost?: string, lost?: number,
+ *   duration_ns?: number | null, input_tokens?: number, output_tokens?: number, cost?: string, estimated?: boolean, lost?: number,
  * }} Head
  */
 
@@ -41,10 +41,10 @@ const OUTCOMES = {
 /** The outcomes that are errors: `e` visits them, *all errors* selects them, and the runs above count them. */
 const ERRORS = new Set(["failed", "panicked", "denied", "timed_out", "aborted"]);
 
-/** @typedef {Readonly<{ input: number, output: number, cost: number, hasCost: boolean }>} Usage */
+/** @typedef {Readonly<{ input: number, output: number, cost: number, hasCost: boolean, isEstimated: boolean }>} Usage */
 
 /** Shared by all runs without usage, because most runs have none. @type {Usage} */
-const NO_USAGE = { input: 0, output: 0, cost: 0, hasCost: false };
+const NO_USAGE = { input: 0, output: 0, cost: 0, hasCost: false, isEstimated: false };
 
 /** Shared by all runs without runs below. @type {Run[]} */
 const NO_RUNS = [];
@@ -274,8 +274,8 @@ class Model {
         run.discarded += 1;
         return;
       case "usage": {
-        const { input_tokens: input = 0, output_tokens: output = 0, cost } = head;
-        const usage = { input, output, cost: Number(cost ?? 0), hasCost: cost !== undefined };
+        const { input_tokens: input = 0, output_tokens: output = 0, cost, estimated: isEstimated = false } = head;
+        const usage = { input, output, cost: Number(cost ?? 0), hasCost: cost !== undefined, isEstimated };
         addUsage(run, usage);
         return;
       }
@@ -428,7 +428,13 @@ function addChild(parent, child) {
 
 /** @param {Usage} a @param {Usage} b @returns {Usage} */
 function sum(a, b) {
-  return { input: a.input + b.input, output: a.output + b.output, cost: a.cost + b.cost, hasCost: a.hasCost || b.hasCost };
+  return {
+    input: a.input + b.input,
+    output: a.output + b.output,
+    cost: a.cost + b.cost,
+    hasCost: a.hasCost || b.hasCost,
+    isEstimated: a.isEstimated || b.isEstimated,
+  };
 }
 
 /** Adds a usage to the totals of a run and of all runs above. @param {Run} run @param {Usage} usage */

@@ -334,13 +334,14 @@ function errorOf(error, outcome) {
 /** @param {Run} run */
 function tokensOf(run) {
   if (run.tokens === 0) return "none reported";
-  const { input, output } = run.total;
-  return `${formatCount(run.tokens)} (${formatCount(input)} in, ${formatCount(output)} out)`;
+  const { input, output, isEstimated } = run.total;
+  const estimate = isEstimated ? ", in part estimated" : "";
+  return `${estimated(run, formatCount(run.tokens))} (${formatCount(input)} in, ${formatCount(output)} out${estimate})`;
 }
 
 /** @param {Run} run */
 function costs(run) {
-  return run.total.hasCost ? formatCost(run.total.cost) : "none reported";
+  return run.total.hasCost ? estimated(run, formatCost(run.total.cost)) : "none reported";
 }
 
 /** The number of runs below a run. @param {Run} run */

@@ -157,9 +157,7 @@ function errorsOf(run) {
 
 /** The whole text of a run, as a screen reader reads it. @param {Model} model @param {Run} run */
 function labelOf(model, run) {
-  const facts = [titleOf(run), OUTCOMES[model.outcomeOf(run)].word, formatDuration(model.durationOf(run))];
-  if (run.tokens > 0) facts.push(`${formatCount(run.tokens)} tokens`);
-  if (run.total.hasCost) facts.push(`cost ${formatCost(run.total.cost)}`);
+  const facts = [titleOf(run), OUTCOMES[model.outcomeOf(run)].word, formatDuration(model.durationOf(run)), ...usageOf(run)];
   if (run.discarded > 0) facts.push(`${run.discarded + 1} attempts`);
   if (run.errorsBelow > 0) facts.push(errorsOf(run));
   if (run.isInCycle) facts.push(CYCLE);

@@ -129,9 +129,7 @@ function outcomeElement(run) {
 
 /** @param {Run} run */
 function cardOf(run) {
-  const facts = [formatDuration(model.durationOf(run))];
-  if (run.tokens > 0) facts.push(`${formatCount(run.tokens)} tokens`);
-  if (run.total.hasCost) facts.push(`cost ${formatCost(run.total.cost)}`);
+  const facts = [formatDuration(model.durationOf(run)), ...usageOf(run)];
   if (run.errorsBelow > 0) facts.push(errorsOf(run));
   if (run.isInCycle) facts.push("⚠ parent cycle");
   return [
@@ -154,7 +152,7 @@ function rowOf({ run, level }) {
     ...(run.errorsBelow > 0 ? [make("span", { class: "facts text-failed" }, [errorsOf(run)])] : []),
     ...(run.isInCycle ? [make("span", { class: "note" }, ["⚠ parent cycle"])] : []),
     ...(run.discarded > 0 ? [make("span", { class: "facts" }, [`${run.discarded + 1} attempts`])] : []),
-    ...(run.tokens > 0 ? [make("span", { class: "facts" }, [`${formatCount(run.tokens)} tokens`])] : []),
+    ...(run.tokens > 0 ? [make("span", { class: "facts" }, usageOf(run).slice(0, 1))] : []),
   ]);
   const facts = make("span", { class: "facts" }, [formatDuration(model.durationOf(run))]);
   return [label, outcomeElement(run), facts, barOf(model, run, shown.scale)];

@@ -54,6 +54,9 @@ pub enum Fact {
         /// The cost, if it is known.
         #[serde(skip_serializing_if = "Option::is_none")]
         cost: Option<Decimal>,
+        /// `true` if the numbers are estimates, because the provider reported none.
+        #[serde(rename = "estimated", skip_serializing_if = "is_false")]
+        is_estimated: bool,
     },
     /// Another event.
     Event,
@@ -125,8 +128,9 @@ impl Fact {
 
     fn usage(event: &EventRecord) -> Option<Self> {
         let UsagePayload { usage, cost } = event.payload().ok()?;
-        let Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens } = usage;
-        Some(Self::Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, cost })
+        let Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, estimated } = usage;
+        let is_estimated = estimated.unwrap_or_default();
+        Some(Self::Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, cost, is_estimated })
     }
 }
 
@@ -198,12 +202,19 @@ struct Usage {
     cached_input_tokens: u64,
     #[serde(default)]
     reasoning_tokens: u64,
+    #[serde(default, deserialize_with = "readable")]
+    estimated: Option<bool>,
 }
 
 /// Reads a value, or `None` if it has another type: a recorder may have replaced the value.
 fn readable<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     let value = <&serde_json::value::RawValue>::deserialize(deserializer)?;
     Ok(serde_json::from_str(value.get()).ok())
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 #[expect(clippy::ref_option, reason = "serde calls it with a reference")]

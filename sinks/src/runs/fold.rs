@@ -63,6 +63,8 @@ pub struct Run {
     pub reasoning_tokens: u64,
     /// The cost of the tokens of this run, if it is known.
     pub cost: Option<Decimal>,
+    /// `true` if some of these numbers are estimates, because a provider reported none.
+    pub is_estimated: bool,
     /// The number of events of any run that were lost between this run's first and last record.
     pub lost: u64,
 }
@@ -155,7 +157,8 @@ impl Run {
                 self.lost = lost - self.lost;
             }
             Fact::Discarded { .. } => self.discarded += 1,
-            Fact::Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, cost } => {
+            Fact::Usage { input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, cost, is_estimated } => {
+                self.is_estimated |= is_estimated;
                 let add = |to: &mut u64, tokens: u64| *to = to.saturating_add(tokens);
                 add(&mut self.input_tokens, *input_tokens);
                 add(&mut self.output_tokens, *output_tokens);

@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 const files = ["model.js", "format.js", "search.js"].map((name) => new URL(`../../page/${name}`, import.meta.url));
 const source = files.map((file) => readFileSync(file, "utf8")).join("");
-const names = ["Model", "Search", "parentOf", "formatDuration", "formatCost", "formatBytes", "textOfNote", "titleOf", "visible"];
+const names = ["Model", "Search", "parentOf", "formatDuration", "formatCost", "formatBytes", "textOfNote", "titleOf", "usageOf", "visible"];
 const page = vm.runInThisContext(`(() => {${source}\nreturn {${names}};})()`);
 
 const S = 1e6;
@@ -209,6 +209,13 @@ test("the flame view has no boxes of runs that the filter hides", () => {
 test("characters that reverse or reorder text are shown as escapes", () => {
   assert.equal(page.visible("a\u202eb\u2066c\u200fd\u061ce"), "a\\u202eb\\u2066c\\u200fd\\u061ce");
   assert.equal(page.visible("naïve 日本 עברית 👩‍🚀"), "naïve 日本 עברית 👩‍🚀");
+});
+
+test("an estimated usage is marked, also in the sums above", () => {
+  const usage = (run, parent, more) => head("usage", run, 1, { parent, input_tokens: 1000, output_tokens: 234, cost: "0.5", ...more });
+  const model = modelOf([usage("a", undefined, {}), usage("b", "a", { estimated: true }), usage("c", "a", {})]);
+  const texts = ["a", "b", "c"].map((run) => page.usageOf(model.runs.get(run)));
+  assert.deepEqual(texts, [["~3,702 tokens", "cost ~1.5"], ["~1,234 tokens", "cost ~0.5"], ["1,234 tokens", "cost 0.5"]]);
 });
 
 test("durations, costs and sizes have three digits and a unit", () => {
