@@ -118,7 +118,7 @@ class Tabs {
     const heads = model.headsOf(run);
     const values = [
       async () => this.first(heads, "finish"),
-      async () => (await this.first(heads, "start"))?.payload?.input,
+      async () => (await this.inputs(heads, run))[0]?.value,
       async () => (await this.first(heads, "success"))?.payload?.output,
       async () => this.conversation(heads, run),
       async () => (this.event ? this.records.get(this.event) : heads),
@@ -168,11 +168,49 @@ class Tabs {
     return [list, ...errorOf(error?.payload?.error, end?.payload?.outcome)];
   }
 
-  /** @param {Head[]} heads */
-  async input(heads) {
+  /** @param {Head[]} heads @param {Run} run */
+  async input(heads, run) {
+    const inputs = await this.inputs(heads, run);
+    if (inputs.length === 0) return [hint("The start of the run was not recorded.")];
+    return inputs.flatMap(({ title, value }) => [...(title ? [make("h3", {}, [title])] : []), jsonOf(value)]);
+  }
+
+  /**
+   * The inputs of a run: the executed one first, and then the one before an approval or a layer has changed it.
+   * @param {Head[]} heads @param {Run} run @returns {Promise<{ title: string, value: any }[]>}
+   */
+  async inputs(heads, run) {
     // `success` and `finish` have the input as well.
     const record = (await this.first(heads, "start")) ?? (await this.first(heads, "success")) ?? (await this.first(heads, "finish"));
-    return [record ? jsonOf(record.payload?.input) : hint("The start of the run was not recorded.")];
+    const given = record?.payload?.input;
+    const [edited, called] = [await this.last(heads, isEdit), await this.last(heads, isToolStart)];
+    // The tool's own `start` has what its function receives.
+    const executed = called?.payload ?? edited?.payload;
+    const editor = edited ? editorOf(edited.payload) : await this.editorOfCall(record, run);
+    if (executed === undefined || sameJson(executed.input, given)) {
+      return record ? [{ title: editor, value: given }] : [];
+    }
+    const before = record ? [{ title: "Input before the change", value: given }] : [];
+    return [{ title: editor || "Executed input, changed by a layer", value: executed.input }, ...before];
+  }
+
+  /**
+   * Who has edited the arguments of an agent's call: the agent reports it, and then makes the call with them.
+   * @param {any} start @param {Run} run
+   */
+  async editorOfCall(start, run) {
+    const call = start?.context?.call_id;
+    if (!run.parent || call === undefined) return "";
+    const number = model.heads[run.order].number;
+    const answers = model.headsOf(run.parent).filter((head) => isOwn(head, ".answered") && head.number < number);
+    const records = await Promise.all(answers.map((head) => this.records.get(head)));
+    const edit = records.findLast(({ payload }) => payload?.call === call && payload.edited);
+    return edit ? editorOf(edit.payload) : "";
+  }
+
+  /** The record of the last head that a condition selects. @param {Head[]} heads @param {(head: Head) => boolean} is */
+  last(heads, is) {
+    return this.records.get(heads.findLast(is));
   }
 
   /** @param {Head[]} heads @param {Run} run */
@@ -265,6 +303,33 @@ function hint(text) {
 /** @param {any} value */
 function isMessage(value) {
   return typeof value?.role === "string" && Array.isArray(value.parts);
+}
+
+/** Own events of a run, whose paths end with a name. @param {Head} head @param {string} name */
+function isOwn(head, name) {
+  return head.fact === "event" && (head.path ?? "").endsWith(name) && !isOfTrajectory(head);
+}
+
+/** @param {Head} head */
+function isEdit(head) {
+  return isOwn(head, ".approval.edited");
+}
+
+/** @param {Head} head */
+function isToolStart(head) {
+  return head.kind === "Tool" && isOwn(head, ".start");
+}
+
+/** @param {any} payload The payload of an event about an edit. */
+function editorOf({ by }) {
+  return typeof by === "string" ? `Executed input, edited by ${by}` : "Executed input, edited in an approval";
+}
+
+/** @param {any} a @param {any} b @returns {boolean} */
+function sameJson(a, b) {
+  if (a === b || typeof a !== "object" || typeof b !== "object" || a === null || b === null) return a === b;
+  const [keys, others] = [Object.keys(a), Object.keys(b)];
+  return Array.isArray(a) === Array.isArray(b) && keys.length === others.length && keys.every((key) => Object.hasOwn(b, key) && sameJson(a[key], b[key]));
 }
 
 /** A value as text: a string as it is, anything else as indented JSON. @param {any} value */

@@ -443,6 +443,50 @@ describe("the messages of an agent", () => {
   });
 });
 
+describe("the input of a tool that an approval has edited", () => {
+  const tool = { kind: "Tool", name: "delete", id: 2 };
+  const approval = { kind: "Middleware", name: "approval", id: 3 };
+  const own = (run, parent, name, payload, creator) => event(2, run, parent, name, payload, creator);
+  const inputs = async (page) => (await panel(page).locator("h3, pre").allInnerTexts()).map((text) => text.replaceAll(/\s+/g, ""));
+
+  test("is the executed one, with who edited it", async () => {
+    const [old, edited] = [{ path: "/" }, { path: "/tmp" }];
+    const given = { ...event(1, 2, undefined, "run.start", { input: old }, tool) };
+    const records = [
+      given, { ...own(2, undefined, "edited", { id: "q", input: edited, by: "ada" }, approval), path: "middleware.approval.edited" },
+      { ...own(2, undefined, "start", { input: edited, call_id: "c1" }, tool), path: "tool.delete.start" },
+      event(3, 2, undefined, "run.finish", { outcome: { status: "success" }, duration_ns: 2e9 }, tool),
+    ];
+    const page = await open((await view(forged("edited", records))).url);
+    await list(page).getByRole("option", { name: "Tool delete" }).click();
+    await page.getByRole("tab", { name: "Input" }).click();
+    await panel(page).getByText("Executed input, edited by ada").waitFor();
+    const expected = ["Executedinput,editedbyada", '{"path":"/tmp"}', "Inputbeforethechange", '{"path":"/"}'];
+    assert.deepEqual(await inputs(page), expected);
+    await page.close();
+  });
+
+  test("of an agent's call, which is made again, says who edited it", async () => {
+    const agent = { kind: "Agent", name: "clerk", id: 1 };
+    const edited = { path: "/tmp" };
+    const start = event(3, 2, 1, "run.start", { input: edited }, tool);
+    start.context.call_id = "c1";
+    const answered = (call, by, edited) => ({ ...event(2, 1, undefined, "answered", { id: "q", call, by, edited }, agent), path: "agent.clerk.answered" });
+    const records = [
+      event(0, 1, undefined, "run.start", { input: {} }, agent), answered("c1", "ada", true), answered("c0", "eve", true), answered("c1", "bob", false), start,
+      { ...own(2, 1, "start", { input: edited, call_id: "c1" }, tool), path: "tool.delete.start" },
+      event(4, 2, 1, "run.finish", { outcome: { status: "success" }, duration_ns: 1e9 }, tool),
+      answered("c1", "eve", true), event(5, 1, undefined, "run.finish", { outcome: { status: "success" }, duration_ns: 5e9 }, agent),
+    ];
+    const page = await open((await view(forged("call", records))).url);
+    await row(page, "Tool delete").click();
+    await page.getByRole("tab", { name: "Input" }).click();
+    await panel(page).getByText("Executed input, edited by ada").waitFor();
+    assert.deepEqual(await inputs(page), ["Executedinput,editedbyada", '{"path":"/tmp"}']);
+    await page.close();
+  });
+});
+
 describe("the token", () => {
   test("leaves the address, is sent as a header and never as a cookie", async () => {
     const { url } = await view((await started("token")).path);
