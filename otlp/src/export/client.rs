@@ -19,6 +19,8 @@ use super::delivery::Partial;
 use super::retry_after;
 use crate::OtlpError;
 
+/// The exporter, its version and its language, unless the user sets the header.
+const USER_AGENT: &str = concat!("emitree-otlp/", env!("CARGO_PKG_VERSION"), " (Rust)");
 /// The most bytes of an answer that are read.
 const MOST_ANSWER: usize = 64 * 1024;
 /// The most characters of an answer that an error quotes.
@@ -54,6 +56,7 @@ pub(crate) fn check(url: &Url) -> Result<(), OtlpError> {
 
 fn client(url: &Url) -> Result<reqwest::Client, OtlpError> {
     reqwest::Client::builder()
+        .user_agent(USER_AGENT)
         // A redirect must not send the headers to another server.
         .redirect(Policy::none())
         .tls_backend_preconfigured(tls(url.scheme() == "https")?)

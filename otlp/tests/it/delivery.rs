@@ -279,6 +279,8 @@ async fn a_request_has_the_headers_and_the_resource() -> Result<()> {
     traces.close(LONG).await.complete()?;
     let (headers, request) = collector.requests().remove(0);
     assert_eq!(headers["x-key"], "k");
+    let user_agent = headers["user-agent"].to_str()?;
+    assert!(user_agent.starts_with("emitree-otlp/0.") && user_agent.ends_with(" (Rust)"), "{user_agent}");
     assert_eq!(headers["content-type"], "application/x-protobuf");
     let resource = attributes(&request.resource_spans[0].resource.as_ref().expect("a resource").attributes);
     assert_eq!((&resource["service.name"], &resource["team"]), (&"desk".into(), &"b".into()));
