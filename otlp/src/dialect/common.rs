@@ -11,6 +11,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("*", Fact::Outcome, "emitree.outcome", OWN).required(),
     Row::new("*", Fact::IsIncomplete, "emitree.incomplete", OWN).required(),
     Row::new("*", Fact::Lost, "emitree.lost_events", OWN).required(),
+    Row::new("*", Fact::IsEstimated, "emitree.usage.estimated", OWN),
     Row::new("*", Fact::Discarded, "emitree.discarded_attempts", OWN),
     Row::new("*", Fact::ErrorType, "error.type", "semantic-conventions 1.21").required(),
 ];

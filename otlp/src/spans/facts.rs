@@ -8,6 +8,8 @@ use rust_decimal::prelude::ToPrimitive;
 use serde_json::{Map, Value, json};
 
 use super::messages;
+use super::notes::is_end_of;
+use super::tokens::Tokens;
 
 /// A fact about a run, which a [`Row`](crate::Row) gives to an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,7 +46,7 @@ pub enum Fact {
     ResponseId,
     /// The reasons why the model stopped, as a list.
     FinishReasons,
-    /// The temperature of the request.
+    /// The temperature of the request. An agent has the one of the first request, as with all options of a request.
     Temperature,
     /// The maximum number of tokens of the answer.
     MaxTokens,
@@ -54,7 +56,8 @@ pub enum Fact {
     Options,
     /// The seconds from the start of a model's run to the first piece of its answer.
     TimeToFirstChunk,
-    /// Tokens of the requests.
+    /// Tokens of the requests. Those of an agent are the tokens of all models that were asked below it, as with all
+    /// counts of tokens.
     InputTokens,
     /// Tokens of the answers.
     OutputTokens,
@@ -66,7 +69,9 @@ pub enum Fact {
     ReasoningTokens,
     /// The cost of the tokens.
     Cost,
-    /// The id of a tool call.
+    /// `true` if some of the tokens are an estimate, because a provider reported none.
+    IsEstimated,
+    /// The id of a tool call, also if the call was denied.
     CallId,
     /// The id of the session of an agent, also for the runs below it. Below another agent, the session of the outermost.
     SessionId,
@@ -188,8 +193,9 @@ fn shaped(fact: Fact, value: &Value) -> Value {
     }
 }
 
-/// Adds the facts that the fold of the records knows, and the facts that are derived from others.
-pub(super) fn complete(facts: &mut Facts, run: &Run, is_error: bool) {
+/// Adds the facts that the fold of the records knows, with the tokens of the run, and the facts that are derived from
+/// others.
+pub(super) fn complete(facts: &mut Facts, run: &Run, tokens: &Tokens, is_error: bool) {
     let mut add = |fact, value: Option<Value>| facts.extend(value.map(|value| (fact, value)));
     let known = |text: &str| (!text.is_empty()).then(|| text.into());
     let positive = |number: u64| (number > 0).then(|| number.into());
@@ -201,14 +207,15 @@ pub(super) fn complete(facts: &mut Facts, run: &Run, is_error: bool) {
     add(Fact::Lost, positive(run.lost));
     add(Fact::Discarded, positive(run.discarded.into()));
     // A run without tokens has no attribute for them; a run with some has all three, even if one is 0.
-    let total = run.input_tokens.saturating_add(run.output_tokens);
+    let total = tokens.input.saturating_add(tokens.output);
     if total > 0 {
-        add(Fact::InputTokens, Some(run.input_tokens.into()));
-        add(Fact::OutputTokens, Some(run.output_tokens.into()));
+        add(Fact::InputTokens, Some(tokens.input.into()));
+        add(Fact::OutputTokens, Some(tokens.output.into()));
         add(Fact::TotalTokens, Some(total.into()));
     }
-    add(Fact::CachedInputTokens, positive(run.cached_input_tokens));
-    add(Fact::ReasoningTokens, positive(run.reasoning_tokens));
+    add(Fact::CachedInputTokens, positive(tokens.cached_input));
+    add(Fact::ReasoningTokens, positive(tokens.reasoning));
+    add(Fact::IsEstimated, tokens.is_estimated.then_some(true.into()));
     add(Fact::Cost, run.cost.and_then(|cost| cost.to_f64()).map(Into::into));
     derive(facts);
 }

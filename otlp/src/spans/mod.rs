@@ -13,6 +13,7 @@ mod notes;
 mod open;
 mod recent;
 mod status;
+mod tokens;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,12 +28,17 @@ use self::joined::Joined;
 pub(crate) use self::notes::Note;
 use self::open::OpenSpan;
 use self::recent::Recent;
+use self::tokens::Tokens;
 use crate::sampler::Sampler;
 
 /// The runs that have ended and are remembered, so that their later events open no span (3).
 const REMEMBERED: usize = 4096;
 /// The traces of other processes that are remembered.
 const JOINED: usize = 1 << 16;
+
+/// The facts of a model's request that the run above has too.
+const OF_REQUEST: [Fact; 6] =
+    [Fact::Provider, Fact::RequestModel, Fact::Temperature, Fact::MaxTokens, Fact::Seed, Fact::StopSequences];
 
 /// A span that has ended, or that the close has ended.
 #[derive(Clone, Debug)]
@@ -114,10 +120,10 @@ impl Spans {
         ended.map_or_else(Vec::new, |run| self.end_with_descendants(run))
     }
 
-    /// Gives the provider and the name of a model to the run above, which the first model that it asks describes.
+    /// Gives the facts of a request to the run above, which the first model that it asks describes.
     fn name_model(&mut self, head: &Head) {
         let Some(asked) = head.run.and_then(|run| self.open.get(&run)) else { return };
-        let model = [Fact::Provider, Fact::RequestModel].map(|fact| Some((fact, asked.facts.get(&fact)?.clone())));
+        let model = OF_REQUEST.map(|fact| Some((fact, asked.facts.get(&fact)?.clone())));
         if let Some(above) = head.parent.and_then(|above| self.open.get_mut(&above)) {
             model.into_iter().flatten().for_each(|(fact, value)| _ = above.facts.entry(fact).or_insert(value));
         }
@@ -214,7 +220,13 @@ impl Spans {
         // The clock may have been set back, but a span never ends before its start.
         let (start, end) = (nanoseconds(start), nanoseconds(end.max(start)));
         let is_error = status::is_error(&run);
-        facts::complete(&mut open.facts, &run, is_error);
+        // The runs below have ended before, so an agent has the tokens of all of them.
+        let own = Tokens::of(&run);
+        let all = own.plus(open.below);
+        if let Some(above) = open.parent.and_then(|above| self.open.get_mut(&above)) {
+            above.below = above.below.plus(all);
+        }
+        facts::complete(&mut open.facts, &run, if &*run.kind == "Agent" { &all } else { &own }, is_error);
         open.add_note(notes::of_end(&run, end, is_error));
         let OpenSpan { trace, facts, notes, lost_notes, links, .. } = open;
         let joined = self.joined.get(trace).cloned();

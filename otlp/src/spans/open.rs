@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::notes::{self, Note};
 use super::recent::Recent;
+use super::tokens::Tokens;
 use super::{Fact, Facts, Link, span_id};
 
 /// A span whose run has not ended.
@@ -21,6 +22,8 @@ pub(super) struct OpenSpan {
     pub(super) last: SystemTime,
     has_chunk: bool,
     pub(super) facts: Facts,
+    /// The tokens of the runs below that have ended.
+    pub(super) below: Tokens,
     pub(super) notes: Vec<Note>,
     pub(super) lost_notes: u32,
     pub(super) links: Vec<Link>,
@@ -31,7 +34,8 @@ impl OpenSpan {
         let facts = Facts::new();
         let notes = Vec::new();
         let links = Vec::new();
-        Self { trace, parent, first, last: first, has_chunk: false, facts, notes, lost_notes: 0, links }
+        let below = Tokens::default();
+        Self { trace, parent, first, last: first, has_chunk: false, facts, below, notes, lost_notes: 0, links }
     }
 
     /// Notes the time of the first piece of a model's answer.

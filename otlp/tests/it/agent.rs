@@ -79,12 +79,14 @@ async fn the_runs_of_an_agent_are_spans_with_names_kinds_parents_and_times() -> 
         assert!(span.start_time_unix_nano <= span.end_time_unix_nano);
     }
     let tokens = |span: &Span| attributes(&span.attributes).get("gen_ai.usage.input_tokens")?.as_i64();
-    assert_eq!(spans.iter().map(tokens).collect::<Vec<_>>(), [None, Some(1000), None, Some(2000)]);
+    assert_eq!(spans.iter().map(tokens).collect::<Vec<_>>(), [Some(3000), Some(1000), None, Some(2000)]);
     let of_top = attributes(&top.attributes);
     assert_eq!(
         (&of_top["gen_ai.provider.name"], &of_top["gen_ai.request.model"]),
         (&json!("scripted"), &json!("small"))
     );
+    let options = ["gen_ai.request.temperature", "gen_ai.request.max_tokens"].map(|name| of_top[name].clone());
+    assert_eq!((options, &of_top["gen_ai.usage.output_tokens"]), ([json!(0.5), json!(100)], &json!(50)));
     let session = |span: &Span| attributes(&span.attributes).get("gen_ai.conversation.id").cloned();
     let expected = Some(json!("order-17"));
     assert_eq!(
