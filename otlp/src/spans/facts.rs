@@ -79,7 +79,7 @@ pub enum Fact {
     Seed,
     /// The texts at which the model stops.
     StopSequences,
-    /// The input of the run.
+    /// The input of the run. If an approval or a layer has changed it, the input that was executed.
     Input,
     /// The output of the run.
     Output,
@@ -112,6 +112,7 @@ struct Source {
     /// The place in the payload, as a JSON pointer.
     pointer: &'static str,
     fact: Fact,
+    is_content: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,11 +126,11 @@ enum Stage<'a> {
 }
 
 const fn own(kind: &'static str, event: &'static str, pointer: &'static str, fact: Fact) -> Source {
-    Source { kind, event: Stage::Own(event), pointer, fact }
+    Source { kind, event: Stage::Own(event), pointer, fact, is_content: false }
 }
 
 const fn content(kind: &'static str, event: Stage<'static>, pointer: &'static str, fact: Fact) -> Source {
-    Source { kind, event, pointer, fact }
+    Source { kind, event, pointer, fact, is_content: true }
 }
 
 /// Each fact that a payload contains, with its place. Facts that are no content are in the heads of events.
@@ -154,24 +155,45 @@ const SOURCES: &[Source] = &[
     content("Agent", Stage::Start, "/input/messages", Fact::InputMessages),
     content("Agent", Stage::Success, "/output/answer", Fact::OutputMessages),
     content("Tool", Stage::Success, "/output/content", Fact::Result),
+    // Comes after `run.start`, and has what the function of the tool receives.
+    content("Tool", Stage::Own("start"), "/input", Fact::Input),
     content("*", Stage::Start, "/input", Fact::Input),
     content("*", Stage::Success, "/output", Fact::Output),
 ];
 
-/// Adds the facts that a record contains.
-pub(super) fn read(facts: &mut Facts, event: &EventRecord, head: &Head, with_content: bool) {
+/// The event of an approval that has replaced the input of a run.
+const EDITED: &str = "approval.edited";
+
+/// Returns `true` if an event is needed whole, because it contains content.
+pub(super) fn has_content(kind: &str, event: &str) -> bool {
+    matches!(event, "run.start" | "run.success") || (kind, event) == ("Tool", "start")
+}
+
+/// Adds the facts that a record of a run contains.
+pub(super) fn read(facts: &mut Facts, event: &EventRecord, head: &Head, run_kind: &str, with_content: bool) {
+    // A call that is denied does not reach the tool's own `start`, which has the id too.
+    if (&head.fact, &*head.kind) == (&runs::Fact::Start, "Tool")
+        && let Some(id) = event.context.get("call_id")
+    {
+        facts.insert(Fact::CallId, id.clone());
+    }
+    let mut kind = &*head.kind;
     let stage = match head.fact {
         runs::Fact::Start => Stage::Start,
         runs::Fact::Success => Stage::Success,
+        runs::Fact::Event if is_end_of(EDITED, &event.path) => {
+            // The edited input takes the place of the one that the run was given.
+            kind = run_kind;
+            Stage::Start
+        }
         runs::Fact::Event => Stage::Own(event.name()),
         _ => return,
     };
-    // The payloads of lifecycle events are inputs and outputs, which are content (O9). The facts of own events in the
-    // table are in their heads.
-    if !with_content && !matches!(stage, Stage::Own(_)) {
-        return;
-    }
-    let fits = |source: &&Source| source.event == stage && (source.kind == "*" || source.kind == &*head.kind);
+    let fits = |source: &&Source| {
+        let is_of_run = source.kind == "*" || source.kind == kind;
+        // A recording has whole payloads, and a live sink without content only heads: both give the same facts (O9).
+        source.event == stage && is_of_run && (with_content || !source.is_content)
+    };
     let mut sources = SOURCES.iter().filter(fits).peekable();
     if sources.peek().is_none() {
         return;

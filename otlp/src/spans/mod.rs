@@ -142,7 +142,8 @@ impl Spans {
         if self.ended.get(run).is_some() || !self.takes(trace) {
             return None;
         }
-        let started = self.runs.add(head)?.started;
+        let folded = self.runs.add(head)?;
+        let (started, kind) = (folded.started, folded.kind.clone());
         // Only a new span takes over the session of the run above, so the session of the outermost agent counts (O1).
         let above = head.parent.filter(|_| !self.open.contains_key(&run));
         let session = above.and_then(|above| self.open.get(&above)?.facts.get(&Fact::SessionId).cloned());
@@ -153,7 +154,7 @@ impl Spans {
             open
         });
         open.last = time;
-        facts::read(&mut open.facts, event, head, self.with_content);
+        facts::read(&mut open.facts, event, head, &kind, self.with_content);
         match head.fact {
             runs::Fact::Event | runs::Fact::Discarded { .. } => {
                 open.add_chunk(event, time, started);
@@ -196,8 +197,8 @@ impl Spans {
     /// Returns the detail that an event is needed in: its content, if content is exported, and otherwise its head.
     pub(crate) fn detail(&self) -> DetailFn {
         let with_content = self.with_content;
-        Box::new(move |_, event| {
-            let has_content = matches!(event, "run.start" | "run.success") || notes::has_content(event);
+        Box::new(move |kind, event| {
+            let has_content = facts::has_content(kind, event) || notes::has_content(event);
             if with_content && has_content { Detail::Full } else { Detail::Heads }
         })
     }

@@ -30,7 +30,11 @@ const REASON: &str = "emitree.reason";
 const BY: &str = "emitree.by";
 const MESSAGE: &str = "exception.message";
 
-/// Retries, fallbacks, discarded attempts, and denials that were only reported.
+const CALL: &str = "gen_ai.tool.call.id";
+const INPUT: &str = "emitree.input";
+const OUTPUT: &str = "emitree.output";
+
+/// Retries, fallbacks, discarded attempts, denials that were only reported, approvals, and answers to questions.
 const NOTES: &[NoteRow] = &[
     NoteRow { event: "attempt_discarded", head: &[("/reason", REASON)], content: &[] },
     NoteRow {
@@ -48,6 +52,12 @@ const NOTES: &[NoteRow] = &[
     NoteRow { event: "fallback.answered", head: &[], content: &[("/by", BY)] },
     NoteRow { event: "fallback.exhausted", head: &[], content: &[] },
     NoteRow { event: "would_deny", head: &[("/guard", BY)], content: &[("/reason", REASON)] },
+    NoteRow { event: "approval.asked", head: &[], content: &[] },
+    NoteRow { event: "approval.approved", head: &[("/by", BY)], content: &[] },
+    NoteRow { event: "approval.edited", head: &[("/by", BY)], content: &[("/input", INPUT)] },
+    NoteRow { event: "approval.responded", head: &[("/by", BY)], content: &[("/output", OUTPUT)] },
+    NoteRow { event: "approval.rejected", head: &[("/by", BY)], content: &[("/reason", REASON)] },
+    NoteRow { event: "answered", head: &[("/call", CALL), ("/by", BY), ("/edited", "emitree.edited")], content: &[] },
     NoteRow { event: "resumed", head: &[("/continues", "emitree.continues")], content: &[] },
 ];
 
@@ -65,6 +75,7 @@ pub(super) fn of_event(event: &EventRecord, time: u64, asked_for: &[String], wit
         let content = if with_content { row.content } else { &[] };
         let places = row.head.iter().chain(content);
         let found = places.filter_map(|(place, name)| Some((*name, payload.pointer(place)?.clone())));
+        let found = found.filter(|(_, value)| !value.is_null());
         return Some(Note { name: row.event.to_owned(), time, attributes: found.collect() });
     }
     let name = asked_for.iter().find(|name| is_end_of(name, &event.path))?;
@@ -72,7 +83,7 @@ pub(super) fn of_event(event: &EventRecord, time: u64, asked_for: &[String], wit
 }
 
 /// Returns `true` if a path ends with these segments.
-fn is_end_of(end: &str, path: &str) -> bool {
+pub(super) fn is_end_of(end: &str, path: &str) -> bool {
     path.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 

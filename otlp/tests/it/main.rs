@@ -1,6 +1,7 @@
 //! Tests of the public API, in one binary.
 
 mod agent;
+mod approvals;
 mod collector;
 mod delivery;
 mod dialects;
