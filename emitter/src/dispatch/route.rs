@@ -191,6 +191,7 @@ impl Route {
                     let instances = || instances_above.get_or_init(|| meta.source().instances_of_runs_above());
                     let view = view_of(&emitter, meta, || instances().contains(&emitter.address()));
                     let (stop, piped) = emitter.registry().map_or((None, Some(Vec::new())), |registry| {
+                        registry.note_reached();
                         let snapshot = registry.snapshot();
                         let piped = targets(&snapshot);
                         let matches = snapshot.as_ref().map_or(Matches::NONE, |snapshot| snapshot.find(&view));

@@ -69,11 +69,17 @@ impl Registry {
     /// two loads (E15).
     #[inline]
     pub(crate) fn may_receive(&self, name_bits: u64) -> bool {
+        self.note_reached();
+        self.name_bits.load(Ordering::Acquire) & name_bits != 0
+    }
+
+    /// Notes that an event has reached this emitter, whether or not a listener takes it.
+    #[inline]
+    pub(crate) fn note_reached(&self) {
         // Written by the first event only, so later events find it unchanged in their caches.
         if !self.is_reached() {
             self.is_reached.store(true, Ordering::Relaxed);
         }
-        self.name_bits.load(Ordering::Acquire) & name_bits != 0
     }
 
     #[inline]
