@@ -1,6 +1,7 @@
 //! An indented tree of a run and the runs below it: [`Trajectory`].
 
 mod builder;
+mod escape;
 mod level;
 mod line;
 mod options;
@@ -68,8 +69,15 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// If standard output or standard error is a terminal, a trajectory that writes to it colors `[success]` and `[error]`,
 /// prints the duration of each run, and cuts a value that is wider than the terminal, with its size:
 /// `Tool[read_file][success] (1.2ms): {"input":{"path":"READ … 8.1 KB`. Errors and [pretty](TrajectoryBuilder::pretty)
-/// values are not cut. [`TrajectoryBuilder::full`] cuts nothing, and the variable `NO_COLOR` turns colors off. Messages
-/// of [its own events](#its-own-events), pipes and files have the plain lines.
+/// values are wrapped instead. [`TrajectoryBuilder::full`] cuts nothing, and the variable `NO_COLOR` turns colors off.
+/// Messages of [its own events](#its-own-events), pipes and files have the plain lines.
+///
+/// # Escapes
+///
+/// Characters that act on a terminal are escaped, wherever they come from: control characters (C0 and C1, except for the
+/// line feeds of errors and [pretty](TrajectoryBuilder::pretty) values), separators of lines and paragraphs, and
+/// characters that change the direction of text. Each further row of a line begins with `  | `, so that no value looks
+/// like another line.
 ///
 /// # Order
 ///

@@ -68,17 +68,14 @@ impl Output {
         }
     }
 
-    /// Writes the text of a line, as a terminal shows it if this is one.
-    pub(super) fn write_line(&self, line: &Line<'_>, text: String, options: &TrajectoryOptions) -> io::Result<()> {
-        match self.columns() {
-            Some(columns) => self.write(line.fit(&text, options, columns)),
-            None => self.write(text),
-        }
+    /// Writes a line with a message.
+    pub(super) fn write_line(&self, line: &Line<'_>, message: &str, options: &TrajectoryOptions) -> io::Result<()> {
+        self.write(line.written(message, options, self.columns()))
     }
 
-    /// Writes the text of a line; counts failures, and logs the first failure.
-    pub(super) fn write_or_count(&self, line: &Line<'_>, text: String, options: &TrajectoryOptions) {
-        if let Err(error) = self.write_line(line, text, options)
+    /// Writes a line with a message; counts failures, and logs the first failure.
+    pub(super) fn write_or_count(&self, line: &Line<'_>, message: &str, options: &TrajectoryOptions) {
+        if let Err(error) = self.write_line(line, message, options)
             && self.failures.fetch_add(1, Ordering::Relaxed) == 0
         {
             tracing::warn!(%error, "a line of a trajectory could not be written; further failures are only counted");

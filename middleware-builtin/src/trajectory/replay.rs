@@ -149,6 +149,6 @@ impl TrajectoryReplay {
         };
         // A payload from another recorder may be nested deeper than `serde_json` reads: print it as text.
         let payload = event.payload().unwrap_or_else(|_| event.payload.get().into());
-        self.printer.output.write_line(&line, line.render(payload, options), options)
+        self.printer.output.write_line(&line, &line.render(payload, options), options)
     }
 }

@@ -56,7 +56,7 @@ impl TreeSubscriber {
             };
             // The event may come from an emitter below the run's emitter, so the line names the event's creator.
             let line = Line { position, kind, name, event: meta.name(), stage: None, duration: None };
-            self.printer.output.write_or_count(&line, line.render(event.to_json(), options), options);
+            self.printer.output.write_or_count(&line, &line.render(event.to_json(), options), options);
         }
     }
 
@@ -123,7 +123,7 @@ impl RunSubscriber for TreeSubscriber {
             message = self.emit(event, &line, message);
         }
         if is_written {
-            self.printer.output.write_or_count(&line, message, options);
+            self.printer.output.write_or_count(&line, &message, options);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A line on a terminal: the outcome in color, and the value cut to the width.
+//! A line on a terminal: the outcome in color, and the value cut or wrapped to the width.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
@@ -40,17 +40,63 @@ pub(super) fn cut<'a>(head: &str, value: &'a str, columns: usize) -> Cow<'a, str
     Cow::Owned(beginning.collect::<String>() + &size)
 }
 
-/// Colors the last `[event]` of a head by its outcome.
-pub(super) fn colored(head: &str, event: &str, stage: Option<Stage>) -> String {
+/// Breaks the rows of a text at the columns, if possible behind a space, and begins each further row with a prefix.
+pub(super) fn wrap(text: &str, columns: usize, further: &str) -> String {
+    // On a narrow terminal, the rows of a deep level are not indented.
+    let further = if further.width() + LEAST > columns { further.trim_start() } else { further };
+    let room = columns.saturating_sub(further.width()).max(1);
+    let mut wrapped = String::with_capacity(text.len() + 16);
+    for (nth, row) in text.split('\n').enumerate() {
+        let mut rest = row;
+        if nth == 0 {
+            let (first, others) = rest.split_at(end_of_row(rest, columns));
+            wrapped.push_str(first);
+            rest = others;
+        } else if rest.is_empty() {
+            wrapped.push('\n');
+            wrapped.push_str(further);
+        }
+        while !rest.is_empty() {
+            let (next, others) = rest.split_at(end_of_row(rest, room));
+            wrapped.push('\n');
+            wrapped.push_str(further);
+            wrapped.push_str(next);
+            rest = others;
+        }
+    }
+    wrapped
+}
+
+/// Returns the number of bytes of a text that one row of these columns shows: at least one character.
+fn end_of_row(text: &str, columns: usize) -> usize {
+    let mut used = 0;
+    let mut space = 0;
+    for (at, character) in text.char_indices() {
+        used += character.width().unwrap_or(0);
+        if used > columns && at > 0 {
+            // A long word is broken, so that a row is at least half full.
+            return if space > at / 2 { space } else { at };
+        }
+        if character == ' ' {
+            space = at + 1;
+        }
+    }
+    text.len()
+}
+
+/// Colors the last `[event]` of the head with which rows begin by its outcome.
+pub(super) fn colored(rows: &str, head: &str, event: &str, stage: Option<Stage>) -> String {
     let color = match stage {
         Some(Stage::Success) => AnsiColor::Green,
         Some(Stage::Error) => AnsiColor::Red,
-        _ => return head.to_owned(),
+        _ => return rows.to_owned(),
     };
     let style = Style::new().fg_color(Some(color.into()));
-    match head.rsplit_once(&format!("[{event}]")) {
-        Some((before, after)) => format!("{before}{style}[{event}]{style:#}{after}"),
-        None => head.to_owned(),
+    // A head that is wider than the terminal is wrapped, and has no color.
+    let parts = rows.strip_prefix(head).and_then(|value| Some((head.rsplit_once(&format!("[{event}]"))?, value)));
+    match parts {
+        Some(((before, after), value)) => format!("{before}{style}[{event}]{style:#}{after}{value}"),
+        None => rows.to_owned(),
     }
 }
 
@@ -85,6 +131,21 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_wrapped_at_the_columns_and_each_further_row_has_the_prefix() {
+        for (text, expected) in [
+            ("x".repeat(20), "x".repeat(20)),
+            ("x".repeat(21), format!("{}\n  | x", "x".repeat(20))),
+            ("x".repeat(37), format!("{}\n  | {}\n  | x", "x".repeat(20), "x".repeat(16))),
+            ("one two three four five".to_owned(), "one two three four \n  | five".to_owned()),
+            ("a\nb\n\n".to_owned() + &"語".repeat(9), format!("a\n  | b\n  | \n  | {}\n  | 語", "語".repeat(8))),
+        ] {
+            assert_eq!(wrap(&text, 20, "  | "), expected);
+        }
+        let deep = " ".repeat(9) + "| ";
+        assert_eq!(wrap(&"x".repeat(19), 10, &deep), format!("{}\n| {}\n| x", "x".repeat(10), "x".repeat(8)));
+    }
+
+    #[test]
     fn only_outcomes_have_a_color() {
         let green = "\u{1b}[32m";
         let red = "\u{1b}[31m";
@@ -96,7 +157,7 @@ mod tests {
             (None, "error", "<-- Tool[[error]][error]: ".to_owned()),
         ] {
             let plain = expected.replace(green, "").replace(red, "").replace(end, "");
-            assert_eq!(colored(&plain, event, stage), expected);
+            assert_eq!(colored(&format!("{plain}[{event}]"), &plain, event, stage), format!("{expected}[{event}]"));
         }
     }
 

@@ -31,7 +31,7 @@ async fn an_error_line_shows_the_explanation_of_the_error() -> TestResult {
         r#"--> Tool[read_file][start]: {"input":{"path":""}}"#,
         r#"    --> Tool[decode][start]: {"input":[1,2]}"#,
         r#"    <-- Tool[decode][success]: {"input":[1,2],"output":2}"#,
-        "<-- Tool[read_file][error]: not found: no path\n  caused by: entity not found",
+        "<-- Tool[read_file][error]: not found: no path\n  | caused by: entity not found",
         r#"Assistant[Desk][success]: {"input":{"question":"how many words?"},"output":"I could not read it"}"#,
     ]);
     Ok(())
@@ -44,7 +44,7 @@ async fn an_error_of_the_outermost_run_is_shown() {
         Err::<(), _>(Error::denied("house rules", "no").detail("rule", 7))
     });
     assert!(fail.run(()).middleware(page.trajectory()).await.is_err());
-    page.expect(["Tool[fail][start]: {}", "Tool[fail][error]: denied by house rules: no\n  rule: 7"]);
+    page.expect(["Tool[fail][start]: {}", "Tool[fail][error]: denied by house rules: no\n  | rule: 7"]);
 }
 
 #[tokio::test]
@@ -89,7 +89,10 @@ async fn each_line_is_written_in_one_write() -> TestResult {
     let pieces = page.pieces();
     assert_eq!(pieces.len(), 6);
     assert!(pieces.iter().all(|piece| piece.ends_with('\n')));
-    assert_eq!(pieces[0], "Assistant[Desk][start]: {\n  \"input\": {\n    \"question\": \"how many words?\"\n  }\n}\n");
+    assert_eq!(
+        pieces[0],
+        "Assistant[Desk][start]: {\n  |   \"input\": {\n  |     \"question\": \"how many words?\"\n  |   }\n  | }\n"
+    );
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod circuit_breaker;
 mod concurrency;
 mod content_filter;
 mod deep;
+mod escapes;
 mod exfil_guard;
 mod fallback;
 mod journal;

@@ -38,7 +38,7 @@ async fn a_trajectory_emits_each_event_before_its_line_and_writes_no_line_for_fi
         "middleware.trajectory.start 1 tool.read_file.run.start",
         r#"--> Tool[read_file][start]: {"input":{"path":""}}"#,
         "middleware.trajectory.error 1 tool.read_file.run.error",
-        "<-- Tool[read_file][error]: not found: no path\n  caused by: entity not found",
+        "<-- Tool[read_file][error]: not found: no path\n  | caused by: entity not found",
         "middleware.trajectory.finish 1 tool.read_file.run.finish",
         "middleware.trajectory.success 0 assistant.Desk.run.success",
         r#"Assistant[Desk][success]: {"input":{"question":"how many words?"},"output":"I could not read it"}"#,

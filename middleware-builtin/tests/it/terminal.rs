@@ -50,7 +50,8 @@ async fn print_on_a_terminal() -> Result<()> {
     Ok(())
 }
 
-/// Returns the live lines and the replayed lines of a terminal with 60 columns, without the numbers of durations.
+/// Returns the live lines and the replayed lines of a terminal with 60 columns, without the numbers of durations, and with
+/// their rows joined.
 fn lines(variables: &str) -> [Vec<String>; 2] {
     let program = std::env::current_exe().unwrap();
     let test = "--exact terminal::print_on_a_terminal --ignored --nocapture";
@@ -61,7 +62,8 @@ fn lines(variables: &str) -> [Vec<String>; 2] {
     let text = String::from_utf8(output.stdout).unwrap().replace('\r', "");
     let parts: Vec<_> = text.split("--\n").collect();
     let [_, live, replayed, _, _] = &*parts else { panic!("{text}") };
-    [live, replayed].map(|part| part.lines().map(without_duration).collect())
+    assert!(live.lines().all(|row| row.chars().count() <= 60 + 9), "{live}");
+    [live, replayed].map(|part| part.replace("\n  | ", "").lines().map(without_duration).collect())
 }
 
 fn without_duration(line: &str) -> String {
