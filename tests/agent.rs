@@ -49,14 +49,29 @@ fn license() -> String {
 }
 
 #[test]
-fn the_example_counts_and_calculates_with_tools_and_its_trajectory_shows_only_new_messages() {
+fn the_example_counts_and_calculates_with_tools_and_its_trajectory_shows_what_was_asked_and_answered() {
     let output = run(&["How many words has LICENSE-MIT, and what is that times 17?"], "");
     let words = license().split_whitespace().count();
     assert_eq!(answer(&output), format!("words of LICENSE-MIT: {words}\nwhat is that times 17: {}\n", words * 17));
     let trajectory = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(trajectory.starts_with("The model is `rules`"), "{trajectory}");
-    let new = format!(r#"--> ChatModel[rules][start]: {{"new":[{{"results":[{words}]}}]}}"#);
-    assert!(trajectory.contains(&new), "{trajectory}");
+    let product = words * 17;
+    let expected = [
+        "Agent[librarian][start]: How many words has LICENSE-MIT, and what is that times 17?".to_owned(),
+        "--> ChatModel[rules][start]: How many words has LICENSE-MIT, and what is that times 17?".to_owned(),
+        "<-- ChatModel[rules][success]: count(path: LICENSE-MIT, what: words)".to_owned(),
+        "--> Tool[count][start]: path: LICENSE-MIT, what: words".to_owned(),
+        format!("<-- Tool[count][success]: {words}"),
+        format!("--> ChatModel[rules][start]: count → {words}"),
+        format!("<-- ChatModel[rules][success]: calculate(expression: {words} * 17)"),
+        format!("--> Tool[calculate][start]: expression: {words} * 17"),
+        format!("<-- Tool[calculate][success]: {product}"),
+        format!("--> ChatModel[rules][start]: calculate → {product}"),
+        format!("<-- ChatModel[rules][success]: words of LICENSE-MIT: {words}\\nwhat is that times 17: {product}"),
+        format!("Agent[librarian][success]: words of LICENSE-MIT: {words}\\nwhat is that times 17: {product}"),
+        "3 turns, 2 tool calls".to_owned(),
+    ];
+    assert_eq!(trajectory.lines().skip(1).collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn the_run_of_a_missing_file_fails_and_is_recorded_to_the_end() {
     let recording = folder.path().join("run.jsonl");
     let output = quickstart(&["--record", recording.to_str().expect("a plain path"), "no-such-file", &path]);
     assert!(!output.status.success());
-    assert!(text(&output.stdout).contains("Tool[read_file][error]: not found: no-such-file\n"), "{output:?}");
+    assert!(text(&output.stdout).contains("Tool[read_file][error] #1: not found: no-such-file\n"), "{output:?}");
     assert!(text(&output.stderr).contains("error: not found: no-such-file"), "{output:?}");
     assert_every_run_ended_once(&recording);
 }
@@ -173,7 +173,7 @@ fn an_aborted_run_reports_the_reason_and_is_recorded_to_the_end() {
     let output = quickstart(&["--slow", "3600000", "--abort-after", "20", "--record", recorded, &path]);
     assert!(!output.status.success());
     let trajectory = text(&output.stdout);
-    assert!(trajectory.contains("Tool[read_file][error]: aborted: it took longer than 20ms"), "{trajectory}");
+    assert!(trajectory.contains("Tool[read_file][error] #1: aborted: it took longer than 20ms"), "{trajectory}");
     assert!(trajectory.contains("\nAssistant[Desk][error]: aborted: it took longer than 20ms"), "{trajectory}");
     assert_every_run_ended_once(&recording);
 }
@@ -196,7 +196,9 @@ fn runs_that_ctrl_c_drops_are_shown_and_recorded_to_the_end() {
         trajectory.iter().any(|line| line.ends_with(&format!("Tool[read_file][error]: {dropped}"))),
         "{trajectory:?}"
     );
-    assert_eq!(trajectory.last(), Some(&format!("Assistant[Desk][error]: {dropped}")));
+    let [.., desk, input] = &*trajectory else { panic!("{trajectory:?}") };
+    assert_eq!(*desk, format!("Assistant[Desk][error]: {dropped}"));
+    assert!(input.starts_with("  | input: "), "{input}");
     assert!(!child.0.wait().expect("it ends").success());
     assert_every_run_ended_once(&recording);
 }

@@ -66,7 +66,7 @@ fn budget_denies_the_seventh_tool_of_a_letter_and_ends_the_letter() {
     line("Middleware[budget][closed]", "calls");
     let (_, letter) = printed().0.rsplit_once("--> Clerk[answer][start]").expect("the last letter");
     assert!(letter.lines().next().is_some_and(|start| start.contains("carol.txt")), "{letter}");
-    let ends = letter.lines().filter_map(|line| line.trim_start().strip_prefix("<-- Tool")?.split(": ").next());
+    let ends = letter.lines().filter_map(|line| line.trim_start().strip_prefix("<-- Tool")?.split([' ', ':']).next());
     let mut expected = vec!["[read][success]"];
     expected.extend(["[look_up][success]"; 5]);
     expected.push("[look_up][error]");

@@ -22,13 +22,11 @@ use std::io::{Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use emitree::agent::{Agent, AgentRun, ChatModel, ChatSuccess, Message, Role};
+use emitree::agent::{Agent, AgentRun, ChatModel, ChatSuccess};
 use emitree::middleware::approval::{Approval, Decision, Request};
-use emitree::middleware::trajectory::TrajectoryEvent;
 use emitree::middleware::{Budget, Limits, Redact, Runs, Trajectory};
 use emitree::sinks::JsonlFile;
 use emitree::{Emitter, Error, Result, for_tree};
-use serde_json::{Value, json};
 
 fn main() -> ExitCode {
     if help::is_asked(include_str!("main.rs")) {
@@ -84,7 +82,7 @@ async fn answer(arguments: Arguments) -> Result<()> {
                 println!();
             }
         })
-        .middleware(trajectory()?)
+        .middleware(Trajectory::stderr())
         .await;
     // On success and on failure, wait for the ends of all runs and for the recording before the program ends.
     emitree::shutdown(Duration::from_secs(5)).await;
@@ -120,54 +118,6 @@ fn real_model(name: &str, _: Option<&str>) -> Result<ChatModel> {
     Err(Error::new(format!(
         "`--model {name}` needs the feature `openai`: cargo run --features openai --example agent -- --model {name} …"
     )))
-}
-
-/// Creates a trajectory that prints only the new messages of a model's input: printing the whole conversation for each call
-/// would take quadratic space.
-fn trajectory() -> Result<Trajectory> {
-    let trajectory = Trajectory::builder().stderr().build()?;
-    let elide = |event: &mut TrajectoryEvent, short: fn(&Value) -> Option<Value>| {
-        let payload = event.origin.payload.get();
-        if let Some(short) = serde_json::from_str(payload).ok().and_then(|payload: Value| short(&payload))
-            && let Some((head, _)) = event.message.split_once("]: ")
-        {
-            event.message = format!("{head}]: {short}");
-        }
-    };
-    trajectory.emitter().on("start", move |event: &mut TrajectoryEvent, _| {
-        if event.origin.path.starts_with("backend.chat.") {
-            elide(event, |payload| {
-                let messages: Vec<Message> = serde_json::from_value(payload["input"]["messages"].clone()).ok()?;
-                let since = messages.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |at| at + 1);
-                Some(json!({ "new": messages[since..].iter().map(shown).collect::<Vec<_>>() }))
-            });
-        }
-    })?;
-    trajectory.emitter().on("success", move |event: &mut TrajectoryEvent, _| {
-        if event.origin.path.starts_with("backend.chat.") {
-            elide(event, |payload| {
-                let message: Message = serde_json::from_value(payload["output"]["message"].clone()).ok()?;
-                Some(shown(&message))
-            });
-        } else if event.origin.path.starts_with("agent.") {
-            elide(event, |payload| {
-                let message: Message = serde_json::from_value(payload["output"]["answer"].clone()).ok()?;
-                Some(shown(&message))
-            });
-        }
-    })?;
-    Ok(trajectory)
-}
-
-/// Returns the tool calls of a message, its tool results, or its text.
-fn shown(message: &Message) -> Value {
-    let calls: Vec<_> = message.tool_calls().map(|call| format!("{}({})", call.name, call.arguments)).collect();
-    let results: Vec<_> = message.tool_results().map(|result| result.response.clone()).collect();
-    match (calls.is_empty(), results.is_empty()) {
-        (false, _) => json!({ "calls": calls }),
-        (_, false) => json!({ "results": results }),
-        _ => json!({ message.role.as_str(): message.text() }),
-    }
 }
 
 /// Asks the user on the terminal whether a tool may run.

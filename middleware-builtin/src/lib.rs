@@ -11,8 +11,8 @@
 //!
 //! let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
 //! double.run(21).middleware(Trajectory::stdout()).await?;
-//! // Run[double][start]: {"input":21}
-//! // Run[double][success]: {"input":21,"output":42}
+//! // Run[double][start]: 21
+//! // Run[double][success]: 42
 //! # Ok(())
 //! # }
 //! ```

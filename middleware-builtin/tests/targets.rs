@@ -42,8 +42,16 @@ fn the_summary_of_a_trajectory_contains_its_target_and_the_options_that_are_not_
     let said = |trajectory: Trajectory| trajectory.describe().summary().to_string();
     assert_eq!(said(Trajectory::stdout()), "to stdout");
     let busy = Trajectory::builder().stderr().included(Runs::of_kind("Tool"));
-    let busy = busy.excluded(Runs::named("think")).prefix_by_kind("Tool", "* ").pretty(true).timing(true);
-    let expected = "to stderr, only of Tool, without named think, prefix \"* \" for Tool, pretty, timed";
+    let busy = busy
+        .excluded(Runs::named("think"))
+        .prefix_by_kind("Tool", "* ")
+        .json()
+        .pretty(true)
+        .timing(true)
+        .full()
+        .every();
+    let expected =
+        "to stderr, only of Tool, without named think, prefix \"* \" for Tool, as JSON, pretty, timed, full, every run";
     assert_eq!(said(busy.build()?), expected);
     Ok(())
 }

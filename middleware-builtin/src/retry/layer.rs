@@ -120,7 +120,9 @@ impl RetryPolicy {
         let retry_after_ms = retry_after.map(millis);
         let cause = error.to_string();
         let kind = error.kind().clone();
-        (RetryScheduled { attempt, delay_ms, retry_after_ms, cause, kind }, delay)
+        let retries = self.options.max_retries;
+        let status = error.details().get("status").and_then(|status| u16::try_from(status.as_u64()?).ok());
+        (RetryScheduled { attempt, delay_ms, retry_after_ms, cause, kind, retries, status }, delay)
     }
 }
 

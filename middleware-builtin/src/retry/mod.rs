@@ -126,6 +126,12 @@ pub struct RetryScheduled {
     pub cause: String,
     /// The kind of the error.
     pub kind: ErrorKind,
+    /// The maximum number of retries; 0 in recordings of earlier versions.
+    #[serde(default)]
+    pub retries: u32,
+    /// The HTTP status that a server answered with: the error's detail `status`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
 }
 
 /// The last retry has failed with an error that would have been retried. The run ends with this error.

@@ -1,13 +1,13 @@
 //! The options of a trajectory.
 
+use std::fmt;
 use std::io::Write;
 
-use emitree_emitter::{IntoMatcher, MatcherError};
+use emitree_emitter::{IntoMatcher, Matcher, MatcherError};
 
 use super::Trajectory;
-use super::options::TrajectoryOptions;
 use super::output::{Output, Target};
-use crate::shared::runs::Runs;
+use crate::shared::runs::{RunInfo, Runs};
 
 /// Builds a [`Trajectory`]. Returned by [`Trajectory::builder`].
 #[must_use = "nothing is printed until `build` is called"]
@@ -58,7 +58,15 @@ impl TrajectoryBuilder {
         self
     }
 
-    /// Prints JSON on several lines, which are still written together. Default: off.
+    /// Prints inputs, outputs and payloads as JSON with sorted keys and without members that are `null`; a `success` has
+    /// the input too. Default: [text](Trajectory#values).
+    pub fn json(mut self) -> Self {
+        self.options.is_json = true;
+        self
+    }
+
+    /// Prints a value on several rows, which are still written together: the lines of a text, or [JSON](Self::json) with
+    /// indentation. Default: off.
     pub fn pretty(mut self, is_pretty: bool) -> Self {
         self.options.is_pretty = is_pretty;
         self
@@ -74,6 +82,13 @@ impl TrajectoryBuilder {
     /// Does not cut values to the width of the terminal. Default: [cut](Trajectory#on-a-terminal).
     pub fn full(mut self) -> Self {
         self.options.is_full = true;
+        self
+    }
+
+    /// Shows all runs. Default: from the twentieth run of one kind and name below a run, successes are
+    /// [counted](Trajectory#many-runs).
+    pub fn every(mut self) -> Self {
+        self.options.is_every = true;
         self
     }
 
@@ -97,5 +112,53 @@ impl TrajectoryBuilder {
             Some(error) => Err(error),
             None => Ok(Trajectory::new(self.options, Output::new(self.target))),
         }
+    }
+}
+
+/// The options of a trajectory, for live and recorded runs.
+#[derive(Default)]
+pub(super) struct TrajectoryOptions {
+    pub(super) included: Vec<Runs>,
+    pub(super) excluded: Vec<Runs>,
+    /// Kinds, and the texts that are printed before them.
+    pub(super) prefixes: Vec<(String, String)>,
+    pub(super) events: Vec<Matcher>,
+    pub(super) is_pretty: bool,
+    pub(super) is_json: bool,
+    /// `None` if durations are printed on a terminal only.
+    pub(super) is_timed: Option<bool>,
+    pub(super) is_full: bool,
+    pub(super) is_every: bool,
+}
+
+impl TrajectoryOptions {
+    /// Returns `true` if a run is included and not excluded.
+    pub(super) fn shows(&self, run: &dyn RunInfo) -> bool {
+        let has = |runs: &[Runs]| runs.iter().any(|runs| runs.has(run));
+        (self.included.is_empty() || has(&self.included)) && !has(&self.excluded)
+    }
+
+    pub(super) fn prefix(&self, kind: &str) -> &str {
+        let of_kind = self.prefixes.iter().rev().find(|(of, _)| of == kind);
+        of_kind.map_or("", |(_, prefix)| prefix)
+    }
+}
+
+/// Writes the options that differ from the defaults, each after a comma.
+impl fmt::Debug for TrajectoryOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.included.iter().try_for_each(|runs| write!(f, ", only {runs:?}"))?;
+        self.excluded.iter().try_for_each(|runs| write!(f, ", without {runs:?}"))?;
+        self.events.iter().try_for_each(|events| write!(f, ", with {events:?}"))?;
+        self.prefixes.iter().try_for_each(|(kind, prefix)| write!(f, ", prefix {prefix:?} for {kind}"))?;
+        f.write_str(if self.is_json { ", as JSON" } else { "" })?;
+        f.write_str(if self.is_pretty { ", pretty" } else { "" })?;
+        f.write_str(match self.is_timed {
+            Some(true) => ", timed",
+            Some(false) => ", not timed",
+            None => "",
+        })?;
+        f.write_str(if self.is_full { ", full" } else { "" })?;
+        f.write_str(if self.is_every { ", every run" } else { "" })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::level::Level;
+use super::tree::Level;
 
 /// Stands before each further row of a line. The first row of a line begins in another way: with an arrow or a kind.
 const FURTHER_ROW: &str = "  | ";
@@ -23,6 +23,10 @@ pub(super) fn escape_rows(text: &str) -> Cow<'_, str> {
 }
 
 fn escape(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    // Most texts are printable ASCII, which is checked at once.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Cow::Borrowed(text);
+    }
     let is_escaped = |character: char| acts(character) && !stays(character);
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);

@@ -2,48 +2,54 @@
 
 mod builder;
 mod escape;
-mod level;
+mod kinds;
 mod line;
-mod options;
+mod notes;
 mod output;
 mod own_events;
+mod printer;
 mod recorded_event;
 mod replay;
 mod subscriber;
 mod terminal;
+mod tree;
 
-use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter, Namespace};
 use emitree_runtime::{Middleware, Result, RunContext};
 
-use self::options::TrajectoryOptions;
+use self::builder::TrajectoryOptions;
 use self::output::{Output, Target};
+use self::printer::TrajectoryPrinter;
 use self::subscriber::TreeSubscriber;
 
 pub use self::builder::TrajectoryBuilder;
-pub use self::level::Level;
 pub use self::own_events::TrajectoryEvent;
 pub use self::replay::TrajectoryReplay;
+pub use self::tree::Level;
 use crate::shared::built_in::debug_as;
 
 const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
+const NAME: &str = "trajectory";
 
-/// Prints a run and the runs below it: a line for each `start`, `success` and `error`, indented by depth.
+/// Prints a run and the runs below it: who was asked what, what came back, and why it failed.
 ///
 /// ```text
-/// Assistant[Desk][start]: {"input":{"question":"…"}}
-/// --> Tool[read_file][start]: {"input":{"path":"README.md"}}
-///     --> Tool[decode][start]: …
-///     <-- Tool[decode][success]: …
-/// <-- Tool[read_file][error]: not found: …
-/// Assistant[Desk][success]: {…}
+/// Agent[desk][start]: How is the weather in Oslo and in Rome?
+/// --> ChatModel[gpt][start]: How is the weather in Oslo and in Rome?
+/// ... ChatModel[gpt]: retry 1 of 2 after 429, in 1.2s
+/// <-- ChatModel[gpt][success]: weather(city: Oslo) weather(city: Rome)
+/// --> Tool[weather][start]: city: Oslo
+/// --> Tool[weather][start] #2: city: Rome
+/// <-- Tool[weather][success] #1: 9 °C, rain
+/// <-- Tool[weather][error] #2: no answer
+///   | input: city: Rome
+/// Agent[desk][success]: Oslo has 9 °C and rain. Rome did not answer.
 /// ```
 ///
-/// A line reads `Kind[name][event]: payload`. Lines of runs below the bound run are indented by depth, and begin with
-/// `-->` for `start` and with `<--` for other events. The payload is JSON with sorted keys and without members that are
-/// `null`; the payload of `error` is printed as the [explanation](emitree_runtime::Error::explain) of the error.
+/// A line reads `Kind[name][event]: value`. Lines of runs below the bound run are indented by depth, and begin with
+/// `-->` for `start`, with `<--` for `success` and `error`, and with `...` for [notes](#notes).
 ///
 /// [`Trajectory::stdout`] and [`Trajectory::stderr`] create a trajectory with default options; [`Trajectory::builder`]
 /// sets other options. Clones share the output. A trajectory may be bound to any number of runs, even at the same time.
@@ -58,26 +64,51 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 /// let double = runnable_fn("double", |n: u32, _: RunContext| async move { Ok(n * 2) });
 /// let trajectory = Trajectory::builder().excluded(Runs::named("think")).prefix_by_kind("Run", "* ").build()?;
 /// double.run(21).middleware(trajectory).await?;
-/// // * Run[double][start]: {"input":21}
-/// // * Run[double][success]: {"input":21,"output":42}
+/// // * Run[double][start]: 21
+/// // * Run[double][success]: 42
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// # On a terminal
+/// # Values
 ///
-/// If standard output or standard error is a terminal, a trajectory that writes to it colors `[success]` and `[error]`,
-/// prints the duration of each run, and cuts a value that is wider than the terminal, with its size:
-/// `Tool[read_file][success] (1.2ms): {"input":{"path":"READ … 8.1 KB`. Errors and [pretty](TrajectoryBuilder::pretty)
-/// values are wrapped instead. [`TrajectoryBuilder::full`] cuts nothing, and the variable `NO_COLOR` turns colors off.
-/// Messages of [its own events](#its-own-events), pipes and files have the plain lines.
-///
-/// # Escapes
+/// A line of `start` shows the input, and a line of `success` the output, as text: a model's new messages and its reply
+/// or calls, an agent's question and answer, a tool's arguments and result. An object is shown as `path: README.md, top:
+/// 5`, without members that are `null`. If a listener has set the output at `start`, the line ends with ` => ` and the
+/// output. A line of `error` shows the [explanation](emitree_runtime::Error::explain) of the error and the first 60
+/// characters of the input. [`TrajectoryBuilder::json`] prints values as JSON.
 ///
 /// Characters that act on a terminal are escaped, wherever they come from: control characters (C0 and C1, except for the
 /// line feeds of errors and [pretty](TrajectoryBuilder::pretty) values), separators of lines and paragraphs, and
 /// characters that change the direction of text. Each further row of a line begins with `  | `, so that no value looks
 /// like another line.
+///
+/// # Concurrent runs
+///
+/// While runs of one kind and name overlap below one run, their lines have numbers, such as ` #2`, and so have the lines
+/// of the runs below them: ` #2.1`. The first line of the first of these runs has no number, because nothing overlaps
+/// with it yet.
+///
+/// # Many runs
+///
+/// From the twentieth run of one kind and name below a run, successes are counted. Before the end of the run above, one
+/// line shows their number, the median of their durations (within 3 %) and the longest:
+/// `<-- Tool[fetch][success]: 81 more, p50 120.0ms, max 1.2s`. The runs below them have no lines either, but errors are
+/// always shown. [`TrajectoryBuilder::every`] shows all runs.
+///
+/// # Notes
+///
+/// Notes show what happens between the start and the end of a run: attempts, answers from a cache or a store, fallbacks,
+/// waits for a limit, questions and answers, handoffs, messages to a running agent, summaries, and calls that failed
+/// without a run. They come from the events of agents and of the middlewares of this workspace. A denial is an `error`.
+///
+/// # On a terminal
+///
+/// If standard output or standard error is a terminal, a trajectory that writes to it colors `[success]` and `[error]`,
+/// prints the duration of each run, and cuts a value that is wider than the terminal, with its size:
+/// `Tool[read_file][success] (1.2ms): # emitree … 8.1 KB`. Errors and [pretty](TrajectoryBuilder::pretty) values are
+/// wrapped instead. [`TrajectoryBuilder::full`] cuts nothing, and the variable `NO_COLOR` turns colors off. Messages of
+/// [its own events](#its-own-events), pipes and files have the plain lines.
 ///
 /// # Order
 ///
@@ -87,10 +118,10 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 ///
 /// Before it writes the line of a `start`, `success` or `error`, a trajectory emits a [`TrajectoryEvent`] of that name
 /// on [its own emitter](Self::emitter), `middleware.trajectory`, which is below the root. A trajectory also emits
-/// `finish`, for which it writes no line. The events carry the ids of the bound run, and are emitted only if the
+/// `finish` and for [counted](#many-runs) runs, for which it writes no line. The events carry the ids of the bound run, and are emitted only if the
 /// emitter has listeners.
 ///
-/// Listeners may change the message. The event is emitted with [`emit_now`](Emitter::emit_now): if an async listener
+/// Listeners may change the message, which is escaped after them. The event is emitted with [`emit_now`](Emitter::emit_now): if an async listener
 /// would receive it, no listener receives it, a warning is logged, and the line is written unchanged.
 ///
 /// ```
@@ -112,13 +143,6 @@ const NAMESPACE: Namespace = Namespace::new("middleware.trajectory");
 #[derive(Clone)]
 pub struct Trajectory(Arc<TrajectoryPrinter>);
 
-/// The state that all runs with this trajectory share.
-struct TrajectoryPrinter {
-    options: TrajectoryOptions,
-    output: Output,
-    emitter: Emitter,
-}
-
 impl Trajectory {
     /// Creates a trajectory that prints to standard output.
     #[must_use]
@@ -138,9 +162,9 @@ impl Trajectory {
     }
 
     fn new(options: TrajectoryOptions, output: Output) -> Self {
-        let creator = Creator::new("Middleware", "trajectory");
+        let creator = Creator::new("Middleware", NAME);
         let emitter = Emitter::root().child_of(NAMESPACE).child_with(creator);
-        Self(Arc::new(TrajectoryPrinter { options, output, emitter }))
+        Self(Arc::new(TrajectoryPrinter::new(options, output, emitter)))
     }
 
     /// Returns the emitter of the trajectory's own events.
@@ -167,15 +191,8 @@ impl Middleware for Trajectory {
     }
 
     fn name(&self) -> &str {
-        "trajectory"
+        NAME
     }
 }
 
 debug_as!(Trajectory, |this| this.0);
-
-/// Writes a description like `to stdout, without named think, pretty`.
-impl fmt::Debug for TrajectoryPrinter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "to {:?}{:?}", self.output, self.options)
-    }
-}

@@ -9,8 +9,8 @@ use std::thread::{self, ThreadId};
 use emitree_runtime::RunContext;
 use parking_lot::Mutex;
 
+use super::builder::TrajectoryOptions;
 use super::line::Line;
-use super::options::TrajectoryOptions;
 use super::terminal;
 use crate::shared::built_in::debug_as;
 

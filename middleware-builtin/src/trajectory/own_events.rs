@@ -7,7 +7,7 @@ use emitree_runtime::Stage;
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
-use super::Level;
+use super::tree::Level;
 
 /// An event that a trajectory emits before it writes the line of a `start`, `success` or `error`. Listeners may change
 /// the message before it is written.

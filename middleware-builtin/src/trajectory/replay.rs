@@ -6,13 +6,17 @@ use std::time::SystemTime;
 
 use emitree_emitter::{EventRecord, SinkRecord};
 use emitree_runtime::Stage;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use serde::Deserialize;
+use serde_json::Value;
 use uuid::Uuid;
 
-use super::TrajectoryPrinter;
-use super::level::TreePosition;
-use super::line::Line;
+use super::line::{Line, Payload};
+use super::notes;
+use super::printer::{Further, Staged, TrajectoryPrinter};
 use super::recorded_event::RecordedEvent;
+use super::tree::{Starting, Tree};
 use crate::shared::runs::RunInfo;
 
 /// Prints the trajectories of recorded runs. Except for durations, each line equals the live line, byte for byte.
@@ -49,21 +53,30 @@ use crate::shared::runs::RunInfo;
 pub struct TrajectoryReplay {
     printer: Arc<TrajectoryPrinter>,
     only: Option<Uuid>,
-    runs: FxHashMap<Uuid, KnownRun>,
+    runs: FxHashMap<Uuid, RecordedRun>,
+    /// The runs of the selected tree.
+    tree: Mutex<Tree<Uuid>>,
 }
 
 /// A recorded run that is under way.
-#[derive(Clone, Copy, Debug)]
-struct KnownRun {
-    /// `None` for runs outside the selected tree.
-    position: Option<TreePosition>,
+#[derive(Debug)]
+struct RecordedRun {
+    kind: Box<str>,
+    name: Box<str>,
     depth: usize,
     started: SystemTime,
 }
 
+/// The part of the payload of a `success` that a line shows.
+#[derive(Deserialize)]
+struct RecordedSuccess {
+    output: Value,
+}
+
 impl TrajectoryReplay {
     pub(super) fn new(printer: Arc<TrajectoryPrinter>) -> Self {
-        Self { printer, only: None, runs: FxHashMap::default() }
+        // Recorded runs do not overlap with live runs.
+        Self { printer, only: None, runs: FxHashMap::default(), tree: Mutex::new(Tree::new(Arc::default())) }
     }
 
     /// Shows only the run with this id and the runs below it, as if the trajectory were bound to that run.
@@ -92,63 +105,88 @@ impl TrajectoryReplay {
     /// Returns an error if the line cannot be written.
     pub fn show_event(&mut self, event: &EventRecord) -> io::Result<()> {
         let recorded = RecordedEvent::new(event);
-        let Some(run_id) = event.trace.map(|trace| trace.run_id) else { return Ok(()) };
-        let run = match recorded.stage {
-            Some(Stage::Start) => Some(self.start(run_id, &recorded)),
-            Some(Stage::Finish) => {
-                // `finish` is a run's last event: forget the run, so that memory does not grow with the recording.
-                self.runs.remove(&run_id);
-                None
-            }
-            _ => self.runs.get(&run_id).copied(),
-        };
-        let is_printed = recorded.stage.is_some() || self.prints_further(&recorded);
-        match run {
-            Some(KnownRun { position: Some(position), started, .. }) if position.is_shown && is_printed => {
-                self.print(&recorded, position, started)
-            }
-            _ => Ok(()),
+        let Some(run) = event.trace.map(|trace| trace.run_id) else { return Ok(()) };
+        match recorded.stage {
+            Some(Stage::Start) => self.start(run, &recorded),
+            None if !self.shows_further(&recorded) => return Ok(()),
+            _ => {}
         }
+        let mut written = Ok(());
+        let placed = self.tree.get_mut().find(run);
+        if let (Some(known), Some(placed)) = (self.runs.get(&run), placed) {
+            let printer = &self.printer;
+            let write = &mut |line: &Line<'_>, message: &str| {
+                let result = printer.output.write_line(line, message, &printer.options);
+                if written.is_ok() {
+                    written = result;
+                }
+            };
+            let (kind, name) = (&*known.kind, &*known.name);
+            match recorded.stage {
+                Some(stage) => {
+                    let took = || SystemTime::from(event.created_at).duration_since(known.started).unwrap_or_default();
+                    let is_end = matches!(stage, Stage::Success | Stage::Error);
+                    let duration = if is_end { Some(took()) } else { None };
+                    let staged = Staged { run, placed, kind, name, stage, duration };
+                    let is_json = printer.options.is_json;
+                    printer.staged(&self.tree, &staged, || payload(event, stage, is_json), None, write);
+                }
+                None => {
+                    let is_selected = self.is_selected(&recorded);
+                    let creator = (recorded.kind(), recorded.name());
+                    let further = Further { run, placed, kind, name, creator, event: event.name(), is_selected };
+                    printer.further(&self.tree, &further, whole(event), write);
+                }
+            }
+        }
+        if recorded.stage == Some(Stage::Finish) {
+            // `finish` is a run's last event: forget the run, so that memory does not grow with the recording.
+            self.runs.remove(&run);
+        }
+        written
     }
 
     /// Remembers a run that starts.
-    fn start(&mut self, run_id: Uuid, start: &RecordedEvent<'_>) -> KnownRun {
-        let parent_id = start.event.trace.and_then(|trace| trace.parent_run_id);
-        let above = parent_id.and_then(|id| self.runs.get(&id));
-        let depth = above.map_or(0, |above| above.depth + 1);
+    fn start(&mut self, run: Uuid, start: &RecordedEvent<'_>) {
+        let parent = start.event.trace.and_then(|trace| trace.parent_run_id);
+        let above = parent.and_then(|parent| Some((parent, self.runs.get(&parent)?)));
+        let depth = above.map_or(0, |(_, above)| above.depth + 1);
         // Without a selected run, each run whose parent was not recorded begins a tree.
-        let is_outermost = self.only.map_or(above.is_none(), |only| only == run_id);
-        let above = above.and_then(|above| above.position);
-        let position = if is_outermost || above.is_some() {
-            let above = if is_outermost { None } else { above };
-            Some(TreePosition::new(above, depth, self.printer.options.shows(start)))
-        } else {
-            None
-        };
-        let run = KnownRun { position, depth, started: start.event.created_at.into() };
-        self.runs.insert(run_id, run);
-        run
+        let is_outermost = self.only.map_or(above.is_none(), |only| only == run);
+        let tree = self.tree.get_mut();
+        let parent = above.map(|(parent, _)| parent).filter(|parent| tree.has(*parent));
+        let (kind, name) = (start.kind(), start.name());
+        if is_outermost || parent.is_some() {
+            let options = &self.printer.options;
+            let parent = if is_outermost { None } else { parent };
+            let is_shown = options.shows(start);
+            tree.start(&Starting { run, parent, depth, is_shown, kind, name, folds: !options.is_every });
+        }
+        let started = start.event.created_at.into();
+        self.runs.insert(run, RecordedRun { kind: kind.into(), name: name.into(), depth, started });
     }
 
-    fn prints_further(&self, recorded: &RecordedEvent<'_>) -> bool {
+    fn shows_further(&self, recorded: &RecordedEvent<'_>) -> bool {
+        !recorded.is_own_event() && (self.is_selected(recorded) || notes::has_text(recorded.event.name()))
+    }
+
+    fn is_selected(&self, recorded: &RecordedEvent<'_>) -> bool {
         let matchers = &self.printer.options.events;
-        !recorded.is_own_event() && matchers.iter().any(|matcher| matcher.matches_record(recorded.event) == Some(true))
+        matchers.iter().any(|matcher| matcher.matches_record(recorded.event) == Some(true))
     }
+}
 
-    fn print(&self, recorded: &RecordedEvent<'_>, position: TreePosition, started: SystemTime) -> io::Result<()> {
-        let options = &self.printer.options;
-        let event = recorded.event;
-        let took = || SystemTime::from(event.created_at).duration_since(started).unwrap_or_default();
-        let line = Line {
-            position,
-            kind: recorded.kind(),
-            name: recorded.name(),
-            event: event.name(),
-            stage: recorded.stage,
-            duration: matches!(recorded.stage, Some(Stage::Success | Stage::Error)).then(took),
-        };
-        // A payload from another recorder may be nested deeper than `serde_json` reads: print it as text.
-        let payload = event.payload().unwrap_or_else(|_| event.payload.get().into());
-        self.printer.output.write_line(&line, &line.render(payload, options), options)
+fn payload(event: &EventRecord, stage: Stage, is_json: bool) -> Payload {
+    if stage == Stage::Success
+        && !is_json
+        && let Ok(RecordedSuccess { output }) = event.payload()
+    {
+        return Payload::Output(output);
     }
+    Payload::Whole(whole(event))
+}
+
+/// Returns the whole payload. One from another recorder may be nested deeper than `serde_json` reads: it is text.
+fn whole(event: &EventRecord) -> Value {
+    event.payload().unwrap_or_else(|_| event.payload.get().into())
 }

@@ -1,103 +1,155 @@
 //! The live trajectory: a subscriber of a bound run and of the runs below it.
 
 use std::iter::successors;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use emitree_emitter::{AnyEvent, EventMeta, Matcher, Options};
-use emitree_runtime::{Result, RunContext, RunEvent, RunSubscriber, Stage};
+use emitree_runtime::{LifecycleRef, Result, RunContext, RunEvent, RunSubscriber, Stage};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
-use super::TrajectoryPrinter;
-use super::level::TreePosition;
-use super::line::Line;
+use super::NAME;
+use super::line::{Line, Payload};
+use super::notes;
 use super::own_events::TrajectoryEvent;
+use super::printer::{Further, Staged, TrajectoryPrinter};
+use super::tree::{PlacedRun, Starting, Tree, TreePosition};
 use crate::shared::run_address::RunAddress;
+
+/// The kinds whose runs emit events that have notes.
+const NOTED: [&str; 3] = ["Agent", "ChatModel", "Tool"];
 
 /// Prints the events of one bound run and of the runs below it.
 pub(super) struct TreeSubscriber {
+    this: Weak<Self>,
     printer: Arc<TrajectoryPrinter>,
     bound: RunAddress,
     /// The depth of the bound run.
     depth: usize,
-    /// The positions of the runs that are under way.
-    positions: Mutex<FxHashMap<RunAddress, TreePosition>>,
+    /// The runs that are under way.
+    tree: Mutex<Tree<RunAddress>>,
+    /// `true` if the bound run has the listener for events that are not lifecycle events.
+    listens: AtomicBool,
 }
 
 impl TreeSubscriber {
-    /// Subscribes to a run and the runs below it. Registers a listener only if further events are printed, because a
-    /// run with listeners needs its own emitter.
+    /// Subscribes to a run and the runs below it.
     pub(super) fn bind(printer: &Arc<TrajectoryPrinter>, ctx: &RunContext) -> Result<()> {
-        let bound = RunAddress::of(ctx);
-        let depth = ctx.depth();
-        let subscriber = Arc::new(Self { printer: Arc::clone(printer), bound, depth, positions: Mutex::default() });
+        let subscriber = Self::new(printer, ctx);
         if !printer.options.events.is_empty() {
-            let subscriber = Arc::clone(&subscriber);
-            let nested = ctx.emitter().with(Options::new().nested(true));
-            nested.observe(Matcher::every(), move |event: &dyn AnyEvent, meta| subscriber.further(event, meta))?;
+            subscriber.listen(ctx)?;
         }
         ctx.subscribe(subscriber);
         Ok(())
     }
 
-    /// Prints an event that is not a lifecycle event, if a matcher selects the event and its run is shown.
-    fn further(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
-        let options = &self.printer.options;
-        // Lifecycle events are printed by `RunSubscriber::event`.
-        if Stage::of(meta).is_some() || !options.events.iter().any(|matcher| matcher.matches(meta)) {
+    fn new(printer: &Arc<TrajectoryPrinter>, ctx: &RunContext) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            printer: Arc::clone(printer),
+            bound: RunAddress::of(ctx),
+            depth: ctx.depth(),
+            tree: Mutex::new(Tree::new(Arc::clone(&printer.outermost))),
+            listens: AtomicBool::new(false),
+        })
+    }
+
+    /// Registers the listener for events that are not lifecycle events. With a listener, each run below needs an
+    /// emitter, so it is only registered for further events, or when a run starts that may have notes.
+    fn listen(&self, bound: &RunContext) -> Result<()> {
+        self.listens.store(true, Ordering::Relaxed);
+        let this = Weak::clone(&self.this);
+        let show = move |event: &dyn AnyEvent, meta: &EventMeta<'_>| {
+            if let Some(this) = this.upgrade() {
+                this.further(event, meta);
+            }
+        };
+        let nested = bound.emitter().with(Options::new().nested(true));
+        if self.printer.options.events.is_empty() {
+            nested.observe(self.printer.notes.clone(), show)?;
+        } else {
+            nested.observe(Matcher::every(), show)?;
+        }
+        Ok(())
+    }
+
+    /// Registers the listener when the first run starts that may have notes: a run of an agent, or one with middleware.
+    fn listen_for_notes(&self, run: &RunContext) {
+        if self.listens.load(Ordering::Relaxed) {
             return;
         }
-        let Some(run) = run_of(meta) else { return };
-        let position = self.position(&run, None);
-        if position.is_shown {
-            let (kind, name) = match meta.creator() {
-                Some(creator) => (creator.kind(), creator.name()),
-                None => ("Event", meta.path().rsplit_once('.').map_or("", |(above, _)| above)),
-            };
-            // The event may come from an emitter below the run's emitter, so the line names the event's creator.
-            let line = Line { position, kind, name, event: meta.name(), stage: None, duration: None };
-            self.printer.output.write_or_count(&line, &line.render(event.to_json(), options), options);
+        let is_noted = NOTED.contains(&run.kind()) || {
+            let explanation = run.explain();
+            !explanation.chain.is_empty() || explanation.middlewares.iter().any(|bound| bound.name != NAME)
+        };
+        if is_noted && let Err(error) = self.listen(self.bound_of(run)) {
+            tracing::warn!(%error, "a trajectory cannot listen to the events of a run");
         }
     }
 
-    /// Returns the position of a run. It is fixed from `start` to `finish`.
-    fn position(&self, run: &RunContext, stage: Option<Stage>) -> TreePosition {
-        let address = RunAddress::of(run);
-        let known = match stage {
-            Some(Stage::Start) => None,
-            Some(Stage::Finish) => self.positions.lock().remove(&address),
-            _ => self.positions.lock().get(&address).copied(),
-        };
-        known.unwrap_or_else(|| self.position_anew(run, address, stage == Some(Stage::Start)))
+    /// Prints an event that is not a lifecycle event, if it is selected or has a note.
+    fn further(&self, event: &dyn AnyEvent, meta: &EventMeta<'_>) {
+        // Lifecycle events are printed by `RunSubscriber::event`.
+        if Stage::of(meta).is_some() {
+            return;
+        }
+        let is_selected = self.printer.options.events.iter().any(|matcher| matcher.matches(meta));
+        if !is_selected && !notes::has_text(meta.name()) {
+            return;
+        }
+        let Some(context) = run_of(meta) else { return };
+        let run = RunAddress::of(&context);
+        let known = self.tree.lock().find(run);
+        let placed = known.unwrap_or_else(|| self.without_start(&context));
+        let namespace = || meta.path().rsplit_once('.').map_or("", |(above, _)| above);
+        let creator = meta.creator().map_or_else(|| ("Event", namespace()), |creator| (creator.kind(), creator.name()));
+        let (kind, name) = (context.kind(), context.name());
+        let further = Further { run, placed, kind, name, creator, event: meta.name(), is_selected };
+        self.printer.further(&self.tree, &further, event.to_json(), &mut |line, message| self.write(line, message));
     }
 
-    /// Computes the position of a run that starts, or that had started before the subscription.
-    fn position_anew(&self, run: &RunContext, address: RunAddress, starts: bool) -> TreePosition {
+    /// Adds a run that starts.
+    fn start(&self, run: &RunContext) -> PlacedRun {
         // Predicates are user code: call them without the lock.
         let is_shown = self.printer.options.shows(run);
-        let mut positions = self.positions.lock();
-        let above = if address == self.bound {
-            None
-        } else {
-            let above = run.parent().and_then(|above| positions.get(&RunAddress::of(above)).copied());
-            // If the parent started before the subscription, show the run directly below the bound run.
-            Some(above.unwrap_or_else(|| TreePosition::new(None, self.depth, true)))
-        };
-        let position = TreePosition::new(above, run.depth(), is_shown);
-        // Keep positions only from `start` to `finish`, so that the map never contains runs that have ended.
-        if starts {
-            positions.insert(address, position);
-        }
-        position
+        let address = RunAddress::of(run);
+        let mut tree = self.tree.lock();
+        // If the parent started before the subscription, show the run directly below the bound run.
+        let parent = run.parent().map(RunAddress::of).filter(|parent| tree.has(*parent));
+        tree.start(&Starting {
+            run: address,
+            parent: if address == self.bound { None } else { Some(parent.unwrap_or(self.bound)) },
+            depth: run.depth(),
+            is_shown,
+            kind: run.kind(),
+            name: run.name(),
+            folds: !self.printer.options.is_every,
+        })
+    }
+
+    /// Returns the place of a run that had started before the subscription.
+    fn without_start(&self, run: &RunContext) -> PlacedRun {
+        let is_shown = self.printer.options.shows(run);
+        let is_bound = RunAddress::of(run) == self.bound;
+        let above = if is_bound { None } else { Some(TreePosition::new(None, self.depth, true)) };
+        PlacedRun::without_start(TreePosition::new(above, run.depth(), is_shown))
+    }
+
+    /// Returns the bound run, which a run is below.
+    fn bound_of<'a>(&self, run: &'a RunContext) -> &'a RunContext {
+        successors(Some(run), |run| run.parent()).find(|run| RunAddress::of(run) == self.bound).unwrap_or(run)
     }
 
     /// Emits the event of a line before the line is written. Returns the message as listeners left it.
     fn emit(&self, event: &RunEvent<'_>, line: &Line<'_>, message: String) -> String {
-        let run = event.run();
         // Use the bound run's ids, so that listeners can tell trees apart.
-        let bound = successors(Some(run), |run| run.parent()).find(|run| RunAddress::of(run) == self.bound);
-        let own = TrajectoryEvent { message, level: line.position.level, origin: event.to_record() };
-        own.emit(&self.printer.emitter, bound.unwrap_or(run).trace(), event.stage())
+        let bound = self.bound_of(event.run());
+        let own = TrajectoryEvent { message, level: line.parts.run.position.level, origin: event.to_record() };
+        own.emit(&self.printer.emitter, bound.trace(), event.stage())
+    }
+
+    fn write(&self, line: &Line<'_>, message: &str) {
+        self.printer.output.write_or_count(line, message, &self.printer.options);
     }
 }
 
@@ -105,26 +157,27 @@ impl RunSubscriber for TreeSubscriber {
     fn event(&self, event: &RunEvent<'_>) {
         let run = event.run();
         let stage = event.stage();
-        let options = &self.printer.options;
-        let position = self.position(run, Some(stage));
-        // `finish` has no line: without listeners of the trajectory's events, there is nothing to do for it.
+        let address = RunAddress::of(run);
+        let placed = if stage == Stage::Start {
+            self.listen_for_notes(run);
+            self.start(run)
+        } else {
+            let known = self.tree.lock().find(address);
+            known.unwrap_or_else(|| self.without_start(run))
+        };
+        let duration = if matches!(stage, Stage::Success | Stage::Error) { Some(run.elapsed()) } else { None };
+        let staged = Staged { run: address, placed, kind: run.kind(), name: run.name(), stage, duration };
+        let payload = || match event.lifecycle() {
+            // The input is in the line of `start`, and need not be converted again.
+            Some(LifecycleRef::Success(success)) if !self.printer.options.is_json => {
+                Payload::Output(success.output_json())
+            }
+            _ => Payload::Whole(event.payload().to_json()),
+        };
+        let emit = |line: &Line<'_>, message| self.emit(event, line, message);
         let has_listeners = self.printer.emitter.has_listeners();
-        let is_written = stage != Stage::Finish;
-        if !position.is_shown || !(is_written || has_listeners) {
-            return;
-        }
-        let duration = matches!(stage, Stage::Success | Stage::Error).then(|| run.elapsed());
-        let kind = run.kind();
-        let name = run.name();
-        let event_name = stage.as_str();
-        let line = Line { position, kind, name, event: event_name, stage: Some(stage), duration };
-        let mut message = line.render(event.payload().to_json(), options);
-        if has_listeners {
-            message = self.emit(event, &line, message);
-        }
-        if is_written {
-            self.printer.output.write_or_count(&line, &message, options);
-        }
+        let write = &mut |line: &Line<'_>, message: &str| self.write(line, message);
+        self.printer.staged(&self.tree, &staged, payload, if has_listeners { Some(&emit) } else { None }, write);
     }
 }
 
@@ -150,7 +203,7 @@ mod tests {
         }));
         let subscriber = Arc::new(Mutex::new(None::<Arc<TreeSubscriber>>));
         let known = move |subscriber: &Mutex<Option<Arc<TreeSubscriber>>>| {
-            subscriber.lock().as_ref().map(|subscriber| subscriber.positions.lock().len())
+            subscriber.lock().as_ref().map(|subscriber| subscriber.tree.lock().len())
         };
         let looks = Arc::clone(&subscriber);
         let binds = Arc::clone(&subscriber);
@@ -165,10 +218,7 @@ mod tests {
             }
         });
         let run = top.run(()).middleware(move |ctx: &RunContext| {
-            let printer = Arc::clone(&trajectory.0);
-            let bound = RunAddress::of(ctx);
-            let depth = ctx.depth();
-            let subscriber = Arc::new(TreeSubscriber { printer, bound, depth, positions: Mutex::default() });
+            let subscriber = TreeSubscriber::new(&trajectory.0, ctx);
             *binds.lock() = Some(Arc::clone(&subscriber));
             ctx.subscribe(subscriber);
             Ok(())

@@ -25,12 +25,12 @@ pub(super) fn columns_of_stderr() -> Option<usize> {
     stderr.is_terminal().then(|| terminal_size_of(stderr).map_or(COLUMNS, |(Width(columns), _)| columns.into()))
 }
 
-/// Returns a value that fits behind its head: its beginning, and its size.
+/// Returns a value, with the colon before it, that fits behind its head: its beginning, and its size.
 pub(super) fn cut<'a>(head: &str, value: &'a str, columns: usize) -> Cow<'a, str> {
     if head.width() + value.width() <= columns {
         return Cow::Borrowed(value);
     }
-    let size = format!(" … {}", size_of(value));
+    let size = format!(" … {}", size_of(value.strip_prefix(": ").unwrap_or(value)));
     let room = columns.saturating_sub(head.width() + size.width()).max(LEAST);
     let mut used = 0;
     let beginning = value.chars().take_while(|character| {
@@ -85,12 +85,13 @@ fn end_of_row(text: &str, columns: usize) -> usize {
 }
 
 /// Colors the last `[event]` of the head with which rows begin by its outcome.
-pub(super) fn colored(rows: &str, head: &str, event: &str, stage: Option<Stage>) -> String {
+pub(super) fn colored(rows: &str, head: &str, stage: Stage) -> String {
     let color = match stage {
-        Some(Stage::Success) => AnsiColor::Green,
-        Some(Stage::Error) => AnsiColor::Red,
-        _ => return rows.to_owned(),
+        Stage::Success => AnsiColor::Green,
+        Stage::Error => AnsiColor::Red,
+        Stage::Start | Stage::Finish => return rows.to_owned(),
     };
+    let event = stage.as_str();
     let style = Style::new().fg_color(Some(color.into()));
     // A head that is wider than the terminal is wrapped, and has no color.
     let parts = rows.strip_prefix(head).and_then(|value| Some((head.rsplit_once(&format!("[{event}]"))?, value)));
@@ -150,14 +151,14 @@ mod tests {
         let green = "\u{1b}[32m";
         let red = "\u{1b}[31m";
         let end = "\u{1b}[0m";
-        for (stage, event, expected) in [
-            (Some(Stage::Start), "start", "<-- Tool[[start]][start]: ".to_owned()),
-            (Some(Stage::Success), "success", format!("<-- Tool[[success]]{green}[success]{end} (1.2s): ")),
-            (Some(Stage::Error), "error", format!("<-- Tool[[error]]{red}[error]{end}: ")),
-            (None, "error", "<-- Tool[[error]][error]: ".to_owned()),
+        for (stage, expected) in [
+            (Stage::Start, "<-- Tool[[start]][start]".to_owned()),
+            (Stage::Success, format!("<-- Tool[[success]]{green}[success]{end} #2 (1.2s)")),
+            (Stage::Error, format!("<-- Tool[[error]]{red}[error]{end}")),
         ] {
             let plain = expected.replace(green, "").replace(red, "").replace(end, "");
-            assert_eq!(colored(&format!("{plain}[{event}]"), &plain, event, stage), format!("{expected}[{event}]"));
+            let event = stage.as_str();
+            assert_eq!(colored(&format!("{plain}: [{event}]"), &plain, stage), format!("{expected}: [{event}]"));
         }
     }
 

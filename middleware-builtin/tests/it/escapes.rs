@@ -99,7 +99,7 @@ async fn an_error_that_clears_the_screen_is_shown_as_text_and_its_causes_are_ind
     });
     assert!(fail.run(()).middleware(page.trajectory()).await.is_err());
     page.expect([
-        "Tool[fail][start]: {}",
+        "Tool[fail][start]",
         "Tool[fail][error]: outer",
         "  | caused by: \\u{1b}[2J",
         "  |   Tool[fail][success]: fine",

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use emitree_emitter::{Emitter, Options};
-use emitree_middleware::Runs;
-use emitree_middleware::trajectory::{Trajectory, TrajectoryEvent};
+use emitree_middleware::trajectory::{Trajectory, TrajectoryBuilder, TrajectoryEvent};
+use emitree_middleware::{Retry, Runs};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
+use emitree_sinks::Memory;
+use serde_json::{Value, json};
 use tokio::sync::Barrier;
 
 use crate::support::{LINES, Page, TestResult, desk, failing_desk, instance, question};
@@ -23,16 +25,18 @@ async fn each_run_is_shown_below_the_run_in_which_it_was_started() -> TestResult
 }
 
 #[tokio::test]
-async fn an_error_line_shows_the_explanation_of_the_error() -> TestResult {
+async fn an_error_line_shows_the_explanation_of_the_error_and_repeats_the_input() -> TestResult {
     let page = Page::new();
     failing_desk(&Emitter::new()).run(question()).middleware(page.trajectory()).await?;
     page.expect([
-        r#"Assistant[Desk][start]: {"input":{"question":"how many words?"}}"#,
-        r#"--> Tool[read_file][start]: {"input":{"path":""}}"#,
-        r#"    --> Tool[decode][start]: {"input":[1,2]}"#,
-        r#"    <-- Tool[decode][success]: {"input":[1,2],"output":2}"#,
-        "<-- Tool[read_file][error]: not found: no path\n  | caused by: entity not found",
-        r#"Assistant[Desk][success]: {"input":{"question":"how many words?"},"output":"I could not read it"}"#,
+        LINES[0],
+        r#"--> Tool[read_file][start]: path: """#,
+        LINES[2],
+        LINES[3],
+        "<-- Tool[read_file][error]: not found: no path",
+        "  | caused by: entity not found",
+        r#"  | input: path: """#,
+        "Assistant[Desk][success]: I could not read it",
     ]);
     Ok(())
 }
@@ -44,7 +48,7 @@ async fn an_error_of_the_outermost_run_is_shown() {
         Err::<(), _>(Error::denied("house rules", "no").detail("rule", 7))
     });
     assert!(fail.run(()).middleware(page.trajectory()).await.is_err());
-    page.expect(["Tool[fail][start]: {}", "Tool[fail][error]: denied by house rules: no\n  | rule: 7"]);
+    page.expect(["Tool[fail][start]", "Tool[fail][error]: denied by house rules: no", "  | rule: 7"]);
 }
 
 #[tokio::test]
@@ -84,7 +88,7 @@ async fn levels_of_a_desk_below_a_run(trajectory: Trajectory, root: &Emitter) ->
 #[tokio::test]
 async fn each_line_is_written_in_one_write() -> TestResult {
     let page = Page::new();
-    let trajectory = page.built(|builder| builder.pretty(true));
+    let trajectory = page.built(|builder| builder.json().pretty(true));
     failing_desk(&Emitter::new()).run(question()).middleware(trajectory).await?;
     let pieces = page.pieces();
     assert_eq!(pieces.len(), 6);
@@ -124,14 +128,17 @@ async fn a_trajectory_shared_by_100_concurrent_runs_shows_each_completely() -> T
     }
     let mut seen: HashMap<String, usize> = HashMap::new();
     for piece in page.pieces() {
+        // The numbers of runs that overlap.
+        let number = piece.find(" #").map_or(0..0, |at| at..at + piece[at..].find(':').expect("a value"));
+        let piece = piece[..number.start].to_owned() + &piece[number.end..];
         *seen.entry(piece).or_default() += 1;
     }
     let expected = (0..100).flat_map(|n| {
         [
-            format!("Tool[top][start]: {{\"input\":{n}}}\n"),
-            format!("--> Tool[below][start]: {{\"input\":{n}}}\n"),
-            format!("<-- Tool[below][success]: {{\"input\":{n},\"output\":{n}}}\n"),
-            format!("Tool[top][success]: {{\"input\":{n},\"output\":{n}}}\n"),
+            format!("Tool[top][start]: {n}\n"),
+            format!("--> Tool[below][start]: {n}\n"),
+            format!("<-- Tool[below][success]: {n}\n"),
+            format!("Tool[top][success]: {n}\n"),
         ]
     });
     assert_eq!(seen, expected.map(|line| (line, 5)).collect());
@@ -139,7 +146,7 @@ async fn a_trajectory_shared_by_100_concurrent_runs_shows_each_completely() -> T
 }
 
 #[tokio::test]
-async fn concurrent_runs_below_one_run_are_shown_at_their_own_levels() -> TestResult {
+async fn concurrent_runs_of_one_name_are_told_apart_by_numbers_which_the_runs_below_show_too() -> TestResult {
     let page = Page::new();
     let root = Emitter::new();
     let together = Arc::new(Barrier::new(2));
@@ -161,9 +168,11 @@ async fn concurrent_runs_below_one_run_are_shown_at_their_own_levels() -> TestRe
     top.run(()).middleware(page.trajectory()).await?;
     let text = page.take();
     for n in 1..=2 {
-        assert!(text.contains(&format!("\n--> Tool[branch][start]: {{\"input\":{n}}}\n")), "{text}");
-        assert!(text.contains(&format!("\n    --> Tool[leaf][start]: {{\"input\":{n}}}\n")), "{text}");
-        assert!(text.contains(&format!("\n    <-- Tool[leaf][success]: {{\"input\":{n},\"output\":{n}}}\n")), "{text}");
+        let number = if n == 1 { "" } else { " #2" };
+        assert!(text.contains(&format!("\n--> Tool[branch][start]{number}: {n}\n")), "{text}");
+        assert!(text.contains(&format!("\n    --> Tool[leaf][start] #{n}: {n}\n")), "{text}");
+        assert!(text.contains(&format!("\n    <-- Tool[leaf][success] #{n}: {n}\n")), "{text}");
+        assert!(text.contains(&format!("\n<-- Tool[branch][success] #{n}: {n}\n")), "{text}");
     }
     assert_eq!(text.lines().count(), 10);
     Ok(())
@@ -204,21 +213,18 @@ async fn run_a_crowd(many: u32, trajectory: Trajectory) -> TestResult {
 async fn twenty_concurrent_runs_and_their_events_are_shown_at_their_levels() -> TestResult {
     for shows_ticks in [false, true] {
         let page = Page::new();
-        let trajectory = page.built(|builder| if shows_ticks { builder.events("**.tick") } else { builder });
+        let trajectory =
+            page.built(|builder| if shows_ticks { builder.every().events("**.tick") } else { builder.every() });
         run_a_crowd(20, trajectory).await?;
         let text = page.take();
         for n in 1..=20 {
-            assert!(text.contains(&format!("\n--> Tool[branch][start]: {{\"input\":{n}}}\n")), "{text}");
-            assert!(text.contains(&format!("\n    --> Tool[leaf][start]: {{\"input\":{n}}}\n")), "{text}");
-            assert!(
-                text.contains(&format!("\n    <-- Tool[leaf][success]: {{\"input\":{n},\"output\":{n}}}\n")),
-                "{text}"
-            );
-            assert!(
-                text.contains(&format!("\n<-- Tool[branch][success]: {{\"input\":{n},\"output\":{n}}}\n")),
-                "{text}"
-            );
-            assert_eq!(text.contains(&format!("\n    <-- Tool[leaf][tick]: {n}\n")), shows_ticks, "{text}");
+            // When the first one starts, there is nothing to tell it apart from.
+            let number = if n == 1 { String::new() } else { format!(" #{n}") };
+            assert!(text.contains(&format!("\n--> Tool[branch][start]{number}: {n}\n")), "{text}");
+            assert!(text.contains(&format!("\n    --> Tool[leaf][start]{number}: {n}\n")), "{text}");
+            assert!(text.contains(&format!("\n    <-- Tool[leaf][success] #{n}: {n}\n")), "{text}");
+            assert!(text.contains(&format!("\n<-- Tool[branch][success] #{n}: {n}\n")), "{text}");
+            assert_eq!(text.contains(&format!("\n    <-- Tool[leaf][tick] #{n}: {n}\n")), shows_ticks, "{text}");
         }
     }
     Ok(())
@@ -233,11 +239,8 @@ async fn the_order_of_keys_is_the_same_from_run_to_run() -> TestResult {
         // Each new map has a new order of keys.
         let map = keys.into_iter().map(|key| (key.to_owned(), 1)).collect();
         echo.run(map).middleware(page.trajectory()).await?;
-        let sorted = r#"{"e":1,"i":1,"o":1,"p":1,"q":1,"r":1,"t":1,"u":1,"w":1,"y":1}"#;
-        page.expect([
-            &*format!("Tool[echo][start]: {{\"input\":{sorted}}}"),
-            &*format!("Tool[echo][success]: {{\"input\":{sorted},\"output\":{sorted}}}"),
-        ]);
+        let sorted = "e: 1, i: 1, o: 1, p: 1, q: 1, r: 1, t: 1, u: 1, w: 1, y: 1";
+        page.expect([&*format!("Tool[echo][start]: {sorted}"), &*format!("Tool[echo][success]: {sorted}")]);
     }
     Ok(())
 }
@@ -253,7 +256,7 @@ async fn a_line_shows_the_input_and_output_as_all_listeners_left_them() -> TestR
         .register(Options::new().priority(-100).on("tool.double.run.start", |start: &mut Start, _| start.input = 20))
         .on_success(|success, _| success.output += 2)
         .await?;
-    page.expect([r#"Tool[double][start]: {"input":20}"#, r#"Tool[double][success]: {"input":20,"output":42}"#]);
+    page.expect(["Tool[double][start]: 20", "Tool[double][success]: 42"]);
     Ok(())
 }
 
@@ -264,7 +267,7 @@ async fn an_output_set_at_start_is_shown() -> TestResult {
     let page = Page::new();
     let double = instance(&Emitter::new(), "Tool", "double", |n: u32, _| async move { Ok(n * 2) });
     double.run(1).middleware(page.trajectory()).on_start(|start, _| start.output = Some(7)).await?;
-    page.expect([r#"Tool[double][start]: {"input":1,"output":7}"#, r#"Tool[double][success]: {"input":1,"output":7}"#]);
+    page.expect(["Tool[double][start]: 1 => 7", "Tool[double][success]: 7"]);
     Ok(())
 }
 
@@ -276,10 +279,10 @@ async fn a_trajectory_of_an_instance_shows_each_of_its_runs() -> TestResult {
     double.run(1).await?;
     double.run(2).await?;
     page.expect([
-        r#"Tool[double][start]: {"input":1}"#,
-        r#"Tool[double][success]: {"input":1,"output":2}"#,
-        r#"Tool[double][start]: {"input":2}"#,
-        r#"Tool[double][success]: {"input":2,"output":4}"#,
+        "Tool[double][start]: 1",
+        "Tool[double][success]: 2",
+        "Tool[double][start]: 2",
+        "Tool[double][success]: 4",
     ]);
     Ok(())
 }
@@ -309,5 +312,122 @@ async fn runs_that_have_ended_or_were_dropped_before_their_first_poll_keep_no_ha
     drop(unfinished.run(question()).middleware(trajectory.clone()));
     drop::<Trajectory>(trajectory);
     assert_eq!(ALIVE.load(Relaxed), 0);
+    Ok(())
+}
+
+/// Returns the lines of the sample in the documentation of `Trajectory`.
+fn sample() -> String {
+    let source = include_str!("../../src/trajectory/mod.rs");
+    let (_, sample) = source.split_once("/// ```text\n").expect("a sample");
+    let (sample, _) = sample.split_once("/// ```\n").expect("an end");
+    sample
+        .lines()
+        .map(|line| line.trim_start_matches("///").strip_prefix(' ').unwrap_or_default().to_owned() + "\n")
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_documentation_shows_ten_lines_that_a_trajectory_and_its_replay_print() -> TestResult {
+    let root = Emitter::new();
+    let memory = Memory::new();
+    let recording = root.pipe_to(memory.clone())?;
+    let attempts = AtomicUsize::new(0);
+    let model = instance(&root, "ChatModel", "gpt", move |_: Value, _| {
+        let attempt = attempts.fetch_add(1, Relaxed);
+        async move {
+            if attempt == 0 {
+                let busy = Error::new("too many requests").retryable(true);
+                return Err(busy.detail("status", 429).detail("retry_after_ms", 1_200));
+            }
+            let call =
+                |city: &str| json!({"type": "tool_call", "id": city, "name": "weather", "arguments": {"city": city}});
+            Ok(json!({"message": {"role": "assistant", "parts": [call("Oslo"), call("Rome")]}}))
+        }
+    });
+    let weather = instance(&root, "Tool", "weather", |arguments: Value, _| async move {
+        let is_oslo = arguments["city"] == "Oslo";
+        // The other call starts meanwhile, and the call for Oslo ends first.
+        for _ in 0..if is_oslo { 1 } else { 3 } {
+            tokio::task::yield_now().await;
+        }
+        if is_oslo { Ok(json!({"content": "9 °C, rain"})) } else { Err(Error::new("no answer")) }
+    });
+    let (model, weather) = (Arc::new(model.middleware(Retry::new())), Arc::new(weather));
+    let desk = instance(&root, "Agent", "desk", move |input: Value, _| {
+        let (model, weather) = (Arc::clone(&model), Arc::clone(&weather));
+        async move {
+            let reply = model.run(input).await?;
+            let arguments = |nth: usize| reply["message"]["parts"][nth]["arguments"].clone();
+            let (oslo, rome) = tokio::join!(weather.run(arguments(0)), weather.run(arguments(1)));
+            assert!(oslo.is_ok() && rome.is_err());
+            let answer = "Oslo has 9 °C and rain. Rome did not answer.";
+            Ok(json!({"answer": {"role": "assistant", "parts": [{"type": "text", "content": answer}]}}))
+        }
+    });
+    let question = json!({"type": "text", "content": "How is the weather in Oslo and in Rome?"});
+    let page = Page::new();
+    let messages = json!({"messages": [{"role": "user", "parts": [question]}]});
+    desk.run(messages).middleware(page.trajectory()).await?;
+    assert_eq!(page.take(), sample());
+    recording.flush().await.complete()?;
+    let mut replay = page.trajectory().replay();
+    memory.records().iter().try_for_each(|record| replay.show(record))?;
+    assert_eq!(page.take(), sample(), "the replay");
+    assert_eq!(sample().lines().count(), 10);
+    Ok(())
+}
+
+/// Runs 100 tools one after the other, of which the 50th fails, each with a run below. Returns the live lines and the
+/// lines of a replay.
+async fn a_hundred(options: fn(TrajectoryBuilder) -> TrajectoryBuilder) -> TestResult<[Vec<String>; 2]> {
+    let root = Emitter::new();
+    let memory = Memory::new();
+    let recording = root.pipe_to(memory.clone())?;
+    let parse = Arc::new(instance(&root, "Tool", "parse", |n: u32, _| async move { Ok(n) }));
+    let fetch = Arc::new(instance(&root, "Tool", "fetch", move |n: u32, _| {
+        let parse = Arc::clone(&parse);
+        async move { if n == 50 { Err(Error::new("no answer")) } else { parse.run(n).await } }
+    }));
+    let crawl = instance(&root, "Tool", "crawl", move |(): (), _: RunContext| {
+        let fetch = Arc::clone(&fetch);
+        async move {
+            for n in 1..=100 {
+                fetch.run(n).await.ok();
+            }
+            Ok(())
+        }
+    });
+    let page = Page::new();
+    let trajectory = page.built(options);
+    crawl.run(()).middleware(trajectory.clone()).await?;
+    recording.flush().await.complete()?;
+    let live = page.take();
+    let mut replay = trajectory.replay();
+    memory.records().iter().try_for_each(|record| replay.show(record))?;
+    Ok([live, page.take()].map(|text| text.lines().map(ToOwned::to_owned).collect()))
+}
+
+#[tokio::test]
+async fn from_the_twentieth_sibling_on_successes_are_one_line_with_their_number_p50_and_maximum() -> TestResult {
+    for lines in a_hundred(|builder| builder).await? {
+        let of_fetch =
+            |lines: &[String]| lines.iter().filter(|line| line.contains("Tool[fetch]")).cloned().collect::<Vec<_>>();
+        assert_eq!(of_fetch(&lines[..1 + 19 * 4]).len(), 19 * 2);
+        let [first, error, input, folded, end] = &lines[1 + 19 * 4..] else { panic!("{lines:#?}") };
+        assert_eq!(first, "... Tool[fetch]: from here on, successes are counted and shown at the end");
+        assert_eq!((&**error, &**input), ("<-- Tool[fetch][error]: no answer", "  | input: 50"));
+        assert!(folded.starts_with("<-- Tool[fetch][success]: 80 more, p50 "), "{folded}");
+        assert!(folded.contains(", max "), "{folded}");
+        assert_eq!(end, "Tool[crawl][success]");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_shows_all_siblings() -> TestResult {
+    let [live, replayed] = a_hundred(TrajectoryBuilder::every).await?;
+    assert_eq!(live, replayed);
+    // The failed one has no run below, and a row with its input.
+    assert_eq!(live.len(), 2 + 100 * 4 - 1);
     Ok(())
 }

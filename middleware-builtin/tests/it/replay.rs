@@ -35,9 +35,11 @@ fn replayed(options: Options, records: &[EventRecord]) -> String {
 
 #[tokio::test]
 async fn a_replay_prints_the_live_lines_with_any_options() -> TestResult {
-    let options: [Options; 7] = [
+    let options: [Options; 9] = [
         |builder| builder,
         |builder| builder.pretty(true),
+        TrajectoryBuilder::json,
+        |builder| builder.json().pretty(true),
         |builder| builder.events("**.{note,aside}"),
         |builder| builder.included(Runs::of_kind("Tool")).excluded(Runs::named("read_file")),
         |builder| builder.excluded(Runs::of_type::<Vec<u8>>()),
@@ -124,10 +126,10 @@ async fn a_replay_can_show_only_one_run_and_the_runs_below_it() -> TestResult {
         replay.show_event(record)?;
     }
     page.expect([
-        r#"Tool[read_file][start]: {"input":{"path":"README.md"}}"#,
-        r#"--> Tool[decode][start]: {"input":[1,2]}"#,
-        r#"<-- Tool[decode][success]: {"input":[1,2],"output":2}"#,
-        r#"Tool[read_file][success]: {"input":{"path":"README.md"},"output":"README.md has 2"}"#,
+        "Tool[read_file][start]: path: README.md",
+        "--> Tool[decode][start]: [1,2]",
+        "<-- Tool[decode][success]: 2",
+        "Tool[read_file][success]: README.md has 2",
     ]);
     Ok(())
 }

@@ -161,10 +161,10 @@ fn desk_that_reads(root: &Emitter, path: &'static str) -> impl Runnable<Input = 
 
 /// The lines of a desk's trajectory.
 pub(crate) const LINES: [&str; 6] = [
-    r#"Assistant[Desk][start]: {"input":{"question":"how many words?"}}"#,
-    r#"--> Tool[read_file][start]: {"input":{"path":"README.md"}}"#,
-    r#"    --> Tool[decode][start]: {"input":[1,2]}"#,
-    r#"    <-- Tool[decode][success]: {"input":[1,2],"output":2}"#,
-    r#"<-- Tool[read_file][success]: {"input":{"path":"README.md"},"output":"README.md has 2"}"#,
-    r#"Assistant[Desk][success]: {"input":{"question":"how many words?"},"output":"README.md has 2"}"#,
+    "Assistant[Desk][start]: question: how many words?",
+    "--> Tool[read_file][start]: path: README.md",
+    "    --> Tool[decode][start]: [1,2]",
+    "    <-- Tool[decode][success]: 2",
+    "<-- Tool[read_file][success]: README.md has 2",
+    "Assistant[Desk][success]: README.md has 2",
 ];
