@@ -32,7 +32,7 @@ fn texts_of(json: &str) -> [String; 7] {
 }
 
 fn plain(script: &ScriptedModel) -> Result<Agent> {
-    Ok(Agent::builder("tester", ChatModel::new(script.clone())?).build()?)
+    Agent::builder("tester", ChatModel::new(script.clone())?).build()
 }
 
 #[tokio::test]

@@ -318,7 +318,7 @@ fn is_keep_alive(name: &str, data: &str) -> bool {
 }
 
 /// Returns the error that JSON reports, in any of the forms that servers send with a success status: as a field, as an
-/// element of a list (Gemini), or as the object itself (vLLM, FastAPI).
+/// element of a list (Gemini), or as the object itself (vLLM, `FastAPI`).
 fn reported(text: &str) -> Option<Value> {
     let mut value: Value = serde_json::from_str(text).ok()?;
     if let Value::Array(list) = &mut value {

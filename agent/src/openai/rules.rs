@@ -63,7 +63,7 @@ pub(super) enum Dialect {
     Anthropic,
     /// Patterns have both anchors.
     LlamaCpp,
-    /// A part of OpenAPI 3.0.
+    /// A part of `OpenAPI` 3.0.
     Gemini,
 }
 

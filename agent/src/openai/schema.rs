@@ -124,7 +124,7 @@ fn anchor(schema: &mut Schema) {
 /// refused.
 const GEMINI_DEPTH: usize = 10;
 
-/// Converts schemas to Gemini's, which are a part of OpenAPI 3.0.
+/// Converts schemas to Gemini's, which are a part of `OpenAPI` 3.0.
 struct Gemini<'s> {
     tool: &'s str,
     root: &'s Value,

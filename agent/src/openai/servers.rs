@@ -195,7 +195,7 @@ mod tests {
         ];
         for (name, url, expected) in table {
             let known = all().find(|known| known.name == name).unwrap();
-            assert_eq!(super::rules(known, &Url::parse(url).unwrap()), expected, "{name} {url}");
+            assert_eq!(rules(known, &Url::parse(url).unwrap()), expected, "{name} {url}");
         }
     }
 

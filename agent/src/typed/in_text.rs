@@ -132,7 +132,7 @@ impl JsonSearch {
             if self.tag.is_empty() {
                 *text = text.find(['<', '{', '[']).map_or("", |at| &text[at..]);
             }
-            let Some(char) = text.chars().next() else { return None };
+            let char = text.chars().next()?;
             if self.continues_tag(char) {
                 *text = &text[char.len_utf8()..];
                 if CLOSING.contains(&self.tag.as_str()) {

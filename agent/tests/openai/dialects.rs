@@ -122,7 +122,8 @@ const GZIP: &[u8] = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x01\x02\0\xfd\xff{}\xa3\xef\x
 async fn a_reply_that_nobody_asked_to_compress_is_an_error_that_names_the_compression() -> Result<()> {
     let json = ("content-type", "application/json");
     let stream = ("content-type", "text/event-stream");
-    let table: [(&str, &[(&str, &str)], &[u8], &str, bool); 6] = [
+    type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [u8], &'a str, bool);
+    let table: [Row<'_>; 6] = [
         ("200 OK", &[json, ("content-encoding", "gzip")], GZIP, "gzip", false),
         ("200 OK", &[stream, ("content-encoding", "gzip")], GZIP, "gzip", false),
         ("200 OK", &[stream], GZIP, "gzip", false),

@@ -226,7 +226,7 @@ struct Nothing {}
 #[derive(Deserialize, JsonSchema)]
 #[expect(dead_code, reason = "only its schema is used")]
 struct Tree {
-    children: Vec<Tree>,
+    children: Vec<Self>,
 }
 
 /// A11

@@ -39,6 +39,9 @@ pub struct Key {
 }
 
 type KeyFn = dyn Fn(&RunContext) -> Result<Option<String>> + Send + Sync;
+type BindFn = dyn Fn(&RunContext) -> Result<()> + Send + Sync;
+/// A computed key, or the message of a panic.
+type Computed = Result<Option<String>, String>;
 
 #[derive(Clone)]
 enum KeySource {
@@ -57,22 +60,22 @@ struct InputKey {
     /// Distinguishes the keys of several limits of one run.
     id: usize,
     /// Binds the function to a run. A run with another input has no key.
-    bind: Arc<dyn Fn(&RunContext) -> Result<()> + Send + Sync>,
+    bind: Arc<BindFn>,
 }
 
 /// The keys of a run that were computed from its input, or the message of a panic. An extension of the run alone.
 #[derive(Default)]
-struct InputKeys(Mutex<Vec<(usize, Result<Option<String>, String>)>>);
+struct InputKeys(Mutex<Vec<(usize, Computed)>>);
 
 impl InputKeys {
-    fn set(&self, id: usize, key: Result<Option<String>, String>) {
+    fn set(&self, id: usize, key: Computed) {
         let mut keys = self.0.lock();
         // Another attempt may have another input.
         keys.retain(|(known, _)| *known != id);
         keys.push((id, key));
     }
 
-    fn get(&self, id: usize) -> Result<Option<String>, String> {
+    fn get(&self, id: usize) -> Computed {
         let keys = self.0.lock();
         keys.iter().find(|(known, _)| *known == id).map_or(Ok(None), |(_, key)| key.clone())
     }
