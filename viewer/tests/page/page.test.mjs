@@ -294,6 +294,7 @@ describe("a recording that a program would not write", () => {
       await list(page).getByRole("option", { name: /Tool t1.*parent cycle/ }).click();
       await row(page, /Tool t1 ⚠ parent cycle success/).waitFor();
       await row(page, "Tool t2 success").click();
+      await panel(page).getByText(idOf(2), { exact: true }).waitFor();
       assert.equal(await fact(page, "Parent"), "Tool t1");
       for (const key of ["t", "z", "e", "n"]) await page.keyboard.press(key);
       await page.close();
