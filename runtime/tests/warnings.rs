@@ -5,7 +5,7 @@ mod journal;
 mod support;
 
 use emitree_emitter::Emitter;
-use emitree_runtime::{Answers, Interrupt, RunContext, Runnable};
+use emitree_runtime::{Answers, Interrupt, RunContext, Runnable, runnable_fn};
 use journal::Journal;
 use serde_json::json;
 use support::{TestResult, below};
@@ -37,9 +37,8 @@ async fn answers_that_match_no_question_of_the_run_are_warned_of_once() {
 
 #[tokio::test]
 async fn a_warning_is_logged_once_for_each_instance_and_mistake() -> TestResult {
-    let tree = Emitter::new();
     let works = || {
-        below(&tree, "works", |(): (), ctx: RunContext| async move {
+        runnable_fn("works", |(): (), ctx: RunContext| async move {
             ctx.warn_once("one", || "one".to_owned());
             ctx.warn_once("two", || "two".to_owned());
             ctx.warn_once("panic", || panic!("a planned panic"));

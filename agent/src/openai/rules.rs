@@ -187,7 +187,7 @@ impl Ids {
             return id.into();
         }
         let hash = Sha256::digest(id);
-        let mut number = hash.iter().take(8).fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+        let mut number = hash.iter().take(8).fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
         let mut fitting = String::with_capacity(9);
         for _ in 0..9 {
             fitting.push(char::from(DIGITS[(number % 62) as usize]));

@@ -250,8 +250,8 @@ async fn data_of_a_provider_stays_with_its_reasoning_and_its_call_however_the_pi
         ),
         // A stage has kept the reasoning back until after its data.
         (vec![data(None, "1"), reasoning("a"), reasoning("b"), text()], vec![part("ab", "1"), so.clone()]),
-        // Data without reasoning.
-        (vec![text(), data(None, "1")], vec![part("", "1"), so]),
+        // Data without reasoning keeps its place.
+        (vec![text(), data(None, "1")], vec![so, part("", "1")]),
         // Data of calls, before and after the calls; the data of a call that a stage has removed is dropped.
         (
             vec![data(Some(1), "1"), call(0, "a"), call(1, "b"), data(Some(7), "7")],

@@ -23,7 +23,8 @@ pub(crate) fn is_first(key: impl Hash) -> bool {
 
 impl RunContext {
     /// Logs a warning about a mistake in the program, once for each instance. `about` names the mistake: the runs of an
-    /// instance log one warning for each name. At most 1,000 warnings are logged in a process.
+    /// instance log one warning for each name. Instances whose emitter has no creator are told apart by kind and name
+    /// only. At most 1,000 warnings are logged in a process.
     ///
     /// A warning names the run and ends with the line to write. The function is called only if the warning is logged.
     ///
