@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use allocation_counter::{AllocationInfo, measure};
-use emitree_emitter::{AnyEvent, Emitter, EventName, Matcher, Options};
+use emitree_emitter::{AnyEvent, BoxError, Emitter, EventName, Matcher, Options};
 use futures_util::FutureExt;
 
 use crate::support::{TestResult, run_of, run_within};
@@ -112,6 +112,32 @@ fn an_emit_that_ten_of_a_thousand_listeners_receive_allocates_nothing() -> TestR
         root.on("*.token", |n: &mut u64, _| *n += 1)?;
     }
     assert_eq!(count_emits(&leaf, 10), AllocationInfo::default());
+    Ok(())
+}
+
+/// After a change, the next emit of an event searches its listeners again, and copies only those.
+#[test]
+fn on_and_emit_in_turn_allocate_the_same_beside_few_and_many_listeners() -> TestResult {
+    let bytes_beside = |n: usize| {
+        let emitter = Emitter::new();
+        for i in 0..n {
+            emitter.on(format!("name_{i}"), |_: &mut u64, _| ())?;
+            emitter.observe(format!("a.name_{i}"), |_: &u64, _| ())?;
+        }
+        for i in 0..n / 50 {
+            emitter.on(format!("name_{i}_*"), |_: &mut u64, _| ())?;
+        }
+        emitter.emit_now("token", &mut 0_u64)?;
+        let turns = measure(|| {
+            for i in 0..100 {
+                emitter.on(format!("other_{i}"), |_: &mut u64, _| ()).expect("a matcher");
+                emitter.emit_now("token", &mut 0_u64).expect("no listener fails");
+            }
+        });
+        Ok::<_, BoxError>(turns.bytes_total)
+    };
+    let (few, many) = (bytes_beside(1000)?, bytes_beside(20_000)?);
+    assert!(many <= few + few / 10, "{few} bytes beside 1,000 names, {many} bytes beside 20,000");
     Ok(())
 }
 

@@ -180,3 +180,28 @@ fn a_load_never_returns_an_older_state_than_an_earlier_load() {
         readers.into_iter().for_each(|reader| reader.join().expect("it sees no older one"));
     });
 }
+
+/// R14 depends on this: an emit that finds a run's listeners behind a snapshot must not miss those that have ended with
+/// the run since the snapshot was loaded.
+#[test]
+fn a_state_is_inspected_behind_a_derived_value_only_if_it_has_not_changed() {
+    model(|| {
+        let published = Arc::new(Published::new(0_usize));
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let published = Arc::clone(&published);
+                thread::spawn(move || {
+                    let loaded = published.load(|state| *state);
+                    let derived = loaded.as_deref().expect("something is published");
+                    let state = published.inspect_behind(derived, |state| *state);
+                    assert!(state.is_none_or(|state| state == *derived), "{state:?} behind {derived}");
+                })
+            })
+            .collect();
+        published.change(|state| *state += 1);
+        let loaded = published.load(|state| *state);
+        let derived = loaded.as_deref().expect("something is published");
+        assert_eq!(published.inspect_behind(derived, |state| *state), Some(1), "nothing changes any more");
+        readers.into_iter().for_each(|reader| reader.join().expect("it inspects what it has loaded"));
+    });
+}

@@ -3,10 +3,12 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use emitree_emitter::{
-    AnyEvent, Emitter, EventMeta, EventName, IntoMatcher, ListenError, Matcher, MatcherError, Options, matcher_fn,
+    AnyEvent, BoxError, Emitter, EventMeta, EventName, IntoMatcher, ListenError, Matcher, MatcherError, Options,
+    Subscription, matcher_fn,
 };
 use proptest::prelude::*;
 use regex::{Regex, RegexBuilder};
@@ -580,5 +582,79 @@ fn an_instance_that_is_made_in_a_run_receives_events_of_its_own_runs() -> TestRe
     instance.observe("note", recorder.sees("instance"))?;
     run_of(&instance).emit_now("note", &mut ())?;
     recorder.expect(["instance instance.note"]);
+    Ok(())
+}
+
+type Register = fn(&Emitter, Arc<AtomicUsize>) -> Result<Subscription, ListenError>;
+
+/// Registers a listener of any type that counts its calls.
+fn count_any(
+    emitter: &Emitter,
+    matcher: impl IntoMatcher,
+    calls: Arc<AtomicUsize>,
+) -> Result<Subscription, ListenError> {
+    emitter.on(matcher, move |_: &mut dyn AnyEvent, _| {
+        calls.fetch_add(1, Ordering::Relaxed);
+    })
+}
+
+/// Registers an observer of one type that counts its calls.
+fn count_u32(
+    emitter: &Emitter,
+    matcher: impl IntoMatcher,
+    calls: Arc<AtomicUsize>,
+) -> Result<Subscription, ListenError> {
+    emitter.observe(matcher, move |_: &u32, _| {
+        calls.fetch_add(1, Ordering::Relaxed);
+    })
+}
+
+/// E4, E7: each kind of matcher, for any type and for one type, on an emitter with few and with many other listeners.
+#[test]
+fn a_listener_receives_the_same_events_however_many_others_there_are() -> TestResult {
+    const X: EventName = EventName::new("x");
+    const KINDS: [(&str, Register); 14] = [
+        ("name", |emitter, calls| count_any(emitter, "x", calls)),
+        ("name, of a type", |emitter, calls| count_u32(emitter, "x", calls)),
+        ("path", |emitter, calls| count_any(emitter, "a.x", calls)),
+        ("path of a child", |emitter, calls| count_u32(emitter, "a.b.x", calls)),
+        ("own", |emitter, calls| count_any(emitter, "*", calls)),
+        ("own, of a type", |emitter, calls| count_u32(emitter, "*", calls)),
+        ("every", |emitter, calls| count_any(emitter, "*.*", calls)),
+        ("every, of a type", |emitter, calls| count_u32(emitter, "*.*", calls)),
+        ("glob of names", |emitter, calls| count_any(emitter, "[x]", calls)),
+        ("glob of paths, of a type", |emitter, calls| count_u32(emitter, "**.x", calls)),
+        ("regex", |emitter, calls| count_any(emitter, Matcher::regex("b.x$")?, calls)),
+        ("ready-made regex", |emitter, calls| count_u32(emitter, Regex::new("x$").expect("a regex"), calls)),
+        ("function", |emitter, calls| count_any(emitter, matcher_fn(|meta| meta.name() == "x"), calls)),
+        ("named function, of a type", |emitter, calls| count_u32(emitter, matcher_fn(|_| true).named([X]), calls)),
+    ];
+    for (what, register) in KINDS {
+        let calls_beside = |others: usize| -> Result<_, BoxError> {
+            let emitter = Emitter::new().child("a")?;
+            let child = emitter.child("b")?;
+            for i in 0..others {
+                emitter.observe(format!("other_{i}"), |_: &String, _| ())?;
+                emitter.observe(format!("a.other_{i}"), |_: &String, _| ())?;
+                emitter.observe(format!("other_{i}_*"), |_: &String, _| ())?;
+            }
+            let calls = Arc::new(AtomicUsize::new(0));
+            let subscription = register(&emitter, Arc::clone(&calls))?;
+            let mut seen = Vec::new();
+            for (at, name) in [(&emitter, "x"), (&emitter, "y"), (&emitter, "b.x"), (&child, "x"), (&child, "y")] {
+                at.emit_now(name, &mut 1_u32)?;
+                at.emit_now(name, &mut "text")?;
+                // A mismatch with an exact matcher is counted as a failure.
+                seen.push((calls.swap(0, Ordering::Relaxed), emitter.isolated_failures()));
+            }
+            assert!(subscription.off());
+            emitter.emit_now("x", &mut 1_u32)?;
+            assert_eq!(calls.load(Ordering::Relaxed), 0, "{what}");
+            Ok(seen)
+        };
+        let seen = calls_beside(0)?;
+        assert!(seen.iter().any(|(calls, _)| *calls > 0), "{what}");
+        assert_eq!(calls_beside(20)?, seen, "{what}");
+    }
     Ok(())
 }

@@ -149,23 +149,26 @@ impl Route {
     ///
     /// The view is computed after the snapshot is loaded, so that the view is not on the stack during the load.
     #[inline(always)]
-    fn add_stop<'a>(&mut self, registry: &Registry, view: impl FnOnce() -> EventView<'a>) -> bool {
-        let guard = registry.snapshot();
-        let Some(snapshot) = guard.as_ref() else { return true };
-        if !snapshot.leads_up_only {
-            return false;
+    fn add_stop<'a>(&mut self, registry: &Registry, view: impl Fn() -> EventView<'a>) -> bool {
+        loop {
+            let guard = registry.snapshot();
+            let Some(snapshot) = guard.as_ref() else { return true };
+            if !snapshot.leads_up_only {
+                return false;
+            }
+            let matches = snapshot.find(registry, &view());
+            match matches {
+                Matches::Few(0) => return true,
+                // The match cache was full: drop it. The next snapshot gets a larger cache, unless this cache had the
+                // largest size.
+                Matches::Uncached(_) => registry.forget_matches(),
+                Matches::Few(_) | Matches::Cached(_) => {}
+                Matches::Outdated => continue,
+            }
+            self.is_observed |= snapshot.observes;
+            self.push(RouteStop { snapshot: guard, matches });
+            return true;
         }
-        let matches = snapshot.find(&view());
-        match matches {
-            Matches::Few(0) => return true,
-            // The match cache was full: drop it. The next snapshot gets a larger cache, unless this cache had the
-            // largest size.
-            Matches::Uncached(_) => registry.forget_matches(),
-            Matches::Few(_) | Matches::Cached(_) => {}
-        }
-        self.is_observed |= snapshot.observes;
-        self.push(RouteStop { snapshot: guard, matches });
-        true
     }
 
     #[inline(always)]
@@ -190,16 +193,13 @@ impl Route {
                 SearchStep::Enter(emitter) if visited.insert(emitter.address()) => {
                     let instances = || instances_above.get_or_init(|| meta.source().instances_of_runs_above());
                     let view = view_of(&emitter, meta, || instances().contains(&emitter.address()));
-                    let (stop, piped) = emitter.registry().map_or((None, Some(Vec::new())), |registry| {
-                        registry.note_reached();
-                        let snapshot = registry.snapshot();
-                        let piped = targets(&snapshot);
-                        let matches = snapshot.as_ref().map_or(Matches::NONE, |snapshot| snapshot.find(&view));
-                        if matches!(matches, Matches::Uncached(_)) {
-                            registry.forget_matches();
+                    let (stop, piped) = match emitter.registry() {
+                        Some(registry) => {
+                            registry.note_reached();
+                            stop_and_targets(registry, &view)
                         }
-                        ((!matches.is_none()).then_some(RouteStop { snapshot, matches }), piped)
-                    });
+                        None => (None, Some(Vec::new())),
+                    };
                     stack.push(SearchStep::Leave(stop));
                     let Some(piped) = piped else {
                         // The run has ended: the event does not rise from here (R14).
@@ -276,6 +276,21 @@ impl Route {
 enum SearchStep {
     Enter(Emitter),
     Leave(Option<RouteStop>),
+}
+
+/// Returns the stop of an emitter, if it has matching listeners, and the targets of its pipes, as `targets` does.
+fn stop_and_targets(registry: &Registry, view: &EventView<'_>) -> (Option<RouteStop>, Option<Vec<Emitter>>) {
+    loop {
+        let snapshot = registry.snapshot();
+        let matches = snapshot.as_ref().map_or(Matches::NONE, |snapshot| snapshot.find(registry, view));
+        match matches {
+            Matches::Outdated => continue,
+            Matches::Uncached(_) => registry.forget_matches(),
+            Matches::Few(_) | Matches::Cached(_) => {}
+        }
+        let piped = targets(&snapshot);
+        return ((!matches.is_none()).then_some(RouteStop { snapshot, matches }), piped);
+    }
 }
 
 /// Returns the targets of the pipes. Returns `None` on the emitter of a run that has ended, because no event rises

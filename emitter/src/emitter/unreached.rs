@@ -20,7 +20,7 @@ impl Node {
         if self.run.is_some() || self.creator.is_some() || self.has_below() || registry.is_reached() {
             return;
         }
-        let listeners = registry.listeners().len();
+        let listeners = registry.listener_count();
         if listeners == 0 || !is_first(self.namespace_hash) {
             return;
         }

@@ -12,6 +12,9 @@ use crate::dispatch::batch::{Batch, BatchStarts, batch_starts};
 use crate::name::is_same;
 use crate::registry::listener::{EventView, Listener, Role};
 
+/// The smallest and the largest capacity with which a table is created.
+const CAPACITY: std::ops::RangeInclusive<usize> = 16..=8192;
+
 pub(crate) struct MatchCache {
     /// The number of slots is a power of two.
     slots: Box<[OnceLock<Box<CacheEntry>>]>,
@@ -87,8 +90,9 @@ impl<'a> CacheKey<'a> {
 }
 
 impl CacheEntry {
-    pub(crate) fn new(key: &CacheKey<'_>, found: impl Iterator<Item = Arc<Listener>>) -> Self {
-        let (changers, observers): (Vec<_>, Vec<_>) = found.partition(|listener| listener.call.role() == Role::Change);
+    pub(crate) fn new(key: &CacheKey<'_>, found: Vec<Arc<Listener>>) -> Self {
+        let (changers, observers): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|listener| listener.call.role() == Role::Change);
         Self {
             hash: key.hash,
             namespace: key.namespace.cloned(),
@@ -133,7 +137,9 @@ fn is_same_namespace(a: Option<&Arc<str>>, b: Option<&Arc<str>>) -> bool {
 }
 
 impl MatchCache {
+    /// Creates a table for at least this number of entries, unless it is outside the bounds of a table.
     pub(crate) fn new(capacity: usize) -> Self {
+        let capacity = capacity.clamp(*CAPACITY.start(), *CAPACITY.end());
         let slots = (0..(capacity * 4 / 3).next_power_of_two()).map(|_| OnceLock::new()).collect();
         Self { slots, used: AtomicUsize::new(0) }
     }

@@ -102,6 +102,11 @@ impl FnMatcher {
         self.bits & name.bit() != 0 && self.names.as_ref().is_none_or(is_named)
     }
 
+    /// Returns the address of the function. Equal matchers have the same address.
+    pub(crate) fn address(&self) -> u64 {
+        Arc::as_ptr(&self.function).addr() as u64
+    }
+
     /// Calls the function, without checking the names.
     #[inline]
     pub(crate) fn accepts(&self, meta: &EventMeta<'_>) -> bool {

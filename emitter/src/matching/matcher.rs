@@ -1,5 +1,6 @@
-//! Matchers select the events that a listener takes (E4). Matching is a sync function of a matcher and an event. No
-//! lock of the emitter is held while it runs.
+//! Matchers select the events that a listener takes (E4). Matching is a sync function of a matcher and an event.
+//! Matcher functions are called without a lock, just before the listener. Other matchers may be asked under the lock of
+//! the registry.
 
 use std::fmt;
 use std::sync::Arc;

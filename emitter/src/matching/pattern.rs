@@ -10,15 +10,19 @@
 //! 3. A pattern that fits into no set is matched on its own, so that no listener is lost.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use regex::RegexSet;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::Matcher;
 use crate::matching::glob::slashed;
 use crate::matching::matcher::MatcherKind;
+use crate::registry::group::Key;
 use crate::registry::listener::{EventView, Listener};
 
 /// With at most this many patterns, no set is kept.
@@ -27,51 +31,96 @@ const MAX_WITHOUT_SETS: usize = 8;
 /// lost more than this many members plus a quarter of its original members.
 const SLACK: usize = 2 * MAX_WITHOUT_SETS;
 /// The largest number of members of a set.
-pub(crate) const CHUNK: usize = 2048;
+const CHUNK: usize = 2048;
 
-/// The id of a listener, and its pattern.
-type Member = (u64, Matcher);
+/// The patterns of an emitter's listeners. Each is covered by one set, or by none.
+#[derive(Default)]
+pub(crate) struct Patterns {
+    sets: Vec<Arc<PatternSet>>,
+    /// The sets of the covered patterns, by the ids of their listeners.
+    set_of: FxHashMap<u64, Arc<PatternSet>>,
+    uncovered: BTreeSet<Key>,
+}
 
-/// Patterns of an emitter's listeners, to be compiled as sets. Keeps no listener alive.
+/// Patterns that are compiled as sets. The members never change, so emits read them without a lock. Keeps no listener
+/// alive.
 pub(crate) struct PatternSet {
-    members: Vec<Member>,
+    members: Vec<(Key, Matcher)>,
+    /// The number of members whose listeners were removed.
+    lost: AtomicUsize,
     compiled: OnceLock<CompiledSets>,
 }
 
-impl PatternSet {
-    const fn new(members: Vec<Member>) -> Self {
-        Self { members, compiled: OnceLock::new() }
+impl Patterns {
+    pub(crate) fn add(&mut self, key: Key) {
+        self.uncovered.insert(key);
     }
 
-    /// Brings the sets up to date with the listeners (invariant 1).
-    pub(crate) fn renew(sets: &mut Vec<Arc<Self>>, listeners: &[Arc<Listener>]) {
-        let patterns: FxHashMap<u64, &Matcher> = listeners
-            .iter()
-            .filter(|listener| listener.matcher.is_pattern())
-            .map(|listener| (listener.id, &listener.matcher))
-            .collect();
-        if patterns.len() <= MAX_WITHOUT_SETS {
-            return sets.clear();
+    /// Removes the pattern of a listener. A set that has lost many members is dropped.
+    pub(crate) fn remove(&mut self, key: &Key) {
+        match self.set_of.remove(&key.id()) {
+            None => {
+                self.uncovered.remove(key);
+            }
+            Some(set) => {
+                let lost = set.lost.fetch_add(1, Ordering::Relaxed) + 1;
+                if lost > SLACK + set.members.len() / 4 {
+                    self.sets.retain(|other| !Arc::ptr_eq(other, &set));
+                    self.uncover(&set);
+                }
+            }
         }
-        // A set that has lost many members is dropped. Its remaining patterns are then not covered by any set.
-        sets.retain(|set| {
-            let left = set.members.iter().filter(|(id, _)| patterns.contains_key(id)).count();
-            set.members.len() - left <= SLACK + set.members.len() / 4
-        });
-        let covered: FxHashSet<u64> = sets.iter().flat_map(|set| &set.members).map(|(id, _)| *id).collect();
-        let uncovered = patterns.iter().filter(|(id, _)| !covered.contains(id));
-        let mut members: Vec<Member> = uncovered.map(|(&id, &matcher)| (id, matcher.clone())).collect();
-        if members.len() <= SLACK {
-            return;
+        if self.set_of.len() + self.uncovered.len() <= MAX_WITHOUT_SETS {
+            for set in take(&mut self.sets) {
+                self.uncover(&set);
+            }
         }
-        sets.sort_by_key(|set| Reverse(set.members.len()));
+    }
+
+    /// Makes the remaining patterns of a set, which was dropped, patterns that no set covers.
+    fn uncover(&mut self, set: &PatternSet) {
+        for (key, _) in &set.members {
+            if self.set_of.remove(&key.id()).is_some() {
+                self.uncovered.insert(*key);
+            }
+        }
+    }
+
+    pub(crate) const fn uncovered(&self) -> &BTreeSet<Key> {
+        &self.uncovered
+    }
+
+    /// Returns `true` if the patterns that no set covers would fill a set.
+    pub(crate) fn has_many_uncovered(&self) -> bool {
+        self.uncovered.len() >= CHUNK
+    }
+
+    /// Covers patterns by sets, unless few are uncovered, and returns all sets (invariant 1).
+    pub(crate) fn renew(&mut self, listeners: &BTreeMap<Key, Arc<Listener>>) -> &[Arc<PatternSet>] {
+        if self.uncovered.len() <= SLACK {
+            return &self.sets;
+        }
+        let mut keys: Vec<Key> = take(&mut self.uncovered).into_iter().collect();
+        self.sets.sort_by_key(|set| Reverse(set.members.len()));
         // The smallest set is last. Only sets that are not much larger than the new set are merged, so that a pattern
         // is seldom compiled again.
-        while let Some(set) = sets.pop_if(|set| set.should_merge_with(members.len())) {
-            members.extend(set.members.iter().filter(|(id, _)| patterns.contains_key(id)).cloned());
+        while let Some(set) = self.sets.pop_if(|set| set.should_merge_with(keys.len())) {
+            keys.extend(set.members.iter().map(|(key, _)| *key).filter(|key| self.set_of.contains_key(&key.id())));
         }
-        members.sort_unstable_by_key(|(id, _)| *id);
-        sets.extend(members.chunks(CHUNK).map(|chunk| Arc::new(Self::new(chunk.to_vec()))));
+        keys.sort_unstable_by_key(Key::id);
+        for chunk in keys.chunks(CHUNK) {
+            let matcher = |key: &Key| Some((*key, listeners.get(key)?.matcher.clone()));
+            let set = Arc::new(PatternSet::new(chunk.iter().filter_map(matcher).collect()));
+            self.set_of.extend(chunk.iter().map(|key| (key.id(), Arc::clone(&set))));
+            self.sets.push(set);
+        }
+        &self.sets
+    }
+}
+
+impl PatternSet {
+    const fn new(members: Vec<(Key, Matcher)>) -> Self {
+        Self { members, lost: AtomicUsize::new(0), compiled: OnceLock::new() }
     }
 
     /// Returns `true` if the set should be merged with this number of other patterns.
@@ -84,47 +133,15 @@ impl PatternSet {
         self.compiled.get_or_init(|| CompiledSets::new(&self.members))
     }
 
-    /// Calls `found` with the index of each member whose pattern takes an event.
-    fn find(&self, view: &EventView<'_>, found: &mut impl FnMut(u32)) {
+    /// Adds to `matched` the members whose patterns take an event.
+    pub(crate) fn find(&self, view: &EventView<'_>, matched: &mut Vec<Key>) {
         let compiled = self.compile();
-        compiled.find(view, found);
-        for &at in &compiled.alone {
-            if self.members[at as usize].1.takes(view) {
-                found(at);
+        compiled.find(view, |member| matched.push(self.members[member as usize].0));
+        for &member in &compiled.alone {
+            let (key, matcher) = &self.members[member as usize];
+            if matcher.takes(view) {
+                matched.push(*key);
             }
-        }
-    }
-}
-
-/// Pattern sets, and the positions of their members in one snapshot.
-pub(crate) struct PatternIndex {
-    sets: Box<[(Arc<PatternSet>, Positions)]>,
-}
-
-/// The position of each member, or `None` if its listener was removed.
-type Positions = Box<[Option<u32>]>;
-
-impl PatternIndex {
-    pub(crate) fn new(sets: &[Arc<PatternSet>], listeners: &[Arc<Listener>]) -> Self {
-        let by_id: FxHashMap<u64, u32> = listeners.iter().map(|listener| listener.id).zip(0..).collect();
-        let positions = |set: &PatternSet| set.members.iter().map(|(id, _)| by_id.get(id).copied()).collect();
-        Self { sets: sets.iter().map(|set| (Arc::clone(set), positions(set))).collect() }
-    }
-
-    /// Returns the positions of the listeners whose patterns are in a set.
-    pub(crate) fn covered(&self) -> FxHashSet<u32> {
-        self.sets.iter().flat_map(|(_, positions)| positions).copied().flatten().collect()
-    }
-
-    /// Adds to `found` the positions of the covered listeners that take an event.
-    pub(crate) fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>, found: &mut Vec<u32>) {
-        // The set has matched the pattern. Nesting and type remain to be checked.
-        let takes = |at: &u32| {
-            let listener = &listeners[*at as usize];
-            (listener.takes_nested || !view.nested) && listener.may_take_type(view)
-        };
-        for (set, positions) in &self.sets {
-            set.find(view, &mut |member| found.extend(positions[member as usize].filter(takes)));
         }
     }
 }
@@ -142,7 +159,7 @@ pub(crate) struct CompiledSets {
 type Sets<S> = Vec<(S, Vec<u32>)>;
 
 impl CompiledSets {
-    fn new(members: &[Member]) -> Self {
+    fn new(members: &[(Key, Matcher)]) -> Self {
         let mut names = Vec::new();
         let mut paths = Vec::new();
         let mut regexes = Vec::new();
@@ -161,7 +178,8 @@ impl CompiledSets {
         Self { names, paths, regexes, alone }
     }
 
-    fn find(&self, view: &EventView<'_>, found: &mut impl FnMut(u32)) {
+    /// Calls `found` with the index of each member, except those that are alone, whose pattern takes an event.
+    fn find(&self, view: &EventView<'_>, mut found: impl FnMut(u32)) {
         let meta = view.meta;
         for (set, members) in self.names.iter().filter(|_| view.own()) {
             set.matches(meta.emitted_name()).into_iter().for_each(|i| found(members[i]));

@@ -1,25 +1,20 @@
 //! The listeners of one emitter at one moment, and the lookup of the listeners that take an event.
 //!
-//! A few listeners are checked one by one for each event. Many listeners, or listeners with patterns, are checked once
-//! per [`CacheKey`], and the result is stored in a table. Entries are only added, and never invalidated: after a change
-//! of the listeners, the next snapshot starts with an empty table.
+//! A few listeners are checked one by one for each event. Many listeners, or listeners with patterns, are searched once
+//! per [`CacheKey`], in the registry, and the result is stored in a table. Entries are only added, and never invalidated:
+//! after a change of the listeners, the next snapshot starts with an empty table.
 
 use std::sync::Arc;
 
 use crate::dispatch::batch::Batch;
 use crate::emitter::pipe::Pipe;
 use crate::matching::cache::{CacheEntry, CacheKey, MatchCache, RoleList};
-use crate::matching::pattern::{PatternIndex, PatternSet};
-use crate::registry::RegistryState;
+use crate::matching::pattern::PatternSet;
 use crate::registry::listener::{EventView, Listener, Role};
-
-/// The largest number of listeners that are checked one by one. Their positions fit into the bits of a word.
-const MAX_ASKED_EACH: usize = 8;
-/// The smallest and the largest capacity with which a table is created.
-const CACHE_CAPACITY: std::ops::RangeInclusive<usize> = 16..=8192;
+use crate::registry::listeners::Listeners;
+use crate::registry::{Registry, RegistryState};
 
 pub(crate) struct Snapshot {
-    pub(crate) listeners: Box<[Arc<Listener>]>,
     pub(crate) pipes: Box<[Arc<Pipe>]>,
     /// `true` for a run that has ended: events do not rise from here.
     pub(crate) is_closed: bool,
@@ -34,15 +29,16 @@ pub(crate) struct Snapshot {
 enum Lookup {
     /// Checks each listener. `observers` has a bit for each observer.
     Each {
+        listeners: Box<[Arc<Listener>]>,
         observers: usize,
     },
     Table(Box<MatchTable>),
 }
 
+/// The matches that were found so far. The listeners themselves stay in the registry, so that a table costs the same
+/// however many there are.
 struct MatchTable {
-    /// Positions of listeners that have no pattern, or whose pattern no set covers.
-    singly: Box<[u32]>,
-    patterns: PatternIndex,
+    patterns: Box<[Arc<PatternSet>]>,
     cache: MatchCache,
 }
 
@@ -54,6 +50,9 @@ pub(crate) enum Matches {
     Cached(usize),
     /// An entry that did not fit into the full table.
     Uncached(Box<CacheEntry>),
+    /// The listeners have changed since the snapshot was loaded, and the event is not in the table. The next snapshot
+    /// has to be asked.
+    Outdated,
 }
 
 impl Matches {
@@ -74,34 +73,71 @@ pub(crate) enum MatchedListeners<'s> {
 
 impl Snapshot {
     pub(crate) fn of(state: &mut RegistryState) -> Self {
-        let listeners: Box<[_]> = state.listeners.as_slice().into();
         let pipes: Box<[_]> = state.pipes.as_slice().into();
         let is_closed = state.is_closed;
         let leads_up_only = pipes.is_empty() && !is_closed;
-        let few = listeners.len() <= MAX_ASKED_EACH && !listeners.iter().any(|listener| listener.matcher.is_pattern());
-        let lookup = if few {
-            Lookup::Each { observers: observers(&listeners) }
-        } else {
-            state.cache_capacity = state.cache_capacity.clamp(*CACHE_CAPACITY.start(), *CACHE_CAPACITY.end());
-            let capacity = state.cache_capacity;
-            Lookup::Table(Box::new(MatchTable::new(&listeners, state.renew_patterns(), capacity)))
+        let observes = state.listeners.observes();
+        let lookup = match &mut state.listeners {
+            Listeners::Few(few) if !few.iter().any(|listener| listener.matcher.is_pattern()) => {
+                Lookup::Each { listeners: few.as_slice().into(), observers: observers(few) }
+            }
+            listeners => {
+                let patterns = listeners.renew_patterns().into();
+                // About as many events will be looked up again as in the last snapshot.
+                let cache = MatchCache::new(2 * state.searches);
+                Lookup::Table(Box::new(MatchTable { patterns, cache }))
+            }
         };
-        let observes = listeners.iter().any(|listener| listener.call.role() == Role::Observe);
-        Self { listeners, pipes, is_closed, leads_up_only, observes, lookup }
+        state.searches = 0;
+        Self { pipes, is_closed, leads_up_only, observes, lookup }
     }
 
-    /// Finds the listeners that take an event.
+    /// Finds the listeners that take an event. `registry` is the registry that has published this snapshot.
     #[inline(always)]
-    pub(crate) fn find(&self, view: &EventView<'_>) -> Matches {
+    pub(crate) fn find(&self, registry: &Registry, view: &EventView<'_>) -> Matches {
         match &self.lookup {
-            Lookup::Each { .. } => {
+            Lookup::Each { listeners, .. } => {
                 let mut matches = 0;
-                for (at, listener) in self.listeners.iter().enumerate() {
+                for (at, listener) in listeners.iter().enumerate() {
                     matches |= usize::from(listener.takes(view)) << at;
                 }
                 Matches::Few(matches)
             }
-            Lookup::Table(table) => table.find(&self.listeners, view),
+            Lookup::Table(table) => {
+                let key = CacheKey::of(view);
+                match table.cache.find(&key) {
+                    Ok((_, matched)) if matched.is_empty() => Matches::NONE,
+                    Ok((slot, _)) => Matches::Cached(slot),
+                    Err(vacant) => self.search(table, registry, view, &key, vacant),
+                }
+            }
+        }
+    }
+
+    /// Finds the listeners among all listeners of the registry, and stores them in the table.
+    #[cold]
+    fn search(
+        &self,
+        table: &MatchTable,
+        registry: &Registry,
+        view: &EventView<'_>,
+        key: &CacheKey<'_>,
+        vacant: usize,
+    ) -> Matches {
+        // Sets are compiled and matched without a lock, because this takes a while.
+        let mut matched = Vec::new();
+        for set in &table.patterns {
+            set.find(view, &mut matched);
+        }
+        let Some(listeners) = registry.find(self, view, &matched) else { return Matches::Outdated };
+        // The result "no listeners" is remembered like any other result.
+        let nobody = listeners.is_empty();
+        // Another thread may have stored the same match in the meantime. Both entries are right, and later lookups
+        // find the first.
+        match table.cache.remember(vacant, Box::new(CacheEntry::new(key, listeners))) {
+            Ok(_) if nobody => Matches::NONE,
+            Ok(slot) => Matches::Cached(slot),
+            Err(matched) => Matches::Uncached(matched),
         }
     }
 
@@ -109,9 +145,9 @@ impl Snapshot {
     #[inline(always)]
     pub(crate) fn matched<'s>(&'s self, matches: &'s Matches, role: Role) -> MatchedListeners<'s> {
         match (matches, &self.lookup) {
-            (Matches::Few(positions), Lookup::Each { observers }) => match role {
-                Role::Change => MatchedListeners::Few(&self.listeners, positions & !observers),
-                Role::Observe => MatchedListeners::Few(&self.listeners, positions & observers),
+            (Matches::Few(positions), Lookup::Each { listeners, observers }) => match role {
+                Role::Change => MatchedListeners::Few(listeners, positions & !observers),
+                Role::Observe => MatchedListeners::Few(listeners, positions & observers),
             },
             (Matches::Cached(slot), Lookup::Table(table)) => match table.cache.at(*slot) {
                 Some(entry) => MatchedListeners::Listed(entry.of(role)),
@@ -165,45 +201,4 @@ impl<'s> MatchedListeners<'s> {
 fn observers(listeners: &[Arc<Listener>]) -> usize {
     let bit = |(i, listener): (usize, &Arc<Listener>)| usize::from(listener.call.role() == Role::Observe) << i;
     listeners.iter().enumerate().map(bit).sum()
-}
-
-impl MatchTable {
-    fn new(listeners: &[Arc<Listener>], patterns: &[Arc<PatternSet>], capacity: usize) -> Self {
-        let patterns = PatternIndex::new(patterns, listeners);
-        // Patterns that are covered by a set are not matched again one by one.
-        let covered = patterns.covered();
-        let singly = (0..).take(listeners.len()).filter(|at| !covered.contains(at)).collect();
-        Self { singly, patterns, cache: MatchCache::new(capacity) }
-    }
-
-    #[inline(always)]
-    fn find(&self, listeners: &[Arc<Listener>], view: &EventView<'_>) -> Matches {
-        let key = CacheKey::of(view);
-        let vacant = match self.cache.find(&key) {
-            Ok((_, matched)) if matched.is_empty() => return Matches::NONE,
-            Ok((slot, _)) => return Matches::Cached(slot),
-            Err(vacant) => vacant,
-        };
-        // The result "no listeners" is remembered like any other result.
-        let matched = self.search(listeners, &key, view);
-        let nobody = matched.is_empty();
-        // Another thread may have stored the same match in the meantime. Both entries are right, and later lookups
-        // find the first.
-        match self.cache.remember(vacant, matched) {
-            Ok(_) if nobody => Matches::NONE,
-            Ok(slot) => Matches::Cached(slot),
-            Err(matched) => Matches::Uncached(matched),
-        }
-    }
-
-    /// Checks all listeners. Patterns are matched as sets.
-    #[cold]
-    fn search(&self, listeners: &[Arc<Listener>], key: &CacheKey<'_>, view: &EventView<'_>) -> Box<CacheEntry> {
-        let singly = self.singly.iter().copied().filter(|&at| listeners[at as usize].takes(view));
-        let mut found: Vec<u32> = singly.collect();
-        self.patterns.find(listeners, view, &mut found);
-        // Positions are in the order of priority and age (E5).
-        found.sort_unstable();
-        Box::new(CacheEntry::new(key, found.into_iter().map(|at| Arc::clone(&listeners[at as usize]))))
-    }
 }

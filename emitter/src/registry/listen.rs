@@ -255,7 +255,7 @@ impl Emitter {
     /// listeners. Pipes, sinks and streams stay.
     #[expect(clippy::must_use_candidate, reason = "callers may ignore the result")]
     pub fn reset(&self) -> usize {
-        self.registry().map_or(0, |registry| registry.remove(|listener| !listener.persistent))
+        self.registry().map_or(0, |registry| registry.remove_all(|listener| !listener.persistent))
     }
 
     /// Removes all listeners and pipes that were registered here, persistent or not. Sinks are closed, and streams end.
@@ -270,7 +270,7 @@ impl Emitter {
     /// Returns the number of listeners registered here, sinks and streams included.
     #[must_use]
     pub fn listener_count(&self) -> usize {
-        self.registry().map_or(0, |registry| registry.listeners().len())
+        self.registry().map_or(0, Registry::listener_count)
     }
 
     /// Returns how many failures of listeners registered here were logged without failing an emit.

@@ -172,9 +172,15 @@ where
     }
 }
 
+/// Returns an id for a listener. A later id is greater.
+pub(crate) fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// A registered listener.
 pub(crate) struct Listener {
-    /// Unique among the listeners of the process.
+    /// Unique in the process. A listener that was registered later has a greater id.
     pub(crate) id: u64,
     pub(crate) matcher: Matcher,
     /// The payload type that the listener takes, or `None` for any type.
@@ -195,17 +201,14 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn next_id() -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Returns `true` if the listener takes an event, judged by path, source and type alone. A matcher function is
     /// called later.
     ///
     /// An exact matcher also takes an event of another type. The call then refuses it with an error (E7).
     #[inline(always)]
     pub(crate) fn takes(&self, view: &EventView<'_>) -> bool {
+        #[cfg(test)]
+        crate::registry::listeners::tests::count_step();
         // The cheapest checks come first.
         (self.takes_nested || !view.nested) && self.matcher.takes(view) && self.may_take_type(view)
             || view.has_other_name && self.takes_by_other_name(view.meta.emit)

@@ -2,25 +2,28 @@
 //!
 //! `listen` and `registration` create a [`Listener`](listener::Listener) and add it here; `subscription` removes it.
 //! Emits read a published [`Snapshot`] without a lock. After a change, the next emit derives a new snapshot under the
-//! lock (`published`). Before a listener is called, `claim` checks whether it may run.
+//! lock (`published`). If there are many listeners, the first emit of an event after a change searches them under the
+//! lock (`listeners`, `group`). Before a listener is called, `claim` checks whether it may run.
 
 pub(crate) mod claim;
+pub(crate) mod group;
 pub(crate) mod listen;
 pub(crate) mod listener;
+pub(crate) mod listeners;
 pub(crate) mod published;
 pub(crate) mod registration;
 pub(crate) mod subscription;
 
-use std::cmp::Reverse;
 use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::Matcher;
 use crate::emitter::pipe::Pipe;
-use crate::matching::pattern::{CHUNK, PatternSet};
 use crate::matching::snapshot::Snapshot;
-use crate::registry::listener::Listener;
+use crate::registry::group::Key;
+use crate::registry::listener::{EventView, Listener};
+use crate::registry::listeners::Listeners;
 use crate::registry::published::Published;
 use crate::sync::Guard;
 
@@ -38,15 +41,10 @@ pub(crate) struct Registry {
 /// The part of a registry that the lock guards.
 #[derive(Default)]
 pub(crate) struct RegistryState {
-    /// Higher priority first, then oldest first.
-    pub(crate) listeners: Vec<Arc<Listener>>,
+    pub(crate) listeners: Listeners,
     pub(crate) pipes: Vec<Arc<Pipe>>,
-    /// Sets of patterns, shared by snapshots as long as few patterns change.
-    pub(crate) patterns: Vec<Arc<PatternSet>>,
-    /// The number of patterns registered since the sets were last renewed.
-    pub(crate) fresh_patterns: usize,
-    /// The capacity of a snapshot's match cache. The cache rounds it up.
-    pub(crate) cache_capacity: usize,
+    /// The number of searches since the last snapshot was derived. The next match cache has room for as many entries.
+    pub(crate) searches: usize,
     /// `true` after the end of a run: the registry accepts nothing, and no event rises through it (R14).
     pub(crate) is_closed: bool,
 }
@@ -101,26 +99,55 @@ impl Registry {
             // emitter (E10).
             self.name_bits
                 .store(self.name_bits.load(Ordering::Relaxed) | listener.matcher.name_bits(), Ordering::Release);
-            state.fresh_patterns += usize::from(listener.matcher.is_pattern());
-            let is_before = |other: &Arc<Listener>| Reverse(other.priority) <= Reverse(listener.priority);
-            // The listener comes after all listeners of the same priority, which are older (E5).
-            let at = state.listeners.partition_point(is_before);
-            state.listeners.insert(at, listener);
-            Ok((state.fresh_patterns >= CHUNK).then(|| state.renew_patterns().to_vec()))
+            state.listeners.add(listener);
+            let has_many = state.listeners.has_many_uncovered_patterns();
+            Ok(if has_many { state.listeners.renew_patterns().to_vec() } else { Vec::new() })
         })?;
         // The sets are compiled here instead of in the next emit, and outside the lock, because compiling takes a
         // while.
-        for set in renewed.iter().flatten() {
+        for set in renewed {
             set.compile();
         }
         Ok(())
     }
 
+    /// Finds the listeners that take an event, in the order of calls, or returns `None` if they have changed since the
+    /// snapshot was derived. `matched` are the listeners whose patterns take the event, of those in sets.
+    ///
+    /// A lock is held while the listeners are searched, but no code of users is called.
+    pub(crate) fn find(
+        &self,
+        snapshot: &Snapshot,
+        view: &EventView<'_>,
+        matched: &[Key],
+    ) -> Option<Vec<Arc<Listener>>> {
+        self.published.inspect_behind(snapshot, |state| {
+            state.searches += 1;
+            state.listeners.find(view, matched)
+        })
+    }
+
+    /// Removes a listener after its claims have ended.
+    pub(crate) fn remove(&self, listener: &Listener) {
+        let removed = self.change(|state| state.listeners.remove(listener));
+        // The listener is dropped after unlocking: it owns user code.
+        drop(removed);
+    }
+
     /// Removes the listeners that `should_remove` selects, and ends their claims, so that no dispatch begins to call
     /// them (E9).
-    pub(crate) fn remove(&self, should_remove: impl Fn(&Listener) -> bool) -> usize {
-        let removed: Vec<_> = self.change(|state| {
-            let removed = state.listeners.extract_if(.., |listener| should_remove(listener)).collect::<Vec<_>>();
+    pub(crate) fn remove_all(&self, should_remove: impl Fn(&Listener) -> bool) -> usize {
+        self.end(|listeners| listeners.remove_all(should_remove))
+    }
+
+    /// Removes the non-persistent listeners with an equal matcher, and ends their claims.
+    pub(crate) fn remove_matching(&self, matcher: &Matcher) -> usize {
+        self.end(|listeners| listeners.remove_equal(matcher, |listener| !listener.persistent))
+    }
+
+    fn end(&self, remove: impl FnOnce(&mut Listeners) -> Vec<Arc<Listener>>) -> usize {
+        let removed = self.change(|state| {
+            let removed = remove(&mut state.listeners);
             for listener in &removed {
                 // An emit under way may hold an older snapshot: the ended claims keep the emit from calling the
                 // listener (E9).
@@ -129,10 +156,6 @@ impl Registry {
             removed
         });
         removed.len()
-    }
-
-    pub(crate) fn remove_matching(&self, matcher: &Matcher) -> usize {
-        self.remove(|listener| !listener.persistent && listener.matcher == *matcher)
     }
 
     pub(crate) fn add_pipe(&self, pipe: Arc<Pipe>) -> Result<(), RegistryClosed> {
@@ -153,7 +176,7 @@ impl Registry {
     }
 
     pub(crate) fn clear(&self) {
-        self.remove(|_| true);
+        self.remove_all(|_| true);
         let pipes = self.change(|state| take(&mut state.pipes));
         drop(pipes);
     }
@@ -170,16 +193,15 @@ impl Registry {
         drop(removed);
     }
 
-    /// Returns the listeners in order of priority and age.
-    pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
-        self.published.inspect(|state| state.listeners.clone())
+    pub(crate) fn listener_count(&self) -> usize {
+        self.published.inspect(|state| state.listeners.len())
     }
 
     /// Drops the cached matches because the match cache is full. The next snapshot gets a larger cache, unless this
     /// cache already had the maximum size.
     #[cold]
     pub(crate) fn forget_matches(&self) {
-        self.published.change(|state| state.cache_capacity = state.cache_capacity.saturating_mul(4));
+        self.published.change(|_| ());
     }
 
     pub(crate) fn count_isolated(&self) {
@@ -205,20 +227,11 @@ impl RegistryState {
         if self.is_closed { None } else { what.take() }.ok_or(RegistryClosed)
     }
 
-    /// Brings the sets of patterns up to date with the listeners.
-    pub(crate) fn renew_patterns(&mut self) -> &[Arc<PatternSet>] {
-        PatternSet::renew(&mut self.patterns, &self.listeners);
-        self.fresh_patterns = 0;
-        &self.patterns
-    }
-
     /// Returns the name bits of the events that listeners here may take. All bits are set if there are pipes, because a
     /// pipe may forward any event. All bits are also set after the end of a run, because the first later event is
     /// logged.
     fn name_bits(&self) -> u64 {
         let is_all = !self.pipes.is_empty() || self.is_closed;
-        self.listeners
-            .iter()
-            .fold(if is_all { u64::MAX } else { 0 }, |names, listener| names | listener.matcher.name_bits())
+        if is_all { u64::MAX } else { self.listeners.name_bits() }
     }
 }

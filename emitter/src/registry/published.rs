@@ -8,6 +8,7 @@
 //! 5. The state records, under the lock, whether a value is published. An empty slot is left alone, because changing it
 //!    is expensive.
 
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use crate::sync::{Guard, Mutex, Slot};
@@ -47,6 +48,19 @@ impl<S, T> Published<S, T> {
     /// Reads the state under the lock.
     pub(crate) fn inspect<R>(&self, look: impl FnOnce(&S) -> R) -> R {
         look(&self.state.lock().own)
+    }
+
+    /// Reads the state under the lock, or returns `None` if the state has changed since `derived` was derived from it.
+    /// `look` may change parts of the state on which the derived value does not depend.
+    pub(crate) fn inspect_behind<R>(&self, derived: &T, look: impl FnOnce(&mut S) -> R) -> Option<R> {
+        let mut state = self.state.lock();
+        // Each change withdraws the published value, so `derived` is still published if and only if nothing has changed
+        // (invariant 1). No other value has its address, because the caller borrows it.
+        let is_current = match self.derived.get() {
+            Some(slot) if state.is_published => slot.load().as_deref().is_some_and(|now| ptr::eq(now, derived)),
+            _ => false,
+        };
+        is_current.then(|| look(&mut state.own))
     }
 
     /// Returns the published value, and derives it first if there is none.

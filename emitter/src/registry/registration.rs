@@ -10,7 +10,7 @@ use crate::emitter::Node;
 use crate::event::ExpectedType;
 use crate::matching::function::Exact;
 use crate::registry::claim::Claims;
-use crate::registry::listener::{Call, Failure, Listener, Role};
+use crate::registry::listener::{Call, Failure, Listener, Role, next_id};
 use crate::{BoxError, Event, EventMeta, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError, Payload};
 
 /// Options of a listener, such as its priority, the maximum number of its calls, and the effect of its failure.
@@ -197,7 +197,7 @@ impl Registration {
         // A matcher function that also receives nested events sees many types, so the listener filters by type (E7).
         let filters = matcher.is_function() && options.nested == Some(true);
         Ok(Listener {
-            id: Listener::next_id(),
+            id: next_id(),
             takes_nested: options.nested.unwrap_or_else(|| matcher.nested_by_default()),
             exact: if filters { Exact::Nowhere } else { matcher.exact() },
             claims: options.times.map_or_else(Claims::unlimited, Claims::times),

@@ -61,7 +61,7 @@ impl Listener {
     pub(crate) fn remove_from_home(&self) {
         let Some(home) = self.home.upgrade() else { return };
         if let Some(registry) = Emitter::from(home).registry() {
-            registry.remove(|other| std::ptr::eq(other, self));
+            registry.remove(self);
         }
     }
 }
