@@ -7,9 +7,12 @@ use crate::Emitter;
 use crate::emitter::Node;
 use crate::emitter::scope::drop_in_run_of;
 use crate::panic::discard;
+use crate::registry::listener::next_id;
 
 /// A route from one emitter to another.
 pub(crate) struct Pipe {
+    /// Unique in the process. A later pipe has a greater id.
+    pub(crate) id: u64,
     /// `Some` until the pipe is dropped.
     target: Option<Emitter>,
     /// The emitter from which events are piped.
@@ -18,7 +21,7 @@ pub(crate) struct Pipe {
 
 impl Pipe {
     pub(crate) fn new(home: &Emitter, target: &Emitter) -> Self {
-        Self { target: Some(target.clone()), home: home.downgrade() }
+        Self { id: next_id(), target: Some(target.clone()), home: home.downgrade() }
     }
 
     pub(crate) const fn target(&self) -> Option<&Emitter> {
@@ -30,7 +33,7 @@ impl Pipe {
 /// of the run that the pipe belongs to (R14).
 impl Drop for Pipe {
     fn drop(&mut self) {
-        let Self { target, home } = self;
+        let Self { target, home, .. } = self;
         drop_in_run_of(home, || discard("the target of a pipe", target.take()));
     }
 }

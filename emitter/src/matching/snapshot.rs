@@ -73,7 +73,7 @@ pub(crate) enum MatchedListeners<'s> {
 
 impl Snapshot {
     pub(crate) fn of(state: &mut RegistryState) -> Self {
-        let pipes: Box<[_]> = state.pipes.as_slice().into();
+        let pipes: Box<[_]> = state.pipes.values().cloned().collect();
         let is_closed = state.is_closed;
         let leads_up_only = pipes.is_empty() && !is_closed;
         let observes = state.listeners.observes();

@@ -172,7 +172,7 @@ where
     }
 }
 
-/// Returns an id for a listener. A later id is greater.
+/// Returns an id for a listener or a pipe. A later id is greater.
 pub(crate) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

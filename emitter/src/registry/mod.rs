@@ -14,6 +14,7 @@ pub(crate) mod published;
 pub(crate) mod registration;
 pub(crate) mod subscription;
 
+use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,7 +43,8 @@ pub(crate) struct Registry {
 #[derive(Default)]
 pub(crate) struct RegistryState {
     pub(crate) listeners: Listeners,
-    pub(crate) pipes: Vec<Arc<Pipe>>,
+    /// By their ids, oldest first.
+    pub(crate) pipes: BTreeMap<u64, Arc<Pipe>>,
     /// The number of searches since the last snapshot was derived. The next match cache has room for as many entries.
     pub(crate) searches: usize,
     /// `true` after the end of a run: the registry accepts nothing, and no event rises through it (R14).
@@ -162,16 +164,13 @@ impl Registry {
         let mut pipe = Some(pipe);
         self.change(|state| {
             let pipe = state.take_unless_closed(&mut pipe)?;
-            state.pipes.push(pipe);
+            state.pipes.insert(pipe.id, pipe);
             Ok(())
         })
     }
 
     pub(crate) fn remove_pipe(&self, pipe: &Pipe) -> bool {
-        let removed = self.change(|state| {
-            let at = state.pipes.iter().position(|other| std::ptr::eq(&**other, pipe))?;
-            Some(state.pipes.remove(at))
-        });
+        let removed = self.change(|state| state.pipes.remove(&pipe.id));
         removed.is_some()
     }
 
