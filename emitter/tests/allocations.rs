@@ -155,6 +155,32 @@ fn a_child_is_at_most_256_bytes_in_two_allocations() -> TestResult {
     Ok(())
 }
 
+#[test]
+fn an_emitter_keeps_the_same_number_of_bytes_however_many_levels_deep() -> TestResult {
+    let mut path = vec![Emitter::new()];
+    let root = path[0].clone();
+    for _ in 0..20 {
+        root.on("*.*", |_: &mut dyn AnyEvent, meta| assert!(meta.path().ends_with(".token")))?;
+    }
+    let mut below = |levels: usize| {
+        let made = measure(|| {
+            path.reserve_exact(levels);
+            for _ in 0..levels {
+                let child = path[path.len() - 1].child("some_name").expect("a name");
+                // Listeners read the path, and the root stores which listeners match it.
+                child.emit_now(TOKEN, &mut 7_u64).expect("no listener fails");
+                path.push(child);
+            }
+            root.reset();
+        });
+        made.bytes_current / levels as i64
+    };
+    // The root has listeners when the first levels are made, and none afterwards.
+    let (first, deeper, deepest) = (below(100), below(1000), below(3000));
+    assert!(first <= 450 && deeper <= 450 && deepest <= 450, "{first}, {deeper} and {deepest} bytes for each level");
+    Ok(())
+}
+
 /// E1.
 #[test]
 fn a_million_children_and_a_hundred_thousand_runs_created_and_dropped_leave_nothing_behind() -> TestResult {

@@ -19,6 +19,9 @@ const WHICH: std::ops::Range<usize> = 0..2520;
 
 const NAMES: [&str; 5] = ["x", "xy", "y", "r.x", "a.y"];
 
+/// An emitter that is two such names deep keeps only its own name.
+const LONG: &str = "a_name_of_seventy_letters_that_is_longer_than_half_of_what_is_kept_x_y";
+
 /// An emitter to be created below an earlier emitter. Emitter 0 is the root.
 #[derive(Clone, Debug)]
 enum Node {
@@ -118,7 +121,7 @@ enum Act {
 
 fn node() -> impl Strategy<Value = Node> {
     prop_oneof![
-        2 => (WHICH, select(vec!["a", "b", "a.b"])).prop_map(|(of, segment)| Node::Child { of, segment }),
+        2 => (WHICH, select(vec!["a", "b", "a.b", LONG])).prop_map(|(of, segment)| Node::Child { of, segment }),
         3 => (WHICH, prop::option::weighted(0.8, WHICH)).prop_map(|(of, within)| Node::Run { of, within }),
     ]
 }

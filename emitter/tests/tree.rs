@@ -113,6 +113,38 @@ fn a_child_can_have_a_dotted_name_several_segments_or_the_namespace_of_its_paren
     Ok(())
 }
 
+/// E3, E4: an emitter whose namespace is long keeps only its own name, and equal namespaces may be joined from different
+/// names.
+#[test]
+fn a_long_namespace_is_that_of_the_names_on_the_way() -> TestResult {
+    let long = "n".repeat(100);
+    for others in [0, 20] {
+        let (root, recorder) = (Emitter::new(), Recorder::new());
+        for i in 0..others {
+            root.on(format!("other_{i}*"), recorder.hears("other"))?;
+        }
+        let dotted = format!("{long}.{long}.a.b.{long}");
+        root.on(format!("{dotted}.x"), recorder.hears("path"))?;
+        root.on(format!("**.b.{long}.x"), recorder.hears("glob"))?;
+        root.on(format!("n{dotted}.x"), recorder.hears("longer path"))?;
+        root.on(format!("{long}.a.b.{long}.x"), recorder.hears("shorter path"))?;
+        let at_once = root.child(&dotted)?;
+        let in_two = root.child(format!("{long}.{long}"))?.child(format!("a.b.{long}"))?;
+        let in_steps = root.child(&long)?.child([&*long, "a"])?.child(())?.child("b")?.child(&long)?;
+        for emitter in [at_once, in_two, in_steps] {
+            // The second emit finds the match of the first.
+            for _ in 0..2 {
+                emit(&emitter, "x");
+                recorder.expect([&*format!("path {dotted}.x"), &*format!("glob {dotted}.x")]);
+            }
+            assert_eq!(emitter.path_of("x")?, format!("{dotted}.x"));
+            assert_eq!(emitter.namespace(), dotted);
+            assert_eq!(emitter.child("c")?.namespace(), format!("{dotted}.c"));
+        }
+    }
+    Ok(())
+}
+
 /// E3.
 #[test]
 fn a_child_inherits_context_group_creator_and_trace_unless_given_its_own() -> TestResult {

@@ -1,14 +1,15 @@
 //! The tree of emitters: parents, inherited properties, and runs.
 //!
 //! To emit an event, [`dispatch`](crate::dispatch) walks up the tree from an emitter and calls the listeners in each
-//! [`registry`](crate::registry). The submodules hold the parts of an emitter (context, group, creator, pipes); `scope`
-//! and `run_end` belong to the emitters of runs.
+//! [`registry`](crate::registry). The submodules hold the parts of an emitter (namespace, context, group, creator,
+//! pipes); `scope` and `run_end` belong to the emitters of runs.
 
 pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod creator;
 pub(crate) mod group;
 pub(crate) mod id;
+pub(crate) mod namespace;
 pub(crate) mod no_listener_cache;
 pub(crate) mod pipe;
 pub(crate) mod run_end;
@@ -24,12 +25,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use uuid::Uuid;
 
 use crate::emitter::context::{OwnContext, RESERVED};
+use crate::emitter::namespace::OwnNamespace;
 use crate::emitter::no_listener_cache::{NoListenerCache, invalidate, invalidate_in_runs};
 use crate::emitter::run_end::RunEnd;
 use crate::emitter::scope::drop_within;
 use crate::event::declared::Declared;
-use crate::name::namespace::{join, join_shared};
-use crate::name::{check, fingerprint};
+use crate::name::check;
 use crate::registry::Registry;
 use crate::rt::Scope;
 use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace, NameError, Namespace, Trace};
@@ -73,7 +74,7 @@ pub(crate) struct Node {
     /// Only used outside runs.
     pub(crate) no_listener_cache: NoListenerCache,
     /// `None` for a root, and for an emitter that has the namespace of its parent, such as the emitter of a run.
-    pub(crate) namespace: Option<Arc<str>>,
+    pub(crate) namespace: Option<OwnNamespace>,
     pub(crate) namespace_hash: u64,
     pub(crate) context: OwnContext,
     /// The group id that was set or inherited when the emitter was created (E3). A group id that is set later is in
@@ -188,13 +189,6 @@ impl Emitter {
 
     pub(crate) fn from_node(node: Node) -> Self {
         Self(Arc::new(node))
-    }
-
-    /// Returns the names of the emitters from the root to this emitter, joined by dots. The namespace of a root is
-    /// empty.
-    #[must_use]
-    pub fn namespace(&self) -> &str {
-        self.shared_namespace().map_or("", |namespace| namespace)
     }
 
     /// Returns the path that an event with this name has when it is emitted on this emitter.
@@ -316,30 +310,8 @@ impl Emitter {
         Arc::downgrade(&self.0)
     }
 
-    /// Returns the namespace as a shared string, or `None` if it is empty.
-    #[inline]
-    pub(crate) fn shared_namespace(&self) -> Option<&Arc<str>> {
-        self.upwards().find_map(|emitter| emitter.0.namespace.as_ref())
-    }
-
     pub(crate) fn namespace_hash(&self) -> u64 {
         self.0.namespace_hash
-    }
-
-    /// Joins the namespace and a name with a dot.
-    pub(crate) fn join(&self, name: &str) -> String {
-        join(self.namespace(), name)
-    }
-
-    /// Returns `true` if `path` is the namespace and `name`, joined with a dot. Does not allocate.
-    pub(crate) fn joins_to(&self, name: &str, path: &str) -> bool {
-        let rest = path.strip_suffix(name);
-        match (self.namespace(), rest) {
-            ("", Some("")) => true,
-            // The text in front of the name has to be the namespace and one dot.
-            (namespace, Some(rest)) => rest.strip_suffix('.') == Some(namespace) && !namespace.is_empty(),
-            (_, None) => false,
-        }
     }
 
     /// Returns the listeners and pipes of this emitter, or `None` if it never had a listener or pipe.
@@ -509,11 +481,13 @@ impl Node {
         node.is_in_run = parent.0.is_in_run;
         // A child with a name emits its own events. Only a `()` child emits for the run (E4).
         node.emits_for_run = namespace.is_none() && (parent.0.run.is_some() || parent.0.emits_for_run);
-        node.namespace = namespace.map(|namespace| join_shared(parent.namespace(), namespace));
-        node.namespace_hash = match &node.namespace {
-            Some(namespace) => fingerprint(namespace.as_bytes()),
-            None => parent.namespace_hash(),
-        };
+        node.namespace_hash = parent.namespace_hash();
+        if let Some(name) = namespace {
+            let above = parent.own_namespace().map(|(_, above)| above);
+            let own = OwnNamespace::below(above, name);
+            node.namespace_hash = own.hash(above.map(|above| (above, parent.namespace_hash())));
+            node.namespace = Some(own);
+        }
         node
     }
 }

@@ -24,7 +24,12 @@ impl Node {
         if listeners == 0 || !is_first(self.namespace_hash) {
             return;
         }
-        let name = match self.namespace.as_ref().or_else(|| self.parent.as_ref()?.shared_namespace()) {
+        let above = self.parent.as_ref();
+        let namespace = match &self.namespace {
+            Some(namespace) => Some(namespace.joined(above)),
+            None => above.and_then(|above| above.shared_namespace()),
+        };
+        let name = match namespace {
             Some(namespace) => format!("the emitter `{namespace}`"),
             None => "an emitter without a name".to_owned(),
         };

@@ -153,8 +153,8 @@ fn own_name<'m>(emitter: &Emitter, matcher: &'m Matcher) -> Option<&'m str> {
     match &matcher.0 {
         MatcherKind::Name { text, .. } => Some(text),
         MatcherKind::Path(path) => {
-            let rest = path.strip_prefix(emitter.namespace())?;
-            rest.strip_prefix('.').filter(|name| !name.contains('.'))
+            let (_, name) = path.rsplit_once('.')?;
+            if emitter.joins_to(name, path) { Some(name) } else { None }
         }
         _ => None,
     }

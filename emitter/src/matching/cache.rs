@@ -8,7 +8,9 @@ use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::Emitter;
 use crate::dispatch::batch::{Batch, BatchStarts, batch_starts};
+use crate::emitter::namespace::OwnNamespace;
 use crate::name::is_same;
 use crate::registry::listener::{EventView, Listener, Role};
 
@@ -25,7 +27,8 @@ pub(crate) struct MatchCache {
 /// not cached: they are called for each event.
 pub(crate) struct CacheKey<'a> {
     hash: u64,
-    namespace: Option<&'a Arc<str>>,
+    source: &'a Emitter,
+    namespace: Option<&'a OwnNamespace>,
     name: &'a str,
     /// `here`, `nested` and `has_other_name` of the view, as bits.
     seen: u8,
@@ -81,7 +84,8 @@ impl<'a> CacheKey<'a> {
         let hash = name.hash() ^ source.namespace_hash().rotate_left(20) ^ u64::from(seen);
         Self {
             hash: hash ^ (hash >> 29),
-            namespace: source.shared_namespace(),
+            source,
+            namespace: source.own_namespace().map(|(_, own)| own),
             name: name.as_str(),
             seen,
             payload: view.meta.emit.carried.id,
@@ -95,7 +99,7 @@ impl CacheEntry {
             found.into_iter().partition(|listener| listener.call.role() == Role::Change);
         Self {
             hash: key.hash,
-            namespace: key.namespace.cloned(),
+            namespace: key.source.shared_namespace(),
             name: key.name.into(),
             seen: key.seen,
             payload: key.payload,
@@ -109,7 +113,18 @@ impl CacheEntry {
         self.hash == key.hash
             && (self.seen, self.payload) == (key.seen, key.payload)
             && is_same(&self.name, key.name)
-            && is_same_namespace(self.namespace.as_ref(), key.namespace)
+            && self.is_of_namespace(key)
+    }
+
+    /// Compares the namespaces. Usually both are the same allocation.
+    #[inline]
+    fn is_of_namespace(&self, key: &CacheKey<'_>) -> bool {
+        match (&self.namespace, key.namespace) {
+            (Some(a), Some(OwnNamespace::Whole(b))) => Arc::ptr_eq(a, b) || a == b,
+            (Some(a), Some(OwnNamespace::Long(_))) => key.source.has_namespace(a),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
     }
 
     #[inline]
@@ -123,16 +138,6 @@ impl CacheEntry {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.changers.listeners.is_empty() && self.observers.listeners.is_empty()
-    }
-}
-
-/// Compares namespaces. Usually both are the same allocation.
-#[inline]
-fn is_same_namespace(a: Option<&Arc<str>>, b: Option<&Arc<str>>) -> bool {
-    match (a, b) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
-        (None, None) => true,
-        (Some(_), None) | (None, Some(_)) => false,
     }
 }
 

@@ -1,29 +1,8 @@
-//! Namespaces: arguments that name a child, and functions that join names.
+//! Arguments that name a child.
 
 use std::borrow::Cow;
-use std::sync::Arc;
-
-use smallvec::SmallVec;
 
 use crate::Namespace;
-
-/// Joins a namespace and a name with a dot.
-pub(crate) fn join(namespace: &str, name: &str) -> String {
-    if namespace.is_empty() { name.to_owned() } else { [namespace, ".", name].concat() }
-}
-
-/// Joins a namespace and a name into a shared string. Up to 128 bytes are joined on the stack, so that only the result
-/// is allocated.
-pub(crate) fn join_shared(namespace: &str, name: &str) -> Arc<str> {
-    let mut joined = SmallVec::<[u8; 128]>::from_slice(namespace.as_bytes());
-    joined.extend_from_slice(if namespace.is_empty() { b"" } else { b"." });
-    joined.extend_from_slice(name.as_bytes());
-    match std::str::from_utf8(&joined) {
-        Ok(joined) => joined.into(),
-        // Unreachable: two strings and a dot are valid UTF-8.
-        Err(_) => join(namespace, name).into(),
-    }
-}
 
 /// A value that names a child: one dotted name, several segments, or `()` for the namespace of the parent.
 #[diagnostic::on_unimplemented(
