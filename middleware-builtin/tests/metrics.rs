@@ -235,8 +235,8 @@ async fn a_trajectory_shows_counted_for_each_run() -> TestResult {
     let metrics = || for_tree(Metrics::new());
     let trajectory = || page.built(|builder| builder.events("middleware.metrics.*"));
     let counted = |level: &str, kind: &str, name: &str| {
-        let of = format!(r#""duration_ns":1000000,"kind":"{kind}","name":"{name}","status":"success""#);
-        format!("{level}Middleware[metrics][counted]: {{{of}}}")
+        let of = format!("duration_ns: 1000000, kind: {kind}, name: {name}, status: success");
+        format!("{level}Middleware[metrics][counted]: {of}")
     };
     for run in [
         outer.run(1).middleware(metrics()).middleware(trajectory()),

@@ -62,8 +62,9 @@ fn text(answer: &str) -> Reply {
     Reply::text(answer).in_pieces(10)
 }
 
+/// A call whose arguments are in the order in which the model writes them.
 fn call(answer: &str) -> Reply {
-    Reply::calls([("final_answer", serde_json::from_str(answer).expect("JSON"))])
+    Reply::deltas([Delta::tool_call(0, Some("0".to_owned()), Some("final_answer".to_owned()), answer)])
 }
 
 /// An input whose run streams.

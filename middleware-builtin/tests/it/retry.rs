@@ -242,8 +242,9 @@ async fn events_of_a_retry_reach_its_emitter_and_the_run_with_the_run_s_ids() ->
     });
     run.await?;
     let run_id = *run_id.lock().expect("nobody panics");
-    let event =
-        |attempt, delay| format!(r#"{{"attempt":{attempt},"delay_ms":{delay},"cause":"busy","kind":"failed"}}"#);
+    let event = |attempt, delay| {
+        format!(r#"{{"attempt":{attempt},"delay_ms":{delay},"cause":"busy","kind":"failed","retries":2}}"#)
+    };
     let both = |attempt, delay| ["own", "run"].map(|who| (who, run_id, event(attempt, delay)));
     assert_eq!(*heard.lock().expect("nobody panics"), [both(0, 500), both(1, 1_000)].concat());
     Ok(())
