@@ -76,10 +76,14 @@ impl From<String> for FinishReason {
     fn from(text: String) -> Self {
         match text.as_str() {
             "stop" => Self::Stop,
-            "length" => Self::Length,
+            // Mistral sends `model_length`, gateways to Anthropic `max_tokens`, and gateways to Gemini `MAX_TOKENS`:
+            // <https://docs.mistral.ai/api/#operation/chatCompletion>,
+            // <https://docs.claude.com/en/api/handling-stop-reasons>,
+            // <https://ai.google.dev/api/generate-content#FinishReason>
+            "length" | "model_length" | "max_tokens" | "MAX_TOKENS" => Self::Length,
             // Servers that speak OpenAI's protocol send `tool_calls`.
             "tool_call" | "tool_calls" => Self::ToolCall,
-            "content_filter" => Self::ContentFilter,
+            "content_filter" | "refusal" | "SAFETY" => Self::ContentFilter,
             "stopped" => Self::Stopped,
             _ => Self::Other(text),
         }

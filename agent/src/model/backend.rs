@@ -155,8 +155,8 @@ impl Backend {
     ) -> Result<ChatResponse> {
         // Stages may have removed the counts. If a listener stopped the stream, the piece with the counts may have been
         // dropped.
-        let staged = response.usage.filter(|usage| usage.total() > 0);
-        response.usage = staged.or(used).or(response.usage);
+        let staged = response.usage.filter(|_| used.is_none_or(|used| !used.estimated));
+        response.usage = staged.or(used);
         if let Some(usage) = response.usage {
             // Charge first, because the tokens are spent even if a listener fails. Emit the event even if a budget is
             // closed.

@@ -72,15 +72,21 @@ impl Received {
 
     /// Returns the tokens to charge: those that the provider has reported, or an estimate if a budget limits them.
     pub(super) fn usage(&self, request: &ChatRequest, counter: &dyn TokenCounter, ctx: &RunContext) -> Option<Usage> {
-        // Servers that do not count report zeros.
-        let reported = self.reported.filter(|usage| usage.total() > 0);
-        if reported.is_some() || !self.has_begun {
+        let Some(text) = &self.counted else { return self.reported };
+        if !self.has_begun {
             return self.reported;
         }
-        let Some(text) = &self.counted else { return self.reported };
-        let input = counter.count(&messages_of(request), ctx);
-        let output = if text.is_empty() { 0 } else { counter.count(&[Arc::new(Message::assistant(text))], ctx) };
-        Some(Usage::estimate(input, output))
+        // Servers that do not count report zeros, and some have counted only the request when their reply breaks off.
+        let mut usage = self.reported.unwrap_or_default();
+        if usage.input_tokens == 0 {
+            usage.input_tokens = counter.count(&messages_of(request), ctx);
+            usage.estimated = true;
+        }
+        if usage.output_tokens == 0 && !text.is_empty() {
+            usage.output_tokens = counter.count(&[Arc::new(Message::assistant(text))], ctx);
+            usage.estimated = true;
+        }
+        Some(usage)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The output of a model's run, and the pieces of a reply.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
 
 use rust_decimal::Decimal;
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::message::arguments::ToolCall;
+use crate::message::is_false;
 use crate::message::usage::{FinishReason, Usage};
 use crate::{Message, Part, Role};
 
@@ -36,7 +37,7 @@ pub struct ChatResponse {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// `true` if the provider itself has answered with neither text nor calls, whatever stages have added since.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_empty: bool,
 }
 
@@ -186,27 +187,32 @@ impl Delta {
 /// Removes calls that a gateway has sent twice, with the same id, name and arguments, so that each is executed once. The
 /// response gets a warning about them.
 pub(crate) fn drop_repeated_calls(response: &mut ChatResponse) {
-    let mut seen: Vec<ToolCall> = Vec::new();
+    // The calls so far with each id. Calls without an id are told apart by their position only.
+    let mut seen: HashMap<&str, Vec<&ToolCall>> = HashMap::new();
     let mut repeated = Vec::new();
-    response.message.parts.retain(|part| {
-        let Part::ToolCall(call) = part else { return true };
-        // Calls without an id are told apart by their position only.
-        let is_repeated = !call.id.is_empty() && seen.iter().any(|seen| is_same_call(seen, call));
-        if is_repeated {
-            repeated.push(call.id.clone());
-        } else {
-            seen.push(call.clone());
+    for (position, part) in response.message.parts.iter().enumerate() {
+        let Part::ToolCall(call) = part else { continue };
+        if call.id.is_empty() {
+            continue;
         }
+        let same_id = seen.entry(&call.id).or_default();
+        let is_same = |seen: &&ToolCall| seen.name == call.name && seen.arguments == call.arguments;
+        if same_id.iter().any(is_same) {
+            repeated.push((position, call.id.clone()));
+        } else {
+            same_id.push(call);
+        }
+    }
+    let mut removed = repeated.iter().map(|(position, _)| *position).peekable();
+    let mut position = 0;
+    response.message.parts.retain(|_| {
+        let is_repeated = removed.next_if_eq(&position).is_some();
+        position += 1;
         !is_repeated
     });
-    for id in repeated {
-        let warning = format!("the server sent the call `{id}` twice: it is executed once");
-        response.warnings.push(warning);
+    for (_, id) in repeated {
+        response.warnings.push(format!("the server sent the call `{id}` twice: it is executed once"));
     }
-}
-
-fn is_same_call(one: &ToolCall, other: &ToolCall) -> bool {
-    one.id == other.id && one.name == other.name && one.arguments == other.arguments
 }
 
 /// Builds a response from pieces.

@@ -193,7 +193,7 @@ impl Provider for OpenAi {
                 return Err(error);
             }
         };
-        reply::deltas(response, request.options.stream == Some(true), warnings, peer, shared).await
+        Ok(reply::deltas(response, request.options.stream == Some(true), warnings, peer, shared))
     }
 }
 

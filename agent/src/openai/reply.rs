@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use emitree_runtime::{Error, Result};
 use futures_core::Stream;
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use reqwest::header::CONTENT_TYPE;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{SeqAccess, Visitor};
@@ -117,8 +117,21 @@ struct Details {
     reasoning_tokens: Option<u64>,
 }
 
-/// Returns the pieces of a response: its headers, warnings about the request, then the pieces of the reply.
-pub(super) async fn deltas(
+/// Returns the pieces of a response: its headers, warnings about the request, then the pieces of the reply. The body is
+/// read when the stream is polled, so a reply that breaks off has begun, and is charged (A9).
+pub(super) fn deltas(
+    incoming: Incoming,
+    asked_to_stream: bool,
+    warnings: Vec<String>,
+    peer: Peer,
+    shared: &Arc<Shared>,
+) -> DeltaStream {
+    let shared = Arc::clone(shared);
+    let read = async move { read(incoming, asked_to_stream, warnings, peer, &shared).await };
+    Box::pin(stream::once(read).try_flatten())
+}
+
+async fn read(
     incoming: Incoming,
     asked_to_stream: bool,
     warnings: Vec<String>,

@@ -228,7 +228,7 @@ fn call(call: &ToolCall, rules: Rules) -> Value {
         Arguments::Json(Value::Null) => "{}".to_owned(),
         other => json!({"malformed": other.to_string()}).to_string(),
     };
-    let function = json!({"name": rules::fit_name(&call.name), "arguments": arguments});
+    let function = json!({"name": rules::fit_name(&call.name, rules.dialect), "arguments": arguments});
     json!({"id": rules.ids.fit(&call.id), "type": "function", "function": function})
 }
 

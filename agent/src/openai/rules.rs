@@ -153,14 +153,16 @@ impl Rules {
 /// All servers take 1 to 64 letters, digits, `_` and `-`, and Gemini's names do not begin with a digit or `-`:
 /// <https://portkey.ai/error-library/pattern-mismatch-error-10474>,
 /// <https://cloud.google.com/vertex-ai/generative-ai/docs/reference/nodejs/latest/vertexai/functiondeclaration>
-pub(super) fn fit_name(name: &str) -> Cow<'_, str> {
+pub(super) fn fit_name(name: &str, dialect: Dialect) -> Cow<'_, str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let begins = |name: &str| name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     // A tool's name fits, and goes back as it is declared.
-    if (1..=64).contains(&name.len()) && name.chars().all(fits) {
+    let is_word = (1..=64).contains(&name.len()) && name.chars().all(fits);
+    if is_word && (dialect != Dialect::Gemini || begins(name)) {
         return name.into();
     }
     let mut fitting: String = name.chars().take(64).map(|c| if fits(c) { c } else { '_' }).collect();
-    if !fitting.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+    if !begins(&fitting) {
         fitting.insert(0, '_');
         fitting.truncate(64);
     }
@@ -239,7 +241,10 @@ mod tests {
             (&long, &long[..64]),
         ];
         for (name, expected) in table {
-            assert_eq!(fit_name(name), expected, "{name}");
+            assert_eq!(fit_name(name, Dialect::Any), expected, "{name}");
+        }
+        for (dialect, expected) in [(Dialect::OpenAi, "2fast"), (Dialect::Gemini, "_2fast")] {
+            assert_eq!(fit_name("2fast", dialect), expected, "{dialect:?}");
         }
     }
 

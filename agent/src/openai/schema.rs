@@ -22,7 +22,9 @@ const CHOICES: [&str; 3] = ["anyOf", "oneOf", "allOf"];
 pub(super) fn adapted(spec: &ToolSpec, dialect: Dialect) -> Result<Value> {
     let mut root = spec.parameters.as_object().cloned().unwrap_or_default();
     let refuse = |keyword: &str, why: &str| refused(&spec.name, keyword, why);
-    if let Some(target) = root.get("$ref").and_then(Value::as_str) {
+    // A definition may name another one. A cycle ends at a missing definition or at the limit.
+    for _ in 0..32 {
+        let Some(target) = root.get("$ref").and_then(Value::as_str) else { break };
         let target = resolved(&spec.parameters, target).cloned();
         let target = target.ok_or_else(|| refuse("$ref", "it does not refer to a definition of the schema"))?;
         root.remove("$ref");
@@ -58,7 +60,7 @@ pub(super) fn adapted(spec: &ToolSpec, dialect: Dialect) -> Result<Value> {
         }
         Dialect::LlamaCpp => anchor(&mut root),
         Dialect::Gemini => {
-            let mut gemini = Gemini { tool: &spec.name, root: &spec.parameters, open: Vec::new() };
+            let mut gemini = Gemini { tool: &spec.name, root: &spec.parameters, open: Vec::new(), schemas: 0 };
             return gemini.convert(root, 1).map(Value::Object);
         }
     }
@@ -104,11 +106,18 @@ fn anchor(schema: &mut Schema) {
     for (name, value) in schema.iter_mut() {
         match value {
             // The members of these are schemas by name, so `pattern` may be a name.
-            Value::Object(members) if matches!(&**name, "properties" | "$defs" | "definitions") => {
+            Value::Object(members)
+                if matches!(
+                    &**name,
+                    "properties" | "patternProperties" | "dependentSchemas" | "$defs" | "definitions"
+                ) =>
+            {
                 for member in members.values_mut().filter_map(Value::as_object_mut) {
                     anchor(member);
                 }
             }
+            // These are values, and no schemas.
+            _ if matches!(&**name, "const" | "default" | "enum" | "examples") => {}
             Value::Object(inner) => anchor(inner),
             Value::Array(items) => {
                 for item in items.iter_mut().filter_map(Value::as_object_mut) {
@@ -124,16 +133,26 @@ fn anchor(schema: &mut Schema) {
 /// refused.
 const GEMINI_DEPTH: usize = 10;
 
+/// The maximum number of schemas in a tool's schema whose references are replaced by their definitions.
+const MAX_SCHEMAS: usize = 2_000;
+
 /// Converts schemas to Gemini's, which are a part of `OpenAPI` 3.0.
 struct Gemini<'s> {
     tool: &'s str,
     root: &'s Value,
     /// The references that are being replaced by their definitions.
     open: Vec<String>,
+    /// The number of schemas so far: definitions that name others twice would grow without end.
+    schemas: usize,
 }
 
 impl Gemini<'_> {
     fn convert(&mut self, mut schema: Schema, depth: usize) -> Result<Schema> {
+        self.schemas += 1;
+        if self.schemas > MAX_SCHEMAS {
+            let why = format!("with its definitions in place, the schema has more than {MAX_SCHEMAS} parts");
+            return Err(refused(self.tool, "$ref", &why));
+        }
         if depth > GEMINI_DEPTH {
             return Err(refused(
                 self.tool,

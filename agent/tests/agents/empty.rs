@@ -155,3 +155,13 @@ async fn an_attempt_that_fails_after_an_empty_reply_counts_once_more_only() -> R
     assert_eq!(agent(&script)?.ask("Hi.").await.unwrap_err().to_string(), "overloaded");
     Ok(())
 }
+
+#[tokio::test]
+async fn an_empty_reply_that_a_cache_has_kept_is_no_answer_either() -> Result<()> {
+    let script = ScriptedModel::new("test").reply(finish(FinishReason::Stop)).text("A.");
+    let model = ChatModel::new(script)?.middleware(emitree_middleware::Cache::json().build()?);
+    let agent = Agent::builder("tester", model).build()?;
+    let error = agent.ask("Hi.").await.unwrap_err().to_string();
+    assert!(error.contains("has answered twice without text"), "{error}");
+    Ok(())
+}

@@ -103,3 +103,13 @@ async fn a_cut_off_call_without_arguments_is_not_executed_with_an_empty_object()
     assert!(log.lines().is_empty());
     Ok(())
 }
+
+#[test]
+fn a_cut_off_reply_is_known_by_the_names_that_servers_give_it() {
+    for name in ["length", "model_length", "max_tokens", "MAX_TOKENS"] {
+        assert_eq!(FinishReason::from(name.to_owned()), FinishReason::Length, "{name}");
+    }
+    for name in ["content_filter", "refusal", "SAFETY"] {
+        assert_eq!(FinishReason::from(name.to_owned()), FinishReason::ContentFilter, "{name}");
+    }
+}

@@ -187,7 +187,7 @@ async fn reported_tokens_are_charged_even_if_the_reply_then_fails() -> Result<()
 
         let strict = Budget::builder().tokens(10).build()?;
         let error = model.run(request).middleware(strict).await.unwrap_err();
-        assert_eq!(error.to_string(), "the budget is exceeded: 1000000 tokens (limit: 10)");
+        assert_eq!(error.to_string(), "the budget is exceeded: 1000009 tokens (limit: 10)");
     }
     // If the provider fails before it reports tokens, nothing is charged.
     let budget = unlimited()?;

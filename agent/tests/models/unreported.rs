@@ -189,3 +189,16 @@ async fn a_reply_of_reasoning_and_calls_counts_their_text() -> Result<()> {
     assert_eq!(charged.lines(), ["2 21 true"]);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_count_that_is_missing_beside_another_is_estimated() -> Result<()> {
+    let budget = Budget::builder().tokens(1_000).build()?;
+    let charged = charges(&budget)?;
+    let replies = [Usage::new(7, 0), Usage::new(0, 5)].map(|usage| Reply::text("abc").usage(usage));
+    for reply in replies {
+        let model = ChatModel::new(ScriptedModel::new("small").reply(reply))?.token_counter(characters);
+        model.run("12".into()).middleware(budget.clone()).await?;
+    }
+    assert_eq!(charged.lines(), ["7 3 true", "2 5 true"]);
+    Ok(())
+}

@@ -495,3 +495,30 @@ fn the_error_for_a_proxy_that_cannot_be_reached_names_the_proxy() {
         assert!(error.contains("<`openai` at http://127.0.0.2:1/v1 cannot be reached: "), "{other:?}: {error}");
     }
 }
+
+// A9
+#[tokio::test]
+async fn a_whole_reply_that_breaks_off_or_is_malformed_is_charged_the_request() -> Result<()> {
+    let broken = [
+        Answer::endless("200 OK", "{\"choices\":[{\"mess").then_close(),
+        Answer::new("200 OK", &[("content-type", "application/json")], "{\"choices\":"),
+        Answer::new("200 OK", &[("content-type", "text/plain")], "Hello"),
+    ];
+    for answer in broken {
+        let server = Server::start([answer]).await;
+        let budget = emitree_middleware::Budget::builder().tokens(1_000).build()?;
+        let log = Log::default();
+        let to = log.clone();
+        budget.emitter().on("charged", move |event: &mut emitree_middleware::budget::Charged, _| {
+            to.add(format!("{} {}", event.usage.input_tokens, event.usage.estimated));
+        })?;
+        server.model().run("hi".into()).middleware(budget).await.unwrap_err();
+        assert_eq!(log.lines(), ["9 true"]);
+    }
+    // A request that is refused costs nothing.
+    let server = Server::start([Answer::json("400 Bad Request", &json!({"error": {"message": "no"}}))]).await;
+    let budget = emitree_middleware::Budget::builder().tokens(1).build()?;
+    let error = server.model().run("hi".into()).middleware(budget).await.unwrap_err();
+    assert!(error.find::<ServerError>().is_some(), "{error}");
+    Ok(())
+}
