@@ -34,6 +34,9 @@
 //! | feature | store | |
 //! |---|---|---|
 //! | `sqlite` | [`SqliteStore`] | a file, also for several processes; also a [`KeyValues`](emitree_middleware::values::KeyValues) |
+//!
+//! `sqlite` accepts each rusqlite from 0.39 to 0.43: a program can have only one SQLite, and sqlx 0.9 needs that of
+//! rusqlite 0.39.
 
 #![cfg_attr(
     not(test),
