@@ -160,6 +160,15 @@ pub enum EmitErrorKind {
         /// The source location of the listener's registration.
         at: &'static Location<'static>,
     },
+    /// A listener has tried to [consume](crate::EventMeta::consume) an event of a run's lifecycle.
+    #[error(
+        "`{path}` cannot be consumed, because an event of a run's lifecycle reaches all its listeners; to answer a run \
+         early, bind a layer"
+    )]
+    NotConsumable {
+        /// The path of the event.
+        path: String,
+    },
 }
 
 impl EmitError {

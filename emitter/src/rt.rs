@@ -11,3 +11,4 @@ pub use crate::emitter::no_listener_cache::NoListenerCache;
 pub use crate::emitter::scope::Scope;
 pub use crate::event::facet::Facet;
 pub use crate::event::stamp::EventStamp;
+pub use crate::registry::bound::binding;

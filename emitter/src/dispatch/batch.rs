@@ -15,7 +15,7 @@ use crate::{AnyEvent, EventMeta, Payload};
 
 /// Listeners that are called together, in order.
 pub(crate) trait Batch: Send + Sync {
-    /// Calls the listeners until one fails, and moves `place` past each listener before its call.
+    /// Calls the listeners until one fails or consumes the event, and moves `place` past each listener before its call.
     fn call(&self, place: &mut usize, event: &mut dyn AnyEvent, meta: &EventMeta<'_>) -> CallResult;
 }
 
@@ -42,6 +42,10 @@ impl<T: Payload + ?Sized + 'static> Batch for OfType<T> {
             *place += 1;
             if listener.claims.claim_unlimited() {
                 change.call_of(event, meta)?;
+                // The loop of the emit decides for each of the others whether it still receives the event (E20).
+                if meta.is_consumed() {
+                    break;
+                }
             }
         }
         Ok(())

@@ -59,7 +59,8 @@ impl PayloadRef<'_> {
 
 /// The outcome of a listener's turn.
 enum CallOutcome {
-    /// The listener was called or has no calls left (E8, E9), or its matcher function does not accept the event.
+    /// The listener was called or has no calls left (E8, E9), its matcher function does not accept the event, or the
+    /// event was consumed (E20).
     Done,
     /// The listener has to be awaited.
     MustAwait,
@@ -220,7 +221,9 @@ fn call_listeners<'r, const START: bool>(
         while let Some(listeners) = route.listeners(cursor) {
             loop {
                 // A batch checks the event's type once for all its listeners.
-                if let (Some(batch), PayloadRef::Changing(event)) = (listeners.batch(cursor.place), &mut *event) {
+                if let (Some(batch), PayloadRef::Changing(event)) = (listeners.batch(cursor.place), &mut *event)
+                    && !meta.is_consumed()
+                {
                     batch.call(&mut cursor.place, *event, meta)?;
                     continue;
                 }
@@ -245,7 +248,7 @@ fn call_listener(
 ) -> Result<CallOutcome, Box<Failure>> {
     // A matcher function is called for each event, just before the listener. All other matchers were checked when the
     // route was found.
-    if !listener.matcher.accepts(meta) {
+    if meta.is_consumed() && !listener.receives_consumed() || !listener.matcher.accepts(meta) {
         return Ok(CallOutcome::Done);
     }
     match (&listener.call, event) {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
@@ -10,7 +11,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::dispatch::emit::Emit;
-use crate::{AnyEvent, Context, Creator, Detail, Emitter, EventRecord};
+use crate::error::EmitErrorKind;
+use crate::{AnyEvent, Context, Creator, Detail, EmitError, Emitter, EventRecord};
 
 /// The ids of the run in which an event happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +33,7 @@ pub struct EventMeta<'a> {
     pub(crate) emit: &'a Emit<'a>,
     fixed: Option<FixedValues>,
     path: OnceLock<Box<str>>,
+    is_consumed: AtomicBool,
 }
 
 /// Values that must not change while listeners are awaited.
@@ -41,7 +44,7 @@ pub(crate) struct FixedValues {
 
 impl<'a> EventMeta<'a> {
     pub(crate) const fn new(emit: &'a Emit<'a>) -> Self {
-        Self { emit, fixed: None, path: OnceLock::new() }
+        Self { emit, fixed: None, path: OnceLock::new(), is_consumed: AtomicBool::new(false) }
     }
 
     /// Fixes the time and the context before listeners are awaited, even if no listener has read them (E14).
@@ -154,6 +157,43 @@ impl<'a> EventMeta<'a> {
     ) -> serde_json::Result<bool> {
         let change_data = self.emit.source.declared().and_then(|declared| declared.data(self.emitted_name()));
         change_data.map_or(Ok(false), |change_data| change_data(event, &mut change))
+    }
+
+    /// Consumes the event: no later listener that may change it is called, on any emitter that the event still reaches,
+    /// also through pipes. Observers and sinks receive the event nevertheless, and so do the listeners that a middleware
+    /// has bound to a run, for example to redact it. A listener that is skipped has not used up a call.
+    ///
+    /// ```
+    /// use emitree_emitter::{EmitError, Emitter, EventMeta, Options};
+    ///
+    /// let app = Emitter::new();
+    /// let panel = app.child("panel")?;
+    /// app.on("panel.key", |key: &mut char, _| *key = '?')?;
+    /// app.observe("panel.key", |key: &char, _| assert_eq!(*key, 'q'))?;
+    /// panel.on("key", |_: &mut char, meta: &EventMeta<'_>| Ok(meta.consume()?))?;
+    /// let mut key = 'q';
+    /// panel.emit_now("key", &mut key)?;
+    /// assert_eq!(key, 'q');
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the events `start`, `success`, `error` and `finish` of a run, and consumes nothing: nobody may
+    /// hide them from others. To answer a run early, bind a layer or set the output in `start`.
+    pub fn consume(&self) -> Result<(), EmitError> {
+        // Only a runtime emits with a delivery, and only the events of a run's lifecycle.
+        if self.emit.delivery.is_some() {
+            return Err(EmitErrorKind::NotConsumable { path: self.path().to_owned() }.into());
+        }
+        self.is_consumed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns `true` if a listener has consumed the event.
+    #[inline(always)]
+    pub(crate) fn is_consumed(&self) -> bool {
+        self.is_consumed.load(Ordering::Relaxed)
     }
 
     /// Returns an owned, serializable copy of the meta and the payload.

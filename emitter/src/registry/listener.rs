@@ -193,6 +193,8 @@ pub(crate) struct Listener {
     pub(crate) takes_nested: bool,
     pub(crate) priority: i32,
     pub(crate) persistent: bool,
+    /// `true` if a middleware has bound the listener to a run.
+    pub(crate) is_bound: bool,
     pub(crate) on_error: OnError,
     /// The source location of the registration.
     pub(crate) at: &'static Location<'static>,
@@ -212,6 +214,12 @@ impl Listener {
         // The cheapest checks come first.
         (self.takes_nested || !view.nested) && self.matcher.takes(view) && self.may_take_type(view)
             || view.has_other_name && self.takes_by_other_name(view.meta.emit)
+    }
+
+    /// Returns `true` if the listener also receives an event that another one has consumed (E20).
+    #[cold]
+    pub(crate) fn receives_consumed(&self) -> bool {
+        self.is_bound || self.call.role() == Role::Observe
     }
 
     /// Returns `true` if the listener takes an event by the event's second name. The caller has checked that the event

@@ -1,7 +1,8 @@
 //! The listeners of one emitter, kept so that a change and a search cost no more if there are many of them.
 //!
-//! 1. A few listeners are a list in the order of calls. More of them are in one map, under their [`Key`]s: sorted by
-//!    group, and by place within a group.
+//! 1. A few listeners are a list in the order of calls. More of them are in two maps, under their [`Key`]s: sorted by
+//!    group, and by place within a group. Patterns have a map of their own, because no event looks for their groups: sets
+//!    find them, so many patterns make no other search slower.
 //! 2. A search looks only at the groups that may take the event, and asks each listener that it finds there
 //!    ([`Listener::takes`]). Listeners of other groups never take the event.
 //! 3. Adding and removing a listener takes a number of steps that is logarithmic in the number of listeners. So does a
@@ -33,7 +34,9 @@ pub(crate) enum Listeners {
 
 #[derive(Default)]
 pub(crate) struct ManyListeners {
-    by_key: BTreeMap<Key, Arc<Listener>>,
+    /// All listeners but those with patterns.
+    by_group: BTreeMap<Key, Arc<Listener>>,
+    by_pattern: BTreeMap<Key, Arc<Listener>>,
     patterns: Patterns,
     names: NameCounts,
     observers: usize,
@@ -49,7 +52,7 @@ impl Listeners {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Few(few) => few.len(),
-            Self::Many(many) => many.by_key.len(),
+            Self::Many(many) => many.len(),
         }
     }
 
@@ -96,7 +99,7 @@ impl Listeners {
                 few.remove(at)
             }
             Self::Many(many) => {
-                let removed = many.by_key.remove(&Key::of(listener))?;
+                let removed = many.map_of(listener).remove(&Key::of(listener))?;
                 many.count_removed(&removed);
                 removed
             }
@@ -134,8 +137,9 @@ impl Listeners {
     /// Makes a list of the listeners that are left after a removal, if they are few.
     fn shrink(&mut self) {
         let Self::Many(many) = self else { return };
-        if many.by_key.len() <= MAX_FEW {
-            let mut few: Vec<_> = take(&mut many.by_key).into_values().collect();
+        if many.len() <= MAX_FEW {
+            let mut few: Vec<_> = take(&mut many.by_group).into_values().collect();
+            few.extend(take(&mut many.by_pattern).into_values());
             few.sort_unstable_by_key(|listener| Place::of(listener));
             *self = Self::Few(few);
         }
@@ -145,7 +149,7 @@ impl Listeners {
     pub(crate) fn renew_patterns(&mut self) -> &[Arc<PatternSet>] {
         match self {
             Self::Few(_) => &[],
-            Self::Many(many) => many.patterns.renew(&many.by_key),
+            Self::Many(many) => many.patterns.renew(&many.by_pattern),
         }
     }
 
@@ -165,6 +169,14 @@ impl Listeners {
 }
 
 impl ManyListeners {
+    fn len(&self) -> usize {
+        self.by_group.len() + self.by_pattern.len()
+    }
+
+    fn map_of(&mut self, listener: &Listener) -> &mut BTreeMap<Key, Arc<Listener>> {
+        if listener.matcher.is_pattern() { &mut self.by_pattern } else { &mut self.by_group }
+    }
+
     fn add(&mut self, listener: Arc<Listener>) {
         let key = Key::of(&listener);
         if listener.matcher.is_pattern() {
@@ -172,10 +184,10 @@ impl ManyListeners {
         }
         self.names.add(listener.matcher.name_bits());
         self.observers += usize::from(listener.call.role() == Role::Observe);
-        self.by_key.insert(key, listener);
+        self.map_of(&listener).insert(key, listener);
     }
 
-    /// Undoes what [`add`](Self::add) has counted, after the listener was taken out of the map.
+    /// Undoes what [`add`](Self::add) has counted, after the listener was taken out of its map.
     fn count_removed(&mut self, listener: &Listener) {
         if listener.matcher.is_pattern() {
             self.patterns.remove(&Key::of(listener));
@@ -186,10 +198,12 @@ impl ManyListeners {
 
     fn remove_in(
         &mut self,
-        keys: impl RangeBounds<Key>,
+        keys: impl RangeBounds<Key> + Clone,
         should_remove: &impl Fn(&Listener) -> bool,
     ) -> Vec<Arc<Listener>> {
-        let removed: Vec<_> = self.by_key.extract_if(keys, |_, listener| should_remove(listener)).collect();
+        let mut removed: Vec<_> =
+            self.by_group.extract_if(keys.clone(), |_, listener| should_remove(listener)).collect();
+        removed.extend(self.by_pattern.extract_if(keys, |_, listener| should_remove(listener)));
         for (_, listener) in &removed {
             self.count_removed(listener);
         }
@@ -210,14 +224,14 @@ impl ManyListeners {
             self.find_in(Group::Own(payload).keys(), view, &mut found);
         }
         // The path is only joined if a listener names one.
-        if self.by_key.range(Group::paths()).next().is_some() {
+        if self.by_group.range(Group::paths()).next().is_some() {
             self.find_in(Group::path(meta.path()).keys(), view, &mut found);
         }
         self.find_in(Group::Every(None).keys(), view, &mut found);
         self.find_in(Group::Every(payload).keys(), view, &mut found);
         self.find_in(Group::others(), view, &mut found);
         for key in self.patterns.uncovered() {
-            if let Some(listener) = self.by_key.get(key)
+            if let Some(listener) = self.by_pattern.get(key)
                 && listener.takes(view)
             {
                 found.push((key.place(), listener));
@@ -226,7 +240,7 @@ impl ManyListeners {
         for key in matched {
             // The set has matched the pattern. Nesting and type remain to be checked. A member whose listener was
             // removed is still in the set.
-            if let Some(listener) = self.by_key.get(key)
+            if let Some(listener) = self.by_pattern.get(key)
                 && (listener.takes_nested || !view.nested)
                 && listener.may_take_type(view)
             {
@@ -240,7 +254,7 @@ impl ManyListeners {
     }
 
     fn find_in<'s>(&'s self, keys: Range<Key>, view: &EventView<'_>, found: &mut Vec<(Place, &'s Arc<Listener>)>) {
-        for (key, listener) in self.by_key.range(keys) {
+        for (key, listener) in self.by_group.range(keys) {
             if listener.takes(view) {
                 found.push((key.place(), listener));
             }

@@ -5,6 +5,7 @@
 //! lock (`published`). If there are many listeners, the first emit of an event after a change searches them under the
 //! lock (`listeners`, `group`). Before a listener is called, `claim` checks whether it may run.
 
+pub(crate) mod bound;
 pub(crate) mod claim;
 pub(crate) mod group;
 pub(crate) mod listen;

@@ -9,6 +9,7 @@ use futures_core::future::BoxFuture;
 use crate::emitter::Node;
 use crate::event::ExpectedType;
 use crate::matching::function::Exact;
+use crate::registry::bound;
 use crate::registry::claim::Claims;
 use crate::registry::listener::{Call, Failure, Listener, Role, next_id};
 use crate::{BoxError, Event, EventMeta, IntoMatcher, ListenerResult, Matcher, MatcherError, OnError, Payload};
@@ -204,6 +205,7 @@ impl Registration {
             on_error: options.on_error.unwrap_or(by_role),
             priority: options.priority,
             persistent: options.persistent,
+            is_bound: bound::is_binding(),
             matcher,
             expected,
             call,

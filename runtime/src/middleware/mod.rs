@@ -15,6 +15,8 @@ use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
 
+use emitree_emitter::rt::binding;
+
 use crate::context::inherited::InheritedList;
 use crate::{Description, Order, Result, RunContext, ordered};
 
@@ -251,7 +253,7 @@ impl RunContext {
     /// [handle](Middleware::handles) this run. Any other middleware that does not handle the run is not bound, and one
     /// warning is logged for each instance.
     pub fn bind(&self, middleware: &dyn Middleware) -> Result<()> {
-        if unhandled::check_bound(middleware, self)? { middleware.bind(self) } else { Ok(()) }
+        if unhandled::check_bound(middleware, self)? { binding(|| middleware.bind(self)) } else { Ok(()) }
     }
 
     /// Binds a middleware to the children of this run that begin from now on, and to all runs below those children. In

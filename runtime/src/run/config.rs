@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use emitree_emitter::rt::binding;
 use emitree_emitter::{Context, Creator, Registration};
 use smallvec::SmallVec;
 
@@ -211,7 +212,7 @@ fn bind(
     });
     for pending in in_order(inherited.chain(middlewares).chain(own))? {
         match pending {
-            PendingBinding::Inherited(middleware) => middleware.bind(ctx)?,
+            PendingBinding::Inherited(middleware) => binding(|| middleware.bind(ctx))?,
             // A middleware that this run or its runnable names is meant for this run (M11).
             PendingBinding::Middleware(middleware) => ctx.bind(middleware)?,
             PendingBinding::Listener(registration) => {

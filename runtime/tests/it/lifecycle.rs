@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::support::{Any, Recorder, TestResult, below, emitter_of};
-use emitree_emitter::{Emitter, Event, EventName, Options};
+use emitree_emitter::{Emitter, Event, EventMeta, EventName, Options};
 use emitree_runtime::{
     Failure, Finish, Lifecycle, LifecycleMut, LifecycleRef, Result, RunContext, Runnable, Stage, Start, Status,
     Success, lifecycle, lifecycle_of,
@@ -378,5 +378,58 @@ async fn off_matching_removes_listeners_that_were_registered_with_the_same_stage
     tree.observe(Stage::Start, |_: &Any, _| ())?;
     assert_eq!(tree.off_matching(Stage::Finish)?, 0);
     assert_eq!(tree.off_matching(Stage::Start)?, 1);
+    Ok(())
+}
+
+// E20
+#[tokio::test]
+async fn a_lifecycle_event_cannot_be_consumed() -> TestResult {
+    let tree = Emitter::new();
+    let chat = double(&tree, "chat");
+    for (event, starts) in [("start", 0), ("success", 1), ("finish", 1)] {
+        let recorder = Recorder::new();
+        let notes = recorder.clone();
+        let path = format!("chat.run.{event}");
+        let run = chat.run(1).on(path, |_: &mut Any, meta: &EventMeta<'_>| Ok(meta.consume()?));
+        let result = run.on("chat.run.start", move |_: &mut Any, _| notes.note("later")).await;
+        assert_eq!(result.is_err(), event != "finish", "{event}");
+        if let Err(error) = result {
+            let error = error.explain();
+            assert!(error.contains(&format!("`chat.run.{event}` cannot be consumed")), "{error}");
+        }
+        recorder.expect(vec!["later"; starts]);
+    }
+    Ok(())
+}
+
+// E20
+#[tokio::test]
+async fn the_listeners_that_middlewares_have_bound_receive_consumed_events() -> TestResult {
+    let (tree, recorder) = (Emitter::new(), Recorder::new());
+    let emits = below(&tree, "chat", |_: u32, ctx: RunContext| async move {
+        ctx.emitter().emit("said", &mut 1_u32).await?;
+        Ok(1_u32)
+    });
+    let (by_middleware, inherited, by_user) = (recorder.clone(), recorder.clone(), recorder.clone());
+    let binds = move |ctx: &RunContext| -> Result<()> {
+        let notes = by_middleware.clone();
+        ctx.emitter().on("said", move |_: &mut u32, _| notes.note("bound"))?;
+        Ok(())
+    };
+    let inherits = move |ctx: &RunContext| -> Result<()> {
+        let notes = inherited.clone();
+        ctx.emitter().on("**.said", move |_: &mut u32, _| notes.note("inherited"))?;
+        Ok(())
+    };
+    let emits = Arc::new(emits);
+    let outer = below(&tree, "outer", move |n: u32, _: RunContext| {
+        let (emits, binds, notes) = (Arc::clone(&emits), binds.clone(), by_user.clone());
+        async move {
+            let run = emits.run(n).on("said", |_: &mut u32, meta: &EventMeta<'_>| Ok(meta.consume()?));
+            run.middleware(binds).on("said", move |_: &mut u32, _| notes.note("by a user")).await
+        }
+    });
+    outer.run(1).middleware(emitree_runtime::for_tree(inherits)).await?;
+    recorder.expect(["inherited", "bound", "inherited"]);
     Ok(())
 }
