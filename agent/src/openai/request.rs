@@ -6,7 +6,7 @@ use emitree_runtime::{Error, Result};
 use serde_json::{Map, Value, json};
 
 use crate::openai::Shared;
-use crate::openai::rules::{self, Order, Rules};
+use crate::openai::rules::{self, Dialect, Order, Rules};
 use crate::openai::schema;
 use crate::openai::signature::{Peer, Returning};
 use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, Role, ToolCall, ToolChoice, ToolSpec};
@@ -16,7 +16,7 @@ use crate::{Arguments, ChatOptions, ChatRequest, Message, Part, ResponseFormat, 
 /// # Errors
 ///
 /// Returns an error if a system or user message has an attachment that is not an image, or if the server refuses the
-/// schema of a tool.
+/// schema of a tool or of the response format.
 pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String, Value>, Peer, Vec<String>)> {
     let ChatRequest { tools, options, .. } = request;
     let mut warnings = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn body(shared: &Shared, request: &ChatRequest) -> Result<(Map<String
     set(max, max_tokens.map(Value::from));
     set("stop", (!stop.is_empty()).then(|| stop.clone().into()));
     set("seed", seed.map(Value::from));
-    set("response_format", response_format.as_ref().map(format));
+    set("response_format", response_format.as_ref().map(|answer| format(answer, rules.dialect)).transpose()?);
     if tools.is_empty() {
         // Servers refuse a tool choice without tools.
         if let Some(choice) = tool_choice {
@@ -247,14 +247,15 @@ fn choice(choice: &ToolChoice) -> Value {
     }
 }
 
-fn format(format: &ResponseFormat) -> Value {
-    match format {
+fn format(format: &ResponseFormat, dialect: Dialect) -> Result<Value> {
+    Ok(match format {
         ResponseFormat::Text => json!({"type": "text"}),
         ResponseFormat::JsonObject => json!({"type": "json_object"}),
         ResponseFormat::JsonSchema { name, schema } => {
-            json!({"type": "json_schema", "json_schema": {"name": name, "schema": schema}})
+            let schema = schema::adapted_format(name, schema, dialect)?;
+            json!({"type": "json_schema", "json_schema": {"name": rules::fit_name(name, dialect), "schema": schema}})
         }
-    }
+    })
 }
 
 /// Returns a string unchanged, and any other value as JSON.

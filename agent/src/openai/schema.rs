@@ -21,7 +21,8 @@ const CHOICES: [&str; 3] = ["anyOf", "oneOf", "allOf"];
 /// Returns an error that names the tool and the keyword if the server accepts no schema with the same meaning.
 pub(super) fn adapted(spec: &ToolSpec, dialect: Dialect) -> Result<Value> {
     let mut root = spec.parameters.as_object().cloned().unwrap_or_default();
-    let refuse = |keyword: &str, why: &str| refused(&spec.name, keyword, why);
+    let of = format!("the tool `{}`", spec.name);
+    let refuse = |keyword: &str, why: &str| refused(&of, keyword, why);
     // A definition may name another one. A cycle ends at a missing definition or at the limit.
     for _ in 0..32 {
         let Some(target) = root.get("$ref").and_then(Value::as_str) else { break };
@@ -59,16 +60,35 @@ pub(super) fn adapted(spec: &ToolSpec, dialect: Dialect) -> Result<Value> {
             }
         }
         Dialect::LlamaCpp => anchor(&mut root),
-        Dialect::Gemini => {
-            let mut gemini = Gemini { tool: &spec.name, root: &spec.parameters, open: Vec::new(), schemas: 0 };
-            return gemini.convert(root, 1).map(Value::Object);
-        }
+        Dialect::Gemini => return Gemini::new(&of, &spec.parameters).convert(root, 1).map(Value::Object),
     }
     Ok(root.into())
 }
 
-fn refused(tool: &str, keyword: &str, why: &str) -> Error {
-    Error::new(format!("the server refuses `{keyword}` in the schema of the tool `{tool}`: {why}"))
+/// Returns the schema of a response format as a server accepts it. Unlike arguments, an answer may be of any type.
+///
+/// # Errors
+///
+/// As [`adapted`], with the name of the format.
+pub(super) fn adapted_format(name: &str, schema: &Value, dialect: Dialect) -> Result<Value> {
+    let Value::Object(root) = schema else { return Ok(schema.clone()) };
+    match dialect {
+        Dialect::Any | Dialect::OpenAi | Dialect::Anthropic => Ok(schema.clone()),
+        Dialect::LlamaCpp => {
+            let mut root = root.clone();
+            anchor(&mut root);
+            Ok(root.into())
+        }
+        Dialect::Gemini => {
+            let of = format!("the response format `{name}`");
+            Gemini::new(&of, schema).convert(root.clone(), 1).map(Value::Object)
+        }
+    }
+}
+
+/// `of` says whose schema it is.
+fn refused(of: &str, keyword: &str, why: &str) -> Error {
+    Error::new(format!("the server refuses `{keyword}` in the schema of {of}: {why}"))
 }
 
 /// Returns the definition that a reference names.
@@ -138,7 +158,8 @@ const MAX_SCHEMAS: usize = 2_000;
 
 /// Converts schemas to Gemini's, which are a part of `OpenAPI` 3.0.
 struct Gemini<'s> {
-    tool: &'s str,
+    /// Whose schema it is, for errors.
+    of: &'s str,
     root: &'s Value,
     /// The references that are being replaced by their definitions.
     open: Vec<String>,
@@ -146,19 +167,15 @@ struct Gemini<'s> {
     schemas: usize,
 }
 
-impl Gemini<'_> {
+impl<'s> Gemini<'s> {
+    const fn new(of: &'s str, root: &'s Value) -> Self {
+        Self { of, root, open: Vec::new(), schemas: 0 }
+    }
+
     fn convert(&mut self, mut schema: Schema, depth: usize) -> Result<Schema> {
-        self.schemas += 1;
-        if self.schemas > MAX_SCHEMAS {
-            let why = format!("with its definitions in place, the schema has more than {MAX_SCHEMAS} parts");
-            return Err(refused(self.tool, "$ref", &why));
-        }
+        self.count()?;
         if depth > GEMINI_DEPTH {
-            return Err(refused(
-                self.tool,
-                "properties",
-                &format!("it is nested more than {GEMINI_DEPTH} levels deep"),
-            ));
+            return Err(refused(self.of, "properties", &format!("it is nested more than {GEMINI_DEPTH} levels deep")));
         }
         if let Some(Value::String(reference)) = schema.remove("$ref") {
             return self.inline(reference, schema, depth);
@@ -189,7 +206,7 @@ impl Gemini<'_> {
                     schema.insert("anyOf".to_owned(), choices.into());
                 }
                 Some(choices) => {
-                    schema.insert(name.to_owned(), choices);
+                    schema.insert(name.to_owned(), self.inlined(choices)?);
                     move_to_description(&mut schema, name);
                 }
                 None => {}
@@ -217,7 +234,7 @@ impl Gemini<'_> {
                 ("items" | "prefixItems", Value::Array(items)) => {
                     let why = "the server has no tuples of different types: use a struct, or an array of one type";
                     let first = items.first().filter(|first| items.iter().all(|item| item == *first));
-                    let first = first.cloned().ok_or_else(|| refused(self.tool, &name, why))?;
+                    let first = first.cloned().ok_or_else(|| refused(self.of, &name, why))?;
                     converted.insert("items".to_owned(), self.convert(object(first), depth + 1)?.into());
                     continue;
                 }
@@ -236,27 +253,66 @@ impl Gemini<'_> {
         }
         // The keywords that are left become text.
         for (name, value) in rest {
+            let is_value = matches!(&*name, "const" | "default" | "enum" | "examples");
+            let value = if is_value { value } else { self.inlined(value)? };
             converted.insert(name.clone(), value);
             move_to_description(&mut converted, &name);
         }
         Ok(converted)
     }
 
-    /// Replaces a reference by its definition. Members beside it, such as a description, come first.
-    fn inline(&mut self, reference: String, mut schema: Schema, depth: usize) -> Result<Schema> {
-        if self.open.contains(&reference) {
-            return Err(refused(self.tool, "$ref", "a type that contains itself cannot be written without references"));
+    /// Counts one more part of the schema.
+    fn count(&mut self) -> Result<()> {
+        self.schemas += 1;
+        if self.schemas > MAX_SCHEMAS {
+            let why = format!("with its definitions in place, the schema has more than {MAX_SCHEMAS} parts");
+            return Err(refused(self.of, "$ref", &why));
         }
-        let Some(target) = resolved(self.root, &reference) else {
-            return Err(refused(self.tool, "$ref", &format!("`{reference}` is not a definition of the schema")));
-        };
-        for (name, value) in target {
+        Ok(())
+    }
+
+    /// Replaces a reference by its definition, and converts it. Members beside it, such as a description, come first.
+    fn inline(&mut self, reference: String, mut schema: Schema, depth: usize) -> Result<Schema> {
+        for (name, value) in self.open(&reference)? {
             schema.entry(name).or_insert_with(|| value.clone());
         }
         self.open.push(reference);
         let converted = self.convert(schema, depth);
         self.open.pop();
         converted
+    }
+
+    /// Returns the definition that a reference names.
+    fn open(&self, reference: &str) -> Result<&'s Schema> {
+        if self.open.iter().any(|open| open == reference) {
+            return Err(refused(self.of, "$ref", "a type that contains itself cannot be written without references"));
+        }
+        match resolved(self.root, reference) {
+            Some(target) => Ok(target),
+            None => Err(refused(self.of, "$ref", &format!("`{reference}` is not a definition of the schema"))),
+        }
+    }
+
+    /// Replaces the references in schemas that become text: the definitions that they name are not sent.
+    fn inlined(&mut self, value: Value) -> Result<Value> {
+        self.count()?;
+        match value {
+            Value::Object(mut members) => {
+                let Some(Value::String(reference)) = members.remove("$ref") else {
+                    let members = members.into_iter().map(|(name, value)| Ok((name, self.inlined(value)?)));
+                    return members.collect::<Result<Schema>>().map(Value::Object);
+                };
+                for (name, value) in self.open(&reference)? {
+                    members.entry(name).or_insert_with(|| value.clone());
+                }
+                self.open.push(reference);
+                let inlined = self.inlined(members.into());
+                self.open.pop();
+                inlined
+            }
+            Value::Array(items) => items.into_iter().map(|item| self.inlined(item)).collect::<Result<_>>(),
+            other => Ok(other),
+        }
     }
 }
 
@@ -414,6 +470,18 @@ mod tests {
             ),
             (json!({"type": "array"}), json!({"type": "array", "items": {}})),
             (
+                json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/q"}}),
+                json!({"type": "object", "description": "additionalProperties: {\"type\":\"boolean\"}"}),
+            ),
+            (
+                json!({"allOf": [{"$ref": "#/$defs/q"}, {"title": "t"}]}),
+                json!({"description": "allOf: [{\"type\":\"boolean\"},{\"title\":\"t\"}]"}),
+            ),
+            (
+                json!({"type": "object", "properties": {"x": {}}, "oneOf": [{"$ref": "#/$defs/q"}, {}]}),
+                json!({"type": "object", "properties": {"x": {}}, "description": "oneOf: [{\"type\":\"boolean\"},{}]"}),
+            ),
+            (
                 json!({"type": "number", "exclusiveMinimum": 0}),
                 json!({"type": "number", "description": "exclusiveMinimum: 0"}),
             ),
@@ -421,7 +489,7 @@ mod tests {
         for (member, expected) in table {
             let root = json!({
                 "type": "object", "properties": {"m": member},
-                "$defs": {"p": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+                "$defs": {"p": {"type": "object", "properties": {"x": {"type": "integer"}}}, "q": {"type": "boolean"}},
             });
             assert_eq!(
                 adapt(&root, Dialect::Gemini)?,
@@ -480,6 +548,20 @@ mod tests {
             "c": {"items": {"type": "string", "description": "pattern: ^\\d$"}},
         }});
         assert_eq!(adapt(&root, Dialect::LlamaCpp)?, expected);
+        Ok(())
+    }
+    #[test]
+    fn the_schema_of_a_response_format_is_adapted_too() -> Result<()> {
+        let list =
+            json!({"type": "array", "items": {"$ref": "#/$defs/p"}, "$defs": {"p": {"type": ["string", "null"]}}});
+        let gemini = json!({"type": "array", "items": {"type": "string", "nullable": true}});
+        assert_eq!(adapted_format("list", &list, Dialect::Gemini)?, gemini);
+        assert_eq!(adapted_format("list", &list, Dialect::OpenAi)?, list);
+        let error = adapted_format("tree", &schema_of::<Tree>(), Dialect::Gemini).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the server refuses `$ref` in the schema of the response format `tree`: "),
+            "{error}"
+        );
         Ok(())
     }
 }
