@@ -29,7 +29,7 @@ const CLOSING: [&str; 2] = ["</think>", "</thinking>"];
 ///
 /// Returns a text for the model if there is no JSON, if no value fits, or if values fit that differ: a draft must not be
 /// taken for the answer. Something that begins as an object but is no JSON is an error too, so that an object inside it
-/// is not taken for the whole.
+/// is not taken for the whole, unless a value in a fence fits.
 pub fn json_in<T>(text: &str, fit: impl Fn(&Value) -> Result<T, String>) -> Result<T, String> {
     // Most texts are JSON as a whole. Only such a text may be a string, a number or another scalar.
     let fault = match serde_json::from_str(unwrapped(text)) {
@@ -38,7 +38,14 @@ pub fn json_in<T>(text: &str, fit: impl Fn(&Value) -> Result<T, String>) -> Resu
     };
     let mut found: Option<(Value, T)> = None;
     let mut misfit = fault;
-    for value in values(text)? {
+    let values = match values(text) {
+        Ok(values) => values,
+        Err(fault) => {
+            misfit = fault;
+            fenced(text)
+        }
+    };
+    for value in values {
         match fit(&value) {
             Ok(_) if found.as_ref().is_some_and(|(known, _)| *known != value) => {
                 return Err("it has several JSON values that fit, and they differ: write only the answer".to_owned());
@@ -67,6 +74,29 @@ fn unwrapped(text: &str) -> &str {
         Some(inner) => inner.split_once('\n').map_or(inner, |(_, lines)| lines).trim(),
         None => text,
     }
+}
+
+/// Returns the JSON values in the Markdown fences of a text, behind its thoughts.
+fn fenced(text: &str) -> Vec<Value> {
+    let mut text = text;
+    for (opening, closing) in OPENING.iter().zip(CLOSING) {
+        if let Some((_, after)) = text.rsplit_once(closing) {
+            text = after;
+        }
+        // A thought that has not ended.
+        if let Some((before, _)) = text.split_once(opening) {
+            text = before;
+        }
+    }
+    let mut values = Vec::new();
+    // Every second part is inside a fence. Its first line names the language.
+    for inside in text.split("```").skip(1).step_by(2) {
+        let lines = inside.split_once('\n').map_or(inside, |(_, lines)| lines);
+        if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(lines) {
+            values.push(value);
+        }
+    }
+    values
 }
 
 /// Returns the objects and arrays of a text, outermost only, behind its thoughts.
@@ -239,6 +269,21 @@ mod tests {
             assert!(fault.starts_with(expected), "{text}: {fault}");
         }
         assert_eq!(fit("See [1] and [x]: {\"a\": 1}. So {\"a\": 1}.").unwrap()["a"], 1, "equal values are one");
+    }
+
+    #[test]
+    fn a_fenced_value_is_found_although_something_outside_is_broken_json() {
+        let fit = |text: &str| json_in(text, from_value::<std::collections::BTreeMap<String, u32>>);
+        let fence = "\n```json\n{\"a\": 2}\n```\n";
+        for text in ["So: {\"b\": {\"a\": 1}, oops}$", "<think>{</think>[{\"a\": x}]$Done: {\"a\"", "$ and {\"a\": }"] {
+            assert_eq!(fit(&text.replace('$', fence)).unwrap()["a"], 2, "{text}");
+        }
+        let fault = "it is not JSON: key must be a string at line 1 column 17";
+        for text in ["So: {\"b\": {\"a\": 1}, oops}\n```\n{\"a\": 1\n```", "So: {\"b\": {\"a\": 1}, oops}<think>$"] {
+            assert_eq!(fit(&text.replace('$', fence)).unwrap_err(), fault, "{text}");
+        }
+        let two = format!("{{\"a\": x}}{fence}{}", fence.replace('2', "3"));
+        assert!(fit(&two).unwrap_err().starts_with("it has several JSON values that fit"));
     }
 
     #[test]
