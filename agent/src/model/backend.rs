@@ -76,6 +76,7 @@ impl Backend {
             }
         }
         self.check(&input.tools)?;
+        received.sent();
         let mut deltas = self.parts.provider.chat(input, ctx).await?;
         received.begin();
         let passage = Passage::of(ctx);
@@ -131,7 +132,7 @@ impl Backend {
 
     /// Charges the tokens of an attempt to the budgets of the run. Returns the cost of the tokens, if the model has a
     /// price, and an error if a budget is closed.
-    async fn charge(&self, usage: Usage, ctx: &RunContext) -> (Option<Decimal>, Result<()>) {
+    pub(super) async fn charge(&self, usage: Usage, ctx: &RunContext) -> (Option<Decimal>, Result<()>) {
         let tokens = budget::Usage::of(self.name().to_owned())
             .input_tokens(usage.input_tokens)
             .cached_input_tokens(usage.cached_input_tokens)
@@ -139,11 +140,6 @@ impl Backend {
         let mut tokens = if usage.estimated { tokens.estimated() } else { tokens };
         tokens.cost = self.price.map(|price| price.cost(&tokens));
         (tokens.cost, budget::charge(ctx, tokens).await)
-    }
-
-    /// Returns the tokens to charge for an attempt: the provider's counts, or an estimate if a budget limits them.
-    pub(super) fn usage(&self, received: &Received, input: &ChatRequest, ctx: &RunContext) -> Option<Usage> {
-        received.usage(input, &*self.counter, ctx)
     }
 
     /// Charges the tokens of a response, and emits `usage` and `success`.

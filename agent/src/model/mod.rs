@@ -30,7 +30,7 @@ use crate::model::backend::Backend;
 use crate::model::events::{
     ChatError, ChatFinish, ChatStart, ChatSuccess, ModelFellBack, NewToken, ResponseHeaders, UsageReported,
 };
-use crate::model::received::Received;
+use crate::model::received::Attempt;
 use crate::model::tool_calls::events::{ToolCallDelta, ToolCallStarted};
 use crate::{ChatOptions, ChatRequest, ChatResponse, Provider, TokenCounter, ToolSpec};
 
@@ -85,18 +85,18 @@ use crate::{ChatOptions, ChatRequest, ChatResponse, Provider, TokenCounter, Tool
 /// runs above, under the name of the model. If the model has a [price](Self::price), the cost of these tokens is
 /// computed from it. The response then contains this cost, and budgets use it instead of their own prices.
 ///
-/// Each attempt is charged once, when its reply is complete or fails, or a listener stops it. If the provider has
-/// reported no tokens by then, and a budget limits tokens or cost, an estimate of the request and of the text received
-/// is charged, by the [`token_counter`](Self::token_counter), and the usage is marked as
-/// [`estimated`](crate::Usage::estimated). Without such a budget, nothing is charged. A response that a layer returns
+/// Each attempt is charged once, when its reply is complete or fails, a listener stops it, or it is dropped after the
+/// request was sent. If the provider has reported no tokens by then, and a budget limits tokens or cost, an estimate of
+/// the request and of the text received is charged, by the [`token_counter`](Self::token_counter), and the usage is
+/// marked as [`estimated`](crate::Usage::estimated). Without such a budget, nothing is charged. A response that a layer returns
 /// instead of the model, such as a cached response, is not charged. A cached response keeps the usage and the cost of the original
 /// call. A [`ChunkStage`](crate::ChunkStage) may change the token counts; if it removes them, the counts of the
 /// provider are used. A listener of `success` that changes the usage or the cost does not change the charge.
 ///
 /// # Cancel safety
 ///
-/// Dropping or aborting the run drops the provider's future or stream, and thereby ends the provider's call. If the
-/// reply is still incomplete, nothing is charged.
+/// Dropping or aborting the run, or a timeout of the attempt, drops the provider's future or stream, and thereby ends
+/// the provider's call. What has arrived by then is charged, but the event `usage` is not emitted.
 #[derive(Clone)]
 pub struct ChatModel {
     backend: Backend,
@@ -268,10 +268,10 @@ impl Runnable for ChatModel {
     }
 
     async fn execute(&self, input: &ChatRequest, ctx: &RunContext) -> Result<ChatResponse> {
-        let mut received = Received::default();
         let backend = self.asked(ctx);
-        let attempted = backend.attempt(input, ctx, &mut received).await;
-        let used = backend.usage(&received, input, ctx);
+        let mut attempt = Attempt::new(backend, input, ctx);
+        let attempted = backend.attempt(input, ctx, &mut attempt.received).await;
+        let used = attempt.end();
         let result = match attempted {
             Ok(response) => backend.succeed(response, ctx, used).await,
             Err(error) => backend.fail(error, ctx, used).await,

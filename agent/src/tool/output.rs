@@ -32,7 +32,8 @@ pub struct ToolOutput {
 }
 
 impl ToolOutput {
-    /// Makes the output of a tool that succeeded.
+    /// Makes the output of a tool that succeeded. `Value::from` makes `null` of a `NaN`, as in `serde_json`; a tool that
+    /// returns a value of its own type fails instead.
     pub fn new(content: impl Into<Value>) -> Self {
         Self { content: content.into(), ..Self::default() }
     }

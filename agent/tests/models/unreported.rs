@@ -1,13 +1,14 @@
 //! A budget cannot be bypassed by a server that reports no usage (A9).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use emitree_agent::{
     Agent, ChatModel, ChatRequest, Delta, EstimatedTokens, Message, NewToken, Reply, ScriptedModel, TokenCounter,
     Usage, UsageReported, tool_fn,
 };
-use emitree_middleware::Budget;
 use emitree_middleware::budget::{Charged, Decimal, Price, PriceTable};
+use emitree_middleware::{Budget, Retry, Timeout};
 use emitree_runtime::{Error, Result, RunContext, Runnable};
 use serde_json::json;
 
@@ -200,5 +201,28 @@ async fn a_count_that_is_missing_beside_another_is_estimated() -> Result<()> {
         model.run("12".into()).middleware(budget.clone()).await?;
     }
     assert_eq!(charged.lines(), ["7 3 true", "2 5 true"]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_dropped_is_charged_so_retries_of_a_slow_server_end_with_the_budget() -> Result<()> {
+    let hour = Duration::from_secs(3600);
+    let silent = |_: &ChatRequest| Reply::text("abcdef").slow(Duration::from_secs(3600), Duration::ZERO);
+    let breaks_off = |_: &ChatRequest| Reply::text("abcdef").in_pieces(2).slow(Duration::ZERO, Duration::from_secs(7));
+    let retries = Retry::builder().max_retries(100).base_delay(Duration::from_millis(1)).max_delay(hour).build()?;
+    for (script, charge) in
+        [(ScriptedModel::by("small", silent), "5 0 true"), (ScriptedModel::by("small", breaks_off), "5 4 true")]
+    {
+        let model = ChatModel::new(script.clone())?.token_counter(characters);
+        let model = model.middleware(Timeout::per_attempt(Duration::from_secs(10))).middleware(retries.clone());
+        let budget = Budget::builder().tokens(30).build()?;
+        let charged = charges(&budget)?;
+        let mut request = ChatRequest::from("12345");
+        request.options.stream = Some(true);
+        let error = model.run(request).middleware(budget).await.unwrap_err();
+        assert!(error.to_string().starts_with("the budget is exceeded"), "{error}");
+        assert!(charged.lines().iter().all(|line| line == charge), "{:?}", charged.lines());
+        assert_eq!(charged.lines().len(), script.requests().len());
+    }
     Ok(())
 }
