@@ -87,9 +87,10 @@ const ID: &str = "requirements";
 /// [is a tool](Self::final_answer), unless the options have another; otherwise the options decide. The prompt lists the
 /// tools that are not allowed, with the reasons.
 ///
-/// A model may ignore all this. A call of a tool that is not offered is denied, with the reason as its result. An answer
-/// while the run may not end goes back to the model with the reason. If the run ends in any other way, for example by
-/// another tool's [`answer`](ToolOutput::answer()), another round begins with the reason as a message.
+/// A model may ignore all this. Each call of a turn is decided as if the calls of the turn before it had succeeded. A
+/// call of a tool that is not offered is denied, with the reason as its result. An answer while the run may not end
+/// goes back to the model with the reason. If the run ends in any other way, for example by another tool's
+/// [`answer`](ToolOutput::answer()), another round begins with the reason as a message.
 ///
 /// # What it remembers
 ///

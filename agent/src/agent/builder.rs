@@ -99,8 +99,9 @@ impl AgentBuilder {
     ///
     /// At each [`Place`](crate::Place), a hook of the agent itself replaces the hooks of all middlewares of the agent,
     /// of the run, and of the runs above (see [`joins`](crate::joins)). [`Run::explain`] and [`RunContext::explain`]
-    /// list the names of the replaced hooks. A hook at `model.prompt` also replaces the
-    /// [`system_prompt`](AgentMiddleware::system_prompt) of each middleware. [`prompt`](Self::prompt) replaces nothing.
+    /// list the names of the replaced hooks, and the middlewares that are skipped because an earlier middleware has the
+    /// same id. A hook at `model.prompt` also replaces the [`system_prompt`](AgentMiddleware::system_prompt) of each
+    /// middleware. [`prompt`](Self::prompt) replaces nothing.
     ///
     /// Guards are not replaced:
     ///

@@ -94,13 +94,36 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 /// If several calls end the run, the run returns the error that comes first in this order: halt, fatal error, abort,
 /// interrupt. Calls that wait for one of them, because of an [exclusive](crate::Tool::exclusive) tool, are not executed.
 ///
+/// # The result of each call
+///
+/// After `[turn.action]`, all messages of a turn enter the history together when the turn ends, even if it fails,
+/// panics, is aborted or is dropped. A call without a result is answered with an error that states whether the call had
+/// begun: "not executed", or "it may have had effects"; a [resume](Self::resume) replaces this result where it stands.
+/// A call begins when its tool's function is called, when a run below the tool's run starts, or when a layer of
+/// `[tool.call]` that is no guard is entered. After "not executed", the function is not called, even if the tool's own
+/// task was about to call it. If a call that has begun aborts the agent's run, its result is "it may have had effects".
+///
+/// If there are hooks of `[tool.result]`, the history keeps a result only once all of them have let it pass. If the run
+/// ends before that, or because of such a hook, the result is "the tool was called, but the run ended before its result
+/// was checked: it may have had effects", or "not executed" for a call that had not begun.
+///
+/// # Which calls are executed
+///
+/// Arguments are checked before the gate, and again after it if a hook is registered there. Calls of one reply with the
+/// same id, name and arguments are one call. No call of a reply that was cut off (finish reason `length`) is executed.
+/// A call of a tool that the request of the turn did not offer, as the hooks of `[model.request]` left it, is not
+/// executed, unless a hook of `[tool.resolve]` or `[tool.gate]` put this call in the place of another.
+///
 /// # The answer in the history
 ///
 /// When the run has succeeded, the history ends with the answer as layers of `agent.run` and output functions left it.
-/// [`AgentOutput::model_answer`](crate::AgentOutput::model_answer) returns the answer of the model. If the run ends after
-/// its answer without returning it, the history has the text "(withheld by \<name\>)" instead, for a denial or a halt, or
-/// "(not returned: \<kind\>)" for any other end. If a layer of `agent.run` answers instead of the agent, the question and
-/// the answer enter the history. Output functions see the last answer only: answers of earlier rounds stay as they are.
+/// [`AgentOutput::model_answer`](crate::AgentOutput::model_answer) returns the answer of the model. If the run ends
+/// after its answer without returning it, the history has the text "(withheld by \<name\>)" instead, for a denial or a
+/// halt, or "(not returned: \<kind\>)" for any other end. If a layer of `agent.run` answers instead of the agent, the
+/// question and the answer enter the history, and are the messages of the output. The same holds for a listener of
+/// `start` that answers. A listener of `success` does not change the history. The history does not have the secrets
+/// that a `Redact` puts back into the output. Output functions see the last answer only: answers of earlier rounds stay
+/// as they are.
 ///
 /// # Attempts
 ///
@@ -110,7 +133,10 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 ///
 /// The tools of the previous attempt are aborted, and the next attempt begins when their runs have ended. A tool that
 /// ignores its abort, for example because it blocks its thread, delays the next attempt. If a layer makes two attempts at
-/// the same time, the first ends with an error when the second has begun.
+/// the same time, the first ends with an error when the second has begun. A call that has not begun by then never begins.
+/// If a layer keeps the future of a discarded attempt instead of dropping it, the next attempts do not wait for the tools
+/// that are part of this future, and if the layer polls it again, it ends with an error. If an attempt of a resumed run
+/// is discarded, the next one keeps the results of the turn that was open.
 ///
 /// # Its own events
 ///
@@ -139,6 +165,10 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 ///
 /// A resumed run makes calls that were left open without `iteration` and `tool_call_identified`. It emits
 /// `message_replaced` instead of `message` for their results.
+///
+/// All events of models, tools and agents are declared as data. The text and the reasoning of a reply pass the filters
+/// of the model's run, or of the agent's run if a tool gave the answer, after all other stages. The pieces of a call's
+/// arguments pass these filters in their events only, so that the call itself stays valid JSON.
 ///
 /// Tokens are events of the model's run. To receive them, use [`on_token`](crate::AgentRun::on_token).
 ///
@@ -204,6 +234,12 @@ impl Agent {
     ///
     /// The new results take the place of the errors in the history, so
     /// [`AgentOutput::messages`](crate::AgentOutput::messages) does not have them.
+    ///
+    /// However the run ended, the session keeps the calls of its last turn that have no result yet, unless a message of
+    /// the turn was rewritten. A gate that had let a call pass is not called again. A call that ended without a
+    /// question counts as called if it had begun. A call is made again with the same key; if a hook of `tool.restore`
+    /// refuses it, its result is an error. If a hook of `turn.action` failed, the calls of the response are closed:
+    /// they are not made. A model call that had begun, without a response, is made again with the same key.
     ///
     /// The listeners and middlewares of the earlier run are not part of the session: add them again.
     ///

@@ -252,6 +252,23 @@ impl Hooks {
 
     /// Adds layers around each model call, from its request to its response. A layer that calls the model again makes
     /// another attempt in the same run.
+    ///
+    /// # Replies that a layer returns
+    ///
+    /// A reply that reaches a listener, the history or the caller of an agent has passed the agent's stages and its
+    /// guards at this place, no matter which layer answered:
+    ///
+    /// - A reply that the layers of a model call return is compared with the replies that have left the stages. If it
+    ///   is not one of them, it passes the stages as a whole. If the guards have not let it pass, the `check_output` of
+    ///   each guard of the call is called with it, and a denial is the result of the call. A reply that nobody changed
+    ///   passes once. Listeners that change pieces or the reply count as well.
+    /// - A reply that a layer of `Phase::Observe` or a listener of the run's `success` sets passes the agent's stages
+    ///   and guards before it enters the history.
+    /// - If the agent has stages or guards at this place, the run of a model below the run of its model fails, unless a
+    ///   tool or another agent is between them, or a stage awaits it. An alternative ([`ChatModel::or`]) is asked in
+    ///   the run itself.
+    ///
+    /// Tokens of a stream have passed the stages, but reach listeners before the guards have checked the reply.
     pub fn model_call(&mut self, build: impl FnOnce(StackBuilder<ChatModel>) -> StackBuilder<ChatModel>) -> &mut Self {
         self.model_call = build(std::mem::replace(&mut self.model_call, Stack::builder()));
         self

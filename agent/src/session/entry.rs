@@ -336,6 +336,27 @@ impl Session {
     ///
     /// Returns an error if the id cannot be the id of a session ([`with_id`](Self::with_id)), if the store cannot be read,
     /// or if its entry is not a session, or damaged. The entry stays as it is.
+    ///
+    /// # When it is stored
+    ///
+    /// A run claims the session before it reads it, and goes on only after these commits: its input, or the beginning
+    /// of another attempt; a response, before the gates and the calls; a call that begins; the result of a call; the
+    /// questions of an interrupt; the end of a turn; the answer. A commit has all changes since the last one, so the
+    /// stored session is the one that the handle holds, also after a run that was aborted or dropped. The commit that
+    /// ends a run releases the claim, and `shutdown` waits for it. A run that loses its claim is aborted. If a commit
+    /// fails, the run fails, the call that it was about stays open, and nothing of it is executed. A run that ends
+    /// before it has claimed the session leaves the stored session as it is.
+    ///
+    /// The function of a call, or a layer that may do its work, is entered only after a commit says that the call has
+    /// begun, also if an earlier run had begun it. In another process the function of such a call is called again only
+    /// if the tool is idempotent, and then with the same key, whose fence is the number of the commit. Otherwise its
+    /// result says that it may have had effects.
+    ///
+    /// An answer that layers and output functions have not returned yet is not in the stored history: a resume calls
+    /// them again, and not the model. Lists of unfinished sessions have the session until its run has ended or failed.
+    /// A message that was sent is stored by the next commit of the run, or by one of its own ([`saved`](Self::saved));
+    /// if another process has the session, or has changed it, the message stays in the handle, and so do a
+    /// [pause](Self::pause) and the values of [`set_meta`](Self::set_meta).
     pub fn open<S: Store + Clone>(store: &S, id: impl Into<String>) -> OpenSession {
         OpenSession { store: Arc::new(store.clone()), id: id.into(), lease: Lease::new() }
     }

@@ -279,6 +279,12 @@ impl Session {
     /// The first answer is final. If it turns out not to fit the type that the asking code expects, the question is open
     /// again, with the refused answer and the reason in its data.
     ///
+    /// The answer serves the one call, with exactly its arguments, each time the call is made, until it has a result. A
+    /// call is executed only if each question about it is asked again before its function would be called, except by a
+    /// gate that has got its answer and let the call pass. If the arguments change, the question is about the new ones.
+    /// Another question of the same asker takes the place of the one before. An edit passes all gates before it is
+    /// executed.
+    ///
     /// A session with a [store](Self::open) writes the answer there before this function returns. Without a store, it does
     /// not wait.
     ///

@@ -222,7 +222,8 @@ impl Tool {
     /// it are not executed. Their results in the history are "not executed: the run was stopped".
     ///
     /// Calls of other runs are not affected, for example those of another run of the same agent. A call that a gate has
-    /// answered, skipped, denied or interrupted runs no tool: it does not wait, and no call waits for it.
+    /// answered, skipped, denied or interrupted, or that was not valid before the gate, runs no tool: it does not wait,
+    /// and no call waits for it. A gate that changes the name of a call also changes which tool counts.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};

@@ -30,7 +30,9 @@ impl Emitter {
     /// place, and the emit then returns the error. Changes made before the failure stay in the payload. By default,
     /// failures of observers are logged and counted. [`OnError`](crate::OnError) sets the effect of a failure.
     ///
-    /// With no listeners, an emit costs a few atomic loads.
+    /// With no listeners, an emit costs a few atomic loads: it reads no clock, creates no id, allocates nothing and takes
+    /// no lock. The search for listeners allocates only if it passes more than 256 emitters, as in an emit below some 80
+    /// nested runs.
     ///
     /// # Errors
     ///

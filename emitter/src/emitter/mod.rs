@@ -55,6 +55,17 @@ use crate::{AsName, BuildError, Context, Creator, EmitterBuilder, IntoNamespace,
 /// assert_eq!(token, "TO");
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
+///
+/// # Order
+///
+/// An event first reaches the emitter on which it is emitted. It then reaches, in this order, the emitter's parent in
+/// the tree, the emitter of the parent run, and the target of each of the emitter's pipes. From each of these emitters,
+/// it goes on in the same way before it reaches the next one. If several ways lead to an emitter, only the last way
+/// counts, so each emitter receives an event at most once.
+///
+/// On one emitter, listeners are called by priority, highest first, and then in the order of registration. All
+/// listeners that may change an event are called before all observers. The last events of a run whose future was
+/// dropped are an exception: all sync listeners and observers are called before the async ones.
 #[derive(Clone)]
 pub struct Emitter(Arc<Node>);
 

@@ -139,6 +139,22 @@ pub trait Event: Serialize + Send + Sync + 'static {
 
 /// The argument type of a listener: a payload type, or [`dyn AnyEvent`](AnyEvent) for all payloads.
 ///
+/// # Events of another type
+///
+/// A listener that names an event must take its type: if the event has a payload of another type, the emit fails with
+/// an error that names both types. This applies to:
+///
+/// - a listener under an exact name or path, for own events, and for events with a dot in their name that are emitted
+///   in the same places;
+/// - a listener of a stage of a run's life, or of all of them, for own events;
+/// - a listener of the lifecycle of one instance, for the runs of that instance, on any emitter;
+/// - a listener for `"start"`, `"success"`, `"error"` or `"finish"` that takes the payload of another stage, or the
+///   stage's payload with other type parameters.
+///
+/// If the listener is an observer, the emit does not fail by default: the error is logged and counted. A listener skips
+/// all other events that are not of its type. With [`nested(true)`](crate::Options::nested) or `of_types`, a listener of
+/// a stage or a lifecycle matcher also skips own events of another type.
+///
 /// This trait is implemented for every payload type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the payload of an event",

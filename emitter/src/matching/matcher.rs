@@ -29,7 +29,8 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 ///
 /// An event is an emitter's *own* if it is emitted under a name without a dot on the emitter itself or on one of its
 /// runs. A `()` child of a run's emitter counts as that run. A name with a dot, such as the name `run.start` of a
-/// lifecycle event, belongs to a sub-namespace.
+/// lifecycle event, belongs to a sub-namespace. A lifecycle event also matches its plain name, such as `start`, but only
+/// for listeners that take exactly its type.
 ///
 /// Globs and regexes are at most 16 KiB long. Many patterns on one emitter are matched as sets. Compiling a set takes
 /// some tens of microseconds per pattern, and the first emit that needs the set waits for it. If 2,048 patterns are
@@ -58,9 +59,9 @@ use crate::{EventMeta, EventName, EventRecord, FnMatcher, MatcherError};
 /// instances of these runs. Events of an instance's own run are never nested for that instance. For an emitter that has
 /// no runs and is in no run, such as a namespace or the root, no event is nested.
 ///
-/// [`Options::nested`](crate::Options::nested) overrides the default. The table describes a run of an instance. The run
-/// was started in a run above, and a nested run was started in it. A listener takes *own* events (of the run), *all*
-/// events (of the run and the nested run), or *none*:
+/// [`Options::nested`](crate::Options::nested) overrides the default, and does not change which events are own. The
+/// table describes a run of an instance. The run was started in a run above, and a nested run was started in it. A
+/// listener takes *own* events (of the run), *all* events (of the run and the nested run), or *none*:
 ///
 /// | matcher | nested | on the run | on its instance | on a namespace above | on the root | on the run above |
 /// |---|---|---|---|---|---|---|

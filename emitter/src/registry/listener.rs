@@ -24,6 +24,12 @@ use crate::rt::Facet;
 use crate::{AnyEvent, BoxError, EventMeta, Matcher, Payload};
 
 /// The effect of a listener's error or panic.
+///
+/// By default, if a listener that may change the event fails or panics, no further such listener is called, and the
+/// emit fails with an error that names the listener. Observers still receive the event; their failures are isolated.
+///
+/// Panic payloads, errors, futures and captured values of listeners may panic when they are dropped: no such panic
+/// leaves an emit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {

@@ -194,8 +194,9 @@ pub enum Detail {
     /// The whole payload.
     #[default]
     Full,
-    /// The [head](crate::Event::head) of the payload: for lifecycle events the outcome, the error and the duration, and
-    /// no inputs, outputs or other values. The values are not serialized.
+    /// The [head](crate::Event::head) of the payload: for lifecycle events the error, or the outcome and the duration, in
+    /// the places where the whole payload has them, and no inputs, outputs or other values. The values are not serialized
+    /// for such a record, and sinks with other details receive what they ask for. The record says that it is a head.
     Heads,
 }
 

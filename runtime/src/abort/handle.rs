@@ -201,8 +201,8 @@ impl RunContext {
     /// reason wins.
     ///
     /// The work is dropped the next time its future returns `Pending`; if it completes first, its result is discarded.
-    /// If a lifecycle event is being emitted, that emit is finished first. Once the work is over, the run cannot be
-    /// aborted any more.
+    /// The reason reaches every run below before any task is woken, and never reaches a run above. If a lifecycle event
+    /// is being emitted, that emit is finished first. Once the work is over, the run cannot be aborted any more.
     ///
     /// ```
     /// use std::future::pending;

@@ -208,7 +208,8 @@ impl<I, O> Deref for TypedRun<I, O> {
 
 impl RunContext {
     /// Returns the current run. A run is current in its work, in its tasks and scopes, in a middleware that is being
-    /// bound to it, and in listeners of its events. It does not matter on which emitter the listeners are registered.
+    /// bound to it, in listeners of its events, in the functions that map its errors and context values, and in drops of
+    /// its values. It does not matter on which emitter the listeners are registered.
     ///
     /// Returns `None` outside all runs, for example in a task that was neither spawned with [`spawn`](Self::spawn) nor
     /// wrapped in [`scope`](Self::scope).

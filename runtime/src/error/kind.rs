@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 /// The kind of an [`Error`](crate::Error): a failure or control flow.
 ///
-/// `Failed`, `Panicked` and `Invalid` are failures; all other kinds are control flow. A layer may catch a failure, a
-/// timeout, or a request for a retry that ended a nested run, and return another result. Any other control flow that a
-/// layer receives from `next` replaces the output or the failure that the layer returns, unless the layer
-/// [absorbs](crate::Next::absorb) it.
+/// `Failed`, `Panicked` and `Invalid` are failures; all other kinds are control flow, which is never fatal. A layer may
+/// catch a failure, a timeout, or a request for a retry that ended a nested run, and return another result. Any other
+/// control flow that a layer receives from `next` replaces the output or the failure that the layer returns, unless the
+/// layer [absorbs](crate::Next::absorb) it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -45,7 +45,8 @@ impl<R: Runnable> Run<'_, R> {
 
     /// Sets how often the whole attempt may start again if a middleware, a layer or the work requests that with
     /// [`Error::retry`](crate::Error::retry). The default is 0: the caller receives the request as the run's error.
-    /// [`MaxMiddlewareRetries`] sets the number for all runs of a runnable.
+    /// [`MaxMiddlewareRetries`] sets the number for all runs of a runnable, and this method overrides it. A further
+    /// request makes the run fail.
     ///
     /// Every attempt begins with the input as `start` left it. If a listener of `start` has set the output, that output
     /// replaces the work of every attempt.

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 /// The position of a layer in a chain; the variants are listed from the outermost to the innermost. Within a phase, the
-/// layer that was registered first is the outermost.
+/// layer that was registered first is the outermost, except for layers that are registered as innermost: a time-out per
+/// attempt is inside all guards, so it does not measure their waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {

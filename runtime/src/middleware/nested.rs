@@ -80,6 +80,9 @@ pub struct ForTree<M>(HandedDown<M>);
 ///
 /// If a middleware that selects runs by kind or name has handled no run when the run ends, and a run below has
 /// [nearly](Description::with_near_miss) a selected kind or name, one warning is logged: the name is probably misspelled.
+/// Names are near if they differ in case, in `-` and `_`, or in up to two letters, fewer in short names. The tools of an
+/// agent count as runs below, also those that were not called. The same holds for each kind that a limit counts, and for
+/// the calls that a budget counts.
 ///
 /// A [`Stack`](crate::Stack) for one input and output type makes a run of other types fail. Use a `Stack` of
 /// [`AnyRun`](crate::AnyRun), which fits all runs.

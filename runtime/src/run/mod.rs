@@ -119,6 +119,26 @@ pub(crate) struct StartFact {
 /// is being emitted when the run is dropped, that emit is finished first. Outside a tokio runtime, async listeners are
 /// skipped.
 ///
+/// # After the end
+///
+/// After `finish` and the functions of [`on_end`](RunContext::on_end), everything bound to the run is dropped,
+/// including persistent listeners. No lock is held during these drops, and the run is the current run. Therefore, a
+/// listener, layer or subscriber may hold the context of its run.
+///
+/// - From then on, the run accepts no listener, and an event emitted on it reaches no listener. The first such event
+///   that could have reached listeners is logged. An emit that is under way when the run ends still calls all listeners
+///   that it has found.
+/// - If listeners were bound to the run, no event rises through its emitter any more. An event that is piped to this
+///   emitter, or emitted in a run of an instance below it in the tree, stops there.
+/// - The input and the extensions of the run are dropped with the last [`RunContext`] of the run.
+/// - Some values may be dropped on any thread, but still with this run as the current run: a value that is replaced, a
+///   listener or pipe that is removed, the rest of an emit that is dropped, and a binding that another thread reads
+///   while the run ends. If the run no longer exists at the drop, the next run above is the current run instead. Unread
+///   items of the run's stream are always dropped in the next run above.
+/// - A run that a drop starts belongs to the nearest run above that accepts runs, and the guards bound there apply to
+///   it.
+/// - An output or an error that a run has returned belongs to the caller, and is not dropped in the run.
+///
 /// # Cancel safety
 ///
 /// Dropping a run aborts it, as described above. Polling a run by reference in a `select!` loses nothing.

@@ -22,7 +22,8 @@ use self::worker::Worker;
 ///
 /// Several processes may use one file. A thread owns the connection: all changes that wait are made in one transaction,
 /// in the order in which they were sent. When a change has returned, it is on the disk, and survives a kill of the
-/// process and a power failure.
+/// process and a power failure. A read sees the changes that were sent before it. A change that fails is rolled back
+/// alone.
 ///
 /// # Dropping
 ///
