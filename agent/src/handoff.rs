@@ -65,7 +65,8 @@ use crate::{
 /// [transfers in a row](crate::AgentBuilder::max_handoffs), the model of the source reads an error, and goes on.
 ///
 /// The replies of the target's model pass the chunk stages and the guards at `model.call` of the target, and then of the
-/// source. Guards, budgets and aborts of runs above reach the target as they reach any run below.
+/// source, once each; what a run above has bound to both is passed once. Guards, budgets and aborts of runs above reach
+/// the target as they reach any run below.
 #[derive(Clone)]
 pub struct Handoff {
     name: String,

@@ -124,7 +124,9 @@ impl Otlp {
         self
     }
 
-    /// Exports inputs, outputs and messages too. By default, spans have no content.
+    /// Exports inputs, outputs and messages too. By default, spans have no content: the sink asks for heads, so no value
+    /// is serialized for it, and no span has an input, an output, a message, or a payload of an own event. The data that
+    /// a provider needs back is in no span.
     ///
     /// Content may contain secrets: `redact.sink(otlp.sink())` redacts the records first.
     pub const fn content(mut self, with_content: bool) -> Self {

@@ -10,6 +10,16 @@ use crate::spans::Spans;
 
 /// A sink that sends the runs of its records as spans. Made by [`Otlp::sink`](crate::Otlp::sink).
 ///
+/// # Its spans
+///
+/// Each run has one span, from `start` for the duration that `finish` reports. A run whose `start` was recorded late,
+/// or was lost, begins at its end minus its duration. A run that is open at the close, or whose `finish` was lost and
+/// the run above has ended, is sent with `emitree.incomplete`. No name is empty.
+///
+/// A trace is exported whole or not at all. The process that began it decides: of the traces that begin here, the
+/// sampler takes a share by the last 56 bits of their ids. A run that joins a foreign trace lies below the foreign
+/// span, and a run with a parent here has a link to it.
+///
 /// # Its counts
 ///
 /// A run counts as one event, the first that the sink receives of it. In a [`Report`](emitree_emitter::Report), this

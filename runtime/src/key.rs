@@ -243,7 +243,8 @@ impl RunContext {
     }
 
     /// Returns `true` if executing the run again has no further effect: the run was marked with
-    /// [`Run::idempotent`](crate::Run::idempotent), or its runnable [is idempotent](crate::Runnable::is_idempotent).
+    /// [`Run::idempotent`](crate::Run::idempotent), or its runnable [is idempotent](crate::Runnable::is_idempotent). This is
+    /// known before the middlewares are bound.
     ///
     /// ```
     /// use emitree_runtime::{Layer, Next, Op, Result, RunContext};

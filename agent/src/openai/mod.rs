@@ -102,7 +102,8 @@ use crate::{ChatRequest, DeltaStream, Provider, ResponseHeaders, ToolSpec};
 /// `skip_thought_signature_validator` on the first call of each message after the last user message.
 ///
 /// If middleware has changed the reasoning, text or call that a field belongs to, the field is not sent back. The first
-/// response for which this happens has a warning.
+/// response for which this happens has a warning. The parts of a reply keep the order in which they arrived, and the
+/// arguments of a call the text that the model wrote, until they are edited.
 ///
 /// # Errors
 ///

@@ -136,7 +136,7 @@ pub trait Sink: Send + 'static {
     }
 
     /// Returns the function that decides how much of each event the sink receives. By default, whole payloads. This
-    /// method is called once.
+    /// method is called once. A sink that wraps another asks for what the other asks for.
     ///
     /// A sink that needs no values saves the emits most of its cost with [`Detail::Heads`]: of what a sink costs a run
     /// with a large input, nearly all is writing values as JSON.

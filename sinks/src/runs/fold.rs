@@ -12,7 +12,7 @@ use super::{ErrorDetails, Fact, Head};
 /// of the number of runs.
 ///
 /// A run whose `start` was not recorded is known from its first event. It has a kind and a name once a lifecycle event
-/// was recorded.
+/// was recorded, and no end unless one was recorded. Gaps and lines that are not records are counted.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
     /// The runs by number, in the order of their first events.
