@@ -1,4 +1,7 @@
 //! The files of the page. The server sends them as they are, and the export puts them into one file.
+//!
+//! The page is plain JavaScript in classic scripts, with types in comments: no build, no framework, so the export can put
+//! the files into one page as they are. `model.js` uses no document, so node tests it.
 
 /// A file that `index.html` refers to.
 #[derive(Clone, Copy, Debug)]

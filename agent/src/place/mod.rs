@@ -1,4 +1,13 @@
 //! Places: the steps of an agent's loop that middleware can intercept.
+//!
+//! The hooks of `agent.run`, `model.call` and `tool.call` are stacks of layers, each bound only to the run that it wraps,
+//! so no run below inherits it. At most other places, the loop calls the hooks one after another; at `model.wire` it calls
+//! only the last one, and the stages of `model.chunk` are called by the model's run. The layers around reads and writes of
+//! the key-value store are joined into two stacks when the agent is built; if middlewares of a run have such layers,
+//! `ctx.values()` adds them.
+//!
+//! The state of a middleware is deserialized when it is first used. Before the first attempt, the loop stores a copy of
+//! all state as JSON, and restores it before each further attempt.
 
 pub(crate) mod action;
 pub(crate) mod batch;

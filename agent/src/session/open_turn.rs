@@ -1,4 +1,8 @@
 //! A turn whose calls are being answered.
+//!
+//! It is created after the hooks of `turn.action`, collects the result of each call as the call settles, and is added to
+//! the history in its `Drop`. So a turn that fails, panics, is aborted or is dropped leaves a valid history, without code
+//! for each of these ends (A1).
 
 use std::collections::HashSet;
 use std::future::Future;

@@ -2,6 +2,11 @@
 //!
 //! A run without listeners has no emitter until code calls [`RunContext::emitter`], which is rare. The inherited
 //! context is read when the run begins, so it does not matter when the emitter is made.
+//!
+//! It is a child of its instance's emitter, with the same namespace, and its events also rise to the emitter of the
+//! parent run. It has a weak reference to the run, as a `Scope`, and enters this scope around every listener of the run's
+//! events and where it drops values of the run. So [`RunContext::current`] returns the run even in a listener on the
+//! root.
 
 use std::iter::successors;
 use std::sync::{Arc, OnceLock, Weak};

@@ -1,4 +1,10 @@
 //! The four lifecycle events of a run, and their payloads (R3).
+//!
+//! Each is emitted with a `Facet`: a static table of functions that downcast the payload and return it as a trait object,
+//! with which listeners read and set inputs and outputs as JSON without knowing their types. The emitter only passes the
+//! table on. A facet may also give its event a second name, such as `start` for `run.start`. A listener for `"start"` that
+//! takes the run's `Start<I, O>` receives this event. If it takes `Start` with other type parameters, or the payload of
+//! another stage, it fails. If it takes any other type, it receives only events that the work emits as `start`.
 
 pub(crate) mod erased;
 pub(crate) mod listen;

@@ -1,4 +1,18 @@
 //! A run, from building to its result.
+//!
+//! A run has two halves. Its *work* borrows the runnable, so only the run's own future can hold it. Its *events* are a
+//! sequence of `Step`s that owns everything it needs, so any holder of the run's lease can end the run without its work:
+//! if its future is dropped, if its parent ends first, or if a shutdown has waited for it for half of the time until its
+//! deadline. Three files decide when a run ends and which code ends it: `state` decides the race between an abort and the
+//! end of the work, `lease` decides which code advances the run, and `steps` has the order of the steps. The first two
+//! have loom models.
+//!
+//! The run's `Delivery` decides when async listeners are awaited: in order; after all sync listeners, if the run's future
+//! was dropped; or not at all, for example if the tokio runtime shuts down.
+//!
+//! The function `emit` in `steps` emits all lifecycle events: first to the listeners, if there are any, and then to the
+//! subscribers of the run and of the runs above. A subscriber can only watch runs, and needs no emitter. Code that
+//! changes values, has to be awaited, or needs other events must be a listener.
 
 pub(crate) mod bindings;
 pub(crate) mod cleanup;
