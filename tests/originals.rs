@@ -1,4 +1,4 @@
-//! `docs/originals.md` has a row for each row of the originals, and the items and tests in its rows exist.
+//! `tests/originals.md` has a row for each row of the originals, and the items and tests in its rows exist.
 //!
 //! The sources are read as text. rustfmt has formatted them: an item begins at the left margin, and its members at four
 //! spaces. Each `pub` item can be reached by users, because of the lint `unreachable_pub`; for the crates whose names the
@@ -262,14 +262,14 @@ fn rows(page: &str) -> Vec<Row<'_>> {
 #[test]
 fn every_item_and_every_test_in_a_row_exists() {
     let api = Api::read();
-    let page = text_of("docs/originals.md").expect("the page");
+    let page = text_of("tests/originals.md").expect("the page");
     let faults: Vec<_> = rows(&page).iter().flat_map(|row| row.faults(&api)).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
 fn no_row_is_missing_and_the_page_counts_its_rows() {
-    let page = text_of("docs/originals.md").expect("the page");
+    let page = text_of("tests/originals.md").expect("the page");
     let expected = ROWS.iter().flat_map(|(letter, count)| (1..=*count).map(move |number| format!("{letter}{number}")));
     let rows = rows(&page);
     assert_eq!(rows.iter().map(|row| row.number.to_owned()).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
