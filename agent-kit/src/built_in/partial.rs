@@ -9,7 +9,7 @@ use emitree_middleware::own_events::{OwnEvents, UserTexts};
 use emitree_runtime::{AttemptDiscarded, Middleware, Result, RunContext};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -82,7 +82,7 @@ impl Partial {
 
 /// The event `discarded` of [`Structured`](super::Structured): the parts of a run so far do not count, because the model
 /// is asked again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PartialDiscarded {
     /// The id of the model's run.

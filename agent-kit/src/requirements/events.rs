@@ -41,7 +41,7 @@ pub struct RequirementsSuccess {
 ///
 /// One value is passed to all emits of an answer. A listener may take `delta`. An answer of a type with fields is one
 /// event.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FinalAnswer {
     /// The new text. It is empty if the answer is complete and its text was known already.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use emitree_emitter::{AnyEvent, Event, EventMeta, EventName};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{AnswerTable, Answers};
@@ -19,7 +19,7 @@ use crate::{RunContext, Stage, Status};
 /// warning is logged as well, once for each instance. The answers belong to other questions, so the run was interrupted again, and what it did before the
 /// question happens again in the next run. Answer the question with the id of the [`Interrupt`](crate::Interrupt); the
 /// questions of an agent's session are answered with `Session::answer`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UnmatchedAnswers {
     /// The id of the first question that had no answer.

@@ -14,7 +14,7 @@ use emitree_emitter::json::to_value_noting;
 use emitree_emitter::{Event, EventName};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::chain::erased::{LayerEntry, Work, call};
@@ -28,7 +28,7 @@ use crate::{Description, Error, ErrorKind, Middleware, Result, RetryRequest, Run
 /// of the attempt that was given up.
 ///
 /// A run emits this event before it starts another attempt; layers emit it with [`RunContext::discard_attempt`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AttemptDiscarded {
     /// The number of the attempt, starting from 0. If a layer calls `next` again, the number stays the same.

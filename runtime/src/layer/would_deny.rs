@@ -1,7 +1,7 @@
 //! The event of a guard that reports denials without enforcing them (M5).
 
 use emitree_emitter::{Event, EventName};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::RunContext;
@@ -10,7 +10,7 @@ use crate::run::panic::isolated;
 /// An event of a guard with [`evaluate_only`](crate::GuardOptions::evaluate_only): a check failed, and without that
 /// option the guard would have stopped the call. A middleware that guards without being a [`Guard`](crate::Guard) makes
 /// and [records](Self::record) the event itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WouldDeny {
     /// The name of the guard.
@@ -22,7 +22,7 @@ pub struct WouldDeny {
 }
 
 /// The value that a guard checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are self-explanatory")]
 pub enum Checked {

@@ -9,7 +9,7 @@ use emitree_runtime::{
     AttemptDiscarded, Description, Error, Failure, Middleware, Result, RunContext, Stage, Start, Success,
 };
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -86,7 +86,7 @@ pub struct StreamToolCall {
 ///
 /// One value is passed to all emits of a call. A listener may take `delta`; what it changes is set again before the next
 /// update.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallUpdate {
     /// The call.
@@ -114,7 +114,7 @@ impl ToolCallUpdate {
 }
 
 /// The call that an update belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StreamedCall {
     /// The id of the call, if it has arrived.
@@ -127,7 +127,7 @@ pub struct StreamedCall {
 }
 
 /// The event `discarded`: the updates of a run so far do not count.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallsDiscarded {
     /// The id of the model's run.
