@@ -275,7 +275,7 @@ impl GatedCall {
     /// [resumed](crate::Agent::resume), the gate is called again with this call, asks again, and gets the answer. Returns
     /// `None` and asks nothing if the call has a verdict.
     ///
-    /// The question belongs to this call with exactly these arguments. An answer that is no `T` is struck out: the
+    /// The question belongs to this call with exactly these arguments. If an answer is no `T`, it is removed: the
     /// question is open again, with the refused answer and the reason in its data.
     ///
     /// ```

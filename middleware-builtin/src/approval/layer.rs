@@ -3,7 +3,7 @@
 //! 1. `next` is called only with an approved or edited input, or with an input that needs no approval.
 //! 2. If a question gets no answer, `next` is not called. A failure, a panic or a time-out becomes a denial
 //!    (M5). Other control flow, such as an interrupt or an abort, is returned unchanged (M9).
-//! 3. An answer that does not fit denies the run, or is struck out if the approval interrupts (M8).
+//! 3. An answer that does not fit denies the run, or is removed if the approval interrupts (M8).
 
 use std::future::Future;
 use std::iter::successors;

@@ -107,7 +107,7 @@ const CHOICES_WITHOUT_EDIT: &[Choice] = &[Choice::Approve, Choice::Reject, Choic
 /// ```
 ///
 /// An answer that is no [`Decision`], or a choice that is not allowed, or a response that does not fit the run's output
-/// type, is [struck out](Answers::refuse): the run is interrupted again, and the data of the interrupt has the answer and
+/// type, is [removed](Answers::refuse): the run is interrupted again, and the data of the interrupt has the answer and
 /// the reason as `refused`.
 ///
 /// An agent's run combines the interrupts of its tool calls into one interrupt. [`Request::all_of`] reads all requests

@@ -20,7 +20,7 @@ impl Answers {
     /// # Errors
     ///
     /// - Without an answer: an interrupt with the question.
-    /// - If the answer does not fit `T`: the same interrupt, and the answer is [struck out](Self::refuse).
+    /// - If the answer does not fit `T`: the same interrupt, and the answer is [removed](Self::refuse).
     /// - If the question is to be asked, and the work of the run, or of a run above, has [begun](RunContext::begin) and
     ///   is not [idempotent](RunContext::is_idempotent): an error that names the run and the question. The work would
     ///   start from its beginning after the answer, and have its effects twice.
@@ -34,7 +34,7 @@ impl Answers {
     }
 
     /// Asks a question that has its id already, and reads the answer with a function. An answer for which the function
-    /// returns an error is struck out, with the error's message as the reason.
+    /// returns an error is removed, with the error's message as the reason.
     ///
     /// # Errors
     ///
@@ -52,8 +52,8 @@ impl Answers {
     }
 
     /// Returns the error that interrupts a run with a question, for code that reads answers itself. An answer that was
-    /// refused, and the reason, are [struck out](Self::refuse). If the run cannot ask, because its work has begun, the
-    /// error says so, and the answer stays.
+    /// refused is [removed](Self::refuse). If the run cannot ask, because its work has begun, the error says so, and the
+    /// answer stays.
     #[must_use]
     pub fn interrupt(&self, question: Interrupt, run: &RunContext, refused: Option<(&Answer, &str)>) -> Error {
         match (check_restart(run, &question), refused) {
@@ -66,7 +66,7 @@ impl Answers {
         }
     }
 
-    /// Strikes an answer out: removes it, unless it was replaced meanwhile, and returns the question with the answer and
+    /// Refuses an answer: removes it, unless it was replaced meanwhile, and returns the question with the answer and
     /// the reason in its data. The question is open again under its id.
     ///
     /// The data gets the member `"refused": {"answer": …, "reason": …}`. Other data than an object becomes
