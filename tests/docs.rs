@@ -33,10 +33,17 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
+/// Returns the pages outside of `docs/` that have links.
+fn other_pages() -> impl Iterator<Item = (PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let names = ["ARCHITECTURE.md", "CONTRIBUTING.md", "RULES.md", "benches/README.md", "tests/originals.md"];
+    names.into_iter().map(|name| (root.join(name), fs::read_to_string(root.join(name)).expect("text")))
+}
+
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
     let mut count = 0;
-    for (path, page) in pages() {
+    for (path, page) in pages().into_iter().chain(other_pages()) {
         for link in links(&page) {
             let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
             let target = if file.is_empty() { path.clone() } else { path.with_file_name("").join(file) };
@@ -80,4 +87,34 @@ fn every_place_of_an_agent_has_a_row_with_a_program_in_the_order_of_a_turn() {
         let row = rest.lines().next().expect("a row");
         assert!(row.ends_with(") |") && row.contains("[program](#"), "no program for {place}");
     }
+}
+
+#[test]
+fn each_rule_has_one_number() {
+    let rules = include_str!("../RULES.md");
+    let numbers: Vec<_> = rules.lines().filter_map(|line| line.strip_prefix("**")?.split_once("** ")).collect();
+    let unique: BTreeSet<_> = numbers.iter().map(|(number, _)| number).collect();
+    assert!(unique.len() >= 99, "only {} rules: numbers are never given up", unique.len());
+    assert_eq!(numbers.len(), unique.len());
+}
+
+#[test]
+fn the_page_about_stability_names_the_version_of_each_stored_format() {
+    let page = include_str!("../docs/stability.md");
+    let formats = [
+        ("agent/src/session/stored.rs", "VERSION", "sessions, as JSON and in a store"),
+        ("middleware-builtin/src/durable/record.rs", "FORMAT", "jobs in a store"),
+        ("stores/src/sqlite/file.rs", "FORMAT", "files of `SqliteStore`"),
+        ("middleware-builtin/src/record/journal.rs", "VERSION", "journals of `Record`"),
+    ];
+    for (file, name, format) in formats {
+        let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a source file");
+        let line = source.lines().find(|line| line.contains(&format!("const {name}: "))).expect("a version");
+        let (_, version) = line.trim_end_matches(';').split_once(" = ").expect("a number");
+        assert!(page.contains(&format!("| {format} | {version} |")), "stability.md: {format} are version {version}");
+    }
+    let manifest = include_str!("../Cargo.toml");
+    let (_, rust) = manifest.split_once("rust-version = \"").expect("a Rust version");
+    let rust = rust.split_once('"').expect("a version").0;
+    assert!(page.contains(&format!("now {rust},")), "stability.md: the Rust version is {rust}");
 }
