@@ -18,8 +18,8 @@ use sources::{Documented, declared_events, folder_of, root};
 
 const HEAD: &str = "# Every event
 
-Each event with its path, its payload and an example. A listener takes an event by its path, by a pattern, or on its own
-emitter by its name: [Your first middleware](first-middleware.md) shows how. Names in angle brackets are yours, such as
+Each event with its path, its payload and an example. A listener takes an event by its path, by a pattern, or on its
+own emitter by its name: [Your first middleware](first-middleware.md) shows how. Names in angle brackets are yours, such as
 the name of a tool. The events of middleware are emitted on the middleware's own emitter, and on the run that they are
 about, under the same path.
 
