@@ -58,7 +58,7 @@
 //! | [`lifecycle`] | the four events of a run, and the ways to receive them |
 //! | [`middleware`] | built-in middleware, one feature each; middleware made from functions |
 //! | [`otlp`] | runs as OpenTelemetry spans (feature `otlp`) |
-//! | [`prelude`] | the names that the programs of the README use |
+//! | [`prelude`] | the names that `docs/concepts.md` uses |
 //! | [`runnable`] | type-erased runnables, bounds of inputs and outputs |
 //! | [`secrets`] | a scanner for secrets and personal data in text (feature `secrets`) |
 //! | [`sinks`] | sinks, one feature each; records and reports |
@@ -70,7 +70,7 @@
 //! # Features
 //!
 //! `trajectory`, `jsonl` and `memory` are on by default, and `middleware-full` switches on every built-in middleware.
-//! The README lists all features with the crates that they add.
+//! The README and `docs/middleware.md` list all features with the crates that they add.
 
 #![cfg_attr(
     not(all(
@@ -174,7 +174,7 @@ pub mod otlp {
     pub use emitree_otlp::*;
 }
 
-/// The names that the programs of the README use, for `use emitree::prelude::*`.
+/// The names that the snippets of `docs/concepts.md` use, for `use emitree::prelude::*`.
 ///
 /// ```
 /// use emitree::prelude::*;
@@ -245,7 +245,7 @@ pub mod viewer {
     pub use emitree_viewer::*;
 }
 
-/// Tests the complete program of the README; `tests/readme.rs` tests the other programs.
+/// Tests the complete program of the README; `tests/readme.rs` tests the snippets of the concepts.
 #[cfg(all(doctest, feature = "trajectory"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,10 +1,10 @@
-//! The programs of the README. This test runs them in the order of the README, and checks that the README contains
-//! exactly these programs.
+//! The program of `docs/concepts.md`, snippet by snippet. This test runs it, and checks that the page contains exactly
+//! these snippets.
 
 use emitree::Result;
 
 #[tokio::test]
-async fn the_programs_of_the_readme_run() -> Result<()> {
+async fn the_snippets_of_the_concepts_run() -> Result<()> {
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -95,19 +95,19 @@ async fn the_programs_of_the_readme_run() -> Result<()> {
 }
 
 #[test]
-fn the_readme_shows_these_programs() {
-    let readme = include_str!("../README.md");
-    let shown = readme.split("```rs\n").skip(1).flat_map(|rest| rest.split("```").next());
+fn the_concepts_show_these_snippets() {
+    let page = include_str!("../docs/concepts.md");
+    let shown = page.split("```rs\n").skip(1).flat_map(|rest| rest.split("```").next());
     let source = include_str!("readme.rs");
-    let mut rest = source.split_once("the_programs_of_the_readme_run() -> Result<()> {\n").expect("the programs").1;
-    for program in shown {
-        let lines = program.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") });
-        let program: String = lines.collect();
+    let mut rest = source.split_once("the_snippets_of_the_concepts_run() -> Result<()> {\n").expect("the snippets").1;
+    for snippet in shown {
+        let lines = snippet.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") });
+        let snippet: String = lines.collect();
         let (_, after) =
-            rest.split_once(&program).unwrap_or_else(|| panic!("not here, or not in this order:\n{program}"));
+            rest.split_once(&snippet).unwrap_or_else(|| panic!("not here, or not in this order:\n{snippet}"));
         rest = after;
     }
-    assert_eq!(rest.lines().next(), Some("    Ok(())"), "the README shows the last program");
+    assert_eq!(rest.lines().next(), Some("    Ok(())"), "the page shows the last snippet");
 }
 
 /// The printed tree of the README counts the words of the README itself.

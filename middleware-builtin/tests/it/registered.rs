@@ -1,12 +1,12 @@
 //! A built-in is registered in four places, which must agree: this crate's manifest, `lib.rs`, the facade's manifest,
-//! and a row of the README. In this crate's manifest, its feature is also part of `full`.
+//! and a row of `docs/middleware.md`. In this crate's manifest, its feature is also part of `full`.
 
 use std::collections::BTreeSet;
 
 const MANIFEST: &str = include_str!("../../Cargo.toml");
 const LIB: &str = include_str!("../../src/lib.rs");
 const FACADE: &str = include_str!("../../../Cargo.toml");
-const README: &str = include_str!("../../../README.md");
+const PAGE: &str = include_str!("../../../docs/middleware.md");
 
 /// Features that are no built-ins: several built-ins share them, or agents use them.
 const SHARED: [&str; 4] = ["key", "own_events", "runs", "values"];
@@ -61,9 +61,9 @@ fn the_facade_forwards_each_feature() {
 }
 
 #[test]
-fn the_readme_has_a_row_for_each_built_in() {
+fn the_page_has_a_row_for_each_built_in() {
     let (_, table) =
-        README.split_once("| feature | middleware | what it does | adds |\n|---|---|---|---|\n").expect("a table");
+        PAGE.split_once("| feature | middleware | what it does | adds |\n|---|---|---|---|\n").expect("a table");
     let rows = table.lines().map_while(|row| {
         let mut cells = row.strip_prefix("| ")?.split(" | ").map(|cell| cell.trim_matches('`'));
         Some((cells.next()?, cells.next()?))
