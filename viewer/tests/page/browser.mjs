@@ -16,8 +16,8 @@ export const temporary = mkdtempSync(join(tmpdir(), "emitree-page-"));
 
 const flags = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 
-export async function launch() {
-  return chromium.launch({ executablePath: "/usr/bin/chromium", args: flags });
+export async function launch(more = []) {
+  return chromium.launch({ executablePath: "/usr/bin/chromium", args: [...flags, ...more] });
 }
 
 export function screenshot(page, name) {
