@@ -56,6 +56,9 @@ pub mod viewer {}
 #[doc = include_str!("../tracing.md")]
 pub mod tracing {}
 
+#[doc = include_str!("../events-and-runs.md")]
+pub mod events_and_runs {}
+
 #[doc = include_str!("../coming-from-beeai.md")]
 pub mod coming_from_beeai {}
 
