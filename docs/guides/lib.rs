@@ -59,6 +59,9 @@ pub mod tracing {}
 #[doc = include_str!("../events-and-runs.md")]
 pub mod events_and_runs {}
 
+#[doc = include_str!("../middleware-order.md")]
+pub mod middleware_order {}
+
 #[doc = include_str!("../coming-from-beeai.md")]
 pub mod coming_from_beeai {}
 

@@ -20,6 +20,7 @@ mod journal;
 mod limits;
 mod lines;
 mod options;
+mod order;
 mod override_output;
 mod own_events;
 mod rate_limit;
