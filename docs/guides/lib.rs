@@ -62,6 +62,9 @@ pub mod events_and_runs {}
 #[doc = include_str!("../middleware-order.md")]
 pub mod middleware_order {}
 
+#[doc = include_str!("../security.md")]
+pub mod security {}
+
 #[doc = include_str!("../coming-from-beeai.md")]
 pub mod coming_from_beeai {}
 
