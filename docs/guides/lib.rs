@@ -71,8 +71,23 @@ pub mod coming_from_beeai {}
 #[doc = include_str!("../coming-from-langchain.md")]
 pub mod coming_from_langchain {}
 
+#[doc = include_str!("../coming-from-langgraph.md")]
+pub mod coming_from_langgraph {}
+
+#[doc = include_str!("../coming-from-openai-agents.md")]
+pub mod coming_from_openai_agents {}
+
+#[doc = include_str!("../coming-from-pydantic-ai.md")]
+pub mod coming_from_pydantic_ai {}
+
+#[doc = include_str!("../coming-from-temporal.md")]
+pub mod coming_from_temporal {}
+
 #[doc = include_str!("../coming-from-tower.md")]
 pub mod coming_from_tower {}
+
+#[doc = include_str!("../coming-from-vercel-ai.md")]
+pub mod coming_from_vercel_ai {}
 
 #[doc = include_str!("../what-redaction-cannot-see.md")]
 pub mod what_redaction_cannot_see {}
