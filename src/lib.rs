@@ -245,11 +245,6 @@ pub mod viewer {
     pub use emitree_viewer::*;
 }
 
-/// Tests the complete program of the README; `tests/readme.rs` tests the snippets of the concepts.
-#[cfg(all(doctest, feature = "trajectory"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
-
 /// Tests the programs of `docs/compiler-messages.md`. A program marked `compile_fail` must not compile.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/compiler-messages.md")]

@@ -69,7 +69,8 @@ fn every_page_is_listed() {
 
 #[test]
 fn every_page_with_programs_is_compiled() {
-    let compiled = [include_str!("../docs/guides/lib.rs"), include_str!("../src/lib.rs")].concat();
+    let sources = [include_str!("../docs/guides/lib.rs"), include_str!("../src/lib.rs"), include_str!("readme.rs")];
+    let compiled = sources.concat();
     for (path, page) in pages() {
         let name = path.file_name().expect("a file").to_string_lossy().into_owned();
         assert!(!page.contains("```rust") || compiled.contains(&format!("/{name}\")")), "nothing compiles {name}");

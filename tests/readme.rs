@@ -1,5 +1,5 @@
 //! The program of `docs/concepts.md`, snippet by snippet. This test runs it, and checks that the page contains exactly
-//! these snippets.
+//! these snippets. The programs of the README are examples.
 
 use emitree::Result;
 
@@ -110,12 +110,21 @@ fn the_concepts_show_these_snippets() {
     assert_eq!(rest.lines().next(), Some("    Ok(())"), "the page shows the last snippet");
 }
 
-/// The printed tree of the README counts the words of the README itself.
+/// `.ci/run` compares the output of these examples with the README.
 #[test]
-fn the_printed_tree_has_the_number_of_words_of_the_readme() {
+fn the_programs_of_the_readme_are_examples_of_at_most_25_lines() {
     let readme = include_str!("../README.md");
-    let words = readme.split_whitespace().count();
-    for line in [format!("Tool[count][success]: {words}\n"), format!("what is that times 17: {}\n", words * 17)] {
-        assert!(readme.contains(&line), "the README has {words} words, and the tree lacks `{line}`");
+    let shown: Vec<_> = readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let examples = [
+        include_str!("../examples/hello_runs.rs"),
+        include_str!("../examples/hello_agent.rs"),
+        include_str!("../examples-full/hello_job.rs"),
+    ];
+    assert_eq!(shown.len(), examples.len());
+    for (shown, example) in shown.into_iter().zip(examples) {
+        let (_, program) = example.split_once("\n\n").expect("a comment, and a program");
+        assert_eq!(shown, program);
+        let lines = shown.lines().filter(|line| !line.is_empty()).count();
+        assert!(lines <= 25, "{lines} lines:\n{shown}");
     }
 }
