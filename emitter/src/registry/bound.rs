@@ -1,4 +1,4 @@
-//! Which listeners a middleware has bound.
+//! Marks the listeners that a middleware has bound.
 
 use std::cell::Cell;
 
