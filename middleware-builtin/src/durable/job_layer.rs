@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::job::Job;
 use super::record::{FORMAT, Record};
+use super::scope::Scope;
 use super::state::Start;
 use super::{Answered, Durable, Unused, inexact};
 use crate::shared::difference::{first_difference, quoted};
@@ -22,6 +23,7 @@ pub(super) struct JobRun {
     /// Set when the layer of the job is called.
     pub(super) job: OnceLock<Arc<Job>>,
     working: Mutex<Option<Working>>,
+    pub(super) scope: Scope,
 }
 
 /// A job that is under way in this process, with its claim. When it is dropped, the job is paused, unless it has ended
@@ -33,7 +35,7 @@ struct Working {
 
 impl JobRun {
     pub(super) fn new(durable: Durable) -> Self {
-        Self { durable, job: OnceLock::new(), working: Mutex::new(None) }
+        Self { durable, job: OnceLock::new(), working: Mutex::new(None), scope: Scope::default() }
     }
 
     /// Stores the end of the job, and waits until the claim is released. Does nothing if it was released.
@@ -83,6 +85,7 @@ impl JobRun {
             ctx.set_fence(fence);
         }
         let answers = job.state.lock().answers.clone();
+        let answers = answers.on_open(|question, run| Scope::of(run).stop(&Error::interrupted(question.clone())));
         // The answers of the job are no answers that the run was given, also if there are no others.
         ctx.set_extension(answers.or(Answers::of(ctx).unwrap_or_default()));
         Ok(None)
@@ -115,26 +118,17 @@ impl JobRun {
     /// Stores the end of the job. If that fails, its error replaces an output and an interrupt, which nobody could find
     /// in the store.
     async fn end(&self, job: &Job, result: Result<Value>, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        let stop = job.state.lock().start.stop.clone();
-        let result = match (stop, result) {
-            (Some(stop), result) => {
-                // Without `absorb`, a denial would overrule it (M9).
-                result.inspect_err(|error| next.absorb(error)).err();
-                Err(stop)
-            }
-            (None, Ok(output)) => match next.inexact() {
-                Some(reason) => Err(inexact("output of the job", &reason)),
-                None => Ok(output),
-            },
-            (None, Err(error)) => Err(error),
-        };
+        let result = self.scope.end(result, next).and_then(|output| match next.inexact() {
+            Some(reason) => Err(inexact("output of the job", &reason)),
+            None => Ok(output),
+        });
         if result.is_ok() {
             let keys = job.state.lock().unused();
             if !keys.is_empty() {
                 self.durable.own_events.emit(ctx, || Unused { keys }).await;
             }
         }
-        let recorded = job.state.lock().end(&result);
+        let recorded = job.state.lock().end(&result, self.scope.asked());
         let stored = match recorded {
             Ok(()) => self.release().await.map_err(Error::from),
             Err(error) => Err(error),

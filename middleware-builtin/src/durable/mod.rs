@@ -4,13 +4,16 @@
 //!    and stored by the job's journal.
 //! 2. A step is called by two layers: the outer one (`step`) answers it or stores its end; the innermost one stores that
 //!    it begins, after all guards, directly before its work.
-//! 3. `Working` marks a job that is under way in this process, and has its claim. The layer of the job takes it out at
+//! 3. A question without an answer stops the job and the step that asked (`scope`). The questions reach it by the job's
+//!    [`Answers`](emitree_runtime::Answers), and by the results of the runs below, so code that swallows them hides none.
+//! 4. `Working` marks a job that is under way in this process, and has its claim. The layer of the job takes it out at
 //!    the end; after an abort or a drop, a listener of `finish` does, so that `shutdown` waits for the release.
 
 mod events;
 mod job;
 mod job_layer;
 mod record;
+mod scope;
 mod state;
 mod step;
 
@@ -19,7 +22,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, Namespace};
 use emitree_runtime::{
-    Answer, Description, Error, Interrupt, JsonRun, Middleware, Phase, Result, RunContext, Stack, Stage,
+    Answer, AnyRun, Description, Error, Interrupt, JsonRun, Middleware, Phase, Result, RunContext, Stack, Stage,
 };
 
 use crate::shared::built_in::built_in;
@@ -30,6 +33,7 @@ pub use events::{Answered, Unused};
 
 use job::{Job, open};
 use job_layer::{JobLayer, JobRun};
+use scope::StopLayer;
 use step::{Remade, Steps};
 
 /// Stores a run as a *job*, and the runs below it that have a [key](emitree_runtime::Run::key) as its *steps*. After a
@@ -75,8 +79,8 @@ use step::{Remade, Steps};
 /// # }
 /// ```
 ///
-/// The function of the job is called again from its start, so it may ask, and everything that it does outside of steps
-/// must be repeatable. A run below that has no key is made again as well: unless it is
+/// The function of the job is called again from its start, so everything that it does outside of steps must be
+/// repeatable. A run below that has no key is made again as well: unless it is
 /// [idempotent](emitree_runtime::Run::idempotent) or has started other runs, one warning says so. The id of the job becomes part of its key, and follows the
 /// [rules for keys](emitree_runtime::Run::key).
 ///
@@ -85,12 +89,27 @@ use step::{Remade, Steps};
 /// 1. If the store has its output, the step is answered with it, after the guards have checked it.
 /// 2. If it has failed before, it is answered with its error, once per start of the job. If the error is
 ///    [retryable](Error::is_retryable), or if the job runs the step again, it is executed.
-/// 3. If it had begun, has not ended, and is not [idempotent](emitree_runtime::Run::idempotent), the job ends with a
+/// 3. If it had begun, has neither ended nor asked, and is not [idempotent](emitree_runtime::Run::idempotent), it is a
 ///    question of the kind `durable.began`, whose data has the `key`, the `input`, and the time `began`. Its answer is
-///    `{"output": …}`, the output of the step, or `"again"`, which executes it again.
+///    `{"output": …}`, the output of the step, or `"again"`, which executes it again. All such steps of the job are asked
+///    about together.
 /// 4. After all guards, *began* is stored. [`RunKey::fence`](emitree_runtime::RunKey::fence) of the step's key is the
 ///    revision of this commit.
 /// 5. The work is executed, and its output or its error is stored. A denial by a guard of the input is not stored.
+///
+/// # Questions
+///
+/// The job and its steps may [ask](RunContext::ask). A question without an answer stops the job: steps that are stored
+/// are still answered, and further questions are collected, so branches of a `join!` ask in one start. But no further
+/// step begins, its run gets the interrupt instead, and the job ends with its questions, whatever its function returns.
+/// So code that takes the interrupt for a failure compensates nothing, if its compensation is a step. Approvals and
+/// agents in the job ask in the same way. The approval of a step that does not begin is asked as well.
+///
+/// A step that asks ends with the question too, whatever its function returns, and the next start executes it again. Put
+/// each effect before the question into a step of its own, below this one.
+///
+/// Steps that are under way go on to their ends, with the steps in them. `try_join!` and `select!` drop them: a step that
+/// was dropped had begun.
 ///
 /// # The end of the job
 ///
@@ -229,6 +248,8 @@ impl Middleware for Durable {
         ctx.set_extension(JobStore { store: Arc::clone(&self.store), lease: self.lease.clone() });
         let run = Arc::new(JobRun::new(self.clone()));
         self.stack(&run).bind(ctx)?;
+        ctx.set_extension(run.scope.clone());
+        Stack::<AnyRun>::builder().innermost_in(Phase::Guard, StopLayer(run.scope.clone())).build().bind(ctx)?;
         ctx.bind_nested(Steps(Arc::clone(&run)));
         ctx.emitter().observe_async(Stage::Finish, move |_: &dyn AnyEvent, _| {
             let run = Arc::clone(&run);

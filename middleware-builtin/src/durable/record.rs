@@ -25,6 +25,13 @@ pub(super) enum Record {
         key: String,
         input: Value,
         at: DateTime<Utc>,
+        /// `true` if it is executed again after a kill, without a question.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        may_repeat: bool,
+    },
+    /// The step has asked, and is executed again once it has its answer.
+    Waiting {
+        key: String,
     },
     Ended {
         key: String,

@@ -10,6 +10,7 @@ use emitree_runtime::{AbortHandle, Answer, Answers, Error, ErrorReport, Interrup
 use serde_json::{Value, json};
 
 use super::record::{AfterBegun, BEGAN, FORMAT, Record};
+use super::scope::is_of_store;
 use crate::store::{Entry, EntryStatus, OpenQuestion, StoreError, joined_parts};
 
 pub(super) struct JobState {
@@ -36,16 +37,31 @@ pub(super) struct Start {
     used: BTreeSet<String>,
     /// The steps that were executed, or answered with their error.
     tried: BTreeSet<String>,
-    /// The questions that were asked about steps.
-    asked: Vec<Interrupt>,
-    /// The error with which the job has to end.
-    pub(super) stop: Option<Error>,
 }
 
 struct Step {
     input: Value,
     began: DateTime<Utc>,
+    /// `true` if the step may be executed again after a kill.
+    may_repeat: bool,
+    /// `true` if the step has asked.
+    waits: bool,
     end: Option<std::result::Result<Value, Box<ErrorReport>>>,
+}
+
+impl Step {
+    /// Returns the question about a step that had begun.
+    fn question(&self, key: &RunKey) -> Interrupt {
+        let data = json!({"key": key.as_str(), "input": self.input, "began": self.began});
+        Interrupt::new(BEGAN, data).about(key)
+    }
+}
+
+/// Reads the key of a stored step.
+fn key_of(path: &str) -> Option<RunKey> {
+    let mut parts = path.split('/');
+    let first = RunKey::new(parts.next()?).ok()?;
+    parts.try_fold(first, |key, part| key.child(part).ok())
 }
 
 impl Start {
@@ -103,9 +119,10 @@ impl JobState {
             Record::Input { format, .. } => {
                 return Err(format!("the job has format {format}, and this version reads format {FORMAT}"));
             }
-            Record::Began { key, input, at } => {
-                self.steps.insert(key, Step { input, began: at, end: None });
+            Record::Began { key, input, at, may_repeat } => {
+                self.steps.insert(key, Step { input, began: at, may_repeat, waits: false, end: None });
             }
+            Record::Waiting { key } => self.step(&key)?.waits = true,
             Record::Ended { key, output } => self.step(&key)?.end = Some(Ok(output)),
             Record::Failed { key, error } => self.step(&key)?.end = Some(Err(error)),
             Record::Questions(questions) => self.questions = questions,
@@ -140,12 +157,13 @@ impl JobState {
         let steps = self.steps.iter().flat_map(|(key, step)| {
             let key = key.clone();
             let input = step.input.clone();
-            let at = step.began;
+            let Step { began: at, may_repeat, .. } = *step;
+            let waits = step.waits.then(|| Record::Waiting { key: key.clone() });
             let end = step.end.clone().map(|end| match end {
                 Ok(output) => Record::Ended { key: key.clone(), output },
                 Err(error) => Record::Failed { key: key.clone(), error },
             });
-            [Some(Record::Began { key, input, at }), end].into_iter().flatten()
+            [Some(Record::Began { key, input, at, may_repeat }), waits, end].into_iter().flatten()
         });
         let answers = serde_json::from_value(serde_json::to_value(&self.answers)?)?;
         let rest = [Record::Questions(self.questions.clone()), Record::Answered(answers)];
@@ -175,17 +193,16 @@ impl JobState {
         if self.questions == questions { Ok(()) } else { self.push(Record::Questions(questions)) }
     }
 
-    /// Records the end of a start.
-    pub(super) fn end(&mut self, result: &Result<Value>) -> Result<()> {
+    /// Records the end of a start, with the questions that were asked.
+    pub(super) fn end(&mut self, result: &Result<Value>, mut asked: Vec<Interrupt>) -> Result<()> {
         match result {
             Ok(output) => self.push(Record::Output(output.clone())),
             Err(error) => {
                 self.status = match error.interrupt() {
                     Some(_) => EntryStatus::Waiting,
-                    None if error.is_control_flow() => EntryStatus::Paused,
+                    None if error.is_control_flow() || is_of_store(error) => EntryStatus::Paused,
                     None => EntryStatus::Failed,
                 };
-                let mut asked = mem::take(&mut self.start.asked);
                 let last = error.interrupt().filter(|last| asked.iter().all(|question| question.id != last.id));
                 asked.extend(last.cloned());
                 self.ask(asked)
@@ -193,14 +210,8 @@ impl JobState {
         }
     }
 
-    /// Ends the job with an error, also if its function goes on. Returns the first such error.
-    pub(super) fn stop(&mut self, error: Error) -> Error {
-        self.start.asked.extend(error.interrupt().cloned());
-        self.start.stop.get_or_insert(error).clone()
-    }
-
     /// Looks a step up that is started.
-    pub(super) fn find(&mut self, key: &RunKey, input: &Value, is_idempotent: bool) -> Found {
+    pub(super) fn find(&mut self, key: &RunKey, input: &Value, may_repeat: bool) -> Found {
         let Some(step) = self.steps.get(key.as_str()) else { return Found::New };
         if step.input != *input {
             return Found::OtherInput(step.input.clone());
@@ -210,17 +221,26 @@ impl JobState {
             Some(Ok(output)) => Found::Output(output.clone()),
             Some(Err(error)) if error.is_retryable => Found::New,
             Some(Err(error)) if self.start.tried.insert(key.to_string()) => Found::Error(error.clone()),
-            None if !is_idempotent && !self.start.tried.contains(key.as_str()) => {
-                let data = json!({"key": key.as_str(), "input": input, "began": step.began});
-                Found::Began(Interrupt::new(BEGAN, data).about(key))
+            None if !may_repeat && !step.waits && !self.start.tried.contains(key.as_str()) => {
+                Found::Began(step.question(key))
             }
             Some(Err(_)) | None => Found::New,
         }
     }
 
+    /// Returns the questions about all steps that had begun before this start, that may not be repeated, and whose
+    /// question has no answer.
+    pub(super) fn begun_before(&self) -> Vec<Interrupt> {
+        let is_asked = |(key, step): &(&String, &Step)| {
+            step.end.is_none() && !step.may_repeat && !step.waits && !self.start.tried.contains(*key)
+        };
+        let questions = self.steps.iter().filter(is_asked).filter_map(|(key, step)| Some(step.question(&key_of(key)?)));
+        questions.filter(|question| self.answers.get(&question.id).is_none()).collect()
+    }
+
     /// Records that a step begins.
-    pub(super) fn begin(&mut self, key: &str, input: Value) -> Result<()> {
-        self.push(Record::Began { key: key.to_owned(), input, at: Utc::now() })?;
+    pub(super) fn begin(&mut self, key: &str, input: Value, may_repeat: bool) -> Result<()> {
+        self.push(Record::Began { key: key.to_owned(), input, at: Utc::now(), may_repeat })?;
         self.start.used.insert(key.to_owned());
         self.start.tried.insert(key.to_owned());
         Ok(())

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::job::Job;
 use super::job_layer::{JobRun, other_input};
 use super::record::{AfterBegun, Record};
+use super::scope::{NoteLayer, Scope, is_of_store};
 use super::state::Found;
 use super::{Answered, OwnSteps, inexact};
 use crate::shared::own_events::run_label;
@@ -27,18 +28,23 @@ impl Middleware for Steps {
         if !OwnSteps::are_of(above, &self.0.durable) {
             return Ok(());
         }
+        let scope = Scope::of(above);
         let Some(key) = ctx.key() else {
             self.watch_remade(above, ctx);
-            return Ok(());
+            return Stack::<AnyRun>::builder().layer_in(Phase::Observe, NoteLayer(scope)).build().bind(ctx);
         };
         if let Some(remade) = above.own_extension::<Remade>() {
             remade.has_runs.store(true, Ordering::Relaxed);
         }
         let Some(job) = self.0.job.get() else { return Ok(()) };
         let run = Arc::clone(&self.0);
+        let own = Scope::below(scope.clone());
+        ctx.set_extension(own.clone());
         let step = Arc::new(Step {
             run,
             job: Arc::clone(job),
+            above: scope,
+            own,
             key,
             input: Mutex::new(Value::Null),
             has_begun: AtomicBool::new(false),
@@ -96,6 +102,9 @@ pub(super) struct Remade {
 struct Step {
     run: Arc<JobRun>,
     job: Arc<Job>,
+    /// The scope in which the step is started.
+    above: Scope,
+    own: Scope,
     key: RunKey,
     /// The input that is recorded when the step begins.
     input: Mutex<Value>,
@@ -110,14 +119,11 @@ impl Step {
         if let Some(reason) = next.inexact() {
             return Err(inexact("input of the step", &reason));
         }
-        let found = {
-            let mut state = self.job.state.lock();
-            if let Some(stop) = &state.start.stop {
-                return Err(stop.clone());
-            }
-            state.find(&self.key, input, ctx.is_idempotent() || self.goes_on(ctx))
-        };
-        match found {
+        if let Some(halt) = self.run.scope.stopped().filter(Error::is_halted) {
+            return Err(halt);
+        }
+        let found = self.job.state.lock().find(&self.key, input, self.may_repeat(ctx));
+        let result = match found {
             Found::New => self.execute(input, next).await,
             Found::Output(output) => {
                 self.emit_answered(ctx, false).await;
@@ -129,13 +135,18 @@ impl Step {
                 Err((*error).into())
             }
             Found::Began(question) => self.ask(question, input, next).await,
-            Found::OtherInput(stored) => Err(self.stop(other_input(&format!("step `{}`", self.key), &stored, input))),
-        }
+            Found::OtherInput(stored) => {
+                let halt = other_input(&format!("step `{}`", self.key), &stored, input);
+                self.above.stop(&halt);
+                Err(halt)
+            }
+        };
+        result.inspect_err(|error| self.above.note(error))
     }
 
-    /// Returns `true` if the run goes on by itself when it is executed again.
-    fn goes_on(&self, ctx: &RunContext) -> bool {
-        !OwnSteps::are_of(ctx, &self.run.durable)
+    /// Returns `true` if the step may be executed again after a kill: it is idempotent, or goes on by itself.
+    fn may_repeat(&self, ctx: &RunContext) -> bool {
+        ctx.is_idempotent() || !OwnSteps::are_of(ctx, &self.run.durable)
     }
 
     /// Executes the step, and stores its end.
@@ -153,7 +164,8 @@ impl Step {
                 }
                 Record::Ended { key, output: output.clone() }
             }
-            Err(error) if error.is_interrupted() || error.is_aborted() || error.is_retry() => return result,
+            Err(error) if error.is_interrupted() => Record::Waiting { key },
+            Err(error) if error.is_aborted() || error.is_retry() || is_of_store(error) => return result,
             Err(error) => Record::Failed { key, error: Box::new(error.report()) },
         };
         match self.job.commit(|state| state.push(end)).await {
@@ -168,7 +180,11 @@ impl Step {
     /// Goes on with the answer to the question about a step that had begun, or asks it.
     async fn ask(&self, question: Interrupt, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
         let answers = self.job.state.lock().answers.clone();
-        let Some(answer) = answers.look_up(&question.id) else { return Err(self.stop(Error::interrupted(question))) };
+        let Some(answer) = answers.look_up(&question.id) else {
+            let others = self.job.state.lock().begun_before();
+            self.run.scope.add([question.clone()].into_iter().chain(others));
+            return Err(Error::interrupted(question));
+        };
         let refused = match AfterBegun::read(&answer) {
             Ok(AfterBegun::Again) => return self.execute(input, next).await,
             Ok(AfterBegun::Output(output)) => match next.check_output(&output).await {
@@ -183,12 +199,7 @@ impl Step {
             },
             Err(error) => error,
         };
-        let question = answers.refuse(question, &answer, &refused.to_string());
-        Err(self.stop(Error::interrupted(question)))
-    }
-
-    fn stop(&self, error: Error) -> Error {
-        self.job.state.lock().stop(error)
+        Err(Error::interrupted(answers.refuse(question, &answer, &refused.to_string())))
     }
 
     async fn emit_answered(&self, ctx: &RunContext, failed: bool) {
@@ -225,19 +236,24 @@ struct BeginLayer(Arc<Step>);
 
 impl<O: Op> Layer<O> for BeginLayer {
     async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
-        let Step { job, key, input: recorded, has_begun, .. } = &*self.0;
-        if !has_begun.load(Ordering::Relaxed) && !next.is_answered() {
+        let Step { job, above, own, key, input: recorded, has_begun, .. } = &*self.0;
+        if next.is_answered() {
+            return next.run(input).await;
+        }
+        let is_first = !has_begun.load(Ordering::Relaxed);
+        if let Some(stop) = own.stopped().or_else(|| above.stopped().filter(|_| is_first)) {
+            return Err(stop);
+        }
+        if is_first {
             let recorded = recorded.lock().clone();
-            let revision = job.commit(|state| state.begin(key.as_str(), recorded)).await?;
+            let may_repeat = self.0.may_repeat(ctx);
+            let revision = job.commit(|state| state.begin(key.as_str(), recorded, may_repeat)).await?;
             if let Ok(fence) = revision.get().try_into() {
                 ctx.set_fence(fence);
             }
             has_begun.store(true, Ordering::Relaxed);
-            if !self.0.goes_on(ctx) {
-                ctx.begin();
-            }
         }
-        next.run(input).await
+        own.end(next.run(input).await, next)
     }
 
     fn name(&self) -> &str {

@@ -56,14 +56,20 @@ impl Answers {
     /// answer stays.
     #[must_use]
     pub fn interrupt(&self, question: Interrupt, run: &RunContext, refused: Option<(&Answer, &str)>) -> Error {
-        match (check_restart(run, &question), refused) {
-            (Err(error), _) => error,
-            (Ok(()), None) => {
-                self.watch_unmatched(&question.id, run);
-                Error::interrupted(question)
-            }
-            (Ok(()), Some((answer, reason))) => Error::interrupted(self.refuse(question, answer, reason)),
+        if let Err(error) = check_restart(run, &question) {
+            return error;
         }
+        let question = match refused {
+            None => {
+                self.watch_unmatched(&question.id, run);
+                question
+            }
+            Some((answer, reason)) => self.refuse(question, answer, reason),
+        };
+        if let Some(call) = self.on_open {
+            call(&question, run);
+        }
+        Error::interrupted(question)
     }
 
     /// Refuses an answer: removes it, unless it was replaced meanwhile, and returns the question with the answer and
@@ -95,7 +101,7 @@ impl RunContext {
     /// run with the question. [`Answers::ask`] has the details.
     ///
     /// The work of an interrupted run starts from its beginning when the run is made again, so ask before the work has
-    /// effects, or in a run that is [idempotent](Self::is_idempotent).
+    /// effects, or in a run that is [idempotent](Self::is_idempotent), or put the effects into steps of a job.
     ///
     /// ```
     /// use emitree_runtime::{Answers, Interrupt, RunContext, Runnable, runnable_fn};

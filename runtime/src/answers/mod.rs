@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 pub use answer::Answer;
 pub use unmatched::UnmatchedAnswers;
 
-use crate::{Result, RunContext};
+use crate::{Interrupt, Result, RunContext};
 
 /// The answers to the questions of runs, by the ids of the questions. A question that has an answer is not asked again.
 ///
@@ -50,6 +50,8 @@ pub struct Answers {
     /// Where answers are looked up that this value does not have.
     others: Option<Arc<Self>>,
     settles_edits: bool,
+    /// Called for each question that interrupts a run which asks through this value.
+    on_open: Option<fn(&Interrupt, &RunContext)>,
 }
 
 /// The state that clones share. No thread holds both locks at once.
@@ -171,6 +173,15 @@ impl Answers {
         self
     }
 
+    /// Calls a function for each question that [interrupts](Self::interrupt) a run, before the run gets the error, for code
+    /// that must know it even if the run goes on. The function belongs to this value, and to clones that are made of it:
+    /// it is not called for runs that have other answers, which look theirs up here ([`or`](Self::or)).
+    #[must_use]
+    pub const fn on_open(mut self, call: fn(&Interrupt, &RunContext)) -> Self {
+        self.on_open = Some(call);
+        self
+    }
+
     /// Marks this value, and clones that are made of it: the code that set it as an extension executes the edits of live
     /// approvals. A middleware that gets an edit from a person stores it as the answer and interrupts the run, instead
     /// of executing the edited input itself.
@@ -198,7 +209,7 @@ impl<'de> Deserialize<'de> for Answers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let known = Known { answers: BTreeMap::deserialize(deserializer)?, asked: HashSet::new() };
         let table = AnswerTable { known: Mutex::new(known), asking: Mutex::default() };
-        Ok(Self { table: Arc::new(table), others: None, settles_edits: false })
+        Ok(Self { table: Arc::new(table), ..Self::default() })
     }
 }
 

@@ -196,6 +196,29 @@ async fn work_that_has_begun_and_is_not_idempotent_cannot_ask() -> TestResult {
     Ok(())
 }
 
+#[tokio::test]
+async fn the_function_of_open_questions_is_called_for_runs_that_ask_through_this_value() -> TestResult {
+    static OPEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let opened = || std::mem::take(&mut *OPEN.lock().expect("nobody panics here"));
+    let note = |question: &Interrupt, run: &RunContext| {
+        OPEN.lock().expect("nobody panics here").push(format!("{} {}", run.name(), question.id));
+    };
+    let answers = Answers::new().on_open(note);
+    let paint = paint("paint");
+    let run = |answers: Answers| paint.run(()).key("a").extension(answers);
+    let id = question(run(answers.clone()).await).id;
+    assert_eq!(opened(), [format!("paint {id}")]);
+    question(run(Answers::new().or(answers.clone())).await);
+    assert!(opened().is_empty(), "the run has other answers");
+    answers.answer(&*id, json!(7));
+    question(run(answers.clone()).await);
+    assert_eq!(opened(), [format!("paint {id}")], "an answer that does not fit");
+    answers.answer(&*id, json!("red"));
+    assert_eq!(run(answers).await?, "red");
+    assert!(opened().is_empty());
+    Ok(())
+}
+
 #[test]
 fn a_question_was_asked_if_a_run_has_looked_it_up_since_it_was_answered() {
     let answers = Answers::new();

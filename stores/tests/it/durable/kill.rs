@@ -89,23 +89,37 @@ impl Store for OfProcess {
 /// Has an effect outside, for the key of a step.
 type Effect = Arc<dyn Fn(&str) + Send + Sync>;
 
+type Job = BoxRunnable<Vec<String>, usize>;
+type Step = BoxRunnable<String, usize>;
+
+/// A step with an effect.
+fn step(name: &str, effect: &Effect, killer: &Arc<Killer>) -> Arc<Step> {
+    let (effect, killer) = (Arc::clone(effect), Arc::clone(killer));
+    Arc::new(BoxRunnable::new(runnable_fn(name, move |_: String, ctx: RunContext| {
+        let (effect, killer) = (Arc::clone(&effect), Arc::clone(&killer));
+        async move {
+            let key = ctx.key().expect("a key");
+            assert!(key.fence().is_some());
+            killer.point().await;
+            effect(key.as_str());
+            killer.point().await;
+            Ok(7)
+        }
+    })))
+}
+
+/// A job, and the check of its effects.
+#[derive(Clone, Copy)]
+struct Kind {
+    job: fn(&Effect, &Arc<Killer>) -> Job,
+    check: fn(&[String], killed: bool, again: bool, point: usize),
+}
+
+const KINDS: [Kind; 2] = [Kind { job: import, check }, Kind { job: saga, check: check_saga }];
+
 /// An import that writes rows, asks, and publishes them.
-fn import(effect: &Effect, killer: &Arc<Killer>) -> BoxRunnable<Vec<String>, usize> {
-    let step = |name: &str| {
-        let (effect, killer) = (Arc::clone(effect), Arc::clone(killer));
-        Arc::new(runnable_fn(name, move |_: String, ctx: RunContext| {
-            let (effect, killer) = (Arc::clone(&effect), Arc::clone(&killer));
-            async move {
-                let key = ctx.key().expect("a key");
-                assert!(key.fence().is_some() && ctx.has_begun());
-                killer.point().await;
-                effect(key.as_str());
-                killer.point().await;
-                Ok(7)
-            }
-        }))
-    };
-    let (write, publish) = (step("write"), step("publish"));
+fn import(effect: &Effect, killer: &Arc<Killer>) -> Job {
+    let (write, publish) = (step("write", effect, killer), step("publish", effect, killer));
     BoxRunnable::new(runnable_fn("import", move |rows: Vec<String>, ctx: RunContext| {
         let (write, publish) = (Arc::clone(&write), Arc::clone(&publish));
         async move {
@@ -120,13 +134,37 @@ fn import(effect: &Effect, killer: &Arc<Killer>) -> BoxRunnable<Vec<String>, usi
     }))
 }
 
+/// A saga that compensates after every error. Its first step asks after an effect, which is a step below.
+fn saga(effect: &Effect, killer: &Arc<Killer>) -> Job {
+    let effects = step("effect", effect, killer);
+    let inner = Arc::clone(&effects);
+    let reserve = Arc::new(runnable_fn("reserve", move |_: String, ctx: RunContext| {
+        let effects = Arc::clone(&inner);
+        async move {
+            effects.run(String::new()).key("hold").await?;
+            let agreed = ctx.ask::<bool>(Interrupt::new("agree", json!({})));
+            effects.run(String::new()).key(if agreed.is_ok() { "book" } else { "release" }).await
+        }
+    }));
+    BoxRunnable::new(runnable_fn("saga", move |rows: Vec<String>, ctx: RunContext| {
+        let (effects, reserve) = (Arc::clone(&effects), Arc::clone(&reserve));
+        async move {
+            let reserved = reserve.run(String::new()).key("reserve").await;
+            let publishes = ctx.ask::<bool>(Interrupt::new("publish", json!({})));
+            let is_done = reserved.is_ok() && publishes.is_ok();
+            effects.run(String::new()).key(if is_done { "publish" } else { "refund" }).await?;
+            Ok(rows.len())
+        }
+    }))
+}
+
 /// Runs the job in one process until it ends, and answers its questions.
-async fn process(store: &OfProcess, effect: &Effect, again: bool) -> Result<usize> {
+async fn process(kind: Kind, store: &OfProcess, effect: &Effect, again: bool) -> Result<usize> {
     let job = Durable::new(store, ID).lease(Lease::new().time(Duration::from_millis(20)));
-    let import = import(effect, &store.killer);
+    let work = (kind.job)(effect, &store.killer);
     loop {
         let rows = ["Ada", "Bob", "Eve"].map(str::to_owned).to_vec();
-        match import.run(rows).middleware(job.clone()).await {
+        match work.run(rows).middleware(job.clone()).await {
             Err(error) if error.is_interrupted() => {}
             Err(error) => match error.find::<StoreError>() {
                 // The process before was killed.
@@ -140,7 +178,7 @@ async fn process(store: &OfProcess, effect: &Effect, again: bool) -> Result<usiz
         }
         for question in job.questions().await? {
             let answer = match (&*question.kind, again) {
-                ("publish", _) => json!(true),
+                ("publish" | "agree", _) => json!(true),
                 ("durable.began", true) => json!("again"),
                 ("durable.began", false) => json!({"output": 7}),
                 (other, _) => panic!("an unknown question: {other}"),
@@ -164,10 +202,22 @@ fn check(effects: &[String], killed: bool, again: bool, point: usize) {
     assert!(killed || published == 1, "{by_key:?}");
 }
 
+/// Checks that a saga has not compensated, and has each effect once.
+fn check_saga(effects: &[String], killed: bool, again: bool, point: usize) {
+    let count = |key: &str| effects.iter().filter(|effect| **effect == format!("{ID}/{key}")).count();
+    let counts = ["reserve/hold", "reserve/book", "publish"].map(count);
+    assert_eq!(counts.iter().sum::<usize>(), effects.len(), "{effects:?}, killed at {point}");
+    // A person who answers with an output knows that the effects are there.
+    let [least, most] = if again { [3, 4] } else { [0, 3] };
+    let expected = if killed { least..=most } else { 3..=3 };
+    assert!(expected.contains(&effects.len()), "{effects:?}, killed at {point}");
+    assert!(again || counts.iter().all(|count| *count <= 1), "{effects:?}, killed at {point}");
+}
+
 /// M13
 #[test]
-fn a_job_that_is_killed_at_each_point_ends_with_each_row_once() {
-    for again in [false, true] {
+fn a_job_that_is_killed_at_each_point_has_each_effect_once() {
+    for (kind, again) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let mut point = 0;
         loop {
             let (store, effects) = (MemoryStore::new(), Arc::<Mutex<Vec<_>>>::default());
@@ -181,7 +231,7 @@ fn a_job_that_is_killed_at_each_point_ends_with_each_row_once() {
                 runtime.block_on(async {
                     tokio::select! {
                         () = killer.reached.notified() => None,
-                        ended = process(&store, &effect, again) => Some(ended),
+                        ended = process(kind, &store, &effect, again) => Some(ended),
                     }
                 })
             };
@@ -190,7 +240,7 @@ fn a_job_that_is_killed_at_each_point_ends_with_each_row_once() {
                 let ended = live(Killer::at(usize::MAX)).expect("not killed");
                 assert_eq!(ended.expect("an output"), 3, "killed at {point}");
             }
-            check(&effects.lock().expect("a lock"), ended.is_none(), again, point);
+            (kind.check)(&effects.lock().expect("a lock"), ended.is_none(), again, point);
             if ended.is_some() {
                 assert!(point > 20, "{point}");
                 break;
@@ -203,6 +253,7 @@ fn a_job_that_is_killed_at_each_point_ends_with_each_row_once() {
 const FOLDER: &str = "EMITREE_TEST_FOLDER";
 const POINT: &str = "EMITREE_TEST_POINT";
 const AGAIN: &str = "EMITREE_TEST_AGAIN";
+const KIND: &str = "EMITREE_TEST_KIND";
 
 #[tokio::test]
 #[ignore = "the process that the test starts"]
@@ -221,7 +272,7 @@ async fn run_a_job_to_a_point() {
     let store = OfProcess::new(&store, &killer);
     let line = tokio::select! {
         () = killer.reached.notified() => "at the point".to_owned(),
-        ended = process(&store, &effect, number(AGAIN) == 1) => format!("ended {ended:?}"),
+        ended = process(KINDS[number(KIND)], &store, &effect, number(AGAIN) == 1) => format!("ended {ended:?}"),
     };
     println!("{line}");
     std::io::stdout().flush().expect("written");
@@ -229,10 +280,11 @@ async fn run_a_job_to_a_point() {
 }
 
 /// Starts a process that runs the job to a point, or to its end, and kills it there.
-fn kill_at(folder: &Path, point: usize, again: bool) -> String {
+fn kill_at(folder: &Path, kind: usize, point: usize, again: bool) -> String {
     let mut child = Command::new(std::env::current_exe().expect("this binary"))
         .args(["--exact", "--nocapture", "--ignored", "durable::kill::run_a_job_to_a_point"])
         .env(FOLDER, folder)
+        .env(KIND, kind.to_string())
         .env(POINT, point.to_string())
         .env(AGAIN, usize::from(again).to_string())
         .stdout(Stdio::piped())
@@ -247,21 +299,21 @@ fn kill_at(folder: &Path, point: usize, again: bool) -> String {
 
 /// M13
 #[test]
-fn a_job_in_a_file_whose_process_is_killed_at_each_point_ends_with_each_row_once() {
-    for (again, mut point) in [(false, 0), (true, 1)] {
+fn a_job_in_a_file_whose_process_is_killed_at_each_point_has_each_effect_once() {
+    // One answer for the even points, and the other for the odd ones, because each takes two processes.
+    for (kind, again, mut point) in [(0, false, 0), (0, true, 1), (1, false, 1), (1, true, 0)] {
         loop {
             let folder = tempfile::tempdir().expect("a folder");
-            let ended = kill_at(folder.path(), point, again);
+            let ended = kill_at(folder.path(), kind, point, again);
             let killed = ended == "at the point";
-            let ended = if killed { kill_at(folder.path(), usize::MAX, again) } else { ended };
+            let ended = if killed { kill_at(folder.path(), kind, usize::MAX, again) } else { ended };
             assert_eq!(ended, "ended Ok(3)", "killed at {point}");
             let effects = fs::read_to_string(folder.path().join("effects")).expect("effects");
-            check(&effects.lines().map(str::to_owned).collect::<Vec<_>>(), killed, again, point);
+            (KINDS[kind].check)(&effects.lines().map(str::to_owned).collect::<Vec<_>>(), killed, again, point);
             if !killed {
                 assert!(point > 20, "{point}");
                 break;
             }
-            // One answer for the even points, and the other for the odd ones, because each takes two processes.
             point += 2;
         }
     }

@@ -1,6 +1,7 @@
 //! Jobs that survive a kill (M13).
 
 mod kill;
+mod questions;
 
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,0 +1,150 @@
+//! Where a question without an answer stops a job: [`Scope`].
+//!
+//! A job, and each step that is executed, is a scope. A question stops the scope in which it was asked, and all scopes
+//! above it: no step begins in them, and they end with the question, whatever their functions return. A step that asks
+//! nothing goes on, and so do the steps in it.
+
+use std::fmt;
+use std::iter::successors;
+use std::sync::Arc;
+
+use emitree_runtime::{Error, Interrupt, Layer, Next, Op, Result, RunContext, Summary};
+use parking_lot::Mutex;
+
+use crate::store::StoreError;
+
+/// An extension of the job's run and of the runs of its steps, which the runs below inherit.
+#[derive(Clone, Default)]
+pub(super) struct Scope(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    above: Option<Scope>,
+    stop: Mutex<Stop>,
+}
+
+#[derive(Clone, Default)]
+struct Stop {
+    /// The error with which the scope ends.
+    error: Option<Error>,
+    /// The questions without an answer.
+    asked: Vec<Interrupt>,
+}
+
+impl Scope {
+    /// Returns the scope in which a run is.
+    pub(super) fn of(ctx: &RunContext) -> Self {
+        ctx.extension::<Self>().map(Arc::unwrap_or_clone).unwrap_or_default()
+    }
+
+    /// Creates the scope of a step.
+    pub(super) fn below(above: Self) -> Self {
+        Self(Arc::new(Inner { above: Some(above), stop: Mutex::default() }))
+    }
+
+    /// Stops the scope and those above it. A halt replaces a question.
+    pub(super) fn stop(&self, error: &Error) {
+        for scope in successors(Some(self), |scope| scope.0.above.as_ref()) {
+            let mut stop = scope.0.stop.lock();
+            let replaces = stop.error.as_ref().is_none_or(|before| error.is_halted() && !before.is_halted());
+            let before = if replaces { stop.error.replace(error.clone()) } else { None };
+            drop(stop);
+            drop(before);
+            scope.add(error.interrupt().filter(|_| error.is_interrupted()).cloned());
+        }
+    }
+
+    /// Adds questions that are asked with the one that stops the scope.
+    pub(super) fn add(&self, questions: impl IntoIterator<Item = Interrupt>) {
+        let mut stop = self.0.stop.lock();
+        for question in questions {
+            if stop.asked.iter().all(|asked| asked.id != question.id) {
+                stop.asked.push(question);
+            }
+        }
+    }
+
+    /// Stops the scope if this error of a run in it is a question or an error of the store.
+    pub(super) fn note(&self, error: &Error) {
+        if error.is_interrupted() || is_of_store(error) {
+            self.stop(error);
+        }
+    }
+
+    /// Returns the error that has stopped the scope.
+    pub(super) fn stopped(&self) -> Option<Error> {
+        self.0.stop.lock().error.clone()
+    }
+
+    /// Returns the questions without an answer.
+    pub(super) fn asked(&self) -> Vec<Interrupt> {
+        self.0.stop.lock().asked.clone()
+    }
+
+    /// Replaces the result of the scope's work if the scope was stopped meanwhile.
+    pub(super) fn end<O: Op>(&self, result: Result<O::Out>, next: Next<'_, O>) -> Result<O::Out> {
+        let Some(stop) = self.stopped() else { return result };
+        match result {
+            Err(error) if error.is_aborted() => Err(error),
+            result => {
+                // Without `absorb`, a denial would overrule it (M9).
+                result.inspect_err(|error| next.absorb(error)).err();
+                Err(stop)
+            }
+        }
+    }
+}
+
+/// Returns `true` for an error of a store. It says nothing about the work, so it is no result of a step.
+pub(super) fn is_of_store(error: &Error) -> bool {
+    error.find::<StoreError>().is_some()
+}
+
+/// Ends the work of a job that was stopped, directly around the work, so that no layer takes the result for a failure.
+pub(super) struct StopLayer(pub(super) Scope);
+
+impl<O: Op> Layer<O> for StopLayer {
+    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        if let Some(stop) = self.0.stopped() {
+            return Err(stop);
+        }
+        self.0.end(next.run(input).await, next)
+    }
+
+    fn name(&self) -> &str {
+        "durable"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "ends the job with its questions".into()
+    }
+}
+
+impl fmt::Debug for StopLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the end of a job")
+    }
+}
+
+/// Notes that a run without a key has ended with a question, for example an agent, which keeps its own answers.
+pub(super) struct NoteLayer(pub(super) Scope);
+
+impl<O: Op> Layer<O> for NoteLayer {
+    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        next.run(input).await.inspect_err(|error| self.0.note(error))
+    }
+
+    fn name(&self) -> &str {
+        "durable"
+    }
+
+    fn debug_summary(&self) -> Summary {
+        "notes questions".into()
+    }
+}
+
+impl fmt::Debug for NoteLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the questions of a run in a job")
+    }
+}

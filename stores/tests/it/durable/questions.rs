@@ -1,0 +1,318 @@
+//! A question without an answer stops the job, on both stores (M8, M13).
+
+use std::sync::{Arc, Mutex};
+
+use emitree_middleware::approval::Decision;
+use emitree_middleware::store::{EntryStatus, MemoryStore, Store};
+use emitree_middleware::{Approval, Durable, Retry};
+use emitree_runtime::{Answers, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn};
+use emitree_stores::SqliteStore;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::ID;
+use super::kill::{Killer, OfProcess};
+
+/// The keys of steps that were executed.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().expect("a lock"))
+    }
+}
+
+type Work = Arc<dyn Fn(Job) -> BoxFuture<'static, Result<Value>> + Send + Sync>;
+
+/// The run of a job or of a step, for its work.
+#[derive(Clone)]
+struct Job {
+    ctx: RunContext,
+    log: Log,
+}
+
+impl Job {
+    fn ask(&self, kind: &str) -> Result<bool> {
+        self.ctx.ask(Interrupt::new(kind, json!({})))
+    }
+
+    /// Makes a step that logs its key, and then does its work.
+    fn step(&self, work: impl Fn(Job) -> BoxFuture<'static, Result<Value>> + Send + Sync + 'static) -> Step {
+        step(&self.log, Arc::new(work))
+    }
+
+    /// Runs a step that only logs its key.
+    async fn effect(&self, key: &str) -> Result<Value> {
+        self.step(|_| Box::pin(async { Ok(json!(1)) })).run(()).key(key).await
+    }
+}
+
+type Step = BoxRunnable<(), Value>;
+
+fn step(log: &Log, work: Work) -> Step {
+    let log = log.clone();
+    BoxRunnable::new(runnable_fn("step", move |(): (), ctx: RunContext| {
+        let (log, work) = (log.clone(), Arc::clone(&work));
+        async move {
+            let key = ctx.key().expect("a key").to_string();
+            log.0.lock().expect("a lock").push(key.rsplit_once('/').map_or(key.clone(), |(_, key)| key.to_owned()));
+            work(Job { ctx, log }).await
+        }
+    }))
+}
+
+/// A job on one of the stores.
+struct Case {
+    store: OfProcess,
+    log: Log,
+    _folder: tempfile::TempDir,
+}
+
+/// A job on each store.
+async fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for in_memory in [true, false] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let killer = Killer::at(usize::MAX);
+        let store = if in_memory {
+            OfProcess::new(&MemoryStore::new(), &killer)
+        } else {
+            OfProcess::new(&SqliteStore::open(folder.path().join("jobs.db")).await.expect("a store"), &killer)
+        };
+        cases.push(Case { store, log: Log::default(), _folder: folder });
+    }
+    cases
+}
+
+impl Case {
+    fn job(&self) -> Durable {
+        Durable::new(&self.store, ID)
+    }
+
+    /// Runs the job once.
+    async fn start(
+        &self,
+        work: impl Fn(Job) -> BoxFuture<'static, Result<Value>> + Send + Sync + 'static,
+    ) -> Result<Value> {
+        let log = self.log.clone();
+        let job = runnable_fn("job", move |(): (), ctx: RunContext| work(Job { ctx, log: log.clone() }));
+        job.run(()).middleware(self.job()).await
+    }
+
+    /// Returns the kinds of the open questions.
+    async fn kinds(&self) -> Vec<String> {
+        let head = self.store.load(ID).await.expect("a store").expect("an entry").head;
+        let kinds: Vec<_> = self.job().questions().await.expect("a store").into_iter().map(|open| open.kind).collect();
+        assert_eq!(head.questions.iter().map(|open| open.kind.clone()).collect::<Vec<_>>(), kinds);
+        let expected = if kinds.is_empty() { EntryStatus::Ended } else { EntryStatus::Waiting };
+        assert_eq!((head.status, head.holder), (expected, None));
+        kinds
+    }
+
+    /// Answers all open questions.
+    async fn answer(&self, answer: Value) {
+        for question in self.job().questions().await.expect("a store") {
+            self.job().answer(&question.id, answer.clone()).await.expect("stored");
+        }
+    }
+}
+
+/// A saga that compensates after every error.
+fn saga(job: Job) -> BoxFuture<'static, Result<Value>> {
+    Box::pin(async move {
+        job.effect("charge").await?;
+        match job.ask("ship") {
+            Ok(true) => job.effect("ship").await,
+            _ => job.effect("refund").await,
+        }
+    })
+}
+
+/// M13
+#[tokio::test]
+async fn a_compensation_does_not_begin_while_a_question_has_no_answer() {
+    for answer in [true, false] {
+        for case in cases().await {
+            for _ in 0..2 {
+                let error = case.start(saga).await.expect_err("a question");
+                assert_eq!(error.interrupt().map(|open| &*open.kind), Some("ship"), "{error:?}");
+                assert_eq!(case.kinds().await, ["ship"]);
+            }
+            case.answer(json!(answer)).await;
+            assert_eq!(case.start(saga).await.expect("an output"), json!(1));
+            assert_eq!(case.log.take(), ["charge", if answer { "ship" } else { "refund" }]);
+            assert!(case.kinds().await.is_empty());
+        }
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn branches_that_ask_beside_one_another_give_all_their_questions_in_one_start() {
+    type Branch = fn(Job, &'static str) -> BoxFuture<'static, Result<Value>>;
+    let of_job: Branch = |job, kind| Box::pin(async move { Ok(json!(job.ask(kind)?)) });
+    let of_step: Branch = |job, kind| {
+        let asks = job.step(move |step| Box::pin(async move { Ok(json!(step.ask(kind)?)) }));
+        Box::pin(async move { asks.run(()).key(kind).await })
+    };
+    let of_run: Branch = |job, kind| {
+        let asks = runnable_fn(kind, move |(): (), ctx: RunContext| async move {
+            Ok(json!(ctx.ask::<bool>(Interrupt::new(kind, json!({})))?))
+        });
+        // A run with answers of its own, as an agent has.
+        Box::pin(async move { asks.run(()).extension(Answers::of(&job.ctx).unwrap_or_default()).await })
+    };
+    for branch in [of_job, of_step, of_run] {
+        for case in cases().await {
+            let all = move |job: Job| -> BoxFuture<'static, Result<Value>> {
+                Box::pin(async move {
+                    let [a, b, c] = ["a", "b", "c"].map(|kind| branch(job.clone(), kind));
+                    // Whatever it does with the results, it ends with the questions.
+                    let (a, b, c) = tokio::join!(a, b, c);
+                    Ok(json!([a.ok(), b.ok(), c.ok()]))
+                })
+            };
+            case.start(all).await.expect_err("questions");
+            assert_eq!(case.kinds().await, ["a", "b", "c"]);
+            case.answer(json!(true)).await;
+            assert_eq!(case.start(all).await.expect("an output"), json!([true, true, true]));
+        }
+    }
+    // `try_join!` drops the other branches at the first question.
+    for case in cases().await {
+        let first = move |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                tokio::try_join!(of_job(job.clone(), "a"), of_job(job, "b"))?;
+                Ok(json!(1))
+            })
+        };
+        case.start(first).await.expect_err("a question");
+        assert_eq!(case.kinds().await, ["a"]);
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn approvals_of_steps_beside_one_another_are_asked_in_one_start() {
+    for case in cases().await {
+        let approved = |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                let pay = job.step(|_| Box::pin(async { Ok(json!(1)) }));
+                let run = |key: &'static str| pay.run(()).key(key).middleware(Approval::by_interrupt());
+                let (a, b) = tokio::join!(run("a"), run("b"));
+                Ok(json!([a?, b?]))
+            })
+        };
+        case.start(approved).await.expect_err("questions");
+        assert_eq!(case.kinds().await, ["approval", "approval"]);
+        case.answer(serde_json::to_value(Decision::Approve).expect("JSON")).await;
+        assert_eq!(case.start(approved).await.expect("an output"), json!([1, 1]));
+        let mut executed = case.log.take();
+        executed.sort_unstable();
+        assert_eq!(executed, ["a", "b"]);
+    }
+}
+
+/// M8, M13
+#[tokio::test]
+async fn a_step_may_ask_and_is_executed_again_with_the_answer_without_another_question() {
+    let reserve = |job: Job| -> BoxFuture<'static, Result<Value>> {
+        Box::pin(async move {
+            let reserve = job.step(|step| {
+                Box::pin(async move {
+                    step.effect("hold").await?;
+                    match step.ask("agree") {
+                        Ok(true) => step.effect("book").await,
+                        // A question is no failure.
+                        _ => step.effect("release").await.or_else(|_| Ok(json!("released"))),
+                    }
+                })
+            });
+            let reserved = reserve.run(()).key("reserve").middleware(Retry::new()).await;
+            Ok(reserved.unwrap_or_else(|_| json!("failed")))
+        })
+    };
+    for answer in [true, false] {
+        for case in cases().await {
+            for _ in 0..2 {
+                case.start(reserve).await.expect_err("a question");
+                assert_eq!(case.kinds().await, ["agree"]);
+            }
+            assert_eq!(case.log.take(), ["reserve", "hold", "reserve"]);
+            case.answer(json!(answer)).await;
+            assert_eq!(case.start(reserve).await.expect("an output"), json!(1));
+            assert_eq!(case.log.take(), ["reserve", if answer { "book" } else { "release" }]);
+            assert_eq!(case.start(reserve).await.expect("an output"), json!(1));
+            assert!(case.log.take().is_empty());
+        }
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn after_a_question_steps_under_way_finish_and_stored_steps_are_answered() {
+    for case in cases().await {
+        let before = |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                job.effect("stored").await?;
+                Err(Error::new("no"))
+            })
+        };
+        case.start(before).await.expect_err("it fails");
+        let asked = Arc::new(Notify::new());
+        let work = move |job: Job| -> BoxFuture<'static, Result<Value>> {
+            let asked = Arc::clone(&asked);
+            Box::pin(async move {
+                let waits = Arc::clone(&asked);
+                let under_way = job.step(move |step| {
+                    let waits = Arc::clone(&waits);
+                    Box::pin(async move {
+                        waits.notified().await;
+                        // A step of a step that asks nothing.
+                        step.effect("inner").await
+                    })
+                });
+                let asks = async {
+                    // The other step begins before this branch asks.
+                    job.effect("first").await?;
+                    let question = job.ask("go");
+                    asked.notify_one();
+                    assert_eq!(job.effect("stored").await.ok(), Some(json!(1)), "{question:?}");
+                    let later = job.effect("later").await;
+                    assert!(question.is_ok() || later.is_err_and(|error| error.is_interrupted()));
+                    question
+                };
+                let (done, go) = tokio::join!(under_way.run(()).key("under way"), asks);
+                Ok(json!([done?, go?]))
+            })
+        };
+        let error = case.start(work.clone()).await.expect_err("a question");
+        assert!(error.is_interrupted(), "{error:?}");
+        let mut executed = case.log.take();
+        executed.sort_unstable();
+        assert_eq!(executed, ["first", "inner", "stored", "under way"]);
+        assert_eq!(case.kinds().await, ["go"]);
+        case.answer(json!(true)).await;
+        assert_eq!(case.start(work).await.expect("an output"), json!([1, true]));
+        assert_eq!(case.log.take(), ["later"]);
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn no_layer_of_the_job_takes_a_question_for_a_failure() {
+    for case in cases().await {
+        let (log, calls) = (case.log.clone(), Arc::new(Mutex::new(0)));
+        let counted = Arc::clone(&calls);
+        let job = runnable_fn("job", move |(): (), ctx: RunContext| {
+            *counted.lock().expect("a lock") += 1;
+            let job = Job { ctx, log: log.clone() };
+            async move { job.ask("go").map_err(|_| Error::new("busy").retryable(true)) }
+        });
+        let error = job.run(()).middleware(case.job()).middleware(Retry::new()).await.expect_err("a question");
+        assert!(error.is_interrupted(), "{error:?}");
+        assert_eq!((*calls.lock().expect("a lock"), case.kinds().await), (1, vec!["go".to_owned()]));
+    }
+}
