@@ -3,11 +3,15 @@
 pub(crate) mod commits;
 mod delta;
 pub(crate) mod entry;
+#[cfg(test)]
+mod fold;
 mod inbox;
 pub(crate) mod keys;
 mod live_run;
 pub(crate) mod open_turn;
 pub(crate) mod questions;
+#[cfg(test)]
+mod record;
 pub(crate) mod run;
 pub(crate) mod stopped;
 mod stored;

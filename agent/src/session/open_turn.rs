@@ -186,14 +186,15 @@ impl Drop for OpenTurn<'_> {
 }
 
 /// The result of a call that was interrupted after the tool's function had been called.
-const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was running: it may have had effects";
+pub(super) const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was running: it may have had effects";
 
 /// The result of a call that was interrupted before.
-const INTERRUPTED: &str = "not executed: interrupted";
+pub(super) const INTERRUPTED: &str = "not executed: interrupted";
 
 /// The result of a call whose tool was called, and whose own result had not passed the hooks of `tool.result` when the
 /// run ended.
-const UNCHECKED: &str = "the tool was called, but the run ended before its result was checked: it may have had effects";
+pub(super) const UNCHECKED: &str =
+    "the tool was called, but the run ended before its result was checked: it may have had effects";
 
 #[cfg(test)]
 mod tests {

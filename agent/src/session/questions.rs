@@ -97,12 +97,7 @@ impl Question {
 
     /// Returns the id that the question should have if the call with this key, or the question, was changed.
     pub(super) fn changed_id(&self, session: &RunKey, call: &RunKey) -> Option<String> {
-        let of_call = self.id().strip_prefix(call.as_str()).and_then(|rest| rest.strip_prefix('/'));
-        let is_of_session = self.id().strip_prefix(session.as_str()).is_some_and(|rest| rest.starts_with('/'));
-        // Runs below the call have keys below its key, or none.
-        let is_below = of_call.map_or(!is_of_session, |rest| rest.contains('/'));
-        let expected = self.question.clone().about(call).id;
-        (self.is_needed() && !is_below && expected != self.id()).then_some(expected)
+        if self.is_needed() { expected_id(&self.question, session, call) } else { None }
     }
 
     /// Returns the new arguments if the answer is an edit of an approval that was not executed yet.
@@ -113,6 +108,16 @@ impl Question {
             _ => None,
         }
     }
+}
+
+/// Returns the id that a question about the call with this key should have, if it has another one.
+pub(super) fn expected_id(question: &Interrupt, session: &RunKey, call: &RunKey) -> Option<String> {
+    let of_call = question.id.strip_prefix(call.as_str()).and_then(|rest| rest.strip_prefix('/'));
+    let is_of_session = question.id.strip_prefix(session.as_str()).is_some_and(|rest| rest.starts_with('/'));
+    // Runs below the call have keys below its key, or none.
+    let is_below = of_call.map_or(!is_of_session, |rest| rest.contains('/'));
+    let expected = question.clone().about(call).id;
+    (!is_below && expected != question.id).then_some(expected)
 }
 
 impl OpenCall {

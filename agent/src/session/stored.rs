@@ -147,7 +147,7 @@ pub(super) fn version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32,
 }
 
 /// Reads an id, which is the key of a run for the session of a sub-agent.
-fn read_key(id: &str) -> Result<RunKey, String> {
+pub(super) fn read_key(id: &str) -> Result<RunKey, String> {
     let (first, rest) = id.split_once('/').map_or((id, None), |(first, rest)| (first, Some(rest)));
     let mut parts = rest.iter().flat_map(|rest| rest.split('/'));
     RunKey::new(first)
