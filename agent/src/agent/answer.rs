@@ -3,8 +3,8 @@
 //! 1. When the loop ends, its answer is a message of the history. [`Answer`] refers to this message by its address.
 //! 2. When layers and output functions have returned, [`settle`] replaces the message by the answer that they left, or
 //!    appends the answer if a layer has answered instead of the loop.
-//! 3. If the run ends without returning its answer, [`Answer::keep`] has registered a function that puts a text into
-//!    the message's place.
+//! 3. If the run ends without returning its answer, [`Answer::keep`] has registered a function that takes the message out
+//!    of the history, for a resume, or puts a text into its place if a guard withholds it.
 //!
 //! `Redact::restore_output` restores an output later, in `success`, so the history has no restored secrets.
 
@@ -64,20 +64,20 @@ impl Answer {
     }
 }
 
-/// Puts a text in the place of an answer that the run does not return.
+/// Takes an answer that the run does not return out of the history, or puts a text in the place of one that a guard
+/// withholds.
 fn withhold(error: &Error, ctx: &RunContext) {
     let Some(state) = LoopState::of(ctx) else { return };
     let Some(before) = state.answer.take() else { return };
-    let (text, is_withheld) = match error.kind() {
-        ErrorKind::Denied { by } | ErrorKind::Halted { by } => (format!("(withheld by {by})"), true),
-        kind => (format!("(not returned: {})", json!(kind).as_str().unwrap_or("failed")), false),
+    let (ErrorKind::Denied { by } | ErrorKind::Halted { by }) = error.kind() else {
+        return state.session.hold_back(&before, ctx.run_id());
     };
-    let after = in_place_of(&before, Message::assistant(text), is_withheld);
+    let after = in_place_of(&before, Message::assistant(format!("(withheld by {by})")), true);
     if !state.session.replace(&before, &after) || !ctx.has_listeners() {
         return;
     }
     // Nothing can be awaited here: the event is emitted when the run emits `finish`.
-    let replaced = MessageReplaced { before: (!is_withheld).then_some(before), after };
+    let replaced = MessageReplaced { before: None, after };
     let emits = ctx.emitter().on_async(Stage::Finish, move |_: &mut Finish<AgentInput, AgentOutput>, _| {
         let mut replaced = replaced.clone();
         let ctx = RunContext::current();
@@ -152,6 +152,7 @@ async fn settle_foreign(output: &mut AgentOutput, state: &LoopState, ctx: &RunCo
         state.session.extend(question)?;
     }
     let answer = in_place_of(&Message::assistant(""), output.answer.clone(), false);
+    state.session.forget_held();
     state.session.append(vec![Arc::clone(&answer)], state.session.attempt());
     state.keep_answer(&answer, ctx);
     output.end_with(answer);

@@ -117,9 +117,9 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 /// # The answer in the history
 ///
 /// When the run has succeeded, the history ends with the answer as layers of `agent.run` and output functions left it.
-/// [`AgentOutput::model_answer`](crate::AgentOutput::model_answer) returns the answer of the model. If the run ends
-/// after its answer without returning it, the history has the text "(withheld by \<name\>)" instead, for a denial or a
-/// halt, or "(not returned: \<kind\>)" for any other end. If a layer of `agent.run` answers instead of the agent, the
+/// [`AgentOutput::model_answer`](crate::AgentOutput::model_answer) returns the answer of the model. After a denial
+/// or a halt, the history has the text "(withheld by \<name\>)" instead. If the run ends in another way without returning
+/// its answer, the answer leaves the history, and [`resume`](Self::resume) returns it. If a layer of `agent.run` answers instead of the agent, the
 /// question and the answer enter the history, and are the messages of the output. The same holds for a listener of
 /// `start` that answers. A listener of `success` does not change the history. The history does not have the secrets
 /// that a `Redact` puts back into the output. Output functions see the last answer only: answers of earlier rounds stay
@@ -161,7 +161,7 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 /// | `message` | [`MessageAdded`](crate::MessageAdded) | for the response, each result and each injected message, before `turn.stop` |
 /// | `message_error` | [`MessageError`](crate::MessageError) | after the `message` of a result that is an error; instead of the `message` of a response that cannot be used; before the `message` of a response on which a hook of `turn.action` failed |
 /// | `success` | [`AgentSuccess`](crate::AgentSuccess) | the loop has an answer, before the output middleware |
-/// | `message_replaced` | [`MessageReplaced`](crate::MessageReplaced) | layers or output functions changed the answer, or the run does not return it |
+/// | `message_replaced` | [`MessageReplaced`](crate::MessageReplaced) | layers or output functions changed the answer, or a guard withholds it |
 ///
 /// A resumed run makes calls that were left open without `iteration` and `tool_call_identified`. It emits
 /// `message_replaced` instead of `message` for their results.

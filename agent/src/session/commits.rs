@@ -35,13 +35,20 @@ impl LoopState {
         Some(Box::pin(entry.commit()))
     }
 
-    /// Stores the answer that the run returns, and releases the claim. Returns `None` if no store keeps the session.
+    /// Stores the answer that the run returns, and releases the claim. Returns `None` if no store keeps the session. Until
+    /// the commit has returned, the run holds its answer.
     pub(crate) fn commit_answer(&self) -> Option<BoxFuture<'_, Result<()>>> {
-        self.session.forget_answer();
-        let Some(entry) = self.session.own_entry() else { return self.commit() };
+        let entry = self.session.entry()?;
         Some(Box::pin(async move {
-            let claim = self.claim.lock().take();
-            entry.release(claim, EntryStatus::Ended).await.map_err(not_stored)
+            let returns = self.session.return_answer();
+            if self.session.own_entry().is_some() {
+                let claim = self.claim.lock().take();
+                entry.release(claim, EntryStatus::Ended).await.map_err(not_stored)?;
+            } else {
+                entry.commit().await?;
+            }
+            returns.returned();
+            Ok(())
         }))
     }
 }

@@ -239,9 +239,9 @@ impl Journaled for SessionEntry {
             |error: Error| StoreError::failed(format!("the session `{}` cannot be written", session.id()), error);
         let handed = Inputs::of(&session.shared.conversation.lock());
         let (written, questions, meta) = (Written::of(&session).map_err(failed)?, session.questions(), session.meta());
-        let (is_live, has_messages) = {
+        let (is_live, has_messages, is_held) = {
             let conversation = session.shared.conversation.lock();
-            (!conversation.live.is_empty(), conversation.inbox.messages().next().is_some())
+            (!conversation.live.is_empty(), conversation.inbox.messages().next().is_some(), conversation.holds_answer())
         };
         let known = &mut *self.known.lock();
         let nothing = Written::default();
@@ -252,7 +252,7 @@ impl Journaled for SessionEntry {
             _ if !questions.is_empty() => EntryStatus::Waiting,
             // The questions have answers, or messages wait, so a run can go on.
             EntryStatus::Waiting => EntryStatus::Running,
-            EntryStatus::Ended if has_messages => EntryStatus::Running,
+            EntryStatus::Ended if has_messages || is_held => EntryStatus::Running,
             ended => ended,
         };
         let questions = questions.into_iter().map(|question| OpenQuestion { id: question.id, kind: question.kind });

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::ChatOptions;
 use crate::message::history::History;
 use crate::message::turn::CurrentTurn;
-use crate::session::stopped::{OpenCall, Stopped, StoppedTurn};
+use crate::session::stopped::{OpenCall, Stopped, StoppedTurn, Unreturned};
 use crate::session::turn_calls::TurnCalls;
 
 /// A run under way, with the values that its session would keep if the run ended now.
@@ -22,6 +22,8 @@ pub(crate) struct LiveRun {
     pub(super) number: AtomicU64,
     /// `true` from the end of a turn until the model's next response.
     pub(super) asks: AtomicBool,
+    /// `true` while the end of the run is being stored, with its answer in the history.
+    pub(super) returns: AtomicBool,
     pub(super) parts: Mutex<LiveParts>,
 }
 
@@ -40,7 +42,8 @@ pub(super) struct LiveParts {
 impl LiveRun {
     pub(super) fn new() -> Arc<Self> {
         let (turn, number, asks) = (CurrentTurn::default(), AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { id: OnceLock::new(), turn, number, asks, parts: Mutex::default() })
+        let returns = AtomicBool::new(false);
+        Arc::new(Self { id: OnceLock::new(), turn, number, asks, returns, parts: Mutex::default() })
     }
 
     /// Returns the id of the run, which is made when it is first needed. Without a run, returns a nil id.
@@ -64,6 +67,15 @@ impl LiveRun {
         let asks = self.asks.load(Ordering::Relaxed);
         let calling = Some(self.number.load(Ordering::Relaxed)).filter(|number| asks && *number > 0);
         Stopped { run: self.id(), turn: self.turn.get(), asks, calling, options, open, answer: None }
+    }
+
+    /// Returns what the session keeps of the run if it ends without returning its answer.
+    pub(super) fn stop_with(&self, answer: Unreturned) -> Stopped {
+        Stopped { asks: false, calling: None, answer: Some(answer), ..self.stop(None) }
+    }
+
+    pub(super) fn returns(&self) -> bool {
+        self.returns.load(Ordering::Relaxed)
     }
 
     pub(super) fn change_open_calls<T>(&self, change: &mut impl FnMut(&mut OpenCall) -> Option<T>) -> Option<T> {

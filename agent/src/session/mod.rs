@@ -127,6 +127,12 @@ impl Conversation {
         }
     }
 
+    /// Returns `true` if a run has ended, or would end now, without returning its answer.
+    fn holds_answer(&self) -> bool {
+        self.stopped.as_ref().is_some_and(|stopped| stopped.answer.is_some())
+            || self.unreturned.iter().any(|(live, _)| !live.returns())
+    }
+
     /// Returns the history, and where the last run has stopped, as they would be if all runs ended now.
     fn as_if_ended(&self) -> (History, Option<Stopped>) {
         let mut history = self.history.clone();
@@ -136,16 +142,9 @@ impl Conversation {
                 older.close(&mut history);
             }
         }
-        for (live, answer) in &self.unreturned {
-            let messages = history.messages();
-            let Some(at) = messages.iter().rposition(|message| Arc::ptr_eq(message, answer)) else { continue };
-            let answer = if answer.tool_calls().next().is_some() {
-                Unreturned::InHistory
-            } else {
-                Unreturned::Message(Arc::make_mut(&mut history.0).remove(at))
-            };
-            let unreturned = Stopped { asks: false, calling: None, answer: Some(answer), ..live.stop(None) };
-            unreturned.take_place_of(&mut stopped);
+        for (live, answer) in self.unreturned.iter().filter(|(live, _)| !live.returns()) {
+            let Some(answer) = Unreturned::take(answer, &mut history) else { continue };
+            live.stop_with(answer).take_place_of(&mut stopped);
         }
         let stopped = stopped.filter(|stopped| stopped.is_placed(&history));
         (history, stopped)

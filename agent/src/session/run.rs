@@ -279,6 +279,30 @@ impl SessionRun {
         unreturned.push((Arc::clone(&self.live), Arc::clone(answer)));
     }
 
+    /// The end of the run is about to be stored, with its answer in the history.
+    pub(crate) fn return_answer(&self) -> Returns<'_> {
+        self.live.returns.store(true, Ordering::Relaxed);
+        Returns(self)
+    }
+
+    /// The run has ended without returning its answer: it is no longer in the history, and a resume returns it (A26). If
+    /// another run has left an open turn, that one is resumed, and the answer stays.
+    pub(crate) fn hold_back(&self, answer: &Arc<Message>, run: Uuid) {
+        let conversation = &mut *self.session.shared.conversation.lock();
+        conversation.unreturned.retain(|(live, _)| !Arc::ptr_eq(live, &self.live));
+        if conversation.stopped.as_ref().is_some_and(|stopped| stopped.open.is_some()) {
+            return;
+        }
+        if let Some(answer) = Unreturned::take(answer, &mut conversation.history) {
+            conversation.stop(Stopped { run, ..self.live.stop_with(answer) });
+        }
+    }
+
+    /// Another answer takes the place of one that an earlier run has not returned.
+    pub(crate) fn forget_held(&self) {
+        self.session.shared.conversation.lock().stopped.take_if(|stopped| stopped.answer.is_some());
+    }
+
     /// The run has returned its answer, or has none any more.
     pub(crate) fn forget_answer(&self) {
         if self.is_stored() {
@@ -555,6 +579,22 @@ impl SessionRun {
             Some((without, appended)) => without.iter().chain(appended.iter().filter(of_others)).cloned().collect(),
             None => history.0.iter().filter(of_others).cloned().collect(),
         }
+    }
+}
+
+/// Stores the end of a run. If it is dropped, the run has not returned its answer.
+pub(crate) struct Returns<'a>(&'a SessionRun);
+
+impl Returns<'_> {
+    /// The end of the run is stored.
+    pub(crate) fn returned(self) {
+        self.0.forget_answer();
+    }
+}
+
+impl Drop for Returns<'_> {
+    fn drop(&mut self) {
+        self.0.live.returns.store(false, Ordering::Relaxed);
     }
 }
 

@@ -42,6 +42,18 @@ pub(crate) enum Unreturned {
     InHistory,
 }
 
+impl Unreturned {
+    /// Takes an answer out of a history. An answer with calls stays there, because the calls have results. Returns `None`
+    /// if the history does not have it.
+    pub(super) fn take(answer: &Arc<Message>, history: &mut History) -> Option<Self> {
+        let at = history.messages().iter().rposition(|message| Arc::ptr_eq(message, answer))?;
+        if answer.tool_calls().next().is_some() {
+            return Some(Self::InHistory);
+        }
+        Some(Self::Message(Arc::make_mut(&mut history.0).remove(at)))
+    }
+}
+
 impl Stopped {
     /// Takes the place of an earlier run. Returns the earlier run if its open turn has to be closed. A run that stopped
     /// between two turns leaves the open turn of another run as it is.

@@ -2,6 +2,7 @@
 
 mod ends;
 mod jobs;
+mod left;
 mod process;
 mod talking;
 
