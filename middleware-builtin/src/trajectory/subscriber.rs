@@ -78,10 +78,7 @@ impl TreeSubscriber {
         if self.listens.load(Ordering::Relaxed) {
             return;
         }
-        let is_noted = NOTED.contains(&run.kind()) || {
-            let explanation = run.explain();
-            !explanation.chain.is_empty() || explanation.middlewares.iter().any(|bound| bound.name != NAME)
-        };
+        let is_noted = NOTED.contains(&run.kind()) || run.has_middleware(|name| name != NAME);
         if is_noted && let Err(error) = self.listen(self.bound_of(run)) {
             tracing::warn!(%error, "a trajectory cannot listen to the events of a run");
         }

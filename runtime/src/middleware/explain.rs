@@ -210,6 +210,18 @@ impl RunContext {
             Explanation { chain, warnings, ..Explanation::of(self.kind(), self.name(), bound.iter(), Some(self)) }
         })
     }
+
+    /// Returns `true` if `is_wanted` accepts the name of a middleware that is bound to this run, or inherited by it. Once
+    /// the run has ended, it has no middlewares. This costs much less than [`explain`](Self::explain).
+    #[must_use]
+    pub fn has_middleware(&self, mut is_wanted: impl FnMut(&str) -> bool) -> bool {
+        let Some(bound) = self.shared().bindings.middlewares.as_ref() else { return false };
+        // Names and the function are user code: call them without the lock. Enter the run, as in `explain`.
+        enter(self, || {
+            let bound = bound.lock().clone();
+            bound.iter().any(|middleware| is_wanted(middleware.name()))
+        })
+    }
 }
 
 impl fmt::Display for LayerInfo {

@@ -1,7 +1,7 @@
 //! M2: `explain` lists the middlewares and the chain of a run.
 
 use std::any::type_name;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::support::TestResult;
 use emitree_runtime::{
@@ -173,6 +173,29 @@ async fn hooks_are_listed_through_wrappers_and_a_summary_may_depend_on_the_run()
     assert_eq!(json, json!([{"name": "counts.end"}, {"name": "counts.end", "is_guard": true}]));
     let below = plain.run(()).middleware(for_nested(Counts)).await?;
     assert_eq!(below.middlewares[0].hooks, []);
+    Ok(())
+}
+
+// M2
+#[tokio::test]
+async fn a_run_knows_the_names_of_its_own_and_inherited_middlewares_until_it_ends() -> TestResult {
+    let has = |ctx: &RunContext| ["budget", "own", "other"].map(|name| ctx.has_middleware(|bound| bound == name));
+    let ended = Arc::new(OnceLock::new());
+    let keeps = Arc::clone(&ended);
+    let outer = runnable_fn("outer", move |(): (), _: RunContext| {
+        let keeps = Arc::clone(&keeps);
+        async move {
+            let inner = runnable_fn("inner", move |(): (), ctx: RunContext| {
+                let names = has(&ctx);
+                keeps.set(ctx).expect("one run");
+                async move { Ok(names) }
+            });
+            let own = map_output(|_: &mut [bool; 3], _: &RunContext| Ok(())).named("own");
+            inner.run(()).middleware(own).await
+        }
+    });
+    assert_eq!(outer.run(()).middleware(for_tree(Budget)).await?, [true, true, false]);
+    assert_eq!(ended.get().map(has), Some([false; 3]));
     Ok(())
 }
 
