@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use emitree_middleware::durable::{JobStore, OwnSteps};
+use emitree_middleware::durable::{JobStore, NoJob, OwnSteps};
 use emitree_middleware::store::Claim;
 use emitree_runtime::{Answers, Error, Result, RunContext};
 use futures_core::future::BoxFuture;
@@ -51,6 +51,8 @@ pub(crate) struct LoopState {
     kept: Mutex<Vec<u32>>,
     /// To what another attempt goes back.
     before: Mutex<Option<Before>>,
+    /// `true` in a job: the claim waits for a process that was killed.
+    pub(crate) is_in_job: bool,
     /// The claim of the session, if a store keeps it.
     pub(crate) claim: Mutex<Option<Claim>>,
     /// `true` once the run has claimed the session.
@@ -60,6 +62,12 @@ pub(crate) struct LoopState {
     /// Determines which hooks of the middlewares that are bound to the run are replaced.
     pub(crate) own: Arc<OwnHooks>,
 }
+
+/// The answers to the questions of an agent are in its session.
+const NO_JOB: NoJob = NoJob::new(
+    "an agent is no job, because its session keeps its turns and its questions: write \
+     `.session(&Session::open(&store, id).await?)` instead of the `Durable`, or run the agent in a job",
+);
 
 /// To what another attempt goes back: the beginning of the run, or the end of the turn that it has resumed.
 #[derive(Debug)]
@@ -87,6 +95,7 @@ impl LoopState {
         let has_claimed = AtomicBool::new(false);
         let compacting = Compacting::default();
         let is_stored = session.own_entry().is_some();
+        let is_in_job = ctx.extension::<JobStore>().is_some();
         ctx.set_extension(Self {
             session,
             resumes: Mutex::new(resumes),
@@ -99,12 +108,14 @@ impl LoopState {
             alive,
             kept,
             before,
+            is_in_job,
             claim,
             has_claimed,
             compacting,
             own,
         });
         ctx.set_extension(answers);
+        ctx.set_own_extension(NO_JOB);
         if is_stored {
             // The session goes on where it was, so a job around it does not keep the calls.
             ctx.set_extension(OwnSteps::new());

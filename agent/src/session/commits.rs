@@ -21,7 +21,7 @@ impl LoopState {
     pub(crate) fn claim(&self) -> Option<BoxFuture<'_, Result<()>>> {
         let entry = self.session.own_entry().filter(|_| self.claim.lock().is_none())?;
         Some(Box::pin(async move {
-            let claim = entry.claim().await?;
+            let claim = entry.claim(self.is_in_job).await?;
             *self.claim.lock() = Some(claim);
             self.has_claimed.store(true, Ordering::Relaxed);
             self.go_on_inside();

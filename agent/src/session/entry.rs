@@ -182,9 +182,10 @@ impl SessionEntry {
         std::ptr::eq(self.session.key.as_ptr(), Arc::as_ptr(&session.key))
     }
 
-    /// Claims the session for a run.
-    pub(crate) async fn claim(&self) -> emitree_runtime::Result<Claim> {
-        self.journal.claim().await.map_err(not_stored)
+    /// Claims the session for a run. In a job, waits for a process that holds it.
+    pub(crate) async fn claim(&self, is_in_job: bool) -> emitree_runtime::Result<Claim> {
+        let claim = if is_in_job { self.journal.claim_when_free().await } else { self.journal.claim().await };
+        claim.map_err(not_stored)
     }
 
     /// Stores all changes so far.

@@ -8,6 +8,7 @@ use emitree_runtime::{Answer, Interrupt, Result};
 use parking_lot::Mutex;
 use serde_json::Map;
 
+use super::AlreadyAnswered;
 use super::state::JobState;
 use crate::store::{Change, Entry, EntryHead, Journal, Journaled, Lease, OpenEntries, Revision, Store, StoreError};
 
@@ -46,12 +47,21 @@ impl Job {
 
     /// Keeps and stores an answer.
     pub(super) async fn answer(&self, id: &str, answer: &Answer) -> Result<()> {
+        let mut is_current = false;
         loop {
-            self.state.lock().answer(id, answer)?;
+            let kept = self.state.lock().answer(id, answer);
+            if let Err(error) = &kept
+                && (is_current || error.find::<AlreadyAnswered>().is_none())
+            {
+                return kept;
+            }
             match self.journal.commit().await {
                 // Another process has changed the job, which was read again.
                 Err(StoreError::Conflict { current, .. }) if current != Revision::NONE => {}
-                result => return Ok(result.map(drop)?),
+                Err(error) => return Err(error.into()),
+                Ok(_) if kept.is_ok() => return Ok(()),
+                // The first answer is stored now, or another process has given another one.
+                Ok(_) => is_current = true,
             }
         }
     }

@@ -24,6 +24,8 @@ pub(super) struct JobRun {
     pub(super) job: OnceLock<Arc<Job>>,
     working: Mutex<Option<Working>>,
     pub(super) scope: Scope,
+    /// `true` in another job: the claim waits for a process that was killed.
+    is_inner: bool,
 }
 
 /// A job that is under way in this process, with its claim. When it is dropped, the job is paused, unless it has ended
@@ -34,8 +36,8 @@ struct Working {
 }
 
 impl JobRun {
-    pub(super) fn new(durable: Durable) -> Self {
-        Self { durable, job: OnceLock::new(), working: Mutex::new(None), scope: Scope::default() }
+    pub(super) fn new(durable: Durable, is_inner: bool) -> Self {
+        Self { durable, job: OnceLock::new(), working: Mutex::new(None), scope: Scope::default(), is_inner }
     }
 
     /// Stores the end of the job, and waits until the claim is released. Does nothing if it was released.
@@ -65,7 +67,8 @@ impl JobRun {
     /// Claims the job, and stores that it begins.
     async fn begin(&self, job: &Arc<Job>, input: &Value, ctx: &RunContext) -> Result<Option<Value>> {
         let mut working = Working::begin(job, ctx)?;
-        working.claim = Some(job.journal.claim().await?);
+        let claim = if self.is_inner { job.journal.claim_when_free().await } else { job.journal.claim().await };
+        working.claim = Some(claim?);
         // From here on, the end of the run releases the claim.
         *self.working.lock() = Some(working);
         // The job may have been read again.

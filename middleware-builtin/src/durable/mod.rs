@@ -125,7 +125,9 @@ use step::{Remade, Steps};
 ///   job. [`Error::find`] returns it. If that process was killed, its [`Lease`] runs out;
 /// - with a halt by `durable` that names both inputs, if the job or a step was stored with another input. Nothing is
 ///   changed;
-/// - with the error of the store. Nothing is executed that was not stored before.
+/// - with the error of the store. Nothing is executed that was not stored before;
+/// - with the error of the store that a run in it returned, such as an agent whose session is held for longer than
+///   [`Lease::wait`]. It is no result of a step: it stops the job as a question does, and the job is paused.
 ///
 /// If another process takes the job over, because this process did not renew its lease, the run is aborted.
 ///
@@ -188,6 +190,37 @@ impl OwnSteps {
     }
 }
 
+/// An extension of a run alone that cannot be a job: a [`Durable`] that is bound to it later returns the reason as an
+/// error, before `start`. An agent has it, because its session keeps its questions.
+#[derive(Clone, Debug)]
+pub struct NoJob {
+    reason: &'static str,
+}
+
+impl NoJob {
+    /// Creates the extension, with a reason that names what to write instead.
+    #[must_use]
+    pub const fn new(reason: &'static str) -> Self {
+        Self { reason }
+    }
+}
+
+/// The error of a second answer: the first one is stored. [`Error::find`] returns it from the error of
+/// [`Durable::answer`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the question `{id}` was answered with {}{}", first.value, by(first))]
+#[non_exhaustive]
+pub struct AlreadyAnswered {
+    /// The id of the question.
+    pub id: String,
+    /// The first answer.
+    pub first: Answer,
+}
+
+fn by(answer: &Answer) -> String {
+    answer.by.as_ref().map_or_else(String::new, |by| format!(" by {by}"))
+}
+
 impl Durable {
     /// Creates the handle of a job. Clones are handles of the same job, also in other processes that use the store.
     #[must_use]
@@ -203,7 +236,7 @@ impl Durable {
         self
     }
 
-    /// Returns the questions that the job waits for.
+    /// Returns the questions that the job waits for. Those of an agent in it are answered with its session.
     ///
     /// # Errors
     ///
@@ -216,9 +249,9 @@ impl Durable {
     ///
     /// # Errors
     ///
-    /// Returns an error that lists the open questions if none has this id, an error that quotes the answer if it is not
-    /// one of the answers to `durable.began`, [`StoreError::Held`](crate::store::StoreError::Held) if a process works
-    /// on the job, and the error of the store.
+    /// Returns an error that lists the open questions if none has this id, [`AlreadyAnswered`] with the stored answer if
+    /// it has one, an error that quotes the answer if it is not one of the answers to `durable.began`,
+    /// [`StoreError::Held`](crate::store::StoreError::Held) if a process works on the job, and the error of the store.
     ///
     /// # Cancel safety
     ///
@@ -240,13 +273,17 @@ built_in!(Durable, |this| this.own_events);
 
 impl Middleware for Durable {
     fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if let Some(refused) = ctx.own_extension::<NoJob>() {
+            return Err(Error::new(format!("{self:?} cannot be a run of `{}`: {}", ctx.name(), refused.reason)));
+        }
+        let is_inner = ctx.extension::<JobStore>().is_some();
         if ctx.key().is_none() {
             ctx.take_key(&self.id)?;
         }
         ctx.set_own_extension(Remade::default());
         ctx.set_extension(OwnSteps { job: Some(Arc::clone(&self.id)) });
         ctx.set_extension(JobStore { store: Arc::clone(&self.store), lease: self.lease.clone() });
-        let run = Arc::new(JobRun::new(self.clone()));
+        let run = Arc::new(JobRun::new(self.clone(), is_inner));
         self.stack(&run).bind(ctx)?;
         ctx.set_extension(run.scope.clone());
         Stack::<AnyRun>::builder().innermost_in(Phase::Guard, StopLayer(run.scope.clone())).build().bind(ctx)?;
@@ -263,7 +300,7 @@ impl Middleware for Durable {
     }
 
     fn describe(&self) -> Description<'_> {
-        Description::of(self).with_layers(|| self.stack(&Arc::new(JobRun::new(self.clone()))).layers())
+        Description::of(self).with_layers(|| self.stack(&Arc::new(JobRun::new(self.clone(), false))).layers())
     }
 }
 

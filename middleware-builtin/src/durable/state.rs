@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use emitree_runtime::{AbortHandle, Answer, Answers, Error, ErrorReport, Interrupt, Result, RunKey};
 use serde_json::{Value, json};
 
+use super::AlreadyAnswered;
 use super::record::{AfterBegun, BEGAN, FORMAT, Record};
 use super::scope::is_of_store;
 use crate::store::{Entry, EntryStatus, OpenQuestion, StoreError, joined_parts};
@@ -37,6 +38,8 @@ pub(super) struct Start {
     used: BTreeSet<String>,
     /// The steps that were executed, or answered with their error.
     tried: BTreeSet<String>,
+    /// The steps that were answered.
+    answered: BTreeSet<String>,
 }
 
 struct Step {
@@ -126,9 +129,7 @@ impl JobState {
             Record::Ended { key, output } => self.step(&key)?.end = Some(Ok(output)),
             Record::Failed { key, error } => self.step(&key)?.end = Some(Err(error)),
             Record::Questions(questions) => self.questions = questions,
-            Record::Answered(answers) => {
-                answers.into_iter().for_each(|(id, answer)| self.answers.answer(id, answer));
-            }
+            Record::Answered(answers) => answers.into_iter().for_each(|(id, answer)| self.keep_answer(id, answer)),
             Record::Output(output) => self.output = Some(output),
         }
         Ok(())
@@ -136,6 +137,12 @@ impl JobState {
 
     fn step(&mut self, key: &str) -> Result<&mut Step, String> {
         self.steps.get_mut(key).ok_or_else(|| format!("the step `{key}` has ended, and not begun"))
+    }
+
+    /// Keeps an answer, which closes its question.
+    fn keep_answer(&mut self, id: String, answer: Answer) {
+        self.questions.retain(|question| question.id != id);
+        self.answers.answer(id, answer);
     }
 
     /// Applies a record, and queues it for the store.
@@ -166,7 +173,8 @@ impl JobState {
             [Some(Record::Began { key, input, at, may_repeat }), waits, end].into_iter().flatten()
         });
         let answers = serde_json::from_value(serde_json::to_value(&self.answers)?)?;
-        let rest = [Record::Questions(self.questions.clone()), Record::Answered(answers)];
+        // An answer closes its question, and a question that was asked again is open in spite of it.
+        let rest = [Record::Answered(answers), Record::Questions(self.questions.clone())];
         let output = self.output.iter().map(|output| Record::Output(output.clone()));
         input.chain(steps).chain(rest).chain(output).map(|record| record.to_json()).collect()
     }
@@ -218,9 +226,15 @@ impl JobState {
         }
         self.start.used.insert(key.to_string());
         match &step.end {
-            Some(Ok(output)) => Found::Output(output.clone()),
+            Some(Ok(output)) => {
+                self.start.answered.insert(key.to_string());
+                Found::Output(output.clone())
+            }
             Some(Err(error)) if error.is_retryable => Found::New,
-            Some(Err(error)) if self.start.tried.insert(key.to_string()) => Found::Error(error.clone()),
+            Some(Err(error)) if self.start.tried.insert(key.to_string()) => {
+                self.start.answered.insert(key.to_string());
+                Found::Error(error.clone())
+            }
             None if !may_repeat && !step.waits && !self.start.tried.contains(key.as_str()) => {
                 Found::Began(step.question(key))
             }
@@ -246,14 +260,26 @@ impl JobState {
         Ok(())
     }
 
-    /// Returns the keys of stored steps that were not started.
+    /// Records the end of a step that a person has given.
+    pub(super) fn end_step(&mut self, key: &str, output: Value) -> Result<()> {
+        self.start.answered.insert(key.to_owned());
+        self.push(Record::Ended { key: key.to_owned(), output })
+    }
+
+    /// Returns the keys of stored steps that were not started. Steps below a step that was answered are not missing.
     pub(super) fn unused(&self) -> Vec<String> {
-        self.steps.keys().filter(|key| !self.start.used.contains(*key)).cloned().collect()
+        let is_below_answered =
+            |key: &&String| key.match_indices('/').any(|(at, _)| self.start.answered.contains(&key[..at]));
+        let unused = self.steps.keys().filter(|key| !self.start.used.contains(*key) && !is_below_answered(key));
+        unused.cloned().collect()
     }
 
     /// Keeps the answer to an open question.
     pub(super) fn answer(&mut self, id: &str, answer: &Answer) -> Result<()> {
         let Some(question) = self.questions.iter().find(|question| question.id == id) else {
+            if let Some(first) = self.answers.get(id) {
+                return Err(AlreadyAnswered { id: id.to_owned(), first }.into());
+            }
             let open: Vec<_> = self.questions.iter().map(|question| format!("`{}`", question.id)).collect();
             let open = if open.is_empty() { "none".to_owned() } else { open.join(", ") };
             return Err(Error::new(format!("the job has no open question `{id}`; open questions: {open}")));
@@ -264,10 +290,9 @@ impl JobState {
         let mut answer = answer.clone();
         answer.at.get_or_insert_with(SystemTime::now);
         self.push(Record::Answered(BTreeMap::from([(id.to_owned(), answer)])))?;
-        let rest: Vec<_> = self.questions.iter().filter(|question| question.id != id).cloned().collect();
-        if rest.is_empty() {
+        if self.questions.is_empty() {
             self.status = EntryStatus::Paused;
         }
-        self.ask(rest)
+        Ok(())
     }
 }

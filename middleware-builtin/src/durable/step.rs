@@ -189,9 +189,8 @@ impl Step {
             Ok(AfterBegun::Again) => return self.execute(input, next).await,
             Ok(AfterBegun::Output(output)) => match next.check_output(&output).await {
                 Ok(()) => {
-                    let key = self.key.to_string();
                     let ended = output.clone();
-                    self.job.commit(|state| state.push(Record::Ended { key, output: ended })).await?;
+                    self.job.commit(|state| state.end_step(self.key.as_str(), ended)).await?;
                     return Ok(output);
                 }
                 Err(error) if error.is_control_flow() => return Err(error),

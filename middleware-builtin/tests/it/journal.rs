@@ -654,3 +654,19 @@ async fn each_line_whose_commit_has_returned_is_stored_once_and_between_claim_an
         assert_eq!(once.len(), lines.len(), "a line is stored twice, seed {seed}: {lines:?}");
     }
 }
+
+/// S7
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_gets_the_entry_when_it_is_free_and_the_holder_after_one_lease() {
+    let store = Watched::new();
+    let (first, second) = (Notes::open(&store, "first").await, Notes::open(&store, "second").await);
+    let claim = first.journal().claim().await.expect("free");
+    let began = tokio::time::Instant::now();
+    let held = second.journal().claim_when_free().await.expect_err("held");
+    assert!(matches!(&held, StoreError::Held { holder, .. } if holder.by.starts_with("first ")), "{held}");
+    assert!((LEASE..LEASE + LEASE / 3).contains(&began.elapsed()), "{:?}", began.elapsed());
+
+    let (waits, released) = tokio::join!(second.journal().claim_when_free(), claim.release());
+    released.expect("released");
+    drop(waits.expect("free"));
+}

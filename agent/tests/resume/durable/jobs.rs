@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 use emitree_agent::Session;
 use emitree_middleware::Durable;
 use emitree_middleware::approval::Decision;
-use emitree_middleware::store::{EntryStatus, MemoryStore, Store};
+use emitree_middleware::store::{
+    Append, EntryHead, EntryStatus, Filter, Holder, Lease, MemoryStore, Store, StoreError,
+};
 use emitree_runtime::{BoxRunnable, Result, RunContext, Runnable, runnable_fn};
 
 use super::process::{Kill, Process};
@@ -83,5 +86,63 @@ async fn the_agent_in_a_step_goes_on_while_the_program_has_its_session_open() ->
     let answer = job.run("Pay.".to_owned()).middleware(Durable::new(&next, "import-7")).await?;
     assert_eq!((answer.as_str(), log.lines()), ("Done.", vec!["Ada".to_owned(), "Bob".to_owned()]));
     assert_eq!(texts(&session).iter().filter(|text| *text == "Pay.").count(), 1);
+    Ok(())
+}
+
+/// M13
+#[tokio::test]
+async fn a_session_that_another_process_holds_is_no_result_of_the_step_and_pauses_the_job() -> Result<()> {
+    let (store, log, asked) = (MemoryStore::new(), Log::default(), Arc::default());
+    let mut head = EntryHead::new("import-7/ask", "session");
+    head.holder = Some(Holder { by: "killed".to_owned(), until: SystemTime::now() + Duration::from_secs(3600) });
+    store.append(&Append::new(head)).await?;
+    let agent = payer(by_turn(&asked), &log)?;
+    let refunds = log.clone();
+    let job = BoxRunnable::new(runnable_fn("job", move |question: String, _: RunContext| {
+        let (agent, log) = (agent.clone(), refunds.clone());
+        async move {
+            let refund = runnable_fn("refund", move |(): (), _: RunContext| {
+                log.add("refund");
+                async { Ok("refunded".to_owned()) }
+            });
+            match agent.ask(question).key("ask").await {
+                Ok(answer) => Ok(answer.text()),
+                Err(_) => refund.run(()).key("refund").await,
+            }
+        }
+    }));
+    let start = || {
+        let durable = Durable::new(&Process::of(&store), "import-7").lease(Lease::new().wait(Duration::ZERO));
+        job.run("Pay.".to_owned()).middleware(durable)
+    };
+    for _ in 0..2 {
+        let error = start().await.expect_err("held");
+        assert!(matches!(error.find(), Some(StoreError::Held { id, .. }) if id == "import-7/ask"), "{error:?}");
+        let job = store.load("import-7").await?.expect("an entry");
+        assert_eq!((job.head.status, job.head.holder), (EntryStatus::Paused, None));
+        assert!(!job.parts.iter().any(|part| String::from_utf8_lossy(part).contains("failed")));
+    }
+    assert!(log.lines().is_empty(), "no refund");
+
+    let revision = store.load("import-7/ask").await?.expect("an entry").head.revision;
+    store.remove("import-7/ask", revision).await?;
+    assert_eq!(start().await?, "Done.");
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    Ok(())
+}
+
+/// M13
+#[tokio::test]
+async fn an_agent_that_is_made_a_job_is_an_error_before_its_start() -> Result<()> {
+    let (store, log, asked) = (MemoryStore::new(), Log::default(), Arc::default());
+    let agent = payer(by_turn(&asked), &log)?;
+    let starts = Log::default();
+    let seen = starts.clone();
+    let run = agent.ask("Pay.").middleware(Durable::new(&store, "import-7"));
+    let error = run.on_start(move |_, _| seen.add("start")).await.expect_err("no job").to_string();
+    assert!(error.starts_with("the job `import-7` cannot be a run of `payer`: an agent is no job"), "{error}");
+    assert!(error.contains("`.session(&Session::open(&store, id).await?)`"), "{error}");
+    assert!(starts.lines().is_empty() && log.lines().is_empty());
+    assert!(store.list(&Filter::of([])).await?.is_empty());
     Ok(())
 }

@@ -16,6 +16,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Lease {
     pub(super) by: String,
     pub(super) time: Duration,
+    wait: Option<Duration>,
 }
 
 impl Lease {
@@ -24,7 +25,7 @@ impl Lease {
     pub fn new() -> Self {
         let path = env::args_os().next().unwrap_or_default();
         let name = Path::new(&path).file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Self { by: format!("{name} {}", process::id()), time: Duration::from_secs(30) }
+        Self { by: format!("{name} {}", process::id()), time: Duration::from_secs(30), wait: None }
     }
 
     /// Sets the name. Each journal adds random digits to it, so that two journals never have the same name.
@@ -39,6 +40,19 @@ impl Lease {
     pub fn time(mut self, time: Duration) -> Self {
         self.time = time.clamp(SHORTEST, LONGEST);
         self
+    }
+
+    /// Sets for how long [`Journal::claim_when_free`](super::Journal::claim_when_free) waits for another process, by
+    /// default for one lease. Runs in a job use it, for example the agents in its steps: a process that was killed may
+    /// have held their sessions a little longer than the job.
+    #[must_use]
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    pub(super) fn waits(&self) -> Duration {
+        self.wait.unwrap_or(self.time)
     }
 }
 

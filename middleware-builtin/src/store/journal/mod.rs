@@ -18,13 +18,14 @@ mod writer;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use emitree_emitter::new_id;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
 use self::state::State;
 use self::writer::Waiting;
@@ -124,6 +125,8 @@ struct Inner {
     /// The name of this journal as a holder.
     by: String,
     lease: Duration,
+    /// For how long a claim waits for another process.
+    wait: Duration,
     owner: Weak<dyn Journaled>,
     state: Mutex<State>,
     wake: Notify,
@@ -141,11 +144,12 @@ impl Journal {
         owner: Weak<dyn Journaled>,
     ) -> Self {
         let id = head.id.clone();
-        let Lease { by, time: lease } = lease;
+        let wait = lease.waits();
+        let Lease { by, time: lease, .. } = lease;
         // The last digits of an id are random.
         let by = format!("{by} {:08x}", new_id().as_u128() as u32);
         let state = Mutex::new(State::new(head, stored_bytes));
-        Self(Arc::new(Inner { store, id, by, lease, owner, state, wake: Notify::new() }))
+        Self(Arc::new(Inner { store, id, by, lease, wait, owner, state, wake: Notify::new() }))
     }
 
     /// Returns the id of the entry.
@@ -183,6 +187,31 @@ impl Journal {
     /// If the future is dropped, the entry may be claimed, and is released again.
     pub async fn claim(&self) -> Result<Claim, StoreError> {
         self.0.request(|waiting, reply| waiting.claims.push(reply)).await
+    }
+
+    /// Claims the entry as [`claim`](Self::claim) does. While another process holds it, waits until its lease has run out,
+    /// but no longer than [`Lease::wait`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`claim`](Self::claim).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`claim`](Self::claim).
+    pub async fn claim_when_free(&self) -> Result<Claim, StoreError> {
+        let until = Instant::now() + self.0.wait;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.claim().await {
+                Err(StoreError::Held { holder, .. }) if !left.is_zero() => {
+                    let held = holder.until.duration_since(SystemTime::now()).unwrap_or_default();
+                    // At its end, a lease has not run out yet.
+                    sleep(left.min(held + Duration::from_millis(1))).await;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Stores all changes that were made before this call, and returns the revision. Appends nothing if there are none.

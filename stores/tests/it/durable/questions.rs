@@ -1,11 +1,15 @@
 //! A question without an answer stops the job, on both stores (M8, M13).
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use emitree_middleware::approval::Decision;
-use emitree_middleware::store::{EntryStatus, MemoryStore, Store};
+use emitree_middleware::durable::{AlreadyAnswered, Unused};
+use emitree_middleware::store::{Append, EntryStatus, Holder, MemoryStore, Store, StoreError};
 use emitree_middleware::{Approval, Durable, Retry};
-use emitree_runtime::{Answers, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn};
+use emitree_runtime::{
+    Answer, Answers, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn, wait_for_ends,
+};
 use emitree_stores::SqliteStore;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -101,13 +105,33 @@ impl Case {
         job.run(()).middleware(self.job()).await
     }
 
+    /// Starts the job, and drops it when a step tells so.
+    async fn kill(
+        &self,
+        ready: &Notify,
+        work: impl Fn(Job) -> BoxFuture<'static, Result<Value>> + Send + Sync + 'static,
+    ) {
+        tokio::select! {
+            ended = self.start(work) => panic!("it hangs: {ended:?}"),
+            () = ready.notified() => {}
+        }
+        wait_for_ends(Duration::from_secs(5)).await;
+    }
+
+    /// Returns the handle of another process.
+    fn elsewhere(&self) -> Durable {
+        Durable::new(&OfProcess::new(&self.store, &Killer::at(usize::MAX)), ID)
+    }
+
     /// Returns the kinds of the open questions.
     async fn kinds(&self) -> Vec<String> {
         let head = self.store.load(ID).await.expect("a store").expect("an entry").head;
-        let kinds: Vec<_> = self.job().questions().await.expect("a store").into_iter().map(|open| open.kind).collect();
+        let mut kinds: Vec<_> =
+            self.job().questions().await.expect("a store").into_iter().map(|open| open.kind).collect();
         assert_eq!(head.questions.iter().map(|open| open.kind.clone()).collect::<Vec<_>>(), kinds);
         let expected = if kinds.is_empty() { EntryStatus::Ended } else { EntryStatus::Waiting };
         assert_eq!((head.status, head.holder), (expected, None));
+        kinds.sort_unstable();
         kinds
     }
 
@@ -314,5 +338,143 @@ async fn no_layer_of_the_job_takes_a_question_for_a_failure() {
         let error = job.run(()).middleware(case.job()).middleware(Retry::new()).await.expect_err("a question");
         assert!(error.is_interrupted(), "{error:?}");
         assert_eq!((*calls.lock().expect("a lock"), case.kinds().await), (1, vec!["go".to_owned()]));
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn steps_that_had_begun_are_asked_about_together() {
+    for case in cases().await {
+        let work = |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                let hang = |_: Job| -> BoxFuture<'static, Result<Value>> { Box::pin(std::future::pending()) };
+                let (a, inner, c) = (job.step(hang), Arc::new(job.step(hang)), job.step(hang));
+                let outer = job.step(move |_| {
+                    let inner = Arc::clone(&inner);
+                    Box::pin(async move { inner.run(()).key("inner").await })
+                });
+                let (a, b, c) = tokio::join!(a.run(()).key("a"), outer.run(()).key("b"), c.run(()).key("c"));
+                Ok(json!([a?, b?, c?]))
+            })
+        };
+        let ready = Arc::new(Notify::new());
+        let told = Arc::clone(&ready);
+        let started = move |job: Job| {
+            let (told, log) = (Arc::clone(&told), job.log.clone());
+            Box::pin(async move {
+                tokio::select! {
+                    ended = work(job) => ended,
+                    () = all_begun(&log) => {
+                        told.notify_one();
+                        std::future::pending().await
+                    }
+                }
+            }) as BoxFuture<'static, Result<Value>>
+        };
+        case.kill(&ready, started).await;
+        case.log.take();
+
+        // One after another, so that only the first step is reached.
+        let next = |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                let mut all = Vec::new();
+                for key in ["a", "b", "c"] {
+                    all.push(job.effect(key).await?);
+                }
+                Ok(json!(all))
+            })
+        };
+        case.start(next).await.expect_err("questions");
+        assert_eq!(case.kinds().await, ["durable.began"; 4]);
+        let questions = case.job().questions().await.expect("a store");
+        let keys: Vec<_> = questions.iter().map(|question| question.data["key"].as_str().expect("a key")).collect();
+        assert_eq!(keys, ["import-7/a", "import-7/b", "import-7/b/inner", "import-7/c"]);
+        case.job().answer(&questions[1].id, json!({"output": "b"})).await.expect("stored");
+        assert_eq!(case.elsewhere().questions().await.expect("a store").len(), 3, "read again");
+        case.answer(json!("again")).await;
+
+        let unused = Log::default();
+        let seen = unused.clone();
+        let log = case.log.clone();
+        let job = runnable_fn("job", move |(): (), ctx: RunContext| next(Job { ctx, log: log.clone() }));
+        let run = job.run(()).middleware(case.job()).observe("middleware.durable.unused", move |event: &Unused, _| {
+            seen.0.lock().expect("a lock").extend(event.keys.clone());
+        });
+        assert_eq!(run.await.expect("an output"), json!([1, "b", 1]));
+        assert_eq!(case.log.take(), ["a", "c"]);
+        assert!(unused.take().is_empty(), "`b/inner` is below a step that was answered");
+    }
+}
+
+/// Returns when all four steps have begun.
+async fn all_begun(log: &Log) {
+    while log.0.lock().expect("a lock").len() < 4 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn the_loser_of_two_answers_is_told_the_stored_one() {
+    for case in cases().await {
+        case.start(saga).await.expect_err("a question");
+        let [first, second] = [case.job(), case.elsewhere()];
+        let question = second.questions().await.expect("a store").remove(0);
+        first.answer(&question.id, Answer::from(json!(true)).by("ada")).await.expect("the first");
+        for handle in [&first, &second, &case.elsewhere()] {
+            let error = handle.answer(&question.id, json!(false)).await.expect_err("a second answer");
+            let answered = error.find::<AlreadyAnswered>().unwrap_or_else(|| panic!("{error:?}"));
+            assert_eq!((&answered.id, &answered.first.value), (&question.id, &json!(true)));
+            assert_eq!(error.to_string(), format!("the question `{}` was answered with true by ada", question.id));
+        }
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn an_answer_that_was_not_stored_is_forgotten() {
+    for case in cases().await {
+        case.start(saga).await.expect_err("a question");
+        let elsewhere = case.elsewhere();
+        let question = elsewhere.questions().await.expect("a store").remove(0);
+        let until = SystemTime::now() + Duration::from_secs(3600);
+        for holder in [Some(Holder { by: "other".to_owned(), until }), None] {
+            let mut head = case.store.load(ID).await.expect("a store").expect("an entry").head;
+            head.holder = holder.clone();
+            case.store.append(&Append::new(head)).await.expect("the current revision");
+            if holder.is_some() {
+                let error = elsewhere.answer(&question.id, json!(false)).await.expect_err("held");
+                assert!(matches!(error.find(), Some(StoreError::Held { .. })), "{error:?}");
+            }
+        }
+        case.job().answer(&question.id, json!(true)).await.expect("stored");
+        let error = elsewhere.answer(&question.id, json!(false)).await.expect_err("a second answer");
+        assert_eq!(error.find::<AlreadyAnswered>().map(|answered| &answered.first.value), Some(&json!(true)));
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn an_error_of_the_store_is_no_result_of_a_step_and_begins_no_compensation() {
+    for case in cases().await {
+        let work = |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                let is_first = job.log.0.lock().expect("a lock").is_empty();
+                let charge = job.step(move |_| {
+                    let failed = StoreError::failed("no disk for a moment", std::fmt::Error);
+                    Box::pin(async move { if is_first { Err(failed.into()) } else { Ok(json!("charged")) } })
+                });
+                match charge.run(()).key("charge").idempotent().await {
+                    Ok(charged) => Ok(charged),
+                    Err(_) => job.effect("refund").await,
+                }
+            })
+        };
+        let error = case.start(work).await.expect_err("no disk");
+        assert_eq!(error.to_string(), "no disk for a moment");
+        let head = case.store.load(ID).await.expect("a store").expect("an entry").head;
+        assert_eq!((head.status, head.holder), (EntryStatus::Paused, None));
+        assert_eq!(case.start(work).await.expect("an output"), json!("charged"));
+        assert_eq!(case.log.take(), ["charge", "charge"]);
     }
 }
