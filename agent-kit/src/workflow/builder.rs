@@ -5,18 +5,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter};
+use emitree_middleware::durable::{JobStore, OnlySteps};
 use emitree_runtime::{Data, Error, IntoMiddleware, Middleware, Result, RunContext, check_guards};
 use futures_core::future::BoxFuture;
 
+use crate::workflow::delegate::is_delegate;
 use crate::workflow::events::declared;
-use crate::workflow::step::Work;
+use crate::workflow::step::{Repeats, Work};
 use crate::workflow::{Goto, Inner, Step, Workflow};
 
 /// Builds a [`Workflow`]. Created by [`Workflow::builder`].
 #[must_use]
 pub struct WorkflowBuilder<S> {
     name: String,
-    steps: Vec<(String, Box<Work<S>>)>,
+    steps: Vec<(String, Box<Work<S>>, Repeats)>,
     start: Option<String>,
     max_steps: u32,
     middlewares: Vec<Arc<dyn Middleware>>,
@@ -32,12 +34,24 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
     ///
     /// The function may await what it needs, for example other runs, which are then below the run of the step. For work
     /// side by side, use `join!` inside one step.
-    pub fn step(
-        mut self,
-        name: impl Into<String>,
-        work: impl for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync + 'static,
-    ) -> Self {
-        self.steps.push((name.into(), Box::new(work)));
+    pub fn step<F>(mut self, name: impl Into<String>, work: F) -> Self
+    where
+        F: for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync + 'static,
+    {
+        let repeats = if is_delegate::<F>() { Repeats::GoesOn } else { Repeats::Asks };
+        self.steps.push((name.into(), Box::new(work), repeats));
+        self
+    }
+
+    /// Adds a step whose function may be called again without further effects. If the workflow is a job, or a step of one,
+    /// and its process was killed in this step, the step is executed again, with the same key
+    /// ([`RunContext::key`]); another step becomes a question, because it may have had its effects. Steps of
+    /// [`ask`](super::ask) and [`sub_workflow`](super::sub_workflow) go on by themselves.
+    pub fn step_idempotent<F>(mut self, name: impl Into<String>, work: F) -> Self
+    where
+        F: for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync + 'static,
+    {
+        self.steps.push((name.into(), Box::new(work), Repeats::Idempotent));
         self
     }
 
@@ -81,7 +95,7 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
             .creator(Creator::new("Workflow", name.clone()))
             .build()?;
         let mut places = HashMap::new();
-        let steps = steps.into_iter().map(|(step, work)| {
+        let steps = steps.into_iter().map(|(step, work, repeats)| {
             let step: Arc<str> = step.into();
             if step.is_empty() {
                 return Err(Error::new(format!("the workflow `{name}` has a step with an empty name: name each step")));
@@ -93,16 +107,34 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
                 .child_builder(["workflow", &namespace, &segment(&step)])
                 .creator(Creator::new("Step", step.to_string()))
                 .build()?;
-            Ok(Step { name: step, emitter, work })
+            Ok(Step { name: step, emitter, work, repeats })
         });
         let steps = steps.collect::<Result<Vec<_>>>()?;
         let start = start.map_or(Ok(0), |start| {
             let unknown = || format!("the workflow `{name}` cannot start with `{start}`; {}", listed(&steps));
             places.get(&*start).copied().ok_or_else(|| Error::new(unknown()))
         })?;
+        let middlewares = std::iter::once(Arc::new(InSteps) as Arc<dyn Middleware>).chain(middlewares).collect();
         let workflow = Workflow(Arc::new(Inner { emitter, steps, places, start, max_steps, middlewares }));
         check_guards(&workflow)?;
         Ok(workflow)
+    }
+}
+
+/// Marks the run of a workflow in a job: it goes on at the step that was under way.
+#[derive(Debug)]
+struct InSteps;
+
+impl Middleware for InSteps {
+    fn bind(&self, ctx: &RunContext) -> Result<()> {
+        if ctx.extension::<JobStore>().is_some() {
+            ctx.set_own_extension(OnlySteps);
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "workflow"
     }
 }
 
@@ -119,7 +151,7 @@ pub(super) fn listed<S>(steps: &[Step<S>]) -> String {
 
 impl<S> fmt::Debug for WorkflowBuilder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let steps: Vec<_> = self.steps.iter().map(|(name, _)| name).collect();
+        let steps: Vec<_> = self.steps.iter().map(|(name, ..)| name).collect();
         f.debug_struct("WorkflowBuilder").field("name", &self.name).field("steps", &steps).finish_non_exhaustive()
     }
 }

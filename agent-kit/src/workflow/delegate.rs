@@ -1,9 +1,13 @@
 //! Steps whose work is a run of something else: an agent or another workflow.
 
+use std::any::TypeId;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_runtime::{Data, Result, RunContext, Runnable};
 use futures_core::future::BoxFuture;
+use parking_lot::Mutex;
 
 use crate::workflow::{Goto, Workflow, WorkflowOutput};
 use emitree_agent::{Agent, AgentInput, AgentOutput};
@@ -14,6 +18,9 @@ use emitree_agent::{Agent, AgentInput, AgentOutput};
 /// Each run of the step is a conversation of its own. If the agent fails, the step fails with the agent's error. To go on
 /// with a session, or to fail on an answer, run the agent in a function of your own:
 /// `let answer = critic.ask(…).session(&session).await?`.
+///
+/// In a job, the agent's session is stored under the key of the step and a `/1`, such as `order-17/2-check/1`, where its
+/// questions are answered. After a kill the agent goes on with it.
 pub fn ask<S, I, In, Back>(
     agent: &Agent,
     input: In,
@@ -83,10 +90,42 @@ where
     Back: Fn(&mut S, R::Output) -> Goto + Send + Sync + 'static,
 {
     let back = Arc::new(back);
-    move |state, _| {
+    marked(move |state: &mut S, ctx: &RunContext| {
         // The step's run calls this function, and so is the parent.
         let run = runnable.run_shared(input(state));
+        let run = match ctx.key() {
+            Some(_) => run.key(ctx.own_extension_or_default::<Delegated>().next()),
+            None => run,
+        };
         let back = Arc::clone(&back);
         Box::pin(async move { Ok(back(state, run.await?)) })
+    })
+}
+
+/// The number of runs that `ask` and `sub_workflow` have started in one execution of a step. Their keys are these
+/// numbers.
+#[derive(Default)]
+pub(super) struct Delegated(AtomicU32);
+
+impl Delegated {
+    fn next(&self) -> String {
+        (self.0.fetch_add(1, Ordering::Relaxed) + 1).to_string()
     }
+}
+
+/// The types of the functions that `ask` and `sub_workflow` have made. Each is a closure, whose type has no name, so
+/// that the builder cannot ask for a trait: a step is built from any function.
+static DELEGATES: Mutex<BTreeSet<TypeId>> = Mutex::new(BTreeSet::new());
+
+fn marked<S, F>(work: F) -> F
+where
+    F: for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + 'static,
+{
+    DELEGATES.lock().insert(TypeId::of::<F>());
+    work
+}
+
+/// Returns `true` for a function that `ask` or `sub_workflow` has made: it has no effects but those of its run.
+pub(super) fn is_delegate<F: 'static>() -> bool {
+    DELEGATES.lock().contains(&TypeId::of::<F>())
 }

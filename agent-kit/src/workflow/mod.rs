@@ -54,6 +54,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use emitree_emitter::Emitter;
+use emitree_middleware::durable::OnlySteps;
 use emitree_runtime::{Data, Error, Middleware, Result, RunContext, Runnable};
 use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,7 @@ pub use events::{StepFailure, StepStart, StepSuccess};
 pub use step::{Goto, Step, StepOutput};
 
 use crate::workflow::builder::listed;
+use crate::workflow::step::Repeats;
 
 /// Named steps that change a state of type `S`. Each call is a run of the kind `Workflow`, and each step is a run of the
 /// kind [`Step`] below it. Created by [`Workflow::builder`]; the [module](self) has an example. Clones share the steps.
@@ -78,6 +80,15 @@ use crate::workflow::builder::listed;
 ///
 /// Because steps are runs, a middleware that selects runs by kind or name applies to them:
 /// `for_tree(Runs::named("check").only(Timeout::overall(limit)))` limits the time of the step `check`.
+///
+/// # As a job
+///
+/// If the run of the workflow has a key, each step has the key `<number>-<name>` below it, where the number counts the
+/// steps of the run from 1. So a workflow that is a job, `flow.run(state).middleware(Durable::new(&store, "order-17"))`,
+/// stores its steps and the state after each. After a kill, or with the answer to a question of a step, the next run with
+/// the same state goes on at the step that was under way. If this step is neither
+/// [idempotent](WorkflowBuilder::step_idempotent) nor made by [`ask`] or [`sub_workflow`], it may have had effects, and
+/// is a question of the job.
 ///
 /// # Its own events
 ///
@@ -99,7 +110,7 @@ use crate::workflow::builder::listed;
 ///
 /// Dropping or aborting the run ends the step that is at work, without `success` and `error` of the workflow, and no
 /// further step begins. A layer that drops an attempt of the run, as `Timeout` does, ends the step at work in the same
-/// way. The state is lost: a listener of `success` can keep it.
+/// way. Unless the workflow is a job, the state is lost: a listener of `success` can keep it.
 #[derive(Clone)]
 pub struct Workflow<S>(Arc<Inner<S>>);
 
@@ -130,14 +141,22 @@ impl<S: Data + Clone> Workflow<S> {
     }
 
     /// Runs a step. Returns its output, and the index of the step that follows.
-    async fn take(&self, at: usize, state: S, ctx: &RunContext) -> Result<(StepOutput<S>, Option<usize>)> {
+    async fn take(&self, at: usize, number: u32, state: S, ctx: &RunContext) -> Result<(StepOutput<S>, Option<usize>)> {
         let step = &self.0.steps[at];
         // The step's run would begin, with its events, and then end. The run of the workflow returns the abort's reason
         // instead of this error.
         if ctx.is_aborted() {
             return Err(Error::aborted(format!("the workflow was aborted before the step `{}`", step.name())));
         }
-        let output = step.run(state).await.map_err(|error| in_step(error, step.name()))?;
+        let mut run = step.run(state);
+        if ctx.key().is_some() {
+            // A step that is repeated in a loop is another one each time.
+            run = run.key(format!("{number}-{}", step.name()));
+            if step.repeats == Repeats::GoesOn {
+                run = run.own_extension(OnlySteps);
+            }
+        }
+        let output = run.await.map_err(|error| in_step(error, step.name()))?;
         let next = self.route(at, &output.next).map_err(|error| in_step(error, step.name()))?;
         Ok((output, next))
     }
@@ -155,7 +174,7 @@ impl<S: Data + Clone> Workflow<S> {
             // The step's run owns the state, so listeners of `error` receive a copy.
             let before = Arc::new(state.clone());
             let taken = match ctx.emitter().emit_event(&mut StepStart { step: step(), number }).await {
-                Ok(_) => self.take(at, state, ctx).await,
+                Ok(_) => self.take(at, number, state, ctx).await,
                 Err(error) => Err(in_step(error.into(), &step())),
             };
             match &taken {
@@ -240,7 +259,7 @@ impl<S: Data + Clone> Runnable for Workflow<S> {
             let (output, next) = if ctx.has_listeners() && !ctx.is_aborted() {
                 self.take_between_events(step, number, done.state, ctx).await?
             } else {
-                self.take(step, done.state, ctx).await?
+                self.take(step, number, done.state, ctx).await?
             };
             done.state = output.state;
             done.steps.push((self.0.steps[step].shared_name(), output.next));

@@ -8,6 +8,8 @@ use emitree_runtime::{Data, Result, RunContext, Runnable};
 use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+use crate::workflow::delegate::Delegated;
+
 /// The step that follows a step of a [`Workflow`](super::Workflow).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -37,6 +39,18 @@ pub struct Step<S> {
     pub(super) name: Arc<str>,
     pub(super) emitter: Emitter,
     pub(super) work: Box<Work<S>>,
+    pub(super) repeats: Repeats,
+}
+
+/// Whether a step may be executed again after a kill, without a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeats {
+    /// It may have had effects.
+    Asks,
+    /// Another execution has no further effect.
+    Idempotent,
+    /// It goes on with the run of an agent or of a workflow.
+    GoesOn,
 }
 
 /// The output of a [`Step`].
@@ -72,10 +86,15 @@ impl<S: Data + Clone> Runnable for Step<S> {
     }
 
     async fn execute(&self, input: &S, ctx: &RunContext) -> Result<StepOutput<S>> {
+        ctx.set_own_extension(Delegated::default());
         // A copy, so that another attempt (M7) and a failure find the state as it was.
         let mut state = input.clone();
         let next = (self.work)(&mut state, ctx).await?;
         Ok(StepOutput { state, next })
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.repeats == Repeats::Idempotent
     }
 }
 

@@ -1,7 +1,7 @@
 //! Workflows: where each `Goto` leads, the state of steps that fail, events, and ends in the middle (A20).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use emitree_agent::{Agent, ChatModel, ScriptedModel};
@@ -10,11 +10,15 @@ use emitree_agent_kit::workflow::{
     sub_workflow,
 };
 use emitree_emitter::AnyEvent;
-use emitree_middleware::{ExfilGuard, Retry, Runs, Timeout, Trajectory};
-use emitree_runtime::{AbortHandle, Error, Result, Run, RunContext, Runnable, for_tree, map_output, wait_for_ends};
+use emitree_middleware::store::MemoryStore;
+use emitree_middleware::{Durable, ExfilGuard, Retry, Runs, Timeout, Trajectory};
+use emitree_runtime::{
+    AbortHandle, Error, Result, Run, RunContext, Runnable, for_tree, map_output, runnable_fn, wait_for_ends,
+};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::support::Log;
 
@@ -509,5 +513,60 @@ async fn a_workflow_routes_by_an_answer_in_a_fence_behind_thoughts_or_behind_a_s
             .build()?;
         assert_eq!(routed.run(Script::default()).await?.state.done, ["c"], "{text}");
     }
+    Ok(())
+}
+
+/// A20, M13
+#[tokio::test]
+async fn in_a_job_steps_have_keys_and_a_workflow_goes_on_without_a_question_after_a_kill() -> Result<()> {
+    let (store, log) = (MemoryStore::new(), Log::default());
+    let (began, hangs) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(true)));
+    let seen = log.clone();
+    let key = move |ctx: &RunContext| seen.add(format!("{:?}", ctx.key().map(|key| key.to_string())));
+    let (reached, is_killed, of_wait) = (Arc::clone(&began), Arc::clone(&hangs), key.clone());
+    let inner = Workflow::builder("inner")
+        .step_idempotent("wait", move |_: &mut u32, ctx| {
+            of_wait(ctx);
+            let (reached, is_killed) = (Arc::clone(&reached), is_killed.load(Ordering::Relaxed));
+            Box::pin(async move {
+                if is_killed {
+                    reached.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                Ok(Goto::End)
+            })
+        })
+        .build()?;
+    let back = |n: &mut u32, done: WorkflowOutput<u32>| {
+        *n += done.state;
+        Goto::End
+    };
+    let flow = Workflow::builder("outer")
+        .step("count", move |n: &mut u32, ctx| {
+            key(ctx);
+            *n += 1;
+            Box::pin(async { Ok(Goto::Next) })
+        })
+        .step("inner", sub_workflow(&inner, |n: &u32| *n, back))
+        .build()?;
+    let outer = flow.clone();
+    let job = runnable_fn("job", move |(): (), _: RunContext| {
+        let flow = outer.clone();
+        async move { Ok(flow.run(1).key("flow").await?.state) }
+    });
+    let run = || job.run(()).middleware(Durable::new(&store, "order-17"));
+    tokio::select! {
+        ended = run() => panic!("it hangs: {ended:?}"),
+        () = began.notified() => {}
+    }
+    wait_for_ends(Duration::from_secs(5)).await;
+    hangs.store(false, Ordering::Relaxed);
+    assert_eq!(run().await?, 4);
+    let [count, wait] = ["1-count", "2-inner/1/1-wait"].map(|key| format!("Some(\"order-17/flow/{key}\")"));
+    assert_eq!(log.lines(), [count, wait.clone(), wait]);
+
+    let before = log.lines().len();
+    assert_eq!(flow.run(1).await?.state, 4);
+    assert_eq!(log.lines()[before..], ["None", "None"], "without a key of the workflow");
     Ok(())
 }

@@ -190,6 +190,12 @@ impl OwnSteps {
     }
 }
 
+/// An extension of a run alone that has its effects only in steps below it, as a workflow has. So as a step it counts as
+/// idempotent: when it is executed again, the steps below that have ended are answered. It is set before the layers of
+/// the run are called, for example by [`Middleware::bind`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OnlySteps;
+
 /// An extension of a run alone that cannot be a job: a [`Durable`] that is bound to it later returns the reason as an
 /// error, before `start`. An agent has it, because its session keeps its questions.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use super::job_layer::{JobRun, other_input};
 use super::record::{AfterBegun, Record};
 use super::scope::{NoteLayer, Scope, is_of_store};
 use super::state::Found;
-use super::{Answered, OwnSteps, inexact};
+use super::{Answered, OnlySteps, OwnSteps, inexact};
 use crate::shared::own_events::run_label;
 
 /// The middleware of all runs below a job.
@@ -146,7 +146,7 @@ impl Step {
 
     /// Returns `true` if the step may be executed again after a kill: it is idempotent, or goes on by itself.
     fn may_repeat(&self, ctx: &RunContext) -> bool {
-        ctx.is_idempotent() || !OwnSteps::are_of(ctx, &self.run.durable)
+        ctx.is_idempotent() || ctx.own_extension::<OnlySteps>().is_some() || !OwnSteps::are_of(ctx, &self.run.durable)
     }
 
     /// Executes the step, and stores its end.
