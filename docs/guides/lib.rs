@@ -23,6 +23,9 @@ pub mod what_survives_a_crash {}
 #[doc = include_str!("../durable-steps.md")]
 pub mod durable_steps {}
 
+#[doc = include_str!("../jobs.md")]
+pub mod jobs {}
+
 #[doc = include_str!("../recipes.md")]
 pub mod recipes {}
 
