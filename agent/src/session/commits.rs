@@ -43,7 +43,7 @@ impl LoopState {
             let returns = self.session.return_answer();
             if self.session.own_entry().is_some() {
                 let claim = self.claim.lock().take();
-                entry.release(claim, EntryStatus::Ended).await.map_err(not_stored)?;
+                entry.release(claim, Some(EntryStatus::Ended)).await.map_err(not_stored)?;
             } else {
                 entry.commit().await?;
             }
@@ -88,6 +88,7 @@ async fn release(state: &LoopState, status: EntryStatus) {
         // The run has not used the session, or its answer was stored before.
         return;
     }
+    let status = (!state.session.has_left()).then_some(status);
     if let Err(error) = entry.release(claim, status).await {
         tracing::warn!(%error, "the end of a run is not stored");
     }

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
+use crate::Role;
 use crate::place::state::Slices;
 use crate::session::delta::{Written, read};
 use crate::session::keys::SessionKey;
@@ -55,6 +56,8 @@ struct Known {
     listed: Listed,
     /// The status once no run uses the session.
     ended: EntryStatus,
+    /// `true` if a message has come while no run used the session.
+    has_new: bool,
 }
 
 impl Known {
@@ -160,7 +163,9 @@ impl SessionEntry {
         let (store_id, id) = (store.store_id(), head.id.clone());
         let saved = Inputs::of(&session.shared.conversation.lock());
         let handed = (saved.clone(), head.revision);
-        let known = Mutex::new(Known { written, saved, handed, listed: Listed::of(&head), ended: head.status });
+        // A session that no run has begun to use has nothing to go on with.
+        let ended = if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status };
+        let known = Mutex::new(Known { written, saved, handed, listed: Listed::of(&head), ended, has_new: false });
         let Session { shared, slices, key } = &session;
         let weak = WeakSession { shared: Arc::downgrade(shared), slices: slices.clone(), key: Arc::downgrade(key) };
         let entry = Arc::new_cyclic(|this: &Weak<Self>| {
@@ -185,7 +190,14 @@ impl SessionEntry {
     /// Claims the session for a run. In a job, waits for a process that holds it.
     pub(crate) async fn claim(&self, is_in_job: bool) -> emitree_runtime::Result<Claim> {
         let claim = if is_in_job { self.journal.claim_when_free().await } else { self.journal.claim().await };
-        claim.map_err(not_stored)
+        let claim = claim.map_err(not_stored)?;
+        self.known.lock().has_new = false;
+        Ok(claim)
+    }
+
+    /// A message has come while no run uses the session, so a run can go on with it (A27).
+    fn note_new(&self) {
+        self.known.lock().has_new = true;
     }
 
     /// Stores all changes so far.
@@ -205,9 +217,12 @@ impl SessionEntry {
         self.journal.commit().await.map(drop)
     }
 
-    /// Stores all changes so far, and releases the claim of a run that has ended.
-    pub(crate) async fn release(&self, claim: Option<Claim>, status: EntryStatus) -> Result<(), StoreError> {
-        self.known.lock().ended = status;
+    /// Stores all changes so far, and releases the claim of a run that has ended. Without a status, the run has changed
+    /// nothing.
+    pub(crate) async fn release(&self, claim: Option<Claim>, status: Option<EntryStatus>) -> Result<(), StoreError> {
+        if let Some(status) = status {
+            self.known.lock().ended = status;
+        }
         match claim {
             Some(claim) => claim.release().await?,
             None => self.journal.commit().await?,
@@ -240,9 +255,15 @@ impl Journaled for SessionEntry {
             |error: Error| StoreError::failed(format!("the session `{}` cannot be written", session.id()), error);
         let handed = Inputs::of(&session.shared.conversation.lock());
         let (written, questions, meta) = (Written::of(&session).map_err(failed)?, session.questions(), session.meta());
-        let (is_live, has_messages, is_held) = {
+        let (is_live, has_messages, is_held, is_answered) = {
             let conversation = session.shared.conversation.lock();
-            (!conversation.live.is_empty(), conversation.inbox.messages().next().is_some(), conversation.holds_answer())
+            let last = conversation.history.messages().last();
+            (
+                !conversation.live.is_empty(),
+                conversation.inbox.messages().next().is_some(),
+                conversation.holds_answer(),
+                last.is_none_or(|last| last.role == Role::Assistant),
+            )
         };
         let known = &mut *self.known.lock();
         let nothing = Written::default();
@@ -254,6 +275,8 @@ impl Journaled for SessionEntry {
             // The questions have answers, or messages wait, so a run can go on.
             EntryStatus::Waiting => EntryStatus::Running,
             EntryStatus::Ended if has_messages || is_held => EntryStatus::Running,
+            EntryStatus::Failed if known.has_new => EntryStatus::Paused,
+            EntryStatus::Ended if known.has_new && !is_answered => EntryStatus::Paused,
             ended => ended,
         };
         let questions = questions.into_iter().map(|question| OpenQuestion { id: question.id, kind: question.kind });
@@ -280,15 +303,18 @@ impl Journaled for SessionEntry {
         session.slices.restore(&state);
         let known = &mut *self.known.lock();
         let before = known.saved_at(self.journal.revision());
-        session.shared.change_inbox(|conversation| {
+        let has_new = session.shared.change_inbox(|conversation| {
             // Changes that were not stored yet stay.
+            let known = stored.inbox.len();
             before.move_new(conversation, &mut stored);
+            let has_new = stored.inbox.len() > known;
             let Conversation { history, inbox, is_paused, stopped, meta, .. } = stored;
             (conversation.history, conversation.inbox, conversation.is_paused) = (history, inbox, is_paused);
             (conversation.stopped, conversation.meta) = (stopped, meta);
+            has_new
         });
         let handed = (saved.clone(), entry.head.revision);
-        *known = Known { written, saved, handed, listed: Listed::of(&entry.head), ended: entry.head.status };
+        *known = Known { written, saved, handed, listed: Listed::of(&entry.head), ended: entry.head.status, has_new };
         if let Some(this) = self.this.upgrade() {
             session.share_entry(&this);
         }
@@ -354,7 +380,8 @@ impl Session {
     /// result says that it may have had effects.
     ///
     /// An answer that layers and output functions have not returned yet is not in the stored history: a resume calls
-    /// them again, and not the model. Lists of unfinished sessions have the session until its run has ended or failed.
+    /// them again, and not the model. Lists of unfinished sessions have the session until its run has ended or failed. A
+    /// message that comes afterwards lists it as paused, unless it is an answer.
     /// A message that was sent is stored by the next commit of the run, or by one of its own ([`saved`](Self::saved));
     /// if another process has the session, or has changed it, the message stays in the handle, and so do a
     /// [pause](Self::pause) and the values of [`set_meta`](Self::set_meta).
@@ -397,6 +424,13 @@ impl Session {
         self.key.set_entry(entry);
         let below = self.open_calls().into_iter().flat_map(|call| call.sessions.into_values());
         below.for_each(|session| session.share_entry(entry));
+    }
+
+    /// A message has come: if no run uses the session, lists have it (A27).
+    pub(super) fn note_new(&self) {
+        if let Some(entry) = self.key.entry().filter(|_| self.shared.conversation.lock().live.is_empty()) {
+            entry.note_new();
+        }
     }
 
     /// Stores what was sent to the session. A run that is under way stores it with its next commit.

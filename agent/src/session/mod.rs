@@ -260,7 +260,9 @@ impl Session {
     pub fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
         // Messages are collected before the lock is taken, because the iterator is user code.
         let messages: Vec<_> = messages.into_iter().collect();
-        self.shared.conversation.lock().history.extend(messages)
+        self.shared.conversation.lock().history.extend(messages)?;
+        self.note_new();
+        Ok(())
     }
 
     /// Returns a copy of the state of a middleware, or `None` if the session has none for this id. Use it outside of
@@ -430,6 +432,7 @@ impl Session {
         }
         let pushed = self.shared.change_inbox(|conversation| conversation.inbox.push(message, sent));
         pushed.map_err(|message| SendError::Full { message: boxed(message) })?;
+        self.note_new();
         self.save_soon();
         Ok(())
     }

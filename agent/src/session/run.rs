@@ -38,6 +38,8 @@ pub(crate) struct SessionRun {
     rewritten: Mutex<Option<Rewritten>>,
     /// The results of an earlier run that this run has replaced, with the results in their places.
     replaced: Mutex<Vec<(Arc<Message>, Arc<Message>)>>,
+    /// `true` if the run has found nothing to do.
+    has_left: AtomicBool,
 }
 
 /// A history that hooks of a run have rewritten, so that it no longer begins with the messages that the hooks read.
@@ -71,6 +73,7 @@ impl SessionRun {
             has_paused: AtomicBool::new(false),
             rewritten: Mutex::new(None),
             replaced: Mutex::new(Vec::new()),
+            has_left: AtomicBool::new(false),
         }
     }
 
@@ -203,6 +206,7 @@ impl SessionRun {
 
     /// Registers the run.
     pub(crate) fn begin_run(&self, ctx: &RunContext) {
+        self.has_left.store(false, Ordering::Relaxed);
         self.live.parts.lock().run = Some(ctx.clone());
         let live = &mut self.session.shared.conversation.lock().live;
         if !live.iter().any(|live| Arc::ptr_eq(live, &self.live)) {
@@ -357,6 +361,12 @@ impl SessionRun {
         let live = &mut self.session.shared.conversation.lock().live;
         live.retain(|live| !Arc::ptr_eq(live, &self.live));
         self.live.forget();
+        self.has_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the run has found nothing to do, so that its end is no end of the session.
+    pub(crate) fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed)
     }
 
     /// Takes over what an earlier run has left.

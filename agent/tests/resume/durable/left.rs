@@ -172,3 +172,61 @@ async fn an_answer_whose_commit_has_failed_is_returned_by_a_resume() -> Result<(
     assert_eq!(status(&store).await?, EntryStatus::Ended);
     Ok(())
 }
+
+// A27
+#[tokio::test]
+async fn a_resume_with_nothing_to_do_changes_nothing() -> Result<()> {
+    let store = MemoryStore::new();
+    let session = Session::open(&store, ID).await?;
+    let tester = agent("tester", ScriptedModel::new("test").text("Done.").text("More."))?.build()?;
+    let error = tester.resume(&session).await.expect_err("nothing to do").to_string();
+    assert!(error.contains("it has no messages"), "{error}");
+    assert_eq!(unfinished(&store).await?, 0, "it has not begun");
+
+    tester.ask("Go.").session(&session).await?;
+    let before = store.load(ID).await?.expect("an entry");
+    for session in [Session::open(&Process::killed_at(&store, Kill::Never), ID).await?, session.clone()] {
+        let error = tester.resume(&session).await.expect_err("nothing to do").to_string();
+        assert!(error.contains("nothing to resume"), "{error}");
+        let after = store.load(ID).await?.expect("an entry");
+        assert_eq!(
+            (after.head.status, after.head.holder, after.parts),
+            (EntryStatus::Ended, None, before.parts.clone())
+        );
+        assert_eq!(texts(&session), ["Go.", "Done."]);
+    }
+    Ok(())
+}
+
+// A27
+#[tokio::test]
+async fn a_message_that_comes_when_a_run_is_over_is_listed() -> Result<()> {
+    let says = |script: ScriptedModel| Ok::<_, emitree_runtime::Error>(agent("tester", script)?.build()?);
+    // An answer has been given, and the program adds a message.
+    let store = MemoryStore::new();
+    let session = Session::open(&store, ID).await?;
+    says(ScriptedModel::new("test").text("Done."))?.ask("Go.").session(&session).await?;
+    session.extend([Message::user("And?"), Message::assistant("Nothing.")])?;
+    session.saved().await?;
+    assert_eq!(status(&store).await?, EntryStatus::Ended, "there is nothing to answer");
+    session.extend([Message::user("More.")])?;
+    session.saved().await?;
+    assert_eq!((status(&store).await?, unfinished(&store).await?), (EntryStatus::Paused, 1));
+    says(ScriptedModel::new("test").text("More done."))?.resume(&session).await?;
+    assert_eq!((status(&store).await?, unfinished(&store).await?), (EntryStatus::Ended, 0));
+
+    // A run has failed, which another one does not repeat by itself, and then a message comes.
+    let store = MemoryStore::new();
+    let session = Session::open(&store, ID).await?;
+    let fails = || ScriptedModel::new("test").error(emitree_runtime::Error::new("no network"));
+    says(fails())?.ask("Go.").session(&session).await.expect_err("it fails");
+    assert_eq!((status(&store).await?, unfinished(&store).await?), (EntryStatus::Failed, 0));
+    session.steer("Try again.")?;
+    session.saved().await?;
+    assert_eq!((status(&store).await?, unfinished(&store).await?), (EntryStatus::Paused, 1));
+    // It is read again by another process, and fails again.
+    let session = Session::open(&Process::of(&store), ID).await?;
+    says(fails())?.resume(&session).await.expect_err("it fails");
+    assert_eq!((status(&store).await?, unfinished(&store).await?), (EntryStatus::Failed, 0));
+    Ok(())
+}
