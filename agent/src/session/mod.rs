@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use emitree_emitter::json::to_value_exact;
-use emitree_runtime::{Result, RunKey};
+use emitree_runtime::{Error, Result, RunKey};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,9 @@ use crate::session::keys::SessionKey;
 use crate::session::live_run::LiveRun;
 use crate::session::stopped::{OpenCall, Stopped, Unreturned};
 use crate::session::stored::Stored;
+
+/// The maximum length of all values of [`Session::set_meta`], as JSON.
+const MAX_META_BYTES: usize = 16 * 1024;
 
 /// A [`History`] that several runs can share and continue. The messages of a run stay in the session, even if the run
 /// fails, is aborted or is dropped. A session also keeps the [`State`](crate::State) of middleware.
@@ -235,11 +238,25 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value cannot be serialized. A NaN or an infinity is an error, with its path.
+    /// Returns an error, and changes nothing, if the value cannot be serialized, or if all values together have more than
+    /// 16 KiB as JSON: lists have them. A NaN or an infinity is an error, with its path.
     pub fn set_meta(&self, key: impl Into<String>, value: impl Serialize) -> Result<Option<Value>> {
         let key = key.into();
         let value = to_value_exact(&value)?;
-        Ok(self.shared.conversation.lock().meta.insert(key, value))
+        let meta = &mut self.shared.conversation.lock().meta;
+        let before = meta.insert(key.clone(), value);
+        let bytes = serde_json::to_string(meta)?.len();
+        if bytes <= MAX_META_BYTES {
+            return Ok(before);
+        }
+        match before {
+            Some(before) => meta.insert(key.clone(), before),
+            None => meta.remove(&key),
+        };
+        Err(Error::new(format!(
+            "`{key}` is not set: the values of the session would have {bytes} bytes as JSON, and at most {MAX_META_BYTES} \
+             are allowed: keep large data elsewhere"
+        )))
     }
 
     /// Returns the conversation so far.

@@ -12,6 +12,10 @@ use super::StoreError;
 
 /// The maximum length of the JSON of a head, in bytes.
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// The maximum number of questions that a head lists.
+pub(super) const MAX_QUESTIONS: usize = 50;
+/// The maximum length of the ids and kinds of the questions that a head lists, in bytes.
+const MAX_QUESTION_BYTES: usize = 32 * 1024;
 /// The maximum length of the id of an entry, in bytes.
 pub const MAX_ID_BYTES: usize = 1024;
 
@@ -44,9 +48,12 @@ pub struct EntryHead {
     /// The process that works on the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
-    /// The questions that wait for answers.
+    /// The first questions that wait for answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<OpenQuestion>,
+    /// The number of further questions, which the parts have. A [`Journal`](super::Journal) lists at most 50.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_questions: u64,
     /// Other data to list.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub meta: Map<String, Value>,
@@ -145,9 +152,23 @@ impl EntryHead {
             status: EntryStatus::Running,
             holder: None,
             questions: Vec::new(),
+            more_questions: 0,
             meta: Map::new(),
             whole_bytes: 0,
         }
+    }
+
+    /// Lists the first questions, and counts the others.
+    pub(super) fn list_questions(&mut self, mut questions: Vec<OpenQuestion>) {
+        let mut bytes = 0;
+        let fits = |question: &&OpenQuestion| {
+            bytes += question.id.len() + question.kind.len();
+            bytes <= MAX_QUESTION_BYTES
+        };
+        let listed = questions.iter().take(MAX_QUESTIONS).take_while(fits).count();
+        let more = questions.len() - listed;
+        questions.truncate(listed);
+        (self.questions, self.more_questions) = (questions, u64::try_from(more).unwrap_or(u64::MAX));
     }
 
     /// Reads the JSON that [`Append::check`](super::Append::check) has returned, for code that implements a store.

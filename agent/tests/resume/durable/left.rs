@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use emitree_agent::kinds::Handoff;
-use emitree_agent::{Agent, AgentBuilder, AgentOutput, AgentRun, ChatModel, Message, ScriptedModel, Session};
+use emitree_agent::{
+    Agent, AgentBuilder, AgentOutput, AgentRun, ChatModel, Message, Reply, ScriptedModel, Session, tool_fn,
+};
+use emitree_middleware::approval::{Approval, Decision};
 use emitree_middleware::store::{EntryStatus, Filter, MemoryStore, Store};
 use emitree_runtime::{AbortHandle, Result, RunContext, map_output, map_output_async, wait_for_ends};
 use serde_json::json;
 
 use super::process::{Kill, Process};
-use crate::support::texts;
+use crate::support::{Text, texts};
 
 const ID: &str = "order-17";
 
@@ -228,5 +231,36 @@ async fn a_message_that_comes_when_a_run_is_over_is_listed() -> Result<()> {
     let session = Session::open(&Process::of(&store), ID).await?;
     says(fails())?.resume(&session).await.expect_err("it fails");
     assert_eq!((status(&store).await?, unfinished(&store).await?), (EntryStatus::Failed, 0));
+    Ok(())
+}
+
+/// A24
+#[tokio::test]
+async fn many_questions_and_long_ids_fit_into_the_head_and_too_much_meta_is_refused() -> Result<()> {
+    const CALLS: usize = 250;
+    let (store, id) = (MemoryStore::new(), "i".repeat(200));
+    let session = Session::open(&store, &id).await?;
+    let pay =
+        tool_fn("pay", "Pays", |_: Text, _: RunContext| async { Ok("paid") })?.middleware(Approval::by_interrupt());
+    let calls: Vec<_> = (0..CALLS).map(|n| ("pay", json!({"text": n.to_string()}))).collect();
+    let script = ScriptedModel::by("test", move |request| {
+        if request.messages.len() == 1 { Reply::calls(calls.clone()) } else { Reply::text("Done.") }
+    });
+    let payer = agent("payer", script)?.tool(pay).build()?;
+    assert!(payer.ask("Pay.").session(&session).await.expect_err("questions").is_interrupted());
+    let head = store.list(&Filter::waiting()).await?.remove(0);
+    assert_eq!((head.questions.len(), head.more_questions, session.questions().len()), (50, 200, CALLS));
+
+    let error = session.set_meta("notes", "n".repeat(100_000)).expect_err("too long").to_string();
+    assert!(error.starts_with("`notes` is not set: the values of the session would have 100012 bytes"), "{error}");
+    session.set_meta("notes", "n".repeat(16_000))?;
+    session.set_meta("more", "n".repeat(500)).expect_err("too long");
+    assert_eq!(session.meta().len(), 1);
+    session.saved().await?;
+
+    // Another process answers one that is not listed.
+    let session = Session::open(&Process::of(&store), &id).await?;
+    session.answer(&session.questions()[CALLS - 1].id, Decision::Approve).await?;
+    assert_eq!(store.list(&Filter::waiting()).await?.remove(0).more_questions, 199);
     Ok(())
 }

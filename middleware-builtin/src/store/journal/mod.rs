@@ -69,7 +69,7 @@ pub trait Journaled: Send + Sync + 'static {
 pub struct Change {
     /// The new status.
     pub status: EntryStatus,
-    /// The questions that are open now.
+    /// The questions that are open now. The head lists the first 50, and the number of others.
     pub questions: Vec<OpenQuestion>,
     /// The new data to list.
     pub meta: Map<String, Value>,

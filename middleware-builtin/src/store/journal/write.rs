@@ -111,7 +111,8 @@ impl Inner {
         drop(state);
         head.holder = claimed.then(|| Holder { by: self.by.clone(), until: SystemTime::now() + self.lease });
         let Some(change) = change else { return Some(Append::new(head)) };
-        (head.status, head.questions, head.meta) = (change.status, change.questions, change.meta);
+        (head.status, head.meta) = (change.status, change.meta);
+        head.list_questions(change.questions);
         let mut append = Append::new(head);
         append.parts = change.parts.into_iter().flat_map(pieces::cut).collect();
         if whole {
