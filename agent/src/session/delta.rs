@@ -21,7 +21,7 @@ use crate::message::Message;
 use crate::message::arguments::storing;
 use crate::message::history::History;
 use crate::session::Session;
-use crate::session::stored::{Stored, StoredStop, VERSION, version};
+use crate::session::stored::{Stored, VERSION, version};
 
 /// The sessions of an entry, as they were last written, by their ids.
 #[derive(Debug, Default)]
@@ -90,16 +90,12 @@ impl Written {
 
     fn add(&mut self, session: &Session) -> emitree_runtime::Result<()> {
         let mut stored = session.to_stored()?;
-        let below: Vec<_> = stored.open.iter_mut().flat_map(|open| open.take_sessions()).collect();
-        let mut open = serde_json::to_value(&stored.open)?;
-        for (position, ids) in &below {
-            let ids: Vec<_> = ids.keys().collect();
-            open["response"]["calls"][*position]["open"]["sessions"] = json!(ids);
-        }
+        let below = stored.take_sessions();
+        let open = serde_json::to_value(&stored.open)?;
         let inbox = if stored.inbox.is_empty() { Value::Null } else { serde_json::to_value(&stored.inbox)? };
         let (turns, history, state, paused) = (stored.turns, stored.history, stored.state, stored.paused);
         self.0.insert(session.id().to_owned(), Parts { turns, history, state, open, inbox, paused });
-        below.into_iter().flat_map(|(_, sessions)| sessions).try_for_each(|(_, session)| self.add(&session))
+        below.iter().try_for_each(|session| self.add(session))
     }
 
     /// Returns the JSON of the changes since `before`, or `None` if there are none.
@@ -166,7 +162,10 @@ pub(super) fn read<'a>(id: &str, changes: impl IntoIterator<Item = &'a [u8]>) ->
         }
         change.gone.iter().for_each(|id| _ = folded.remove(id));
     }
-    assemble(&mut folded, id)
+    let missing = || format!("its changes have no session with the id `{id}`");
+    let mut session = folded.remove(id).ok_or_else(missing)?.to_stored(id)?;
+    session.below = folded.into_iter().map(|(id, below)| below.to_stored(&id)).collect::<Result<_, _>>()?;
+    Session::try_from(session)
 }
 
 /// A change that was read.
@@ -244,42 +243,23 @@ impl Folded {
         self.paused = paused.unwrap_or(self.paused);
         Ok(())
     }
-}
 
-/// Returns a session, with the sessions below its open calls.
-fn assemble(folded: &mut BTreeMap<String, Folded>, id: &str) -> Result<Session, String> {
-    let missing = || format!("its changes have no session with the id `{id}`");
-    let Folded { turns, history, state, mut open, inbox, paused } = folded.remove(id).ok_or_else(missing)?;
-    let calls = open.pointer_mut("/response/calls").and_then(Value::as_array_mut);
-    let mut below = Vec::new();
-    for (position, call) in calls.into_iter().flatten().enumerate() {
-        let open = call.get_mut("open").and_then(Value::as_object_mut);
-        let Some(ids) = open.and_then(|open| open.remove("sessions")) else { continue };
-        below.push((position, serde_json::from_value::<Vec<String>>(ids).map_err(|fault| fault.to_string())?));
+    fn to_stored(self, id: &str) -> Result<Stored, String> {
+        let Self { turns, history, state, open, inbox, paused } = self;
+        let inbox = if inbox.is_null() { json!([]) } else { inbox };
+        Ok(Stored {
+            version: VERSION,
+            id: Some(id.to_owned()),
+            turns,
+            history: History::try_from(history).map_err(|fault| format!("at `history`: {fault}"))?,
+            state,
+            open: serde_json::from_value(open).map_err(|fault| format!("at `open`: {fault}"))?,
+            inbox: serde_json::from_value(inbox).map_err(|fault| format!("at `inbox`: {fault}"))?,
+            paused,
+            meta: Map::new(),
+            below: Vec::new(),
+        })
     }
-    let mut open: Option<StoredStop> = serde_json::from_value(open).map_err(|fault| format!("at `open`: {fault}"))?;
-    for (position, ids) in below {
-        let sessions = ids.into_iter().map(|id| assemble(folded, &id).map(|session| (id, session)));
-        let sessions = sessions.collect::<Result<_, _>>()?;
-        open.iter_mut().for_each(|open| open.put_sessions(position, &sessions));
-    }
-    let inbox = if inbox.is_null() {
-        Vec::new()
-    } else {
-        serde_json::from_value(inbox).map_err(|fault| format!("at `inbox`: {fault}"))?
-    };
-    let history = History::try_from(history).map_err(|fault| format!("at `history`: {fault}"))?;
-    Session::try_from(Stored {
-        version: VERSION,
-        id: Some(id.to_owned()),
-        turns,
-        history,
-        state,
-        open,
-        inbox,
-        paused,
-        meta: Map::new(),
-    })
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ const MAX_META_BYTES: usize = 16 * 1024;
 /// A session serializes as `{"version": 3, "id": "…", "turns": 2, "history": […], "state": {"<id>": …}}`, with the state
 /// of each middleware under the middleware's id. If they are not empty, it also has `meta` ([`set_meta`](Self::set_meta)),
 /// `inbox` ([`undelivered`](Self::undelivered), [`undelivered_to`](Self::undelivered_to)), `paused`
-/// ([`pause`](Self::pause)) and `open`: where the last run has stopped, with its [`questions`](Self::questions), for
+/// ([`pause`](Self::pause)), `below` (the sessions of sub-agents whose calls are open) and `open`: where the last run has stopped, with its [`questions`](Self::questions), for
 /// [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
 /// the run were dropped at that moment. A stored session contains the secrets of its conversation, and a program that can
 /// change it can forge results: keep it on the server.

@@ -180,8 +180,11 @@ pub(crate) struct OpenCall {
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_edited: bool,
     /// The sessions of the agents that the call has run, by their keys.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip)]
     pub(crate) sessions: BTreeMap<String, Session>,
+    /// The keys of these sessions, in the stored form: sessions in one another are a list there.
+    #[serde(default, rename = "sessions", skip_serializing_if = "Vec::is_empty")]
+    pub(super) below: Vec<String>,
 }
 
 impl OpenCall {

@@ -1,6 +1,7 @@
 //! The stored form of a session.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +19,7 @@ use crate::place::state::Slices;
 use crate::session::inbox::{Inbox, Sent};
 use crate::session::keys::SessionKey;
 use crate::session::questions::Question;
-use crate::session::stopped::{Stopped, StoppedCall, StoppedTurn, Unreturned};
+use crate::session::stopped::{OpenCall, Stopped, StoppedCall, StoppedTurn, Unreturned};
 use crate::session::turn_calls::Placed;
 use crate::session::{Conversation, Session};
 use crate::{ChatOptions, Message, Turn};
@@ -26,6 +27,9 @@ use crate::{ChatOptions, Message, Turn};
 /// The version of the format of [`Stored`]. Version 1 is the same as version 2 without the `extra` of reasoning and of
 /// calls. Version 3 adds all fields but `history` and `state`.
 pub(super) const VERSION: u32 = 3;
+
+/// The maximum number of sessions in one another, because reading them recurses.
+const MAX_DEPTH: usize = 200;
 
 /// A stored session.
 #[derive(Serialize, Deserialize)]
@@ -49,6 +53,9 @@ pub(super) struct Stored {
     pub(super) paused: bool,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub(super) meta: Map<String, Value>,
+    /// The sessions of the agents below open calls, at any depth.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) below: Vec<Self>,
 }
 
 /// A stored [`Stopped`].
@@ -103,24 +110,51 @@ impl Session {
         let (history, stopped) = conversation.as_if_ended();
         let open = stopped.map(|stopped| StoredStop::of(stopped, &history));
         let (inbox, paused) = (conversation.inbox.to_stored(), conversation.is_paused);
-        Ok(Stored { version: VERSION, id, turns, history, state, open, inbox, paused, meta: conversation.meta.clone() })
+        let meta = conversation.meta.clone();
+        Ok(Stored { version: VERSION, id, turns, history, state, open, inbox, paused, meta, below: Vec::new() })
+    }
+
+    /// Returns the session as it is stored now, with the sessions below its open calls.
+    fn to_stored_whole(&self) -> Result<Stored> {
+        let mut whole = self.to_stored()?;
+        let mut waiting = whole.take_sessions();
+        while let Some(session) = waiting.pop() {
+            let mut below = session.to_stored()?;
+            waiting.extend(below.take_sessions());
+            whole.below.push(below);
+        }
+        Ok(whole)
     }
 }
 
-impl Serialize for Session {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let stored = self.to_stored().map_err(S::Error::custom)?;
-        storing(|| stored.serialize(serializer))
+impl Stored {
+    /// Takes the sessions below the open calls, and keeps their ids.
+    pub(super) fn take_sessions(&mut self) -> Vec<Session> {
+        let mut taken = Vec::new();
+        for (_, call) in self.open.iter_mut().flat_map(StoredStop::open_calls) {
+            let (ids, sessions): (Vec<_>, Vec<_>) = take(&mut call.sessions).into_iter().unzip();
+            call.below = ids;
+            taken.extend(sessions);
+        }
+        taken
     }
-}
 
-impl TryFrom<Stored> for Session {
-    type Error = String;
-
-    fn try_from(stored: Stored) -> Result<Self, String> {
-        let Stored { id, turns, history, state, open, inbox, paused, meta, .. } = stored;
+    /// Makes the session, with the sessions below its open calls, which are `depth` sessions below the first.
+    fn read(self, below: &mut BTreeMap<String, Self>, depth: usize) -> Result<Session, String> {
+        let Self { id, turns, history, state, mut open, inbox, paused, meta, .. } = self;
+        if depth > MAX_DEPTH {
+            return Err(format!("at `below`: more than {MAX_DEPTH} sessions are in one another"));
+        }
+        for (position, call) in open.iter_mut().flat_map(StoredStop::open_calls) {
+            for id in take(&mut call.below) {
+                let unknown =
+                    || format!("at `open.response.calls[{position}].open.sessions`: there is no session `{id}`");
+                let session = below.remove(&id).ok_or_else(unknown)?.read(below, depth + 1)?;
+                call.sessions.insert(id, session);
+            }
+        }
         let inbox = Inbox::stored(inbox)?;
-        let mut session = Self::default();
+        let mut session = Session::default();
         if let Some(id) = id {
             session = session.with_key(read_key(&id)?);
         }
@@ -132,6 +166,23 @@ impl TryFrom<Stored> for Session {
                 Conversation { history, inbox, is_paused: paused, stopped, meta, ..Conversation::default() };
         });
         Ok(session)
+    }
+}
+
+impl Serialize for Session {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let stored = self.to_stored_whole().map_err(S::Error::custom)?;
+        storing(|| stored.serialize(serializer))
+    }
+}
+
+impl TryFrom<Stored> for Session {
+    type Error = String;
+
+    fn try_from(mut stored: Stored) -> Result<Self, String> {
+        let below = take(&mut stored.below).into_iter();
+        let mut below = below.map(|below| (below.id.clone().unwrap_or_default(), below)).collect();
+        stored.read(&mut below, 0)
     }
 }
 
@@ -156,22 +207,13 @@ pub(super) fn read_key(id: &str) -> Result<RunKey, String> {
 }
 
 impl StoredStop {
-    /// Takes the sessions below the open calls, with the positions of the calls.
-    pub(super) fn take_sessions(&mut self) -> Vec<(usize, BTreeMap<String, Session>)> {
+    /// Returns the open calls, with their positions in the turn.
+    fn open_calls(&mut self) -> impl Iterator<Item = (usize, &mut OpenCall)> {
         let calls = self.response.iter_mut().flat_map(|turn| &mut turn.calls).enumerate();
-        let sessions = calls.filter_map(|(position, call)| match call {
-            StoppedCall::Open(open) => Some((position, std::mem::take(&mut open.sessions))),
+        calls.filter_map(|(position, call)| match call {
+            StoppedCall::Open(open) => Some((position, &mut **open)),
             StoppedCall::Settled(_) => None,
-        });
-        sessions.filter(|(_, sessions)| !sessions.is_empty()).collect()
-    }
-
-    /// Sets the sessions below the open call at a position.
-    pub(super) fn put_sessions(&mut self, position: usize, sessions: &BTreeMap<String, Session>) {
-        let call = self.response.as_mut().and_then(|turn| turn.calls.get_mut(position));
-        if let Some(StoppedCall::Open(open)) = call {
-            open.sessions.clone_from(sessions);
-        }
+        })
     }
 
     fn of(Stopped { run, turn, asks, calling, options, open, answer }: Stopped, history: &History) -> Self {

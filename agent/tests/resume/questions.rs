@@ -1,6 +1,7 @@
 //! Questions about calls, and their answers (A23).
 
 mod lasting;
+mod nested;
 
 use std::sync::Arc;
 use std::time::Duration;
