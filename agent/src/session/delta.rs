@@ -163,8 +163,8 @@ pub(super) fn read<'a>(id: &str, changes: impl IntoIterator<Item = &'a [u8]>) ->
         change.gone.iter().for_each(|id| _ = folded.remove(id));
     }
     let missing = || format!("its changes have no session with the id `{id}`");
-    let mut session = folded.remove(id).ok_or_else(missing)?.to_stored(id)?;
-    session.below = folded.into_iter().map(|(id, below)| below.to_stored(&id)).collect::<Result<_, _>>()?;
+    let mut session = folded.remove(id).ok_or_else(missing)?.into_stored(id)?;
+    session.below = folded.into_iter().map(|(id, below)| below.into_stored(&id)).collect::<Result<_, _>>()?;
     Session::try_from(session)
 }
 
@@ -244,7 +244,7 @@ impl Folded {
         Ok(())
     }
 
-    fn to_stored(self, id: &str) -> Result<Stored, String> {
+    fn into_stored(self, id: &str) -> Result<Stored, String> {
         let Self { turns, history, state, open, inbox, paused } = self;
         let inbox = if inbox.is_null() { json!([]) } else { inbox };
         Ok(Stored {
