@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use crate::message::Message;
 use crate::message::arguments::storing;
@@ -35,7 +36,8 @@ struct Parts {
     state: BTreeMap<Arc<str>, Value>,
     open: Value,
     inbox: Value,
-    paused: bool,
+    taken: Vec<Uuid>,
+    pause: Option<Uuid>,
 }
 
 #[derive(Serialize)]
@@ -63,8 +65,11 @@ struct SessionDelta<'a> {
     open: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     inbox: Option<&'a Value>,
+    /// The ids of inputs that were taken since then.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    taken: &'a [Uuid],
     #[serde(skip_serializing_if = "Option::is_none")]
-    paused: Option<bool>,
+    pause: Option<Option<Uuid>>,
 }
 
 #[derive(PartialEq, Serialize)]
@@ -93,8 +98,8 @@ impl Written {
         let below = stored.take_sessions();
         let open = serde_json::to_value(&stored.open)?;
         let inbox = if stored.inbox.is_empty() { Value::Null } else { serde_json::to_value(&stored.inbox)? };
-        let (turns, history, state, paused) = (stored.turns, stored.history, stored.state, stored.paused);
-        self.0.insert(session.id().to_owned(), Parts { turns, history, state, open, inbox, paused });
+        let Stored { turns, history, state, taken, pause, .. } = stored;
+        self.0.insert(session.id().to_owned(), Parts { turns, history, state, open, inbox, taken, pause });
         below.iter().try_for_each(|session| self.add(session))
     }
 
@@ -124,10 +129,17 @@ impl Parts {
             forgotten: before.state.keys().filter(|key| !self.state.contains_key(*key)).map(|key| &**key).collect(),
             open: (self.open != before.open).then_some(&self.open),
             inbox: (self.inbox != before.inbox).then_some(&self.inbox),
-            paused: (self.paused != before.paused).then_some(self.paused),
+            taken: added(&self.taken, &before.taken),
+            pause: (self.pause != before.pause).then_some(self.pause),
         };
         (delta != SessionDelta { id, ..SessionDelta::default() }).then_some(delta)
     }
+}
+
+/// Returns what was added to a list that grows at its end.
+fn added<'a>(now: &'a [Uuid], before: &[Uuid]) -> &'a [Uuid] {
+    let last = before.last().and_then(|last| now.iter().rposition(|id| id == last));
+    &now[last.map_or(0, |last| last + 1)..]
 }
 
 impl<'a> HistoryDelta<'a> {
@@ -191,7 +203,10 @@ struct SessionChange {
     open: Option<Value>,
     #[serde(default, deserialize_with = "also_null")]
     inbox: Option<Value>,
-    paused: Option<bool>,
+    #[serde(default)]
+    taken: Vec<Uuid>,
+    #[serde(default, deserialize_with = "also_null")]
+    pause: Option<Option<Uuid>>,
 }
 
 #[derive(Deserialize)]
@@ -204,8 +219,8 @@ struct HistoryChange {
 }
 
 /// Reads a value that is there, even if it is `null`.
-fn also_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+fn also_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 /// A session after some of the changes.
@@ -216,12 +231,13 @@ struct Folded {
     state: BTreeMap<Arc<str>, Value>,
     open: Value,
     inbox: Value,
-    paused: bool,
+    taken: Vec<Uuid>,
+    pause: Option<Uuid>,
 }
 
 impl Folded {
     fn apply(&mut self, change: SessionChange) -> Result<(), String> {
-        let SessionChange { id, turns, history, state, forgotten, open, inbox, paused } = change;
+        let SessionChange { id, turns, history, state, forgotten, open, inbox, taken, pause } = change;
         if let Some(HistoryChange { keep, set, add }) = history {
             let last = set.keys().next_back().map_or(0, |last| last + 1);
             if keep.max(last) > self.history.len() {
@@ -240,12 +256,13 @@ impl Folded {
         self.turns = turns.unwrap_or(self.turns);
         self.open = open.unwrap_or_else(|| take(&mut self.open));
         self.inbox = inbox.unwrap_or_else(|| take(&mut self.inbox));
-        self.paused = paused.unwrap_or(self.paused);
+        self.taken.extend(taken);
+        self.pause = pause.unwrap_or(self.pause);
         Ok(())
     }
 
     fn into_stored(self, id: &str) -> Result<Stored, String> {
-        let Self { turns, history, state, open, inbox, paused } = self;
+        let Self { turns, history, state, open, inbox, taken, pause } = self;
         let inbox = if inbox.is_null() { json!([]) } else { inbox };
         Ok(Stored {
             version: VERSION,
@@ -255,7 +272,9 @@ impl Folded {
             state,
             open: serde_json::from_value(open).map_err(|fault| format!("at `open`: {fault}"))?,
             inbox: serde_json::from_value(inbox).map_err(|fault| format!("at `inbox`: {fault}"))?,
-            paused,
+            taken,
+            paused: pause.is_some(),
+            pause,
             meta: Map::new(),
             below: Vec::new(),
         })
@@ -272,11 +291,11 @@ mod tests {
     /// A session: its messages, of which a change keeps, replaces and removes any, and the states of its middlewares.
     fn parts() -> impl Strategy<Value = Parts> {
         let state = btree_map(prop_oneof![Just("a"), Just("b"), Just("c")], 0..3_u8, 0..3);
-        (0..3_u64, vec("[xyz]", 0..6), state, any::<bool>()).prop_map(|(turns, texts, state, paused)| Parts {
+        (0..3_u64, vec("[xyz]", 0..6), state, any::<bool>()).prop_map(|(turns, texts, state, is_paused)| Parts {
             turns,
             history: History::try_from(texts.into_iter().map(Message::user).collect::<Vec<_>>()).expect("texts"),
             state: state.into_iter().map(|(id, value)| (id.into(), json!(value))).collect(),
-            paused,
+            pause: is_paused.then(|| Uuid::from_u128(u128::from(turns))),
             ..Parts::default()
         })
     }

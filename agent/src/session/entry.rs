@@ -24,6 +24,7 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
+use uuid::Uuid;
 
 use crate::Role;
 use crate::place::state::Slices;
@@ -73,20 +74,21 @@ impl Known {
 struct Inputs {
     /// The number of messages that the inbox has received.
     sent: u64,
-    is_paused: bool,
+    pause: Option<Uuid>,
     meta: Map<String, Value>,
 }
 
 impl Inputs {
     fn of(conversation: &Conversation) -> Self {
-        let Conversation { inbox, is_paused, meta, .. } = conversation;
-        Self { sent: inbox.sent(), is_paused: *is_paused, meta: meta.clone() }
+        let Conversation { inbox, pause, meta, .. } = conversation;
+        Self { sent: inbox.sent(), pause: *pause, meta: meta.clone() }
     }
 
     /// Adds what a conversation has received since then to a conversation that was read.
     fn move_new(&self, from: &mut Conversation, to: &mut Conversation) {
         to.inbox.take_over(&mut from.inbox, self.sent);
-        to.is_paused |= from.is_paused && !self.is_paused;
+        let pause = from.pause.filter(|pause| self.pause != Some(*pause) && !to.inbox.was_taken(*pause));
+        to.pause = to.pause.or(pause);
         let is_new = |(key, value): &(String, Value)| self.meta.get(key) != Some(value);
         to.meta.extend(take(&mut from.meta).into_iter().filter(is_new));
     }
@@ -308,8 +310,8 @@ impl Journaled for SessionEntry {
             let known = stored.inbox.len();
             before.move_new(conversation, &mut stored);
             let has_new = stored.inbox.len() > known;
-            let Conversation { history, inbox, is_paused, stopped, meta, .. } = stored;
-            (conversation.history, conversation.inbox, conversation.is_paused) = (history, inbox, is_paused);
+            let Conversation { history, inbox, pause, stopped, meta, .. } = stored;
+            (conversation.history, conversation.inbox, conversation.pause) = (history, inbox, pause);
             (conversation.stopped, conversation.meta) = (stopped, meta);
             has_new
         });

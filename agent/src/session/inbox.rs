@@ -6,22 +6,27 @@
 //!    drops it. So a message is either in the inbox or in the history. A value for a middleware leaves it when the hooks
 //!    of the middleware were called with it.
 //! 2. A message is taken by at most one attempt of a run. When that attempt is gone, other runs may take it.
+//! 3. Each input has a random id. If the outcome of its commit was unknown, it comes again when the session is read again,
+//!    and arrives only if neither the inbox has it nor a run has taken it (A27).
 
+use std::collections::VecDeque;
 use std::mem::take;
 use std::sync::Arc;
 
+use emitree_emitter::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::Message;
 use crate::message::history::check;
 use crate::session::turn_calls::TurnCalls;
 
-/// The maximum number of messages that wait in an inbox.
+/// The maximum number of messages that wait in an inbox, and of inputs whose ids are remembered.
 pub(crate) const CAPACITY: usize = 1_000;
 
 /// A message that was sent, and its way.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "sent", rename_all = "snake_case")]
 pub(crate) enum Sent {
     /// Enters the conversation before the next model call.
@@ -55,9 +60,19 @@ pub(crate) struct Taker {
     pub(crate) attempt: u32,
 }
 
+/// A stored message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct StoredInput {
+    #[serde(default = "new_id")]
+    id: Uuid,
+    #[serde(flatten)]
+    sent: Sent,
+}
+
 /// A message that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
+    id: Uuid,
     /// Counts the messages of the session, so that a message that comes back finds its place.
     number: u64,
     sent: Sent,
@@ -87,6 +102,8 @@ pub(crate) struct TakenValue {
 pub(crate) struct Inbox {
     waiting: Vec<Waiting>,
     sent: u64,
+    /// The ids of the last inputs that a run has taken, pauses included.
+    taken: VecDeque<Uuid>,
     /// The turns whose calls an interjection may close, in the order in which they began.
     pub(crate) turns: Vec<Arc<TurnCalls>>,
 }
@@ -114,38 +131,70 @@ impl Inbox {
         self.sent
     }
 
-    /// Takes over the messages of another inbox that came from a number on, behind its own messages.
+    /// Takes over the messages of another inbox that came from a number on, behind its own messages, unless they have
+    /// arrived here.
     pub(super) fn take_over(&mut self, other: &mut Self, from: u64) {
         self.turns.append(&mut other.turns);
         for mut waiting in other.waiting.drain(..).filter(|waiting| waiting.number >= from) {
+            if self.was_taken(waiting.id) || self.waiting.iter().any(|known| known.id == waiting.id) {
+                continue;
+            }
             waiting.number = self.sent;
             self.sent += 1;
             self.waiting.push(waiting);
         }
     }
 
-    pub(super) fn to_stored(&self) -> Vec<Sent> {
-        self.waiting.iter().map(|waiting| waiting.sent.clone()).collect()
+    /// Returns `true` if a run has taken an input.
+    pub(super) fn was_taken(&self, id: Uuid) -> bool {
+        self.taken.contains(&id)
     }
 
-    pub(super) fn stored(stored: Vec<Sent>) -> Result<Self, String> {
+    /// A run has taken these inputs.
+    pub(super) fn take_ids(&mut self, ids: impl IntoIterator<Item = Uuid>) {
+        for id in ids {
+            if self.was_taken(id) {
+                // Another attempt takes it.
+                continue;
+            }
+            if self.taken.len() == CAPACITY {
+                self.taken.pop_front();
+            }
+            self.taken.push_back(id);
+        }
+    }
+
+    pub(super) fn taken(&self) -> Vec<Uuid> {
+        self.taken.iter().copied().collect()
+    }
+
+    pub(super) fn to_stored(&self) -> Vec<StoredInput> {
+        self.waiting.iter().map(|Waiting { id, sent, .. }| StoredInput { id: *id, sent: sent.clone() }).collect()
+    }
+
+    pub(super) fn stored(stored: Vec<StoredInput>, taken: Vec<Uuid>) -> Result<Self, String> {
         let mut inbox = Self::default();
-        for (place, sent) in stored.into_iter().enumerate() {
+        inbox.take_ids(taken);
+        for (place, StoredInput { id, sent }) in stored.into_iter().enumerate() {
             if let Some(message) = sent.message() {
                 check(std::slice::from_ref(message))
                     .map_err(|error| format!("at `inbox[{place}].message`: {error}"))?;
             }
-            inbox.push(sent, |sent| sent).map_err(|_| "at `inbox`: too many messages".to_owned())?;
+            inbox.push_with(id, sent, |sent| sent).map_err(|_| "at `inbox`: too many messages".to_owned())?;
         }
         Ok(inbox)
     }
 
     /// Adds a message. Returns it if the inbox is full.
     pub(crate) fn push<T>(&mut self, message: T, sent: impl FnOnce(T) -> Sent) -> Result<(), T> {
+        self.push_with(new_id(), message, sent)
+    }
+
+    fn push_with<T>(&mut self, id: Uuid, message: T, sent: impl FnOnce(T) -> Sent) -> Result<(), T> {
         if self.waiting.len() >= CAPACITY {
             return Err(message);
         }
-        self.waiting.push(Waiting { number: self.sent, sent: sent(message), taken_by: None });
+        self.waiting.push(Waiting { id, number: self.sent, sent: sent(message), taken_by: None });
         self.sent += 1;
         Ok(())
     }
@@ -192,12 +241,16 @@ impl Inbox {
     /// Removes a value that an attempt has taken.
     pub(crate) fn remove_value(&mut self, taken: &TakenValue) -> Option<Waiting> {
         let place = self.waiting.iter().position(|waiting| waiting.number == taken.number)?;
-        Some(self.waiting.remove(place))
+        let removed = self.waiting.remove(place);
+        self.take_ids([removed.id]);
+        Some(removed)
     }
 
     /// Removes what an attempt has taken.
     pub(crate) fn remove(&mut self, taker: Taker) -> Vec<Waiting> {
-        self.waiting.extract_if(.., |waiting| waiting.taken_by == Some(taker)).collect()
+        let removed: Vec<_> = self.waiting.extract_if(.., |waiting| waiting.taken_by == Some(taker)).collect();
+        self.take_ids(removed.iter().map(|waiting| waiting.id));
+        removed
     }
 
     /// Frees what attempts have taken.

@@ -22,12 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use emitree_emitter::json::to_value_exact;
+use emitree_emitter::new_id;
 use emitree_runtime::{Error, Result, RunKey};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
+use uuid::Uuid;
 
 use crate::message::Message;
 use crate::message::history::{History, HistoryError, check};
@@ -103,8 +105,8 @@ struct Shared {
 struct Conversation {
     history: History,
     inbox: Inbox,
-    /// `true` if a run has to end before its next model call.
-    is_paused: bool,
+    /// The id of the pause, if a run has to end before its next model call.
+    pause: Option<Uuid>,
     /// The runs that use the session.
     live: Vec<Arc<LiveRun>>,
     /// The last run that has ended without an answer, until another run goes on or begins anew.
@@ -163,7 +165,7 @@ impl Shared {
     fn change_inbox<T>(&self, change: impl FnOnce(&mut Conversation) -> T) -> T {
         let mut conversation = self.conversation.lock();
         let changed = change(&mut conversation);
-        let waiting = conversation.inbox.len() + usize::from(conversation.is_paused);
+        let waiting = conversation.inbox.len() + usize::from(conversation.pause.is_some());
         self.waiting.store(waiting, Ordering::Release);
         changed
     }
@@ -423,7 +425,7 @@ impl Session {
     /// # }
     /// ```
     pub fn pause(&self) {
-        self.shared.change_inbox(|conversation| conversation.is_paused = true);
+        self.shared.change_inbox(|conversation| _ = conversation.pause.get_or_insert_with(new_id));
         self.save_soon();
     }
 

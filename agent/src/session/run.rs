@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use emitree_emitter::new_id;
 use emitree_runtime::{Error, Result, RunContext};
 use parking_lot::Mutex;
 use uuid::Uuid;
@@ -473,7 +474,7 @@ impl SessionRun {
 
     /// Returns `true` if the session has a pause.
     pub(crate) fn is_paused(&self) -> bool {
-        self.has_waiting() && self.session.shared.conversation.lock().is_paused
+        self.has_waiting() && self.session.shared.conversation.lock().pause.is_some()
     }
 
     /// Takes the pause of the session. Returns `false` if there is none.
@@ -482,9 +483,10 @@ impl SessionRun {
     }
 
     fn take_pause_of(&self, conversation: &mut Conversation) -> bool {
-        let is_paused = std::mem::take(&mut conversation.is_paused);
-        self.has_paused.fetch_or(is_paused, Ordering::Relaxed);
-        is_paused
+        let pause = conversation.pause.take();
+        conversation.inbox.take_ids(pause);
+        self.has_paused.fetch_or(pause.is_some(), Ordering::Relaxed);
+        pause.is_some()
     }
 
     /// Takes the values for middlewares.
@@ -558,8 +560,10 @@ impl SessionRun {
     /// Undoes the attempt's changes to the history, so that the next attempt begins without them, and gives back what
     /// the attempt took from the inbox.
     pub(crate) fn give_up(&self) {
-        self.session.shared.change_inbox(|Conversation { history, inbox, is_paused, stopped, .. }| {
-            *is_paused |= self.has_paused.swap(false, Ordering::Relaxed);
+        self.session.shared.change_inbox(|Conversation { history, inbox, pause, stopped, .. }| {
+            if self.has_paused.swap(false, Ordering::Relaxed) {
+                pause.get_or_insert_with(new_id);
+            }
             // The history is read and written under one lock, so that no message of another run is lost.
             let without = self.without(history);
             let steered = std::mem::take(&mut *self.steered.lock());

@@ -5,6 +5,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use emitree_emitter::new_id;
 use emitree_runtime::{Result, RunKey};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -16,7 +17,7 @@ use crate::message::arguments::storing;
 use crate::message::history::{History, check};
 use crate::message::{Role, is_false};
 use crate::place::state::Slices;
-use crate::session::inbox::{Inbox, Sent};
+use crate::session::inbox::{Inbox, StoredInput};
 use crate::session::keys::SessionKey;
 use crate::session::questions::Question;
 use crate::session::stopped::{OpenCall, Stopped, StoppedCall, StoppedTurn, Unreturned};
@@ -48,9 +49,15 @@ pub(super) struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) open: Option<StoredStop>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) inbox: Vec<Sent>,
+    pub(super) inbox: Vec<StoredInput>,
+    /// The ids of the last inputs that runs have taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) taken: Vec<Uuid>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) paused: bool,
+    /// The id of the pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pause: Option<Uuid>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub(super) meta: Map<String, Value>,
     /// The sessions of the agents below open calls, at any depth.
@@ -109,9 +116,21 @@ impl Session {
         let conversation = self.shared.conversation.lock();
         let (history, stopped) = conversation.as_if_ended();
         let open = stopped.map(|stopped| StoredStop::of(stopped, &history));
-        let (inbox, paused) = (conversation.inbox.to_stored(), conversation.is_paused);
-        let meta = conversation.meta.clone();
-        Ok(Stored { version: VERSION, id, turns, history, state, open, inbox, paused, meta, below: Vec::new() })
+        let Conversation { inbox, pause, meta, .. } = &*conversation;
+        Ok(Stored {
+            version: VERSION,
+            id,
+            turns,
+            history,
+            state,
+            open,
+            inbox: inbox.to_stored(),
+            taken: inbox.taken(),
+            paused: pause.is_some(),
+            pause: *pause,
+            meta: meta.clone(),
+            below: Vec::new(),
+        })
     }
 
     /// Returns the session as it is stored now, with the sessions below its open calls.
@@ -141,7 +160,7 @@ impl Stored {
 
     /// Makes the session, with the sessions below its open calls, which are `depth` sessions below the first.
     fn read(self, below: &mut BTreeMap<String, Self>, depth: usize) -> Result<Session, String> {
-        let Self { id, turns, history, state, mut open, inbox, paused, meta, .. } = self;
+        let Self { id, turns, history, state, mut open, inbox, taken, paused, pause, meta, .. } = self;
         if depth > MAX_DEPTH {
             return Err(format!("at `below`: more than {MAX_DEPTH} sessions are in one another"));
         }
@@ -153,7 +172,8 @@ impl Stored {
                 call.sessions.insert(id, session);
             }
         }
-        let inbox = Inbox::stored(inbox)?;
+        let inbox = Inbox::stored(inbox, taken)?;
+        let pause = paused.then(|| pause.unwrap_or_else(new_id));
         let mut session = Session::default();
         if let Some(id) = id {
             session = session.with_key(read_key(&id)?);
@@ -162,8 +182,7 @@ impl Stored {
         session.slices = Slices::stored(state);
         session.shared.turns.store(turns, Ordering::Relaxed);
         session.shared.change_inbox(|conversation| {
-            *conversation =
-                Conversation { history, inbox, is_paused: paused, stopped, meta, ..Conversation::default() };
+            *conversation = Conversation { history, inbox, pause, stopped, meta, ..Conversation::default() };
         });
         Ok(session)
     }

@@ -475,7 +475,8 @@ async fn a_value_waits_in_the_stored_session_and_starts_no_round() -> Result<()>
     assert!(session.undelivered_to("other").is_empty());
     assert_eq!((session.undelivered().len(), log.lines().len()), (1, 0));
     let json = serde_json::to_value(&session)?;
-    assert_eq!(json["inbox"][0], json!({"sent": "value", "to": "editor", "value": {"page": 7}}));
+    let id = &json["inbox"][0]["id"];
+    assert_eq!(json["inbox"][0], json!({"id": id, "sent": "value", "to": "editor", "value": {"page": 7}}));
     agent.ask("go").session(&session).await?;
     assert_eq!((pages(&session, "editor"), session.undelivered_to("editor")), (vec![7, 8], Vec::new()));
     assert_eq!(script.requests().len(), 2);

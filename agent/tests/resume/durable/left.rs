@@ -264,3 +264,38 @@ async fn many_questions_and_long_ids_fit_into_the_head_and_too_much_meta_is_refu
     assert_eq!(store.list(&Filter::waiting()).await?.remove(0).more_questions, 199);
     Ok(())
 }
+
+// A15, A27
+#[tokio::test]
+async fn an_input_that_was_stored_without_a_reply_and_taken_by_another_process_is_taken_once() -> Result<()> {
+    let store = MemoryStore::new();
+    let first = Process::of(&store);
+    let session = Session::open(&first, ID).await?;
+    let script = ["One.", "Two.", "Three.", "Four."].into_iter().fold(ScriptedModel::new("test"), ScriptedModel::text);
+    let tester = agent("tester", script)?.build()?;
+    tester.ask("Go.").session(&session).await?;
+
+    first.lose_replies(true);
+    session.steer("Once.")?;
+    session.send("nobody", json!("a value"))?;
+    session.pause();
+    session.saved().await.expect_err("no reply");
+    let other = Session::open(&Process::of(&store), ID).await?;
+    let error = tester.resume(&other).await.expect_err("it is paused");
+    assert_eq!(error.interrupt().map(|pause| pause.kind.as_str()), Some("agent.paused"));
+    assert_eq!(tester.resume(&other).await?.text(), "Two.");
+    let said = ["Go.", "One.", "Once.", "Two."];
+    assert_eq!((texts(&other), other.undelivered_to("nobody").len()), (said.map(str::to_owned).to_vec(), 0));
+
+    // The first process reads the session again. What was not stored stays.
+    session.steer("Later.")?;
+    first.lose_replies(false);
+    session.saved().await?;
+    assert_eq!(texts(&session), said);
+    assert_eq!((session.undelivered().len(), session.undelivered_to("nobody").len()), (1, 0));
+    assert_eq!(tester.resume(&session).await?.text(), "Three.");
+    assert_eq!(texts(&session)[4..], ["Later.", "Three."]);
+    let reread = Session::open(&Process::of(&store), ID).await?;
+    assert_eq!(serde_json::to_value(&reread)?, serde_json::to_value(&session)?);
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use emitree_middleware::store::{Append, Entry, EntryHead, Filter, MemoryStore, Revision, Store, StoreError, StoreId};
 use futures_core::future::BoxFuture;
@@ -33,6 +33,8 @@ pub(crate) struct Process {
     fails_from: Arc<AtomicUsize>,
     /// The bytes of all parts that were appended.
     bytes: Arc<AtomicUsize>,
+    /// `true` if appends are stored, and the process is told that they are not.
+    loses_replies: Arc<AtomicBool>,
 }
 
 impl Process {
@@ -47,6 +49,7 @@ impl Process {
             is_frozen: watch::Sender::new(false),
             fails_from: Arc::new(AtomicUsize::new(usize::MAX)),
             bytes: Arc::default(),
+            loses_replies: Arc::default(),
         }
     }
 
@@ -71,6 +74,11 @@ impl Process {
     /// Lets appends from a number on fail, as a full disk does.
     pub(crate) fn fail_from(&self, number: usize) {
         self.fails_from.store(number, Ordering::SeqCst);
+    }
+
+    /// Lets appends be stored, although the process is told that they are not.
+    pub(crate) fn lose_replies(&self, loses: bool) {
+        self.loses_replies.store(loses, Ordering::SeqCst);
     }
 
     /// Waits until the process is killed.
@@ -115,6 +123,9 @@ impl Store for Process {
             let stored = self.store.append(append).await;
             if self.kill == Kill::After(number) {
                 self.die().await;
+            }
+            if self.loses_replies.load(Ordering::SeqCst) {
+                return Err(StoreError::failed("`agents.db` cannot be reached", "no reply"));
             }
             stored
         })
