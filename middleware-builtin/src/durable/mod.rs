@@ -127,7 +127,8 @@ use step::{Remade, Steps};
 ///   changed;
 /// - with the error of the store. Nothing is executed that was not stored before;
 /// - with the error of the store that a run in it returned, such as an agent whose session is held for longer than
-///   [`Lease::wait`]. It is no result of a step: it stops the job as a question does, and the job is paused.
+///   [`Lease::wait`]. Unless it is a conflict, it is no result of a step: it stops the job as a question does, and the
+///   job is paused.
 ///
 /// If another process takes the job over, because this process did not renew its lease, the run is aborted.
 ///

@@ -95,9 +95,10 @@ impl Scope {
     }
 }
 
-/// Returns `true` for an error of a store. It says nothing about the work, so it is no result of a step.
+/// Returns `true` for an error of a store. It says nothing about the work, so it is no result of a step. A conflict does:
+/// somebody has changed what the work wanted to change.
 pub(super) fn is_of_store(error: &Error) -> bool {
-    error.find::<StoreError>().is_some()
+    error.find::<StoreError>().is_some_and(|error| !matches!(error, StoreError::Conflict { .. }))
 }
 
 /// Ends the work of a job that was stopped, directly around the work, so that no layer takes the result for a failure.

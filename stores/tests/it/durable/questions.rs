@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use emitree_middleware::approval::Decision;
 use emitree_middleware::durable::{AlreadyAnswered, Unused};
-use emitree_middleware::store::{Append, EntryStatus, Holder, MemoryStore, Store, StoreError};
+use emitree_middleware::store::{Append, EntryStatus, Holder, MemoryStore, Revision, Store, StoreError};
 use emitree_middleware::{Approval, Durable, Retry};
 use emitree_runtime::{
     Answer, Answers, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn, wait_for_ends,
@@ -43,7 +43,7 @@ impl Job {
     }
 
     /// Makes a step that logs its key, and then does its work.
-    fn step(&self, work: impl Fn(Job) -> BoxFuture<'static, Result<Value>> + Send + Sync + 'static) -> Step {
+    fn step(&self, work: impl Fn(Self) -> BoxFuture<'static, Result<Value>> + Send + Sync + 'static) -> Step {
         step(&self.log, Arc::new(work))
     }
 
@@ -337,7 +337,8 @@ async fn no_layer_of_the_job_takes_a_question_for_a_failure() {
         });
         let error = job.run(()).middleware(case.job()).middleware(Retry::new()).await.expect_err("a question");
         assert!(error.is_interrupted(), "{error:?}");
-        assert_eq!((*calls.lock().expect("a lock"), case.kinds().await), (1, vec!["go".to_owned()]));
+        assert_eq!(case.kinds().await, ["go"]);
+        assert_eq!(*calls.lock().expect("a lock"), 1);
     }
 }
 
@@ -476,5 +477,27 @@ async fn an_error_of_the_store_is_no_result_of_a_step_and_begins_no_compensation
         assert_eq!((head.status, head.holder), (EntryStatus::Paused, None));
         assert_eq!(case.start(work).await.expect("an output"), json!("charged"));
         assert_eq!(case.log.take(), ["charge", "charge"]);
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn a_conflict_is_a_failure_of_the_step() {
+    for case in cases().await {
+        let work = |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                let (after, current) = (Revision::new(1), Revision::new(2));
+                let claim = job.step(move |_| {
+                    let conflict = StoreError::Conflict { id: "seat-3".to_owned(), after, current };
+                    Box::pin(async move { Err(conflict.into()) })
+                });
+                match claim.run(()).key("claim").await {
+                    Ok(_) => Ok(json!("claimed")),
+                    Err(_) => job.effect("refund").await,
+                }
+            })
+        };
+        assert_eq!(case.start(work).await.expect("an output"), json!(1));
+        assert_eq!(case.log.take(), ["claim", "refund"]);
     }
 }
