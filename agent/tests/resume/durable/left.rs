@@ -204,7 +204,7 @@ async fn a_resume_with_nothing_to_do_changes_nothing() -> Result<()> {
 // A27
 #[tokio::test]
 async fn a_message_that_comes_when_a_run_is_over_is_listed() -> Result<()> {
-    let says = |script: ScriptedModel| Ok::<_, emitree_runtime::Error>(agent("tester", script)?.build()?);
+    let says = |script: ScriptedModel| agent("tester", script)?.build();
     // An answer has been given, and the program adds a message.
     let store = MemoryStore::new();
     let session = Session::open(&store, ID).await?;

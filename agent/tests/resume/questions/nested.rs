@@ -10,7 +10,7 @@ use crate::support::Text;
 #[tokio::test]
 async fn agents_in_one_another_at_the_default_depth_are_read_again_and_go_on() -> Result<()> {
     let asks = tool_fn("pay", "Pays", |_: Text, ctx: RunContext| async move {
-        Ok(ctx.ask::<bool>(Interrupt::new("sure", json!({})))?)
+        ctx.ask::<bool>(Interrupt::new("sure", json!({})))
     })?
     .idempotent();
     let script = ScriptedModel::new("inner").call("pay", json!({"text": "Ada"})).text("Paid.");
