@@ -121,7 +121,7 @@ impl JobRun {
     /// Stores the end of the job. If that fails, its error replaces an output and an interrupt, which nobody could find
     /// in the store.
     async fn end(&self, job: &Job, result: Result<Value>, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
-        let result = self.scope.end(result, next).and_then(|output| match next.inexact() {
+        let result = self.scope.end(result, ctx, next).and_then(|output| match next.inexact() {
             Some(reason) => Err(inexact("output of the job", &reason)),
             None => Ok(output),
         });

@@ -4,6 +4,7 @@
 //! above it: no step begins in them, and they end with the question, whatever their functions return. A step that asks
 //! nothing goes on, and so do the steps in it.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::iter::successors;
 use std::sync::Arc;
@@ -23,12 +24,13 @@ struct Inner {
     stop: Mutex<Stop>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Stop {
     /// The error with which the scope ends.
     error: Option<Error>,
-    /// The questions without an answer.
+    /// The questions without an answer, and their ids.
     asked: Vec<Interrupt>,
+    ids: HashSet<String>,
 }
 
 impl Scope {
@@ -58,7 +60,7 @@ impl Scope {
     pub(super) fn add(&self, questions: impl IntoIterator<Item = Interrupt>) {
         let mut stop = self.0.stop.lock();
         for question in questions {
-            if stop.asked.iter().all(|asked| asked.id != question.id) {
+            if stop.ids.insert(question.id.clone()) {
                 stop.asked.push(question);
             }
         }
@@ -66,8 +68,11 @@ impl Scope {
 
     /// Stops the scope if this error of a run in it is a question or an error of the store.
     pub(super) fn note(&self, error: &Error) {
-        if error.is_interrupted() || is_of_store(error) {
+        if error.is_interrupted() {
             self.stop(error);
+        } else if is_of_store(error) {
+            // Nothing begins any more in this start, so that to retry would only wait.
+            self.stop(&error.clone().retryable(false));
         }
     }
 
@@ -81,11 +86,12 @@ impl Scope {
         self.0.stop.lock().asked.clone()
     }
 
-    /// Replaces the result of the scope's work if the scope was stopped meanwhile.
-    pub(super) fn end<O: Op>(&self, result: Result<O::Out>, next: Next<'_, O>) -> Result<O::Out> {
+    /// Replaces the result of the scope's work if the scope was stopped meanwhile, unless `ctx`, the run of the scope, is
+    /// aborted.
+    pub(super) fn end<O: Op>(&self, result: Result<O::Out>, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         let Some(stop) = self.stopped() else { return result };
         match result {
-            Err(error) if error.is_aborted() => Err(error),
+            Err(error) if error.is_aborted() && ctx.is_aborted() => Err(error),
             result => {
                 // Without `absorb`, a denial would overrule it (M9).
                 result.inspect_err(|error| next.absorb(error)).err();
@@ -105,11 +111,11 @@ pub(super) fn is_of_store(error: &Error) -> bool {
 pub(super) struct StopLayer(pub(super) Scope);
 
 impl<O: Op> Layer<O> for StopLayer {
-    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
         if let Some(stop) = self.0.stopped() {
             return Err(stop);
         }
-        self.0.end(next.run(input).await, next)
+        self.0.end(next.run(input).await, ctx, next)
     }
 
     fn name(&self) -> &str {
@@ -127,11 +133,18 @@ impl fmt::Debug for StopLayer {
     }
 }
 
-/// Notes that a run without a key has ended with a question, for example an agent, which keeps its own answers.
+/// Notes that a run that is no step has ended with a question, for example an agent, which keeps its own answers. A run
+/// that a later middleware has given a key, such as another job or an agent with a stored session, does not begin once
+/// the scope is stopped.
 pub(super) struct NoteLayer(pub(super) Scope);
 
 impl<O: Op> Layer<O> for NoteLayer {
-    async fn call(&self, input: &O::In, _: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+    async fn call(&self, input: &O::In, ctx: &RunContext, next: Next<'_, O>) -> Result<O::Out> {
+        if ctx.key().is_some()
+            && let Some(stop) = self.0.stopped()
+        {
+            return Err(stop);
+        }
         next.run(input).await.inspect_err(|error| self.0.note(error))
     }
 
@@ -140,7 +153,7 @@ impl<O: Op> Layer<O> for NoteLayer {
     }
 
     fn debug_summary(&self) -> Summary {
-        "notes questions".into()
+        "notes questions, and begins no job or agent after one".into()
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Start {
     tried: BTreeSet<String>,
     /// The steps that were answered.
     answered: BTreeSet<String>,
+    /// `true` once the steps that had begun before are asked about.
+    has_asked_begun: bool,
 }
 
 struct Step {
@@ -208,6 +210,8 @@ impl JobState {
             Err(error) => {
                 self.status = match error.interrupt() {
                     Some(_) => EntryStatus::Waiting,
+                    // The questions can be answered while the store is out of reach for others.
+                    None if is_of_store(error) && !asked.is_empty() => EntryStatus::Waiting,
                     None if error.is_control_flow() || is_of_store(error) => EntryStatus::Paused,
                     None => EntryStatus::Failed,
                 };
@@ -243,10 +247,19 @@ impl JobState {
     }
 
     /// Returns the questions about all steps that had begun before this start, that may not be repeated, and whose
-    /// question has no answer.
-    pub(super) fn begun_before(&self) -> Vec<Interrupt> {
+    /// question has no answer; nothing if it is called again in this start. A step below one that has ended is answered
+    /// with it.
+    pub(super) fn take_begun_before(&mut self) -> Vec<Interrupt> {
+        if mem::replace(&mut self.start.has_asked_begun, true) {
+            return Vec::new();
+        }
+        let has_ended = |key: &str| self.steps.get(key).is_some_and(|step| step.end.is_some());
         let is_asked = |(key, step): &(&String, &Step)| {
-            step.end.is_none() && !step.may_repeat && !step.waits && !self.start.tried.contains(*key)
+            step.end.is_none()
+                && !step.may_repeat
+                && !step.waits
+                && !self.start.tried.contains(*key)
+                && !key.match_indices('/').any(|(at, _)| has_ended(&key[..at]))
         };
         let questions = self.steps.iter().filter(is_asked).filter_map(|(key, step)| Some(step.question(&key_of(key)?)));
         questions.filter(|question| self.answers.get(&question.id).is_none()).collect()

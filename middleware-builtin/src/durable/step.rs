@@ -124,7 +124,7 @@ impl Step {
         }
         let found = self.job.state.lock().find(&self.key, input, self.may_repeat(ctx));
         let result = match found {
-            Found::New => self.execute(input, next).await,
+            Found::New => self.execute(input, ctx, next).await,
             Found::Output(output) => {
                 self.emit_answered(ctx, false).await;
                 next.check_output(&output).await?;
@@ -134,7 +134,7 @@ impl Step {
                 self.emit_answered(ctx, true).await;
                 Err((*error).into())
             }
-            Found::Began(question) => self.ask(question, input, next).await,
+            Found::Began(question) => self.ask(question, input, ctx, next).await,
             Found::OtherInput(stored) => {
                 let halt = other_input(&format!("step `{}`", self.key), &stored, input);
                 self.above.stop(&halt);
@@ -150,14 +150,18 @@ impl Step {
     }
 
     /// Executes the step, and stores its end.
-    async fn execute(&self, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
+    async fn execute(&self, input: &Value, ctx: &RunContext, next: Next<'_, JsonRun>) -> Result<Value> {
         let before = mem::replace(&mut *self.input.lock(), input.clone());
         drop(before);
         let result = next.run(input).await;
+        // The work was not executed: a guard or a cache inside has decided.
+        if !self.has_begun.load(Ordering::Relaxed) {
+            return result;
+        }
+        // A layer around the work may have dropped it after it had asked, such as a `Timeout`.
+        let result = self.own.end(result, ctx, next);
         let key = self.key.to_string();
         let end = match &result {
-            // The work was not executed: a guard or a cache inside has decided.
-            _ if !self.has_begun.load(Ordering::Relaxed) => return result,
             Ok(output) => {
                 if let Some(reason) = next.inexact() {
                     return Err(inexact("output of the step", &reason));
@@ -178,15 +182,21 @@ impl Step {
     }
 
     /// Goes on with the answer to the question about a step that had begun, or asks it.
-    async fn ask(&self, question: Interrupt, input: &Value, next: Next<'_, JsonRun>) -> Result<Value> {
+    async fn ask(
+        &self,
+        question: Interrupt,
+        input: &Value,
+        ctx: &RunContext,
+        next: Next<'_, JsonRun>,
+    ) -> Result<Value> {
         let answers = self.job.state.lock().answers.clone();
         let Some(answer) = answers.look_up(&question.id) else {
-            let others = self.job.state.lock().begun_before();
+            let others = self.job.state.lock().take_begun_before();
             self.run.scope.add([question.clone()].into_iter().chain(others));
             return Err(Error::interrupted(question));
         };
         let refused = match AfterBegun::read(&answer) {
-            Ok(AfterBegun::Again) => return self.execute(input, next).await,
+            Ok(AfterBegun::Again) => return self.execute(input, ctx, next).await,
             Ok(AfterBegun::Output(output)) => match next.check_output(&output).await {
                 Ok(()) => {
                     let ended = output.clone();
@@ -252,7 +262,7 @@ impl<O: Op> Layer<O> for BeginLayer {
             }
             has_begun.store(true, Ordering::Relaxed);
         }
-        own.end(next.run(input).await, next)
+        own.end(next.run(input).await, ctx, next)
     }
 
     fn name(&self) -> &str {

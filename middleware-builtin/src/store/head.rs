@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use chrono::SecondsFormat;
 use emitree_emitter::json::check_depth;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::StoreError;
 
@@ -14,7 +14,7 @@ use super::StoreError;
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// The maximum number of questions that a head lists.
 pub(super) const MAX_QUESTIONS: usize = 50;
-/// The maximum length of the ids and kinds of the questions that a head lists, in bytes.
+/// The maximum length of the JSON of the ids and kinds of the questions that a head lists, in bytes.
 const MAX_QUESTION_BYTES: usize = 32 * 1024;
 /// The maximum length of the id of an entry, in bytes.
 pub const MAX_ID_BYTES: usize = 1024;
@@ -162,7 +162,7 @@ impl EntryHead {
     pub(super) fn list_questions(&mut self, mut questions: Vec<OpenQuestion>) {
         let mut bytes = 0;
         let fits = |question: &&OpenQuestion| {
-            bytes += question.id.len() + question.kind.len();
+            bytes += json!([question.id, question.kind]).to_string().len();
             bytes <= MAX_QUESTION_BYTES
         };
         let listed = questions.iter().take(MAX_QUESTIONS).take_while(fits).count();

@@ -44,10 +44,10 @@ impl Lease {
 
     /// Sets for how long [`Journal::claim_when_free`](super::Journal::claim_when_free) waits for another process, by
     /// default for one lease. Runs in a job use it, for example the agents in its steps: a process that was killed may
-    /// have held their sessions a little longer than the job.
+    /// have held their sessions a little longer than the job. More than a day counts as a day.
     #[must_use]
-    pub const fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait.min(LONGEST));
         self
     }
 
@@ -59,5 +59,15 @@ impl Lease {
 impl Default for Lease {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_without_end_is_a_day() {
+        assert_eq!((Lease::new().wait(Duration::MAX).waits(), Lease::new().waits()), (LONGEST, Lease::new().time));
     }
 }

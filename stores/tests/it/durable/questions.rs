@@ -8,7 +8,8 @@ use emitree_middleware::durable::{AlreadyAnswered, Unused};
 use emitree_middleware::store::{Append, EntryStatus, Holder, MemoryStore, Revision, Store, StoreError};
 use emitree_middleware::{Approval, Durable, Retry};
 use emitree_runtime::{
-    Answer, Answers, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn, wait_for_ends,
+    Answer, Answers, BoxRunnable, Error, Interrupt, JsonRun, Next, Result, RunContext, Runnable, Stack, layer_fn,
+    runnable_fn, wait_for_ends,
 };
 use emitree_stores::SqliteStore;
 use futures_util::future::BoxFuture;
@@ -499,5 +500,150 @@ async fn a_conflict_is_a_failure_of_the_step() {
         };
         assert_eq!(case.start(work).await.expect("an output"), json!(1));
         assert_eq!(case.log.take(), ["claim", "refund"]);
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn a_step_that_is_dropped_by_a_layer_after_it_has_asked_waits_for_the_answer() {
+    for case in cases().await {
+        let reserve = |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                let asked = Arc::new(Notify::new());
+                let told = Arc::clone(&asked);
+                let reserve = job.step(move |step| {
+                    let told = Arc::clone(&told);
+                    Box::pin(async move {
+                        let answer = step.ask("agree");
+                        if answer.is_err() {
+                            // Work of another branch, which takes too long.
+                            told.notify_one();
+                            std::future::pending::<()>().await;
+                        }
+                        Ok(json!(answer?))
+                    })
+                });
+                let limit = layer_fn("limit", move |input, _, next: Next<'_, JsonRun>| {
+                    let asked = Arc::clone(&asked);
+                    Box::pin(async move {
+                        tokio::select! {
+                            result = next.run(input) => result,
+                            () = asked.notified() => Err(Error::new("too slow").retryable(false)),
+                        }
+                    })
+                });
+                let limit = Stack::builder().layer(limit).build();
+                match reserve.run(()).key("reserve").middleware(limit).await {
+                    Ok(agreed) => Ok(agreed),
+                    Err(_) => job.effect("refund").await,
+                }
+            })
+        };
+        case.start(reserve).await.expect_err("a question");
+        assert_eq!(case.kinds().await, ["agree"]);
+        case.answer(json!(true)).await;
+        assert_eq!(case.start(reserve).await.expect("an output"), json!(true));
+        assert_eq!(case.log.take(), ["reserve", "reserve"]);
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn a_compensation_that_is_a_job_of_its_own_does_not_begin_after_a_question() {
+    for case in cases().await {
+        let store = case.store.clone();
+        let refunds = move |job: Job| -> BoxFuture<'static, Result<Value>> {
+            let refund = Durable::new(&store, "refund-7");
+            Box::pin(async move {
+                match job.ask("ship") {
+                    Ok(true) => Ok(json!("shipped")),
+                    // Its id is its key, which it gets when its middlewares are bound.
+                    _ => job.step(|_| Box::pin(async { Ok(json!(1)) })).run(()).middleware(refund).await,
+                }
+            })
+        };
+        case.start(refunds.clone()).await.expect_err("a question");
+        assert_eq!((case.kinds().await, case.log.take().len()), (vec!["ship".to_owned()], 0));
+        case.answer(json!(false)).await;
+        assert_eq!(case.start(refunds).await.expect("an output"), json!(1));
+        assert_eq!(case.log.take(), ["refund-7"]);
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn neither_an_aborted_run_below_nor_an_error_of_the_store_hides_a_question() {
+    let in_step = |error: fn() -> Error| {
+        move |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                let asks = job.step(move |step| {
+                    Box::pin(async move {
+                        let agreed = step.ask("agree");
+                        if agreed.is_err() { Err(error()) } else { Ok(json!(agreed?)) }
+                    })
+                });
+                asks.run(()).key("step").await
+            })
+        }
+    };
+    let in_job = |error: fn() -> Error| {
+        move |job: Job| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(async move {
+                let before = job.step(move |_| Box::pin(async move { Err(error()) })).run(()).key("before").await;
+                let agreed = job.ask("agree");
+                if agreed.is_err() { before } else { Ok(json!(agreed?)) }
+            })
+        }
+    };
+    let aborted = || Error::aborted("stopped");
+    let unstored = || Error::from(StoreError::failed("no disk", std::fmt::Error));
+    for case in cases().await {
+        case.start(in_step(aborted)).await.expect_err("a question");
+        assert_eq!(case.kinds().await, ["agree"]);
+        case.answer(json!(true)).await;
+        assert_eq!(case.start(in_step(aborted)).await.expect("an output"), json!(true));
+    }
+    for error in [aborted, unstored] {
+        for case in cases().await {
+            case.start(in_job(error)).await.expect_err("a question");
+            assert_eq!(case.kinds().await.last().map(String::as_str), Some("agree"));
+        }
+    }
+}
+
+/// M13
+#[tokio::test]
+async fn a_step_below_one_that_has_ended_is_not_asked_about() {
+    for case in cases().await {
+        let ready = Arc::new(Notify::new());
+        let told = Arc::clone(&ready);
+        let nested = move |job: Job| -> BoxFuture<'static, Result<Value>> {
+            let told = Arc::clone(&told);
+            Box::pin(async move {
+                let hang = move |_: Job| -> BoxFuture<'static, Result<Value>> {
+                    told.notify_one();
+                    Box::pin(std::future::pending())
+                };
+                let inner = hang.clone();
+                let outer = job.step(move |step| {
+                    let inner = inner.clone();
+                    Box::pin(async move { step.step(inner).run(()).key("inner").await })
+                });
+                outer.run(()).key("outer").await?;
+                job.step(hang).run(()).key("later").await
+            })
+        };
+        let about = async || {
+            let questions = case.job().questions().await.expect("a store");
+            Vec::from_iter(questions.iter().map(|open| open.data["key"].as_str().unwrap_or_default().to_owned()))
+        };
+        case.kill(&ready, nested.clone()).await;
+        case.start(nested.clone()).await.expect_err("questions");
+        assert_eq!(about().await, [format!("{ID}/outer"), format!("{ID}/outer/inner")]);
+        let outer = case.job().questions().await.expect("a store").remove(0);
+        case.job().answer(&outer.id, json!({"output": 5})).await.expect("stored");
+        case.kill(&ready, nested.clone()).await;
+        case.start(nested).await.expect_err("a question");
+        assert_eq!(about().await, [format!("{ID}/later")]);
     }
 }
