@@ -14,20 +14,22 @@ use emitree::agent::built_in::{Guardrail, Judgement, SlidingWindow};
 use emitree::agent::kinds::{Requirement, Requirements};
 use emitree::agent::workflow::{Goto, Workflow};
 use emitree::agent::{
-    Agent, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatRequest, ChatResponse, Delta, DeltaStream, History,
-    Hooks, Message, Provider, Session, Tool, ToolCall, ToolResult, TurnAction, tool_fn, whole,
+    Agent, AgentMiddleware, AgentRun, ChatModel, ChatOptions, ChatRequest, Delta, History, Hooks, Message, Session,
+    ToolResult, TurnAction,
 };
 use emitree::layer::StackBuilder;
-use emitree::{Emitter, EventName, Next, Result, RunContext, Runnable, Stack};
+use emitree::{Emitter, EventName, Next, Result, Runnable, Stack};
+use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
-use futures_util::{StreamExt, stream};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::agents::{Add, Fixed, Pieces, add, agent, pieces, respond};
 use crate::support::{Case, Extra, Suite, timed};
 use crate::work::{Adder, runs, services};
 
+#[path = "support/agents.rs"]
+mod agents;
 mod support;
 #[path = "support/work.rs"]
 mod work;
@@ -146,44 +148,6 @@ fn tokens(suite: &mut Suite) {
 
 // --- emitree ---
 
-/// A model that calls a tool twice and then answers.
-struct Fixed;
-
-fn respond(request: &ChatRequest) -> ChatResponse {
-    let results = request.messages.iter().rev().take_while(|message| message.text().is_empty()).count();
-    ChatResponse::new(match results {
-        0 | 2 => Message::assistant("").with_call(ToolCall::new("c", "add", json!({"n": 1}))),
-        _ => Message::assistant("done"),
-    })
-}
-
-impl Provider for Fixed {
-    fn name(&self) -> &str {
-        "fixed"
-    }
-
-    fn model(&self) -> &str {
-        "fixed"
-    }
-
-    async fn chat(&self, request: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
-        Ok(whole(respond(request)))
-    }
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct Add {
-    n: u64,
-}
-
-fn add() -> Tool {
-    tool_fn("add", "Adds one", |Add { n }: Add, _: RunContext| std::future::ready(Ok(n + 1))).expect("a tool")
-}
-
-fn agent() -> Agent {
-    Agent::builder("bench", ChatModel::new(Fixed).expect("a model")).tool(add()).build().expect("an agent")
-}
-
 fn agent_with<M: AgentMiddleware>(middlewares: impl IntoIterator<Item = M>) -> Agent {
     let builder = Agent::builder("bench", ChatModel::new(Fixed).expect("a model")).tool(add());
     middlewares.into_iter().fold(builder, |builder, middleware| builder.with(middleware)).build().expect("an agent")
@@ -266,27 +230,6 @@ fn model_runs(layers: usize) -> impl Case {
             }
         })
     }
-}
-
-/// A model that answers in many small pieces.
-struct Pieces(usize);
-
-impl Provider for Pieces {
-    fn name(&self) -> &str {
-        "pieces"
-    }
-
-    fn model(&self) -> &str {
-        "pieces"
-    }
-
-    async fn chat(&self, _: &ChatRequest, _: &RunContext) -> Result<DeltaStream> {
-        Ok(pieces(self.0))
-    }
-}
-
-fn pieces(deltas: usize) -> DeltaStream {
-    Box::pin(stream::iter((0..deltas).map(|_| Ok(Delta::Text("word".to_owned())))))
 }
 
 /// The stream of `Pieces`, read by hand.
