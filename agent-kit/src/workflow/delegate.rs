@@ -20,7 +20,8 @@ use emitree_agent::{Agent, AgentInput, AgentOutput};
 /// `let answer = critic.ask(…).session(&session).await?`.
 ///
 /// In a job, the agent's session is stored under the key of the step and a `/1`, such as `order-17/2-check/1`, where its
-/// questions are answered. After a kill the agent goes on with it.
+/// questions are answered. After a kill the agent goes on with it. Use no session of your own there: a step that asks is
+/// executed again, and would add its input to that session again.
 pub fn ask<S, I, In, Back>(
     agent: &Agent,
     input: In,

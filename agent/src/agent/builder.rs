@@ -188,7 +188,8 @@ impl AgentBuilder {
     /// Sets the maximum number of agents in which a run of this agent can be nested, by default 20. A run that is
     /// nested deeper fails with a fatal error, which also ends the runs of the outer agents. Each level uses some of
     /// the thread's stack. If less than 1 MiB of the stack is left, an agent continues on a new stack, so the default
-    /// also holds in a debug build, on a thread with a stack of 2 MB, and with built-in middleware around each run.
+    /// also holds in a debug build, on a thread with a stack of 2 MB, and with built-in middleware around each run. A
+    /// session with more than 200 sessions in one another cannot be read again.
     pub const fn max_depth(mut self, max_depth: usize) -> Self {
         self.max_depth = max_depth;
         self
