@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use emitree_middleware::store::{
     Append, Change, Entry, EntryHead, EntryStatus, Filter, Holder, Journal, Journaled, Lease, MAX_PART_BYTES,
-    MemoryStore, OpenQuestion, Revision, Store, StoreError, StoreId, joined_parts,
+    MemoryStore, Revision, Store, StoreError, StoreId, joined_parts,
 };
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use serde_json::Map;
+use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
 const ID: &str = "order-17";
@@ -25,7 +25,7 @@ const LEASE: Duration = Duration::from_secs(30);
 struct Notes {
     journal: OnceLock<Journal>,
     lines: Mutex<(Vec<String>, usize)>,
-    questions: Mutex<Vec<OpenQuestion>>,
+    meta: Mutex<Map<String, Value>>,
     /// The error or the panic of the next changes.
     faults: Mutex<VecDeque<Option<StoreError>>>,
     losses: Mutex<Vec<StoreError>>,
@@ -86,8 +86,8 @@ impl Journaled for Notes {
         let parts: Vec<_> = lines[from..].iter().map(|line| Bytes::from(line.clone())).collect();
         let changed = lines.len() > *stored || whole;
         *stored = lines.len();
-        let questions = self.questions.lock().expect("a lock").clone();
-        Ok(changed.then_some(Change { status: EntryStatus::Running, questions, meta: Map::new(), parts }))
+        let meta = self.meta.lock().expect("a lock").clone();
+        Ok(changed.then_some(Change { status: EntryStatus::Running, questions: Vec::new(), meta, parts }))
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
@@ -478,10 +478,9 @@ async fn a_change_that_a_store_refuses_is_replaced_by_everything() {
     let store = Watched::new();
     let a = Notes::open(&store, "a").await;
     a.add_and_commit("1").await.expect("a free entry");
-    let long = OpenQuestion { id: "x".repeat(70_000), kind: "long".to_owned() };
-    a.questions.lock().expect("a lock").push(long);
+    a.meta.lock().expect("a lock").insert("title".to_owned(), "x".repeat(70_000).into());
     assert!(matches!(a.add_and_commit("2").await, Err(StoreError::Invalid { .. })));
-    a.questions.lock().expect("a lock").clear();
+    a.meta.lock().expect("a lock").clear();
     a.journal().commit().await.expect("a valid head");
     assert_eq!(store.lines().await, ["1", "2"]);
 }
