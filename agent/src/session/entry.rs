@@ -59,6 +59,8 @@ struct Known {
     ended: EntryStatus,
     /// `true` if a message has come while no run used the session.
     has_new: bool,
+    /// The number of runs that are about to use the session.
+    claiming: usize,
 }
 
 impl Known {
@@ -167,7 +169,8 @@ impl SessionEntry {
         let handed = (saved.clone(), head.revision);
         // A session that no run has begun to use has nothing to go on with.
         let ended = if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status };
-        let known = Mutex::new(Known { written, saved, handed, listed: Listed::of(&head), ended, has_new: false });
+        let known =
+            Mutex::new(Known { written, saved, handed, listed: Listed::of(&head), ended, has_new: false, claiming: 0 });
         let Session { shared, slices, key } = &session;
         let weak = WeakSession { shared: Arc::downgrade(shared), slices: slices.clone(), key: Arc::downgrade(key) };
         let entry = Arc::new_cyclic(|this: &Weak<Self>| {
@@ -191,7 +194,9 @@ impl SessionEntry {
 
     /// Claims the session for a run. In a job, waits for a process that holds it.
     pub(crate) async fn claim(&self, is_in_job: bool) -> emitree_runtime::Result<Claim> {
+        let claiming = Claiming::new(&self.known);
         let claim = if is_in_job { self.journal.claim_when_free().await } else { self.journal.claim().await };
+        drop(claiming);
         let claim = claim.map_err(not_stored)?;
         self.known.lock().has_new = false;
         Ok(claim)
@@ -230,6 +235,22 @@ impl SessionEntry {
             None => self.journal.commit().await?,
         };
         Ok(())
+    }
+}
+
+/// A run that is about to use the session. Its drop ends this, also if the run is dropped meanwhile.
+struct Claiming<'a>(&'a Mutex<Known>);
+
+impl<'a> Claiming<'a> {
+    fn new(known: &'a Mutex<Known>) -> Self {
+        known.lock().claiming += 1;
+        Self(known)
+    }
+}
+
+impl Drop for Claiming<'_> {
+    fn drop(&mut self) {
+        self.0.lock().claiming -= 1;
     }
 }
 
@@ -272,7 +293,8 @@ impl Journaled for SessionEntry {
         let changed = written.since(if whole { &nothing } else { &known.written });
         let changed = changed.map_err(|error| failed(error.into()))?;
         let status = match known.ended {
-            _ if is_live => EntryStatus::Running,
+            // A run is under way as soon as it claims the session.
+            _ if is_live || known.claiming > 0 => EntryStatus::Running,
             _ if !questions.is_empty() => EntryStatus::Waiting,
             // The questions have answers, or messages wait, so a run can go on.
             EntryStatus::Waiting => EntryStatus::Running,
@@ -315,8 +337,17 @@ impl Journaled for SessionEntry {
             (conversation.stopped, conversation.meta) = (stopped, meta);
             has_new
         });
+        let claiming = known.claiming;
         let handed = (saved.clone(), entry.head.revision);
-        *known = Known { written, saved, handed, listed: Listed::of(&entry.head), ended: entry.head.status, has_new };
+        *known = Known {
+            written,
+            saved,
+            handed,
+            listed: Listed::of(&entry.head),
+            ended: entry.head.status,
+            has_new,
+            claiming,
+        };
         if let Some(this) = self.this.upgrade() {
             session.share_entry(&this);
         }
