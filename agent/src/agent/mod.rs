@@ -117,13 +117,13 @@ use crate::{AgentInput, AgentOutput, ChatModel, ChatOptions, Session, Tool, Tool
 /// # The answer in the history
 ///
 /// When the run has succeeded, the history ends with the answer as layers of `agent.run` and output functions left it.
-/// [`AgentOutput::model_answer`](crate::AgentOutput::model_answer) returns the answer of the model. After a denial
-/// or a halt, the history has the text "(withheld by \<name\>)" instead. If the run ends in another way without returning
-/// its answer, the answer leaves the history, and [`resume`](Self::resume) returns it. If a layer of `agent.run` answers instead of the agent, the
-/// question and the answer enter the history, and are the messages of the output. The same holds for a listener of
-/// `start` that answers. A listener of `success` does not change the history. The history does not have the secrets
-/// that a `Redact` puts back into the output. Output functions see the last answer only: answers of earlier rounds stay
-/// as they are.
+/// [`AgentOutput::model_answer`](crate::AgentOutput::model_answer) returns the answer of the model. After a denial or a
+/// halt, the history has the text "(withheld by \<name\>)" instead. If the run ends in another way without returning its
+/// answer, the answer leaves the history, and [`resume`](Self::resume) returns it. If a layer of `agent.run` answers
+/// instead of the agent, the question and the answer enter the history, and are the messages of the output. The same
+/// holds for a listener of `start` that answers. A listener of `success` does not change the history. The history does
+/// not have the secrets that a `Redact` puts back into the output. Output functions see the last answer only: answers of
+/// earlier rounds stay as they are.
 ///
 /// # Attempts
 ///

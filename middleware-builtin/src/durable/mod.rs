@@ -111,6 +111,10 @@ use step::{Remade, Steps};
 /// Steps that are under way go on to their ends, with the steps in them. `try_join!` and `select!` drop them: a step that
 /// was dropped had begun.
 ///
+/// A run that is given other [`Answers`](emitree_runtime::Answers) stops the job only if it ends with its question. While
+/// a start is under way, and after it was killed, the questions of an earlier one cannot be answered: the next start asks
+/// them again.
+///
 /// # The end of the job
 ///
 /// A job that has ended is not executed again: a run with its id returns its output. An interrupted job waits for
@@ -170,7 +174,7 @@ impl JobStore {
 /// the layers of the run are called, for example by [`Middleware::bind`].
 ///
 /// Such a run goes on where it was when it is executed again, as an agent with a stored session and a job in a job do. So
-/// as a step it counts as idempotent, and runs below it may ask.
+/// as a step it counts as idempotent.
 #[derive(Clone, Debug, Default)]
 pub struct OwnSteps {
     /// The id of a job.

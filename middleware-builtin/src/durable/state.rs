@@ -210,7 +210,7 @@ impl JobState {
             Err(error) => {
                 self.status = match error.interrupt() {
                     Some(_) => EntryStatus::Waiting,
-                    // The questions can be answered while the store is out of reach for others.
+                    // Lists have the questions, also if the error came before them.
                     None if is_of_store(error) && !asked.is_empty() => EntryStatus::Waiting,
                     None if error.is_control_flow() || is_of_store(error) => EntryStatus::Paused,
                     None => EntryStatus::Failed,
