@@ -518,8 +518,8 @@ async fn another_attempt_ignores_the_cached_entry_and_replaces_it() -> TestResul
 }
 
 /// A guard that lets one user pass, and counts its calls.
-#[derive(Debug)]
-struct OnlyAda(Arc<AtomicU32>);
+#[derive(Debug, Default)]
+pub(crate) struct OnlyAda(Arc<AtomicU32>);
 impl<O: Op> Guard<O> for OnlyAda {
     async fn check_input(&self, _: &O::In, ctx: &RunContext) -> Result<()> {
         self.0.fetch_add(1, Ordering::Relaxed);

@@ -23,6 +23,7 @@ mod options;
 mod order;
 mod override_output;
 mod own_events;
+mod pairs;
 mod rate_limit;
 mod record_replay;
 mod redact;
