@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use emitree_emitter::{BoxError, Emitter, Overflow, Progress, Report, Sink, SinkRecord};
-use emitree_sinks::{FlushPolicy, Jsonl, JsonlFile, ReadError, Records, Tail, read_jsonl};
+use emitree_sinks::{FlushPolicy, Jsonl, JsonlFile, JsonlOptions, ReadError, Records, Tail, read_jsonl};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -130,20 +130,39 @@ fn a_torn_line_may_be_long() {
 /// E13.
 #[test]
 fn the_flush_policy_decides_when_a_record_is_in_the_file() {
-    for (policy, sync, before_flush) in [
-        (FlushPolicy::EachRecord, false, 1),
-        (FlushPolicy::EachRecord, true, 1),
-        (FlushPolicy::Interval(Duration::from_secs(9)), false, 0),
-        (FlushPolicy::OnClose, true, 0),
+    let nine = Duration::from_secs(9);
+    for (policy, sync, before_flush, interval) in [
+        (Some(FlushPolicy::EachRecord), false, 1, None),
+        (Some(FlushPolicy::EachRecord), true, 1, None),
+        (Some(FlushPolicy::WhenIdle), true, 0, Some(Duration::ZERO)),
+        (Some(FlushPolicy::Interval(nine)), false, 0, Some(nine)),
+        (Some(FlushPolicy::OnClose), true, 0, None),
+        (None, false, 0, Some(Duration::ZERO)),
+        (None, true, 0, Some(Duration::from_millis(250))),
     ] {
         let (_folder, path) = folder();
-        let mut file = JsonlFile::options().flush(policy).sync(sync).open(&path).unwrap();
+        let options = policy.into_iter().fold(JsonlFile::options(), JsonlOptions::flush);
+        let mut file = options.sync(sync).open(&path).unwrap();
         file.write(&gap(1)).unwrap();
         assert_eq!(contents(&path).len(), before_flush, "{policy:?}");
         file.flush().unwrap();
         assert_eq!(contents(&path).len(), 1, "{policy:?}");
-        let interval = matches!(policy, FlushPolicy::Interval(_)).then_some(Duration::from_secs(9));
-        assert_eq!(file.flush_interval(), interval);
+        assert_eq!(file.flush_interval(), interval, "{policy:?}");
+    }
+}
+
+/// E13: the sink's thread writes the records that waited without a flush, a close or a further record.
+#[test]
+fn a_file_that_is_written_when_idle_has_each_event_although_nothing_follows_it() {
+    let (_folder, path) = folder();
+    let emitter = Emitter::new();
+    let handle = emitter.pipe_to(JsonlFile::open(&path).unwrap()).unwrap();
+    for mut number in 1..=3_u32 {
+        emitter.emit_now("n", &mut number).unwrap();
+        while handle.report().delivered < u64::from(number) {
+            std::thread::yield_now();
+        }
+        assert_eq!(contents(&path).len(), number as usize);
     }
 }
 

@@ -44,7 +44,8 @@ use super::{Jsonl, JsonlError, Tail, tail};
 /// immediately counts as failed, even if it is written later.
 ///
 /// Dropping a `JsonlFile` without `close` loses the buffer. A sink that is attached to an emitter is closed through its
-/// handle, when the emitter is closed or dropped, or when the emitter's run ends.
+/// handle, when the emitter is closed or dropped, or when the emitter's run ends. The root emitter is never dropped: a
+/// program that ends without closing the handle loses its last records.
 ///
 /// # One recorder, many readers
 ///
@@ -124,25 +125,20 @@ pub struct JsonlFile {
 pub enum FlushPolicy {
     /// After each record: a crash of the program loses only records that the sink has not written yet.
     EachRecord,
+    /// When no further record waits, or when 64 KiB are buffered: many records of a busy program are one write, and a
+    /// crash of the program loses only records of its last moment.
+    WhenIdle,
     /// When the oldest record in the buffer has this age, or when 64 KiB are buffered.
     Interval(Duration),
     /// When the sink is closed, or when 64 KiB are buffered.
     OnClose,
 }
 
-/// The default is to write every 250 ms. A crash of the program may lose the records that the sink accepted in the last
-/// quarter of a second, and the records in its queue.
-impl Default for FlushPolicy {
-    fn default() -> Self {
-        Self::Interval(Duration::from_millis(250))
-    }
-}
-
 /// Options for opening a [`JsonlFile`].
 #[derive(Clone, Debug)]
 #[must_use = "options open nothing until `open` is called"]
 pub struct JsonlOptions {
-    flush: FlushPolicy,
+    flush: Option<FlushPolicy>,
     sync: bool,
     capacity: usize,
     overflow: Overflow,
@@ -167,8 +163,8 @@ impl JsonlFile {
         Self::options().open(path)
     }
 
-    /// Returns the default options: the file is flushed every 250 ms and not synced, the queue has room for 1024
-    /// records, and an emit waits when the queue is full.
+    /// Returns the default options: the file is written [when idle](FlushPolicy::WhenIdle) and not synced, the queue has
+    /// room for 1024 records, and an emit waits when the queue is full.
     pub fn options() -> JsonlOptions {
         JsonlOptions::default()
     }
@@ -233,9 +229,10 @@ impl JsonlFile {
 }
 
 impl JsonlOptions {
-    /// Sets when the buffer is written to the file. The default is every 250 ms.
+    /// Sets when the buffer is written to the file. The default is [`FlushPolicy::WhenIdle`], or every 250 ms with
+    /// [`sync`](Self::sync), because a sync takes milliseconds.
     pub const fn flush(mut self, policy: FlushPolicy) -> Self {
-        self.flush = policy;
+        self.flush = Some(policy);
         self
     }
 
@@ -275,13 +272,15 @@ impl JsonlOptions {
         let tail = repaired.map_err(|source| JsonlError::Mend { path: path.clone(), source })?;
         let lines = Jsonl::new(file).with_capacity(self.capacity).with_overflow(self.overflow);
         let Self { flush, sync, .. } = self;
+        let by_default = if sync { FlushPolicy::Interval(Duration::from_millis(250)) } else { FlushPolicy::WhenIdle };
+        let flush = flush.unwrap_or(by_default);
         Ok(JsonlFile { lines, path, flush, sync, tail, end: None, failed: 0, unsynced: 0, synced: 0 })
     }
 }
 
 impl Default for JsonlOptions {
     fn default() -> Self {
-        Self { flush: FlushPolicy::default(), sync: false, capacity: 1024, overflow: Overflow::Block }
+        Self { flush: None, sync: false, capacity: 1024, overflow: Overflow::Block }
     }
 }
 
@@ -323,6 +322,8 @@ impl Sink for JsonlFile {
 
     fn flush_interval(&self) -> Option<Duration> {
         match self.flush {
+            // The sink's thread flushes once it has written all records that waited.
+            FlushPolicy::WhenIdle => Some(Duration::ZERO),
             FlushPolicy::Interval(interval) => Some(interval),
             FlushPolicy::EachRecord | FlushPolicy::OnClose => None,
         }
