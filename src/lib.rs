@@ -174,7 +174,7 @@ pub mod otlp {
     pub use emitree_otlp::*;
 }
 
-/// The names that the snippets of `docs/concepts.md` use, for `use emitree::prelude::*`.
+/// The names that `docs/concepts.md` uses, for `use emitree::prelude::*`.
 ///
 /// ```
 /// use emitree::prelude::*;
@@ -191,8 +191,8 @@ pub mod prelude {
     #[cfg(feature = "trajectory")]
     pub use emitree_middleware::Trajectory;
     pub use emitree_runtime::{
-        AbortHandle, AnyRun, Error, Result, RunContext, RunEvent, Runnable, Stack, Stage, Start, for_tree, map_input,
-        middleware_fn, runnable_fn,
+        AbortHandle, AnyRun, Error, Result, RunContext, RunEvent, Runnable, Stack, Stage, Start, for_nested, for_tree,
+        map_input, middleware_fn, runnable_fn,
     };
     #[cfg(feature = "memory")]
     pub use emitree_sinks::Memory;
