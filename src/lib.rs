@@ -121,7 +121,8 @@ pub mod agent {
 /// Tasks, keys, typed values, answers and the trace of a run; see [`RunContext`].
 pub mod context {
     pub use emitree_runtime::{
-        Answer, Answers, Extensions, RunKey, Task, TextFilter, TraceParent, TraceParentError, UnmatchedAnswers,
+        Answer, Answers, Extensions, Keep, Keeper, RunKey, Task, TextFilter, TraceParent, TraceParentError,
+        UnmatchedAnswers,
     };
 }
 

@@ -131,6 +131,10 @@ impl OwnKey {
 #[derive(Default)]
 struct KeysBelow(Mutex<FxHashMap<Box<str>, Holder>>);
 
+/// The keys of the sleeps in a run.
+#[derive(Default)]
+struct SleepsBelow(KeysBelow);
+
 /// A run that has a key, or that has succeeded with it.
 #[derive(Clone)]
 struct Holder {
@@ -307,14 +311,19 @@ impl RunContext {
         self.take_path(&parts.join("/"))
     }
 
+    /// Returns a run and those above it, up to the first that has a key, or only the run if none has.
+    fn up_to_key(first: Option<&Self>) -> SmallVec<[&Self; 4]> {
+        let runs = || successors(first, |run| run.parent());
+        let keyed = runs().position(|run| run.own_key().is_some());
+        runs().take(keyed.map_or(1, |position| position + 1)).collect()
+    }
+
     /// Gives the run the key of the nearest run above that has one, continued by `path`, until the run ends.
     fn take_path(&self, path: &str) -> Result<()> {
         if let Some(key) = self.key() {
             return Err(self.has_key(&key));
         }
-        let above = || successors(self.parent(), |run| run.parent());
-        let keyed = above().position(|run| run.own_key().is_some());
-        let within: SmallVec<[&Self; 4]> = above().take(keyed.map_or(1, |position| position + 1)).collect();
+        let within = Self::up_to_key(self.parent());
         let scope = within.last();
         let key = RunKey::below(scope.and_then(|scope| scope.key()).as_ref(), path);
         if let Some(scope) = scope {
@@ -325,6 +334,24 @@ impl RunContext {
             self.on_end(move |_, status| keys.release(&path, status));
         }
         self.set_key(Box::new(OwnKey::new(move || key.clone())))
+    }
+
+    /// Takes a key for a sleep in this attempt. Returns the key, or `None` if no run around has one.
+    pub(crate) fn take_sleep(&self, id: &str) -> Result<Option<RunKey>> {
+        check(id)?;
+        let within = Self::up_to_key(Some(self));
+        let scope = within.last().unwrap_or(&self);
+        // A sleep that was dropped keeps its key as well.
+        let sleep = Holder { has_succeeded: true, ..Holder::new(self, &within) };
+        let sleeps = scope.own_extension_or_default::<SleepsBelow>();
+        sleeps.0.take(id, &sleep).map_err(|other| {
+            let run = &sleep.run;
+            let other = &other.run;
+            Error::new(format!(
+                "the run {run} cannot sleep with the key {id:?}: the run {other} has slept with it in the same attempt; give each sleep a key of its own"
+            ))
+        })?;
+        scope.key().map(|key| key.child(id)).transpose()
     }
 
     fn set_key(&self, own: Box<OwnKey>) -> Result<()> {
@@ -339,8 +366,10 @@ impl RunContext {
         )
     }
 
-    /// Lets the runs of the next attempt have the keys of runs that have succeeded in this attempt.
-    pub(crate) fn discard_keys(&self) {
+    /// Lets the next attempt have the keys of the runs and the sleeps of this attempt.
+    /// [`discard_attempt`](Self::discard_attempt) does this; call it for an attempt that is discarded without that event,
+    /// because it has emitted nothing.
+    pub fn discard_keys(&self) {
         if let Some(discarded) = self.own_extension::<Discarded>() {
             discarded.0.fetch_add(1, Ordering::Relaxed);
         }

@@ -14,6 +14,7 @@ mod job;
 mod job_layer;
 mod record;
 mod scope;
+mod sleep;
 mod state;
 mod step;
 
@@ -22,7 +23,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{AnyEvent, Namespace};
 use emitree_runtime::{
-    Answer, AnyRun, Description, Error, Interrupt, JsonRun, Middleware, Phase, Result, RunContext, Stack, Stage,
+    Answer, AnyRun, Description, Error, Interrupt, JsonRun, Keeper, Middleware, Phase, Result, RunContext, Stack, Stage,
 };
 
 use crate::shared::built_in::built_in;
@@ -110,6 +111,8 @@ use step::{Remade, Steps};
 ///
 /// Steps that are under way go on to their ends, with the steps in them. `try_join!` and `select!` drop them: a step that
 /// was dropped had begun.
+///
+/// A question ends a [sleep](RunContext::sleep) of the job or of the step that asked, whose end is stored.
 ///
 /// A run that is given other [`Answers`](emitree_runtime::Answers) stops the job only if it ends with its question. While
 /// a start is under way, and after it was killed, the questions of an earlier one cannot be answered: the next start asks
@@ -295,6 +298,7 @@ impl Middleware for Durable {
         ctx.set_extension(OwnSteps { job: Some(Arc::clone(&self.id)) });
         ctx.set_extension(JobStore { store: Arc::clone(&self.store), lease: self.lease.clone() });
         let run = Arc::new(JobRun::new(self.clone(), is_inner));
+        ctx.set_extension(Keeper::new(Arc::clone(&run) as _));
         self.stack(&run).bind(ctx)?;
         ctx.set_extension(run.scope.clone());
         Stack::<AnyRun>::builder().innermost_in(Phase::Guard, StopLayer(run.scope.clone())).build().bind(ctx)?;

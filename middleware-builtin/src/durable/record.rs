@@ -41,6 +41,11 @@ pub(super) enum Record {
         key: String,
         error: Box<ErrorReport>,
     },
+    /// A run sleeps until a time.
+    Sleeps {
+        key: String,
+        until: DateTime<Utc>,
+    },
     /// All questions that are open now.
     Questions(Vec<Interrupt>),
     Answered(BTreeMap<String, Answer>),

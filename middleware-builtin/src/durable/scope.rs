@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use emitree_runtime::{Error, Interrupt, Layer, Next, Op, Result, RunContext, Summary};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::store::StoreError;
 
@@ -22,6 +23,8 @@ pub(super) struct Scope(Arc<Inner>);
 struct Inner {
     above: Option<Scope>,
     stop: Mutex<Stop>,
+    /// Wakes the sleeps of the scope when it is stopped.
+    wake: Notify,
 }
 
 #[derive(Default)]
@@ -41,7 +44,7 @@ impl Scope {
 
     /// Creates the scope of a step.
     pub(super) fn below(above: Self) -> Self {
-        Self(Arc::new(Inner { above: Some(above), stop: Mutex::default() }))
+        Self(Arc::new(Inner { above: Some(above), ..Inner::default() }))
     }
 
     /// Stops the scope and those above it. A halt replaces a question.
@@ -52,6 +55,7 @@ impl Scope {
             let before = if replaces { stop.error.replace(error.clone()) } else { None };
             drop(stop);
             drop(before);
+            scope.0.wake.notify_waiters();
             scope.add(error.interrupt().filter(|_| error.is_interrupted()).cloned());
         }
     }
@@ -79,6 +83,18 @@ impl Scope {
     /// Returns the error that has stopped the scope.
     pub(super) fn stopped(&self) -> Option<Error> {
         self.0.stop.lock().error.clone()
+    }
+
+    /// Waits until the scope is stopped, and returns the error.
+    pub(super) async fn stops(&self) -> Error {
+        loop {
+            // Created before the look, so that no stop between them is missed.
+            let woken = self.0.wake.notified();
+            if let Some(error) = self.stopped() {
+                return error;
+            }
+            woken.await;
+        }
     }
 
     /// Returns the questions without an answer.

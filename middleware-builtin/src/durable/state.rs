@@ -17,6 +17,8 @@ use crate::store::{Entry, EntryStatus, OpenQuestion, StoreError, joined_parts};
 pub(super) struct JobState {
     pub(super) input: Option<Value>,
     steps: BTreeMap<String, Step>,
+    /// The ends of sleeps, by their keys.
+    sleeps: BTreeMap<String, DateTime<Utc>>,
     questions: Vec<Interrupt>,
     pub(super) answers: Answers,
     pub(super) output: Option<Value>,
@@ -91,6 +93,7 @@ impl JobState {
         Self {
             input: None,
             steps: BTreeMap::new(),
+            sleeps: BTreeMap::new(),
             questions: Vec::new(),
             answers: Answers::new(),
             output: None,
@@ -130,6 +133,7 @@ impl JobState {
             Record::Waiting { key } => self.step(&key)?.waits = true,
             Record::Ended { key, output } => self.step(&key)?.end = Some(Ok(output)),
             Record::Failed { key, error } => self.step(&key)?.end = Some(Err(error)),
+            Record::Sleeps { key, until } => _ = self.sleeps.insert(key, until),
             Record::Questions(questions) => self.questions = questions,
             Record::Answered(answers) => answers.into_iter().for_each(|(id, answer)| self.keep_answer(id, answer)),
             Record::Output(output) => self.output = Some(output),
@@ -174,11 +178,12 @@ impl JobState {
             });
             [Some(Record::Began { key, input, at, may_repeat }), waits, end].into_iter().flatten()
         });
+        let sleeps = self.sleeps.iter().map(|(key, until)| Record::Sleeps { key: key.clone(), until: *until });
         let answers = serde_json::from_value(serde_json::to_value(&self.answers)?)?;
         // An answer closes its question, and a question that was asked again is open in spite of it.
         let rest = [Record::Answered(answers), Record::Questions(self.questions.clone())];
         let output = self.output.iter().map(|output| Record::Output(output.clone()));
-        input.chain(steps).chain(rest).chain(output).map(|record| record.to_json()).collect()
+        input.chain(steps).chain(sleeps).chain(rest).chain(output).map(|record| record.to_json()).collect()
     }
 
     /// Returns the status for lists.
@@ -277,6 +282,11 @@ impl JobState {
     pub(super) fn end_step(&mut self, key: &str, output: Value) -> Result<()> {
         self.start.answered.insert(key.to_owned());
         self.push(Record::Ended { key: key.to_owned(), output })
+    }
+
+    /// Returns the stored end of a sleep.
+    pub(super) fn sleep(&self, key: &RunKey) -> Option<DateTime<Utc>> {
+        self.sleeps.get(key.as_str()).copied()
     }
 
     /// Returns the keys of stored steps that were not started. Steps below a step that was answered are not missing.

@@ -28,7 +28,11 @@ impl AttemptWatch {
     /// Emits `attempt_discarded`, unless the attempt was watched and emitted no events.
     pub(crate) async fn discard(self, ctx: &RunContext, reason: String, metadata: Value) -> Result<()> {
         let has_emitted = self.0.is_none_or(EmitObserver::end);
-        if has_emitted { ctx.discard_attempt(reason, metadata).await } else { Ok(()) }
+        if has_emitted {
+            return ctx.discard_attempt(reason, metadata).await;
+        }
+        ctx.discard_keys();
+        Ok(())
     }
 }
 

@@ -143,7 +143,7 @@ fn start(job: BoxRunnable<Vec<String>, usize>) -> Start {
     })
 }
 
-/// An import that writes rows, asks, and publishes them.
+/// An import that writes rows, sleeps, asks, and publishes them.
 fn import(effect: &Effect, killer: &Arc<Killer>) -> Start {
     let (write, publish) = (step("write", effect, killer), step("publish", effect, killer));
     start(BoxRunnable::new(runnable_fn("import", move |rows: Vec<String>, ctx: RunContext| {
@@ -152,6 +152,7 @@ fn import(effect: &Effect, killer: &Arc<Killer>) -> Start {
             for (n, row) in rows.iter().enumerate() {
                 write.run(row.clone()).key(format!("row {n}")).idempotent().await?;
             }
+            ctx.sleep("embargo", Duration::from_millis(5)).await?;
             if ctx.ask::<bool>(Interrupt::new("publish", json!({"rows": rows.len()})))? {
                 publish.run(String::new()).key("publish").await?;
             }

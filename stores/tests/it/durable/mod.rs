@@ -2,6 +2,7 @@
 
 mod kill;
 mod questions;
+mod timers;
 
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};

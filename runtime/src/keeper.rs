@@ -1,0 +1,85 @@
+//! What a job keeps for its runs: the ends of their sleeps, and the values that they publish (M13).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+
+use crate::{Result, RunContext, RunKey};
+
+/// Keeps the sleeps of runs, for a middleware that stores jobs, as `Durable` of `emitree-middleware` does.
+pub trait Keep: Send + Sync + 'static {
+    /// Sleeps for a duration since the first call with this key, also in another process. The key is part of the key of
+    /// the run, and no other sleep of this attempt has it.
+    ///
+    /// # Errors
+    ///
+    /// Return an error if the end of the sleep cannot be stored, or if the run is to end before it.
+    fn sleep<'a>(&'a self, key: RunKey, duration: Duration, run: &'a RunContext) -> BoxFuture<'a, Result<()>>;
+}
+
+/// The extension of a job's run through which the runs below it reach a [`Keep`].
+#[derive(Clone)]
+pub struct Keeper(Arc<dyn Keep>);
+
+impl Keeper {
+    /// Creates the extension.
+    #[must_use]
+    pub fn new(keep: Arc<dyn Keep>) -> Self {
+        Self(keep)
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
+impl RunContext {
+    /// Sleeps. In a job, such as a run with `Durable`, the end of the sleep is stored before it begins, so if the process
+    /// is killed, the next start sleeps for the rest only, whatever `duration` it is called with. The job's process holds
+    /// its claim meanwhile. An abort or a timeout of the run ends the sleep at once, and so does a question or an error of
+    /// the store that stops the job or the step in which it is.
+    ///
+    /// Without a job, this sleeps for the whole `duration`, and stores nothing.
+    ///
+    /// The key names the sleep within the nearest run that has a [key](Self::key), as the keys of runs do. The end is a
+    /// time of the wall clock; from the call on, tokio's clock is used.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use emitree_runtime::{RunContext, Runnable, runnable_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let remind = runnable_fn("remind", |name: String, ctx: RunContext| async move {
+    ///     ctx.sleep("a day", Duration::from_secs(86_400)).await?;
+    ///     Ok(format!("Dear {name}, …"))
+    /// });
+    /// assert_eq!(remind.run("Ada".to_owned()).await?, "Dear Ada, …");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that quotes the key if it cannot be [part of a key](RunKey::child), or if this attempt of the run
+    /// has slept with it already. In a job, also returns the error of the store, and the interrupt or the error that stops
+    /// the job.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the sleep ends. In a job, its end may be stored.
+    pub async fn sleep(&self, key: &str, duration: Duration) -> Result<()> {
+        let key = self.take_sleep(key)?;
+        match (self.extension::<Keeper>(), key) {
+            (Some(keeper), Some(key)) => keeper.0.sleep(key, duration, self).await,
+            _ => {
+                tokio::time::sleep(duration).await;
+                Ok(())
+            }
+        }
+    }
+}

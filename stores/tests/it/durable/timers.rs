@@ -1,0 +1,266 @@
+//! The sleeps of a job (M13). Time is paused, so the wall clock stands still: `later` moves the times that are stored.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use emitree_middleware::store::{Append, EntryStatus, MemoryStore, Store, StoreError};
+use emitree_middleware::{Durable, Retry};
+use emitree_runtime::{
+    AbortHandle, BoxRunnable, Error, Interrupt, Result, RunContext, Runnable, runnable_fn, wait_for_ends,
+};
+use futures_util::future::{BoxFuture, join};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::ID;
+use super::kill::{Killer, OfProcess};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+type Job = Arc<BoxRunnable<(), Value>>;
+
+fn job(work: impl Fn(RunContext) -> BoxFuture<'static, Result<Value>> + Send + Sync + 'static) -> Job {
+    Arc::new(BoxRunnable::new(runnable_fn("job", move |(): (), ctx: RunContext| work(ctx))))
+}
+
+/// Returns a job that sleeps once.
+fn sleeper(duration: Duration) -> Job {
+    job(move |ctx| {
+        Box::pin(async move {
+            ctx.sleep("pause", duration).await?;
+            Ok(json!("ended"))
+        })
+    })
+}
+
+/// Returns the handle of another process.
+fn handle(store: &MemoryStore) -> Durable {
+    Durable::new(&OfProcess::new(store, &Killer::at(usize::MAX)), ID)
+}
+
+/// Returns the records of the job.
+async fn records(store: &MemoryStore) -> Vec<Value> {
+    let parts = store.load(ID).await.expect("a store").expect("an entry").parts;
+    parts.iter().map(|part| serde_json::from_slice(part).expect("JSON")).collect()
+}
+
+async fn sleeps(store: &MemoryStore) -> usize {
+    records(store).await.iter().filter(|record| record.get("sleeps").is_some()).count()
+}
+
+/// Lets time pass until the next start: moves the stored times back.
+async fn later(store: &MemoryStore, after: Duration) {
+    let mut records = records(store).await;
+    for time in records.iter_mut().filter_map(|record| record.pointer_mut("/sleeps/until")) {
+        let until: DateTime<Utc> = time.as_str().expect("a text").parse().expect("a time");
+        *time = json!(until - after);
+    }
+    let head = store.load(ID).await.expect("a store").expect("an entry").head;
+    let parts = records.iter().map(|record| Bytes::from(record.to_string()));
+    let append = parts.fold(Append::new(head), Append::part).replacing();
+    store.append(&append).await.expect("stored");
+}
+
+/// Returns a result, and the whole minutes that it took.
+async fn minutes<T>(run: impl Future<Output = T>) -> (T, u64) {
+    let began = Instant::now();
+    let result = run.await;
+    // The clock of the wall has gone on by some milliseconds.
+    (result, (began.elapsed() + Duration::from_secs(30)).as_secs() / 60)
+}
+
+/// M13
+#[tokio::test(start_paused = true)]
+async fn a_later_start_sleeps_only_the_rest_and_the_claim_is_held_meanwhile() {
+    let store = MemoryStore::new();
+    let first = sleeper(HOUR).run_shared(()).middleware(handle(&store));
+    let elsewhere = async {
+        // Some leases later.
+        tokio::time::sleep(10 * MINUTE).await;
+        sleeper(HOUR).run_shared(()).middleware(handle(&store)).await.expect_err("held")
+    };
+    let held = tokio::select! {
+        ended = first => panic!("{ended:?}"),
+        held = elsewhere => held,
+    };
+    assert!(matches!(held.find::<StoreError>(), Some(StoreError::Held { .. })), "{held}");
+    wait_for_ends(MINUTE).await;
+    later(&store, 50 * MINUTE).await;
+
+    // The end is stored, whatever the next start is called with.
+    let (ended, after) = minutes(sleeper(5 * HOUR).run_shared(()).middleware(handle(&store))).await;
+    assert_eq!((ended.expect("an output"), after), (json!("ended"), 10));
+    assert_eq!(sleeps(&store).await, 1);
+}
+
+/// M13
+#[tokio::test(start_paused = true)]
+async fn a_sleep_that_has_ended_meanwhile_takes_no_time() {
+    let store = MemoryStore::new();
+    timeout(MINUTE, sleeper(HOUR).run_shared(()).middleware(handle(&store))).await.expect_err("it sleeps");
+    wait_for_ends(MINUTE).await;
+    later(&store, 2 * HOUR).await;
+    let (ended, after) = minutes(sleeper(HOUR).run_shared(()).middleware(handle(&store))).await;
+    assert_eq!((ended.expect("an output"), after), (json!("ended"), 0));
+}
+
+/// M13
+#[tokio::test(start_paused = true)]
+async fn an_abort_and_a_timeout_end_a_sleep_at_once() {
+    let (store, abort) = (MemoryStore::new(), AbortHandle::new());
+    let aborts = async {
+        tokio::time::sleep(MINUTE).await;
+        abort.abort("enough");
+    };
+    let run = sleeper(HOUR).run_shared(()).middleware(handle(&store)).abort_on(&abort);
+    let ((error, ()), after) = minutes(join(run, aborts)).await;
+    assert_eq!((error.expect_err("aborted").explain(), after), ("aborted: enough".to_owned(), 1));
+
+    let run = sleeper(HOUR).run_shared(()).middleware(handle(&store)).timeout(3 * MINUTE);
+    let (error, after) = minutes(run).await;
+    assert!(error.expect_err("too late").is_timed_out());
+    assert_eq!(after, 3);
+    let head = store.load(ID).await.expect("a store").expect("an entry").head;
+    assert_eq!((head.status, head.holder), (EntryStatus::Paused, None));
+}
+
+/// M13
+#[tokio::test(start_paused = true)]
+async fn two_sleeps_with_one_key_in_one_attempt_are_an_error_that_quotes_the_key() {
+    let twice = || {
+        job(|ctx| {
+            Box::pin(async move {
+                ctx.sleep("a nap", MINUTE).await?;
+                ctx.sleep("a nap", MINUTE).await?;
+                Ok(json!("ended"))
+            })
+        })
+    };
+    let expected = "cannot sleep with the key \"a nap\": the run `Run job` (";
+    for run in [twice().run_shared(()), twice().run_shared(()).middleware(handle(&MemoryStore::new()))] {
+        let error = run.await.expect_err("twice").to_string();
+        assert!(error.contains(expected) && error.ends_with("give each sleep a key of its own"), "{error}");
+    }
+    // Two runs without keys in a job.
+    let store = MemoryStore::new();
+    let both = job(|_| {
+        Box::pin(async {
+            sleeper(MINUTE).run_shared(()).await?;
+            sleeper(MINUTE).run_shared(()).await
+        })
+    });
+    let error = both.run_shared(()).middleware(handle(&store)).await.expect_err("twice").to_string();
+    assert!(error.contains("with the key \"pause\""), "{error}");
+
+    // Another attempt sleeps the rest of the first.
+    let (store, tries) = (MemoryStore::new(), Arc::new(AtomicUsize::new(0)));
+    let retried = job({
+        let tries = Arc::clone(&tries);
+        move |ctx| {
+            let is_first = tries.fetch_add(1, Ordering::Relaxed) == 0;
+            Box::pin(async move {
+                ctx.sleep("a nap", MINUTE).await?;
+                if is_first { Err(Error::new("busy").retryable(true)) } else { Ok(json!("ended")) }
+            })
+        }
+    });
+    let run = retried.run_shared(()).middleware(handle(&store)).middleware(Retry::new());
+    assert_eq!(run.await.expect("an output"), json!("ended"));
+    assert_eq!((tries.load(Ordering::Relaxed), sleeps(&store).await), (2, 1));
+}
+
+/// M13
+#[tokio::test(start_paused = true)]
+async fn a_sleep_that_cannot_be_stored_is_an_error_and_does_not_sleep() {
+    let problem = async |key: &'static str, duration: Duration| {
+        let run = job(move |ctx| {
+            Box::pin(async move {
+                ctx.sleep(key, duration).await?;
+                Ok(json!("ended"))
+            })
+        });
+        let (error, after) = minutes(run.run_shared(()).middleware(handle(&MemoryStore::new()))).await;
+        assert_eq!(after, 0);
+        error.expect_err("not stored").to_string()
+    };
+    assert!(problem("a/b", MINUTE).await.starts_with("\"a/b\" cannot be the key of a run, because it contains `/`"));
+    for duration in [Duration::MAX, Duration::from_secs(9_000 * 366 * 86_400)] {
+        let expected = format!("the sleep `{ID}/a` of {duration:?} is too long: it ends after the year 9999");
+        assert_eq!(problem("a", duration).await, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_job_a_sleep_takes_its_whole_time() {
+    for _ in 0..2 {
+        let (ended, after) = minutes(sleeper(HOUR).run_shared(()).key("a")).await;
+        assert_eq!((ended.expect("an output"), after), (json!("ended"), 60));
+    }
+}
+
+/// M13
+#[tokio::test(start_paused = true)]
+async fn a_question_ends_the_sleeps_of_the_job_and_not_those_of_a_step_under_way() {
+    let store = MemoryStore::new();
+    let asks = |ctx: RunContext| async move {
+        tokio::time::sleep(MINUTE).await;
+        ctx.ask::<bool>(Interrupt::new("agree", json!({})))
+    };
+    let beside = job(move |ctx| {
+        Box::pin(async move {
+            let (slept, asked) = join(ctx.sleep("pause", HOUR), asks(ctx.clone())).await;
+            assert!(slept.is_err_and(|error| error.is_interrupted()));
+            // It is not stored: it would begin after the question.
+            assert!(ctx.sleep("later", HOUR).await.is_err_and(|error| error.is_interrupted()));
+            asked.map(Value::from)
+        })
+    });
+    let (error, after) = minutes(beside.run_shared(()).middleware(handle(&store))).await;
+    assert!(error.expect_err("a question").is_interrupted());
+    assert_eq!((after, sleeps(&store).await), (1, 1));
+
+    // A sleep that is over is answered.
+    later(&store, 2 * HOUR).await;
+    let again = job(move |ctx| {
+        Box::pin(async move {
+            let asked = asks(ctx.clone()).await;
+            ctx.sleep("pause", HOUR).await?;
+            asked.map(Value::from)
+        })
+    });
+    assert!(again.run_shared(()).middleware(handle(&store)).await.expect_err("a question").is_interrupted());
+
+    let store = MemoryStore::new();
+    let beside_step = job(move |ctx| {
+        Box::pin(async move {
+            let (slept, asked) = join(sleeper(HOUR).run_shared(()).key("step").into_future(), asks(ctx)).await;
+            assert_eq!(slept.expect("an output"), json!("ended"));
+            asked.map(Value::from)
+        })
+    });
+    let (error, after) = minutes(beside_step.run_shared(()).middleware(handle(&store))).await;
+    assert!(error.expect_err("a question").is_interrupted());
+    assert_eq!(after, 60);
+}
+
+/// M13, S10
+#[tokio::test(start_paused = true)]
+async fn a_sleep_is_kept_when_the_parts_of_its_job_are_replaced() {
+    let store = MemoryStore::new();
+    let long = job(|ctx| {
+        Box::pin(async move {
+            ctx.sleep("pause", HOUR).await?;
+            let step = runnable_fn("step", |text: String, _: RunContext| async move { Ok(text.len()) });
+            step.run("x".repeat(200_000)).key("step").await?;
+            ctx.ask::<Value>(Interrupt::new("agree", json!({})))
+        })
+    });
+    let (error, after) = minutes(long.run_shared(()).middleware(handle(&store))).await;
+    assert!(error.expect_err("a question").is_interrupted());
+    let head = store.load(ID).await.expect("a store").expect("an entry").head;
+    assert_eq!((after, head.whole_bytes > 200_000, sleeps(&store).await), (60, true, 1));
+}
