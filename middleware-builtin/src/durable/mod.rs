@@ -112,6 +112,9 @@ use step::{Remade, Steps};
 /// Steps that are under way go on to their ends, with the steps in them. `try_join!` and `select!` drop them: a step that
 /// was dropped had begun.
 ///
+/// If a question has a [deadline](Interrupt::with_deadline) that has passed when it is asked again, the job stores the
+/// deadline's answer, and goes on with it. Nothing starts the job at that time.
+///
 /// A question ends a [sleep](RunContext::sleep) of the job or of the step that asked, whose end is stored.
 ///
 /// A run that is given other [`Answers`](emitree_runtime::Answers) stops the job only if it ends with its question. While
@@ -250,7 +253,7 @@ impl Durable {
         self
     }
 
-    /// Returns the questions that the job waits for. Those of an agent in it are answered with its session.
+    /// Returns the questions that the job waits for, with their deadlines. Those of an agent in it are answered with its session.
     ///
     /// # Errors
     ///

@@ -49,6 +49,8 @@ pub(super) enum Record {
     /// All questions that are open now.
     Questions(Vec<Interrupt>),
     Answered(BTreeMap<String, Answer>),
+    /// The first deadlines of questions, and the answers that count then.
+    Deadlines(BTreeMap<String, Answer>),
     /// The job has ended.
     Output(Value),
 }

@@ -21,6 +21,8 @@ pub(super) struct JobState {
     sleeps: BTreeMap<String, DateTime<Utc>>,
     questions: Vec<Interrupt>,
     pub(super) answers: Answers,
+    /// The deadlines of questions, by their ids.
+    deadlines: BTreeMap<String, Answer>,
     pub(super) output: Option<Value>,
     /// The status while no run works on the job.
     pub(super) status: EntryStatus,
@@ -96,6 +98,7 @@ impl JobState {
             sleeps: BTreeMap::new(),
             questions: Vec::new(),
             answers: Answers::new(),
+            deadlines: BTreeMap::new(),
             output: None,
             status: EntryStatus::Running,
             listed: EntryStatus::Running,
@@ -136,6 +139,7 @@ impl JobState {
             Record::Sleeps { key, until } => _ = self.sleeps.insert(key, until),
             Record::Questions(questions) => self.questions = questions,
             Record::Answered(answers) => answers.into_iter().for_each(|(id, answer)| self.keep_answer(id, answer)),
+            Record::Deadlines(deadlines) => self.deadlines.extend(deadlines),
             Record::Output(output) => self.output = Some(output),
         }
         Ok(())
@@ -181,7 +185,8 @@ impl JobState {
         let sleeps = self.sleeps.iter().map(|(key, until)| Record::Sleeps { key: key.clone(), until: *until });
         let answers = serde_json::from_value(serde_json::to_value(&self.answers)?)?;
         // An answer closes its question, and a question that was asked again is open in spite of it.
-        let rest = [Record::Answered(answers), Record::Questions(self.questions.clone())];
+        let deadlines = Record::Deadlines(self.deadlines.clone());
+        let rest = [Record::Answered(answers), deadlines, Record::Questions(self.questions.clone())];
         let output = self.output.iter().map(|output| Record::Output(output.clone()));
         input.chain(steps).chain(sleeps).chain(rest).chain(output).map(|record| record.to_json()).collect()
     }
@@ -206,6 +211,21 @@ impl JobState {
     /// Replaces the open questions.
     pub(super) fn ask(&mut self, questions: Vec<Interrupt>) -> Result<()> {
         if self.questions == questions { Ok(()) } else { self.push(Record::Questions(questions)) }
+    }
+
+    /// Keeps the first deadline of a question, also in the question. If it is over, answers the question, and returns
+    /// `true`.
+    pub(super) fn meet_deadline(&mut self, question: &mut Interrupt) -> Result<bool> {
+        let Some(deadline) = &mut question.deadline else { return Ok(false) };
+        match self.deadlines.get(&question.id) {
+            Some(first) => deadline.clone_from(first),
+            None => self.push(Record::Deadlines([(question.id.clone(), deadline.clone())].into()))?,
+        }
+        let is_over = deadline.at.is_some_and(|at| at <= SystemTime::now());
+        if is_over {
+            self.push(Record::Answered([(question.id.clone(), deadline.clone())].into()))?;
+        }
+        Ok(is_over)
     }
 
     /// Records the end of a start, with the questions that were asked.
@@ -312,7 +332,7 @@ impl JobState {
         }
         let mut answer = answer.clone();
         answer.at.get_or_insert_with(SystemTime::now);
-        self.push(Record::Answered(BTreeMap::from([(id.to_owned(), answer)])))?;
+        self.push(Record::Answered([(id.to_owned(), answer)].into()))?;
         if self.questions.is_empty() {
             self.status = EntryStatus::Paused;
         }

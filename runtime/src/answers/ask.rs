@@ -24,10 +24,12 @@ impl Answers {
     /// - If the question is to be asked, and the work of the run, or of a run above, has [begun](RunContext::begin) and
     ///   is not [idempotent](RunContext::is_idempotent): an error that names the run and the question. The work would
     ///   start from its beginning after the answer, and have its effects twice.
-    /// - If the question's data is nested too deeply: an error of kind `Invalid`.
+    /// - If the question's data is nested too deeply, or if the answer of its deadline is or does not fit `T`: an error of
+    ///   kind `Invalid`.
     pub fn ask<T: DeserializeOwned>(&self, question: Interrupt, run: &RunContext) -> Result<T> {
         // Hashing recurses: data that is nested too deeply would overflow the stack.
-        check_depth(&question.data).map_err(|error| {
+        let deadline = question.deadline.as_ref().map_or(Ok(()), |answer| check_depth(&answer.value));
+        check_depth(&question.data).and(deadline).map_err(|error| {
             Error::of_kind(ErrorKind::Invalid, format!("the question `{}` cannot be asked: {error}", question.kind))
         })?;
         self.ask_as(question.asked_by(run), run, Answer::read)
@@ -41,14 +43,38 @@ impl Answers {
     /// As [`ask`](Self::ask), except that the data is not checked.
     pub fn ask_as<T>(
         &self,
-        question: Interrupt,
+        mut question: Interrupt,
         run: &RunContext,
-        read: impl FnOnce(&Answer) -> Result<T>,
+        read: impl Fn(&Answer) -> Result<T>,
     ) -> Result<T> {
-        let Some(answer) = self.look_up(&question.id) else {
-            return Err(self.interrupt(question, run, None));
-        };
-        read(&answer).map_err(|error| self.interrupt(question, run, Some((&answer, &error.to_string()))))
+        if let Some(Err(error)) = question.deadline.as_ref().map(&read) {
+            let problem = format!("the question `{}` cannot be asked: at its deadline, {error}", question.kind);
+            return Err(Error::of_kind(ErrorKind::Invalid, problem));
+        }
+        let mut refused = None;
+        let mut is_over = false;
+        loop {
+            let answer = self.look_up(&question.id);
+            match answer.map(|answer| (read(&answer), answer)) {
+                Some((Ok(value), _)) => return Ok(value),
+                Some((Err(error), answer)) => refused = Some((answer, error.to_string())),
+                None => {}
+            }
+            // Look the answer of a deadline that is over up once: it may not fit either.
+            if is_over || !self.meet_deadline(&mut question)? {
+                let refused = refused.as_ref().map(|(answer, reason)| (answer, &**reason));
+                return Err(self.interrupt(question, run, refused));
+            }
+            is_over = true;
+        }
+    }
+
+    /// Returns `true` if an open question has a deadline that is over, and that has answered it.
+    fn meet_deadline(&self, question: &mut Interrupt) -> Result<bool> {
+        match &self.on_deadline {
+            Some(call) if question.deadline.is_some() => call(question),
+            _ => Ok(false),
+        }
     }
 
     /// Returns the error that interrupts a run with a question, for code that reads answers itself. An answer that was

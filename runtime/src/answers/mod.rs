@@ -52,7 +52,11 @@ pub struct Answers {
     settles_edits: bool,
     /// Called for each question that interrupts a run which asks through this value.
     on_open: Option<fn(&Interrupt, &RunContext)>,
+    on_deadline: Option<Arc<OnDeadline>>,
 }
+
+/// Keeps the deadline of an open question, or answers the question if it is over, and returns `true`.
+type OnDeadline = dyn Fn(&mut Interrupt) -> Result<bool> + Send + Sync;
 
 /// The state that clones share. No thread holds both locks at once.
 #[derive(Default)]
@@ -179,6 +183,16 @@ impl Answers {
     #[must_use]
     pub const fn on_open(mut self, call: fn(&Interrupt, &RunContext)) -> Self {
         self.on_open = Some(call);
+        self
+    }
+
+    /// Calls a function for each question with a [deadline](Interrupt::with_deadline) that has no answer when it is asked
+    /// through this value, for code that stores questions. The function sets the deadline that is stored. If this is over,
+    /// it [answers](Self::answer) the question here, and returns `true`. It belongs to this value as the function of
+    /// [`on_open`](Self::on_open) does.
+    #[must_use]
+    pub fn on_deadline(mut self, call: impl Fn(&mut Interrupt) -> Result<bool> + Send + Sync + 'static) -> Self {
+        self.on_deadline = Some(Arc::new(call));
         self
     }
 

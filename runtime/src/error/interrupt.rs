@@ -1,10 +1,12 @@
 //! The question that interrupts a run (M8).
 
+use std::time::{Duration, SystemTime};
+
 use emitree_emitter::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Error;
+use crate::{Answer, Error};
 
 /// A question that ends a run, as data: you can store the question and ask it elsewhere.
 ///
@@ -33,13 +35,17 @@ pub struct Interrupt {
     /// Data for the person or the program that answers the question.
     #[serde(default)]
     pub data: Value,
+    /// The answer that counts from its time [`at`](Answer::at) on, if there is no other:
+    /// [`with_deadline`](Self::with_deadline).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Answer>,
 }
 
 impl Interrupt {
     /// Creates an interrupt with a new id, a version 7 UUID.
     #[must_use]
     pub fn new(kind: impl Into<String>, data: impl Into<Value>) -> Self {
-        Self { id: new_id().to_string(), kind: kind.into(), data: data.into() }
+        Self { id: new_id().to_string(), kind: kind.into(), data: data.into(), deadline: None }
     }
 
     /// Sets the id. Give the same question the same id each time, so that its answer is found when the run starts again.
@@ -49,9 +55,32 @@ impl Interrupt {
         self
     }
 
+    /// Sets a deadline, and the answer that counts then. A job keeps it, such as a run with `Durable`, from the first time
+    /// that the job asks the question: later starts do not move it. The question interrupts the run nevertheless, and its
+    /// lists show the [`deadline`](Self::deadline). If it has no answer when it is asked after this time, the job stores
+    /// this one. An earlier answer wins, and a later one is an error.
+    ///
+    /// A run that is no job, and the session of an agent, only show the deadline.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use emitree_runtime::Interrupt;
+    /// use serde_json::json;
+    ///
+    /// let day = Duration::from_secs(86_400);
+    /// let question = Interrupt::new("publish", json!({"page": 7})).with_deadline(day, json!(false));
+    /// assert_eq!(question.deadline.map(|answer| answer.value), Some(json!(false)));
+    /// ```
+    #[must_use]
+    pub fn with_deadline(mut self, after: Duration, answer: impl Into<Answer>) -> Self {
+        let answer = Answer { at: SystemTime::now().checked_add(after), ..answer.into() };
+        self.deadline = Some(answer);
+        self
+    }
+
     /// Returns the question without its data.
     pub(crate) fn head(&self) -> Self {
-        Self { id: self.id.clone(), kind: self.kind.clone(), data: Value::Null }
+        Self { id: self.id.clone(), kind: self.kind.clone(), data: Value::Null, deadline: None }
     }
 
     /// Returns the question of an error, or a question of the kind `unknown` with the error's message.

@@ -1,11 +1,12 @@
-//! The sleeps of a job (M13). Time is paused, so the wall clock stands still: `later` moves the times that are stored.
+//! The sleeps of a job, and the deadlines of its questions (M13). Time is paused, so the wall clock stands still: `later` moves the times that are stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use emitree_middleware::durable::AlreadyAnswered;
 use emitree_middleware::store::{Append, EntryStatus, MemoryStore, Store, StoreError};
 use emitree_middleware::{Durable, Retry};
 use emitree_runtime::{
@@ -55,9 +56,15 @@ async fn sleeps(store: &MemoryStore) -> usize {
 /// Lets time pass until the next start: moves the stored times back.
 async fn later(store: &MemoryStore, after: Duration) {
     let mut records = records(store).await;
-    for time in records.iter_mut().filter_map(|record| record.pointer_mut("/sleeps/until")) {
-        let until: DateTime<Utc> = time.as_str().expect("a text").parse().expect("a time");
-        *time = json!(until - after);
+    let members = records.iter_mut().filter_map(Value::as_object_mut).flatten();
+    let times = members.flat_map(|(name, of)| match name.as_str() {
+        "sleeps" => vec![&mut of["until"]],
+        "deadlines" => of.as_object_mut().into_iter().flatten().map(|(_, answer)| &mut answer["at"]).collect(),
+        _ => Vec::new(),
+    });
+    for time in times {
+        let at: DateTime<Utc> = time.as_str().expect("a text").parse().expect("a time");
+        *time = json!(at - after);
     }
     let head = store.load(ID).await.expect("a store").expect("an entry").head;
     let parts = records.iter().map(|record| Bytes::from(record.to_string()));
@@ -263,4 +270,94 @@ async fn a_sleep_is_kept_when_the_parts_of_its_job_are_replaced() {
     assert!(error.expect_err("a question").is_interrupted());
     let head = store.load(ID).await.expect("a store").expect("an entry").head;
     assert_eq!((after, head.whole_bytes > 200_000, sleeps(&store).await), (60, true, 1));
+}
+
+/// Returns a job that asks with a deadline of an hour, after a step with a long output.
+fn asks(bytes: usize) -> Job {
+    job(move |ctx| {
+        Box::pin(async move {
+            let step = runnable_fn("step", |bytes: usize, _: RunContext| async move { Ok("x".repeat(bytes)) });
+            step.run(bytes).key("step").await?;
+            let question = Interrupt::new("agree", json!({})).with_deadline(HOUR, json!(false));
+            ctx.ask::<bool>(question).map(Value::from)
+        })
+    })
+}
+
+/// M8, M13
+#[tokio::test(start_paused = true)]
+async fn a_deadline_counts_from_the_first_time_that_the_question_is_asked() {
+    // The parts of a long job are replaced at the end of each start.
+    for bytes in [1, 200_000] {
+        let (store, began) = (MemoryStore::new(), SystemTime::now());
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            let error = asks(bytes).run_shared(()).middleware(handle(&store)).await.expect_err("a question");
+            let asked = error.interrupt().expect("a question").clone();
+            assert_eq!(handle(&store).questions().await.expect("a store"), std::slice::from_ref(&asked));
+            seen.push(asked.deadline.expect("a deadline"));
+            later(&store, 10 * MINUTE).await;
+        }
+        let [first, second] = [0, 1].map(|n| seen[n].at.expect("a time"));
+        assert!(first >= began + HOUR && first <= SystemTime::now() + HOUR, "{first:?}");
+        assert_eq!((second, &seen[0].value), (first - 10 * MINUTE, &json!(false)));
+    }
+}
+
+/// M8, M13
+#[tokio::test(start_paused = true)]
+async fn the_first_ask_after_a_deadline_stores_its_answer_and_a_later_one_is_an_error() {
+    let store = MemoryStore::new();
+    let start = async || asks(1).run_shared(()).middleware(handle(&store)).await;
+    let id = start().await.expect_err("a question").interrupt().expect("a question").id.clone();
+    later(&store, HOUR - MINUTE).await;
+    assert!(start().await.expect_err("a question").is_interrupted());
+    later(&store, 2 * MINUTE).await;
+    assert_eq!(handle(&store).questions().await.expect("a store").len(), 1, "nobody has asked yet");
+    assert_eq!(start().await.expect("an output"), json!(false));
+    assert_eq!(start().await.expect("an output"), json!(false));
+    let error = handle(&store).answer(&id, json!(true)).await.expect_err("too late");
+    let answered = error.find::<AlreadyAnswered>().expect("the stored answer");
+    assert_eq!(answered.first.value, json!(false));
+    let answers = records(&store).await.into_iter().filter(|record| record["answered"].get(&id).is_some()).count();
+    assert_eq!(answers, 1);
+}
+
+/// M8, M13
+#[tokio::test(start_paused = true)]
+async fn an_answer_before_the_ask_wins_over_a_deadline_unless_it_does_not_fit() {
+    for (answer, expected) in [(json!(true), json!(true)), (json!("perhaps"), json!(false))] {
+        let store = MemoryStore::new();
+        let start = async || asks(1).run_shared(()).middleware(handle(&store)).await;
+        let id = start().await.expect_err("a question").interrupt().expect("a question").id.clone();
+        later(&store, 2 * HOUR).await;
+        handle(&store).answer(&id, answer).await.expect("stored");
+        assert_eq!(start().await.expect("an output"), expected);
+    }
+}
+
+/// M8
+#[tokio::test]
+async fn the_answer_of_a_deadline_is_checked_and_only_a_job_keeps_it() {
+    let ask = |answer: Value| {
+        job(move |ctx| {
+            let question = Interrupt::new("agree", json!({})).with_deadline(Duration::ZERO, answer.clone());
+            Box::pin(async move { ctx.ask::<bool>(question).map(Value::from) })
+        })
+    };
+    let runs =
+        [ask(json!("no")).run_shared(()), ask(json!("no")).run_shared(()).middleware(handle(&MemoryStore::new()))];
+    for run in runs {
+        let error = run.await.expect_err("it does not fit").to_string();
+        let expected =
+            "the question `agree` cannot be asked: at its deadline, the answer `\"no\"` does not fit `bool`: ";
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let deep = (0..200).fold(json!(1), |value, _| json!([value]));
+    assert!(ask(deep).run_shared(()).await.expect_err("too deep").to_string().contains("nested"));
+    let asked = ask(json!(true)).run_shared(()).await.expect_err("nobody keeps it");
+    let deadline = asked.interrupt().and_then(|question| question.deadline.clone()).expect("a deadline");
+    assert_eq!(deadline.value, json!(true));
+    let job = ask(json!(true)).run_shared(()).middleware(handle(&MemoryStore::new()));
+    assert_eq!(job.await.expect("it is over already"), json!(true));
 }
