@@ -224,7 +224,8 @@ class Tabs {
   async messages(heads, run) {
     const messages = await this.conversation(heads, run);
     if (messages.length === 0) return [hint("The run has no messages.")];
-    const names = namesOfCalls(messages);
+    /** @type {Map<string, string>} */
+    const names = new Map();
     return [make("ol", { class: "chat", "aria-label": "Messages" }, messages.map((message) => messageOf(message, names)))];
   }
 
@@ -354,13 +355,7 @@ function systemOf(start) {
   return typeof system === "string" ? [{ role: "system", parts: [{ type: "text", content: system }] }] : [];
 }
 
-/** The names of the tools of calls, by the ids of the calls. @param {any[]} messages @returns {Map<string, string>} */
-function namesOfCalls(messages) {
-  const calls = messages.flatMap(({ parts }) => parts).filter((part) => part?.type === "tool_call");
-  return new Map(calls.map(({ id, name }) => [id, String(name)]));
-}
-
-/** @param {any} message @param {Map<string, string>} names */
+/** @param {any} message @param {Map<string, string>} names the tools of the calls so far, by the ids of the calls */
 function messageOf({ role, parts, finish_reason: reason }, names) {
   const heading = [role, ...(reason && reason !== "stop" ? [` (${reason})`] : [])].map(String);
   return make("li", { class: `role-${["user", "assistant", "system", "tool"].includes(role) ? role : "other"}` }, [
@@ -371,6 +366,8 @@ function messageOf({ role, parts, finish_reason: reason }, names) {
 
 /** @param {any} part @param {Map<string, string>} names */
 function partOf(part, names) {
+  // Of calls with one id, which some servers number anew in each turn, a result belongs to the last one before it.
+  if (part?.type === "tool_call") names.set(part.id, String(part.name));
   const of = names.has(part?.id) ? ` of ${names.get(part.id)}` : "";
   const result = `${part?.is_error ? "error" : "result"}${of}`;
   const titles = new Map([["tool_call", `calls ${part?.name}`], ["tool_call_response", result], ["reasoning", "reasoning"]]);

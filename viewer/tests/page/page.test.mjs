@@ -418,6 +418,22 @@ describe("the messages of an agent", () => {
   const added = (second, message) => ({ ...event(second, 1, undefined, "message", { message }, agent), path: "agent.clerk.message" });
   const long = "x".repeat(100_001);
 
+  test("have results with the name of the last call before them that has their id", async () => {
+    const call = (name) => message("assistant", { type: "tool_call", id: "0", name, arguments: {} });
+    const result = message("tool", { type: "tool_call_response", id: "0", response: "done" });
+    const records = [
+      event(0, 1, undefined, "run.start", { input: {} }, agent), added(1, call("weather")), added(2, result), added(3, call("book")),
+      added(4, result), event(5, 1, undefined, "run.finish", { outcome: { status: "success" }, duration_ns: 5e9 }, agent),
+    ];
+    const page = await open((await view(forged("ids", records))).url);
+    await list(page).getByRole("option", { name: "Agent clerk" }).click();
+    await page.getByRole("tab", { name: "Messages" }).click();
+    await panel(page).getByText("done").first().waitFor();
+    const headings = await panel(page).getByRole("heading").allInnerTexts();
+    assert.deepEqual(headings.filter((heading) => heading.startsWith("result")), ["result of weather", "result of book"]);
+    await page.close();
+  });
+
   test("begin with its system prompt, and results have the name of their tool", async () => {
     const model = { kind: "ChatModel", name: "m", id: 2 };
     const request = { system: "Answer briefly.", messages: [] };
