@@ -28,8 +28,11 @@ function drawAxis(axis, { span }) {
   const marks = [];
   const step = stepOf(nanoseconds);
   for (let at = 0; at <= nanoseconds; at += step) {
-    const mark = make("span", {}, [at === 0 ? "0" : formatDuration(at)]);
-    mark.style.left = `${(at / nanoseconds) * 100}%`;
+    const [part, isLast] = [at / nanoseconds, at + step > nanoseconds];
+    // The text of a mark near the end is before it, where the text of the mark before would be.
+    const text = isLast || part < 0.55 ? formatDuration(at) : "";
+    const mark = make("span", { class: isLast && part > 0.8 ? "late" : "" }, [at === 0 ? "0" : text]);
+    mark.style.left = `${part * 100}%`;
     marks.push(mark);
   }
   axis.replaceChildren(make("div", {}, marks));
