@@ -83,8 +83,8 @@ class Page(html.parser.HTMLParser):
         attributes = dict(attributes)
         if "id" in attributes:
             self.ids.add(attributes["id"])
-        for name in ("href", "src"):
-            if attributes.get(name) and tag in ("a", "img", "link", "script"):
+        for name in ("href", "src", "srcset"):
+            if attributes.get(name) and tag in ("a", "img", "link", "script", "source"):
                 self.links.append(attributes[name])
 
 
