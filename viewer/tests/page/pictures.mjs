@@ -11,7 +11,7 @@ const viewer = await Viewer.start(recording);
 // Gray edges of letters instead of colored ones: the pictures are smaller.
 const browser = await launch(["--disable-lcd-text"]);
 for (const colorScheme of ["light", "dark"]) {
-  const page = await browser.newPage({ viewport: { width: 1360, height: 400 }, colorScheme });
+  const page = await browser.newPage({ viewport: { width: 1440, height: 400 }, colorScheme });
   await page.goto(viewer.url);
   // The newest run is on top: the one with the question is below it.
   await page.getByRole("listbox", { name: "Top-level runs, newest first" }).getByRole("option").last().click();
