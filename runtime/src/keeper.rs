@@ -4,11 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use emitree_emitter::json::to_value_exact;
 use futures_core::future::BoxFuture;
+use serde::Serialize;
+use serde_json::Value;
 
-use crate::{Result, RunContext, RunKey};
+use crate::{Error, Result, RunContext, RunKey};
 
-/// Keeps the sleeps of runs, for a middleware that stores jobs, as `Durable` of `emitree-middleware` does.
+/// Keeps the sleeps and the published values of runs, for a middleware that stores jobs, as `Durable` of `emitree-middleware` does.
 pub trait Keep: Send + Sync + 'static {
     /// Sleeps for a duration since the first call with this key, also in another process. The key is part of the key of
     /// the run, and no other sleep of this attempt has it.
@@ -17,6 +20,13 @@ pub trait Keep: Send + Sync + 'static {
     ///
     /// Return an error if the end of the sleep cannot be stored, or if the run is to end before it.
     fn sleep<'a>(&'a self, key: RunKey, duration: Duration, run: &'a RunContext) -> BoxFuture<'a, Result<()>>;
+
+    /// Keeps a value for readers, in place of the value that was published with this name before.
+    ///
+    /// # Errors
+    ///
+    /// Return an error if the value cannot be stored.
+    fn publish(&self, name: &str, value: Value) -> Result<()>;
 }
 
 /// The extension of a job's run through which the runs below it reach a [`Keep`].
@@ -81,5 +91,24 @@ impl RunContext {
                 Ok(())
             }
         }
+    }
+
+    /// Publishes a value of the job for readers, such as its progress: `Durable::published` of `emitree-middleware` returns
+    /// the last value of each name, in any process. The names belong to the job, so its steps share them.
+    ///
+    /// The value is stored with the next commit of the job, and after a second at the latest. Of the values of one name
+    /// that come until then, the last one is stored. After a kill, a value may go back: the next start publishes its values
+    /// again.
+    ///
+    /// Without a job, this does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the value if JSON cannot represent it, and an error if the job is not under way.
+    pub fn publish<T: Serialize + ?Sized>(&self, name: &str, value: &T) -> Result<()> {
+        let Some(keeper) = self.extension::<Keeper>() else { return Ok(()) };
+        let value = to_value_exact(value)
+            .map_err(|error| Error::from(error).message(format!("the value {name:?} cannot be published")))?;
+        keeper.0.publish(name, value)
     }
 }

@@ -81,7 +81,7 @@ impl Journaled for Job {
         let message = || format!("the job `{}` cannot be stored", self.journal.id());
         let everything = if whole { Some(state.whole()) } else { None };
         let everything = everything.transpose().map_err(|error| StoreError::failed(message(), error))?;
-        let unstored = state.take_unstored();
+        let unstored = state.take_unstored().map_err(|error| StoreError::failed(message(), error))?;
         let is_new = whole || !unstored.is_empty() || state.listed != status;
         state.listed = status;
         let parts = everything.unwrap_or(unstored);

@@ -12,12 +12,13 @@
 mod events;
 mod job;
 mod job_layer;
+mod keep;
 mod record;
 mod scope;
-mod sleep;
 mod state;
 mod step;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ use emitree_emitter::{AnyEvent, Namespace};
 use emitree_runtime::{
     Answer, AnyRun, Description, Error, Interrupt, JsonRun, Keeper, Middleware, Phase, Result, RunContext, Stack, Stage,
 };
+
+use serde_json::Value;
 
 use crate::shared::built_in::built_in;
 use crate::shared::own_events::OwnEvents;
@@ -260,6 +263,16 @@ impl Durable {
     /// Returns the error of the store, and an error if the entry with this id is no job.
     pub async fn questions(&self) -> Result<Vec<Interrupt>> {
         Ok(self.open().await?.questions())
+    }
+
+    /// Returns the values that the job has [published](RunContext::publish), by their names. A process other than the one
+    /// that works on the job gets a value at most a second later.
+    ///
+    /// # Errors
+    ///
+    /// As for [`questions`](Self::questions).
+    pub async fn published(&self) -> Result<BTreeMap<String, Value>> {
+        Ok(self.open().await?.state.lock().published.clone())
     }
 
     /// Answers a question of the job, and stores the answer. Run the job again to continue.

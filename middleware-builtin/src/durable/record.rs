@@ -51,6 +51,8 @@ pub(super) enum Record {
     Answered(BTreeMap<String, Answer>),
     /// The first deadlines of questions, and the answers that count then.
     Deadlines(BTreeMap<String, Answer>),
+    /// Values for readers, by their names.
+    Published(BTreeMap<String, Value>),
     /// The job has ended.
     Output(Value),
 }

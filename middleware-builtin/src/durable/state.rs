@@ -23,6 +23,7 @@ pub(super) struct JobState {
     pub(super) answers: Answers,
     /// The deadlines of questions, by their ids.
     deadlines: BTreeMap<String, Answer>,
+    pub(super) published: BTreeMap<String, Value>,
     pub(super) output: Option<Value>,
     /// The status while no run works on the job.
     pub(super) status: EntryStatus,
@@ -30,6 +31,8 @@ pub(super) struct JobState {
     pub(super) listed: EntryStatus,
     /// The records that are not stored yet.
     unstored: Vec<Bytes>,
+    /// The names of the values that were published and are not stored yet.
+    unstored_names: BTreeSet<String>,
     pub(super) start: Start,
 }
 
@@ -99,10 +102,12 @@ impl JobState {
             questions: Vec::new(),
             answers: Answers::new(),
             deadlines: BTreeMap::new(),
+            published: BTreeMap::new(),
             output: None,
             status: EntryStatus::Running,
             listed: EntryStatus::Running,
             unstored: Vec::new(),
+            unstored_names: BTreeSet::new(),
             start: Start::default(),
         }
     }
@@ -140,6 +145,7 @@ impl JobState {
             Record::Questions(questions) => self.questions = questions,
             Record::Answered(answers) => answers.into_iter().for_each(|(id, answer)| self.keep_answer(id, answer)),
             Record::Deadlines(deadlines) => self.deadlines.extend(deadlines),
+            Record::Published(values) => self.published.extend(values),
             Record::Output(output) => self.output = Some(output),
         }
         Ok(())
@@ -163,9 +169,27 @@ impl JobState {
         Ok(())
     }
 
-    /// Takes the records that are not stored yet.
-    pub(super) fn take_unstored(&mut self) -> Vec<Bytes> {
-        mem::take(&mut self.unstored)
+    /// Takes the records that are not stored yet, with the last value of each name that was published.
+    pub(super) fn take_unstored(&mut self) -> Result<Vec<Bytes>> {
+        if !self.unstored_names.is_empty() {
+            let names = mem::take(&mut self.unstored_names);
+            let values =
+                names.into_iter().filter_map(|name| self.published.get(&name).cloned().map(|value| (name, value)));
+            self.unstored.push(Record::Published(values.collect()).to_json()?);
+        }
+        Ok(mem::take(&mut self.unstored))
+    }
+
+    /// Publishes a value. Returns `true` if it has to be stored.
+    pub(super) fn publish(&mut self, name: &str, value: Value) -> Result<bool> {
+        if self.published.get(name) == Some(&value) {
+            return Ok(false);
+        }
+        // A value that cannot be stored must not make a later commit fail.
+        Record::Published([(name.to_owned(), value.clone())].into()).to_json()?;
+        self.published.insert(name.to_owned(), value);
+        self.unstored_names.insert(name.to_owned());
+        Ok(true)
     }
 
     /// Returns the job as few records.
@@ -187,8 +211,16 @@ impl JobState {
         // An answer closes its question, and a question that was asked again is open in spite of it.
         let deadlines = Record::Deadlines(self.deadlines.clone());
         let rest = [Record::Answered(answers), deadlines, Record::Questions(self.questions.clone())];
+        let published = (!self.published.is_empty()).then(|| Record::Published(self.published.clone()));
         let output = self.output.iter().map(|output| Record::Output(output.clone()));
-        input.chain(steps).chain(sleeps).chain(rest).chain(output).map(|record| record.to_json()).collect()
+        input
+            .chain(steps)
+            .chain(sleeps)
+            .chain(rest)
+            .chain(published)
+            .chain(output)
+            .map(|record| record.to_json())
+            .collect()
     }
 
     /// Returns the status for lists.

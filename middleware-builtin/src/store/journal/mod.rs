@@ -256,6 +256,18 @@ impl Journal {
         self.0.request(push).await
     }
 
+    /// Stores all changes with the next append, and after a time at the latest, for changes that nobody waits for. Without
+    /// a claim, the next commit stores them.
+    pub fn commit_within(&self, time: Duration) {
+        let at = Instant::now() + time;
+        let mut state = self.0.state.lock();
+        if state.commit_at.is_none_or(|before| before > at) {
+            state.commit_at = Some(at);
+            drop(state);
+            self.0.wake_writer();
+        }
+    }
+
     /// Reads the entry again if this process has no claim, and calls [`reload`](Journaled::reload) if it has changed.
     /// Returns its revision.
     ///

@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) has_writer: bool,
     /// When the writer renews the lease.
     pub(super) renew_at: Instant,
+    /// When the writer stores the changes that nobody waits for.
+    pub(super) commit_at: Option<Instant>,
 }
 
 impl State {
@@ -50,6 +52,7 @@ impl State {
             waiting: Waiting::default(),
             has_writer: false,
             renew_at: Instant::now(),
+            commit_at: None,
         }
     }
 

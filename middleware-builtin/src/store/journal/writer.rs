@@ -19,6 +19,8 @@ pub(super) struct Waiting {
     pub(super) refreshes: Vec<Reply<Revision>>,
     /// Set when the last claim was given up.
     pub(super) releases: bool,
+    /// Set when it is time to store the changes that nobody waits for.
+    pub(super) is_due: bool,
     /// Set when the lease has to be renewed: it is time, or a commit has to notice a claim that was lost.
     pub(super) renews: bool,
 }
@@ -26,7 +28,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Returns `true` if the entry may have to be stored.
     pub(super) fn writes(&self) -> bool {
-        self.releases || self.renews || !self.claims.is_empty() || !self.commits.is_empty()
+        self.releases || self.is_due || self.renews || !self.claims.is_empty() || !self.commits.is_empty()
     }
 }
 
@@ -72,13 +74,16 @@ impl Writer {
         }
     }
 
-    /// Waits for requests, or until the lease has to be renewed. Returns `None` if there is no claim and no request.
+    /// Waits for requests, or until the lease has to be renewed or changes have to be stored. Returns `None` if there is no claim and no request.
     async fn next(&mut self) -> Option<Waiting> {
         let journal = &self.journal;
         loop {
-            let renew_at = {
+            let until = {
                 let mut state = journal.state.lock();
                 if state.waiting.writes() || !state.waiting.refreshes.is_empty() {
+                    if state.waiting.writes() {
+                        state.commit_at = None;
+                    }
                     return Some(mem::take(&mut state.waiting));
                 }
                 if !state.is_claimed() {
@@ -86,10 +91,12 @@ impl Writer {
                     self.has_ended = true;
                     return None;
                 }
-                state.renew_at
+                state.commit_at.map_or(state.renew_at, |at| at.min(state.renew_at))
             };
-            if timeout_at(renew_at, journal.wake.notified()).await.is_err() {
-                journal.state.lock().waiting.renews = true;
+            if timeout_at(until, journal.wake.notified()).await.is_err() {
+                let mut state = journal.state.lock();
+                state.waiting.is_due = state.commit_at.is_some_and(|at| at <= until);
+                state.waiting.renews |= state.renew_at <= until;
             }
         }
     }

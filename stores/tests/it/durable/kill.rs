@@ -151,6 +151,7 @@ fn import(effect: &Effect, killer: &Arc<Killer>) -> Start {
         async move {
             for (n, row) in rows.iter().enumerate() {
                 write.run(row.clone()).key(format!("row {n}")).idempotent().await?;
+                ctx.publish("rows", &(n + 1))?;
             }
             ctx.sleep("embargo", Duration::from_millis(5)).await?;
             if ctx.ask::<bool>(Interrupt::new("publish", json!({"rows": rows.len()})))? {
@@ -268,7 +269,11 @@ async fn process(kind: Kind, store: &OfProcess, effect: &Effect, again: bool) ->
                 }
                 _ => return Err(error),
             },
-            ended => return ended,
+            ended => {
+                let published = job.published().await?;
+                assert!(published.get("rows").is_none_or(|rows| *rows == json!(3)), "{published:?}");
+                return ended;
+            }
         }
         for question in job.questions().await? {
             let answer = match (&*question.kind, again) {

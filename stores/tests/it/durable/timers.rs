@@ -1,7 +1,7 @@
-//! The sleeps of a job, and the deadlines of its questions (M13). Time is paused, so the wall clock stands still: `later` moves the times that are stored.
+//! The sleeps of a job, the deadlines of its questions, and the values that it publishes (M13). Time is paused, so the wall clock stands still: `later` moves the times that are stored.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use emitree_runtime::{
 };
 use futures_util::future::{BoxFuture, join};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::ID;
@@ -256,10 +257,11 @@ async fn a_question_ends_the_sleeps_of_the_job_and_not_those_of_a_step_under_way
 
 /// M13, S10
 #[tokio::test(start_paused = true)]
-async fn a_sleep_is_kept_when_the_parts_of_its_job_are_replaced() {
+async fn sleeps_and_published_values_are_kept_when_the_parts_of_their_job_are_replaced() {
     let store = MemoryStore::new();
     let long = job(|ctx| {
         Box::pin(async move {
+            ctx.publish("progress", &1)?;
             ctx.sleep("pause", HOUR).await?;
             let step = runnable_fn("step", |text: String, _: RunContext| async move { Ok(text.len()) });
             step.run("x".repeat(200_000)).key("step").await?;
@@ -270,6 +272,7 @@ async fn a_sleep_is_kept_when_the_parts_of_its_job_are_replaced() {
     assert!(error.expect_err("a question").is_interrupted());
     let head = store.load(ID).await.expect("a store").expect("an entry").head;
     assert_eq!((after, head.whole_bytes > 200_000, sleeps(&store).await), (60, true, 1));
+    assert_eq!(published(&store).await, json!({"progress": 1}));
 }
 
 /// Returns a job that asks with a deadline of an hour, after a step with a long output.
@@ -360,4 +363,81 @@ async fn the_answer_of_a_deadline_is_checked_and_only_a_job_keeps_it() {
     assert_eq!(deadline.value, json!(true));
     let job = ask(json!(true)).run_shared(()).middleware(handle(&MemoryStore::new()));
     assert_eq!(job.await.expect("it is over already"), json!(true));
+}
+
+/// Returns the values that a job has published, as another process sees them.
+async fn published(store: &MemoryStore) -> Value {
+    json!(handle(store).published().await.expect("a store"))
+}
+
+/// M13
+#[tokio::test(start_paused = true)]
+async fn a_published_value_is_stored_by_the_next_commit_or_after_a_second_and_of_several_only_the_last() {
+    let (store, done) = (MemoryStore::new(), Arc::new(Notify::new()));
+    let ends = Arc::clone(&done);
+    let counts = job(move |ctx| {
+        let ends = Arc::clone(&ends);
+        Box::pin(async move {
+            for percent in 1..=40 {
+                ctx.publish("progress", &percent)?;
+            }
+            let step = job(|ctx| {
+                Box::pin(async move {
+                    ctx.publish("page", "of a step")?;
+                    Ok(json!(1))
+                })
+            });
+            step.run_shared(()).await?;
+            ends.notified().await;
+            // The commit of the job's end stores it.
+            ctx.publish("progress", &100)?;
+            Ok(json!("ended"))
+        })
+    });
+    let reads = async {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        assert_eq!(published(&store).await, json!({}));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(published(&store).await, json!({"progress": 40, "page": "of a step"}));
+        let revision = store.load(ID).await.expect("a store").expect("an entry").head.revision;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let later = store.load(ID).await.expect("a store").expect("an entry").head.revision;
+        assert_eq!(later, revision, "nothing is left to store");
+        done.notify_one();
+    };
+    let (ended, ()) = join(counts.run_shared(()).middleware(handle(&store)).into_future(), reads).await;
+    ended.expect("an output");
+    assert_eq!(published(&store).await, json!({"progress": 100, "page": "of a step"}));
+    let progress = |record: &Value| record["published"].get("progress").cloned();
+    let stored: Vec<_> = records(&store).await.iter().filter_map(progress).collect();
+    assert_eq!(stored, [40, 100]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_published_is_an_error_and_without_a_job_nothing_is() {
+    let store = MemoryStore::new();
+    let kept = Arc::new(Mutex::new(None));
+    let keeps = Arc::clone(&kept);
+    let publishes = job(move |ctx| {
+        let keeps = Arc::clone(&keeps);
+        Box::pin(async move {
+            let deep = (0..126).fold(json!(1), |value, _| json!([value]));
+            let errors = [ctx.publish("ratio", &f64::NAN), ctx.publish("deep", &deep)];
+            ctx.publish("fine", &1)?;
+            *keeps.lock().expect("a lock") = Some(ctx);
+            Ok(json!(errors.map(|error| error.err().map(|error| error.explain()))))
+        })
+    });
+    let errors = publishes.run_shared(()).middleware(handle(&store)).await.expect("an output");
+    let [nan, deep] = [0, 1].map(|n| errors[n].as_str().expect("an error").to_owned());
+    assert!(nan.starts_with("the value \"ratio\" cannot be published\n  caused by: the number at `.` is NaN"), "{nan}");
+    assert!(deep.contains("nested"), "{deep}");
+    assert_eq!(published(&store).await, json!({"fine": 1}));
+    let ctx = kept.lock().expect("a lock").take().expect("a run");
+    let error = ctx.publish("late", &1).expect_err("the job has ended").to_string();
+    assert_eq!(error, "the job `import-7` keeps nothing, because it is not under way");
+
+    // Without a job, nothing is read.
+    let alone = publishes.run_shared(()).await.expect("an output");
+    assert_eq!(alone, json!([null, null]));
 }

@@ -1,4 +1,4 @@
-//! The sleeps of runs in a job, whose ends are stored.
+//! What a job keeps for its runs: the ends of their sleeps, and the values that they publish.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use emitree_runtime::{Error, Keep, Result, RunContext, RunKey};
 use futures_core::future::BoxFuture;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::job::Job;
@@ -13,19 +14,22 @@ use super::job_layer::JobRun;
 use super::record::Record;
 use super::scope::Scope;
 
+/// The time after which a value is stored that was published.
+const PUBLISH_AFTER: Duration = Duration::from_secs(1);
+
 impl JobRun {
-    /// Returns the job if this process works on it.
-    fn job_at_work(&self) -> Option<&Arc<Job>> {
-        self.job.get().filter(|job| job.state.lock().start.run.is_some())
+    /// Returns the job.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this run does not work on it: it has not begun, or it has ended.
+    fn job_at_work(&self) -> Result<&Arc<Job>> {
+        let job = self.job.get().filter(|job| job.state.lock().start.run.is_some());
+        job.ok_or_else(|| Error::new(format!("{:?} keeps nothing, because it is not under way", self.durable)))
     }
 
     async fn sleep(&self, key: &RunKey, duration: Duration, scope: &Scope) -> Result<()> {
-        let Some(job) = self.job_at_work() else {
-            let durable = &self.durable;
-            return Err(Error::new(format!(
-                "the sleep `{key}` cannot be stored, because {durable:?} is not under way"
-            )));
-        };
+        let job = self.job_at_work()?;
         let stored = job.state.lock().sleep(key);
         let until = match (stored, scope.stopped()) {
             (Some(until), None) => until,
@@ -52,6 +56,14 @@ impl Keep for JobRun {
             let scope = Scope::of(run);
             self.sleep(&key, duration, &scope).await.inspect_err(|error| scope.note(error))
         })
+    }
+
+    fn publish(&self, name: &str, value: Value) -> Result<()> {
+        let job = self.job_at_work()?;
+        if job.state.lock().publish(name, value)? {
+            job.journal.commit_within(PUBLISH_AFTER);
+        }
+        Ok(())
     }
 }
 
