@@ -38,7 +38,7 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
     where
         F: for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync + 'static,
     {
-        let repeats = if is_delegate::<F>() { Repeats::GoesOn } else { Repeats::Asks };
+        let repeats = if is_delegate::<S, F>() { Repeats::GoesOn } else { Repeats::Asks };
         self.steps.push((name.into(), Box::new(work), repeats));
         self
     }

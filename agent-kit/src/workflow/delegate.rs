@@ -1,13 +1,11 @@
 //! Steps whose work is a run of something else: an agent or another workflow.
 
 use std::any::TypeId;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use emitree_runtime::{Data, Result, RunContext, Runnable};
 use futures_core::future::BoxFuture;
-use parking_lot::Mutex;
 
 use crate::workflow::{Goto, Workflow, WorkflowOutput};
 use emitree_agent::{Agent, AgentInput, AgentOutput};
@@ -79,11 +77,7 @@ where
     delegate(Arc::new(workflow.clone()), input, back)
 }
 
-fn delegate<S, R, In, Back>(
-    runnable: Arc<R>,
-    input: In,
-    back: Back,
-) -> impl for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync
+fn delegate<S, R, In, Back>(runnable: Arc<R>, input: In, back: Back) -> Box<dyn Delegate<S>>
 where
     S: Data,
     R: Runnable + 'static,
@@ -91,7 +85,7 @@ where
     Back: Fn(&mut S, R::Output) -> Goto + Send + Sync + 'static,
 {
     let back = Arc::new(back);
-    marked(move |state: &mut S, ctx: &RunContext| {
+    Box::new(move |state: &mut S, ctx: &RunContext| {
         // The step's run calls this function, and so is the parent.
         let run = runnable.run_shared(input(state));
         let run = match ctx.key() {
@@ -114,19 +108,36 @@ impl Delegated {
     }
 }
 
-/// The types of the functions that `ask` and `sub_workflow` have made. Each is a closure, whose type has no name, so
-/// that the builder cannot ask for a trait: a step is built from any function.
-static DELEGATES: Mutex<BTreeSet<TypeId>> = Mutex::new(BTreeSet::new());
-
-fn marked<S, F>(work: F) -> F
-where
-    F: for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + 'static,
+/// The function of a step that `ask` or `sub_workflow` has made: it has no effects but those of its run. The trait makes
+/// its box another type than the functions of users have, which may be boxed as well. A step is built from any function,
+/// because the compiler infers the types of a closure's parameters only from `Fn`.
+pub(super) trait Delegate<S>:
+    for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync
 {
-    DELEGATES.lock().insert(TypeId::of::<F>());
-    work
 }
 
-/// Returns `true` for a function that `ask` or `sub_workflow` has made: it has no effects but those of its run.
-pub(super) fn is_delegate<F: 'static>() -> bool {
-    DELEGATES.lock().contains(&TypeId::of::<F>())
+impl<S, F> Delegate<S> for F where F: for<'a> Fn(&'a mut S, &'a RunContext) -> BoxFuture<'a, Result<Goto>> + Send + Sync {}
+
+/// Returns `true` for the type of a function that `ask` or `sub_workflow` has made.
+pub(super) fn is_delegate<S: 'static, F: 'static>() -> bool {
+    TypeId::of::<F>() == TypeId::of::<Box<dyn Delegate<S>>>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workflow::step::Work;
+
+    fn is<F: 'static>(_: &F) -> bool {
+        is_delegate::<u32, F>()
+    }
+
+    #[test]
+    fn only_the_functions_of_ask_and_sub_workflow_are_known_as_such() -> Result<()> {
+        let boxed: Box<Work<u32>> = Box::new(|_, _| Box::pin(async { Ok(Goto::End) }));
+        assert!(!is(&boxed));
+        let inner = Workflow::<u32>::builder("inner").step("a", boxed).build()?;
+        assert!(is(&sub_workflow(&inner, |n: &u32| *n, |_: &mut u32, _| Goto::End)));
+        Ok(())
+    }
 }
