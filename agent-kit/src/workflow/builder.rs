@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter};
 use emitree_middleware::durable::{JobStore, OnlySteps};
-use emitree_runtime::{Data, Error, IntoMiddleware, Middleware, Result, RunContext, check_guards};
+use emitree_runtime::{Data, Error, IntoMiddleware, Middleware, Result, RunContext, RunKey, check_guards};
 use futures_core::future::BoxFuture;
 
 use crate::workflow::delegate::is_delegate;
@@ -80,8 +80,9 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
     /// # Errors
     ///
     /// Returns an error if the name of the workflow or of a step is empty or cannot be part of a namespace, if there are
-    /// no steps, if two steps have the same name, if there is no step with the name of [`start`](Self::start), if
-    /// `max_steps` is 0, or if a guard is bound to the workflow, but does not handle its runs ([`check_guards`]).
+    /// no steps, if the name of a step is too long for a [key](RunKey), if two steps have the same name, if there is no
+    /// step with the name of [`start`](Self::start), if `max_steps` is 0, or if a guard is bound to the workflow, but does
+    /// not handle its runs ([`check_guards`]).
     pub fn build(self) -> Result<Workflow<S>> {
         let Self { name, steps, start, max_steps, middlewares } = self;
         if steps.is_empty() {
@@ -107,6 +108,12 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
                 .child_builder(["workflow", &namespace, &segment(&step)])
                 .creator(Creator::new("Step", step.to_string()))
                 .build()?;
+            // The key of the step in a job.
+            RunKey::new(&format!("{max_steps}-{step}")).map_err(|error| {
+                Error::new(format!(
+                    "the workflow `{name}` cannot have a step called `{step}`: with its number, {error}"
+                ))
+            })?;
             Ok(Step { name: step, emitter, work, repeats })
         });
         let steps = steps.collect::<Result<Vec<_>>>()?;

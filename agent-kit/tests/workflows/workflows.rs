@@ -463,7 +463,10 @@ fn a_workflow_that_cannot_run_is_refused_by_build() {
     let flow = |names: &[&'static str]| {
         names.iter().fold(Workflow::builder("letters"), |flow, name| flow.step(*name, scripted(name)))
     };
+    let long = "a".repeat(197);
+    let too_long = format!("cannot have a step called `{long}`: with its number, \"100-aaa");
     let table = [
+        (Workflow::builder("letters").step(&long[1..], scripted("a")).step(&*long, scripted("a")), &*too_long),
         (flow(&[]), "the workflow `letters` has no steps: add one with `step(name, function)`"),
         (flow(&["a", ""]), "the workflow `letters` has a step with an empty name: name each step"),
         (flow(&["a", "b", "a"]), "the workflow `letters` has two steps called `a`"),
