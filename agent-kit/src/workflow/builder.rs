@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use emitree_emitter::{Creator, Emitter};
 use emitree_middleware::durable::{JobStore, OnlySteps};
-use emitree_runtime::{Data, Error, IntoMiddleware, Middleware, Result, RunContext, RunKey, check_guards};
+use emitree_runtime::{
+    Data, Error, IntoMiddleware, Middleware, Result, RunContext, RunKey, check_guards, middleware_fn,
+};
 use futures_core::future::BoxFuture;
 
 use crate::workflow::delegate::is_delegate;
@@ -121,7 +123,8 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
             let unknown = || format!("the workflow `{name}` cannot start with `{start}`; {}", listed(&steps));
             places.get(&*start).copied().ok_or_else(|| Error::new(unknown()))
         })?;
-        let middlewares = std::iter::once(Arc::new(InSteps) as Arc<dyn Middleware>).chain(middlewares).collect();
+        let middlewares =
+            std::iter::once(Arc::new(middleware_fn(in_steps)) as Arc<dyn Middleware>).chain(middlewares).collect();
         let workflow = Workflow(Arc::new(Inner { emitter, steps, places, start, max_steps, middlewares }));
         check_guards(&workflow)?;
         Ok(workflow)
@@ -129,20 +132,11 @@ impl<S: Data + Clone> WorkflowBuilder<S> {
 }
 
 /// Marks the run of a workflow in a job: it goes on at the step that was under way.
-#[derive(Debug)]
-struct InSteps;
-
-impl Middleware for InSteps {
-    fn bind(&self, ctx: &RunContext) -> Result<()> {
-        if ctx.extension::<JobStore>().is_some() {
-            ctx.set_own_extension(OnlySteps);
-        }
-        Ok(())
+fn in_steps(ctx: &RunContext) -> Result<()> {
+    if ctx.extension::<JobStore>().is_some() {
+        ctx.set_own_extension(OnlySteps);
     }
-
-    fn name(&self) -> &str {
-        "workflow"
-    }
+    Ok(())
 }
 
 /// Returns the segment of a namespace for a name.
