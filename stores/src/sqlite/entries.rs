@@ -7,7 +7,8 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 use super::worker::DbResult;
 
 /// Selects the heads with a status, by the index `entry_by_status`.
-pub(super) const LIST: &str = "SELECT id, revision, head FROM entry WHERE status = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+pub(super) const LIST: &str =
+    "SELECT id, revision, head, crc FROM entry WHERE status = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
 
 /// The row of an entry, without its head.
 struct Stored {
@@ -30,16 +31,46 @@ fn find(db: &Transaction<'_>, id: &str) -> rusqlite::Result<Option<Stored>> {
 /// Reads an entry. Parts that are missing are noticed by their number.
 pub(super) fn load(db: &Transaction<'_>, id: &str) -> DbResult<Option<Entry>> {
     let Some(stored) = find(db, id)? else { return Ok(Ok(None)) };
-    let head: String =
-        db.prepare_cached("SELECT head FROM entry WHERE number = ?1")?.query_row([stored.number], |row| row.get(0))?;
-    let mut parts = db.prepare_cached("SELECT bytes FROM part WHERE entry = ?1 ORDER BY number")?;
-    let parts = parts.query_map([stored.number], |row| row.get::<_, Vec<u8>>(0))?;
-    let parts = parts.map(|part| part.map(Bytes::from)).collect::<rusqlite::Result<Vec<_>>>()?;
+    let head = db.prepare_cached("SELECT head, crc FROM entry WHERE number = ?1")?.query_row([stored.number], text)?;
+    let mut parts = db.prepare_cached("SELECT bytes, crc FROM part WHERE entry = ?1 ORDER BY number")?;
+    let parts = parts.query_map([stored.number], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get(1)?)))?;
+    let parts = parts.collect::<rusqlite::Result<Vec<_>>>()?;
     if i64::try_from(parts.len()) != Ok(stored.parts) {
         let problem = format!("it has {} of its {} parts", parts.len(), stored.parts);
         return Ok(Err(StoreError::damaged(id, problem)));
     }
-    Ok(EntryHead::from_json(id, stored.revision, &head).map(|head| Some(Entry::new(head, parts))))
+    let changed = parts.iter().enumerate().find_map(|(n, (part, crc))| Some((n, fault(part, *crc)?)));
+    if let Some((n, fault)) = changed {
+        return Ok(Err(StoreError::damaged(id, format!("its part {n} {fault}"))));
+    }
+    let parts = parts.into_iter().map(|(part, _)| Bytes::from(part)).collect();
+    Ok(head_of(id, stored.revision, &head).map(|head| Some(Entry::new(head, parts))))
+}
+
+/// A text, and its checksum.
+pub(super) type Text = (String, i64);
+
+/// Reads the columns `head` or `json`, and `crc`.
+pub(super) fn text(row: &Row<'_>) -> rusqlite::Result<Text> {
+    Ok((row.get(0)?, row.get(1)?))
+}
+
+/// Returns the checksum of bytes.
+pub(super) fn crc(bytes: &[u8]) -> i64 {
+    crc32fast::hash(bytes).into()
+}
+
+/// Returns the fault of bytes that were stored with another checksum.
+pub(super) fn fault(bytes: &[u8], stored: i64) -> Option<String> {
+    let found = crc(bytes);
+    (found != stored).then(|| format!("has the checksum {found:08x}, and was stored with {stored:08x}"))
+}
+
+fn head_of(id: &str, revision: Revision, (json, crc): &Text) -> Result<EntryHead, StoreError> {
+    match fault(json.as_bytes(), *crc) {
+        Some(fault) => Err(StoreError::damaged(id, format!("its head {fault}"))),
+        None => EntryHead::from_json(id, revision, json),
+    }
 }
 
 /// Applies an append whose head is given as JSON, too.
@@ -60,17 +91,18 @@ pub(super) fn append(db: &Transaction<'_>, append: &Append, head: &str) -> DbRes
     let revision = db.prepare_cached(next)?.query_row([], revision)?;
     let before = stored.as_ref().filter(|_| !append.replaces).map_or(0, |stored| stored.parts);
     let parts = before + append.parts.len() as i64;
-    let write = "INSERT INTO entry (id, revision, last_append, status, head, parts) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-        ON CONFLICT (id) DO UPDATE SET (revision, last_append, status, head, parts) = (?2, ?3, ?4, ?5, ?6)
+    let write =
+        "INSERT INTO entry (id, revision, last_append, status, head, crc, parts) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+        ON CONFLICT (id) DO UPDATE SET (revision, last_append, status, head, crc, parts) = (?2, ?3, ?4, ?5, ?6, ?7)
         RETURNING number";
     let status = append.head.status.as_str();
-    let row = params![id, revision.get() as i64, append.id.as_bytes(), status, head, parts];
+    let row = params![id, revision.get() as i64, append.id.as_bytes(), status, head, crc(head.as_bytes()), parts];
     let number: i64 = db.prepare_cached(write)?.query_row(row, |row| row.get(0))?;
     if append.replaces {
         remove_parts(db, number)?;
     }
-    let mut add = db.prepare_cached("INSERT INTO part (entry, bytes) VALUES (?1, ?2)")?;
-    append.parts.iter().try_for_each(|part| add.execute(params![number, &**part]).map(drop))?;
+    let mut add = db.prepare_cached("INSERT INTO part (entry, bytes, crc) VALUES (?1, ?2, ?3)")?;
+    append.parts.iter().try_for_each(|part| add.execute(params![number, &**part, crc(part)]).map(drop))?;
     Ok(Ok(revision))
 }
 
@@ -83,7 +115,7 @@ pub(super) fn list(db: &Transaction<'_>, filter: &Filter) -> DbResult<Vec<EntryH
     let mut rows = Vec::new();
     for status in &filter.statuses {
         let found = select.query_map(params![status.as_str(), after, limit], |row| {
-            Ok((row.get::<_, String>("id")?, revision(row)?, row.get::<_, String>("head")?))
+            Ok((row.get::<_, String>("id")?, revision(row)?, (row.get::<_, String>("head")?, row.get("crc")?)))
         })?;
         for row in found {
             rows.push(row?);
@@ -91,7 +123,7 @@ pub(super) fn list(db: &Transaction<'_>, filter: &Filter) -> DbResult<Vec<EntryH
     }
     rows.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
     rows.truncate(filter.limit.unwrap_or(usize::MAX));
-    Ok(rows.iter().map(|(id, revision, head)| EntryHead::from_json(id, *revision, head)).collect())
+    Ok(rows.iter().map(|(id, revision, head)| head_of(id, *revision, head)).collect())
 }
 
 pub(super) fn remove(db: &Transaction<'_>, id: &str, after: Revision) -> DbResult<()> {

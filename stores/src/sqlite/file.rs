@@ -12,11 +12,11 @@ use super::failure::{Doing, failed, is_locked};
 /// Marks the files of this crate: `emtr` in ASCII.
 const APPLICATION: i64 = 0x656d_7472;
 /// The version of the tables.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 /// How long a change waits for the lock of another process.
 const LOCKED: Duration = Duration::from_secs(5);
 
-/// `part.number` grows, so it orders the parts of an entry. `entry.parts` is their count, so a part that is missing is
+/// `entry.crc`, `part.crc` and `value.crc` are the checksums of the text or the bytes beside them. `part.number` grows, so it orders the parts of an entry. `entry.parts` is their count, so a part that is missing is
 /// noticed. `last_revision` is greater than each revision of an entry that was removed.
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS entry (
@@ -26,13 +26,15 @@ const TABLES: &str = "
         last_append BLOB NOT NULL,
         status TEXT NOT NULL,
         head TEXT NOT NULL,
+        crc INTEGER NOT NULL,
         parts INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX IF NOT EXISTS entry_by_status ON entry (status, id);
     CREATE TABLE IF NOT EXISTS part (
         number INTEGER PRIMARY KEY,
         entry INTEGER NOT NULL,
-        bytes BLOB NOT NULL
+        bytes BLOB NOT NULL,
+        crc INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX IF NOT EXISTS part_by_entry ON part (entry);
     CREATE TABLE IF NOT EXISTS last_revision (
@@ -42,7 +44,8 @@ const TABLES: &str = "
     INSERT OR IGNORE INTO last_revision VALUES (1, 0);
     CREATE TABLE IF NOT EXISTS value (
         key BLOB NOT NULL UNIQUE,
-        json TEXT NOT NULL
+        json TEXT NOT NULL,
+        crc INTEGER NOT NULL
     ) STRICT;
 ";
 
@@ -74,7 +77,8 @@ fn check_format(connection: &Connection) -> rusqlite::Result<Result<bool, String
     Ok(match (number("application_id")?, number("user_version")?) {
         (APPLICATION, FORMAT) => Ok(false),
         (APPLICATION, format) => {
-            Err(format!("the file has format {format}, and this version reads format {FORMAT}: update emitree"))
+            let hint = "use the version of emitree that has written it";
+            Err(format!("the file has format {format}, and this version reads format {FORMAT}: {hint}"))
         }
         _ => Err("it is a database of another program: name another file".to_owned()),
     })

@@ -33,7 +33,8 @@ use self::worker::Worker;
 ///
 /// SQLite keeps two more files beside it, `-wal` and `-shm`, in which recent changes are: copy a file only while no
 /// process has it open. The write-ahead log needs a local disk. The tables are `entry`, `part` and `value`; heads and
-/// values are JSON text. Stored sessions contain secrets, so limit read access to the file.
+/// values are JSON text. Each part, head and value has a checksum: if it was changed, reading it is an error. Stored
+/// sessions contain secrets, so limit read access to the file.
 ///
 /// # Errors
 ///

@@ -11,6 +11,7 @@ use emitree_runtime::{Error, Result};
 use rusqlite::{OptionalExtension, Transaction};
 use serde_json::Value;
 
+use super::entries::{Text, crc, fault, text};
 use super::worker::DbResult;
 
 const END: u8 = 0;
@@ -56,17 +57,21 @@ pub(super) fn to_json(key: &ValueKey, value: &Value) -> Result<String> {
     json.map_err(|error| Error::from(error).message(format!("the value of {key} cannot be stored")))
 }
 
-pub(super) fn from_json(key: &ValueKey, json: &str) -> Result<Value> {
+pub(super) fn from_json(key: &ValueKey, (json, crc): &Text) -> Result<Value> {
+    if let Some(fault) = fault(json.as_bytes(), *crc) {
+        return Err(Error::new(format!("the value of {key} is damaged: it {fault}")));
+    }
     serde_json::from_str(json).map_err(|error| Error::from(error).message(format!("the value of {key} is damaged")))
 }
 
-pub(super) fn read(db: &Transaction<'_>, key: &[u8]) -> DbResult<Option<String>> {
-    db.prepare_cached("SELECT json FROM value WHERE key = ?1")?.query_row([key], |row| row.get(0)).optional().map(Ok)
+pub(super) fn read(db: &Transaction<'_>, key: &[u8]) -> DbResult<Option<Text>> {
+    db.prepare_cached("SELECT json, crc FROM value WHERE key = ?1")?.query_row([key], text).optional().map(Ok)
 }
 
 pub(super) fn write(db: &Transaction<'_>, key: &[u8], json: &str) -> DbResult<()> {
-    let write = "INSERT INTO value (key, json) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET json = ?2";
-    db.prepare_cached(write)?.execute((key, json)).map(|_| Ok(()))
+    let write = "INSERT INTO value (key, json, crc) VALUES (?1, ?2, ?3)
+        ON CONFLICT (key) DO UPDATE SET (json, crc) = (?2, ?3)";
+    db.prepare_cached(write)?.execute((key, json, crc(json.as_bytes()))).map(|_| Ok(()))
 }
 
 pub(super) fn remove(db: &Transaction<'_>, key: &[u8]) -> DbResult<()> {

@@ -36,12 +36,16 @@ async fn a_file_that_is_no_store_is_refused_and_stays_as_it_was() {
     let newer = folder.path().join("newer.db");
     drop(open(&newer).await);
     Connection::open(&newer)
-        .and_then(|db| db.execute_batch("PRAGMA user_version = 2; PRAGMA journal_mode = DELETE"))
+        .and_then(|db| db.execute_batch("PRAGMA user_version = 3; PRAGMA journal_mode = DELETE"))
         .expect("a version");
     let table = [
         (&text, "cannot be opened: it is not a SQLite database; name another file", "file is not a database"),
         (&other, "cannot be opened", "it is a database of another program: name another file"),
-        (&newer, "cannot be opened", "the file has format 2, and this version reads format 1: update emitree"),
+        (
+            &newer,
+            "cannot be opened",
+            "the file has format 3, and this version reads format 2: use the version of emitree that has written it",
+        ),
     ];
     for (path, message, cause) in table {
         let before = fs::read(path).expect("read");
@@ -63,8 +67,12 @@ async fn an_entry_that_is_damaged_is_an_error_and_others_are_read() {
     let damages = [
         ("DELETE FROM part WHERE bytes = 'second'", "the stored entry `a` is damaged: it has 2 of its 3 parts"),
         (
-            "UPDATE entry SET head = substr(head, 1, 20) WHERE id = 'a'",
-            "the stored entry `a` is damaged: its head cannot",
+            "UPDATE part SET bytes = CAST('secoud' AS BLOB) WHERE bytes = 'second'",
+            "the stored entry `a` is damaged: its part 1 has the checksum 1f29daf3, and was stored with b61f1169",
+        ),
+        (
+            "UPDATE entry SET head = replace(head, 'job', 'jab') WHERE id = 'a'",
+            "the stored entry `a` is damaged: its head has the checksum ",
         ),
         (
             "UPDATE entry SET id = 'a' WHERE id = 'x'",
