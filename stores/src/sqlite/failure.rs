@@ -39,10 +39,12 @@ pub(super) fn is_locked(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
+/// Returns the error of a store that has to be opened again.
+pub(super) fn unusable(path: &Path, reason: &'static str) -> StoreError {
+    StoreError::failed(format!("`{}` cannot be used: open it again", path.display()), reason)
+}
+
 /// Returns the error of a store whose thread has ended.
 pub(super) fn ended(path: &Path) -> StoreError {
-    StoreError::failed(
-        format!("`{}` cannot be used: open it again", path.display()),
-        "the thread of its store has ended",
-    )
+    unusable(path, "the thread of its store has ended")
 }

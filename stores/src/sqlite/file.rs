@@ -1,8 +1,10 @@
 //! Opens a file: its format, its tables, and how it is written.
 
+#[cfg(unix)]
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use emitree_middleware::store::StoreError;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
@@ -48,6 +50,24 @@ const TABLES: &str = "
         crc INTEGER NOT NULL
     ) STRICT;
 ";
+
+/// Identifies a file, whatever its path. On other systems than Unix, a file is not deleted while it is open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileId {
+    #[cfg(unix)]
+    device_and_number: (u64, u64),
+}
+
+impl FileId {
+    /// Returns the file at a path.
+    pub(super) fn at(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        #[cfg(unix)]
+        return Some(Self { device_and_number: (metadata.dev(), metadata.ino()) });
+        #[cfg(not(unix))]
+        return metadata.is_file().then_some(Self {});
+    }
+}
 
 /// Opens a file, creates its tables if it is new, and executes SQL.
 pub(super) fn open(path: &Path, sql: &str) -> Result<Connection, StoreError> {

@@ -39,7 +39,7 @@ use self::worker::Worker;
 /// # Errors
 ///
 /// [`StoreError::Failed`] names the file, the cause and a remedy. If another process has locked the file, a change
-/// waits for at most 5 s.
+/// waits for at most 5 s. Once the file was deleted, moved or replaced, all calls fail until it is opened again.
 #[derive(Clone)]
 pub struct SqliteStore(Arc<Inner>);
 

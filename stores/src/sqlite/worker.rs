@@ -3,7 +3,8 @@
 //! 1. Requests are taken in the order in which they were sent.
 //! 2. All changes that wait are made in one transaction, and each returns after its commit.
 //! 3. A read sees each change that was sent before it: the reads that were taken with changes are done after them.
-//! 4. The thread ends when the last sender is dropped, after all requests.
+//! 4. Requests fail once the path no longer leads to the file that was opened: a change would be lost with it.
+//! 5. The thread ends when the last sender is dropped, after all requests.
 
 use std::path::{Path, PathBuf};
 use std::{iter, thread};
@@ -12,8 +13,8 @@ use emitree_middleware::store::StoreError;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
-use super::failure::{Doing, ended, failed, is_locked};
-use super::file;
+use super::failure::{Doing, ended, failed, is_locked, unusable};
+use super::file::{self, FileId};
 
 /// The maximum number of requests that wait, and the maximum number of changes in one transaction.
 const CAPACITY: usize = 256;
@@ -27,8 +28,11 @@ pub(super) struct Worker {
     path: PathBuf,
 }
 
+/// Reads, or returns the error of a file that is lost.
+type Read = dyn FnOnce(Result<&mut Connection, StoreError>) + Send;
+
 enum Request {
-    Read(Box<dyn FnOnce(&mut Connection) + Send>),
+    Read(Box<Read>),
     Change(Box<dyn Change>),
 }
 
@@ -69,7 +73,7 @@ impl Worker {
         let run = move || match file::open(&path, &sql) {
             Ok(connection) => {
                 if reply.send(Ok(())).is_ok() {
-                    Owner { connection, path }.serve(queue);
+                    Owner::new(connection, path).serve(queue);
                 }
             }
             Err(error) => drop(reply.send(Err(error))),
@@ -89,9 +93,12 @@ impl Worker {
     ) -> Result<T, StoreError> {
         let path = self.path.clone();
         let (reply, result) = oneshot::channel();
-        let read = move |connection: &mut Connection| {
-            let found = connection.transaction().and_then(|transaction| read(&transaction));
-            reply.send(found.unwrap_or_else(|error| Err(failed(&path, Doing::Read, error)))).ok();
+        let read = move |connection: Result<&mut Connection, StoreError>| {
+            let found = connection.and_then(|connection| {
+                let found = connection.transaction().and_then(|transaction| read(&transaction));
+                found.unwrap_or_else(|error| Err(failed(&path, Doing::Read, error)))
+            });
+            reply.send(found).ok();
         };
         self.send(Request::Read(Box::new(read)), result).await
     }
@@ -120,9 +127,16 @@ impl Worker {
 struct Owner {
     connection: Connection,
     path: PathBuf,
+    /// The file that was opened.
+    file: Option<FileId>,
 }
 
 impl Owner {
+    fn new(connection: Connection, path: PathBuf) -> Self {
+        let file = FileId::at(&path);
+        Self { connection, path, file }
+    }
+
     fn serve(mut self, mut queue: mpsc::Receiver<Request>) {
         while let Some(first) = queue.blocking_recv() {
             let waiting = iter::from_fn(|| queue.try_recv().ok());
@@ -134,11 +148,22 @@ impl Owner {
                     Request::Change(change) => changes.push(change),
                 }
             }
-            self.commit(changes);
+            // One look for all requests that were taken together.
+            let lost = self.lost();
+            match &lost {
+                None => self.commit(changes),
+                Some(lost) => changes.into_iter().for_each(|change| change.finish(Some(lost.clone()))),
+            }
             for read in reads {
-                read(&mut self.connection);
+                read(lost.clone().map_or(Ok(&mut self.connection), Err));
             }
         }
+    }
+
+    /// Returns an error if the file is no longer at its path.
+    fn lost(&self) -> Option<StoreError> {
+        let is_there = self.file.is_some() && FileId::at(&self.path) == self.file;
+        (!is_there).then(|| unusable(&self.path, "the file was deleted or replaced while it was open"))
     }
 
     /// Makes changes in one transaction, and returns their results. If one of them fails, each is made in a transaction
@@ -176,7 +201,7 @@ mod tests {
         let path = folder.path().join("agents.db");
         let connection = file::open(&path, "CREATE TABLE number (n INTEGER)").expect("a file");
         let other = Connection::open(&path).expect("a connection");
-        (Owner { connection, path }, other)
+        (Owner::new(connection, path), other)
     }
 
     fn count(connection: &Connection) -> i64 {
@@ -208,7 +233,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (owner, other) = open(&folder);
         let (path, (seen, reads)) = (owner.path.clone(), std::sync::mpsc::channel());
-        let read = Request::Read(Box::new(move |connection| seen.send(count(connection)).expect("a receiver")));
+        let read = Request::Read(Box::new(move |connection| {
+            seen.send(count(connection.expect("the file"))).expect("a receiver");
+        }));
         let mut waiting = vec![read];
         let mut replies = Vec::new();
         for n in 0..10 {

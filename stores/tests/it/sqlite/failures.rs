@@ -60,6 +60,33 @@ async fn a_file_that_is_no_store_is_refused_and_stays_as_it_was() {
     assert_failed(&error, &path, "cannot be opened", "near \"nonsense\": syntax error");
 }
 
+/// S6
+#[tokio::test]
+async fn after_its_file_was_deleted_or_replaced_a_store_changes_and_reads_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let delete = |path: &Path| fs::remove_file(path).expect("removed");
+    let replace = |path: &Path| {
+        // Another file, also if its number is given again.
+        let copy = path.with_extension("copy");
+        fs::copy(path, &copy).expect("copied");
+        fs::rename(copy, path).expect("renamed");
+    };
+    for damage in [&delete as &dyn Fn(&Path), &replace] {
+        let path = new_path(&folder);
+        let store = open(&path).await;
+        let revision = store.append(&append("a", Revision::NONE)).await.expect("stored");
+        damage(&path);
+        let errors = [
+            store.append(&append("a", revision)).await.expect_err("nobody would find it"),
+            store.load("a").await.expect_err("nobody else reads it"),
+        ];
+        for error in errors {
+            assert_failed(&error, &path, "cannot be used: open it again", "was deleted or replaced");
+        }
+        open(&path).await.append(&append("b", Revision::NONE)).await.expect("a file of its own");
+    }
+}
+
 /// S5
 #[tokio::test]
 async fn an_entry_that_is_damaged_is_an_error_and_others_are_read() {
