@@ -103,7 +103,7 @@ fn each_rule_has_one_number() {
 fn the_page_about_stability_names_the_version_of_each_stored_format() {
     let page = include_str!("../docs/stability.md");
     let formats = [
-        ("agent/src/session/stored.rs", "VERSION", "sessions, as JSON and in a store"),
+        ("agent/src/session/fold/mod.rs", "FORMAT", "sessions, as JSON and in a store"),
         ("middleware-builtin/src/durable/record.rs", "FORMAT", "jobs in a store"),
         ("stores/src/sqlite/file.rs", "FORMAT", "files of `SqliteStore`"),
         ("middleware-builtin/src/record/journal.rs", "VERSION", "journals of `Record`"),

@@ -21,7 +21,7 @@ use crate::agent::turn::{LoopState, Resumes};
 use crate::model::emit;
 use crate::place::action::CallResult;
 use crate::place::batch::GatedCall;
-use crate::session::keys::CallInTurn;
+use crate::session::turn::CallInTurn;
 use crate::{
     Agent, AgentInput, AgentMiddleware, AgentOutput, CallId, FinishReason, History, Hooks, Message, Messages, Role,
     Session, Tool, ToolError, ToolOutput, tool_fn,
@@ -145,7 +145,7 @@ impl Handoff {
         let of_source = source.handoffs.source.get();
         input.options.stream = of_source.filter(|source| source.streams).map(|_| true);
         let append = AppendReplies::new(of_source.map_or(&[], |source| &source.installed), &target);
-        let (session, resumes) = session_of(&target, before, ctx)?;
+        let (session, resumes) = session_of(&target, before, self.filter.is_some(), ctx)?;
         let transferred = Transferred { in_a_row: source.handoffs.in_a_row + 1, session, resumes };
         let output = target.ask(input).own_extension(transferred).middleware(append).await?;
         let text = output.text();
@@ -156,12 +156,14 @@ impl Handoff {
 }
 
 /// Returns the session of the target of a transfer, which the source's session keeps until the call has settled.
-fn session_of(target: &Agent, before: History, ctx: &RunContext) -> Result<(Session, Resumes)> {
+fn session_of(target: &Agent, before: History, is_filtered: bool, ctx: &RunContext) -> Result<(Session, Resumes)> {
     let (Some(call), Some(key)) = (ctx.own_extension::<CallInTurn>(), ctx.key()) else {
         return Ok((Session::from(before), Resumes::No));
     };
     let key = key.child(target.name())?;
-    let (session, is_known) = call.calls.session_below(call.position, &key, || Session::from(before));
+    let (first, messages) =
+        if is_filtered { (None, before.messages().to_vec()) } else { (Some(before.messages().len()), Vec::new()) };
+    let (session, is_known) = call.turn.session_below(call.position, &key, first, messages);
     Ok((session, if is_known { Resumes::Inside } else { Resumes::No }))
 }
 

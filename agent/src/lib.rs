@@ -15,7 +15,6 @@ mod model;
 mod openai;
 mod place;
 mod session;
-mod sync;
 mod tool;
 pub mod typed;
 

@@ -309,7 +309,7 @@ async fn a_hook_of_the_builder_does_not_replace_a_limit() -> Result<()> {
 
 #[tokio::test]
 async fn a_count_that_cannot_be_read_denies_the_calls() -> Result<()> {
-    let stored = json!({"version": 2, "history": [], "state": {"call_limit.tool.shout": "many"}});
+    let stored = json!({"format": 1, "messages": [], "state": {"call_limit.tool.shout": "many"}});
     let session: Session = serde_json::from_value(stored).expect("a session");
     let answer = Bound::TO_AGENT.ask(agent(&shouts("a")), CallLimit::tool("shout").per_session(1), &session).await?;
     let results = results(&answer.messages);

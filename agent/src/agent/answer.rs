@@ -1,6 +1,6 @@
 //! The answer of a run, and its message in the history.
 //!
-//! 1. When the loop ends, its answer is a message of the history. [`Answer`] refers to this message by its address.
+//! 1. When the loop ends, its answer is the last message of its last turn in the history, which the run holds.
 //! 2. When layers and output functions have returned, [`settle`] replaces the message by the answer that they left, or
 //!    appends the answer if a layer has answered instead of the loop.
 //! 3. If the run ends without returning its answer, [`Answer::keep`] has registered a function that takes the message out
@@ -37,7 +37,7 @@ struct AnswerState {
 }
 
 impl Answer {
-    /// See [`LoopState::forget_answer`].
+    /// Forgets the answer: another round or another attempt begins.
     pub(crate) fn forget(&self) {
         self.0.lock().message = None;
     }
@@ -70,10 +70,14 @@ fn withhold(error: &Error, ctx: &RunContext) {
     let Some(state) = LoopState::of(ctx) else { return };
     let Some(before) = state.answer.take() else { return };
     let (ErrorKind::Denied { by } | ErrorKind::Halted { by }) = error.kind() else {
-        return state.session.hold_back(&before, ctx.run_id());
+        state.session.end(false);
+        // The output functions may have returned it.
+        return state.session.take_back();
     };
     let after = in_place_of(&before, Message::assistant(format!("(withheld by {by})")), true);
-    if !state.session.replace(&before, &after) || !ctx.has_listeners() {
+    let is_replaced = state.session.replace_answer(&after, true);
+    state.session.end(true);
+    if !is_replaced || !ctx.has_listeners() {
         return;
     }
     // Nothing can be awaited here: the event is emitted when the run emits `finish`.
@@ -116,6 +120,7 @@ async fn settle(output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
         output.last_agent = ctx.name().into();
     }
     settle_in(&state, output, ctx).await?;
+    state.session.end(true);
     match state.commit_answer() {
         Some(commit) => commit.await,
         None => Ok(()),
@@ -136,8 +141,8 @@ async fn settle_in(state: &LoopState, output: &mut AgentOutput, ctx: &RunContext
     }
     let after = in_place_of(&before, output.answer.clone(), false);
     output.end_with(Arc::clone(&after));
-    if *before != *after && state.session.replace(&before, &after) {
-        state.keep_answer(&after, ctx);
+    if *before != *after && state.session.replace_answer(&after, false) {
+        state.answer.keep(&after, ctx);
         emit(ctx, &mut MessageReplaced { before: Some(before), after }).await?;
     }
     Ok(())
@@ -148,13 +153,11 @@ async fn settle_foreign(output: &mut AgentOutput, state: &LoopState, ctx: &RunCo
     let question = std::mem::take(&mut state.answer.0.lock().question);
     let known = state.session.count_added();
     // An attempt of the loop that has failed has added the question itself.
-    if known == 0 {
-        state.session.extend(question)?;
-    }
+    let question = if known == 0 { question } else { Vec::new() };
     let answer = in_place_of(&Message::assistant(""), output.answer.clone(), false);
-    state.session.forget_held();
-    state.session.append(vec![Arc::clone(&answer)], state.session.attempt());
-    state.keep_answer(&answer, ctx);
+    let messages = question.into_iter().map(Arc::new).chain([Arc::clone(&answer)]).collect();
+    state.session.answer_instead(ctx, messages)?;
+    state.answer.keep(&answer, ctx);
     output.end_with(answer);
     // The layer does not know which messages this run has added.
     output.messages = state.session.added();

@@ -1,6 +1,5 @@
 //! The state of an agent's loop. Every hook can read its public part, a [`Turn`].
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -13,7 +12,6 @@ use emitree_middleware::store::Claim;
 use emitree_runtime::{Answers, Error, Result, RunContext};
 use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
-use serde_json::Value;
 
 use crate::agent::answer::Answer;
 use crate::agent::middleware::Joined;
@@ -25,8 +23,8 @@ use crate::place::compaction::Compacting;
 use crate::place::values::Values;
 use crate::session::commits;
 use crate::session::entry::SessionEntry;
-use crate::session::keys::CallInTurn;
 use crate::session::run::SessionRun;
+use crate::session::turn::CallInTurn;
 use crate::{Agent, ChatModel, ChunkStage, History, Message, Session, Turn};
 
 /// The state of an agent's run. The runs below inherit it as an extension, unless an agent in between has its own
@@ -49,8 +47,6 @@ pub(crate) struct LoopState {
     alive: AtomicU32,
     /// The numbers of earlier attempts whose futures are not gone, because layers keep them.
     kept: Mutex<Vec<u32>>,
-    /// To what another attempt goes back.
-    before: Mutex<Option<Before>>,
     /// `true` in a job: the claim waits for a process that was killed.
     pub(crate) is_in_job: bool,
     /// The claim of the session, if a store keeps it.
@@ -69,14 +65,6 @@ const NO_JOB: NoJob = NoJob::new(
      `.session(&Session::open(&store, id).await?)` instead of the `Durable`, or run the agent in a job",
 );
 
-/// To what another attempt goes back: the beginning of the run, or the end of the turn that it has resumed.
-#[derive(Debug)]
-struct Before {
-    /// The state of middleware.
-    state: BTreeMap<Arc<str>, Value>,
-    turn: Turn,
-}
-
 impl LoopState {
     /// Creates the state of a run, as an extension that the runs below inherit.
     pub(crate) fn prepare(ctx: &RunContext, own: Arc<OwnHooks>) -> Result<()> {
@@ -89,7 +77,6 @@ impl LoopState {
         let alive = AtomicU32::new(0);
         let kept = Mutex::default();
         let measures = AtomicBool::new(false);
-        let before = Mutex::new(None);
         let handoffs = HandoffState::of(ctx);
         let claim = Mutex::new(None);
         let has_claimed = AtomicBool::new(false);
@@ -107,7 +94,6 @@ impl LoopState {
             depth,
             alive,
             kept,
-            before,
             is_in_job,
             claim,
             has_claimed,
@@ -149,12 +135,12 @@ impl LoopState {
         let key = ctx.key().ok_or_else(|| Error::new("the run has no key, although it has taken one"))?;
         let Some(call) = step.own_extension::<CallInTurn>() else {
             let Some(job) = ctx.extension::<JobStore>() else {
-                return Ok(UsedSession::of(Session::default().with_key(key)));
+                return Ok(UsedSession::of(Session::with_key(&key)));
             };
             let session = SessionEntry::below_job(&key, &job);
             return Ok(UsedSession { resumes: Resumes::IfBegun, ..UsedSession::of(session) });
         };
-        let (session, has_begun) = call.calls.session_below(call.position, &key, Session::default);
+        let (session, has_begun) = call.turn.session_below(call.position, &key, None, Vec::new());
         let resumes = if has_begun { Resumes::Inside } else { Resumes::No };
         // A pause above ends this run only if its call can be made again (A15).
         let outer = step.extension::<Self>().filter(|_| step.is_idempotent());
@@ -167,16 +153,10 @@ impl LoopState {
         ctx.extension::<Self>().filter(|state| state.depth == ctx.depth())
     }
 
-    /// Sets the answer, which is in the history from now on. If the run fails, its message is replaced.
+    /// Sets the answer: the last message of the last turn in the history. If the run fails, it is taken out or replaced.
     pub(crate) fn keep_answer(&self, message: &Arc<Message>, ctx: &RunContext) {
-        self.session.hold_answer(message);
+        self.session.hold_answer();
         self.answer.keep(message, ctx);
-    }
-
-    /// Forgets the answer: another round or another attempt begins.
-    pub(crate) fn forget_answer(&self) {
-        self.session.forget_answer();
-        self.answer.forget();
     }
 
     /// Returns how the run uses its session.
@@ -188,7 +168,7 @@ impl LoopState {
     pub(crate) fn go_on_inside(&self) {
         let resumes = &mut *self.resumes.lock();
         if *resumes == Resumes::IfBegun {
-            *resumes = if self.session.has_begun() { Resumes::Inside } else { Resumes::No };
+            *resumes = if self.session.is_used() { Resumes::Inside } else { Resumes::No };
         }
     }
 
@@ -300,45 +280,9 @@ impl Attempt {
         tools.retain(|run| {
             let Some(call) = run.own_extension::<CallInTurn>() else { return false };
             run.abort(DISCARDED);
-            !kept.contains(&call.started.attempt())
+            !kept.contains(&call.attempt())
         });
         tools
-    }
-
-    /// Begins an attempt. From the second attempt on, resets the turn, restores the state of middleware, and undoes the
-    /// last attempt's changes to the history.
-    pub(crate) fn begin(&self) -> Result<()> {
-        let before = self.before.lock().take();
-        let before = match before {
-            // The last attempt has ended while it made the calls that an earlier run had left open: they stay (A7).
-            Some(_) if self.resumes() != Resumes::No && self.session.has_open_turn() => None,
-            Some(before) => {
-                // A layer or an output middleware requested another attempt: the changes of the previous attempt are
-                // undone.
-                self.session.give_up();
-                self.forget_answer();
-                self.session.slices().restore(&before.state);
-                self.session.turn().change(|turn| *turn = before.turn);
-                Some(before)
-            }
-            None => None,
-        };
-        match before {
-            Some(before) => *self.before.lock() = Some(before),
-            None => {
-                let resumed = self.session.stopped_turn().filter(|_| self.resumes() != Resumes::No);
-                self.keep(resumed.unwrap_or_default())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps the state of middleware and the turn, for another attempt.
-    pub(crate) fn keep(&self, turn: Turn) -> Result<()> {
-        // Serializing the values calls user code, so `before` is not locked here.
-        let state = self.session.slices().snapshot()?;
-        *self.before.lock() = Some(Before { state, turn });
-        Ok(())
     }
 }
 
@@ -353,7 +297,7 @@ impl Deref for Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         self.state.session.free_taken(self.number);
-        self.state.session.end_run(self.number, *self.has_answer.get_mut());
+        self.state.session.leave(self.number, *self.has_answer.get_mut());
         // If another attempt has begun meanwhile, its number stays.
         if self.state.alive.compare_exchange(self.number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             self.state.kept.lock().retain(|kept| *kept != self.number);
@@ -424,7 +368,7 @@ pub trait AgentContext {
 
 impl AgentContext for RunContext {
     fn turn(&self) -> Option<Turn> {
-        self.extension::<LoopState>().map(|state| state.session.turn().get())
+        self.extension::<LoopState>().map(|state| state.session.turn())
     }
 
     fn history(&self) -> Option<History> {
@@ -432,9 +376,7 @@ impl AgentContext for RunContext {
     }
 
     fn session(&self) -> Option<Session> {
-        let state = self.extension::<LoopState>()?;
-        let agent = state.agent_run(self)?;
-        Some(state.session.share(&agent))
+        self.extension::<LoopState>().map(|state| state.session.session().clone())
     }
 
     fn values(&self) -> Result<Values> {

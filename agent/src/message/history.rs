@@ -163,14 +163,6 @@ impl History {
         Arc::make_mut(&mut self.0).extend(messages);
         Ok(())
     }
-
-    /// Returns the messages after `prefix`, or `None` if this history does not begin with the messages of `prefix`.
-    pub(crate) fn strip_prefix(&self, prefix: &Self) -> Option<&[Arc<Message>]> {
-        let (begin, rest) = self.0.split_at_checked(prefix.0.len())?;
-        // Messages are compared by address, because another run may add an equal message.
-        let is_same = Arc::ptr_eq(&self.0, &prefix.0) || begin.iter().zip(&*prefix.0).all(|(a, b)| Arc::ptr_eq(a, b));
-        is_same.then_some(rest)
-    }
 }
 
 impl TryFrom<Vec<Message>> for History {

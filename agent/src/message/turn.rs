@@ -1,6 +1,5 @@
 //! The turn of an agent: what its model calls have cost so far.
 
-use parking_lot::Mutex;
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
@@ -32,19 +31,5 @@ impl Turn {
         if let Some(cost) = cost {
             self.cost = Some(self.cost.unwrap_or_default().saturating_add(cost));
         }
-    }
-}
-
-/// The current [`Turn`] of an agent's run. The mutex is needed because tools may read the turn on other threads.
-#[derive(Debug, Default)]
-pub(crate) struct CurrentTurn(Mutex<Turn>);
-
-impl CurrentTurn {
-    pub(crate) fn get(&self) -> Turn {
-        *self.0.lock()
-    }
-
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Turn)) {
-        change(&mut self.0.lock());
     }
 }

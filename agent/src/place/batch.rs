@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 use crate::ToolCall;
 use crate::place::built::Gate;
 use crate::place::filters::apply_caught;
-use crate::session::turn_calls::TurnCalls;
+use crate::session::record::Fact;
+use crate::session::turn::LiveTurn;
 use crate::tool::output::ToolOutput;
 
 /// All tool calls of a turn, before any of them starts: the value at [`Place::ToolGate`](crate::Place::ToolGate).
@@ -142,11 +143,11 @@ pub(crate) struct Asks {
     answers: Answers,
     ctx: RunContext,
     /// The turn of the calls, which have keys. `None` in a test of hooks.
-    calls: Option<Arc<TurnCalls>>,
+    calls: Option<Arc<LiveTurn>>,
 }
 
 impl Asks {
-    pub(crate) fn of_turn(answers: &Answers, ctx: &RunContext, calls: &Arc<TurnCalls>) -> Self {
+    pub(crate) fn of_turn(answers: &Answers, ctx: &RunContext, calls: &Arc<LiveTurn>) -> Self {
         Self { answers: answers.clone(), ctx: ctx.clone(), calls: Some(Arc::clone(calls)) }
     }
 
@@ -217,7 +218,12 @@ impl GatedCall {
         if let Some(calls) = &asks.calls
             && is_new
         {
-            calls.pass(self.position, gate, &self.call, &asks.answers);
+            // The gate is not called again, so it does not ask again.
+            calls.use_answers(self.position, &asks.answers);
+            calls.note_all(self.position, |known| {
+                let passed = [Fact::Passed(gate.to_owned())];
+                passed.into_iter().chain(calls.change_to(known, self.position, &self.call, false)).collect()
+            });
         }
     }
 
@@ -307,7 +313,7 @@ impl GatedCall {
             None => asks.answers.ask(question, &asks.ctx),
             Some(calls) => {
                 check_depth(&question.data)?;
-                let key = calls.key(self.position, calls.changed(self.position, &self.call).as_ref());
+                let key = calls.key(self.position, Some(&self.call));
                 asks.answers.ask_as(question.about(&key), &asks.ctx, Answer::read)
             }
         };

@@ -278,9 +278,9 @@ impl Hooks {
     /// arguments: it is the run's own extension [`CallId`](crate::CallId). The error of a layer becomes the result of
     /// the call, as an error of the tool does.
     ///
-    /// When a layer is entered, the call has begun, because the layer may do the work itself: if the run then ends, the
-    /// result of the call is "it may have had effects". Only guards are no part of the work: a call that waits in a
-    /// guard, and has entered no other layer and started no run, is "not executed".
+    /// The call has begun once its function is called, or a run below it starts. What a layer does itself before it calls
+    /// `next` does not count: if the run then ends, the call is "not executed", and a resume may enter the layer again. A
+    /// layer whose effect must not happen twice starts a run for it.
     pub fn tool_call(&mut self, build: impl FnOnce(StackBuilder<Tool>) -> StackBuilder<Tool>) -> &mut Self {
         self.tool_call = build(std::mem::replace(&mut self.tool_call, Stack::builder()));
         self

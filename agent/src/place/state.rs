@@ -50,7 +50,7 @@ impl<T: Default + Serialize + DeserializeOwned + Send + 'static> State<T> {
             ))
         })?;
         let call = state.call_around(ctx);
-        let admit = || match call.as_ref().filter(|(_, call)| call.started.attempt() != state.session.attempt()) {
+        let admit = || match call.as_ref().filter(|(_, call)| call.attempt() != state.session.attempt()) {
             None => Ok(()),
             Some((tool, _)) => Err(Error::aborted(format!(
                 "the state `{}` cannot be used: the attempt in which `{}` was called was discarded",
@@ -74,14 +74,14 @@ impl<T> fmt::Debug for State<T> {
     }
 }
 
-/// The state of all middlewares of a session. Clones share the state.
+/// The state of all middlewares of a session.
 ///
 /// Invariant: user code (a closure of `with`, or an implementation of `Default`, `Serialize` or `Deserialize`) may run
 /// while the mutex is held, but never while the map is borrowed. While user code has a value, the value is not in the
 /// map. Therefore, a nested `with` of another value works, and a nested `with` of the same value returns an error
 /// instead of deadlocking.
-#[derive(Clone, Default)]
-pub(crate) struct Slices(Arc<ReentrantMutex<Map>>);
+#[derive(Default)]
+pub(crate) struct Slices(ReentrantMutex<Map>);
 
 type Map = RefCell<BTreeMap<Arc<str>, Slice>>;
 
@@ -212,9 +212,8 @@ impl Slices {
 
     /// Returns a state whose values are deserialized when they are first used. A value that no middleware uses is kept
     /// unchanged.
-    pub(crate) fn stored(values: BTreeMap<Arc<str>, Value>) -> Self {
-        let values = values.into_iter().map(|(key, value)| (key, Slice::Stored(value))).collect();
-        Self(Arc::new(ReentrantMutex::new(RefCell::new(values))))
+    pub(crate) fn stored(values: &BTreeMap<Arc<str>, Arc<Value>>) -> Self {
+        Self(ReentrantMutex::new(RefCell::new(slices(values))))
     }
 
     /// Returns a copy of a value as JSON, or `None` if there is none.
@@ -238,12 +237,15 @@ impl Slices {
     }
 
     /// Replaces all values with the values of a snapshot.
-    pub(crate) fn restore(&self, snapshot: &BTreeMap<Arc<str>, Value>) {
-        let stored = snapshot.iter().map(|(key, value)| (Arc::clone(key), Slice::Stored(value.clone()))).collect();
-        let before = self.0.lock().replace(stored);
+    pub(crate) fn restore(&self, snapshot: &BTreeMap<Arc<str>, Arc<Value>>) {
+        let before = self.0.lock().replace(slices(snapshot));
         // Dropping values may call user code, so the mutex is unlocked first.
         drop(before);
     }
+}
+
+fn slices(values: &BTreeMap<Arc<str>, Arc<Value>>) -> BTreeMap<Arc<str>, Slice> {
+    values.iter().map(|(key, value)| (Arc::clone(key), Slice::Stored(Value::clone(value)))).collect()
 }
 
 impl fmt::Debug for Slices {

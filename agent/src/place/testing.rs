@@ -308,7 +308,7 @@ impl HookTest {
         let prepare = move |ctx: &RunContext| {
             LoopState::prepare(ctx, Arc::clone(&own))?;
             if let Some(state) = LoopState::of(ctx) {
-                state.session.turn().change(|now| *now = turn);
+                state.session.set_turn(turn);
                 state.compacting.begin(&of_run);
             }
             Ok(())

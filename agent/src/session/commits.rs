@@ -40,15 +40,13 @@ impl LoopState {
     pub(crate) fn commit_answer(&self) -> Option<BoxFuture<'_, Result<()>>> {
         let entry = self.session.entry()?;
         Some(Box::pin(async move {
-            let returns = self.session.return_answer();
-            if self.session.own_entry().is_some() {
+            let stored = if self.session.own_entry().is_some() {
                 let claim = self.claim.lock().take();
-                entry.release(claim, Some(EntryStatus::Ended)).await.map_err(not_stored)?;
+                entry.release(claim, Some(EntryStatus::Ended)).await.map_err(not_stored)
             } else {
-                entry.commit().await?;
-            }
-            returns.returned();
-            Ok(())
+                entry.commit().await
+            };
+            stored.inspect_err(|_| self.session.take_back())
         }))
     }
 }
@@ -81,14 +79,17 @@ pub(crate) fn release_at_end(ctx: &RunContext) -> Result<()> {
 }
 
 async fn release(state: &LoopState, status: EntryStatus) {
-    state.session.forget_answer();
+    state.session.end(false);
     let claim = state.claim.lock().take();
     let Some(entry) = state.session.own_entry() else { return };
     if !state.has_claimed.load(Ordering::Relaxed) || claim.is_none() && status == EntryStatus::Ended {
         // The run has not used the session, or its answer was stored before.
         return;
     }
-    let status = (!state.session.has_left()).then_some(status);
+    // A run may be dropped while its answer is being stored.
+    let has_ended = status == EntryStatus::Running && state.session.has_returned();
+    let status = if has_ended { EntryStatus::Ended } else { status };
+    let status = state.session.has_begun().then_some(status);
     if let Err(error) = entry.release(claim, status).await {
         tracing::warn!(%error, "the end of a run is not stored");
     }

@@ -1,16 +1,14 @@
 //! The entry of a session in a store (A24 to A27).
 //!
-//! 1. An entry belongs to the session that was opened. The sessions of the agents below its open calls share it, through
-//!    their keys.
-//! 2. [`Written`] is the session as it was last handed to the journal. A change is the difference to it, so a commit
-//!    writes only what has changed, and what is stored is what the handle holds.
+//! 1. An entry belongs to the log of the session that was opened, which has the sessions of the agents below its open
+//!    calls too.
+//! 2. A commit has the records since the last one, so what is stored is what the handle holds. A part has the records of
+//!    one commit, as lines.
 //! 3. While a run uses the session, this process holds the entry. A session that another process has changed meanwhile is
-//!    read again before a run, or an answer, changes it.
+//!    read again before a run, or an answer, changes it. Inputs that were not stored yet come behind.
 
 use std::future::IntoFuture;
-use std::mem::take;
 use std::num::NonZeroU64;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -24,36 +22,33 @@ use futures_core::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
-use uuid::Uuid;
 
 use crate::Role;
-use crate::place::state::Slices;
-use crate::session::delta::{Written, read};
-use crate::session::keys::SessionKey;
-use crate::session::{Conversation, Session, Shared};
+use crate::message::arguments::storing;
+use crate::session::Session;
+use crate::session::fold::Conversation;
+use crate::session::fold::runs::Run;
+use crate::session::log::Log;
+use crate::session::record::{Line, Record};
 
 /// The kind of the entries of sessions.
 const KIND: &str = "session";
 
 static OPEN: OpenEntries<SessionEntry> = OpenEntries::new();
 
-/// A session in a store. Its key keeps it alive.
+/// A session in a store. Its log keeps it alive.
 #[derive(Debug)]
 pub(crate) struct SessionEntry {
     journal: Journal,
-    session: WeakSession,
+    log: Weak<Log>,
     known: Mutex<Known>,
-    this: Weak<Self>,
 }
 
-/// The session as it was last handed to the journal.
+/// What is known about the stored session.
 #[derive(Debug)]
 struct Known {
-    written: Written,
-    /// The inputs that are stored.
-    saved: Inputs,
     /// The inputs that were handed over last, and the revision at which they were: they are stored if it has moved.
-    handed: (Inputs, Revision),
+    handed: (Vec<Record>, Revision),
     listed: Listed,
     /// The status once no run uses the session.
     ended: EntryStatus,
@@ -61,39 +56,6 @@ struct Known {
     has_new: bool,
     /// The number of runs that are about to use the session.
     claiming: usize,
-}
-
-impl Known {
-    /// Returns the inputs that are stored at the journal's revision.
-    fn saved_at(&self, revision: Revision) -> &Inputs {
-        let (handed, before) = &self.handed;
-        if revision == *before { &self.saved } else { handed }
-    }
-}
-
-/// The part of a session that changes without a run.
-#[derive(Clone, Debug)]
-struct Inputs {
-    /// The number of messages that the inbox has received.
-    sent: u64,
-    pause: Option<Uuid>,
-    meta: Map<String, Value>,
-}
-
-impl Inputs {
-    fn of(conversation: &Conversation) -> Self {
-        let Conversation { inbox, pause, meta, .. } = conversation;
-        Self { sent: inbox.sent(), pause: *pause, meta: meta.clone() }
-    }
-
-    /// Adds what a conversation has received since then to a conversation that was read.
-    fn move_new(&self, from: &mut Conversation, to: &mut Conversation) {
-        to.inbox.take_over(&mut from.inbox, self.sent);
-        let pause = from.pause.filter(|pause| self.pause != Some(*pause) && !to.inbox.was_taken(*pause));
-        to.pause = to.pause.or(pause);
-        let is_new = |(key, value): &(String, Value)| self.meta.get(key) != Some(value);
-        to.meta.extend(take(&mut from.meta).into_iter().filter(is_new));
-    }
 }
 
 /// The part of a head that depends on the session.
@@ -110,86 +72,58 @@ impl Listed {
     }
 }
 
-/// A session that its own entry does not keep alive.
-#[derive(Debug)]
-struct WeakSession {
-    shared: Weak<Shared>,
-    slices: Slices,
-    key: Weak<SessionKey>,
-}
-
-impl WeakSession {
-    fn upgrade(&self) -> Option<Session> {
-        let (shared, key) = (self.shared.upgrade()?, self.key.upgrade()?);
-        Some(Session { shared, slices: self.slices.clone(), key })
-    }
-}
-
 impl SessionEntry {
     /// Returns the session that a store keeps under an id, or a new one.
     async fn open(store: Arc<dyn Store>, id: String, lease: Lease) -> emitree_runtime::Result<Session> {
         check_id(&id)?;
         let store_id = store.store_id();
-        if let Some(session) = OPEN.get(store_id, &id).and_then(|entry| entry.session.upgrade()) {
+        if let Some(session) = OPEN.get(store_id, &id).and_then(|entry| entry.session()) {
             return Ok(session);
         }
         let found = store.load(&id).await?;
         let session = match &found {
             // The session of a step of a job has the step's key.
-            Some(entry) => session_of(entry)?,
+            Some(entry) => Session::of_fold(fold_of(entry)?).map_err(|fault| StoreError::damaged(&id, fault))?,
             None => Session::with_id(&id)?,
         };
         let bytes = found.iter().flat_map(|entry| &entry.parts).map(Bytes::len).sum();
-        let written = found.is_some().then(|| Written::of(&session)).transpose()?.unwrap_or_default();
         let head = found.map_or_else(|| EntryHead::new(&*id, KIND), |entry| entry.head);
-        Ok(Self::keep(session, written, store, head, bytes, lease))
+        Ok(Self::keep(session, store, head, bytes, lease))
     }
 
     /// Returns the session of an agent in a step of a job. It is read when a run claims it.
     pub(crate) fn below_job(key: &RunKey, job: &JobStore) -> Session {
         let (store, lease) = (Arc::clone(job.store()), job.lease().clone());
-        if let Some(session) = OPEN.get(store.store_id(), key.as_str()).and_then(|entry| entry.session.upgrade()) {
+        if let Some(session) = OPEN.get(store.store_id(), key.as_str()).and_then(|entry| entry.session()) {
             return session;
         }
-        let (session, head) = (Session::new().with_key(key.clone()), EntryHead::new(key.as_str(), KIND));
-        Self::keep(session, Written::default(), store, head, 0, lease)
+        let (session, head) = (Session::with_key(key), EntryHead::new(key.as_str(), KIND));
+        Self::keep(session, store, head, 0, lease)
     }
 
     /// Lets a store keep a session, unless another task has opened it meanwhile. Returns the session.
-    fn keep(
-        session: Session,
-        written: Written,
-        store: Arc<dyn Store>,
-        head: EntryHead,
-        bytes: usize,
-        lease: Lease,
-    ) -> Session {
+    fn keep(session: Session, store: Arc<dyn Store>, head: EntryHead, bytes: usize, lease: Lease) -> Session {
         let (store_id, id) = (store.store_id(), head.id.clone());
-        let saved = Inputs::of(&session.shared.conversation.lock());
-        let handed = (saved.clone(), head.revision);
         // A session that no run has begun to use has nothing to go on with.
         let ended = if head.revision == Revision::NONE { EntryStatus::Ended } else { head.status };
-        let known =
-            Mutex::new(Known { written, saved, handed, listed: Listed::of(&head), ended, has_new: false, claiming: 0 });
-        let Session { shared, slices, key } = &session;
-        let weak = WeakSession { shared: Arc::downgrade(shared), slices: slices.clone(), key: Arc::downgrade(key) };
-        let entry = Arc::new_cyclic(|this: &Weak<Self>| {
-            let journal = Journal::new(store, head, bytes, lease, this.clone());
-            Self { journal, session: weak, known, this: this.clone() }
+        let handed = (Vec::new(), head.revision);
+        let known = Mutex::new(Known { handed, listed: Listed::of(&head), ended, has_new: false, claiming: 0 });
+        let log = Arc::downgrade(&session.log);
+        let entry = Arc::new_cyclic(|this: &Weak<Self>| Self {
+            journal: Journal::new(store, head, bytes, lease, this.clone()),
+            log,
+            known,
         });
         let open = OPEN.insert_or_get(store_id, &id, Arc::clone(&entry));
-        if !Arc::ptr_eq(&open, &entry)
-            && let Some(session) = open.session.upgrade()
-        {
-            return session;
+        match open.session() {
+            Some(open) => open,
+            None => session,
         }
-        session.share_entry(&entry);
-        session
+        .kept_by(open)
     }
 
-    /// Returns `true` if this is the entry of this session, and not of a session above it.
-    pub(crate) fn is_of(&self, session: &Session) -> bool {
-        std::ptr::eq(self.session.key.as_ptr(), Arc::as_ptr(&session.key))
+    fn session(&self) -> Option<Session> {
+        self.log.upgrade().map(Session::of_log)
     }
 
     /// Claims the session for a run. In a job, waits for a process that holds it.
@@ -259,39 +193,80 @@ pub(super) fn not_stored(error: StoreError) -> Error {
     Error::from(error).fatal(true)
 }
 
-fn session_of(entry: &Entry) -> Result<Session, StoreError> {
-    let EntryHead { id, kind, meta, .. } = &entry.head;
+/// Returns the session that the records of an entry make.
+fn fold_of(entry: &Entry) -> Result<Conversation, StoreError> {
+    let EntryHead { id, kind, .. } = &entry.head;
     if kind != KIND {
         let problem = format!("it is a `{kind}`, and not a `{KIND}`");
         return Err(StoreError::Invalid { id: id.clone(), problem });
     }
-    let changes = joined_parts(entry)?;
-    let session = read(id, changes.iter().map(|change| &**change)).map_err(|fault| StoreError::damaged(id, fault))?;
-    session.shared.conversation.lock().meta.clone_from(meta);
-    Ok(session)
+    let parts = joined_parts(entry)?;
+    let texts = parts.iter().map(|part| std::str::from_utf8(part).map_err(|fault| fault.to_string()));
+    let texts: Vec<_> = texts.collect::<Result<_, _>>().map_err(|fault| StoreError::damaged(id, fault))?;
+    let fold = Conversation::read(texts.iter().flat_map(|text| text.lines()));
+    let fold = fold.map_err(|fault| StoreError::damaged(id, fault))?;
+    if fold.id == *id {
+        return Ok(fold);
+    }
+    Err(StoreError::damaged(id, format!("it has the session `{}`", fold.id)))
+}
+
+/// Returns the JSON of records, as lines.
+fn lines_of<'a>(lines: impl IntoIterator<Item = &'a Line>) -> serde_json::Result<Bytes> {
+    let mut json = Vec::new();
+    storing(|| {
+        for line in lines {
+            if !json.is_empty() {
+                json.push(b'\n');
+            }
+            serde_json::to_writer(&mut json, line)?;
+        }
+        Ok(json.into())
+    })
+}
+
+/// Returns the questions that wait, those of sub-agents included, and what the status depends on.
+struct Now {
+    questions: Vec<OpenQuestion>,
+    meta: Map<String, Value>,
+    is_live: bool,
+    has_messages: bool,
+    is_held: bool,
+    is_answered: bool,
+}
+
+impl Now {
+    fn of(fold: &Conversation) -> Self {
+        let of = |question: &emitree_runtime::Interrupt| OpenQuestion {
+            id: question.id.clone(),
+            kind: question.kind.clone(),
+        };
+        let holds = |run: &Run| run.answer.is_some() && (run.undo.is_some() || fold.stopped == Some(run.number));
+        Self {
+            questions: fold.all_questions(fold).into_iter().map(of).collect(),
+            meta: fold.meta.clone(),
+            is_live: fold.runs.iter().any(Run::is_live),
+            has_messages: fold.inbox.iter().any(|waiting| waiting.sent.message().is_some()),
+            is_held: fold.runs.iter().any(holds),
+            is_answered: fold.messages.last().is_none_or(|last| last.role == Role::Assistant),
+        }
+    }
 }
 
 impl Journaled for SessionEntry {
     fn change(&self, whole: bool) -> Result<Option<Change>, StoreError> {
-        let Some(session) = self.session.upgrade() else { return Ok(None) };
+        let Some(log) = self.log.upgrade() else { return Ok(None) };
         let failed =
-            |error: Error| StoreError::failed(format!("the session `{}` cannot be written", session.id()), error);
-        let handed = Inputs::of(&session.shared.conversation.lock());
-        let (written, questions, meta) = (Written::of(&session).map_err(failed)?, session.questions(), session.meta());
-        let (is_live, has_messages, is_held, is_answered) = {
-            let conversation = session.shared.conversation.lock();
-            let last = conversation.history.messages().last();
-            (
-                !conversation.live.is_empty(),
-                conversation.inbox.messages().next().is_some(),
-                conversation.holds_answer(),
-                last.is_none_or(|last| last.role == Role::Assistant),
-            )
+            |error: Error| StoreError::failed(format!("the session `{}` cannot be written", self.journal.id()), error);
+        log.sync_all().map_err(failed)?;
+        let (queue, snapshot, now) = {
+            let state = &mut *log.lock();
+            state.identify(log.root());
+            let snapshot = whole.then(|| Line::from(Record::Session(Box::new(state.fold.clone()))));
+            (state.take_queue(), snapshot, Now::of(&state.fold))
         };
         let known = &mut *self.known.lock();
-        let nothing = Written::default();
-        let changed = written.since(if whole { &nothing } else { &known.written });
-        let changed = changed.map_err(|error| failed(error.into()))?;
+        let Now { questions, meta, is_live, has_messages, is_held, is_answered } = now;
         let status = match known.ended {
             // A run is under way as soon as it claims the session.
             _ if is_live || known.claiming > 0 => EntryStatus::Running,
@@ -303,64 +278,64 @@ impl Journaled for SessionEntry {
             EntryStatus::Ended if known.has_new && !is_answered => EntryStatus::Paused,
             ended => ended,
         };
-        let questions = questions.into_iter().map(|question| OpenQuestion { id: question.id, kind: question.kind });
-        let listed = Listed { status, questions: questions.collect(), meta };
-        let is_same = changed.is_none() && known.listed == listed;
+        let listed = Listed { status, questions, meta };
         let revision = self.journal.revision();
-        known.saved = if is_same { handed.clone() } else { known.saved_at(revision).clone() };
-        known.handed = (handed, revision);
-        (known.written, known.listed) = (written, listed.clone());
+        let (handed, before) = &mut known.handed;
+        if *before != revision {
+            handed.clear();
+        }
+        *before = revision;
+        handed.extend(
+            queue
+                .iter()
+                .filter(|line| line.session.is_none() && line.record.is_input())
+                .map(|line| line.record.clone()),
+        );
+        if queue.is_empty() && snapshot.is_none() && known.listed == listed {
+            return Ok(None);
+        }
+        known.listed = listed.clone();
+        let lines = match &snapshot {
+            Some(snapshot) => std::slice::from_ref(snapshot),
+            None => &queue[..],
+        };
+        let parts =
+            if lines.is_empty() { Vec::new() } else { vec![lines_of(lines).map_err(|error| failed(error.into()))?] };
         let Listed { status, questions, meta } = listed;
-        let parts = changed.into_iter().map(Bytes::from).collect();
-        Ok((!is_same).then_some(Change { status, questions, meta, parts }))
+        Ok(Some(Change { status, questions, meta, parts }))
     }
 
     fn reload(&self, entry: &Entry) -> Result<(), StoreError> {
-        let Some(session) = self.session.upgrade() else { return Ok(()) };
-        let stored = session_of(entry)?;
-        let failed = |error: Error| StoreError::failed(format!("the session `{}` cannot be read", session.id()), error);
-        let (written, state) = (Written::of(&stored).map_err(failed)?, stored.slices.snapshot().map_err(failed)?);
-        let turns = stored.shared.turns.load(Ordering::Relaxed);
-        let mut stored = take(&mut *stored.shared.conversation.lock());
-        let saved = Inputs::of(&stored);
-        session.shared.turns.store(turns, Ordering::Relaxed);
-        session.slices.restore(&state);
+        let Some(log) = self.log.upgrade() else { return Ok(()) };
+        let fold = fold_of(entry)?;
+        let root = log.root();
         let known = &mut *self.known.lock();
-        let before = known.saved_at(self.journal.revision());
-        let has_new = session.shared.change_inbox(|conversation| {
-            // Changes that were not stored yet stay.
-            let known = stored.inbox.len();
-            before.move_new(conversation, &mut stored);
-            let has_new = stored.inbox.len() > known;
-            let Conversation { history, inbox, pause, stopped, meta, .. } = stored;
-            (conversation.history, conversation.inbox, conversation.pause) = (history, inbox, pause);
-            (conversation.stopped, conversation.meta) = (stopped, meta);
-            has_new
-        });
-        let claiming = known.claiming;
-        let handed = (saved.clone(), entry.head.revision);
-        *known = Known {
-            written,
-            saved,
-            handed,
-            listed: Listed::of(&entry.head),
-            ended: entry.head.status,
-            has_new,
-            claiming,
+        let stored = {
+            let state = &mut *log.lock();
+            let (handed, before) = &mut known.handed;
+            let mut inputs = std::mem::take(handed);
+            if *before != self.journal.revision() {
+                inputs.clear();
+            }
+            let unstored = state.take_queue().into_iter();
+            inputs.extend(
+                unstored.filter(|line| line.session.is_none() && line.record.is_input()).map(|line| line.record),
+            );
+            state.reload(root, fold);
+            let has_new = state.push_again(root, inputs);
+            known.has_new = has_new;
+            state.fold.state.clone()
         };
-        if let Some(this) = self.this.upgrade() {
-            session.share_entry(&this);
-        }
+        root.slices.restore(&stored);
+        let (revision, listed) = (entry.head.revision, Listed::of(&entry.head));
+        (known.handed, known.listed, known.ended) = ((Vec::new(), revision), listed, entry.head.status);
         Ok(())
     }
 
     fn lost(&self, error: &StoreError) {
-        let Some(session) = self.session.upgrade() else { return };
-        let live = session.shared.conversation.lock().live.clone();
-        for live in live {
-            let run = live.parts.lock().run.clone();
-            run.inspect(|run| _ = run.abort(error.to_string()));
-        }
+        let Some(log) = self.log.upgrade() else { return };
+        let runs = log.lock().runs();
+        runs.iter().for_each(|run| _ = run.abort(error.to_string()));
     }
 }
 
@@ -407,8 +382,8 @@ impl Session {
     /// fails, the run fails, the call that it was about stays open, and nothing of it is executed. A run that ends
     /// before it has claimed the session leaves the stored session as it is.
     ///
-    /// The function of a call, or a layer that may do its work, is entered only after a commit says that the call has
-    /// begun, also if an earlier run had begun it. In another process the function of such a call is called again only
+    /// The function of a call is called, and a run below it is started, only after a commit says that the call has begun,
+    /// also if an earlier run had begun it. What a layer does itself before that may happen again. In another process the function of such a call is called again only
     /// if the tool is idempotent, and then with the same key, whose fence is the number of the commit. Otherwise its
     /// result says that it may have had effects.
     ///
@@ -430,7 +405,7 @@ impl Session {
     /// Returns [`StoreError::Held`] if another process has claimed the session: the message stays in
     /// [`undelivered`](Self::undelivered). Returns the error of the store if it fails; the next commit tries again.
     pub async fn saved(&self) -> Result<(), StoreError> {
-        let Some(entry) = self.key.entry() else { return Ok(()) };
+        let Some(entry) = self.log.entry() else { return Ok(()) };
         loop {
             match entry.journal.commit().await {
                 // The session was read again, with the messages that were not stored.
@@ -446,32 +421,34 @@ impl Session {
     ///
     /// Returns the error of the store, and the errors of [`open`](Self::open).
     pub async fn refresh(&self) -> Result<(), StoreError> {
-        match self.key.entry() {
+        match self.log.entry() {
             Some(entry) => entry.journal.refresh().await.map(drop),
             None => Ok(()),
         }
     }
 
-    /// Lets the sessions below the open calls be written with this session.
-    fn share_entry(&self, entry: &Arc<SessionEntry>) {
-        self.key.set_entry(entry);
-        let below = self.open_calls().into_iter().flat_map(|call| call.sessions.into_values());
-        below.for_each(|session| session.share_entry(entry));
+    /// Lets a store keep the session.
+    fn kept_by(self, entry: Arc<SessionEntry>) -> Self {
+        if self.log.keep(entry) {
+            self.end_dead();
+        }
+        self
+    }
+
+    fn is_live(&self) -> bool {
+        self.read(|session| session.runs.iter().any(Run::is_live))
     }
 
     /// A message has come: if no run uses the session, lists have it (A27).
     pub(super) fn note_new(&self) {
-        if let Some(entry) = self.key.entry().filter(|_| self.shared.conversation.lock().live.is_empty()) {
+        if let Some(entry) = self.log.entry().filter(|_| !self.is_live()) {
             entry.note_new();
         }
     }
 
     /// Stores what was sent to the session. A run that is under way stores it with its next commit.
     pub(super) fn save_soon(&self) {
-        let Some(entry) = self.key.entry() else { return };
-        if !self.shared.conversation.lock().live.is_empty() {
-            return;
-        }
+        let Some(entry) = self.log.entry().filter(|_| !self.is_live()) else { return };
         let session = self.clone();
         let save = async move {
             if let Err(error) = session.saved().await {

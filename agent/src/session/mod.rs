@@ -1,44 +1,39 @@
 //! Sessions that several runs can share: a history and the state of middleware.
+//!
+//! A session is a list of records ([`record`]). [`fold`] is the only code that changes it, and is pure. [`log`] has the
+//! lock, what a store does not have yet, and what only this process knows. [`run`] and [`turn`] are the handles of a run
+//! of an agent, and of its turn.
 
 pub(crate) mod commits;
-mod delta;
 pub(crate) mod entry;
-#[cfg(test)]
-mod fold;
-mod inbox;
+pub(crate) mod fold;
 pub(crate) mod keys;
-mod live_run;
-pub(crate) mod open_turn;
+mod log;
 pub(crate) mod questions;
-#[cfg(test)]
-mod record;
+pub(crate) mod record;
 pub(crate) mod run;
-pub(crate) mod stopped;
-mod stored;
-pub(crate) mod turn_calls;
+pub(crate) mod turn;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use emitree_emitter::json::to_value_exact;
 use emitree_emitter::new_id;
 use emitree_runtime::{Error, Result, RunKey};
-use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 use thiserror::Error;
-use uuid::Uuid;
 
 use crate::message::Message;
+use crate::message::arguments::storing;
 use crate::message::history::{History, HistoryError, check};
-use crate::place::state::Slices;
-use crate::session::inbox::{CAPACITY, Inbox, Sent};
-use crate::session::keys::SessionKey;
-use crate::session::live_run::LiveRun;
-use crate::session::stopped::{OpenCall, Stopped, Unreturned};
-use crate::session::stored::Stored;
+use crate::session::fold::{CAPACITY, Conversation};
+use crate::session::keys::{SessionKey, read_key};
+use crate::session::log::{Log, View};
+use crate::session::record::{Input, Record};
+use crate::session::run::take_interjections;
+use crate::session::turn::Closed;
 
 /// The maximum length of all values of [`Session::set_meta`], as JSON.
 const MAX_META_BYTES: usize = 16 * 1024;
@@ -48,24 +43,24 @@ const MAX_META_BYTES: usize = 16 * 1024;
 ///
 /// Clones of a session share its history and state. Several runs may use one session at the same time: each turn enters
 /// the history as a whole, in the order in which the turns end. Before another attempt of a run, the messages of the
-/// run's previous attempt are removed, and the messages of other runs stay. If another run has rewritten
-/// only a part of a turn, nothing is removed, because the rest of that turn would be invalid. The state of middleware is
-/// then reset to its values at the beginning of the run. The reset also undoes changes by other runs.
+/// run's previous attempt are removed, what it has rewritten is put back, and the messages of other runs stay. The state
+/// of middleware is then reset to its values at the beginning of the run. The reset also undoes changes by other runs.
 ///
 /// # Storing a session
 ///
-/// A session serializes as `{"version": 3, "id": "…", "turns": 2, "history": […], "state": {"<id>": …}}`, with the state
-/// of each middleware under the middleware's id. If they are not empty, it also has `meta` ([`set_meta`](Self::set_meta)),
-/// `inbox` ([`undelivered`](Self::undelivered), [`undelivered_to`](Self::undelivered_to)), `paused`
-/// ([`pause`](Self::pause)), `below` (the sessions of sub-agents whose calls are open) and `open`: where the last run has stopped, with its [`questions`](Self::questions), for
-/// [`Agent::resume`](crate::Agent::resume). A session may be stored at any time: during a run, it is what it would be if
-/// the run were dropped at that moment. A stored session contains the secrets of its conversation, and a program that can
-/// change it can forge results: keep it on the server.
+/// A session serializes as `{"format": 1, "id": "…", "turns": 2, "messages": […], "spans": […], "state": {"<id>": …}}`.
+/// A span has the number of messages that entered together, and the number of their turn. The state of each middleware
+/// is under the middleware's id. If they are not empty, it also has `table` (the last 1,000 turns), `meta`
+/// ([`set_meta`](Self::set_meta)), `inbox` ([`undelivered`](Self::undelivered),
+/// [`undelivered_to`](Self::undelivered_to)), `paused` ([`pause`](Self::pause)), `runs`: where the last run has stopped,
+/// with its [`questions`](Self::questions), for [`Agent::resume`](crate::Agent::resume), and `below`: the sessions of
+/// sub-agents whose calls are open. A session may be stored at any time: during a run, it is what it would be if the run
+/// were dropped at that moment. A stored session contains the secrets of its conversation, and a program that can change
+/// it can forge results: keep it on the server.
 ///
-/// Serializing fails if a middleware's state cannot be serialized. Deserializing fails if the version is not 1, 2 or 3,
-/// or if a part such as the history is not valid, with the path of the fault in `open`. A session of version 1 or 2 has
-/// no id, and gets a random one. The state of a middleware is kept as JSON until the middleware first
-/// uses the state.
+/// Serializing fails if a middleware's state cannot be serialized. Deserializing fails if the format is not 1, or if a
+/// part is not valid, with its path. `{"format": 1, "messages": […]}` is a session too: it gets a random id. The state of
+/// a middleware is kept as JSON until the middleware first uses the state.
 ///
 /// ```
 /// use emitree_agent::{Message, Session};
@@ -76,99 +71,16 @@ const MAX_META_BYTES: usize = 16 * 1024;
 /// let restored: Session = serde_json::from_str(&stored)?;
 /// assert_eq!(restored.history(), session.history());
 ///
-/// let error = serde_json::from_str::<Session>(r#"{"version": 7, "history": []}"#).unwrap_err();
-/// let expected = "the session is stored in version 7, but only the versions 1 to 3 can be read";
+/// let error = serde_json::from_str::<Session>(r#"{"format": 7, "messages": []}"#).unwrap_err();
+/// let expected = "the session is stored in the format 7, but only the format 1 can be read";
 /// assert!(error.to_string().starts_with(expected));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(try_from = "Stored")]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Conversation")]
 pub struct Session {
-    shared: Arc<Shared>,
-    slices: Slices,
-    key: Arc<SessionKey>,
-}
-
-/// The part of a session that its clones share.
-#[derive(Debug, Default)]
-struct Shared {
-    conversation: Mutex<Conversation>,
-    /// The number of messages in the inbox, and 1 for a pause, for runs that look whether there is anything.
-    waiting: AtomicUsize,
-    /// The number of turns so far, those of discarded attempts included.
-    turns: AtomicU64,
-}
-
-/// One lock holds all parts, because a message moves from the inbox to the history, and a turn from its run to the
-/// history, in one step.
-#[derive(Debug, Default)]
-struct Conversation {
-    history: History,
-    inbox: Inbox,
-    /// The id of the pause, if a run has to end before its next model call.
-    pause: Option<Uuid>,
-    /// The runs that use the session.
-    live: Vec<Arc<LiveRun>>,
-    /// The last run that has ended without an answer, until another run goes on or begins anew.
-    stopped: Option<Stopped>,
-    /// The answers in the history that their runs have not returned yet, if a store keeps the session.
-    unreturned: Vec<(Arc<LiveRun>, Arc<Message>)>,
-    /// The ids of the middlewares whose hooks of `agent.start` were called in this process.
-    started: BTreeSet<String>,
-    /// Values of the user.
-    meta: Map<String, Value>,
-}
-
-impl Conversation {
-    /// Keeps where a run has stopped. A session has one open turn: an older one is closed.
-    fn stop(&mut self, stopped: Stopped) {
-        let run = stopped.run;
-        if let Some(older) = stopped.take_place_of(&mut self.stopped) {
-            tracing::warn!(
-                earlier_run = %older.run, %run,
-                "a run leaves open calls, so those of an earlier run of its session are closed"
-            );
-            older.close(&mut self.history);
-        }
-    }
-
-    /// Returns `true` if a run has ended, or would end now, without returning its answer.
-    fn holds_answer(&self) -> bool {
-        self.stopped.as_ref().is_some_and(|stopped| stopped.answer.is_some())
-            || self.unreturned.iter().any(|(live, _)| !live.returns())
-    }
-
-    /// Returns the history, and where the last run has stopped, as they would be if all runs ended now.
-    fn as_if_ended(&self) -> (History, Option<Stopped>) {
-        let mut history = self.history.clone();
-        let mut stopped = self.stopped.clone();
-        for live in &self.live {
-            if let Some(older) = live.stop_now(&mut history).take_place_of(&mut stopped) {
-                older.close(&mut history);
-            }
-        }
-        for (live, answer) in self.unreturned.iter().filter(|(live, _)| !live.returns()) {
-            let Some(answer) = Unreturned::take(answer, &mut history) else { continue };
-            live.stop_with(answer).take_place_of(&mut stopped);
-        }
-        let stopped = stopped.filter(|stopped| stopped.is_placed(&history));
-        (history, stopped)
-    }
-}
-
-impl Shared {
-    fn has_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) != 0
-    }
-
-    /// Changes the inbox or the pause, and counts both.
-    fn change_inbox<T>(&self, change: impl FnOnce(&mut Conversation) -> T) -> T {
-        let mut conversation = self.conversation.lock();
-        let changed = change(&mut conversation);
-        let waiting = conversation.inbox.len() + usize::from(conversation.pause.is_some());
-        self.waiting.store(waiting, Ordering::Release);
-        changed
-    }
+    log: Arc<Log>,
+    view: Arc<View>,
 }
 
 /// The reason why a message was not sent to a running agent. It gives the message back: a [`Message`], or the value of
@@ -215,25 +127,44 @@ impl Session {
     ///
     /// Returns an error if the id is empty, has more than 200 bytes, or contains `/` or control characters.
     pub fn with_id(id: impl AsRef<str>) -> Result<Self> {
-        Ok(Self::new().with_key(RunKey::new(id.as_ref())?))
+        Ok(Self::with_key(&RunKey::new(id.as_ref())?))
     }
 
     /// Returns the id. The id of the session of a sub-agent is the key of the sub-agent's run.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.key.get().as_str()
+        self.view.key.get().as_str()
     }
 
-    /// Sets the key, before the session is used.
-    pub(crate) fn with_key(mut self, key: RunKey) -> Self {
-        self.key = SessionKey::new(key);
-        self
+    /// Makes an empty session with a key.
+    pub(crate) fn with_key(key: &RunKey) -> Self {
+        Self::of_messages(Vec::new(), Some(key))
+    }
+
+    fn of_messages(messages: Vec<Arc<Message>>, key: Option<&RunKey>) -> Self {
+        let id = key.map(RunKey::as_str).unwrap_or_default();
+        let fold = Conversation::of_messages(id, messages);
+        Self::of_log(Log::of(fold, key.cloned().map(SessionKey::new).unwrap_or_default()))
+    }
+
+    fn of_log(log: Arc<Log>) -> Self {
+        let view = Arc::clone(log.root());
+        Self { log, view }
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Conversation) -> T) -> T {
+        read(self.log.lock().session(&self.view))
+    }
+
+    /// Returns the key of the session.
+    pub(crate) fn key(&self) -> &RunKey {
+        self.view.key.get()
     }
 
     /// Returns the values that the program keeps in the session, such as the name of its user.
     #[must_use]
     pub fn meta(&self) -> Map<String, Value> {
-        self.shared.conversation.lock().meta.clone()
+        self.read(|session| session.meta.clone())
     }
 
     /// Sets a value that the program keeps in the session. Returns the value that was there before.
@@ -245,26 +176,26 @@ impl Session {
     pub fn set_meta(&self, key: impl Into<String>, value: impl Serialize) -> Result<Option<Value>> {
         let key = key.into();
         let value = to_value_exact(&value)?;
-        let meta = &mut self.shared.conversation.lock().meta;
-        let before = meta.insert(key.clone(), value);
-        let bytes = serde_json::to_string(meta)?.len();
-        if bytes <= MAX_META_BYTES {
-            return Ok(before);
+        let state = &mut *self.log.lock();
+        let mut meta = state.session(&self.view).meta.clone();
+        let before = meta.insert(key.clone(), value.clone());
+        let bytes = serde_json::to_string(&meta)?.len();
+        if bytes > MAX_META_BYTES {
+            return Err(Error::new(format!(
+                "`{key}` is not set: the values of the session would have {bytes} bytes as JSON, and at most \
+                 {MAX_META_BYTES} are allowed: keep large data elsewhere"
+            )));
         }
-        match before {
-            Some(before) => meta.insert(key.clone(), before),
-            None => meta.remove(&key),
-        };
-        Err(Error::new(format!(
-            "`{key}` is not set: the values of the session would have {bytes} bytes as JSON, and at most {MAX_META_BYTES} \
-             are allowed: keep large data elsewhere"
-        )))
+        if before.as_ref() != Some(&value) {
+            state.push(&self.view, Record::Meta { key, value }).map_err(Error::new)?;
+        }
+        Ok(before)
     }
 
     /// Returns the conversation so far.
     #[must_use]
     pub fn history(&self) -> History {
-        self.shared.conversation.lock().history.clone()
+        self.read(|session| History(Arc::clone(&session.messages)))
     }
 
     /// Appends messages as [`History::extend`] does.
@@ -278,8 +209,13 @@ impl Session {
     /// Returns an error, and appends nothing, if the messages are not valid by themselves.
     pub fn extend(&self, messages: impl IntoIterator<Item = Message>) -> Result<(), HistoryError> {
         // Messages are collected before the lock is taken, because the iterator is user code.
-        let messages: Vec<_> = messages.into_iter().collect();
-        self.shared.conversation.lock().history.extend(messages)?;
+        let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
+        check(&messages)?;
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let said = self.log.lock().push(&self.view, Record::Said { run: None, messages, turn: None });
+        debug_assert_eq!(said, Ok(()), "the messages are valid");
         self.note_new();
         Ok(())
     }
@@ -310,7 +246,7 @@ impl Session {
     ///
     /// Returns an error if the state is not a `T`, if it cannot be serialized, or if a closure on this thread uses it.
     pub fn state<T: DeserializeOwned>(&self, id: &str) -> Result<Option<T>> {
-        self.slices.read(&id.into())
+        self.view.slices.read(&id.into())
     }
 
     /// Sends a message to the run that uses the session: the model reads it at its next call. If the last call is over,
@@ -342,7 +278,7 @@ impl Session {
     ///
     /// Returns an error that gives the message back if it is not valid by itself, or if 1,000 messages wait.
     pub fn steer(&self, message: impl Into<Message>) -> Result<(), SendError> {
-        self.put(message.into(), |message| Sent::Steer { message })
+        self.put(message.into(), Input::Steer)
     }
 
     /// Sends a message for the end of the loop: where a run would end, the message starts another round. Each follow-up
@@ -352,7 +288,7 @@ impl Session {
     ///
     /// As for [`steer`](Self::steer).
     pub fn follow_up(&self, message: impl Into<Message>) -> Result<(), SendError> {
-        self.put(message.into(), |message| Sent::FollowUp { message })
+        self.put(message.into(), Input::FollowUp)
     }
 
     /// Sends a message as [`steer`](Self::steer) does, and stops calls that have not begun. The message belongs to the
@@ -366,11 +302,14 @@ impl Session {
     ///
     /// As for [`steer`](Self::steer).
     pub fn interject(&self, message: impl Into<Message>) -> Result<(), SendError> {
-        self.put(message.into(), |message| Sent::Interject { message })?;
-        let turn = self.shared.conversation.lock().inbox.interrupted_turn();
-        if let Some(turn) = turn {
-            turn.interject();
-        }
+        self.put(message.into(), Input::Interject)?;
+        let closed = {
+            let state = &mut *self.log.lock();
+            let turn = state.local(&self.view).and_then(|local| local.turns.first().cloned());
+            let turn = turn.filter(|turn| take_interjections(state, &self.view, turn.by()));
+            turn.map(|turn| turn.close(state))
+        };
+        closed.into_iter().for_each(Closed::abort);
         Ok(())
     }
 
@@ -388,9 +327,9 @@ impl Session {
     /// Returns an error that gives the value back if 1,000 messages wait, also those of [`steer`](Self::steer).
     pub fn send(&self, id: impl Into<Arc<str>>, value: impl Into<Value>) -> Result<(), SendError<Value>> {
         let (to, value) = (id.into(), value.into());
-        let sent = |value| Sent::Value { to, value };
-        let pushed = self.shared.change_inbox(|conversation| conversation.inbox.push(value, sent));
-        pushed.map_err(|value| SendError::Full { message: Box::new(value) })?;
+        if !self.send_input(|| Input::Value { to, value: value.clone() }) {
+            return Err(SendError::Full { message: Box::new(value) });
+        }
         self.save_soon();
         Ok(())
     }
@@ -425,7 +364,13 @@ impl Session {
     /// # }
     /// ```
     pub fn pause(&self) {
-        self.shared.change_inbox(|conversation| _ = conversation.pause.get_or_insert_with(new_id));
+        {
+            let state = &mut *self.log.lock();
+            if state.session(&self.view).paused.is_none() {
+                let paused = state.push(&self.view, Record::Paused { id: new_id() });
+                debug_assert_eq!(paused, Ok(()), "the session is not paused");
+            }
+        }
         self.save_soon();
     }
 
@@ -433,71 +378,89 @@ impl Session {
     /// were sent.
     #[must_use]
     pub fn undelivered_to(&self, id: &str) -> Vec<Value> {
-        self.shared.conversation.lock().inbox.values(id).cloned().collect()
+        let value = |sent: &Input| match sent {
+            Input::Value { to, value } if **to == *id => Some(value.clone()),
+            _ => None,
+        };
+        self.read(|session| session.inbox.iter().filter_map(|waiting| value(&waiting.sent)).collect())
     }
 
     /// Returns the messages that were sent, and that the history does not have yet, in the order in which they were
     /// sent.
     #[must_use]
     pub fn undelivered(&self) -> Vec<Arc<Message>> {
-        self.shared.conversation.lock().inbox.messages().cloned().collect()
+        self.read(|session| session.inbox.iter().filter_map(|waiting| waiting.sent.message().cloned()).collect())
     }
 
-    fn put(&self, message: Message, sent: impl FnOnce(Arc<Message>) -> Sent) -> Result<(), SendError> {
+    fn put(&self, message: Message, sent: impl FnOnce(Arc<Message>) -> Input) -> Result<(), SendError> {
         let message = Arc::new(message);
         let boxed = |message| Box::new(Arc::unwrap_or_clone(message));
         if let Err(error) = check(std::slice::from_ref(&message)) {
             return Err(SendError::Invalid { message: boxed(message), error });
         }
-        let pushed = self.shared.change_inbox(|conversation| conversation.inbox.push(message, sent));
-        pushed.map_err(|message| SendError::Full { message: boxed(message) })?;
+        if !self.send_input(|| sent(Arc::clone(&message))) {
+            return Err(SendError::Full { message: boxed(message) });
+        }
         self.note_new();
         self.save_soon();
         Ok(())
     }
 
-    fn of(history: History) -> Self {
-        let conversation = Mutex::new(Conversation { history, ..Conversation::default() });
-        Self {
-            shared: Arc::new(Shared { conversation, ..Shared::default() }),
-            slices: Slices::default(),
-            key: Arc::default(),
-        }
+    /// Puts a message into the inbox. Returns `false` if it is full.
+    fn send_input(&self, sent: impl FnOnce() -> Input) -> bool {
+        let state = &mut *self.log.lock();
+        let (number, waiting) = {
+            let session = state.session(&self.view);
+            (session.sent, session.inbox.len())
+        };
+        waiting < CAPACITY && state.push(&self.view, Record::Sent { number, id: new_id(), sent: sent() }).is_ok()
     }
+}
 
-    /// Returns copies of what is known about the calls that are open, in order.
-    fn open_calls(&self) -> Vec<OpenCall> {
-        let mut calls = Vec::new();
-        self.change_open_calls(|call| {
-            calls.push(call.clone());
-            None::<()>
-        });
-        calls
-    }
-
-    /// Calls a function with each call that is open, in order, until it returns a value.
-    fn change_open_calls<T>(&self, mut change: impl FnMut(&mut OpenCall) -> Option<T>) -> Option<T> {
-        let conversation = &mut *self.shared.conversation.lock();
-        let stopped = conversation.stopped.as_mut().filter(|stopped| stopped.is_placed(&conversation.history));
-        if let Some(changed) = stopped.and_then(|stopped| stopped.change_open_calls(&mut change)) {
-            return Some(changed);
-        }
-        conversation.live.iter().find_map(|live| live.change_open_calls(&mut change))
-    }
-
-    /// Returns `true` if a run has begun to use the session.
-    fn has_begun(&self) -> bool {
-        self.shared.turns.load(Ordering::Relaxed) > 0 || self.shared.conversation.lock().stopped.is_some()
-    }
-
-    /// Returns the state of middleware.
-    pub(crate) const fn slices(&self) -> &Slices {
-        &self.slices
+impl Default for Session {
+    fn default() -> Self {
+        Self::of_messages(Vec::new(), None)
     }
 }
 
 impl From<History> for Session {
-    fn from(history: History) -> Self {
-        Self::of(history)
+    fn from(History(messages): History) -> Self {
+        Self::of_messages(Arc::unwrap_or_clone(messages), None)
+    }
+}
+
+/// As if all runs of the session ended now.
+impl Serialize for Session {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.log.sync_all().map_err(S::Error::custom)?;
+        let session = {
+            let state = &mut *self.log.lock();
+            state.identify(&self.view);
+            let below = if self.view.is_below() { state.fold.below(self.id()) } else { None };
+            below.unwrap_or_else(|| state.session(&self.view).clone())
+        };
+        storing(|| session.as_if_ended().serialize(serializer))
+    }
+}
+
+impl TryFrom<Conversation> for Session {
+    type Error = String;
+
+    fn try_from(read: Conversation) -> Result<Self, String> {
+        let session = Self::of_fold(read.checked()?)?;
+        session.end_dead();
+        Ok(session)
+    }
+}
+
+impl Session {
+    fn of_fold(fold: Conversation) -> Result<Self, String> {
+        let key = if fold.id.is_empty() { SessionKey::default() } else { SessionKey::new(read_key(&fold.id)?) };
+        Ok(Self::of_log(Log::of(fold, key)))
+    }
+
+    /// Ends the runs of a session that was read.
+    fn end_dead(&self) {
+        self.log.lock().end_dead(self.log.root());
     }
 }

@@ -1,109 +1,44 @@
 //! The questions about the open calls of a session, and their answers (A23).
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use emitree_middleware::approval::{self, Choice, Decision, Request};
 use emitree_middleware::store::{Revision, StoreError};
-use emitree_runtime::{Answer, Answers, Interrupt, RunKey};
-use serde::{Deserialize, Serialize};
+use emitree_runtime::{Answer, Interrupt, RunKey};
+use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::ToolCall;
 use crate::message::arguments::{MAX_NESTING, is_too_deep};
-use crate::message::is_false;
 use crate::session::Session;
-use crate::session::stopped::OpenCall;
-
-/// A question that has interrupted a call.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Question {
-    pub(crate) question: Interrupt,
-    /// The name of the hook or the middleware that has asked.
-    pub(crate) by: String,
-    /// `true` if the function of the tool had been called, so that it may have asked itself.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) in_function: bool,
-    /// The first answer that was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) answer: Option<Answer>,
-    /// `true` if the answer is an edit that was given to another question about the call.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) of_edit: bool,
-    #[serde(default, skip_serializing_if = "QuestionState::is_needed")]
-    pub(crate) state: QuestionState,
-    /// `true` once a run has reported the answer.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) is_reported: bool,
-    /// `true` once a run of this process has loaded the answer.
-    #[serde(skip)]
-    pub(crate) is_loaded: bool,
-}
-
-/// The state of a question.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum QuestionState {
-    /// It has to be asked again before the function of the tool is called.
-    #[default]
-    Needed,
-    /// It was asked again, and so its answer was used.
-    Used,
-    /// Another question is asked instead, because the arguments or the question have changed.
-    Replaced,
-}
-
-impl QuestionState {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-    fn is_needed(&self) -> bool {
-        *self == Self::Needed
-    }
-}
+use crate::session::fold::Conversation;
+use crate::session::fold::turn::{Call, Question};
+use crate::session::keys::read_key;
+use crate::session::log::{LogState, View};
+use crate::session::record::{Asked, Record};
 
 impl Question {
-    /// Makes a question that has to be asked again.
-    pub(crate) fn new(question: Interrupt, by: String) -> Self {
-        let (state, answer) = (QuestionState::Needed, None);
-        Self { question, by, in_function: false, answer, of_edit: false, state, is_reported: false, is_loaded: false }
-    }
-
-    pub(crate) fn id(&self) -> &str {
-        &self.question.id
-    }
-
-    pub(crate) fn is_needed(&self) -> bool {
-        self.state.is_needed()
-    }
-
     /// Returns `true` if the question is about the call with this key, and not about a run below.
     pub(crate) fn is_about(&self, call: &RunKey) -> bool {
-        self.question.clone().about(call).id == self.id()
-    }
-
-    /// Returns `true` if the answer was used, or if the run with these answers has asked for it.
-    pub(crate) fn is_taken(&self, answers: &Answers) -> bool {
-        self.state == QuestionState::Used || (self.is_loaded && answers.was_asked(self.id()))
+        self.asked.question.clone().about(call).id == self.id()
     }
 
     /// Returns the same question about the call with other arguments.
-    pub(crate) fn anew(&self, call: &ToolCall, key: &RunKey) -> Self {
-        let question = match (Request::of_interrupt(&self.question), call.arguments.json()) {
+    pub(crate) fn anew(&self, call: &ToolCall, key: &RunKey) -> Asked {
+        let question = match (Request::of_interrupt(&self.asked.question), call.arguments.json()) {
             (Ok(request), Some(arguments)) => request.with_input(arguments.clone()).to_interrupt(),
-            _ => self.question.clone(),
+            _ => self.asked.question.clone(),
         };
-        Self { in_function: self.in_function, ..Self::new(question.about(key), self.by.clone()) }
-    }
-
-    /// Returns the id that the question should have if the call with this key, or the question, was changed.
-    pub(super) fn changed_id(&self, session: &RunKey, call: &RunKey) -> Option<String> {
-        if self.is_needed() { expected_id(&self.question, session, call) } else { None }
+        Asked { question: question.about(key), ..self.asked.clone() }
     }
 
     /// Returns the new arguments if the answer is an edit of an approval that was not executed yet.
     pub(crate) fn edit(&self) -> Option<Value> {
-        let answer = self.answer.as_ref().filter(|_| self.is_needed() && self.question.kind == approval::INTERRUPT)?;
-        match answer.read() {
+        let is_approval = self.is_needed() && self.asked.question.kind == approval::INTERRUPT;
+        match self.answer.as_ref().filter(|_| is_approval)?.read() {
             Ok(Decision::Edit(arguments)) => Some(arguments),
             _ => None,
         }
@@ -120,65 +55,6 @@ pub(super) fn expected_id(question: &Interrupt, session: &RunKey, call: &RunKey)
     (!is_below && expected != question.id).then_some(expected)
 }
 
-impl OpenCall {
-    /// Keeps a question that has interrupted the call, in the place of what its asker had asked before.
-    pub(crate) fn ask(&mut self, mut question: Question, answers: &Answers) {
-        self.use_answers(answers);
-        let is_earlier = |earlier: &&mut Question| earlier.by == question.by && earlier.id() != question.id();
-        for earlier in self.questions.iter_mut().filter(is_earlier).filter(|earlier| earlier.is_needed()) {
-            earlier.state = QuestionState::Replaced;
-        }
-        self.forget_replaced();
-        let Some(earlier) = self.questions.iter_mut().find(|earlier| earlier.id() == question.id()) else {
-            return self.questions.push(question);
-        };
-        if !earlier.is_loaded && question.answer.is_none() {
-            // The answer came after the run had loaded the answers, so it was not refused.
-            question.answer = earlier.answer.take();
-        }
-        *earlier = question;
-    }
-
-    /// Notes which answers the run with these answers has used.
-    pub(crate) fn use_answers(&mut self, answers: &Answers) {
-        let is_used = |question: &&mut Question| question.is_needed() && question.answer.is_some();
-        for question in self.questions.iter_mut().filter(is_used).filter(|question| question.is_taken(answers)) {
-            question.state = QuestionState::Used;
-        }
-    }
-
-    /// Changes the call. Questions that are still needed are asked about the new arguments instead.
-    pub(crate) fn replace(&mut self, changed: Option<ToolCall>, call: &ToolCall, keys: impl FnOnce() -> [RunKey; 2]) {
-        if self.call == changed {
-            return;
-        }
-        if self.questions.iter().any(Question::is_needed) {
-            let [before, after] = keys();
-            let mut anew = Vec::new();
-            for question in self.questions.iter_mut().filter(|question| question.is_needed()) {
-                question.state = QuestionState::Replaced;
-                // The function, and runs below the call, ask by themselves.
-                if !question.in_function && question.is_about(&before) {
-                    anew.push(question.anew(call, &after));
-                }
-            }
-            self.forget_replaced();
-            self.questions.extend(anew);
-        }
-        self.call = changed;
-    }
-
-    /// Forgets questions that nobody can answer any more. An answer stays, for the error of a second one.
-    fn forget_replaced(&mut self) {
-        self.questions.retain(|question| question.state != QuestionState::Replaced || question.answer.is_some());
-    }
-
-    /// Returns the question that waits for an answer.
-    fn waiting(&self) -> impl Iterator<Item = &Question> {
-        self.questions.iter().filter(|question| question.answer.is_none())
-    }
-}
-
 /// The reason why an answer was not taken. Nothing has changed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
@@ -192,7 +68,7 @@ pub enum AnswerError {
         open: Vec<String>,
     },
     /// The question has an answer.
-    #[error("the question `{id}` was answered with {}{}", Shown(first), Asked(asked.as_deref()))]
+    #[error("the question `{id}` was answered with {}{}", Shown(first), OpenInstead(asked.as_deref()))]
     Answered {
         /// The id.
         id: String,
@@ -254,9 +130,9 @@ impl fmt::Display for Shown<'_> {
 }
 
 /// Displays the question that is open instead.
-struct Asked<'a>(Option<&'a Interrupt>);
+struct OpenInstead<'a>(Option<&'a Interrupt>);
 
-impl fmt::Display for Asked<'_> {
+impl fmt::Display for OpenInstead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |Interrupt { id, data, .. }| write!(f, "; the open question is `{id}` about {data}"))
     }
@@ -268,12 +144,9 @@ impl Session {
     /// on.
     #[must_use]
     pub fn questions(&self) -> Vec<Interrupt> {
-        let mut questions = Vec::new();
-        for call in self.open_calls() {
-            questions.extend(call.waiting().map(|waiting| waiting.question.clone()));
-            call.sessions.values().for_each(|session| questions.extend(session.questions()));
-        }
-        questions
+        let state = self.log.lock();
+        let questions = state.session(&self.view).all_questions(&state.fold);
+        questions.into_iter().cloned().collect()
     }
 
     /// Answers a question of [`questions`](Self::questions): with a
@@ -330,7 +203,7 @@ impl Session {
     }
 
     async fn commit_answer(&self) -> Result<(), StoreError> {
-        match self.key.entry() {
+        match self.log.entry() {
             Some(entry) => entry.store_answer().await,
             None => Ok(()),
         }
@@ -338,12 +211,10 @@ impl Session {
 
     /// Removes an answer that was not stored.
     fn take_answer_back(&self, id: &str) {
-        let taken = self.change_open_calls(|call| {
-            call.questions.iter_mut().find(|question| question.id() == id).map(|question| question.answer = None)
-        });
-        if taken.is_none() {
-            let below = self.open_calls().into_iter().flat_map(|call| call.sessions.into_values());
-            below.for_each(|session| session.take_answer_back(id));
+        let state = &mut *self.log.lock();
+        if let Some(view) = self.view_of(state, id) {
+            // Another process has the session, or it was read again, if the answer is not there.
+            _ = state.push(&view, Record::NotAnswered { id: id.to_owned() });
         }
     }
 
@@ -351,39 +222,75 @@ impl Session {
         self.questions().into_iter().map(|question| question.id).collect()
     }
 
+    /// Returns this session, or the session below a call, if it has the question.
+    fn view_of(&self, state: &mut LogState, id: &str) -> Option<Arc<View>> {
+        let owner = state.session(&self.view).owner_of(id, &state.fold)?;
+        if owner == state.session(&self.view).id {
+            return Some(Arc::clone(&self.view));
+        }
+        let key = read_key(owner).ok()?;
+        state.view_below(&key)
+    }
+
     /// Returns `None` if neither this session nor a session below has the question.
     fn take_answer(&self, id: &str, answer: &Answer) -> Option<Result<(), AnswerError>> {
-        let taken = self.change_open_calls(|call| {
-            let at = call.questions.iter().position(|question| question.id() == id)?;
-            Some(call.take_answer(at, answer))
-        });
-        if taken.is_some() {
-            return taken;
+        let state = &mut *self.log.lock();
+        let view = self.view_of(state, id)?;
+        let session = state.session(&view);
+        let call = session.open_calls().find(|call| call.questions.iter().any(|question| question.id() == id))?;
+        if let Err(error) = check_answer(call, id, answer) {
+            return Some(Err(error));
         }
-        let below = self.open_calls().into_iter().flat_map(|call| call.sessions.into_values());
-        below.into_iter().find_map(|session| session.take_answer(id, answer))
+        let record = Record::Answered { id: id.to_owned(), answer: answer.clone() };
+        state.push(&view, record).ok().map(Ok)
     }
 }
 
-impl OpenCall {
-    fn take_answer(&mut self, at: usize, answer: &Answer) -> Result<(), AnswerError> {
-        let id = self.questions[at].id().to_owned();
-        if let Some(first) = &self.questions[at].answer {
-            let (first, asked) = (Box::new(first.clone()), self.waiting().next());
-            return Err(AnswerError::Answered {
-                id,
-                first,
-                asked: asked.map(|asked| Box::new(asked.question.clone())),
-            });
+/// Checks that a question can be answered.
+fn check_answer(call: &Call, id: &str, answer: &Answer) -> Result<(), AnswerError> {
+    let id = id.to_owned();
+    let Some(question) = call.questions.iter().find(|question| question.id() == id) else { return Ok(()) };
+    if let Some(first) = &question.answer {
+        let (first, asked) = (Box::new(first.clone()), call.waiting().next());
+        let asked = asked.map(|asked| Box::new(asked.asked.question.clone()));
+        return Err(AnswerError::Answered { id, first, asked });
+    }
+    if is_too_deep(&answer.value) {
+        return Err(AnswerError::TooDeep { id });
+    }
+    match refused_by(&question.asked.question, &answer.value) {
+        Some(allowed) => Err(AnswerError::NotAllowed { id, answer: answer.value.clone(), allowed }),
+        None => Ok(()),
+    }
+}
+
+impl Conversation {
+    /// Returns the open calls of this session and of those below, which `all` has, with their sessions: each call before
+    /// those of the sessions below it.
+    fn all_open_calls<'a>(&'a self, all: &'a Self) -> Vec<(&'a Self, &'a Call)> {
+        let calls = |session: &'a Self| session.open_calls().map(move |call| (session, call));
+        let mut waiting: Vec<_> = calls(self).collect();
+        waiting.reverse();
+        let mut found = Vec::new();
+        while let Some((session, call)) = waiting.pop() {
+            found.push((session, call));
+            let below: Vec<_> = call.sessions.iter().filter_map(|id| all.below.get(id)).flat_map(calls).collect();
+            waiting.extend(below.into_iter().rev());
         }
-        if is_too_deep(&answer.value) {
-            return Err(AnswerError::TooDeep { id });
-        }
-        if let Some(allowed) = refused_by(&self.questions[at].question, &answer.value) {
-            return Err(AnswerError::NotAllowed { id, answer: answer.value.clone(), allowed });
-        }
-        self.questions[at].answer = Some(answer.clone());
-        Ok(())
+        found
+    }
+
+    /// Returns the questions that wait, in the order of the calls, those of sessions below included, which `all` has.
+    pub(super) fn all_questions<'a>(&'a self, all: &'a Self) -> Vec<&'a Interrupt> {
+        let calls = self.all_open_calls(all).into_iter();
+        calls.flat_map(|(_, call)| call.waiting()).map(|waiting| &waiting.asked.question).collect()
+    }
+
+    /// Returns the id of the session that has a question: this one, or one below.
+    fn owner_of<'a>(&'a self, question: &str, all: &'a Self) -> Option<&'a str> {
+        let mut calls = self.all_open_calls(all).into_iter();
+        let owner = calls.find(|(_, call)| call.questions.iter().any(|known| known.id() == question));
+        owner.map(|(session, _)| &*session.id)
     }
 }
 

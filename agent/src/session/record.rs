@@ -18,13 +18,13 @@ use rust_decimal::Decimal;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Error as _, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::message::is_false;
+use crate::place::action::{CallResult, How};
 use crate::session::fold::Conversation;
-use crate::session::stopped::SettledCall;
-use crate::{ChatOptions, Message, ToolCall, Usage};
+use crate::{ChatOptions, Message, ToolCall, ToolOutput, ToolResult, Usage};
 
 /// A record, and the session that it is about.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -134,6 +134,9 @@ pub(crate) enum Record {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<u32>,
         messages: Vec<Arc<Message>>,
+        /// The number of the turn if a layer has answered instead of the model: then the last message is the answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<u64>,
     },
     /// A hook has replaced a part of the history.
     Rewritten {
@@ -157,15 +160,20 @@ pub(crate) enum Record {
         /// The time in milliseconds since 1970.
         at: u64,
     },
-    /// The model has answered. `unanswered` is the text of the results if the calls are not made.
-    Turn {
+    /// The model has replied. A reply that is empty may be followed by another one.
+    Replied {
         run: u32,
         turn: u64,
-        response: Arc<Message>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost: Option<Decimal>,
+    },
+    /// The turn of a response begins. `unanswered` is the text of the results if the calls are not made.
+    Turn {
+        run: u32,
+        turn: u64,
+        response: Arc<Message>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unanswered: Option<String>,
     },
@@ -175,14 +183,14 @@ pub(crate) enum Record {
     Injected { turn: u64, messages: Vec<Arc<Message>> },
     /// A fact about a call of an open turn.
     Call { turn: u64, call: usize, fact: Fact },
-    /// The turn ends: its messages enter the history. `answers` if the run would end with its last message.
-    Placed {
-        turn: u64,
-        #[serde(default, skip_serializing_if = "is_false")]
-        answers: bool,
-    },
+    /// The turn ends: its messages enter the history.
+    Placed { turn: u64 },
+    /// The run would end with the last message of a turn that is in the history.
+    Ends { run: u32, turn: u64 },
     /// A question has its first answer.
     Answered { id: String, answer: Answer },
+    /// The answer to a question was not stored.
+    NotAnswered { id: String },
     /// A message or a value arrives in the inbox. The id is random, so that it arrives once (A27).
     Sent { number: u64, id: Uuid, sent: Input },
     /// A run takes these messages out of the inbox, and adds what hooks have made of them.
@@ -234,6 +242,8 @@ pub(crate) enum Fact {
     Passed(String),
     /// Somebody asks about the call, which waits from now on.
     Asked(Asked),
+    /// The call waits for a pause to end, or for the questions of a session below.
+    Waits,
     /// A question has to be asked before the call is made. It has an answer if a person has edited the call.
     Needed { asked: Asked, approval: Option<Answer> },
     /// The answer to a question does not fit: the question is open again, and its data says why.
@@ -250,7 +260,9 @@ pub(crate) enum Fact {
     NotBegun,
     /// The call has a result that the hooks of `tool.result` have not let pass yet.
     Unchecked,
-    /// The call has a result.
+    /// The run of the agent was aborted during the call.
+    Stopped,
+    /// The call has a result. Until the end of its turn, another one may take its place.
     Settled(Box<SettledAs>),
 }
 
@@ -275,6 +287,45 @@ pub(crate) struct SettledAs {
     /// `None` if it was executed as the model wrote it, and has only content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) how: Option<Box<SettledCall>>,
+}
+
+/// How a call has settled. Its result has the content.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SettledCall {
+    #[serde(default)]
+    how: How,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    details: Map<String, Value>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    terminate: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    is_answer: bool,
+}
+
+impl SettledAs {
+    /// Keeps how a call has settled, and the result that the history gets.
+    pub(crate) fn of(result: &CallResult, answer: &ToolResult) -> Self {
+        let ToolOutput { details, terminate, is_answer, .. } = &result.output;
+        let (how, terminate, is_answer) = (result.how, *terminate, *is_answer);
+        let is_plain = how == How::Executed && details.is_empty() && !terminate;
+        let how = (!is_plain).then(|| Box::new(SettledCall { how, details: details.clone(), terminate, is_answer }));
+        Self { content: answer.response.clone(), is_error: answer.is_error, how }
+    }
+
+    /// A call that was not executed, with this text.
+    pub(crate) fn skipped(text: &str) -> Self {
+        let how = SettledCall { how: How::Skipped, ..SettledCall::default() };
+        Self { content: text.into(), is_error: true, how: Some(Box::new(how)) }
+    }
+}
+
+impl SettledCall {
+    pub(crate) fn into_result(self, call: ToolCall, result: ToolResult) -> CallResult {
+        let Self { how, details, terminate, is_answer } = self;
+        let ToolResult { response: content, is_error, .. } = result;
+        CallResult { call, how, output: ToolOutput { content, details, is_error, terminate, is_answer } }
+    }
 }
 
 /// What was sent to a session.

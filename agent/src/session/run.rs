@@ -1,81 +1,80 @@
-//! The session of one run: what the run has added, and how that is undone.
+//! The session of one run: what the run changes, and how that is undone.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use emitree_emitter::new_id;
 use emitree_runtime::{Error, Result, RunContext};
-use parking_lot::Mutex;
+use rust_decimal::Decimal;
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::message::history::{History, HistoryError, check};
-use crate::message::turn::CurrentTurn;
 use crate::message::{Message, Role};
 use crate::place::state::Slices;
+use crate::session::Session;
 use crate::session::entry::SessionEntry;
-use crate::session::inbox::{TakenValue, Taker, Waiting};
-use crate::session::keys::SessionKey;
-use crate::session::live_run::LiveRun;
-use crate::session::stopped::{Stopped, Unreturned};
-use crate::session::turn_calls::TurnCalls;
-use crate::session::{Conversation, Session};
-use crate::{ChatOptions, Turn};
+use crate::session::fold::runs::Run;
+use crate::session::fold::turn::OpenTurn;
+use crate::session::fold::{Conversation, Waiting};
+use crate::session::log::{Live, Local, Locked, LogState, View};
+use crate::session::record::{Input, Record};
+use crate::session::turn::{By, Closed, LiveTurn};
+use crate::{ChatOptions, Turn, Usage};
 
-/// The session of one run, and the messages that the current attempt of the run added.
-///
-/// Invariant: every change is made under the session's lock and to the current conversation, because other runs may change
-/// the history at any time.
+/// The session of one run.
 #[derive(Debug)]
 pub(crate) struct SessionRun {
     session: Session,
-    live: Arc<LiveRun>,
+    /// Set once the run has begun to use the session.
+    begun: OnceLock<Begun>,
     /// The number of the current attempt, counted from 1; 0 before the first attempt.
     attempt: AtomicU32,
-    added: Mutex<Vec<Arc<Message>>>,
-    /// The messages of the inbox that the current attempt added, or dropped, as they were sent.
-    steered: Mutex<Vec<Waiting>>,
-    /// `true` if the current attempt has taken the pause of the session.
-    has_paused: AtomicBool,
-    rewritten: Mutex<Option<Rewritten>>,
-    /// The results of an earlier run that this run has replaced, with the results in their places.
-    replaced: Mutex<Vec<(Arc<Message>, Arc<Message>)>>,
-    /// `true` if the run has found nothing to do.
-    has_left: AtomicBool,
+    /// The counts of a run that is over, or that a test has set.
+    last: OnceLock<Turn>,
 }
 
-/// A history that hooks of a run have rewritten, so that it no longer begins with the messages that the hooks read.
 #[derive(Debug)]
-struct Rewritten {
-    /// The conversation as it would be without this run.
-    without: Vec<Arc<Message>>,
-    /// The conversation as the hooks changed it.
-    history: History,
+struct Begun {
+    run: u32,
+    epoch: u32,
+}
+
+/// How an attempt begins.
+pub(crate) struct Begins<'a> {
+    pub(crate) ctx: &'a RunContext,
+    pub(crate) messages: Vec<Arc<Message>>,
+    pub(crate) options: &'a ChatOptions,
+    /// `true` if the run goes on with what the session has left open.
+    pub(crate) resumes: bool,
+    /// `true` for an agent below a call that is made again: it may have its answer already.
+    pub(crate) is_inside: bool,
 }
 
 /// The beginning of a resumed run.
 pub(crate) enum Resumed {
-    /// A run that has ended without returning an answer. `asks` is `true` if it was about to call the model.
-    Run { run: Uuid, turn: Turn, asks: bool, answer: Option<Unreturned> },
+    /// A run that has ended without returning an answer, or the attempt before.
+    Run { run: Uuid, turn: Turn, answer: Option<Arc<Message>> },
     /// Messages that no model has answered.
     Conversation,
     /// A conversation that ends with this answer.
     Ended(Arc<Message>),
 }
 
+/// A value for a middleware that an attempt has taken.
+pub(crate) struct TakenValue {
+    number: u64,
+    pub(crate) to: Arc<str>,
+    pub(crate) value: Value,
+}
+
 impl SessionRun {
-    pub(crate) fn new(session: Session) -> Self {
-        let attempt = AtomicU32::new(0);
-        Self {
-            session,
-            live: LiveRun::new(),
-            attempt,
-            added: Mutex::new(Vec::new()),
-            steered: Mutex::new(Vec::new()),
-            has_paused: AtomicBool::new(false),
-            rewritten: Mutex::new(None),
-            replaced: Mutex::new(Vec::new()),
-            has_left: AtomicBool::new(false),
-        }
+    pub(crate) const fn new(session: Session) -> Self {
+        Self { session, begun: OnceLock::new(), attempt: AtomicU32::new(0), last: OnceLock::new() }
+    }
+
+    pub(crate) const fn session(&self) -> &Session {
+        &self.session
     }
 
     pub(crate) fn attempt(&self) -> u32 {
@@ -91,557 +90,721 @@ impl SessionRun {
         self.session.history()
     }
 
-    /// Returns the history before the turn whose calls are being made.
-    pub(crate) fn history_before_turn(&self) -> History {
-        let history = self.history();
-        let calls = self.live.parts.lock().calls.clone();
-        let resumed = calls.as_ref().and_then(|calls| calls.placed.as_ref()?.position(&calls.response, &history));
-        resumed.map_or_else(|| history.clone(), |at| History(Arc::new(history.messages()[..at].to_vec())))
+    pub(crate) fn slices(&self) -> &Slices {
+        &self.session.view.slices
     }
 
-    pub(crate) const fn slices(&self) -> &Slices {
-        self.session.slices()
+    fn lock(&self) -> Locked<'_> {
+        self.session.log.lock()
+    }
+
+    fn view(&self) -> &View {
+        &self.session.view
+    }
+
+    /// Returns the number of the run, if it has begun, and no other process has changed the session since then.
+    fn number(&self, state: &LogState) -> Option<u32> {
+        self.begun.get().filter(|begun| begun.epoch == state.epoch).map(|begun| begun.run)
+    }
+
+    /// Returns the run in its session.
+    fn find<'a>(&self, state: &'a LogState) -> Option<&'a Run> {
+        state.session(self.view()).find_run(self.number(state)?)
+    }
+
+    /// Returns what only this process knows about the run.
+    fn live<'a>(&self, state: &'a mut LogState) -> Option<&'a mut Live> {
+        let run = self.begun.get()?.run;
+        state.local(self.view())?.live(run)
+    }
+
+    /// Changes the session for an attempt, unless another attempt has begun or the attempt has ended (A7). Another attempt
+    /// first counts itself, and then undoes the attempt before under the same lock.
+    fn push(&self, state: &mut LogState, attempt: u32, record: impl FnOnce(u32) -> Record) -> bool {
+        let Some(run) = self.find(state).filter(|run| run.is_live()).map(|run| run.number) else { return false };
+        attempt == self.attempt() && self.push_of(state, record(run))
+    }
+
+    fn push_of(&self, state: &mut LogState, record: Record) -> bool {
+        let refused = state.push(self.view(), record).err();
+        refused.iter().for_each(|fault| tracing::error!(fault, "a change of a session was refused"));
+        debug_assert_eq!(refused, None, "the record of a run under way fits");
+        refused.is_none()
+    }
+
+    /// Returns the counts of the run.
+    pub(crate) fn turn(&self) -> Turn {
+        let counts = self.find(&self.lock()).map(|run| run.counts);
+        counts.or_else(|| self.last.get().copied()).unwrap_or_default()
+    }
+
+    /// Sets the counts of a run that does not begin, for a test of hooks.
+    pub(crate) fn set_turn(&self, turn: Turn) {
+        _ = self.last.set(turn);
+    }
+
+    /// Begins an attempt: adds the messages of the input, or takes over what an earlier run has left. Another attempt undoes
+    /// the one before. Returns `None` for an input.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error, and changes nothing, if the messages are not valid, if there is nothing to do, if another run has
+    /// the turn in hand, or if the state of a middleware cannot be serialized.
+    pub(crate) fn begin(&self, begins: Begins<'_>) -> Result<Option<Resumed>> {
+        check(&begins.messages)?;
+        let is_first = self.begun.get().is_none();
+        if is_first || self.keeps_turn() {
+            self.session.log.sync(self.view())?;
+        }
+        let mut state = self.lock();
+        if is_first {
+            return self.begin_first(&mut state, begins);
+        }
+        let resumed = self.begin_again(&mut state, begins)?;
+        let known = state.session(self.view()).state.clone();
+        drop(state);
+        self.slices().restore(&known);
+        Ok(resumed)
+    }
+
+    fn keeps_turn(&self) -> bool {
+        let state = self.lock();
+        self.number(&state).is_some_and(|run| state.session(self.view()).keeps_turn(run))
+    }
+
+    fn begin_first(&self, state: &mut LogState, begins: Begins<'_>) -> Result<Option<Resumed>> {
+        let Begins { ctx, messages, options, resumes, is_inside } = begins;
+        let session = state.session(self.view());
+        let resumed = if resumes { Some(self.find_left(session)?) } else { None };
+        if !resumes && messages.is_empty() && session.messages.is_empty() && !self.has_waiting() {
+            return Err(no_messages(ctx));
+        }
+        if !is_inside && matches!(resumed, Some(Resumed::Ended(_))) {
+            return Ok(resumed);
+        }
+        let (run, epoch) = (session.begun, state.epoch);
+        let options = (*options != ChatOptions::default()).then(|| Box::new(options.clone()));
+        let was_held = session.stopped.and_then(|run| session.find_run(run)?.answer.as_ref()?.message.clone());
+        let began = Record::Began { run, id: ctx.run_id(), once: None, options, resumes };
+        state.push(self.view(), began).map_err(Error::new)?;
+        _ = self.begun.set(Begun { run, epoch });
+        if let Some(local) = state.local(self.view()) {
+            local.live.push(Live { number: run, ctx: Some(ctx.clone()), ..Live::default() });
+        }
+        self.say(state, messages);
+        match resumed {
+            Some(Resumed::Run { run: id, turn, .. }) => {
+                let held = self.held(state);
+                if was_held.is_some() {
+                    self.add(state, held.iter().map(|(_, message)| Arc::clone(message)).collect());
+                }
+                held.iter().for_each(|(turn, _)| self.live(state).into_iter().for_each(|live| live.last_turn = *turn));
+                Ok(Some(Resumed::Run { run: id, turn, answer: held.map(|(_, message)| message) }))
+            }
+            Some(Resumed::Ended(answer)) => {
+                let session = state.session(self.view());
+                let span = session.spans.last().and_then(|span| span.turn.or(span.behind));
+                span.into_iter().for_each(|turn| self.live(state).into_iter().for_each(|live| live.last_turn = turn));
+                Ok(Some(Resumed::Ended(answer)))
+            }
+            resumed => Ok(resumed),
+        }
+    }
+
+    /// Returns what an earlier run has left.
+    fn find_left(&self, session: &Conversation) -> Result<Resumed> {
+        if let Some(stopped) = session.stopped.and_then(|run| session.find_run(run)) {
+            return Ok(Resumed::Run { run: stopped.id, turn: stopped.counts, answer: None });
+        }
+        if let Some(other) = session.runs.iter().find(|run| run.is_live()) {
+            return Err(Error::new(format!(
+                "the session cannot be resumed: the run {} is using it, and has its turn in hand",
+                other.id
+            )));
+        }
+        let is_over = !session.inbox.iter().any(|waiting| waiting.sent.message().is_some());
+        match session.messages.last() {
+            Some(last) if last.role == Role::Assistant && is_over => Ok(Resumed::Ended(Arc::clone(last))),
+            None if is_over => Err(Error::new("the session cannot be resumed: it has no messages")),
+            _ => Ok(Resumed::Conversation),
+        }
+    }
+
+    /// Returns the answer that the run holds, and its turn.
+    fn held(&self, state: &LogState) -> Option<(u64, Arc<Message>)> {
+        let turn = self.find(state)?.answer.as_ref()?.turn;
+        let session = state.session(self.view());
+        session.answer_at(turn).map(|(_, at)| (turn, Arc::clone(&session.messages[at])))
+    }
+
+    fn begin_again(&self, state: &mut LogState, begins: Begins<'_>) -> Result<Option<Resumed>> {
+        let Begins { ctx, messages, resumes, .. } = begins;
+        let lost = || Error::new("another process has changed the session, so the run cannot go on");
+        let run = self.number(state).ok_or_else(lost)?;
+        let keeps = state.session(self.view()).keeps_turn(run);
+        state.push(self.view(), Record::Again { run }).map_err(Error::new)?;
+        let mut had_answered = false;
+        if let Some(live) = self.live(state) {
+            live.ctx = Some(ctx.clone());
+            live.taken.clear();
+            live.replaced.clear();
+            had_answered = std::mem::take(&mut live.has_answered);
+            if !keeps {
+                live.added.clear();
+            }
+        }
+        if !resumes {
+            self.say(state, messages);
+            return Ok(None);
+        }
+        let turn = self.find(state).map(|run| run.counts).unwrap_or_default();
+        Ok(Some(if had_answered {
+            Resumed::Conversation
+        } else {
+            Resumed::Run { run: ctx.run_id(), turn, answer: None }
+        }))
+    }
+
+    fn say(&self, state: &mut LogState, messages: Vec<Arc<Message>>) {
+        if messages.is_empty() {
+            return;
+        }
+        let said = |run| Record::Said { run: Some(run), messages: messages.clone(), turn: None };
+        if self.push(state, self.attempt(), said) {
+            self.add(state, messages);
+        }
+    }
+
+    /// Ends an attempt of the run. Unless the run has an answer, the session keeps where it stopped.
+    pub(crate) fn leave(&self, attempt: u32, answered: bool) {
+        let ctx = {
+            let state = &mut *self.lock();
+            if attempt != self.attempt() {
+                return;
+            }
+            self.push(state, attempt, |run| Record::Left { run, answered });
+            self.live(state).and_then(|live| {
+                live.taken.clear();
+                live.has_answered = answered;
+                live.ctx.take()
+            })
+        };
+        // A context may call user code when it is dropped.
+        drop(ctx);
+    }
+
+    /// Ends the run: nothing of it can be undone any more. An answer that it has not returned leaves the history, and a
+    /// resume returns it (A26).
+    pub(crate) fn end(&self, returned: bool) {
+        let ctx = {
+            let state = &mut *self.lock();
+            let Some(run) = self.find(state).filter(|run| run.undo.is_some()) else { return };
+            _ = self.last.set(run.counts);
+            let run = run.number;
+            self.push_of(state, Record::Over { run, returned });
+            self.live(state).and_then(|live| live.ctx.take())
+        };
+        drop(ctx);
+    }
+
+    /// The end of the run was not stored, so a resume returns the answer.
+    pub(crate) fn take_back(&self) {
+        let state = &mut *self.lock();
+        if let Some(run) = self.find(state).filter(|run| run.undo.is_none() && run.answer.is_some()) {
+            let run = run.number;
+            self.push_of(state, Record::NotReturned { run });
+        }
+    }
+
+    /// Returns `true` if the run is over, and has returned its answer.
+    pub(crate) fn has_returned(&self) -> bool {
+        let state = self.lock();
+        let Some(number) = self.number(&state) else { return false };
+        let stopped = state.session(self.view()).stopped;
+        stopped != Some(number) && self.find(&state).is_none_or(|run| run.undo.is_none())
+    }
+
+    /// Returns `true` if the run has begun to use the session.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.get().is_some()
+    }
+
+    /// Another attempt goes back to the state and the counts of now.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state of a middleware cannot be serialized.
+    pub(crate) fn keep(&self) -> Result<()> {
+        self.session.log.sync(self.view())?;
+        self.push(&mut self.lock(), self.attempt(), |run| Record::Kept { run });
+        Ok(())
+    }
+
+    /// Returns the options of the run that has stopped, or of the attempt before.
+    pub(crate) fn stopped_options(&self) -> Option<ChatOptions> {
+        let state = self.lock();
+        let session = state.session(self.view());
+        let run = self.find(&state).or_else(|| session.stopped.and_then(|run| session.find_run(run)))?;
+        Some(run.options.as_deref().cloned().unwrap_or_default())
+    }
+
+    /// Returns the history before the turn whose calls are being made.
+    pub(crate) fn history_before_turn(&self) -> History {
+        let state = self.lock();
+        let session = state.session(self.view());
+        let open = self.find(&state).and_then(|run| run.open.as_ref());
+        let at = open.filter(|open| open.is_placed).and_then(|open| session.turn_at(open.number));
+        let at = at.map_or(session.messages.len(), |(_, at)| at);
+        History(Arc::new(session.messages[..at].to_vec()))
     }
 
     /// Returns the messages that the current attempt added, in order.
     pub(crate) fn added(&self) -> Vec<Arc<Message>> {
-        self.added.lock().clone()
+        self.added_after(0)
     }
 
     /// Returns the number of messages that the current attempt added.
     pub(crate) fn count_added(&self) -> usize {
-        self.added.lock().len()
+        self.live(&mut self.lock()).map_or(0, |live| live.added.len())
     }
 
     /// Returns the messages that the current attempt added, in order, without the first `known` messages.
     pub(crate) fn added_after(&self, known: usize) -> Vec<Arc<Message>> {
-        self.added.lock()[known..].to_vec()
+        self.live(&mut self.lock()).and_then(|live| live.added.get(known..).map(<[_]>::to_vec)).unwrap_or_default()
+    }
+
+    /// Notes messages that the current attempt has added.
+    pub(super) fn add(&self, state: &mut LogState, messages: Vec<Arc<Message>>) {
+        if let Some(live) = self.live(state) {
+            live.added.extend(messages);
+        }
+    }
+
+    /// Notes results of an earlier run that this run has replaced.
+    pub(super) fn note_replaced(&self, state: &mut LogState, replaced: Vec<(Arc<Message>, Arc<Message>)>) {
+        if let Some(live) = self.live(state) {
+            live.replaced.extend(replaced);
+        }
     }
 
     /// Takes the results of an earlier run that this run has replaced, with the results in their places.
     pub(crate) fn take_replaced(&self) -> Vec<(Arc<Message>, Arc<Message>)> {
-        std::mem::take(&mut *self.replaced.lock())
+        self.live(&mut self.lock()).map(|live| std::mem::take(&mut live.replaced)).unwrap_or_default()
     }
 
     /// Appends messages as [`History::extend`] does.
     pub(crate) fn extend(&self, messages: impl IntoIterator<Item = Message>) -> std::result::Result<(), HistoryError> {
         let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
         check(&messages)?;
-        self.append(messages, self.attempt());
+        self.say(&mut self.lock(), messages);
         Ok(())
     }
 
-    /// Replaces a message of this run. Returns `false`, and changes nothing, if the history does not have the message any
+    /// Adds the question and the answer of a layer that has answered instead of the loop.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the messages are not valid.
+    pub(crate) fn answer_instead(&self, ctx: &RunContext, messages: Vec<Arc<Message>>) -> Result<()> {
+        check(&messages)?;
+        if !self.has_begun() {
+            self.session.log.sync(self.view())?;
+        }
+        let state = &mut *self.lock();
+        if !self.has_begun() {
+            let (run, epoch) = (state.session(self.view()).begun, state.epoch);
+            let began = Record::Began { run, id: ctx.run_id(), once: None, options: None, resumes: false };
+            state.push(self.view(), began).map_err(Error::new)?;
+            _ = self.begun.set(Begun { run, epoch });
+            if let Some(local) = state.local(self.view()) {
+                local.live.push(Live { number: run, ..Live::default() });
+            }
+        }
+        let Some(run) = self.number(state) else { return Ok(()) };
+        let turn = state.session(self.view()).turns + 1;
+        let said = Record::Said { run: Some(run), messages: messages.clone(), turn: Some(turn) };
+        if self.push_of(state, said) {
+            self.add(state, messages);
+        }
+        Ok(())
+    }
+
+    /// Replaces the answer that the run holds. Returns `false`, and changes nothing, if the history does not have it any
     /// more. The new message must have the same tool calls.
-    pub(crate) fn replace(&self, before: &Arc<Message>, after: &Arc<Message>) -> bool {
-        // Messages are compared by address, because an equal message may be another message.
-        let replace = |messages: &mut Vec<Arc<Message>>| {
-            let found = messages.iter_mut().rfind(|message| Arc::ptr_eq(message, before));
-            found.map(|message| *message = Arc::clone(after)).is_some()
-        };
-        let mut current = self.session.shared.conversation.lock();
-        replace(&mut self.added.lock());
-        replace(Arc::make_mut(&mut current.history.0))
+    pub(crate) fn replace_answer(&self, message: &Arc<Message>, withheld: bool) -> bool {
+        let state = &mut *self.lock();
+        if self.held(state).is_none() {
+            return false;
+        }
+        let Some(run) = self.number(state) else { return false };
+        let replaced = self.push_of(state, Record::Replaced { run, message: Arc::clone(message), withheld });
+        let added = self.live(state).and_then(|live| live.added.iter_mut().rfind(|one| one.role == Role::Assistant));
+        added.into_iter().for_each(|added| added.clone_from(message));
+        replaced
     }
 
-    /// Appends messages of an attempt, unless another attempt has begun.
-    pub(crate) fn append(&self, messages: Vec<Arc<Message>>, attempt: u32) {
-        // All messages are added under one lock, so no message of another run comes between them. Another attempt first
-        // counts itself, and then undoes the attempt before under the same lock. So the messages of that attempt are
-        // either removed, or not added here (A7).
-        self.append_to(&mut self.session.shared.conversation.lock().history, messages, attempt);
-    }
-
-    /// Lets interjections close the calls of the current turn. Interjections that wait do so at once.
-    pub(super) fn listen(&self, agent: &RunContext) {
-        let interjected = {
-            let inbox = &mut self.session.shared.conversation.lock().inbox;
-            // `end_turn` removes the calls under the same lock, so that no turn that has ended is added.
-            let calls = self.live.parts.lock().calls.clone().filter(|calls| !calls.is_listening());
-            calls.filter(|calls| {
-                calls.listen(agent);
-                inbox.turns.push(Arc::clone(calls));
-                inbox.take_interjections(calls.taker())
-            })
-        };
-        if let Some(calls) = interjected {
-            calls.interject();
+    /// The run would end with the last message of its last turn.
+    pub(crate) fn hold_answer(&self) {
+        let state = &mut *self.lock();
+        let Some(turn) = self.live(state).map(|live| live.last_turn) else { return };
+        let is_held = self.find(state).and_then(|run| run.answer.as_ref()).is_some_and(|held| held.turn == turn);
+        // A hook may have rewritten the turn.
+        if !is_held && state.session(self.view()).answer_at(turn).is_some() {
+            self.push(state, self.attempt(), |run| Record::Ends { run, turn });
         }
     }
 
-    /// Returns the session to code in the run. From now on, interjections can close the calls of the current turn, even
-    /// if nobody else had the session when they began.
-    pub(crate) fn share(&self, agent: &RunContext) -> Session {
-        let session = self.session.clone();
-        self.listen(agent);
-        session
+    /// Returns the number of the turn that is about to be asked for.
+    pub(crate) fn asked_turn(&self) -> u64 {
+        self.find(&self.lock()).and_then(|run| run.asks).unwrap_or_default()
     }
 
-    /// Ends a turn: its messages enter the history, as [`append`](Self::append) does, or replace an earlier run's messages.
-    /// From now on, interjections cannot close its calls. If calls are open, the session keeps the turn.
-    pub(super) fn end_turn(&self, calls: &Arc<TurnCalls>, attempt: u32) {
-        // Under the lock, so that nobody who stores the session sees the turn in between.
-        let conversation = &mut *self.session.shared.conversation.lock();
-        let ends = calls.end();
-        if calls.is_listening() {
-            conversation.inbox.turns.retain(|turn| !Arc::ptr_eq(turn, calls));
-        }
-        self.live.parts.lock().calls.take_if(|live| Arc::ptr_eq(live, calls));
-        if attempt != self.attempt() {
-            return;
-        }
-        let entered = calls.enter(ends, &mut conversation.history);
-        self.added.lock().extend(entered.added);
-        if !entered.replaced.is_empty() {
-            self.replaced.lock().extend(entered.replaced);
-        }
-        if let Some(open) = entered.open {
-            conversation.stop(self.live.stop(Some(open)));
-        }
-    }
-
-    /// Keeps the options of the run's input, for a run that goes on with this run.
-    pub(crate) fn set_options(&self, options: &ChatOptions) {
-        self.live.parts.lock().options.clone_from(options);
-    }
-
-    /// Registers the run.
-    pub(crate) fn begin_run(&self, ctx: &RunContext) {
-        self.has_left.store(false, Ordering::Relaxed);
-        self.live.parts.lock().run = Some(ctx.clone());
-        let live = &mut self.session.shared.conversation.lock().live;
-        if !live.iter().any(|live| Arc::ptr_eq(live, &self.live)) {
-            live.push(Arc::clone(&self.live));
-        }
-    }
-
-    /// Ends an attempt of the run. Unless the run has an answer, the session keeps where it stopped.
-    pub(crate) fn end_run(&self, attempt: u32, has_answer: bool) {
-        if attempt != self.attempt() {
-            return;
-        }
-        self.session.shared.change_inbox(|conversation| {
-            let before = conversation.live.len();
-            conversation.live.retain(|live| !Arc::ptr_eq(live, &self.live));
-            if before == conversation.live.len() {
-                // The attempt ended before it began.
-                return;
-            }
-            let resumed = self.live.parts.lock().resumed.take();
-            if let Some(resumed) = resumed {
-                conversation.stop(resumed);
-            } else if !has_answer && conversation.stopped.as_ref().is_none_or(|stopped| stopped.run != self.live.id()) {
-                conversation.stop(self.live.stop(None));
-            }
-            if has_answer && conversation.live.is_empty() {
-                self.take_pause_of(conversation);
-            }
-        });
-        self.live.forget();
-    }
-
-    pub(crate) fn turn(&self) -> &CurrentTurn {
-        &self.live.turn
-    }
-
-    /// Returns the key of the session.
-    pub(crate) fn key(&self) -> Arc<SessionKey> {
-        Arc::clone(&self.session.key)
-    }
-
-    /// Returns the number of the current turn in its session.
-    pub(crate) fn turn_number(&self) -> u64 {
-        self.live.number.load(Ordering::Relaxed)
-    }
-
-    /// Numbers another turn.
-    pub(crate) fn next_turn(&self) {
-        let number = self.session.shared.turns.fetch_add(1, Ordering::Relaxed) + 1;
-        self.live.number.store(number, Ordering::Relaxed);
-    }
-
-    /// The run is about to call the model.
+    /// Numbers another turn: the model is about to be asked.
     pub(crate) fn ask(&self) {
-        self.live.number.store(0, Ordering::Relaxed);
-        self.live.asks.store(true, Ordering::Relaxed);
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let at = u64::try_from(at).unwrap_or(u64::MAX);
+        let state = &mut *self.lock();
+        let turn = state.session(self.view()).turns + 1;
+        self.push(state, self.attempt(), |run| Record::Asks { run, turn, at });
     }
 
-    /// The model has responded.
-    pub(super) fn begin_turn(&self, calls: &Arc<TurnCalls>) {
-        self.live.asks.store(false, Ordering::Relaxed);
-        self.live.parts.lock().calls = Some(Arc::clone(calls));
-    }
-
-    /// The run has an answer, which is in the history, and has not returned it yet.
-    pub(crate) fn hold_answer(&self, answer: &Arc<Message>) {
-        if !self.is_stored() {
+    /// Counts a reply of the model.
+    pub(crate) fn count_reply(&self, usage: Option<Usage>, cost: Option<Decimal>) {
+        if usage.is_none() && cost.is_none() {
             return;
         }
-        // Read while the run is known, because its id is needed after its loop has ended.
-        self.live.id();
-        let unreturned = &mut self.session.shared.conversation.lock().unreturned;
-        unreturned.retain(|(live, _)| !Arc::ptr_eq(live, &self.live));
-        unreturned.push((Arc::clone(&self.live), Arc::clone(answer)));
+        let state = &mut *self.lock();
+        let Some(turn) = self.find(state).and_then(|run| run.asks) else { return };
+        self.push(state, self.attempt(), |run| Record::Replied { run, turn, usage, cost });
     }
 
-    /// The end of the run is about to be stored, with its answer in the history.
-    pub(crate) fn return_answer(&self) -> Returns<'_> {
-        self.live.returns.store(true, Ordering::Relaxed);
-        Returns(self)
+    /// Begins the turn of a response.
+    pub(super) fn respond(&self, response: &Arc<Message>, unanswered: Option<String>) -> (By, u64) {
+        let state = &mut *self.lock();
+        let (attempt, epoch) = (self.attempt(), state.epoch);
+        let (run, turn) = self.find(state).map_or((u32::MAX, 0), |run| (run.number, run.asks.unwrap_or_default()));
+        let response = Arc::clone(response);
+        self.push(state, attempt, |run| Record::Turn { run, turn, response, unanswered });
+        self.live(state).into_iter().for_each(|live| live.last_turn = turn);
+        (By { run, epoch, attempt }, turn)
     }
 
-    /// The run has ended without returning its answer: it is no longer in the history, and a resume returns it (A26). If
-    /// another run has left an open turn, that one is resumed, and the answer stays.
-    pub(crate) fn hold_back(&self, answer: &Arc<Message>, run: Uuid) {
-        let conversation = &mut *self.session.shared.conversation.lock();
-        conversation.unreturned.retain(|(live, _)| !Arc::ptr_eq(live, &self.live));
-        if conversation.stopped.as_ref().is_some_and(|stopped| stopped.open.is_some()) {
-            return;
-        }
-        if let Some(answer) = Unreturned::take(answer, &mut conversation.history) {
-            conversation.stop(Stopped { run, ..self.live.stop_with(answer) });
-        }
+    /// Takes up the turn that an earlier run has left open, with its messages in the history.
+    pub(super) fn take_open(&self) -> Option<(By, OpenTurn, Vec<Arc<Message>>)> {
+        let state = &mut *self.lock();
+        let (attempt, epoch) = (self.attempt(), state.epoch);
+        let run = self.find(state)?;
+        let (run, open) = (run.number, run.open.clone().filter(|open| open.is_resumed && !open.is_ended)?);
+        let session = state.session(self.view());
+        let (span, at) = session.turn_at(open.number)?;
+        let before = session.messages[at..at + session.spans[span].len].to_vec();
+        self.live(state).into_iter().for_each(|live| live.last_turn = open.number);
+        Some((By { run, epoch, attempt }, open, before))
     }
 
-    /// Another answer takes the place of one that an earlier run has not returned.
-    pub(crate) fn forget_held(&self) {
-        self.session.shared.conversation.lock().stopped.take_if(|stopped| stopped.answer.is_some());
-    }
-
-    /// The run has returned its answer, or has none any more.
-    pub(crate) fn forget_answer(&self) {
-        if self.is_stored() {
-            let unreturned = &mut self.session.shared.conversation.lock().unreturned;
-            unreturned.retain(|(live, _)| !Arc::ptr_eq(live, &self.live));
-        }
-    }
-
-    /// Takes up the answer that the resumed run has not returned. It is in the history from now on.
-    pub(crate) fn take_answer(&self, answer: Unreturned) -> Option<Arc<Message>> {
-        match answer {
-            Unreturned::Message(answer) => {
-                self.append(vec![Arc::clone(&answer)], self.attempt());
-                Some(answer)
-            }
-            Unreturned::InHistory => {
-                self.history().messages().iter().rfind(|message| message.role == Role::Assistant).cloned()
-            }
-        }
-    }
-
-    /// Returns `true` if a store keeps the session.
-    pub(crate) fn is_stored(&self) -> bool {
-        self.entry().is_some()
+    /// Lets interjections close the calls of a turn. One that waits does so at once.
+    pub(super) fn listen(&self, turn: &Arc<LiveTurn>) -> Option<Closed> {
+        let (state, view) = (&mut *self.lock(), self.view());
+        state.local(view)?.turns.push(Arc::clone(turn));
+        (self.has_waiting() && take_interjections(state, view, turn.by())).then(|| turn.close(state))
     }
 
     /// Returns the entry of the session, or of the session above it.
     pub(crate) fn entry(&self) -> Option<&Arc<SessionEntry>> {
-        self.session.key.entry()
+        self.session.log.entry()
     }
 
     /// Returns the entry of the session, unless it belongs to a session above.
     pub(crate) fn own_entry(&self) -> Option<&Arc<SessionEntry>> {
-        self.entry().filter(|entry| entry.is_of(&self.session))
+        self.entry().filter(|_| !self.view().is_below())
     }
 
     /// Returns `true` if a run has begun to use the session.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.session.has_begun() || !self.history().messages().is_empty()
-    }
-
-    /// Closes what an earlier run has left open: its questions are not answered, and its calls not executed.
-    pub(crate) fn close_stopped(&self) {
-        let Conversation { history, stopped, .. } = &mut *self.session.shared.conversation.lock();
-        if let Some(stopped) = stopped.take() {
-            stopped.close(history);
-        }
-    }
-
-    /// The run has nothing to do, so the session keeps nothing of it.
-    pub(crate) fn leave(&self) {
-        let live = &mut self.session.shared.conversation.lock().live;
-        live.retain(|live| !Arc::ptr_eq(live, &self.live));
-        self.live.forget();
-        self.has_left.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns `true` if the run has found nothing to do, so that its end is no end of the session.
-    pub(crate) fn has_left(&self) -> bool {
-        self.has_left.load(Ordering::Relaxed)
-    }
-
-    /// Takes over what an earlier run has left.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is nothing to do, or if another run uses the session.
-    pub(crate) fn resume(&self) -> Result<Resumed> {
-        let conversation = &mut *self.session.shared.conversation.lock();
-        if let Some(mut stopped) = conversation.stopped.take() {
-            // A turn that was rewritten is over.
-            stopped.open = stopped.open.filter(|open| open.position(&conversation.history).is_some());
-            let is_own = stopped.run == self.live.id();
-            if is_own && stopped.open.is_none() {
-                // An attempt of this run has ended after the resumed turn: its own turns are undone (A7).
-                stopped.turn = self.live.turn.get();
-            } else if let Some(number) = stopped.calling {
-                // The call is made again, with the same key, unless another run has numbered a turn meanwhile.
-                let turns = &self.session.shared.turns;
-                _ = turns.compare_exchange(number, number - 1, Ordering::Relaxed, Ordering::Relaxed);
-            }
-            let Stopped { run, turn, asks, ref answer, .. } = stopped;
-            let resumed = Resumed::Run { run, turn, asks, answer: answer.clone() };
-            self.live.parts.lock().resumed = Some(stopped);
-            return Ok(resumed);
-        }
-        if let Some(other) = conversation.live.iter().find(|live| !Arc::ptr_eq(live, &self.live)) {
-            return Err(Error::new(format!(
-                "the session cannot be resumed: the run {} is using it, and has its turn in hand",
-                other.id()
-            )));
-        }
-        // Another attempt calls the model again: the first one has found something to do.
-        let is_over = conversation.inbox.messages().next().is_none() && self.attempt() == 1;
-        match conversation.history.messages().last() {
-            Some(last) if last.role == Role::Assistant && is_over => Ok(Resumed::Ended(Arc::clone(last))),
-            None if conversation.inbox.messages().next().is_none() => {
-                Err(Error::new("the session cannot be resumed: it has no messages"))
-            }
-            _ => Ok(Resumed::Conversation),
-        }
-    }
-
-    /// Returns the turn of the run that has stopped.
-    pub(crate) fn stopped_turn(&self) -> Option<Turn> {
-        self.session.shared.conversation.lock().stopped.as_ref().map(|stopped| stopped.turn)
-    }
-
-    /// Returns the options of the run that has stopped.
-    pub(crate) fn stopped_options(&self) -> Option<ChatOptions> {
-        let conversation = self.session.shared.conversation.lock();
-        conversation.stopped.as_ref().map(|stopped| stopped.options.clone())
-    }
-
-    /// Returns `true` if calls were left open that this run has not taken up yet.
-    pub(crate) fn has_open_turn(&self) -> bool {
-        let has_open = |stopped: &Stopped| stopped.open.is_some();
-        self.live.parts.lock().resumed.as_ref().is_some_and(has_open)
-            || self.session.shared.conversation.lock().stopped.as_ref().is_some_and(has_open)
-    }
-
-    /// Takes up the turn that the resumed run has left open.
-    pub(super) fn take_open(&self, attempt: u32) -> Option<Arc<TurnCalls>> {
-        // In one step, so that a session that is stored meanwhile has the turn.
-        let mut parts = self.live.parts.lock();
-        let stopped = parts.resumed.take()?.open?;
-        let calls = Arc::new(TurnCalls::again(self.taker(attempt), self.key(), stopped));
-        self.live.asks.store(false, Ordering::Relaxed);
-        parts.calls = Some(Arc::clone(&calls));
-        Some(calls)
-    }
-
-    fn append_to(&self, history: &mut History, messages: Vec<Arc<Message>>, attempt: u32) {
-        if attempt == self.attempt() {
-            self.added.lock().extend(messages.iter().cloned());
-            Arc::make_mut(&mut history.0).extend(messages);
-        }
-    }
-
-    /// Identifies an attempt of this run to the inbox.
-    pub(super) fn taker(&self, attempt: u32) -> Taker {
-        Taker { run: std::ptr::from_ref(self).addr(), attempt }
-    }
-
-    /// Returns `false` if nobody else has the session, so that nobody can send a message to this run.
-    pub(super) fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.session.shared) > 1
+    pub(crate) fn is_used(&self) -> bool {
+        let state = self.lock();
+        let session = state.session(self.view());
+        session.begun > 0 || !session.messages.is_empty()
     }
 
     /// Returns `true` if the inbox has messages, also those that another run has taken.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.session.shared.has_waiting()
+        self.view().has_waiting()
     }
 
     /// Returns `true` if the hooks of `agent.start` of this middleware were not called yet. From now on, they were.
     pub(crate) fn start(&self, middleware: &str) -> bool {
-        self.session.shared.conversation.lock().started.insert(middleware.to_owned())
+        let state = &mut *self.lock();
+        state.local(self.view()).is_none_or(|local| local.started.insert(middleware.to_owned()))
     }
 
     /// The hooks of `agent.start` of this middleware are called again.
     pub(crate) fn undo_start(&self, middleware: &str) {
-        self.session.shared.conversation.lock().started.remove(middleware);
+        let state = &mut *self.lock();
+        state.local(self.view()).into_iter().for_each(|local| _ = local.started.remove(middleware));
     }
 
     /// Returns `true` if the session has a pause.
     pub(crate) fn is_paused(&self) -> bool {
-        self.has_waiting() && self.session.shared.conversation.lock().pause.is_some()
+        self.has_waiting() && self.lock().session(self.view()).paused.is_some()
     }
 
     /// Takes the pause of the session. Returns `false` if there is none.
     pub(crate) fn take_pause(&self) -> bool {
-        self.has_waiting() && self.session.shared.change_inbox(|conversation| self.take_pause_of(conversation))
+        if !self.has_waiting() {
+            return false;
+        }
+        let state = &mut *self.lock();
+        state.session(self.view()).paused.is_some() && self.push(state, self.attempt(), |run| Record::Stopped { run })
     }
 
-    fn take_pause_of(&self, conversation: &mut Conversation) -> bool {
-        let pause = conversation.pause.take();
-        conversation.inbox.take_ids(pause);
-        self.has_paused.fetch_or(pause.is_some(), Ordering::Relaxed);
-        pause.is_some()
+    /// Takes messages of the inbox, and returns those that this attempt has taken.
+    fn take<T>(&self, attempt: u32, mut take: impl FnMut(&Waiting) -> Option<T>) -> Vec<T> {
+        let state = &mut *self.lock();
+        let Some(run) = self.find(state).map(|run| run.number) else { return Vec::new() };
+        let inbox: Vec<_> = state.session(self.view()).inbox.clone();
+        let Some(local) = state.local(self.view()) else { return Vec::new() };
+        let mut taken = Vec::new();
+        for waiting in &inbox {
+            if local.is_free(waiting.number, run)
+                && let Some(value) = take(waiting)
+            {
+                claim(local, run, waiting.number, attempt);
+                taken.push(value);
+            }
+        }
+        taken
     }
 
     /// Takes the values for middlewares.
     pub(crate) fn take_values(&self, attempt: u32) -> Vec<TakenValue> {
-        self.session.shared.conversation.lock().inbox.take_values(self.taker(attempt))
+        self.take(attempt, |waiting| match &waiting.sent {
+            Input::Value { to, value } => {
+                Some(TakenValue { number: waiting.number, to: Arc::clone(to), value: value.clone() })
+            }
+            _ => None,
+        })
     }
 
     /// Removes a value with which the hooks of its middleware were called in an attempt.
     pub(crate) fn remove_value(&self, taken: &TakenValue, attempt: u32) {
-        self.session.shared.change_inbox(|conversation| {
-            if attempt == self.attempt() {
-                self.steered.lock().extend(conversation.inbox.remove_value(taken));
-            }
-        });
+        let state = &mut *self.lock();
+        let numbers = vec![taken.number];
+        if self.push(state, attempt, |run| Record::Taken { run, numbers, messages: Some(Vec::new()) }) {
+            self.live(state).into_iter().for_each(|live| live.taken.retain(|(number, _)| *number != taken.number));
+        }
     }
 
     /// Takes the messages that enter before a model call.
     pub(crate) fn take_steering(&self, attempt: u32) -> Vec<Arc<Message>> {
-        self.session.shared.conversation.lock().inbox.take_steering(self.taker(attempt))
+        self.take(attempt, |waiting| match &waiting.sent {
+            Input::Steer(message) | Input::Interject(message) => Some(Arc::clone(message)),
+            _ => None,
+        })
     }
 
     /// Takes the messages that enter where the loop would end: those for the next model call, or else a follow-up.
     pub(crate) fn take_at_end(&self, attempt: u32) -> Vec<Arc<Message>> {
-        let taker = self.taker(attempt);
-        let inbox = &mut self.session.shared.conversation.lock().inbox;
-        let taken = inbox.take_steering(taker);
-        if taken.is_empty() { inbox.take_follow_up(taker).into_iter().collect() } else { taken }
+        let taken = self.take_steering(attempt);
+        if !taken.is_empty() {
+            return taken;
+        }
+        let mut has_one = false;
+        self.take(attempt, |waiting| match &waiting.sent {
+            Input::FollowUp(message) if !has_one => {
+                has_one = true;
+                Some(Arc::clone(message))
+            }
+            _ => None,
+        })
     }
 
     /// Replaces the messages that an attempt has taken, in the inbox, by these messages, in the history. They must be
     /// valid by themselves.
     pub(crate) fn enter(&self, messages: Vec<Arc<Message>>, attempt: u32) {
-        self.session.shared.change_inbox(|Conversation { history, inbox, .. }| {
-            if attempt == self.attempt() {
-                self.steered.lock().append(&mut inbox.remove(self.taker(attempt)));
-                self.append_to(history, messages, attempt);
-            }
-        });
+        let state = &mut *self.lock();
+        let Some(live) = self.live(state) else { return };
+        let of_attempt = |taken: &&(u64, u32)| taken.1 == attempt;
+        let numbers: Vec<_> = live.taken.iter().filter(of_attempt).map(|(number, _)| *number).collect();
+        let inbox = &state.session(self.view()).inbox;
+        let sent = inbox.iter().filter(|waiting| numbers.contains(&waiting.number));
+        let is_as_sent = sent.filter_map(|waiting| waiting.sent.message()).eq(&messages);
+        let record = |run| Record::Taken { run, numbers, messages: (!is_as_sent).then(|| messages.clone()) };
+        if self.push(state, attempt, record) {
+            self.live(state).into_iter().for_each(|live| live.taken.clear());
+            self.add(state, messages);
+        }
     }
 
     /// Frees the messages that an attempt has taken, and that it has not added.
     pub(crate) fn free_taken(&self, attempt: u32) {
         if self.has_waiting() {
-            let taker = self.taker(attempt);
-            self.session.shared.conversation.lock().inbox.free(|other| other == taker);
+            let state = &mut *self.lock();
+            self.live(state).into_iter().for_each(|live| live.taken.retain(|(_, by)| *by != attempt));
         }
+    }
+
+    /// Returns the conversation for hooks that change it, and the number of its edits.
+    pub(crate) fn read(&self) -> (History, u64) {
+        let state = self.lock();
+        let session = state.session(self.view());
+        (History(Arc::clone(&session.messages)), session.edits.0)
     }
 
     /// Replaces the conversation that hooks have read with the changed conversation. Messages that another run has
-    /// appended meanwhile stay, after the changed messages. Returns `false`, and changes nothing, if another run has
-    /// rewritten the conversation meanwhile.
-    pub(crate) fn update(&self, read: &History, changed: History) -> bool {
-        if Arc::ptr_eq(&read.0, &changed.0) {
+    /// appended meanwhile stay, after the changed messages. Returns `false`, and changes nothing, if messages of the
+    /// conversation were changed meanwhile.
+    pub(crate) fn update(&self, (read, edits): &(History, u64), changed: &History) -> bool {
+        let state = &mut *self.lock();
+        if state.session(self.view()).edits.0 != *edits {
+            return false;
+        }
+        let Some((from, to, add)) = difference(read, changed) else { return true };
+        let is_appended = from == read.0.len();
+        if is_appended && from == state.session(self.view()).messages.len() {
+            self.say(state, add);
             return true;
         }
-        let current = &mut self.session.shared.conversation.lock().history;
-        let Some(appended) = current.strip_prefix(read) else { return false };
-        // Both parts are valid by themselves, so the joined history is valid.
-        let whole = History(Arc::new(changed.0.iter().chain(appended).cloned().collect()));
-        match changed.strip_prefix(read) {
-            Some(new) => self.added.lock().extend(new.iter().cloned()),
-            None => {
-                let without = self.without(read);
-                *self.rewritten.lock() = Some(Rewritten { without, history: changed });
-            }
+        let added = if is_appended { add.clone() } else { Vec::new() };
+        if self.push(state, self.attempt(), |run| Record::Rewritten { run, at: from, removed: to - from, add }) {
+            self.add(state, added);
         }
-        *current = whole;
         true
     }
-
-    /// Undoes the attempt's changes to the history, so that the next attempt begins without them, and gives back what
-    /// the attempt took from the inbox.
-    pub(crate) fn give_up(&self) {
-        self.session.shared.change_inbox(|Conversation { history, inbox, pause, stopped, .. }| {
-            if self.has_paused.swap(false, Ordering::Relaxed) {
-                pause.get_or_insert_with(new_id);
-            }
-            // The history is read and written under one lock, so that no message of another run is lost.
-            let without = self.without(history);
-            let steered = std::mem::take(&mut *self.steered.lock());
-            // If another run has rewritten a part of a turn of this run, removing the rest of the turn would make the
-            // history invalid, so the history stays unchanged, and keeps the messages of the inbox.
-            if check(&without).is_ok() {
-                *history = History(Arc::new(without));
-                inbox.put_back(steered);
-            }
-            // What this attempt left open is no longer there.
-            let is_gone = |open: &mut Stopped| open.run == self.live.id() && !open.is_placed(history);
-            stopped.take_if(is_gone);
-            // A layer may keep the attempt, whose turn would take interjections.
-            inbox.free_run(self.taker(0).run);
-            self.added.lock().clear();
-            *self.rewritten.lock() = None;
-        });
-    }
-
-    /// Returns the messages of a history as they would be if this run had added and rewritten nothing.
-    fn without(&self, history: &History) -> Vec<Arc<Message>> {
-        let (added, rewritten) = (self.added.lock(), self.rewritten.lock());
-        // Messages are compared by address, because another run may add an equal message.
-        let of_others = |message: &&Arc<Message>| !added.iter().any(|other| Arc::ptr_eq(other, message));
-        let rewritten = rewritten.as_ref().and_then(|it| Some((&it.without, history.strip_prefix(&it.history)?)));
-        match rewritten {
-            Some((without, appended)) => without.iter().chain(appended.iter().filter(of_others)).cloned().collect(),
-            None => history.0.iter().filter(of_others).cloned().collect(),
-        }
-    }
 }
 
-/// Stores the end of a run. If it is dropped, the run has not returned its answer.
-pub(crate) struct Returns<'a>(&'a SessionRun);
-
-impl Returns<'_> {
-    /// The end of the run is stored.
-    pub(crate) fn returned(self) {
-        self.0.forget_answer();
-    }
-}
-
-impl Drop for Returns<'_> {
+impl Drop for SessionRun {
     fn drop(&mut self) {
-        self.0.live.returns.store(false, Ordering::Relaxed);
+        let Some(begun) = self.begun.get() else { return };
+        self.end(false);
+        let gone = {
+            let state = &mut *self.lock();
+            let local = state.local(self.view());
+            local.map(|local| local.live.extract_if(.., |live| live.number == begun.run).collect::<Vec<_>>())
+        };
+        drop(gone);
     }
+}
+
+/// Lets a run take a message.
+fn claim(local: &mut Local, run: u32, number: u64, attempt: u32) {
+    if let Some(live) = local.live(run) {
+        live.taken.retain(|(taken, _)| *taken != number);
+        live.taken.push((number, attempt));
+    }
+}
+
+/// Lets a turn take the interjections that no attempt has taken. Returns `false` if there are none.
+pub(super) fn take_interjections(state: &mut LogState, view: &View, by: By) -> bool {
+    let inbox = state.session(view).inbox.iter();
+    let interjections = inbox.filter(|waiting| matches!(waiting.sent, Input::Interject(_)));
+    let numbers: Vec<_> = interjections.map(|waiting| waiting.number).collect();
+    let Some(local) = state.local(view) else { return false };
+    let is_free = |number: &u64| local.live.iter().all(|live| live.taken.iter().all(|(taken, _)| taken != number));
+    let free: Vec<_> = numbers.into_iter().filter(is_free).collect();
+    free.iter().for_each(|number| claim(local, by.run, *number, by.attempt));
+    !free.is_empty()
+}
+
+/// Returns the part of a conversation that was replaced, and by what. It begins and ends between two turns.
+fn difference(read: &History, changed: &History) -> Option<(usize, usize, Vec<Arc<Message>>)> {
+    if Arc::ptr_eq(&read.0, &changed.0) {
+        return None;
+    }
+    let is_same = |(one, other): (&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(one, other) || one == other;
+    let mut from = read.0.iter().zip(&*changed.0).take_while(|pair| is_same(*pair)).count();
+    while !read.is_boundary(from) || !changed.is_boundary(from) {
+        from -= 1;
+    }
+    let (rest, new) = (&read.0[from..], &changed.0[from..]);
+    let mut behind = rest.iter().rev().zip(new.iter().rev()).take_while(|pair| is_same(*pair)).count();
+    while !read.is_boundary(read.0.len() - behind) {
+        behind -= 1;
+    }
+    let (to, end) = (read.0.len() - behind, changed.0.len() - behind);
+    (from < to || from < end).then(|| (from, to, changed.0[from..end].to_vec()))
+}
+
+pub(crate) fn no_messages(ctx: &RunContext) -> Error {
+    Error::new(format!("the input of the agent `{}` has no messages", ctx.name()))
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use emitree_runtime::{Runnable, runnable_fn};
+
     use super::*;
+
+    /// Calls a function with the context of a run.
+    pub(in crate::session) fn in_run<T: Send + 'static>(f: impl FnOnce(RunContext) -> T + Send + 'static) -> T {
+        let (f, output) = (parking_lot::Mutex::new(Some(f)), Arc::new(parking_lot::Mutex::new(None)));
+        let kept = Arc::clone(&output);
+        let run = runnable_fn("test", move |(): (), ctx: RunContext| {
+            let value = f.lock().take().map(|f| f(ctx));
+            *kept.lock() = value;
+            async { Ok(()) }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async { run.run(()).await }).expect("a run");
+        output.lock().take().expect("the run has called the function")
+    }
+
+    /// Begins a run of a session.
+    pub(in crate::session) fn begin(session: &Session, ctx: &RunContext, input: &str) -> SessionRun {
+        let run = SessionRun::new(session.clone());
+        attempt(&run, ctx, input);
+        run
+    }
+
+    fn attempt(run: &SessionRun, ctx: &RunContext, input: &str) {
+        run.next_attempt();
+        let (messages, options) = (vec![Arc::new(Message::user(input))], ChatOptions::default());
+        let begins = Begins { ctx, messages, options: &options, resumes: false, is_inside: false };
+        assert!(run.begin(begins).expect("a message").is_none());
+    }
 
     fn says(history: &[Arc<Message>]) -> Vec<String> {
         history.iter().map(|message| message.text()).collect()
     }
 
+    // A7
     #[test]
-    fn giving_up_a_run_removes_its_messages_and_its_rewriting_and_nothing_else() {
-        let session = Session::new();
-        session.extend([Message::user("old")]).expect("valid");
-        let (ours, theirs) = (SessionRun::new(session.clone()), SessionRun::new(session.clone()));
-        ours.extend([Message::user("ours")]).expect("valid");
-        theirs.extend([Message::user("theirs")]).expect("valid");
+    fn another_attempt_undoes_the_messages_and_the_rewriting_of_the_one_before_and_nothing_else() {
+        in_run(|ctx| {
+            let session = Session::new();
+            session.extend([Message::user("old")]).expect("valid");
+            let ours = begin(&session, &ctx, "ours");
+            let theirs = begin(&session, &ctx, "theirs");
 
-        // Hooks rewrite the messages that they read. Messages that are added meanwhile stay, after the rewritten
-        // messages.
-        let read = session.history();
-        theirs.extend([Message::user("meanwhile")]).expect("valid");
-        let summary = History::try_from(vec![Message::user("summary")]).expect("valid");
-        assert!(ours.update(&read, summary));
-        ours.extend([Message::user("more")]).expect("valid");
-        assert_eq!(says(session.history().messages()), ["summary", "meanwhile", "more"]);
-        assert_eq!(says(&ours.added()), ["ours", "more"]);
+            // Hooks rewrite the messages that they read. Messages that are added meanwhile stay, behind these.
+            let read = ours.read();
+            theirs.extend([Message::user("meanwhile")]).expect("valid");
+            let summary = History::try_from(vec![Message::user("summary")]).expect("valid");
+            assert!(ours.update(&read, &summary));
+            ours.extend([Message::user("more")]).expect("valid");
+            assert_eq!(says(session.history().messages()), ["summary", "meanwhile", "more"]);
+            assert_eq!(says(&ours.added()), ["ours", "more"]);
 
-        // An update by another run that has read the old history changes nothing.
-        assert!(!theirs.update(&read, History::new()));
-        ours.give_up();
-        assert_eq!(says(session.history().messages()), ["old", "theirs", "meanwhile"]);
-        assert!(ours.added().is_empty());
+            // An update by another run that has read the old history changes nothing.
+            assert!(!theirs.update(&read, &History::new()));
+            attempt(&ours, &ctx, "again");
+            assert_eq!(says(session.history().messages()), ["old", "theirs", "meanwhile", "again"]);
+            assert_eq!(says(&ours.added()), ["again"]);
+        });
+    }
+
+    #[test]
+    fn the_difference_of_two_histories_begins_and_ends_between_two_turns() {
+        let asks = |id: &str| Message::assistant("").with_call(crate::ToolCall::new(id, "t", serde_json::json!({})));
+        let result = |id: &str, text: &str| Message::tool([crate::ToolResult::new(id, text)]);
+        let read = History::try_from(vec![asks("a"), result("a", "1"), Message::user("x")]).expect("valid");
+        let changed = History::try_from(vec![asks("a"), result("a", "2"), Message::user("x")]).expect("valid");
+        assert_eq!(difference(&read, &read.clone()), None);
+        let (from, to, add) = difference(&read, &changed).expect("another result");
+        assert_eq!((from, to, &add[..]), (0, 2, &changed.messages()[..2]));
+        let longer = History::try_from(
+            read.messages().iter().cloned().chain([Arc::new(Message::user("y"))]).collect::<Vec<_>>(),
+        );
+        let (from, to, add) = difference(&read, &longer.expect("valid")).expect("one more");
+        assert_eq!((from, to, says(&add)), (3, 3, vec!["y".to_owned()]));
     }
 }

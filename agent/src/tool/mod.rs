@@ -3,7 +3,6 @@
 pub(crate) mod events;
 pub(crate) mod into_tool;
 pub(crate) mod output;
-pub(crate) mod started;
 #[cfg(feature = "json-schema")]
 mod with_schema;
 
@@ -23,7 +22,7 @@ use serde_json::Value;
 use thiserror::Error as ThisError;
 
 use crate::model::{emit, log, not_taken_over};
-use crate::session::keys::CallInTurn;
+use crate::session::turn::CallInTurn;
 use crate::tool::events::{ToolFailure, ToolFinish, ToolRetriesExceeded, ToolRetry, ToolStart, ToolSuccess};
 #[cfg(feature = "json-schema")]
 use crate::tool::with_schema::Schema;
@@ -356,37 +355,19 @@ impl Tool {
         // From here on, the function may have effects, so the result of the call must not be "not executed". If the
         // call already has that result, the function must not be called (A1).
         if let Some(call) = ctx.own_extension::<CallInTurn>() {
-            if let Err(error) = call.check_asked() {
-                return Box::pin(ready(Err(error)));
-            }
             if call.is_stored() {
                 return Box::pin(async move {
-                    if let Some(begins) = call.store_begin(ctx) {
-                        begins.await?;
-                    }
-                    self.begin_work(input, ctx, &call)?.await
+                    call.store_begin(true, ctx).await?;
+                    ctx.begin();
+                    self.shared.work.call(input, ctx).await
                 });
             }
-            return match self.begin_work(input, ctx, &call) {
-                Ok(work) => work,
-                Err(error) => Box::pin(ready(Err(error))),
-            };
+            if let Err(error) = call.begin(true) {
+                return Box::pin(ready(Err(error)));
+            }
         }
         ctx.begin();
         self.shared.work.call(input, ctx)
-    }
-
-    fn begin_work<'a>(
-        &'a self,
-        input: &'a Value,
-        ctx: &'a RunContext,
-        call: &CallInTurn,
-    ) -> Result<BoxFuture<'a, Result<ToolOutput>>> {
-        if !call.started.call() {
-            return Err(too_late());
-        }
-        ctx.begin();
-        Ok(self.shared.work.call(input, ctx))
     }
 }
 

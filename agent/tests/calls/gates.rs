@@ -151,17 +151,19 @@ fn ends_call(phase: Phase, calls_tool: bool, waits: bool) -> HooksFn {
 
 // A1
 #[tokio::test(start_paused = true)]
-async fn a_call_without_a_result_is_answered_with_whether_a_layer_that_is_no_guard_or_the_function_had_been_called()
--> Result<()> {
+async fn a_call_without_a_result_is_answered_with_whether_its_function_had_been_called() -> Result<()> {
     let (interrupted, stopped) = ("!not executed: interrupted", "!not executed: the run was stopped");
     let [interrupted_at_work, stopped_at_work] = ["interrupted", "the run was stopped"]
         .map(|end| format!("!{end} while the tool was running: it may have had effects"));
     let table = [
         (Phase::Guard, false, [interrupted, stopped]),
         (Phase::Guard, true, [&interrupted_at_work, &stopped_at_work]),
-        (Phase::Observe, false, [&interrupted_at_work, &stopped_at_work]),
-        (Phase::Retry, false, [&interrupted_at_work, &stopped_at_work]),
-        (Phase::Transform, false, [&interrupted_at_work, &stopped_at_work]),
+        (Phase::Observe, false, [interrupted, stopped]),
+        (Phase::Observe, true, [&interrupted_at_work, &stopped_at_work]),
+        (Phase::Retry, false, [interrupted, stopped]),
+        (Phase::Retry, true, [&interrupted_at_work, &stopped_at_work]),
+        (Phase::Transform, false, [interrupted, stopped]),
+        (Phase::Transform, true, [&interrupted_at_work, &stopped_at_work]),
     ];
     for (phase, calls_tool, expected) in table {
         for (waits, spawns) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -128,6 +128,10 @@ async fn check_after_kill(store: &MemoryStore, log: &Log, asked: &Arc<AtomicUsiz
         let answer = payer(by_turn(asked), log)?.resume(&session).await?;
         assert_eq!(answer.text(), "Done.", "{kill:?}");
     }
+    // The records of all processes make the session that the last one holds.
+    assert_eq!(serde_json::to_value(reread(store).await?)?, serde_json::to_value(&session)?, "{kill:?}");
+    // The state is stored with the response that it has counted.
+    assert_eq!(session.state::<u32>("counts")?, Some(3), "{kill:?}");
     // The state is stored with the response that it has counted.
     assert_eq!(session.state::<u32>("counts")?, Some(3), "{kill:?}");
     let history = assert_valid(&session);

@@ -607,20 +607,26 @@ async fn a_session_that_was_changed_by_hand_is_refused_with_the_path() -> Result
         change(&mut changed);
         serde_json::from_value::<Session>(changed).expect_err("changed").to_string()
     };
-    let arguments = "/history/1/parts/3/arguments/amount";
+    let arguments = "/runs/0/open/response/parts/3/arguments/amount";
     let error = changed(&|stored| *stored.pointer_mut(arguments).expect("an amount") = json!(9000));
-    assert!(error.starts_with("at `open.response.calls[3].open.questions[0].question.id`: the call or"), "{error}");
-    let data = "/open/response/calls/2/open/questions/0/question/data/input/amount";
+    assert!(error.starts_with("at `runs[0]`: at `open`: the history has other messages for the turn 1"), "{error}");
+    let data = "/runs/0/open/calls/2/questions/0/asked/question/data/input/amount";
     let error = changed(&|stored| *stored.pointer_mut(data).expect("an amount") = json!(1));
-    assert!(error.starts_with("at `open.response.calls[2].open.questions[0].question.id`: the call or"), "{error}");
-    let error = changed(&|stored| stored["open"]["response"]["at"] = json!(40));
-    assert_eq!(error, "at `open.response.at`: message 40 of the history is not the response of a model");
-    let error = changed(&|stored| stored["open"]["response"]["calls"] = json!([]));
-    assert_eq!(error, "at `open.response.calls`: there are 0 calls, but message 1 of the history has 4");
+    assert!(error.starts_with("at `runs[0]`: at `open`: at `calls[2]`: the call or the question"), "{error}");
+    let both = |stored: &mut Value| {
+        *stored.pointer_mut(arguments).expect("an amount") = json!(9000);
+        *stored.pointer_mut("/messages/1/parts/3/arguments/amount").expect("an amount") = json!(9000);
+    };
+    let error = changed(&both);
+    assert!(error.starts_with("at `runs[0]`: at `open`: at `calls[3]`: the call or the question"), "{error}");
+    let error = changed(&|stored| stored["runs"][0]["open"]["number"] = json!(40));
+    assert_eq!(error, "at `runs[0]`: the turn 40 is another run's, or there were fewer turns");
+    let error = changed(&|stored| stored["runs"][0]["open"]["calls"] = json!([]));
+    assert_eq!(error, "at `runs[0]`: at `open`: there are 0 calls, but its response has 4");
     let error = changed(&|stored| stored["id"] = json!("a//b"));
     assert!(error.starts_with("at `id`: \"\" cannot be the key of a run, because it is empty"), "{error}");
-    let error = changed(&|stored| stored["history"] = json!([stored["history"][2]]));
-    assert!(error.contains("message 0 has a result for the id"), "{error}");
+    let error = changed(&|stored| stored["messages"] = json!([stored["messages"][2]]));
+    assert!(error.starts_with("at `spans[0]`: message 0 has a result for the id"), "{error}");
 
     for id in ["", "a/b", "a\nb", &"x".repeat(201)] {
         Session::with_id(id).expect_err("no id");

@@ -215,7 +215,7 @@ async fn a_session_that_is_stored_in_the_middle_of_a_turn_is_as_if_the_run_had_b
     task.abort();
     _ = task.await;
     assert_eq!(during, serde_json::to_value(&session)?);
-    assert_eq!(during["inbox"][0]["sent"], "follow_up");
+    assert!(during["inbox"][0]["sent"]["follow_up"].is_object(), "{during}");
 
     stops.store(false, Ordering::SeqCst);
     let script = ScriptedModel::new("test").text("Done.").text("Nothing.");

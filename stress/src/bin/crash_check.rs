@@ -5,7 +5,7 @@
 //! cargo run -p emitree-stress --bin crash_check -- FOLDER --all-points
 //! ```
 //!
-//! `crash` starts this program, which has no code of the library: it reads the tables, the JSON of the changes, the file
+//! `crash` starts this program, which has no code of the library: it reads the tables, the JSON of the records, the file
 //! of effects and the log of each run by itself. With `--all-points`, it also checks that a process was killed at each
 //! kind of point, and often enough while a call was open.
 
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use rusqlite::Connection;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[path = "../../../examples/shared/help.rs"]
 mod help;
@@ -58,6 +58,10 @@ struct Log {
     /// The first key of each effect.
     keys: BTreeMap<String, String>,
     calls: BTreeMap<String, usize>,
+    /// The places of the calls that were made.
+    called: BTreeSet<String>,
+    /// The places of the calls that were stored as begun, and not made, when a process was killed.
+    uncalled: BTreeSet<String>,
     models: usize,
     kills: usize,
     phase: usize,
@@ -113,6 +117,7 @@ impl Log {
             !self.has_stored(&format!("settled {place}")),
             format!("{effect} was called after its result was stored"),
         );
+        self.called.insert(place.to_owned());
         let is_approved = !effect.starts_with("transfer") || self.has_stored(&format!("answer {place}"));
         self.check(is_approved, format!("{effect} was called before it was approved"));
         let first = self.keys.entry(effect.to_owned()).or_insert_with(|| key.to_owned()).clone();
@@ -144,6 +149,11 @@ impl Log {
     fn killed(&mut self, at: &str, last: &[String], kills: &mut Kills) {
         self.kills += 1;
         kills.by_phase[self.phase] += 1;
+        let begun = self.stored.iter().filter_map(|commit| commit.strip_prefix("began "));
+        // The call of the sub-agent has no effect itself.
+        let is_agent = |place: &str| self.stored.iter().any(|commit| commit.contains(&format!(" {place}/helper")));
+        let uncalled = begun.filter(|place| !self.called.contains(*place) && !is_agent(place));
+        self.uncalled.extend(uncalled.map(str::to_owned).collect::<Vec<_>>());
         if let ([when, commits @ ..], "at a point") = (last, at) {
             kills.points.extend(commits.iter().map(|commit| format!("{when} {}", kind(commit))));
         }
@@ -181,25 +191,71 @@ fn read_log(path: &Path, kills: &mut Kills) -> Checked<Log> {
     Ok(log)
 }
 
-/// Reads the head of the session, and the messages that its changes make.
+/// A turn, with the results of its calls.
+struct Turn {
+    response: Value,
+    results: Vec<Value>,
+    /// The position of the response in the history, once it is there.
+    at: Option<usize>,
+}
+
+/// The history that records make. No attempt is made again, so nothing is undone.
+#[derive(Default)]
+struct History {
+    messages: Vec<Value>,
+    turn: Option<Turn>,
+}
+
+impl History {
+    fn record(&mut self, record: &Value) {
+        if let Some(whole) = record.get("session") {
+            self.messages = array(&whole["messages"]).to_vec();
+        }
+        self.messages.extend(array(&record["said"]["messages"]).iter().cloned());
+        if let Some(response) = record["turn"].get("response") {
+            let calls = array(&response["parts"]).iter().filter(|part| part["type"] == "tool_call");
+            let results = calls.map(|call| result_of(call, &json!("not executed"))).collect();
+            self.turn = Some(Turn { response: response.clone(), results, at: None });
+        }
+        if let (Some(settled), Some(turn)) = (record["call"]["fact"].get("settled"), &mut self.turn) {
+            let position = record["call"]["call"].as_u64().and_then(|call| usize::try_from(call).ok());
+            let calls = array(&turn.response["parts"]).iter().filter(|part| part["type"] == "tool_call");
+            let (position, call) = calls.enumerate().find(|(at, _)| Some(*at) == position).expect("a call");
+            turn.results[position] = result_of(call, &settled["content"]);
+            if let Some(at) = turn.at {
+                self.messages[at + 1 + position] = turn.results[position].clone();
+            }
+        }
+        let ends = record.get("placed").is_some() || record.get("over").is_some() || record.get("left").is_some();
+        if let Some(turn) = self.turn.as_mut().filter(|turn| ends && turn.at.is_none()) {
+            turn.at = Some(self.messages.len());
+            self.messages.push(turn.response.clone());
+            self.messages.extend(turn.results.iter().cloned());
+        }
+    }
+}
+
+fn result_of(call: &Value, content: &Value) -> Value {
+    json!({"role": "tool", "parts": [{"type": "tool_call_response", "id": call["id"], "response": content}]})
+}
+
+/// Reads the head of the session, and the messages that its records make.
 fn read_session(path: &Path) -> Checked<(Value, Vec<Value>)> {
     let database = Connection::open(path)?;
     let of_entry = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
     let (entry, head) = database.query_row("SELECT number, head FROM entry WHERE id = ?", [ID], of_entry)?;
     let mut parts = database.prepare("SELECT bytes FROM part WHERE entry = ? ORDER BY number")?;
-    let mut messages = Vec::new();
+    let mut history = History::default();
     for part in parts.query_map([entry], |row| row.get::<_, Vec<u8>>(0))? {
-        let change: Value = serde_json::from_slice(&part?)?;
-        let session = array(&change["sessions"]).iter().find(|session| session["id"] == ID);
-        let Some(history) = session.and_then(|session| session.get("history")) else { continue };
-        messages.truncate(usize::try_from(history["keep"].as_u64().unwrap_or_default())?);
-        for (at, message) in history["set"].as_object().into_iter().flatten() {
-            *messages.get_mut(at.parse::<usize>()?).ok_or("a change is about a message that is missing")? =
-                message.clone();
+        for record in String::from_utf8(part?)?.lines() {
+            let record: Value = serde_json::from_str(record)?;
+            // Others are about the sub-agent.
+            if record.get("in").is_none() {
+                history.record(&record);
+            }
         }
-        messages.extend(array(&history["add"]).iter().cloned());
     }
-    Ok((serde_json::from_str(&head)?, messages))
+    Ok((serde_json::from_str(&head)?, history.messages))
 }
 
 /// Returns the results of all effects, by their names.
@@ -240,6 +296,10 @@ fn results(messages: &[Value], log: &mut Log) -> BTreeMap<String, String> {
 }
 
 fn check_effects(effects: &str, results: &BTreeMap<String, String>, log: &mut Log) {
+    // A call that says so was made, unless a process was killed directly before.
+    let is_lost = |effect: &&&str| results.get(**effect).is_some_and(|result| result.ends_with(LOST));
+    let uncalled = EFFECTS.iter().filter(is_lost).filter(|effect| !log.calls.contains_key(**effect)).count();
+    log.check(uncalled <= log.uncalled.len(), format!("{uncalled} calls may have had effects, but were not made"));
     for effect in EFFECTS {
         let keys: Vec<_> = effects.lines().filter_map(|line| line.strip_suffix(&format!(" {effect}"))).collect();
         let result = results.get(effect).map(String::as_str).unwrap_or_default();

@@ -11,13 +11,13 @@ use crate::agent::steps::{Loop, PAUSED};
 use crate::message::arguments::is_too_deep;
 use crate::model::emit;
 use crate::place::action::{CallResult, How};
-use crate::session::open_turn::OpenTurn;
-use crate::session::turn_calls::NOT_EXECUTED;
+use crate::session::fold::turn::NOT_EXECUTED;
+use crate::session::turn::TurnHandle;
 use crate::typed::shortened;
 use crate::{ToolCall, ToolOutput, ToolResult};
 
 /// Passes all results through `tool.result` in call order, and returns the results or the strongest error.
-pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
+pub(super) async fn finish(agent: &Loop<'_>, turn: &TurnHandle<'_>, settled: Vec<Settled>) -> Result<Vec<CallResult>> {
     let (mut pending, mut errors, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
     let (mut results, is_checked) = (turn.earlier_results(), has_result_hooks(agent));
     for Settled { position, how } in settled {
@@ -55,7 +55,7 @@ pub(super) async fn finish(agent: &Loop<'_>, turn: &OpenTurn<'_>, settled: Vec<S
         }
         // Without hooks, the call has its result already.
         if is_checked && !stays_open {
-            turn.settle(position, &result, answer(&result));
+            turn.settle(position, &result, &answer(&result));
         }
         if agent.ctx.has_listeners() {
             let mut response = ToolResponse { call: result.call.clone(), result: answer(&result) };
@@ -90,7 +90,7 @@ fn interrupted(agent: &Loop<'_>, pending: &[Value]) -> Error {
 /// Reports the question that has interrupted a call, and the answers that the call has taken before.
 fn report_question<'a>(
     agent: &'a Loop<'_>,
-    turn: &'a OpenTurn<'_>,
+    turn: &'a TurnHandle<'_>,
     position: usize,
     asked: &'a Asked,
 ) -> BoxFuture<'a, ()> {

@@ -25,7 +25,8 @@ use crate::message::arguments::MAX_NESTING;
 use crate::model::emit;
 use crate::place::action::CallResult;
 use crate::place::batch::{Asks, Batch, GatedCall};
-use crate::session::open_turn::OpenTurn;
+use crate::session::record::Fact;
+use crate::session::turn::TurnHandle;
 use crate::typed::shortened;
 use crate::{Arguments, Tool, ToolCall, ToolSpec};
 
@@ -34,9 +35,9 @@ use crate::{Arguments, Tool, ToolCall, ToolSpec};
 ///
 /// The hooks of `tool.result` are called only after all calls have settled. If there are several errors,
 /// [`rank`](finish::rank) determines which error is returned.
-pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxFuture<'a, Result<Vec<CallResult>>> {
+pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a TurnHandle<'_>) -> BoxFuture<'a, Result<Vec<CallResult>>> {
     Box::pin(async move {
-        turn.listen(agent.ctx);
+        turn.listen();
         let mut batch = if turn.is_resumed() { restore(agent, turn).await? } else { begin(agent, turn).await? };
         turn.calls().resolve();
         // A call is checked again only if there are gates, because only gates change it after the first check.
@@ -56,13 +57,12 @@ pub(crate) fn run_batch<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxF
 }
 
 /// Passes the calls of a response through `tool.resolve`, and checks them.
-async fn begin(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
+async fn begin(agent: &Loop<'_>, turn: &TurnHandle<'_>) -> Result<Batch> {
     let calls: Vec<_> = turn.response().tool_calls().cloned().collect();
-    agent.turn().change(|turn| turn.tool_calls += u32::try_from(calls.len()).unwrap_or(u32::MAX));
     if agent.offered.is_some() {
         // A resume does not know which tools the request offered.
         let refused = calls.iter().enumerate().filter(|(_, call)| was_not_offered(agent, call));
-        refused.for_each(|(position, _)| turn.calls().change(position, |open| open.not_offered = true));
+        refused.for_each(|(position, _)| turn.calls().note(position, Fact::NotOffered));
     }
     let mut batch = Batch(Vec::with_capacity(calls.len()));
     for (position, call) in calls.into_iter().enumerate() {
@@ -73,24 +73,22 @@ async fn begin(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
 
 /// Passes a call through `tool.resolve`, and checks it before the gate, so that nobody is asked to approve a call that
 /// cannot be executed.
-async fn identify(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, mut call: ToolCall) -> Result<GatedCall> {
+async fn identify(agent: &Loop<'_>, turn: &TurnHandle<'_>, position: usize, mut call: ToolCall) -> Result<GatedCall> {
     let is_rewritten = resolve(agent, &mut call).await?;
-    if agent.chains().any(|chains| !chains.resolve.is_empty())
-        && let Some(changed) = turn.calls().changed(position, &call)
-    {
-        turn.calls().change(position, |open| open.call = Some(changed));
+    if agent.chains().any(|chains| !chains.resolve.is_empty()) {
+        turn.calls().note_all(position, |known| turn.calls().change_to(known, position, &call, false));
     }
     if agent.ctx.has_listeners() {
         Box::pin(async { emit(agent.ctx, &mut ToolCallIdentified { call: call.clone() }).await }).await?;
     }
-    let was_refused = || turn.calls().read(position, |open| open.not_offered) == Some(true);
+    let was_refused = || turn.calls().read(position, |call| call.not_offered) == Some(true);
     let fault = (!is_rewritten && was_refused()).then(|| format!("`{}` was not offered in this turn", call.name));
     let fault = fault.or_else(|| check_call(agent, &call).err());
     Ok(GatedCall::new(position, call, fault))
 }
 
 /// Passes the calls through all gates. An interjection ends the wait, and closes all calls.
-fn pass_gates<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>, batch: &'a mut Batch) -> BoxFuture<'a, Result<()>> {
+fn pass_gates<'a>(agent: &'a Loop<'_>, turn: &'a TurnHandle<'_>, batch: &'a mut Batch) -> BoxFuture<'a, Result<()>> {
     Box::pin(async move {
         let gates = agent.chains().flat_map(|chains| &chains.gates);
         let calls: Vec<_> = batch.0.iter().map(|gated| (gated.position, gated.call.clone())).collect();

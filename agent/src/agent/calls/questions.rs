@@ -1,21 +1,19 @@
 //! The questions about the calls of a turn: how they are kept, and how their answers come back (A23).
 
-use std::sync::Arc;
-
 use emitree_emitter::Event;
 use emitree_middleware::approval::Decision;
 use emitree_runtime::{Answer, Answers, Error, Interrupt, RunKey};
 use futures_core::future::BoxFuture;
+use serde::Deserialize;
 
 use crate::ToolCall;
 use crate::agent::calls::check_call;
 use crate::agent::events::{AnswerUnused, QuestionAnswered};
 use crate::agent::steps::{Loop, PAUSED};
 use crate::model::{emit, log};
-use crate::session::keys::Required;
-use crate::session::open_turn::OpenTurn;
-use crate::session::questions::{Question, QuestionState};
-use crate::session::stopped::OpenCall;
+use crate::session::fold::turn::{Call, Question, QuestionState};
+use crate::session::record::{Asked as AskedAbout, Fact};
+use crate::session::turn::TurnHandle;
 use crate::typed::shortened;
 
 /// The kind of the interrupt that combines the interrupts of a turn's calls.
@@ -58,43 +56,47 @@ impl Asked {
         }
     }
 
-    /// Keeps the question in the session.
-    pub(super) fn keep(&self, turn: &OpenTurn<'_>, position: usize, answers: &Answers) {
-        if is_question(&self.question.kind) {
-            self.keep_with(None, turn, position, answers);
+    /// Keeps in the session that the call waits, and for which question.
+    pub(super) fn keep(&self, turn: &TurnHandle<'_>, position: usize, answers: &Answers) {
+        if !is_question(&self.question.kind) {
+            return turn.calls().note(position, Fact::Waits);
         }
+        turn.calls().use_answers(position, answers);
+        turn.calls().note_all(position, |call| {
+            if self.is_refused_by(call) {
+                return vec![Fact::Unfit(self.question.clone()), Fact::Waits];
+            }
+            vec![Fact::Asked(self.about(call))]
+        });
     }
 
     /// Keeps the question with the answer that a live approval has got.
-    pub(super) fn keep_answered(&self, turn: &OpenTurn<'_>, position: usize, answers: &Answers) {
-        self.keep_with(answers.get(&self.question.id), turn, position, answers);
+    pub(super) fn keep_answered(&self, turn: &TurnHandle<'_>, position: usize, answers: &Answers) {
+        turn.calls().note_all(position, |call| vec![Fact::Needed { asked: self.about(call), approval: None }]);
+        if let Some(answer) = answers.get(&self.question.id) {
+            turn.calls().answer(&self.question.id, answer);
+        }
     }
 
-    fn keep_with(&self, answer: Option<Answer>, turn: &OpenTurn<'_>, position: usize, answers: &Answers) {
-        let in_function = turn.work_started(position).is_called();
+    fn about(&self, call: &Call) -> AskedAbout {
         let (question, by) = (self.question.clone(), self.by.clone());
-        let question = Question { in_function, answer, ..Question::new(question, by) };
-        turn.calls().change(position, |open| open.ask(question, answers));
+        AskedAbout { question, by, in_function: call.is_called && call.begins() }
+    }
+
+    /// Returns `true` if the question says that its answer was refused.
+    fn is_refused_by(&self, call: &Call) -> bool {
+        let refused =
+            self.question.data.get("refused").and_then(|refused| Answer::deserialize(refused.get("answer")?).ok());
+        let known = call.questions.iter().find(|known| known.id() == self.question.id);
+        refused.is_some() && known.is_some_and(|known| known.answer == refused)
     }
 }
 
 /// Loads the answers that a call has, so that the code that has asked finds them.
-pub(super) fn load(open: &mut OpenCall, answers: &Answers) {
-    for Question { question, answer, is_loaded, .. } in &mut open.questions {
-        if let Some(answer) = answer {
-            answers.answer(question.id.clone(), answer.clone());
-            *is_loaded = true;
-        }
+pub(super) fn load(call: &Call, answers: &Answers) {
+    for Question { asked, answer, .. } in &call.questions {
+        answer.iter().for_each(|answer| answers.answer(asked.question.id.clone(), answer.clone()));
     }
-}
-
-/// Returns the questions that have to be asked again before the function of a call is called: without them, a call for
-/// which a person was asked would be executed without the asking code.
-pub(super) fn required(open: &OpenCall, answers: &Answers) -> Option<Arc<Required>> {
-    let required = open.questions.iter().filter(|question| question.is_needed() && !question.in_function);
-    let of = |question: &Question| (question.id().to_owned(), question.question.kind.clone(), question.by.clone());
-    let questions: Vec<_> = required.map(of).collect();
-    (!questions.is_empty()).then(|| Arc::new(Required { answers: answers.clone(), questions }))
 }
 
 /// The outcome of an edit.
@@ -106,72 +108,59 @@ pub(super) enum Edited {
 }
 
 /// Executes the edit with which a person has answered the question about a call, if there is one.
-pub(super) async fn edit(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, call: &ToolCall) -> Option<Edited> {
-    let answers = agent.answers();
-    let find = |open: &OpenCall| {
+pub(super) async fn edit(agent: &Loop<'_>, turn: &TurnHandle<'_>, position: usize, call: &ToolCall) -> Option<Edited> {
+    let find = |known: &Call| {
         // A run below the call executes the edit of its input itself.
-        let key = turn.calls().key(position, open.call.as_ref());
-        let edit = |(at, question): (usize, &Question)| {
+        let key = turn.calls().key(position, known.changed.as_ref());
+        let edit = |question: &Question| {
             let edit = question.edit().filter(|_| question.is_about(&key))?;
-            Some((at, question.clone(), edit))
+            Some((question.clone(), edit))
         };
-        open.questions.iter().enumerate().find_map(edit)
+        known.questions.iter().find_map(edit)
     };
-    let (at, asked, arguments) = turn.calls().read(position, find)??;
-    let answer = asked.answer.clone()?;
+    let (question, arguments) = turn.calls().read(position, find)??;
+    let (answer, id) = (question.answer.clone()?, question.id().to_owned());
     let edited = ToolCall { arguments: arguments.into(), ..call.clone() };
     let checked = check_call(agent, &edited);
-    let answered = QuestionAnswered::of(asked.question.id.clone(), &call.id, &answer);
+    turn.calls().report(&id);
+    let answered = QuestionAnswered::of(id.clone(), &call.id, &answer);
     report(agent, QuestionAnswered { edited: checked.is_ok(), ..answered }).await;
     if let Err(fault) = checked {
-        let question = answers.refuse(asked.question, &answer, &shortened(&fault));
-        turn.calls().change(position, |open| {
-            let asked = &mut open.questions[at];
-            (asked.question, asked.answer) = (question.clone(), None);
-        });
-        return Some(Edited::Refused(Asked { question, by: asked.by }));
+        let refused = agent.answers().refuse(question.asked.question, &answer, &shortened(&fault));
+        turn.calls().note(position, Fact::Unfit(refused.clone()));
+        return Some(Edited::Refused(Asked { question: refused, by: question.asked.by }));
     }
-    let changed = turn.calls().changed(position, &edited);
-    let key = turn.calls().key(position, changed.as_ref());
     // The edit is the answer for the new arguments, so that nobody is asked twice.
     let mut approval = answer;
     approval.value = Answer::from(Decision::Approve).value;
-    let approved = Question { answer: Some(approval), of_edit: true, ..asked.anew(&edited, &key) };
-    turn.calls().change(position, |open| {
-        (open.questions[at].state, open.questions[at].is_reported) = (QuestionState::Used, true);
-        turn.calls().replace(position, open, changed, &edited);
-        open.questions.push(approved);
-        open.is_edited = true;
-        open.passed.clear();
-        load(open, answers);
+    turn.calls().note(position, Fact::Used(id));
+    turn.calls().note_all(position, |known| {
+        let mut facts = turn.calls().change_to(known, position, &edited, true);
+        let asked = question.anew(&edited, &turn.calls().key(position, Some(&edited)));
+        facts.push(Fact::Needed { asked, approval: Some(approval) });
+        facts
     });
+    turn.calls().read(position, |known| load(known, agent.answers()));
     Some(Edited::Call(edited))
 }
 
 /// Reports the answers that a call has taken. If the call has settled, reports those that nobody has asked for again.
 pub(super) fn report_answers<'a>(
     agent: &'a Loop<'_>,
-    turn: &'a OpenTurn<'_>,
+    turn: &'a TurnHandle<'_>,
     position: usize,
     has_settled: bool,
 ) -> BoxFuture<'a, ()> {
     Box::pin(async move {
-        let answers = agent.answers();
-        let is_new = |question: &&mut Question| {
-            let is_known = question.answer.is_some() && !question.of_edit && !question.is_reported;
-            is_known && (has_settled || question.is_taken(answers))
-        };
-        let taken: Vec<_> = turn.calls().change(position, |open| {
-            let new = open.questions.iter_mut().filter(is_new);
-            new.map(|question| {
-                question.is_reported = true;
-                question.clone()
-            })
-            .collect()
-        });
-        for question in taken {
-            let is_taken = question.is_taken(answers);
-            let Question { question: Interrupt { id, .. }, by, answer, .. } = question;
+        turn.calls().use_answers(position, agent.answers());
+        let is_known = |question: &&Question| question.answer.is_some() && !question.of_edit;
+        let known = |call: &Call| call.questions.iter().filter(is_known).cloned().collect::<Vec<_>>();
+        for question in turn.calls().read(position, known).unwrap_or_default() {
+            let is_taken = question.state == QuestionState::Used;
+            if !(has_settled || is_taken) || !turn.calls().report(question.id()) {
+                continue;
+            }
+            let Question { asked: AskedAbout { question: Interrupt { id, .. }, by, .. }, answer, .. } = question;
             if let Some(answer) = answer.filter(|_| is_taken) {
                 let call = turn.response().tool_calls().nth(position).map_or("", |call| &call.id);
                 report(agent, QuestionAnswered::of(id, call, &answer)).await;

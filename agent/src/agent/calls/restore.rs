@@ -9,7 +9,8 @@ use crate::agent::events::RunResumed;
 use crate::agent::steps::Loop;
 use crate::place::batch::{Batch, GatedCall};
 use crate::place::restore::OpenCall;
-use crate::session::open_turn::OpenTurn;
+use crate::session::fold::turn::Call;
+use crate::session::turn::TurnHandle;
 use crate::{Tool, ToolCall};
 
 /// The result of a call that had begun, and whose tool is not idempotent.
@@ -25,12 +26,12 @@ struct Open {
 }
 
 /// Returns the calls that have no result yet. A call that cannot go on gets an error that says why.
-pub(super) fn restore<'a>(agent: &'a Loop<'_>, turn: &'a OpenTurn<'_>) -> BoxFuture<'a, Result<Batch>> {
+pub(super) fn restore<'a>(agent: &'a Loop<'_>, turn: &'a TurnHandle<'_>) -> BoxFuture<'a, Result<Batch>> {
     // Boxed, so that the future of other turns does not become larger.
     Box::pin(restore_open(agent, turn))
 }
 
-async fn restore_open(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
+async fn restore_open(agent: &Loop<'_>, turn: &TurnHandle<'_>) -> Result<Batch> {
     let mut open = open_calls(agent, turn);
     for open in open.iter_mut().filter(|open| open.refused.is_none()) {
         let mut call = OpenCall::new(open.call.clone(), open.has_begun);
@@ -45,7 +46,7 @@ async fn restore_open(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
             of_kind.map(|open| open.call.id.clone()).collect()
         };
         let (executed, demoted) = (ids(false), ids(true));
-        report(agent, RunResumed { continues, turn: agent.turn().get(), executed, demoted }).await;
+        report(agent, RunResumed { continues, turn: agent.turn(), executed, demoted }).await;
     }
     let mut batch = Batch(Vec::with_capacity(open.len()));
     for open in open {
@@ -55,22 +56,22 @@ async fn restore_open(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Result<Batch> {
 }
 
 /// Reads what is known about the open calls, and loads the answers to the questions about them.
-fn open_calls(agent: &Loop<'_>, turn: &OpenTurn<'_>) -> Vec<Open> {
-    let is_open = |(position, _): &(usize, _)| turn.calls().settled_before(*position).is_none();
-    let open = turn.response().tool_calls().enumerate().filter(is_open).map(|(position, asked)| {
-        let (changed, has_begun) = turn.calls().change(position, |open| {
-            load(open, agent.answers());
-            (open.call.clone(), open.has_begun)
-        });
+fn open_calls(agent: &Loop<'_>, turn: &TurnHandle<'_>) -> Vec<Open> {
+    let open = turn.response().tool_calls().enumerate().filter_map(|(position, asked)| {
+        let read = |call: &Call| {
+            load(call, agent.answers());
+            call.result.is_none().then(|| (call.changed.clone(), call.has_begun))
+        };
+        let (changed, has_begun) = turn.calls().read(position, read)??;
         let call = changed.unwrap_or_else(|| asked.clone());
         let is_idempotent = agent.tools.find(&call.name).is_some_and(Tool::is_idempotent);
         let refused = (has_begun && !is_idempotent).then(|| MAY_HAVE_HAD_EFFECTS.to_owned());
-        Open { position, call, has_begun, refused }
+        Some(Open { position, call, has_begun, refused })
     });
     open.collect()
 }
 
-async fn restore_call(agent: &Loop<'_>, turn: &OpenTurn<'_>, open: Open) -> Result<GatedCall> {
+async fn restore_call(agent: &Loop<'_>, turn: &TurnHandle<'_>, open: Open) -> Result<GatedCall> {
     let Open { position, call, refused, .. } = open;
     if refused.is_some() {
         return Ok(GatedCall::new(position, call, refused));
@@ -87,6 +88,6 @@ async fn restore_call(agent: &Loop<'_>, turn: &OpenTurn<'_>, open: Open) -> Resu
     } else {
         identify(agent, turn, position, call).await?
     };
-    gated.passed = turn.calls().change(position, |open| open.passed.clone());
+    gated.passed = turn.calls().read(position, |call| call.passed.clone()).unwrap_or_default();
     Ok(gated)
 }

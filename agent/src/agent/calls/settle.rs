@@ -13,9 +13,8 @@ use crate::agent::steps::Loop;
 use crate::place::action::{CallResult, How};
 use crate::place::batch::{Batch, GatedCall, Verdict};
 use crate::session::commits::is_not_stored;
-use crate::session::open_turn::OpenTurn;
-use crate::session::turn_calls::NOT_EXECUTED;
-use crate::{Tool, ToolCall, ToolOutput, ToolResult};
+use crate::session::turn::TurnHandle;
+use crate::{Tool, ToolCall, ToolOutput};
 
 /// A call that was made, by its position in the turn.
 pub(super) struct Settled {
@@ -76,7 +75,7 @@ struct Waiting<'a> {
 /// all calls between two exclusive calls. After a group with a call that ends the run, no tool runs.
 pub(super) fn settle_in_groups<'a>(
     agent: &'a Loop<'_>,
-    turn: &'a OpenTurn<'_>,
+    turn: &'a TurnHandle<'_>,
     calls: Vec<GatedCall>,
     is_gated: bool,
 ) -> BoxFuture<'a, Vec<Settled>> {
@@ -108,7 +107,7 @@ pub(super) fn settle_in_groups<'a>(
 /// Executes one call, and sets its result in the turn.
 pub(super) fn settle<'a>(
     agent: &'a Loop<'_>,
-    turn: &'a OpenTurn<'_>,
+    turn: &'a TurnHandle<'_>,
     gated: GatedCall,
     is_gated: bool,
 ) -> BoxFuture<'a, Settled> {
@@ -131,13 +130,10 @@ pub(super) fn settle<'a>(
         // running. If hooks have to let it pass first, the history has only that the call was executed.
         match &how {
             Outcome::Result(_) | Outcome::Ends(..) if has_result_hooks(agent) => turn.withhold(position),
-            Outcome::Result(result) | Outcome::Ends(result, _) => turn.settle(position, result, answer(result)),
-            Outcome::Interrupted(_, asked) => {
-                asked.keep(turn, position, agent.answers());
-                turn.interrupt(position);
-            }
-            Outcome::Interjected(_) => turn.answer(position, ToolResult::error("", NOT_EXECUTED)),
-            Outcome::Stopped(..) | Outcome::NotExecuted => {}
+            Outcome::Result(result) | Outcome::Ends(result, _) => turn.settle(position, result, &answer(result)),
+            Outcome::Interrupted(_, asked) => asked.keep(turn, position, agent.answers()),
+            // The interjection has set the result.
+            Outcome::Interjected(_) | Outcome::Stopped(..) | Outcome::NotExecuted => {}
         }
         if let (Outcome::Result(_), Some(commit)) = (&how, agent.commit())
             && let Err(error) = commit.await
@@ -149,7 +145,7 @@ pub(super) fn settle<'a>(
     })
 }
 
-async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, gated: GatedCall, is_gated: bool) -> Outcome {
+async fn execute(agent: &Loop<'_>, turn: &TurnHandle<'_>, gated: GatedCall, is_gated: bool) -> Outcome {
     let (position, asked_by) = (gated.position, gated.asked_by.clone());
     let (call, verdict, fault) = gated.into_parts();
     let (how, output) = match (verdict, fault) {
@@ -187,15 +183,15 @@ async fn execute(agent: &Loop<'_>, turn: &OpenTurn<'_>, gated: GatedCall, is_gat
 
 /// Adds the arguments to the output of a call that a person has edited, because the history has the call as the model
 /// wrote it.
-fn executed(turn: &OpenTurn<'_>, position: usize, arguments: &Value, mut output: ToolOutput) -> ToolOutput {
-    if turn.calls().read(position, |open| open.is_edited) == Some(true) {
+fn executed(turn: &TurnHandle<'_>, position: usize, arguments: &Value, mut output: ToolOutput) -> ToolOutput {
+    if turn.calls().read(position, |call| call.is_edited) == Some(true) {
         output.content = json!({"executed_with": arguments, "result": output.content});
     }
     output
 }
 
-fn interrupt(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, call: ToolCall, asked: Asked) -> Outcome {
-    let key = || turn.calls().key(position, turn.calls().changed(position, &call).as_ref());
+fn interrupt(agent: &Loop<'_>, turn: &TurnHandle<'_>, position: usize, call: ToolCall, asked: Asked) -> Outcome {
+    let key = || turn.calls().key(position, Some(&call));
     match asked.identify(key, agent.answers()) {
         Ok(asked) => Outcome::Interrupted(call, asked),
         Err(text) => Outcome::Result(CallResult { call, how: How::Failed, output: ToolOutput::error(text) }),
@@ -205,7 +201,7 @@ fn interrupt(agent: &Loop<'_>, turn: &OpenTurn<'_>, position: usize, call: ToolC
 /// Executes the edit of a live approval, which has kept it as the answer to its question.
 fn execute_live_edit<'a>(
     agent: &'a Loop<'_>,
-    turn: &'a OpenTurn<'_>,
+    turn: &'a TurnHandle<'_>,
     position: usize,
     call: ToolCall,
     asked: &'a Asked,

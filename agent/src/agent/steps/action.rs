@@ -12,8 +12,8 @@ use crate::agent::events::MessageError;
 use crate::agent::steps::{After, Loop};
 use crate::model::{emit, log};
 use crate::place::action::{TurnAction, TurnDecision, TurnEnd};
-use crate::session::open_turn::OpenTurn;
-use crate::session::turn_calls::UNANSWERED;
+use crate::session::fold::turn::UNANSWERED;
+use crate::session::turn::TurnHandle;
 use crate::{ChatResponse, FinishReason, Message};
 
 /// The result of each call of a reply that was cut off.
@@ -25,7 +25,7 @@ pub(super) enum Acted<'a> {
     /// The turn is in the history.
     Ended(TurnOutcome),
     /// The calls of the turn have to be executed.
-    Calls(OpenTurn<'a>),
+    Calls(TurnHandle<'a>),
 }
 
 /// A turn that is in the history.
@@ -48,39 +48,31 @@ impl Loop<'_> {
             let TurnAction { response, inject, decision } = action;
             // The message is copied only if a listener may receive it.
             let copy = self.ctx.has_listeners().then(|| Arc::new(response.message.clone()));
+            let has_calls = response.message.tool_calls().next().is_some();
+            let (after, unanswered) = match decision.unwrap_or(TurnDecision::Natural) {
+                // The calls of a reply that was cut off may lack arguments, even if what has arrived is valid (A5).
+                TurnDecision::Natural if has_calls && response.message.finish_reason == Some(FinishReason::Length) => {
+                    (After::AskAgain, Some(CUT_OFF))
+                }
+                TurnDecision::Natural if has_calls || !inject.is_empty() => (After::AskAgain, None),
+                TurnDecision::Natural => (After::End, None),
+                TurnDecision::Stop => (After::End, Some("not executed: the run ends here")),
+                TurnDecision::LoopToModel => (After::AskAgain, Some("not executed: the model is asked again")),
+            };
             // When the turn is dropped, the response enters the history with a result for each call.
-            let opened = self.state.session.open(response.message).map_err(Error::from);
+            let opened = self.state.session.open(response.message, unanswered).map_err(Error::from);
             if let (Err(error), Some(message)) = (&opened, copy) {
                 Box::pin(self.report(message, error)).await;
             }
             let turn = opened?;
-            let asks_again = !inject.is_empty();
             turn.inject(inject)?;
+            if has_calls && unanswered.is_none() {
+                if let Some(commit) = self.commit() {
+                    commit.await?;
+                }
+                return Ok(Acted::Calls(turn));
+            }
             let response = Arc::clone(turn.response());
-            let has_calls = response.tool_calls().next().is_some();
-            let after = match decision.unwrap_or(TurnDecision::Natural) {
-                // The calls of a reply that was cut off may lack arguments, even if what has arrived is valid (A5).
-                TurnDecision::Natural if has_calls && response.finish_reason == Some(FinishReason::Length) => {
-                    turn.leave_out(CUT_OFF);
-                    After::AskAgain
-                }
-                TurnDecision::Natural if has_calls => {
-                    if let Some(commit) = self.commit() {
-                        commit.await?;
-                    }
-                    return Ok(Acted::Calls(turn));
-                }
-                TurnDecision::Natural if asks_again => After::AskAgain,
-                TurnDecision::Natural => After::End,
-                TurnDecision::Stop => {
-                    turn.leave_out("not executed: the run ends here");
-                    After::End
-                }
-                TurnDecision::LoopToModel => {
-                    turn.leave_out("not executed: the model is asked again");
-                    After::AskAgain
-                }
-            };
             // The turn enters the history before `turn.stop`, so that hooks find the turn in the history.
             drop(turn);
             let end = TurnEnd { response: Arc::clone(&response), results: Vec::new() };
@@ -90,7 +82,7 @@ impl Loop<'_> {
 
     /// Executes the calls of a turn, or those that an earlier run has left open. When this function returns, the turn is
     /// in the history, even if it fails.
-    pub(super) fn make_calls<'b>(&'b self, turn: OpenTurn<'b>) -> BoxFuture<'b, Result<TurnOutcome>> {
+    pub(super) fn make_calls<'b>(&'b self, turn: TurnHandle<'b>) -> BoxFuture<'b, Result<TurnOutcome>> {
         Box::pin(async move {
             let mut answer = Arc::clone(turn.response());
             // On an error the turn is dropped, and enters the history with the results so far.
@@ -134,7 +126,7 @@ impl Loop<'_> {
             }
             // A response that an earlier hook has made unusable cannot enter the history. The calls are closed: a resume
             // must not make calls that a hook has not let pass.
-            self.state.session.open(kept).map(|turn| turn.leave_out(UNANSWERED)).ok();
+            self.state.session.open(kept, Some(UNANSWERED)).ok();
             passed.unwrap_or_else(|payload| resume_unwind(payload)).map(|()| action)
         })
     }

@@ -36,7 +36,7 @@ impl Loop<'_> {
                     tracing::warn!("the middleware `{id}` of the agent `{agent}` failed to start: {}", error.explain());
                 }
                 // The hooks are not called again, so another attempt keeps what they have changed.
-                self.state.keep(self.turn().get())?;
+                self.state.session.keep()?;
             }
             Ok(())
         })

@@ -24,11 +24,10 @@ use crate::agent::steps::action::{Acted, TurnOutcome};
 use crate::agent::toolset::Toolset;
 use crate::agent::turn::{Attempt, LoopState, Resumes, UntilNext};
 use crate::handoff::Source;
-use crate::message::turn::CurrentTurn;
 use crate::model::{emit, log};
 use crate::place::Chains;
-use crate::session::run::Resumed;
-use crate::{Agent, AgentInput, AgentOutput, ChatOptions, Message, ToolSpec};
+use crate::session::run::{Begins, Resumed, no_messages};
+use crate::{Agent, AgentInput, AgentOutput, ChatOptions, Message, ToolSpec, Turn};
 
 /// The maximum number of rounds that hooks of `run.end` can start in one attempt.
 const MAX_ROUNDS: u32 = 100;
@@ -61,14 +60,6 @@ pub(crate) struct Loop<'a> {
     steered_after: u32,
 }
 
-/// How an attempt begins.
-enum Begun {
-    /// With the messages of its input.
-    Loop,
-    /// With what an earlier run has left.
-    Resumed(Resumed),
-}
-
 /// The step after a turn: another model call, or the end of the loop.
 enum After {
     AskAgain,
@@ -97,7 +88,6 @@ impl<'a> Loop<'a> {
         let resumes = state.resumes() != Resumes::No;
         let resumed = if resumes { state.session.stopped_options() } else { None };
         let options = resumed.as_ref().unwrap_or(&input.options);
-        state.session.set_options(options);
         if agent.hands_off {
             let streams = options.stream.or(agent.options.stream).or(agent.model.own_options().stream);
             let source = Source { installed: installed.clone(), streams: streams == Some(true) };
@@ -125,7 +115,7 @@ impl<'a> Loop<'a> {
         self.installed.iter().map(|installed| &installed.hooks.chains)
     }
 
-    pub(crate) fn turn(&self) -> &CurrentTurn {
+    pub(crate) fn turn(&self) -> Turn {
         self.state.session.turn()
     }
 
@@ -157,8 +147,8 @@ impl<'a> Loop<'a> {
         if tools.is_empty() {
             // The future of most attempts has no state for tools: it is on the stack once for each nested agent.
             return match self.begin_session() {
-                Ok(Begun::Loop) => self.take_turns(),
-                Ok(Begun::Resumed(resumed)) => self.resume(resumed),
+                Ok(None) => self.take_turns(),
+                Ok(Some(resumed)) => self.resume(resumed),
                 Err(error) => Box::pin(ready(Err(error))),
             };
         }
@@ -167,43 +157,30 @@ impl<'a> Loop<'a> {
                 tool.ended().await;
             }
             match self.begin_session()? {
-                Begun::Loop => self.take_turns().await,
-                Begun::Resumed(resumed) => self.resume(resumed).await,
+                None => self.take_turns().await,
+                Some(resumed) => self.resume(resumed).await,
             }
         })
     }
 
     /// Undoes the previous attempt, if there was one, and adds the messages of the input to the session. A resumed run
     /// takes over what its session has left open instead. If there is nothing to do, the session stays as it is.
-    fn begin_session(&self) -> Result<Begun> {
-        self.state.begin()?;
-        self.state.session.begin_run(self.ctx);
-        let begun = self.begin_conversation();
-        let is_over = matches!(begun, Ok(Begun::Resumed(Resumed::Ended(_)))) && self.state.resumes() != Resumes::Inside;
-        if begun.is_err() || is_over {
-            self.state.session.leave();
-        }
-        begun
-    }
-
-    fn begin_conversation(&self) -> Result<Begun> {
-        if self.state.resumes() != Resumes::No {
-            return self.state.session.resume().map(Begun::Resumed);
-        }
-        // `extend` fails first if the input is not valid: then the earlier run can still be resumed (A22).
-        self.state.session.extend(self.input.messages.iter().cloned())?;
-        self.state.session.close_stopped();
-        // A run may continue a session without new messages, but providers refuse a conversation without messages.
-        // Messages of the inbox enter with the first turn.
-        if !self.state.session.has_waiting() {
-            self.check_not_empty()?;
-        }
-        Ok(Begun::Loop)
+    fn begin_session(&self) -> Result<Option<Resumed>> {
+        let resumes = self.state.resumes();
+        let messages = if resumes == Resumes::No { &self.input.messages[..] } else { &[] };
+        self.state.answer.forget();
+        self.state.session.begin(Begins {
+            ctx: self.ctx,
+            messages: messages.iter().cloned().map(Arc::new).collect(),
+            options: &self.input.options,
+            resumes: resumes != Resumes::No,
+            is_inside: resumes == Resumes::Inside,
+        })
     }
 
     fn check_not_empty(&self) -> Result<()> {
         if self.state.session.history().messages().is_empty() {
-            return Err(Error::new(format!("the input of the agent `{}` has no messages", self.ctx.name())));
+            return Err(no_messages(self.ctx));
         }
         Ok(())
     }
@@ -228,7 +205,7 @@ impl<'a> Loop<'a> {
         if !self.ctx.has_listeners() {
             return Ok(());
         }
-        let session = self.state.session.key().get().as_str().to_owned();
+        let session = self.state.session.session().id().to_owned();
         emit(self.ctx, &mut AgentStart { messages: messages(), session }).await
     }
 
@@ -263,7 +240,7 @@ impl<'a> Loop<'a> {
                     )));
                 }
                 // The answer of this round stays in the history, even if the run fails later (A12).
-                self.state.forget_answer();
+                self.state.answer.forget();
                 self.state.session.extend(more)?;
                 self.announce().await?;
             }
@@ -302,7 +279,7 @@ impl<'a> Loop<'a> {
     async fn succeed(self, answer: Arc<Message>) -> Result<AgentOutput> {
         self.state.succeed();
         emit(self.ctx, &mut AgentSuccess { answer: Arc::clone(&answer) }).await?;
-        let turn = self.turn().get();
+        let turn = self.turn();
         Ok(AgentOutput {
             finish_reason: answer.finish_reason.clone(),
             answer: Arc::unwrap_or_clone(answer),
@@ -321,7 +298,6 @@ impl<'a> Loop<'a> {
     /// response as the history keeps it, and the next step.
     fn take_turn(&mut self) -> BoxFuture<'_, Result<(Arc<Message>, After)>> {
         Box::pin(async move {
-            self.state.session.ask();
             // Before the inbox is read: messages that wait are for the run that goes on (A15). The pause of a session
             // above is only read, because the agent there takes it.
             if self.state.is_paused_above() || self.state.session.take_pause() {
@@ -335,20 +311,18 @@ impl<'a> Loop<'a> {
                 self.check_not_empty()?;
             }
             // This has to follow the steering, because `max_steps` counts from the last message that has entered.
-            if self.turn().get().number - self.steered_after == self.agent.max_steps {
+            if self.turn().number - self.steered_after == self.agent.max_steps {
                 return Err(Error::new(format!(
                     "the agent `{}` has no answer after {} model calls, which is its limit (`max_steps`)",
                     self.ctx.name(),
                     self.agent.max_steps
                 )));
             }
-            self.turn().change(|turn| turn.number += 1);
-            self.state.session.next_turn();
+            self.state.session.ask();
             if self.agent.hands_off {
                 self.state.handoffs.begin_turn();
             }
             let response = self.ask().await?;
-            self.turn().change(|turn| turn.add_response(response.usage, response.cost));
             self.warnings.extend(response.warnings.iter().cloned());
             let outcome = match self.act(response).await {
                 Ok(Acted::Calls(turn)) => self.make_calls(turn).await,
@@ -374,10 +348,7 @@ impl<'a> Loop<'a> {
                 self.state.keep_answer(answer, self.ctx);
                 true
             }
-            Ok(_) => {
-                self.state.session.ask();
-                true
-            }
+            Ok(_) => true,
             Err(error) => error.is_interrupted(),
         };
         if is_stored && let Some(commit) = self.commit() {

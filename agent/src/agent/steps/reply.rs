@@ -10,6 +10,7 @@ use crate::model::incoming::{IncomingReply, pass_whole};
 use crate::model::passage::{PassReplies, Passage};
 use crate::model::text_stage::TextStage;
 use crate::model::tokens::Measured;
+use crate::session::keys::key_of_turn;
 use crate::{ChatModel, ChatRequest, ChatResponse, Delta, Message, ToolOutput};
 
 impl Loop<'_> {
@@ -25,9 +26,8 @@ impl Loop<'_> {
             let mut again = (!self.agent.allow_empty).then(|| request.clone());
             let mut request = request;
             loop {
-                let session = self.state.session.key();
-                let number = self.state.session.turn_number();
-                let mut run = model.run(request).key_with(move || session.turn(number));
+                let (session, turn) = (self.state.session.session().clone(), self.state.session.asked_turn());
+                let mut run = model.run(request).key_with(move || key_of_turn(session.key(), turn));
                 // The hooks are bound to the model's run instead of the agent's, so that other models below the agent do
                 // not inherit them.
                 for installed in &self.installed {
@@ -40,11 +40,11 @@ impl Loop<'_> {
                     Some(passage) => self.ask_through(run, passage).await,
                 }?;
                 Measured::end(estimated, response.usage, self.ctx);
+                // Each call is charged, so each one counts, also if the run fails.
+                self.state.session.count_reply(response.usage, response.cost);
                 if !response.is_empty || self.agent.allow_empty {
                     return Ok(response);
                 }
-                // Each call is charged, so each one counts, also if the run fails.
-                self.turn().change(|turn| turn.add_response(response.usage, response.cost));
                 match again.take() {
                     Some(same) => request = same,
                     None => return Err(Self::twice_empty(model, &response)),

@@ -53,7 +53,7 @@ impl Loop<'_> {
             }
             let history = self.state.session.history();
             if self.ctx.has_listeners() {
-                let mut iteration = Iteration { turn: self.turn().get(), messages: history.messages().len() };
+                let mut iteration = Iteration { turn: self.turn(), messages: history.messages().len() };
                 emit(self.ctx, &mut iteration).await?;
             }
             // Without hooks at `model.context`, the request shares the messages of the history.
@@ -81,12 +81,12 @@ impl Loop<'_> {
             return Ok(());
         }
         loop {
-            let read = self.state.session.history();
-            let mut history = read.clone();
+            let read = self.state.session.read();
+            let mut history = read.0.clone();
             for chains in self.chains() {
                 chains.state.apply(&mut history, self.ctx).await?;
             }
-            if self.state.session.update(&read, history) {
+            if self.state.session.update(&read, &history) {
                 return Ok(());
             }
         }

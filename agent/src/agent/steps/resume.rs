@@ -11,15 +11,13 @@ use crate::agent::events::RunResumed;
 use crate::agent::steps::{After, Loop};
 use crate::agent::turn::Resumes;
 use crate::session::run::Resumed;
-use crate::session::stopped::Unreturned;
-use crate::{AgentOutput, Message, Role, Turn};
+use crate::{AgentOutput, Message, Turn};
 
 impl<'a> Loop<'a> {
     /// Makes the calls that were left open, and then takes turns until there is an answer.
     pub(super) fn resume(mut self, resumed: Resumed) -> BoxFuture<'a, Result<AgentOutput>> {
         Box::pin(async move {
             if let Resumed::Run { turn, .. } = &resumed {
-                self.turn().change(|now| *now = *turn);
                 // The number of steps is counted anew, because a run that has reached it could not go on.
                 self.steered_after = turn.number;
             }
@@ -28,9 +26,9 @@ impl<'a> Loop<'a> {
                 self.start().await?;
             }
             let answered = match resumed {
-                Resumed::Run { run, turn, asks, answer } => {
+                Resumed::Run { run, turn, answer } => {
                     self.continues = Some(run);
-                    self.make_open_calls(run, turn, asks, answer).await?
+                    self.make_open_calls(run, turn, answer).await?
                 }
                 Resumed::Conversation => None,
                 Resumed::Ended(answer) if self.state.resumes() == Resumes::Inside => {
@@ -43,7 +41,7 @@ impl<'a> Loop<'a> {
                     ));
                 }
             };
-            self.state.keep(self.turn().get())?;
+            self.state.session.keep()?;
             self.go_on(answered).await
         })
     }
@@ -52,27 +50,16 @@ impl<'a> Loop<'a> {
         &mut self,
         continues: Uuid,
         now: Turn,
-        asks: bool,
-        answer: Option<Unreturned>,
+        answer: Option<Arc<Message>>,
     ) -> Result<Option<(Arc<Message>, After)>> {
         let Some(turn) = self.state.session.reopen() else {
-            let answer = answer.and_then(|answer| self.state.session.take_answer(answer));
             if let Some(answer) = &answer {
                 self.state.keep_answer(answer, self.ctx);
             }
             let executed = Vec::new();
             let demoted = Vec::new();
             report(self, RunResumed { continues, turn: now, executed, demoted }).await;
-            if let Some(answer) = answer {
-                return Ok(Some((answer, After::End)));
-            }
-            if asks {
-                return Ok(None);
-            }
-            // The model has answered, but a hook kept the run from ending.
-            let history = self.state.session.history();
-            let last = history.messages().last().filter(|message| message.role == Role::Assistant);
-            return Ok(last.map(|last| (Arc::clone(last), After::End)));
+            return Ok(answer.map(|answer| (answer, After::End)));
         };
         if self.agent.hands_off {
             self.state.handoffs.begin_turn();

@@ -32,7 +32,7 @@ impl Loop<'_> {
             let has_entered = !messages.is_empty();
             self.state.session.enter(messages, self.state.number());
             if has_entered {
-                self.steered_after = self.turn().get().number;
+                self.steered_after = self.turn().number;
                 self.announce().await?;
             }
             Ok(has_entered)
@@ -54,7 +54,7 @@ impl Loop<'_> {
         let taken = self.state.session.take_at_end(self.state.number());
         let has_entered = self.steer(taken).await?;
         if has_entered {
-            self.state.forget_answer();
+            self.state.answer.forget();
         }
         Ok(has_entered)
     }

@@ -9,20 +9,19 @@ use crate::message::history::check_parts;
 use crate::session::fold::runs::{Run, valid_response};
 use crate::session::fold::spans::Span;
 use crate::session::fold::turn::OpenTurn;
-use crate::session::fold::{Conversation, FORMAT, Fault, valid};
-use crate::session::inbox::CAPACITY;
-use crate::session::keys::SessionKey;
+use crate::session::fold::{CAPACITY, Conversation, Fault, valid};
+use crate::session::keys::{key_of_call, read_key};
 use crate::session::questions::expected_id;
-use crate::session::stored::read_key;
 
 impl Conversation {
     /// Checks a whole session that was read.
-    pub(super) fn checked(mut self) -> Result<Self, Fault> {
-        if self.format != FORMAT {
-            return Err(format!("it has the format {}, and this version reads the format {FORMAT}", self.format));
-        }
-        let of_calls: BTreeSet<_> = self.all_sessions_of_calls();
-        if let Some(id) = of_calls.symmetric_difference(&self.below.keys().cloned().collect()).next() {
+    pub(crate) fn checked(mut self) -> Result<Self, Fault> {
+        // The sessions are a tree.
+        let mut unused: BTreeSet<_> = self.below.keys().collect();
+        let of_calls = self.below.values().flat_map(Self::sessions_of_calls).chain(self.sessions_of_calls());
+        let unknown = of_calls.filter(|id| !unused.remove(*id)).last();
+        let reached = self.ids_below();
+        if let Some(id) = unknown.or_else(|| self.below.keys().find(|id| !reached.contains(*id))) {
             return Err(format!("at `below`: `{id}` is not the session of one open call"));
         }
         for (id, session) in &mut self.below {
@@ -36,13 +35,10 @@ impl Conversation {
         Ok(self)
     }
 
-    fn all_sessions_of_calls(&self) -> BTreeSet<String> {
-        let below = self.below.values().flat_map(Self::sessions_of_calls);
-        self.sessions_of_calls().chain(below).cloned().collect()
-    }
-
     fn check_one(&mut self) -> Result<(), Fault> {
-        read_key(&self.id)?;
+        if !self.id.is_empty() {
+            read_key(&self.id)?;
+        }
         if self.spans.is_empty() && !self.messages.is_empty() {
             self.spans.push(Span { len: self.messages.len(), ..Span::default() });
         }
@@ -170,7 +166,7 @@ impl Conversation {
             return Err(format!("there is no call {position}"));
         };
         let session = read_key(&self.id)?;
-        let key = SessionKey::new(session.clone()).call(open.number, position, call.changed.as_ref().unwrap_or(asked));
+        let key = key_of_call(&session, open.number, position, call.changed.as_ref().unwrap_or(asked));
         match expected_id(question, &session, &key) {
             Some(expected) => Err(format!(
                 "the call or the question was changed after it was asked: the id `{}` would be `{expected}`",

@@ -5,25 +5,25 @@
 //! more record for each run.
 
 mod check;
-mod runs;
+pub(crate) mod runs;
 mod spans;
 #[cfg(test)]
 mod tests;
-mod turn;
+pub(crate) mod turn;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::Message;
 use crate::message::history::check;
-use crate::session::fold::runs::Run;
+use crate::session::fold::runs::{Run, valid_response};
 use crate::session::fold::spans::Span;
 use crate::session::fold::turn::TurnInfo;
-use crate::session::inbox::CAPACITY;
 use crate::session::record::{Input, Line, Record};
 
 /// The format of the records.
@@ -32,6 +32,9 @@ pub(crate) const FORMAT: u32 = 1;
 /// The number of turns, and of inputs that were taken, that a session remembers.
 const REMEMBERED: usize = 1_000;
 
+/// The maximum number of messages that wait.
+pub(crate) const CAPACITY: usize = 1_000;
+
 /// The reason why a record does not fit.
 pub(crate) type Fault = String;
 
@@ -39,7 +42,9 @@ pub(crate) type Fault = String;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Conversation {
+    #[serde(deserialize_with = "format")]
     pub(crate) format: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) id: String,
     /// The session that this session was made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +65,10 @@ pub(crate) struct Conversation {
     #[serde(default)]
     pub(crate) begun: u32,
     #[serde(default)]
-    pub(crate) messages: Vec<Arc<Message>>,
+    pub(crate) messages: Arc<Vec<Arc<Message>>>,
+    /// Counts the changes of messages that are in the history.
+    #[serde(skip)]
+    pub(crate) edits: Edits,
     /// What the messages belong to, in order: each span is valid by itself. A session that was written by hand has
     /// none: then its messages are one span.
     #[serde(default)]
@@ -85,11 +93,32 @@ pub(crate) struct Conversation {
     /// The state of each middleware, by the middleware's id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) state: BTreeMap<Arc<str>, Arc<Value>>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) meta: BTreeMap<String, Value>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub(crate) meta: Map<String, Value>,
     /// The sessions of the agents below open calls, at any depth, by their ids. Only the session of an entry has them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) below: BTreeMap<String, Self>,
+}
+
+/// A number that belongs to this process, and not to the session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Edits(pub(crate) u64);
+
+impl PartialEq for Edits {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// Reads the format, which comes first: another format may have other fields.
+fn format<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let format = u32::deserialize(deserializer)?;
+    if format == FORMAT {
+        return Ok(format);
+    }
+    Err(D::Error::custom(format_args!(
+        "the session is stored in the format {format}, but only the format {FORMAT} can be read"
+    )))
 }
 
 /// The other session of a fork, and the last turn that both have.
@@ -112,6 +141,15 @@ pub(crate) struct Waiting {
 impl Conversation {
     pub(crate) fn new(id: &str) -> Self {
         Self { format: FORMAT, id: id.to_owned(), ..Self::default() }
+    }
+
+    /// Makes a session that begins with messages, which are valid.
+    pub(crate) fn of_messages(id: &str, messages: Vec<Arc<Message>>) -> Self {
+        let mut session = Self::new(id);
+        if !messages.is_empty() {
+            session.push(messages, None, None);
+        }
+        session
     }
 
     /// Folds lines of JSON. The first one is a [`Record::Session`].
@@ -140,7 +178,12 @@ impl Conversation {
     ///
     /// Returns an error, and changes nothing, if the record does not fit.
     pub(crate) fn apply(&mut self, line: impl Into<Line>) -> Result<(), Fault> {
-        let Line { session, record } = line.into();
+        self.fold(line.into()).map(drop)
+    }
+
+    /// Changes the session as [`apply`](Self::apply) does. Returns the sessions below calls that are no longer open.
+    pub(crate) fn fold(&mut self, line: Line) -> Result<Vec<Self>, Fault> {
+        let Line { session, record } = line;
         match (session, record) {
             (None, Record::Session(whole)) => *self = whole.checked()?,
             (session, Record::Below { turn, call, id, first }) => {
@@ -152,8 +195,7 @@ impl Conversation {
                 below.change(record)?;
             }
         }
-        self.forget_below();
-        Ok(())
+        Ok(self.forget_below())
     }
 
     /// Applies a record about this session.
@@ -166,18 +208,19 @@ impl Conversation {
             Record::Left { run, answered } => self.leave(run, answered),
             Record::Over { run, returned } => self.end(run, returned),
             Record::NotReturned { run } => self.take_back(run),
-            Record::Said { run, messages } => self.say(run, messages),
+            Record::Said { run, messages, turn } => self.say(run, messages, turn),
             Record::Rewritten { run, at, removed, add } => self.rewrite(run, at, removed, add),
             Record::Replaced { run, message, withheld } => self.replace_answer(run, message, withheld),
             Record::Asks { run, turn, at } => self.ask(run, turn, at),
-            Record::Turn { run, turn, response, usage, cost, unanswered } => {
-                self.respond(run, turn, response, (usage, cost), unanswered)
-            }
+            Record::Replied { run, turn, usage, cost } => self.count_reply(run, turn, usage, cost),
+            Record::Turn { run, turn, response, unanswered } => self.respond(run, turn, response, unanswered),
             Record::Resolved { turn } => self.turn(turn).map(|open| open.is_resolved = true),
             Record::Injected { turn, messages } => self.inject(turn, messages),
             Record::Call { turn, call, fact } => self.note(turn, call, fact),
-            Record::Placed { turn, answers } => self.end_turn(turn, answers),
+            Record::Placed { turn } => self.end_turn(turn),
+            Record::Ends { run, turn } => self.hold(run, turn),
             Record::Answered { id, answer } => self.answer(&id, answer),
+            Record::NotAnswered { id } => self.forget_answer(&id),
             Record::Sent { number, id, sent } => self.send(number, id, sent),
             Record::Taken { run, numbers, messages } => self.take(run, &numbers, messages),
             Record::Paused { id } => self.pause(id),
@@ -200,12 +243,18 @@ impl Conversation {
         }
     }
 
-    fn say(&mut self, run: Option<u32>, messages: Vec<Arc<Message>>) -> Result<(), Fault> {
+    fn say(&mut self, run: Option<u32>, messages: Vec<Arc<Message>>, turn: Option<u64>) -> Result<(), Fault> {
         valid(&messages)?;
-        if let Some(run) = run {
-            self.live(run)?;
+        match (run, turn) {
+            (None, None) => {}
+            (Some(run), None) => self.live(run)?.answer = None,
+            (Some(run), Some(turn)) => {
+                valid_response(messages.last().ok_or("there is no answer")?)?;
+                self.answer_for(run, turn)?;
+            }
+            (None, Some(_)) => return Err("a layer answers in a run".to_owned()),
         }
-        self.push(messages, run, None);
+        self.push(messages, run, turn);
         Ok(())
     }
 
@@ -300,26 +349,30 @@ impl Conversation {
         };
         let messages = messages.ok_or("the session above has no such messages")?.to_vec();
         above.open_call(turn, call)?.sessions.insert(id.clone());
-        let mut session = Self::new(&id);
-        if !messages.is_empty() {
-            session.push(messages, None, None);
-        }
+        let session = Self::of_messages(&id, messages);
         self.below.insert(id, session);
         Ok(())
     }
 
-    /// Forgets the sessions below calls that are no longer open.
-    fn forget_below(&mut self) {
+    /// Forgets the sessions below calls that are no longer open, and returns them.
+    fn forget_below(&mut self) -> Vec<Self> {
         if self.below.is_empty() {
-            return;
+            return Vec::new();
         }
+        let kept = self.ids_below();
+        self.below.extract_if(.., |id, _| !kept.contains(id)).map(|(_, session)| session).collect()
+    }
+
+    /// Returns the ids of the sessions below open calls, at any depth.
+    fn ids_below(&self) -> BTreeSet<String> {
         let mut kept = BTreeSet::new();
         let mut ids: Vec<_> = self.sessions_of_calls().cloned().collect();
         while let Some(id) = ids.pop() {
-            ids.extend(self.below.get(&id).into_iter().flat_map(Self::sessions_of_calls).cloned());
+            let below = self.below.get(&id).filter(|_| !kept.contains(&id));
+            ids.extend(below.into_iter().flat_map(Self::sessions_of_calls).cloned());
             kept.insert(id);
         }
-        self.below.retain(|id, _| kept.contains(id));
+        kept
     }
 
     fn sessions_of_calls(&self) -> impl Iterator<Item = &String> {
@@ -327,8 +380,17 @@ impl Conversation {
         calls.flat_map(|call| &call.sessions)
     }
 
+    /// Returns a session below an open call as a session by itself, with those below its own calls.
+    pub(crate) fn below(&self, id: &str) -> Option<Self> {
+        let mut session = self.below.get(id)?.clone();
+        session.below.clone_from(&self.below);
+        session.forget_below();
+        Some(session)
+    }
+
     /// Returns the session at this point as another session, with keys of its own. What waits, runs and open calls stay
     /// behind.
+    #[cfg(test)]
     pub(crate) fn fork(&self, id: &str) -> Self {
         let mut fork = self.as_if_ended();
         for run in std::mem::take(&mut fork.runs) {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::message::history::check_parts;
 use crate::message::is_false;
 use crate::session::fold::spans::{Span, forget_undo, split, undo_spans};
-use crate::session::fold::turn::OpenTurn;
+use crate::session::fold::turn::{OpenTurn, TurnInfo};
 use crate::session::fold::{Conversation, Fault, Waiting};
 use crate::{ChatOptions, Message, Role, Turn};
 
@@ -68,6 +68,13 @@ pub(crate) struct Undo {
     pub(crate) pause: Option<Uuid>,
 }
 
+impl Run {
+    /// Returns `true` if an attempt is under way.
+    pub(crate) const fn is_live(&self) -> bool {
+        !self.is_left && self.undo.is_some()
+    }
+}
+
 impl Conversation {
     pub(super) fn begin(
         &mut self,
@@ -88,7 +95,8 @@ impl Conversation {
             let (open, answer, asks) = (stopped.open.take(), stopped.answer.take(), stopped.asks.take());
             let (counts, options) = (stopped.counts, stopped.options.take());
             if resumes {
-                run.open = open.map(|open| OpenTurn { is_resumed: true, ..open });
+                // A turn whose messages a hook has replaced is over.
+                run.open = open.filter(|open| self.turn_at(open.number).is_some()).map(OpenTurn::resumed);
                 (run.counts, run.options) = (counts, run.options.or(options));
                 run.undo.get_or_insert_default().counts = counts;
                 run.answer = answer.map(|held| self.put_back(number, held));
@@ -108,7 +116,7 @@ impl Conversation {
     fn put_back(&mut self, run: u32, Held { turn, message }: Held) -> Held {
         if let Some(message) = message {
             self.spans.push(Span { len: 1, run: Some(run), behind: Some(turn), ..Span::default() });
-            self.messages.push(message);
+            self.messages_mut().push(message);
         }
         Held { turn, message: None }
     }
@@ -128,13 +136,13 @@ impl Conversation {
         run.attempt += 1;
         (run.is_left, run.answer) = (false, None);
         self.stopped.take_if(|stopped| *stopped == number);
-        // The calls that an earlier run had left open go on (A7).
-        let keeps = self.run(number)?.open.as_ref().is_some_and(|open| open.is_resumed);
+        let keeps = self.keeps_turn(number);
         let state = self.state.clone();
         let run = self.run(number)?;
         let undo = run.undo.get_or_insert_default();
         if keeps {
             undo.state = state;
+            run.open = run.open.take().map(OpenTurn::resumed);
             return Ok(());
         }
         (run.counts, run.asks, run.open) = (undo.counts, None, None);
@@ -143,10 +151,18 @@ impl Conversation {
         self.paused = self.paused.or(pause);
         self.inbox.extend(taken);
         self.inbox.sort_by_key(|waiting| waiting.number);
-        let parts = split(take(&mut self.spans), take(&mut self.messages));
-        undo_spans(parts, number, &mut self.spans, &mut self.messages);
+        let parts = split(take(&mut self.spans), self.take_messages());
+        let mut messages = Vec::new();
+        undo_spans(parts, number, &mut self.spans, &mut messages);
+        self.messages = Arc::new(messages);
         self.table.iter_mut().filter(|turn| turn.run == number).for_each(|turn| turn.is_discarded = true);
         Ok(())
+    }
+
+    /// Returns `true` if another attempt of a run goes on with the calls that an earlier run had left open (A7).
+    pub(crate) fn keeps_turn(&self, number: u32) -> bool {
+        let open = self.find_run(number).and_then(|run| run.open.as_ref()).filter(|open| open.is_resumed);
+        open.is_some_and(|open| self.turn_at(open.number).is_some())
     }
 
     pub(super) fn keep(&mut self, number: u32) -> Result<(), Fault> {
@@ -181,9 +197,8 @@ impl Conversation {
 
     /// A session has one open turn: an older one is closed. A run between two turns leaves that of another run open.
     fn stop(&mut self, number: u32) {
-        let has_open = |this: &Self, number| this.runs.iter().any(|run| run.number == number && run.open.is_some());
         match self.stopped.filter(|older| *older != number) {
-            Some(older) if has_open(self, older) && !has_open(self, number) => {}
+            Some(older) if self.has_open(older) && !self.has_open(number) => {}
             Some(older) => {
                 let open = self.run(older).ok().and_then(|run| run.open.take());
                 open.iter().for_each(|open| self.close(open));
@@ -191,6 +206,10 @@ impl Conversation {
             }
             None => self.stopped = Some(number),
         }
+    }
+
+    fn has_open(&self, number: u32) -> bool {
+        self.runs.iter().any(|run| run.number == number && run.open.is_some())
     }
 
     pub(super) fn end(&mut self, number: u32, returned: bool) -> Result<(), Fault> {
@@ -220,13 +239,18 @@ impl Conversation {
         Ok(())
     }
 
-    /// Takes an answer that was not returned out of the history (A26).
+    /// Takes an answer that was not returned out of the history (A26). If another run has left an open turn, that one is
+    /// resumed, and the answer stays.
     fn hold_back(&mut self, number: u32) -> Result<(), Fault> {
+        if self.stopped.is_some_and(|stopped| stopped != number && self.has_open(stopped)) {
+            self.run(number)?.answer = None;
+            return Ok(());
+        }
         if let Some(Held { turn, message: None }) = self.run(number)?.answer.clone()
             && let Some((span, at)) = self.answer_at(turn)
             && self.messages[at].tool_calls().next().is_none()
         {
-            let message = self.messages.remove(at);
+            let message = self.messages_mut().remove(at);
             self.spans[span].len -= 1;
             self.forget_empty_spans();
             self.run(number)?.answer = Some(Held { turn, message: Some(message) });
@@ -240,27 +264,62 @@ impl Conversation {
         self.runs.retain(|run| run.undo.is_some() || run.answer.is_some() || self.stopped == Some(run.number));
     }
 
+    /// The run would end with the last message of a turn.
+    pub(super) fn hold(&mut self, number: u32, turn: u64) -> Result<(), Fault> {
+        if self.answer_at(turn).is_none() {
+            return Err(format!("the history has no answer of the turn {turn}"));
+        }
+        let run = self.live(number)?;
+        if let Some(OpenTurn { number: open, .. }) = &run.open {
+            return Err(format!("the turn {open} is open"));
+        }
+        (run.answer, run.asks) = (Some(Held { turn, message: None }), None);
+        Ok(())
+    }
+
+    /// A layer answers instead of the model, in a turn of its own. What the run has left open is closed.
+    pub(super) fn answer_for(&mut self, number: u32, turn: u64) -> Result<(), Fault> {
+        let next = self.turns + 1;
+        let run = self.run(number)?;
+        if turn != next || run.undo.is_none() {
+            return Err(format!("the run {number} is over, or the turn {turn} is not the next one, {next}"));
+        }
+        (run.answer, run.asks) = (Some(Held { turn, message: None }), None);
+        let open = run.open.take();
+        open.iter().for_each(|open| self.close(open));
+        self.stopped.take_if(|stopped| *stopped == number);
+        self.number_turn(TurnInfo { number: turn, run: number, ..TurnInfo::default() });
+        Ok(())
+    }
+
     /// Replaces the answer that a run holds.
     pub(super) fn replace_answer(&mut self, number: u32, message: Arc<Message>, withheld: bool) -> Result<(), Fault> {
         valid_response(&message)?;
-        let held = self.run(number)?.answer.as_mut().ok_or_else(|| format!("the run {number} holds no answer"))?;
-        let before = match held {
-            Held { message: Some(held), .. } => Some(held),
-            Held { turn, .. } => {
-                let turn = *turn;
-                self.answer_at(turn).map(|(_, at)| &mut self.messages[at])
+        let held = self.run(number)?.answer.clone().ok_or_else(|| format!("the run {number} holds no answer"))?;
+        let at = if held.message.is_none() { self.answer_at(held.turn).map(|(_, at)| at) } else { None };
+        let before = at.map(|at| &self.messages[at]).or(held.message.as_ref());
+        // The arguments of a withheld answer are left out.
+        let is_same =
+            |before: &Message| before.tool_calls().map(|call| &call.id).eq(message.tool_calls().map(|call| &call.id));
+        if before.is_some_and(|before| !is_same(before)) {
+            return Err("the answer has other calls".to_owned());
+        }
+        match at {
+            Some(at) => self.messages_mut()[at] = message,
+            None if held.message.is_some() => {
+                self.run(number)?.answer = Some(Held { message: Some(message), ..held });
             }
-        };
-        if let Some(before) = before {
-            if !before.tool_calls().eq(message.tool_calls()) {
-                return Err("the answer has other calls".to_owned());
-            }
-            *before = message;
+            None => {}
         }
         if withheld {
             self.withheld = Some(self.turns);
         }
         Ok(())
+    }
+
+    /// Returns what is known about a run that is not forgotten.
+    pub(crate) fn find_run(&self, number: u32) -> Option<&Run> {
+        self.runs.iter().find(|run| run.number == number)
     }
 
     pub(super) fn run(&mut self, number: u32) -> Result<&mut Run, Fault> {
@@ -270,7 +329,7 @@ impl Conversation {
     /// Returns a run whose attempt is under way.
     pub(super) fn live(&mut self, number: u32) -> Result<&mut Run, Fault> {
         let run = self.run(number)?;
-        if run.is_left || run.undo.is_none() { Err(format!("the run {number} has left")) } else { Ok(run) }
+        if run.is_live() { Ok(run) } else { Err(format!("the run {number} has left")) }
     }
 
     /// Returns the numbers of the runs that are not over, for a process that finds them dead.
@@ -289,6 +348,9 @@ impl Conversation {
         }
         ended.end_all();
         ended.forget_below();
+        // All other answers were returned.
+        let stopped = ended.stopped;
+        ended.runs.retain(|run| stopped == Some(run.number));
         ended
     }
 
@@ -301,7 +363,7 @@ impl Conversation {
 }
 
 /// Checks a message of a model, whose calls have no results yet.
-pub(super) fn valid_response(message: &Arc<Message>) -> Result<(), Fault> {
+pub(crate) fn valid_response(message: &Arc<Message>) -> Result<(), Fault> {
     if message.role != Role::Assistant {
         return Err(format!("a message of a model has the role `{}`", message.role.as_str()));
     }

@@ -42,16 +42,27 @@ impl Conversation {
     /// Adds messages, which are valid by themselves.
     pub(super) fn push(&mut self, messages: Vec<Arc<Message>>, run: Option<u32>, turn: Option<u64>) {
         self.spans.push(Span { len: messages.len(), run, turn, ..Span::default() });
-        self.messages.extend(messages);
+        Arc::make_mut(&mut self.messages).extend(messages);
+    }
+
+    /// Returns the messages, which are about to be changed.
+    pub(super) fn messages_mut(&mut self) -> &mut Vec<Arc<Message>> {
+        self.edits.0 += 1;
+        Arc::make_mut(&mut self.messages)
+    }
+
+    pub(super) fn take_messages(&mut self) -> Vec<Arc<Message>> {
+        self.edits.0 += 1;
+        Arc::unwrap_or_clone(take(&mut self.messages))
     }
 
     /// Results stand directly behind their calls, and nothing else does.
-    pub(super) fn is_boundary(&self, at: usize) -> bool {
+    pub(crate) fn is_boundary(&self, at: usize) -> bool {
         at <= self.messages.len() && self.messages.get(at).is_none_or(|message| message.role != Role::Tool)
     }
 
     /// Returns the span with the response and the results of a turn, and the position of the response.
-    pub(super) fn turn_at(&self, turn: u64) -> Option<(usize, usize)> {
+    pub(crate) fn turn_at(&self, turn: u64) -> Option<(usize, usize)> {
         self.last_span(|span| span.turn == Some(turn))
     }
 
@@ -68,7 +79,7 @@ impl Conversation {
     }
 
     /// Returns the span and the position of the answer of a turn: its last message of a model.
-    pub(super) fn answer_at(&self, turn: u64) -> Option<(usize, usize)> {
+    pub(crate) fn answer_at(&self, turn: u64) -> Option<(usize, usize)> {
         let mut to = self.messages.len();
         for (number, span) in self.spans.iter().enumerate().rev() {
             let from = to - span.len;
@@ -90,13 +101,16 @@ impl Conversation {
         };
         let span = Span { len: messages.len(), run: Some(run), behind: Some(turn), ..Span::default() };
         self.spans.insert(place, span);
-        self.messages.splice(end..end, messages);
+        self.messages_mut().splice(end..end, messages);
     }
 
     /// Returns the messages of a turn that is in the history, or in a part that a hook has replaced.
     pub(super) fn messages_of(&mut self, turn: u64) -> Option<&mut [Arc<Message>]> {
         match self.turn_at(turn) {
-            Some((span, at)) => self.messages.get_mut(at..at + self.spans[span].len),
+            Some((span, at)) => {
+                let end = at + self.spans[span].len;
+                self.messages_mut().get_mut(at..end)
+            }
             None => replaced_turn(&mut self.spans, turn),
         }
     }
@@ -111,7 +125,7 @@ impl Conversation {
         }
         valid(&add)?;
         let (mut before, mut replaced, mut after, mut from) = (Vec::new(), Vec::new(), Vec::new(), 0);
-        for (span, messages) in split(take(&mut self.spans), take(&mut self.messages)) {
+        for (span, messages) in split(take(&mut self.spans), self.take_messages()) {
             let to = from + span.len;
             if span.len == 0 {
                 // It has only an undo.
@@ -150,7 +164,7 @@ impl Conversation {
         let span = Span { len: add.len(), run: Some(run), replaced, ..Span::default() };
         let parts = before.into_iter().chain([(span, add)]).chain(after);
         let (spans, messages): (Vec<_>, Vec<_>) = parts.unzip();
-        (self.spans, self.messages) = (spans, messages.into_iter().flatten().collect());
+        (self.spans, self.messages) = (spans, Arc::new(messages.into_iter().flatten().collect()));
         self.forget_empty_spans();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Turns: the response of a model, and its calls until each has a result.
 
 use std::collections::BTreeSet;
-use std::mem::replace;
+use std::mem::{replace, take};
 use std::sync::Arc;
 
 use emitree_runtime::Answer;
@@ -9,14 +9,29 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
 use crate::message::is_false;
-use crate::session::fold::runs::{Held, Run, valid_response};
+use crate::session::fold::runs::{Run, valid_response};
 use crate::session::fold::{Conversation, Fault, REMEMBERED, valid};
-use crate::session::open_turn::{INTERRUPTED, INTERRUPTED_AT_WORK, UNCHECKED};
-use crate::session::questions::QuestionState;
-use crate::session::record::{Asked, Fact, SettledAs};
-use crate::session::stopped::SettledCall;
-use crate::session::turn_calls::{STOPPED, UNANSWERED};
+use crate::session::record::{Asked, Fact, SettledAs, SettledCall};
 use crate::{Message, ToolCall, ToolResult, Usage};
+
+/// The result of a call whose tool was running when the run ended.
+pub(crate) const STOPPED: &str = "the run was stopped while the tool was running: it may have had effects";
+
+/// The result of a call that had not begun when the run ended.
+pub(crate) const UNANSWERED: &str = "not executed: the run was stopped";
+
+/// The result of a call that had not begun when the user interjected.
+pub(crate) const NOT_EXECUTED: &str = "not executed: the user interjected";
+
+/// The result of a call that was interrupted after the tool's function had been called.
+const INTERRUPTED_AT_WORK: &str = "interrupted while the tool was running: it may have had effects";
+
+/// The result of a call that was interrupted before.
+const INTERRUPTED: &str = "not executed: interrupted";
+
+/// The result of a call whose tool was called, and whose own result had not passed the hooks of `tool.result` when the
+/// run ended.
+const UNCHECKED: &str = "the tool was called, but the run ended before its result was checked: it may have had effects";
 
 /// A turn whose calls have not all settled, or that is not in the history yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +55,9 @@ pub(crate) struct OpenTurn {
     /// `true` once its messages are in the history.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_placed: bool,
+    /// `true` once the run has ended it: until a resume, nothing happens to its calls.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_ended: bool,
 }
 
 /// What is known about a call.
@@ -63,10 +81,13 @@ pub(crate) struct Call {
     /// `true` if the function was called.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) is_called: bool,
-    /// `has_begun` and `is_called` before the call began again.
+    /// Whether it had begun, and was called, before it began in this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<(bool, bool)>,
-    /// `true` if it waits for an answer.
+    /// `true` if it does not begin any more in this run.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) is_closed: bool,
+    /// `true` if it was interrupted.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) waits: bool,
     /// `true` if it has a result that no hook has checked.
@@ -88,6 +109,19 @@ pub(crate) struct Settled {
     pub(crate) message: Arc<Message>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) how: Option<Box<SettledCall>>,
+}
+
+/// The state of a question.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum QuestionState {
+    /// It has to be asked again before the function of the tool is called.
+    #[default]
+    Needed,
+    /// It was asked again, and so its answer was used.
+    Used,
+    /// Another question is asked instead, because the arguments or the question have changed.
+    Replaced,
 }
 
 /// A question about a call.
@@ -135,7 +169,7 @@ impl Question {
         &self.asked.question.id
     }
 
-    pub(super) fn is_needed(&self) -> bool {
+    pub(crate) fn is_needed(&self) -> bool {
         self.state == QuestionState::Needed
     }
 }
@@ -156,12 +190,38 @@ impl Conversation {
         }
         (live.asks, live.answer) = (Some(turn), None);
         live.counts.number = live.counts.number.saturating_add(1);
-        self.turns = turn;
+        self.number_turn(TurnInfo { number: turn, run, at, ..TurnInfo::default() });
+        Ok(())
+    }
+
+    /// Another turn begins.
+    pub(super) fn number_turn(&mut self, info: TurnInfo) {
+        self.turns = info.number;
         if self.table.len() == REMEMBERED {
             self.table.pop_front();
         }
-        self.table.push_back(TurnInfo { number: turn, run, at, ..TurnInfo::default() });
+        self.table.push_back(info);
+    }
+
+    pub(super) fn count_reply(
+        &mut self,
+        run: u32,
+        turn: u64,
+        usage: Option<Usage>,
+        cost: Option<Decimal>,
+    ) -> Result<(), Fault> {
+        self.asking(run, turn)?.counts.add_response(usage, cost);
+        if let Some(info) = self.info(turn) {
+            info.usage += usage.unwrap_or_default();
+            info.cost = cost.map_or(info.cost, |cost| Some(info.cost.unwrap_or_default().saturating_add(cost)));
+        }
         Ok(())
+    }
+
+    /// Returns the run that waits for the response of a turn.
+    fn asking(&mut self, run: u32, turn: u64) -> Result<&mut Run, Fault> {
+        let live = self.live(run)?;
+        if live.asks == Some(turn) { Ok(live) } else { Err(format!("nobody has asked for the turn {turn}")) }
     }
 
     pub(super) fn respond(
@@ -169,17 +229,12 @@ impl Conversation {
         run: u32,
         turn: u64,
         response: Arc<Message>,
-        (usage, cost): (Option<Usage>, Option<Decimal>),
         unanswered: Option<String>,
     ) -> Result<(), Fault> {
         valid_response(&response)?;
-        let live = self.live(run)?;
-        if live.asks != Some(turn) {
-            return Err(format!("nobody has asked for the turn {turn}"));
-        }
+        let live = self.asking(run, turn)?;
         let calls = vec![Call::default(); response.tool_calls().count()];
         let made = if unanswered.is_some() { 0 } else { u32::try_from(calls.len()).unwrap_or(u32::MAX) };
-        live.counts.add_response(usage, cost);
         live.counts.tool_calls = live.counts.tool_calls.saturating_add(made);
         live.asks = None;
         live.open = Some(OpenTurn {
@@ -191,9 +246,10 @@ impl Conversation {
             is_resolved: false,
             is_resumed: false,
             is_placed: false,
+            is_ended: false,
         });
         if let Some(info) = self.info(turn) {
-            (info.usage, info.cost, info.calls) = (usage.unwrap_or_default(), cost, made);
+            info.calls = made;
         }
         Ok(())
     }
@@ -215,22 +271,20 @@ impl Conversation {
         Ok(())
     }
 
-    pub(super) fn end_turn(&mut self, turn: u64, answers: bool) -> Result<(), Fault> {
-        let run = self.run_of(turn)?;
-        let number = run.number;
-        if answers && run.open.as_ref().is_some_and(|open| !open.is_over()) {
-            return Err(format!("a call of the turn {turn} is open, so it is no answer"));
-        }
-        run.answer = answers.then_some(Held { turn, message: None });
-        self.place(number);
+    pub(super) fn end_turn(&mut self, turn: u64) -> Result<(), Fault> {
+        let run = self.run_of(turn)?.number;
+        self.place(run);
         Ok(())
     }
 
-    /// Puts the open turn of a run into the history, with a result for each call.
+    /// Ends the open turn of a run: puts it into the history, with a result for each call.
     pub(super) fn place(&mut self, number: u32) {
         let Ok(run) = self.run(number) else { return };
         let Some(open) = &mut run.open else { return };
         let (turn, was_placed) = (open.number, replace(&mut open.is_placed, true));
+        open.is_ended = true;
+        // Nobody asks about a call that has settled.
+        open.calls.iter_mut().filter(|call| call.result.is_some()).for_each(|call| call.questions.clear());
         let mut messages = Vec::new();
         if !was_placed {
             messages.push(Arc::clone(&open.response));
@@ -264,27 +318,25 @@ impl Conversation {
         }
         let open = self.turn(turn)?;
         let asked = open.response.tool_calls().nth(position).ok_or_else(|| format!("there is no call {position}"))?;
-        let call = open.calls.get_mut(position).filter(|call| call.result.is_none());
-        call.ok_or_else(|| format!("the call {position} of the turn {turn} has settled"))?.note(asked, fact)?;
+        let call = &mut open.calls[position];
+        if call.result.is_some() && !matches!(fact, Fact::Settled(_)) {
+            return Err(format!("the call {position} of the turn {turn} has settled"));
+        }
+        call.note(asked, fact)?;
         if !open.is_placed {
             return Ok(());
         }
-        let (result, id, is_over) = (open.result(position), asked.id.clone(), open.is_over());
-        if let Some(place) = self.messages_of(turn).and_then(|messages| place_of(messages, position, &id)) {
+        let (result, id) = (open.result(position), asked.id.clone());
+        if let Some(place) = self.messages_of(turn).and_then(|messages| place_of(messages, position, &id))
+            && *place != result
+        {
             *place = result;
-        }
-        if is_over {
-            self.run_of(turn)?.open = None;
         }
         Ok(())
     }
 
     pub(super) fn answer(&mut self, id: &str, answer: Answer) -> Result<(), Fault> {
-        let there: BTreeSet<_> = self.open_turns().map(|open| open.number).collect();
-        let turns = self.runs.iter_mut().filter_map(|run| run.open.as_mut());
-        let calls = turns.filter(|open| there.contains(&open.number)).flat_map(|open| &mut open.calls);
-        let question = calls.flat_map(|call| &mut call.questions).find(|question| question.id() == id);
-        let question = question.ok_or_else(|| format!("there is no question `{id}`"))?;
+        let question = self.question(id)?;
         if question.answer.is_some() {
             return Err(format!("the question `{id}` was answered"));
         }
@@ -292,10 +344,32 @@ impl Conversation {
         Ok(())
     }
 
+    pub(super) fn forget_answer(&mut self, id: &str) -> Result<(), Fault> {
+        let question = self.question(id)?;
+        if question.state != QuestionState::Needed || question.answer.take().is_none() {
+            return Err(format!("the question `{id}` has no answer, or it was used"));
+        }
+        Ok(())
+    }
+
+    /// Returns a question about an open call.
+    fn question(&mut self, id: &str) -> Result<&mut Question, Fault> {
+        let there: BTreeSet<_> = self.open_turns().map(|open| open.number).collect();
+        let turns = self.runs.iter_mut().filter_map(|run| run.open.as_mut());
+        let calls = turns.filter(|open| there.contains(&open.number)).flat_map(|open| &mut open.calls);
+        let mut questions = calls.filter(|call| call.result.is_none()).flat_map(|call| &mut call.questions);
+        questions.find(|question| question.id() == id).ok_or_else(|| format!("there is no question `{id}`"))
+    }
+
+    /// Returns the calls that are open, in order.
+    pub(crate) fn open_calls(&self) -> impl Iterator<Item = &Call> {
+        self.open_turns().flat_map(|open| &open.calls).filter(|call| call.result.is_none())
+    }
+
     /// Returns the questions that wait for an answer, in the order of the calls, without those of sessions below.
+    #[cfg(test)]
     pub(crate) fn questions(&self) -> impl Iterator<Item = &Question> {
-        let calls = self.open_turns().flat_map(|open| &open.calls).filter(|call| call.result.is_none());
-        calls.flat_map(|call| &call.questions).filter(|question| question.answer.is_none())
+        self.open_calls().flat_map(Call::waiting)
     }
 
     /// Returns the open turns that a run can go on with: nobody has rewritten their messages.
@@ -306,8 +380,8 @@ impl Conversation {
 
     /// Returns the run whose attempt has a turn in hand.
     fn run_of(&mut self, turn: u64) -> Result<&mut Run, Fault> {
-        let is_of = |run: &&mut Run| run.open.as_ref().is_some_and(|open| open.number == turn);
-        let run = self.runs.iter_mut().find(is_of).filter(|run| !run.is_left && run.undo.is_some());
+        let is_of = |run: &&mut Run| run.open.as_ref().is_some_and(|open| open.number == turn && !open.is_ended);
+        let run = self.runs.iter_mut().find(is_of).filter(|run| run.is_live());
         run.ok_or_else(|| format!("no run has the turn {turn} in hand"))
     }
 
@@ -322,8 +396,16 @@ impl Conversation {
 }
 
 impl OpenTurn {
+    /// Goes on with a turn that an earlier run has left open.
+    pub(super) fn resumed(mut self) -> Self {
+        for call in &mut self.calls {
+            (call.before, call.is_closed) = (None, false);
+        }
+        Self { is_resumed: true, is_ended: false, ..self }
+    }
+
     /// Returns `true` if no call is open.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.unanswered.is_some() || self.calls.iter().all(|call| call.result.is_some())
     }
 
@@ -352,6 +434,29 @@ fn place_of<'a>(messages: &'a mut [Arc<Message>], position: usize, id: &str) -> 
 }
 
 impl Call {
+    /// Returns `true` if the call has begun in this run.
+    pub(crate) const fn begins(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// Returns the questions that wait for an answer.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Question> {
+        self.questions.iter().filter(|question| question.answer.is_none())
+    }
+
+    /// The call was interrupted. Layers that were entered have let it wait, so only its function counts.
+    fn wait(&mut self) {
+        (self.waits, self.is_closed, self.is_unchecked) = (true, true, false);
+        if let (Some((has_begun, _)), false) = (self.before.take(), self.is_called) {
+            self.has_begun = has_begun;
+        }
+    }
+
+    /// Returns the question that has to be asked again before the function is called (A23).
+    pub(crate) fn unread(&self) -> Option<&Question> {
+        self.questions.iter().find(|question| question.is_needed() && !question.asked.in_function)
+    }
+
     /// Returns the text of the result of a call that is open, unless nothing has happened.
     fn text(&self) -> Option<&'static str> {
         match self {
@@ -379,9 +484,10 @@ impl Call {
             Fact::Changed { call, edited } => self.change(asked, call, edited),
             Fact::Passed(gate) => self.passed.push(gate),
             Fact::Asked(asked) => {
-                (self.waits, self.is_unchecked) = (true, false);
+                self.wait();
                 self.ask(Question::new(asked, None));
             }
+            Fact::Waits => self.wait(),
             Fact::Needed { asked, approval } => self.ask(Question::new(asked, approval)),
             Fact::Unfit(question) => {
                 let open = self.answered(&question.id)?;
@@ -389,22 +495,24 @@ impl Call {
             }
             Fact::Used(id) => {
                 self.answered(&id)?.state = QuestionState::Used;
-                self.waits = false;
+                self.is_closed &= !take(&mut self.waits);
             }
             Fact::Begun { called } => {
-                // Each question about the call has to be asked again, and to have its answer (A23).
-                let is_unread = |question: &&Question| question.is_needed() && !question.asked.in_function;
-                if let Some(unread) = self.questions.iter().find(is_unread) {
+                if self.is_closed {
+                    return Err("the call is closed".to_owned());
+                }
+                if let Some(unread) = self.unread().filter(|_| called) {
                     return Err(format!("the question `{}` was not asked again", unread.id()));
                 }
-                self.before = Some((self.has_begun, self.is_called));
-                (self.has_begun, self.waits) = (true, false);
+                self.before.get_or_insert((self.has_begun, self.is_called));
+                (self.has_begun, self.waits, self.is_unchecked) = (true, false, false);
                 self.is_called |= called;
             }
             Fact::NotBegun => {
                 (self.has_begun, self.is_called) = self.before.take().ok_or("the call has not begun")?;
             }
-            Fact::Unchecked => self.is_unchecked = true,
+            Fact::Unchecked => (self.is_unchecked, self.is_closed, self.waits) = (true, true, false),
+            Fact::Stopped => self.is_closed = true,
             Fact::Settled(settled) => {
                 let SettledAs { content, is_error, how } = *settled;
                 let mut result = ToolResult::new(&asked.id, content);
@@ -412,7 +520,8 @@ impl Call {
                 let message = Arc::new(Message::tool([result]));
                 // What a resume needs to make the call goes.
                 let (changed, result) = (self.changed.take(), Some(Box::new(Settled { message, how })));
-                *self = Self { changed, result, ..Self::default() };
+                let questions = take(&mut self.questions);
+                *self = Self { changed, questions, result, ..Self::default() };
             }
         }
         Ok(())

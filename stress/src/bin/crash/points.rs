@@ -1,6 +1,6 @@
 //! The points of a process: before and after each commit, and before and after each effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -65,8 +65,10 @@ pub(crate) struct Points {
 struct Seen {
     is_held: bool,
     has_ended: bool,
-    /// The open turns, by the ids of their sessions.
-    open: BTreeMap<String, Value>,
+    /// The number of calls of each turn that have no result yet, by its place.
+    open: BTreeMap<String, usize>,
+    /// The places of the calls with questions.
+    asked: BTreeSet<String>,
     /// The commit that was swallowed.
     pending: Option<Append>,
 }
@@ -148,9 +150,9 @@ impl Seen {
             kinds.push("claim".to_owned());
         }
         for part in parts {
-            let change: Value = serde_json::from_slice(part).expect("a change of a session is JSON");
-            for session in array(&change["sessions"]) {
-                self.session(session, &mut kinds);
+            let text = std::str::from_utf8(part).expect("records are text");
+            for record in text.lines() {
+                self.record(&serde_json::from_str(record).expect("a record is JSON"), &mut kinds);
             }
         }
         if has_ended && !self.has_ended {
@@ -166,56 +168,45 @@ impl Seen {
         kinds
     }
 
-    fn session(&mut self, session: &Value, kinds: &mut Vec<String>) {
-        let id = session["id"].as_str().unwrap_or_default();
-        if array(&session["history"]["add"]).iter().any(|message| message["role"] == "user") {
-            kinds.push(format!("input {id}"));
+    fn record(&mut self, record: &Value, kinds: &mut Vec<String>) {
+        let session = record["in"].as_str().unwrap_or("order");
+        let turn = |record: &Value| format!("{session}/{}", record["turn"]);
+        if array(&record["said"]["messages"]).iter().any(|message| message["role"] == "user") {
+            kinds.push(format!("input {session}"));
         }
-        let Some(open) = session.get("open") else { return };
-        let before = self.open.insert(id.to_owned(), open.clone()).unwrap_or_default();
-        let turn = |open: &Value| open["response"]["number"].as_u64();
-        if let Some(number) = turn(&before).filter(|number| turn(open) != Some(*number)) {
-            let left = array(&before["response"]["calls"]).iter().enumerate();
-            let left = left.filter(|(_, call)| call.get("settled").is_none());
-            kinds.extend(left.map(|(n, _)| format!("settled {id}/{number}/{n}")));
-            kinds.push(format!("turn {id}/{number}"));
+        if let Some(asks) = record.get("asks") {
+            kinds.push(format!("asking {}", turn(asks)));
         }
-        if let Some(number) = turn(open) {
-            let is_new = turn(&before) != Some(number);
-            if is_new {
-                kinds.push(format!("response {id}/{number}"));
+        if let Some(response) = record.get("turn") {
+            let calls = array(&response["response"]["parts"]).iter().filter(|part| part["type"] == "tool_call").count();
+            self.open.insert(turn(response), calls);
+            kinds.push(format!("response {}", turn(response)));
+        }
+        if let Some(call) = record.get("call") {
+            let place = format!("{}/{}", turn(call), call["call"]);
+            if call["fact"].get("begun").is_some() {
+                kinds.push(format!("began {place}"));
             }
-            for (n, call) in array(&open["response"]["calls"]).iter().enumerate() {
-                let before = if is_new { &Value::Null } else { &before["response"]["calls"][n] };
-                kinds.extend(changes(before, call).into_iter().map(|kind| format!("{kind} {id}/{number}/{n}")));
+            if call["fact"].get("asked").is_some() && self.asked.insert(place.clone()) {
+                kinds.push(format!("question {place}"));
+            }
+            if call["fact"].get("settled").is_some() {
+                self.open.entry(turn(call)).and_modify(|open| *open -= 1);
+                kinds.push(format!("settled {place}"));
             }
         }
-        if !open["answer"].is_null() && before["answer"].is_null() {
-            kinds.push(format!("response {id}/{}", open["turn"]["number"]));
+        // A turn may end with open calls, and ends again when it was resumed.
+        if let Some(placed) = record.get("placed")
+            && self.open.get(&turn(placed)) == Some(&0)
+        {
+            kinds.push(format!("turn {}", turn(placed)));
         }
-        if open["asks"] == true && before["asks"] != true {
-            kinds.push(format!("asking {id}/{}", open["turn"]["number"]));
+        // The id is the key of the call, with a hash.
+        if let Some(id) = record["answered"]["id"].as_str() {
+            let place = id.rsplitn(3, '/').last().unwrap_or_default();
+            kinds.push(format!("answer {place}"));
         }
     }
-}
-
-/// Returns the changes of a call.
-fn changes(before: &Value, call: &Value) -> Vec<&'static str> {
-    let is_new = |is: fn(&Value) -> bool| is(call) && !is(before);
-    let mut changes = Vec::new();
-    if is_new(|call| call["open"]["has_begun"] == true) {
-        changes.push("began");
-    }
-    if is_new(|call| !array(&call["open"]["questions"]).is_empty()) {
-        changes.push("question");
-    }
-    if is_new(|call| array(&call["open"]["questions"]).iter().any(|question| !question["answer"].is_null())) {
-        changes.push("answer");
-    }
-    if is_new(|call| call.get("settled").is_some()) {
-        changes.push("settled");
-    }
-    changes
 }
 
 fn words<'a>(first: &'a str, others: &'a [String]) -> Vec<&'a str> {

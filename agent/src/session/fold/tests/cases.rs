@@ -24,8 +24,7 @@ fn asks(run: u32, turn: u64) -> Record {
 }
 
 fn responds(run: u32, turn: u64, response: std::sync::Arc<Message>) -> Record {
-    let (usage, cost, unanswered) = (Some(Usage::new(10, 2)), None, None);
-    Record::Turn { run, turn, response, usage, cost, unanswered }
+    Record::Turn { run, turn, response, unanswered: None }
 }
 
 fn fact(turn: u64, fact: Fact) -> Record {
@@ -51,7 +50,10 @@ fn pays(turn: u64) -> std::sync::Arc<Message> {
 /// A session whose run waits in the call `pay`, which has begun.
 fn at_work() -> Conversation {
     let mut fold = Conversation::new("order-17");
-    apply(&mut fold, [began(0, false), Record::Said { run: Some(0), messages: vec![user("Pay.")] }, asks(0, 1)]);
+    apply(
+        &mut fold,
+        [began(0, false), Record::Said { run: Some(0), messages: vec![user("Pay.")], turn: None }, asks(0, 1)],
+    );
     apply(&mut fold, [responds(0, 1, pays(1)), fact(1, Fact::Begun { called: true })]);
     fold
 }
@@ -63,7 +65,8 @@ fn records_are_small_json_and_their_faults_have_a_number_and_a_path() {
         r#"{"began":{"run":0,"id":"00000000-0000-0007-0000-000000000000"}}"#,
         r#"{"asks":{"run":0,"turn":1,"at":1764412359123}}"#,
         r#"{"turn":{"run":0,"turn":1,"response":{"role":"assistant","parts":[{"type":"text","content":"Ho."}]}}}"#,
-        r#"{"placed":{"turn":1,"answers":true}}"#,
+        r#"{"placed":{"turn":1}}"#,
+        r#"{"ends":{"run":0,"turn":1}}"#,
         r#"{"over":{"run":0,"returned":true}}"#,
     ];
     let fold = Conversation::read(lines).expect("a session that was written by hand");
@@ -78,7 +81,10 @@ fn records_are_small_json_and_their_faults_have_a_number_and_a_path() {
 
     let faults = [
         (r#"{"said":{"messages":[]}}"#, "record 0: it is not `session`"),
-        (r#"{"session":{"format":9,"id":"a"}}"#, "record 0: it has the format 9, and this version reads the format 1"),
+        (
+            r#"{"session":{"format":9,"id":"a"}}"#,
+            "record 0: session.format: the session is stored in the format 9, but only the format 1 can be read",
+        ),
         (
             r#"{"session":{"format":1,"id":"a","begun":"x"}}"#,
             "record 0: session.begun: invalid type: string \"x\", expected u32",
@@ -93,16 +99,19 @@ fn records_are_small_json_and_their_faults_have_a_number_and_a_path() {
         assert!(fault.starts_with(expected), "{fault}");
     }
     let fault = Conversation::read(lines.into_iter().chain([lines[4]])).expect_err("it was placed");
-    assert_eq!(fault, "record 6: no run has the turn 1 in hand");
+    assert_eq!(fault, "record 7: no run has the turn 1 in hand");
 }
 
 // A26
 #[test]
 fn an_answer_stays_until_the_end_of_its_run_is_stored() {
     let mut fold = Conversation::new("s");
-    let said = Record::Said { run: Some(0), messages: vec![user("Hi.")] };
+    let said = Record::Said { run: Some(0), messages: vec![user("Hi.")], turn: None };
     apply(&mut fold, [began(0, false), said, asks(0, 1), responds(0, 1, response("Ho.", []))]);
-    apply(&mut fold, [Record::Placed { turn: 1, answers: true }, Record::Over { run: 0, returned: true }]);
+    apply(
+        &mut fold,
+        [Record::Placed { turn: 1 }, Record::Ends { run: 0, turn: 1 }, Record::Over { run: 0, returned: true }],
+    );
     assert_eq!((texts(&fold), fold.stopped), (vec!["Hi.".to_owned(), "Ho.".to_owned()], None));
 
     apply(&mut fold, [Record::NotReturned { run: 0 }]);
@@ -149,8 +158,9 @@ fn an_input_that_is_known_or_was_taken_is_refused() {
 #[test]
 fn the_table_has_the_last_turns_and_those_of_discarded_attempts() {
     let mut fold = Conversation::new("s");
-    apply(&mut fold, [began(0, false), asks(0, 1), responds(0, 1, pays(1)), fact(1, settled("paid"))]);
-    apply(&mut fold, [Record::Placed { turn: 1, answers: false }, Record::Again { run: 0 }, asks(0, 2), asks(0, 2)]);
+    let replied = Record::Replied { run: 0, turn: 1, usage: Some(Usage::new(10, 2)), cost: None };
+    apply(&mut fold, [began(0, false), asks(0, 1), replied, responds(0, 1, pays(1)), fact(1, settled("paid"))]);
+    apply(&mut fold, [Record::Placed { turn: 1 }, Record::Again { run: 0 }, asks(0, 2), asks(0, 2)]);
     let first = serde_json::to_value(&fold.table[0]).expect("JSON");
     let usage = json!({"input_tokens": 10, "output_tokens": 2, "cached_input_tokens": 0, "reasoning_tokens": 0});
     let expected =
@@ -162,7 +172,7 @@ fn the_table_has_the_last_turns_and_those_of_discarded_attempts() {
     apply(&mut fold, [Record::Over { run: 0, returned: false }, began(1, true), asks(1, 2)]);
     assert_eq!((fold.table.len(), fold.turns), (2, 2));
     for turn in 3..REMEMBERED as u64 + 10 {
-        apply(&mut fold, [responds(1, turn - 1, response("", [])), Record::Placed { turn: turn - 1, answers: false }]);
+        apply(&mut fold, [responds(1, turn - 1, response("", [])), Record::Placed { turn: turn - 1 }]);
         apply(&mut fold, [asks(1, turn)]);
     }
     assert_eq!((fold.table.len(), fold.table[0].number), (REMEMBERED, 10));
@@ -290,7 +300,7 @@ fn what_was_hidden_while_a_call_ran_is_true_when_it_comes_back() {
 fn a_withheld_answer_forgets_earlier_points() {
     let mut fold = Conversation::new("s");
     apply(&mut fold, [began(0, false), asks(0, 1), responds(0, 1, response("secret", []))]);
-    apply(&mut fold, [Record::Placed { turn: 1, answers: true }]);
+    apply(&mut fold, [Record::Placed { turn: 1 }, Record::Ends { run: 0, turn: 1 }]);
     apply(&mut fold, [Record::Replaced { run: 0, message: response("(withheld by guard)", []), withheld: true }]);
     assert_eq!((texts(&fold), fold.withheld), (vec!["(withheld by guard)".to_owned()], Some(1)));
     let whole: Value = serde_json::to_value(&fold).expect("JSON");

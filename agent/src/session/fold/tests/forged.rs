@@ -28,7 +28,7 @@ fn fact(rng: &mut Rng) -> Fact {
     let (flag, n) = (rng.chance(50), rng.below(5));
     let question = Interrupt::new("k", json!({})).with_id(format!("q{n}"));
     let asked = Asked { question: question.clone(), by: format!("b{}", n % 2), in_function: flag };
-    match rng.below(12) {
+    match rng.below(14) {
         0 => Fact::Passed("g".into()),
         1 => Fact::Asked(asked),
         2 => Fact::Needed { asked, approval: flag.then(|| json!(n).into()) },
@@ -39,37 +39,42 @@ fn fact(rng: &mut Rng) -> Fact {
         7 => Fact::Unchecked,
         8 => Fact::Changed { call: call("c0", "t", json!({ "n": n })), edited: flag },
         9 => Fact::NotOffered,
+        10 => Fact::Waits,
+        11 => Fact::Stopped,
         _ => Fact::Settled(Box::new(SettledAs { content: "forged".into(), is_error: flag, ..SettledAs::default() })),
     }
 }
 
 fn record(rng: &mut Rng) -> Record {
     let (run, turn, call, flag, n) = (rng.small(4), rng.small(6), rng.below(3), rng.chance(50), rng.small::<u64>(5));
-    match rng.below(26) {
+    match rng.below(29) {
         0 | 1 => Record::Began { run, id: Uuid::nil(), once: None, options: None, resumes: flag },
         2 => Record::Again { run },
         3 => Record::Kept { run },
         4 => Record::Left { run, answered: flag },
         5 => Record::Over { run, returned: flag },
         6 => Record::NotReturned { run },
-        7 => Record::Said { run: flag.then_some(run), messages: messages(rng) },
+        7 => Record::Said { run: flag.then_some(run), messages: messages(rng), turn: (n == 1).then_some(turn) },
         8 => Record::Rewritten { run, at: call, removed: rng.below(6), add: messages(rng) },
         9 => Record::Replaced { run, message: message(rng), withheld: flag },
         10 | 11 => Record::Asks { run, turn, at: n },
         12 | 13 => {
             let unanswered = (n == 0).then(|| "no".to_owned());
-            Record::Turn { run, turn, response: message(rng), usage: None, cost: None, unanswered }
+            Record::Turn { run, turn, response: message(rng), unanswered }
         }
         14 => Record::Resolved { turn },
         15 => Record::Injected { turn, messages: messages(rng) },
         16 | 17 => Record::Call { turn, call, fact: fact(rng) },
-        18 => Record::Placed { turn, answers: flag },
+        18 => Record::Placed { turn },
         19 => Record::Answered { id: format!("q{n}"), answer: Answer::from(json!(n)) },
         20 => Record::Sent { number: n, id: Uuid::from_u64_pair(0, n), sent: Input::Steer(message(rng)) },
         21 => Record::Taken { run, numbers: vec![n], messages: flag.then(|| messages(rng)) },
         22 => Record::Paused { id: Uuid::from_u64_pair(1, n) },
         23 => Record::Stopped { run },
-        24 => Record::Forked { to: "other".into() },
+        24 => Record::Replied { run, turn, usage: None, cost: None },
+        25 => Record::Ends { run, turn },
+        26 => Record::NotAnswered { id: format!("q{n}") },
+        27 => Record::Forked { to: "other".into() },
         _ => Record::Below { turn, call, id: format!("below{}", n % 3), first: flag.then_some(call) },
     }
 }

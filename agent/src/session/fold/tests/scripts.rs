@@ -15,12 +15,11 @@ use serde_json::{Value, json};
 
 use super::{Log, Rng, assert_valid, call, response, user};
 use crate::session::fold::spans::Span;
+use crate::session::fold::turn::QuestionState;
 use crate::session::fold::turn::{Call, OpenTurn, Question};
 use crate::session::fold::{Conversation, Fork};
-use crate::session::keys::SessionKey;
-use crate::session::questions::QuestionState;
+use crate::session::keys::{key_of_call, read_key};
 use crate::session::record::{Asked, Fact, Input, Line, Record, SettledAs};
-use crate::session::stored::read_key;
 use crate::{Message, ToolCall, Turn, Usage};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +40,7 @@ struct Run {
     /// What another attempt goes back to.
     base: (BTreeMap<Arc<str>, Arc<Value>>, Turn),
     /// The history before the run, unless another run has used the session meanwhile.
-    before: Option<Vec<Arc<Message>>>,
+    before: Option<Arc<Vec<Arc<Message>>>>,
 }
 
 /// A naive model of the history: groups of texts with the run that can undo them.
@@ -217,7 +216,7 @@ impl Sim {
     fn say(&mut self, run: u32) {
         let text = self.marker("input");
         self.model.groups.push(Group { run: Some(run), turn: None, texts: vec![text.clone()] });
-        self.push(Record::Said { run: Some(run), messages: vec![user(text)] });
+        self.push(Record::Said { run: Some(run), messages: vec![user(text)], turn: None });
     }
 
     fn input(&mut self) -> Input {
@@ -278,7 +277,7 @@ impl Sim {
     }
 
     fn key(&self, turn: u64, position: usize, call: &ToolCall) -> RunKey {
-        SessionKey::new(read_key(&self.log.fold.id).expect("a key")).call(turn, position, call)
+        key_of_call(&read_key(&self.log.fold.id).expect("a key"), turn, position, call)
     }
 
     fn question(&self, turn: u64, call: usize, n: u32) -> Asked {
@@ -316,7 +315,8 @@ impl Sim {
             for (call, of) in open.calls.iter().enumerate() {
                 let turn = open.number;
                 if of.result.is_some() {
-                    assert!(fold.apply(Record::Call { turn, call, fact: settled() }).is_err(), "it has settled");
+                    let fact = if open.is_ended { settled() } else { Fact::Begun { called: true } };
+                    assert!(fold.apply(Record::Call { turn, call, fact }).is_err(), "it has settled");
                 } else if of.questions.iter().any(|question| question.state == QuestionState::Needed) {
                     // A23
                     let fact = Fact::Begun { called: true };
@@ -326,15 +326,19 @@ impl Sim {
         }
         let message = || response("forged", []);
         let record = match self.rng.below(13) {
-            0 => Record::Placed { turn, answers: false },
+            0 => Record::Placed { turn },
             1 => Record::Call { turn, call, fact: settled() },
             2 => Record::Asks { run, turn, at: 0 },
             3 => Record::Rewritten { run, at: call, removed: self.rng.below(6), add: Vec::new() },
             4 => Record::Taken { run, numbers: vec![turn], messages: None },
             5 => Record::Again { run },
             6 => Record::Over { run, returned: true },
-            7 => Record::Turn { run, turn, response: message(), usage: None, cost: None, unanswered: None },
-            8 => Record::Said { run: Some(run), messages: vec![response("x", [super::call("x", "t", json!({}))])] },
+            7 => Record::Turn { run, turn, response: message(), unanswered: None },
+            8 => Record::Said {
+                run: Some(run),
+                messages: vec![response("x", [super::call("x", "t", json!({}))])],
+                turn: None,
+            },
             9 => Record::Injected { turn, messages: vec![user("forged")] },
             10 => Record::Replaced { run, message: message(), withheld: false },
             11 => Record::NotReturned { run },
@@ -415,7 +419,7 @@ impl Sim {
                     // This one was not stored.
                     let sent = Record::Sent { number: lost.fold.sent, id: self.rng.uuid(), sent: self.input() };
                     lost.push(sent).expect("there is room");
-                    lost.push(Record::Said { run: None, messages: vec![user("read again without it")] })
+                    lost.push(Record::Said { run: None, messages: vec![user("read again without it")], turn: None })
                         .expect("valid");
                     self.model.sent.pop().into_iter().for_each(|text| _ = self.model.delivered.insert(text));
                 }
@@ -468,12 +472,22 @@ impl Sim {
         if answers {
             self.model.held.insert(run, turn);
         }
-        self.push(Record::Placed { turn, answers });
+        self.push(Record::Placed { turn });
+        if answers {
+            self.push(Record::Ends { run, turn });
+        }
     }
 
     fn over(&mut self, run: u32, returned: bool) {
-        self.model.over(run, returned);
+        self.model.over(run, returned || self.others_turn_is_open(run));
         self.push(Record::Over { run, returned });
+    }
+
+    /// Returns `true` if another run has left an open turn, which is resumed first, so that an answer stays.
+    fn others_turn_is_open(&self, run: u32) -> bool {
+        let fold = &self.log.fold;
+        let stopped = fold.stopped.filter(|stopped| *stopped != run).and_then(|stopped| fold.find_run(stopped));
+        stopped.is_some_and(|stopped| stopped.open.is_some())
     }
 
     fn retry(&mut self) {
@@ -487,7 +501,7 @@ impl Sim {
         self.push(Record::Left { run: run.number, answered: run.phase == Phase::Held });
         // What the attempt has left behind changes nothing any more (A7).
         let late = [
-            Record::Said { run: Some(run.number), messages: vec![user("late")] },
+            Record::Said { run: Some(run.number), messages: vec![user("late")], turn: None },
             Record::Asks { run: run.number, turn: self.log.fold.turns + 1, at: 0 },
             Record::Taken { run: run.number, numbers: Vec::new(), messages: None },
         ];
@@ -553,7 +567,7 @@ impl Sim {
                 // The last commit has failed.
                 self.count("not returned");
                 answer.into_iter().for_each(|turn| _ = self.model.held.insert(number, turn));
-                self.model.over(number, false);
+                self.model.over(number, self.others_turn_is_open(number));
                 self.push(Record::NotReturned { run: number });
             }
         }
@@ -629,7 +643,8 @@ impl Sim {
             (!is_answer && self.rng.chance(5)).then(|| "not executed: the model is asked again".to_owned());
         let leaves_out = unanswered.is_some();
         let response = response(&self.marker("response"), calls);
-        self.push(Record::Turn { run, turn, response, usage: Some(Usage::new(7, 1)), cost: None, unanswered });
+        self.push(Record::Replied { run, turn, usage: Some(Usage::new(7, 1)), cost: None });
+        self.push(Record::Turn { run, turn, response, unanswered });
         if self.rng.chance(20) {
             let text = self.marker("injected");
             self.push(Record::Injected { turn, messages: vec![user(text)] });
@@ -675,7 +690,7 @@ impl Sim {
             self.count("asked");
             return;
         }
-        if self.rng.chance(5) {
+        if !of.begins() && self.rng.chance(5) {
             self.push(fact(Fact::Begun { called: true }));
             self.push(fact(Fact::NotBegun));
             assert_eq!(self.call(turn, call).has_begun, of.has_begun, "as before the commit that has failed");
@@ -812,17 +827,15 @@ impl Sim {
             (Some(turn), ..) => {
                 let calls = (0..self.rng.below(3)).map(|n| call(&format!("{turn}-{n}"), "t", json!({})));
                 let response = response(&text, calls.collect::<Vec<_>>());
-                Record::Turn { run, turn, response, usage: None, cost: None, unanswered: None }
+                Record::Turn { run, turn, response, unanswered: None }
             }
             (None, Some(open), _) => match open.calls.iter().position(|call| call.result.is_none()) {
                 Some(call) if self.rng.chance(80) => {
                     let settled = SettledAs { content: text.into(), ..SettledAs::default() };
                     Record::Call { turn: open.number, call, fact: Fact::Settled(Box::new(settled)) }
                 }
-                waits => {
-                    let answers = waits.is_none() && open.calls.is_empty();
-                    Record::Placed { turn: open.number, answers }
-                }
+                _ if open.is_ended => Record::Left { run, answered: false },
+                _ => Record::Placed { turn: open.number },
             },
             (None, None, Some(_)) => Record::Left { run, answered: true },
             (None, None, None) if self.rng.chance(20) => Record::Left { run, answered: false },
