@@ -34,9 +34,16 @@ struct AnswerState {
     question: Vec<Message>,
     /// `true` if the function for errors is registered.
     is_watched: bool,
+    /// `true` if the history has the answer of an earlier run, which this run returns.
+    is_known: bool,
 }
 
 impl Answer {
+    /// The run returns the answer of an earlier run, so the session stays as it is.
+    pub(crate) fn return_known(&self) {
+        self.0.lock().is_known = true;
+    }
+
     /// Forgets the answer: another round or another attempt begins.
     pub(crate) fn forget(&self) {
         self.0.lock().message = None;
@@ -118,6 +125,9 @@ async fn settle(output: &mut AgentOutput, ctx: &RunContext) -> Result<()> {
     let Some(state) = LoopState::of(ctx) else { return Ok(()) };
     if output.last_agent.is_empty() {
         output.last_agent = ctx.name().into();
+    }
+    if state.answer.0.lock().is_known {
+        return Ok(());
     }
     settle_in(&state, output, ctx).await?;
     state.session.end(true);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::agent::answer;
 use crate::agent::own_hooks::{BUILDER, OwnHooks};
 use crate::agent::spec::AgentSpec;
-use crate::agent::turn::LoopState;
+use crate::agent::turn::{AsksOnce, LoopState};
 use crate::place::built::Built;
 use crate::place::hooks::Hooks;
 use crate::{Agent, Place, ToolSpec};
@@ -448,6 +448,35 @@ pub trait AgentRun: Sized {
     /// added to the history.
     #[must_use]
     fn session(self, session: &crate::Session) -> Self;
+
+    /// Asks once: of all runs of the session with this id, in all processes, one adds its input. A run that comes later
+    /// goes on with it if it was left unfinished, as [`Agent::resume`] does, and otherwise returns its answer, as its only
+    /// message. The answer then passes the output functions of the later run. The session remembers the last 1,000 ids.
+    ///
+    /// ```
+    /// use emitree_agent::{Agent, AgentRun, ChatModel, ScriptedModel, Session};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> emitree_runtime::Result<()> {
+    /// let script = ScriptedModel::new("test").text("Everest.");
+    /// let agent = Agent::builder("guide", ChatModel::new(script)?).build()?;
+    /// let session = Session::new();
+    /// for _ in 0..2 {
+    ///     let answer = agent.ask("The highest mountain?").session(&session).once("tour/1").await?;
+    ///     assert_eq!(answer.text(), "Everest.");
+    /// }
+    /// assert_eq!(session.history().messages().len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The run fails without a session, and while the other run is under way: in another process with
+    /// [`StoreError::Held`](emitree_middleware::store::StoreError::Held). It also fails if the other run was left without
+    /// an answer and a run with another id has begun since, or if its answer was withheld.
+    #[must_use]
+    fn once(self, id: impl Into<String>) -> Self;
 }
 
 impl AgentRun for Run<'_, Agent> {
@@ -462,5 +491,9 @@ impl AgentRun for Run<'_, Agent> {
 
     fn session(self, session: &crate::Session) -> Self {
         self.own_extension(session.clone())
+    }
+
+    fn once(self, id: impl Into<String>) -> Self {
+        self.own_extension(AsksOnce(id.into()))
     }
 }

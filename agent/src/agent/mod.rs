@@ -280,10 +280,13 @@ impl Runnable for Agent {
     }
 
     async fn execute(&self, input: &AgentInput, ctx: &RunContext) -> Result<AgentOutput> {
-        if let Some(state) = LoopState::of(ctx)
-            && let Some(claim) = state.claim()
-        {
-            claim.await?;
+        if let Some(state) = LoopState::of(ctx) {
+            if let Some(claim) = state.claim() {
+                claim.await?;
+            }
+            if let Some(known) = state.asked_once(ctx)? {
+                return Ok(known);
+            }
         }
         let attempt = Loop::begin(&self.shared, input, ctx)?;
         let expected = attempt.expected();

@@ -23,9 +23,10 @@ use crate::place::compaction::Compacting;
 use crate::place::values::Values;
 use crate::session::commits;
 use crate::session::entry::SessionEntry;
+use crate::session::fold::runs::Once;
 use crate::session::run::SessionRun;
 use crate::session::turn::CallInTurn;
-use crate::{Agent, ChatModel, ChunkStage, History, Message, Session, Turn};
+use crate::{Agent, AgentOutput, ChatModel, ChunkStage, History, Message, Session, Turn};
 
 /// The state of an agent's run. The runs below inherit it as an extension, unless an agent in between has its own
 /// state.
@@ -172,6 +173,41 @@ impl LoopState {
         }
     }
 
+    /// Looks for a run that was asked for with the same id ([`AgentRun::once`](crate::AgentRun::once)). Returns its answer,
+    /// or lets this run go on with it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the run is under way, or if it cannot end any more.
+    pub(crate) fn asked_once(&self, ctx: &RunContext) -> Result<Option<AgentOutput>> {
+        let Some(once) = ctx.own_extension::<AsksOnce>().filter(|_| !self.session.has_begun()) else { return Ok(None) };
+        let id = &once.0;
+        if ctx.own_extension::<Session>().is_none() {
+            return Err(Error::new(format!(
+                "`.once({id:?})` needs a session, which knows the run: add `.session(&session)`"
+            )));
+        }
+        match self.session.once(id) {
+            (Once::New, _) => Ok(None),
+            (Once::Stopped, _) => {
+                *self.resumes.lock() = Resumes::Session;
+                Ok(None)
+            }
+            (Once::Ended(_), Some(answer)) => {
+                self.answer.return_known();
+                Ok(Some(AgentOutput::new(Message::clone(&answer))))
+            }
+            (Once::UnderWay, _) => Err(Error::new(format!("the run `{id}` of the session is under way"))),
+            (Once::Ended(_), None) => Err(Error::new(format!(
+                "the run `{id}` has ended, and the history of the session has its answer no more"
+            ))),
+            (Once::Left, _) => Err(Error::new(format!(
+                "the run `{id}` was left without an answer, or its answer was withheld, and another run has begun since: ask \
+                 with another id"
+            ))),
+        }
+    }
+
     /// Returns `true` if a session above is paused, which keeps the session of this run.
     pub(crate) fn is_paused_above(&self) -> bool {
         let mut above = std::iter::successors(self.outer.as_deref(), |state| state.outer.as_deref());
@@ -210,6 +246,10 @@ impl UsedSession {
         Self { session, resumes: Resumes::No, outer: None }
     }
 }
+
+/// The id with which several processes ask for a run: an extension of the run alone.
+#[derive(Debug)]
+pub(crate) struct AsksOnce(pub(crate) String);
 
 /// How a run uses its session. An extension of the run alone, if its caller has set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

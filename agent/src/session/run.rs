@@ -14,7 +14,7 @@ use crate::message::{Message, Role};
 use crate::place::state::Slices;
 use crate::session::Session;
 use crate::session::entry::SessionEntry;
-use crate::session::fold::runs::Run;
+use crate::session::fold::runs::{Once, Run};
 use crate::session::fold::turn::OpenTurn;
 use crate::session::fold::{Conversation, Waiting};
 use crate::session::log::{Live, Local, Locked, LogState, View};
@@ -49,6 +49,8 @@ pub(crate) struct Begins<'a> {
     pub(crate) resumes: bool,
     /// `true` for an agent below a call that is made again: it may have its answer already.
     pub(crate) is_inside: bool,
+    /// The id with which several processes ask for the run.
+    pub(crate) once: Option<String>,
 }
 
 /// The beginning of a resumed run.
@@ -173,7 +175,7 @@ impl SessionRun {
     }
 
     fn begin_first(&self, state: &mut LogState, begins: Begins<'_>) -> Result<Option<Resumed>> {
-        let Begins { ctx, messages, options, resumes, is_inside } = begins;
+        let Begins { ctx, messages, options, resumes, is_inside, once } = begins;
         let session = state.session(self.view());
         let resumed = if resumes { Some(self.find_left(session)?) } else { None };
         if !resumes && messages.is_empty() && session.messages.is_empty() && !self.has_waiting() {
@@ -185,7 +187,8 @@ impl SessionRun {
         let (run, epoch) = (session.begun, state.epoch);
         let options = (*options != ChatOptions::default()).then(|| Box::new(options.clone()));
         let was_held = session.stopped.and_then(|run| session.find_run(run)?.answer.as_ref()?.message.clone());
-        let began = Record::Began { run, id: ctx.run_id(), once: None, options, resumes };
+        let once = once.filter(|_| !resumes);
+        let began = Record::Began { run, id: ctx.run_id(), once, options, resumes };
         state.push(self.view(), began).map_err(Error::new)?;
         _ = self.begun.set(Begun { run, epoch });
         if let Some(local) = state.local(self.view()) {
@@ -209,6 +212,18 @@ impl SessionRun {
             }
             resumed => Ok(resumed),
         }
+    }
+
+    /// Returns what is known of a run that several processes ask for, with its answer.
+    pub(crate) fn once(&self, id: &str) -> (Once, Option<Arc<Message>>) {
+        let state = self.lock();
+        let session = state.session(self.view());
+        let once = session.once(id);
+        let answer = match once {
+            Once::Ended(turn) => session.answer_at(turn).map(|(_, at)| Arc::clone(&session.messages[at])),
+            _ => None,
+        };
+        (once, answer)
     }
 
     /// Returns what an earlier run has left.
@@ -758,7 +773,7 @@ pub(super) mod tests {
     fn attempt(run: &SessionRun, ctx: &RunContext, input: &str) {
         run.next_attempt();
         let (messages, options) = (vec![Arc::new(Message::user(input))], ChatOptions::default());
-        let begins = Begins { ctx, messages, options: &options, resumes: false, is_inside: false };
+        let begins = Begins { ctx, messages, options: &options, resumes: false, is_inside: false, once: None };
         assert!(run.begin(begins).expect("a message").is_none());
     }
 

@@ -717,6 +717,7 @@ mod tests {
                 options: &options,
                 resumes: true,
                 is_inside: false,
+                once: None,
             };
             let resumed = second.begin(resumes).map(|resumed| resumed.is_some());
             // The other run has closed the turn.

@@ -3,6 +3,7 @@
 mod ends;
 mod jobs;
 mod left;
+mod once;
 mod process;
 mod talking;
 

@@ -22,7 +22,7 @@ use crate::agent::middleware::{Installed, Joined};
 use crate::agent::spec::{AgentSpec, ExpectedTools};
 use crate::agent::steps::action::{Acted, TurnOutcome};
 use crate::agent::toolset::Toolset;
-use crate::agent::turn::{Attempt, LoopState, Resumes, UntilNext};
+use crate::agent::turn::{AsksOnce, Attempt, LoopState, Resumes, UntilNext};
 use crate::handoff::Source;
 use crate::model::{emit, log};
 use crate::place::Chains;
@@ -175,6 +175,7 @@ impl<'a> Loop<'a> {
             options: &self.input.options,
             resumes: resumes != Resumes::No,
             is_inside: resumes == Resumes::Inside,
+            once: self.ctx.own_extension::<AsksOnce>().map(|once| once.0.clone()),
         })
     }
 

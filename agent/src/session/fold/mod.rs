@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use crate::Message;
 use crate::message::history::check;
-use crate::session::fold::runs::{Run, valid_response};
+use crate::session::fold::runs::{AskedOnce, Run, valid_response};
 use crate::session::fold::spans::Span;
 use crate::session::fold::turn::TurnInfo;
 use crate::session::record::{Input, Line, Record};
@@ -79,6 +79,9 @@ pub(crate) struct Conversation {
     /// The run whose place the next one may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stopped: Option<u32>,
+    /// The last runs that several processes could ask for, and that are forgotten, or have returned their answer.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub(crate) once: VecDeque<AskedOnce>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) inbox: Vec<Waiting>,
     /// The number of messages that the inbox has received.

@@ -12,7 +12,7 @@ use crate::message::history::check_parts;
 use crate::message::is_false;
 use crate::session::fold::spans::{Span, forget_undo, split, undo_spans};
 use crate::session::fold::turn::{OpenTurn, TurnInfo};
-use crate::session::fold::{Conversation, Fault, Waiting};
+use crate::session::fold::{Conversation, Fault, REMEMBERED, Waiting};
 use crate::{ChatOptions, Message, Role, Turn};
 
 /// A run that is not over, or that has left something for the next one.
@@ -68,6 +68,29 @@ pub(crate) struct Undo {
     pub(crate) pause: Option<Uuid>,
 }
 
+/// A run that several processes could ask for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AskedOnce {
+    id: String,
+    /// The turn that ends with the answer. `None` if the run was left, or its answer withheld.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn: Option<u64>,
+}
+
+/// What is known of a run that several processes ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Once {
+    New,
+    UnderWay,
+    /// A resume goes on with it.
+    Stopped,
+    /// It has returned the answer of this turn.
+    Ended(u64),
+    /// It has no answer, and another run has begun.
+    Left,
+}
+
 impl Run {
     /// Returns `true` if an attempt is under way.
     pub(crate) const fn is_live(&self) -> bool {
@@ -87,17 +110,20 @@ impl Conversation {
         if number != self.begun {
             return Err(format!("the run {number} is not the next one, {}", self.begun));
         }
+        if let Some(id) = once.as_ref().filter(|id| self.once(id) != Once::New) {
+            return Err(format!("a run `{id}` has begun"));
+        }
         self.begun += 1;
         let undo = Undo { state: self.state.clone(), ..Undo::default() };
         let mut run = Run { number, id, once, options, attempt: 1, undo: Some(undo), ..Run::default() };
         let stopped = self.stopped.take().and_then(|stopped| self.run(stopped).ok());
         if let Some(stopped) = stopped {
             let (open, answer, asks) = (stopped.open.take(), stopped.answer.take(), stopped.asks.take());
-            let (counts, options) = (stopped.counts, stopped.options.take());
+            let (counts, options, once) = (stopped.counts, stopped.options.take(), stopped.once.take_if(|_| resumes));
             if resumes {
                 // A turn whose messages a hook has replaced is over.
                 run.open = open.filter(|open| self.turn_at(open.number).is_some()).map(OpenTurn::resumed);
-                (run.counts, run.options) = (counts, run.options.or(options));
+                (run.counts, run.options, run.once) = (counts, run.options.or(options), run.once.or(once));
                 run.undo.get_or_insert_default().counts = counts;
                 run.answer = answer.map(|held| self.put_back(number, held));
                 self.ask_again(asks);
@@ -218,6 +244,11 @@ impl Conversation {
         let Undo { taken, pause, .. } = run.undo.take().unwrap_or_default();
         self.remember_taken(taken.into_iter().map(|waiting| waiting.id).chain(pause));
         forget_undo(&mut self.spans, number);
+        let run = self.run(number)?;
+        let turn = run.answer.as_ref().filter(|_| returned).map(|held| held.turn);
+        if let (Some(turn), Some(id)) = (turn, run.once.clone()) {
+            self.remember_once(AskedOnce { id, turn: Some(turn) });
+        }
         // Another answer is the last one.
         let is_older = |run: &&mut Run| run.undo.is_none() && run.number != number && self.stopped != Some(run.number);
         self.runs.iter_mut().filter(is_older).for_each(|run| run.answer = None);
@@ -234,6 +265,8 @@ impl Conversation {
         if run.undo.is_some() || run.answer.is_none() {
             return Err(format!("the run {number} has returned no answer"));
         }
+        let once = run.once.clone();
+        self.once.retain(|known| Some(&known.id) != once.as_ref());
         self.hold_back(number)?;
         self.forget_over();
         Ok(())
@@ -261,7 +294,34 @@ impl Conversation {
 
     /// Forgets runs that are over, except the last one that has stopped, and the one with the last answer.
     fn forget_over(&mut self) {
-        self.runs.retain(|run| run.undo.is_some() || run.answer.is_some() || self.stopped == Some(run.number));
+        let stopped = self.stopped;
+        let is_gone = |run: &mut Run| run.undo.is_none() && run.answer.is_none() && stopped != Some(run.number);
+        let gone: Vec<_> = self.runs.extract_if(.., is_gone).filter_map(|run| run.once).collect();
+        for id in gone {
+            if self.once.iter().all(|known| known.id != id) {
+                self.remember_once(AskedOnce { id, turn: None });
+            }
+        }
+    }
+
+    fn remember_once(&mut self, asked: AskedOnce) {
+        if self.once.len() == REMEMBERED {
+            self.once.pop_front();
+        }
+        self.once.push_back(asked);
+    }
+
+    /// Returns what is known of a run that several processes ask for.
+    pub(crate) fn once(&self, id: &str) -> Once {
+        let known = self.once.iter().rfind(|known| known.id == id);
+        if let Some(known) = known {
+            return known.turn.map_or(Once::Left, Once::Ended);
+        }
+        match self.runs.iter().find(|run| run.once.as_deref() == Some(id)) {
+            None => Once::New,
+            Some(run) if self.stopped == Some(run.number) && run.undo.is_none() => Once::Stopped,
+            Some(_) => Once::UnderWay,
+        }
     }
 
     /// The run would end with the last message of a turn.
@@ -313,6 +373,8 @@ impl Conversation {
         }
         if withheld {
             self.withheld = Some(self.turns);
+            let id = self.run(number)?.once.take();
+            id.into_iter().for_each(|id| self.remember_once(AskedOnce { id, turn: None }));
         }
         Ok(())
     }

@@ -48,7 +48,10 @@ fn fact(rng: &mut Rng) -> Fact {
 fn record(rng: &mut Rng) -> Record {
     let (run, turn, call, flag, n) = (rng.small(4), rng.small(6), rng.below(3), rng.chance(50), rng.small::<u64>(5));
     match rng.below(29) {
-        0 | 1 => Record::Began { run, id: Uuid::nil(), once: None, options: None, resumes: flag },
+        0 | 1 => {
+            let once = (n > 2).then(|| format!("once {n}"));
+            Record::Began { run, id: Uuid::nil(), once, options: None, resumes: flag }
+        }
         2 => Record::Again { run },
         3 => Record::Kept { run },
         4 => Record::Left { run, answered: flag },
