@@ -1,5 +1,6 @@
 //! A session that a store keeps (A24 to A27).
 
+mod cost;
 mod ends;
 mod jobs;
 mod left;

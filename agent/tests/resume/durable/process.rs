@@ -33,6 +33,8 @@ pub(crate) struct Process {
     fails_from: Arc<AtomicUsize>,
     /// The bytes of all parts that were appended.
     bytes: Arc<AtomicUsize>,
+    /// The bytes and the records of those that were added to others.
+    added: Arc<[AtomicUsize; 2]>,
     /// `true` if appends are stored, and the process is told that they are not.
     loses_replies: Arc<AtomicBool>,
 }
@@ -49,6 +51,7 @@ impl Process {
             is_frozen: watch::Sender::new(false),
             fails_from: Arc::new(AtomicUsize::new(usize::MAX)),
             bytes: Arc::default(),
+            added: Arc::default(),
             loses_replies: Arc::default(),
         }
     }
@@ -64,6 +67,11 @@ impl Process {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::SeqCst)
+    }
+
+    /// The bytes and the records that were added, snapshots not counted.
+    pub(crate) fn added(&self) -> [usize; 2] {
+        [0, 1].map(|at| self.added[at].load(Ordering::SeqCst))
     }
 
     /// Stops the process before its next append, until it is thawed.
@@ -119,7 +127,13 @@ impl Store for Process {
             if number >= self.fails_from.load(Ordering::SeqCst) {
                 return Err(StoreError::failed("`agents.db` cannot be written", "disk full"));
             }
-            self.bytes.fetch_add(append.parts.iter().map(|part| part.len()).sum(), Ordering::SeqCst);
+            let bytes = append.parts.iter().map(|part| part.len()).sum();
+            self.bytes.fetch_add(bytes, Ordering::SeqCst);
+            if !append.replaces {
+                let lines = append.parts.iter().map(|part| 1 + part.iter().filter(|byte| **byte == b'\n').count()).sum();
+                self.added[0].fetch_add(bytes, Ordering::SeqCst);
+                self.added[1].fetch_add(lines, Ordering::SeqCst);
+            }
             let stored = self.store.append(append).await;
             if self.kill == Kill::After(number) {
                 self.die().await;
