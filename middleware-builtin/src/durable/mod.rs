@@ -120,9 +120,9 @@ use step::{Remade, Steps};
 ///
 /// A question ends a [sleep](RunContext::sleep) of the job or of the step that asked, whose end is stored.
 ///
-/// A run that is given other [`Answers`](emitree_runtime::Answers) stops the job only if it ends with its question. While
-/// a start is under way, and after it was killed, the questions of an earlier one cannot be answered: the next start asks
-/// them again.
+/// A run that is given other [`Answers`](emitree_runtime::Answers) stops the job only if it ends with its question, and
+/// keeps no deadlines. While a start is under way, and after it was killed, the questions of an earlier one cannot be
+/// answered: the next start asks them again.
 ///
 /// # The end of the job
 ///
